@@ -1,0 +1,29 @@
+# The two libtorch libraries that attnres needs, torch_cpu and c10, as the target LibTorch::cpu.
+#
+# Looked for in CMAKE_PREFIX_PATH (an official libtorch), then in the wheel of this checkout's
+# .venv, which scripts/setup makes. torch's own CMake package is not used: with a CUDA wheel it
+# insists on a CUDA toolkit.
+file(GLOB _wheel ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h HINTS ${_wheel} PATH_SUFFIXES include)
+find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_wheel} PATH_SUFFIXES lib)
+find_library(LibTorch_C10_LIBRARY c10 HINTS ${_wheel} PATH_SUFFIXES lib)
+if(LibTorch_INCLUDE_DIR AND EXISTS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h)
+  file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h _lines REGEX "TORCH_VERSION_M[A-Z]+ [0-9]+")
+  string(REGEX MATCHALL "[0-9]+" _numbers "${_lines}")
+  list(JOIN _numbers "." LibTorch_VERSION)
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  LibTorch
+  REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
+  VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "run scripts/setup, or point CMAKE_PREFIX_PATH at an official libtorch")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  add_library(LibTorch::cpu INTERFACE IMPORTED)
+  # SYSTEM: torch's headers warn under -Wextra.
+  target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${LibTorch_INCLUDE_DIR}
+                             ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+  target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
+endif()
