@@ -1,0 +1,127 @@
+// Configurations are plain structs whose fields visit themselves:
+//
+//   struct Schedule {
+//     int64_t warmup = 100;
+//     template <class V> void visit(V& v) { v("warmup", warmup); }
+//   };
+//
+// read_config fills one from JSON, refusing unknown keys (the nearest known one is named) and wrong
+// types; write_config gives the JSON back with every default filled in.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+namespace detail {
+[[noreturn]] void wrong_type(const std::string& key, const char* expected, const Json& value);
+[[noreturn]] void unknown_key(const std::string& path, const std::string& key,
+                              const std::vector<std::string>& known);
+}  // namespace detail
+
+template <class T>
+void read_config(const Json& json, const std::string& path, T& out);
+
+// Visitor that reads. Keys that are absent keep the value they have.
+class ConfigReader {
+ public:
+  ConfigReader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+    if (!object.is_object()) detail::wrong_type(path_, "an object", object);
+  }
+
+  template <class T>
+  void operator()(const char* key, T& value) {
+    known_.push_back(key);
+    const auto it = object_.find(key);
+    if (it != object_.end()) read(*it, path_.empty() ? key : path_ + "." + key, value);
+  }
+
+  // Call once every field was visited: refuses keys that no field has.
+  void finish() const {
+    for (const auto& [key, value] : object_.items()) {
+      bool found = false;
+      for (const auto& known : known_) found = found || known == key;
+      if (!found) detail::unknown_key(path_, key, known_);
+    }
+  }
+
+ private:
+  static void read(const Json& json, const std::string& key, bool& value) {
+    if (!json.is_boolean()) detail::wrong_type(key, "true or false", json);
+    value = json.get<bool>();
+  }
+  static void read(const Json& json, const std::string& key, int64_t& value) {
+    if (!json.is_number_integer()) detail::wrong_type(key, "a whole number", json);
+    value = json.get<int64_t>();
+  }
+  static void read(const Json& json, const std::string& key, double& value) {
+    if (!json.is_number()) detail::wrong_type(key, "a number", json);
+    value = json.get<double>();
+  }
+  static void read(const Json& json, const std::string& key, std::string& value) {
+    if (!json.is_string()) detail::wrong_type(key, "text", json);
+    value = json.get<std::string>();
+  }
+  static void read(const Json& json, const std::string& key, std::vector<std::string>& value) {
+    if (!json.is_array()) detail::wrong_type(key, "a list of texts", json);
+    value.clear();
+    for (const auto& item : json) read(item, key, value.emplace_back());
+  }
+  // A part whose keys another reader checks (a mechanism's own settings).
+  static void read(const Json& json, const std::string& key, Json& value) {
+    if (!json.is_object()) detail::wrong_type(key, "an object", json);
+    value = json;
+  }
+  template <class T>
+  static void read(const Json& json, const std::string& key, T& value) {
+    read_config(json, key, value);
+  }
+
+  const Json& object_;
+  std::string path_;
+  std::vector<std::string> known_;
+};
+
+// Visitor that writes.
+class ConfigWriter {
+ public:
+  template <class T>
+  void operator()(const char* key, T& value) {
+    if constexpr (requires(ConfigWriter w) { value.visit(w); }) {
+      ConfigWriter inner;
+      value.visit(inner);
+      json[key] = inner.json;
+    } else {
+      json[key] = value;
+    }
+  }
+  Json json = Json::object();
+};
+
+// `path` names the object in errors ("model.depth_mixing"); empty for the whole file.
+template <class T>
+void read_config(const Json& json, const std::string& path, T& out) {
+  ConfigReader reader(json, path);
+  out.visit(reader);
+  reader.finish();
+}
+
+template <class T>
+Json write_config(T config) {
+  ConfigWriter writer;
+  config.visit(writer);
+  return writer.json;
+}
+
+// Applies one `--set path.to.key=value`. The value is read as JSON, or as text where it isn't JSON.
+// Throws UsageError on a missing '=' or a path through something that is not an object.
+void apply_override(Json& config, const std::string& assignment);
+
+}  // namespace attnres

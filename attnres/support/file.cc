@@ -1,0 +1,148 @@
+#include "attnres/support/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+std::string last_error() { return std::strerror(errno); }
+
+fs::path with_suffix(const fs::path& path, const char* suffix) {
+  return path.parent_path() / (path.filename().string() + suffix);
+}
+
+class Descriptor {
+ public:
+  Descriptor(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    require(fd_ >= 0, "{}: cannot open: {}", path.string(), last_error());
+  }
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Flushes a file, or a folder's list of names, to the disk.
+void flush(const fs::path& path) {
+  const Descriptor file(path, O_RDONLY);
+  require(::fsync(file.get()) == 0, "{}: cannot flush to disk: {}", path.string(), last_error());
+}
+
+void write_all(const fs::path& path, std::string_view text) {
+  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  while (!text.empty()) {
+    const ssize_t n = ::write(file.get(), text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    require(n >= 0, "{}: cannot write: {}", path.string(), last_error());
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  require(::fsync(file.get()) == 0, "{}: cannot flush to disk: {}", path.string(), last_error());
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  std::error_code code;
+  fs::rename(from, to, code);
+  require(!code, "{}: cannot rename to {}: {}", from.string(), to.string(), code.message());
+}
+
+fs::path parent_of(const fs::path& path) {
+  const fs::path parent = fs::absolute(path).parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  std::error_code code;
+  require(fs::exists(path, code), "{}: no such file", path.string());
+  require(!fs::is_directory(path, code), "{}: is a folder, expected a file", path.string());
+  std::ifstream in(path, std::ios::binary);
+  require(in.good(), "{}: cannot open: {}", path.string(), last_error());
+  std::ostringstream text;
+  text << in.rdbuf();
+  require(!in.bad(), "{}: cannot read: {}", path.string(), last_error());
+  return std::move(text).str();
+}
+
+void write_file(const fs::path& path, std::string_view text) {
+  const fs::path aside = with_suffix(path, ".new");
+  try {
+    write_all(aside, text);
+    rename_path(aside, path);
+    flush(parent_of(path));
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(aside, ignored);
+    throw;
+  }
+}
+
+// A folder cannot be renamed over another: the old one moves aside first. Killed between the two
+// renames, recover_folder finds a complete `.new` and no `path`, and finishes.
+void write_folder(const fs::path& path, const std::function<void(const fs::path&)>& write) {
+  const fs::path filling = with_suffix(path, ".part");
+  const fs::path complete = with_suffix(path, ".new");
+  const fs::path old = with_suffix(path, ".old");
+  recover_folder(path);
+  try {
+    make_folder(filling);
+    write(filling);
+    for (const auto& entry : fs::directory_iterator(filling)) flush(entry.path());
+    flush(filling);
+    rename_path(filling, complete);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(filling, ignored);
+    throw;
+  }
+  if (fs::exists(path)) rename_path(path, old);
+  rename_path(complete, path);
+  flush(parent_of(path));
+  fs::remove_all(old);
+}
+
+void recover_folder(const fs::path& path) {
+  const fs::path complete = with_suffix(path, ".new");
+  std::error_code ignored;
+  fs::remove_all(with_suffix(path, ".part"), ignored);
+  if (fs::exists(complete)) {
+    if (fs::exists(path)) rename_path(path, with_suffix(path, ".old"));
+    rename_path(complete, path);
+  }
+  fs::remove_all(with_suffix(path, ".old"), ignored);
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  require(!code && fs::is_directory(path), "{}: cannot make this folder: {}", path.string(),
+          code ? code.message() : "something else has that name");
+}
+
+FolderLock::FolderLock(const fs::path& folder) {
+  const fs::path path = folder / ".lock";
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  require(descriptor_ >= 0, "{}: cannot open: {}", path.string(), last_error());
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(descriptor_);
+    fail("{}: in use by another attnres process; wait for it, or choose another --out",
+         folder.string());
+  }
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
+
+}  // namespace attnres

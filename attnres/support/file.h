@@ -1,0 +1,42 @@
+// Files: whole reads, writes that are never half done, and a lock for a folder.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace attnres {
+
+// The whole file. Throws Error when it cannot be read.
+std::string read_file(const std::filesystem::path& path);
+
+// Writes aside, flushes to the disk, then renames: the file has the old text or the new, never a
+// part. Throws Error (and removes what it wrote) when the disk is full or the folder is read-only.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+// A folder written the same way: `write` fills a fresh folder beside `path`, whose files are then
+// flushed; the folder is renamed to `path`, replacing what was there. If `write` throws, or the
+// process dies at any moment, the old folder stands (see recover_folder).
+void write_folder(const std::filesystem::path& path,
+                  const std::function<void(const std::filesystem::path&)>& write);
+
+// Finishes or undoes a write_folder that was killed. Call before reading `path`.
+void recover_folder(const std::filesystem::path& path);
+
+// Creates the folder and its parents. Throws Error when it may not.
+void make_folder(const std::filesystem::path& path);
+
+// Holds an exclusive lock on `folder` while it lives. Throws Error when another process holds it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace attnres

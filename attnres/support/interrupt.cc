@@ -1,0 +1,39 @@
+#include "attnres/support/interrupt.h"
+
+#include <atomic>
+
+namespace attnres {
+namespace {
+
+std::atomic<bool> flag = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may not wait for a lock");
+
+extern "C" void on_signal(int signal) {
+  if (!flag.exchange(true)) return;
+  // The second: die of the signal, so that the parent sees what ended the process.
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  flag = false;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;  // a write that is under way goes on
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, &previous_interrupt_);
+  sigaction(SIGTERM, &action, &previous_terminate_);
+}
+
+InterruptGuard::~InterruptGuard() {
+  sigaction(SIGINT, &previous_interrupt_, nullptr);
+  sigaction(SIGTERM, &previous_terminate_, nullptr);
+}
+
+bool interrupted() {
+  return flag.load(std::memory_order_relaxed);
+}
+
+}  // namespace attnres

@@ -1,0 +1,289 @@
+#include "attnres/support/machine.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "attnres/support/error.h"
+#include "attnres/support/progress.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// All of a small file of /proc or /sys; empty if there is none.
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+// The whole number that text begins with, blanks aside.
+std::optional<int64_t> leading_number(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return number;
+}
+
+std::optional<int64_t> number_in(const fs::path& path) {
+  return leading_number(slurp(path));
+}
+
+// What follows `key` and `separator` on the first line that begins with the key.
+std::string field(const std::string& text, std::string_view key, char separator) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end = line.find(separator);
+    if (end == std::string::npos || !line.starts_with(key)) continue;
+    // "model name  : ..." pads its keys, and "model" is another key.
+    if (line.find_first_not_of(" \t", key.size()) != end) continue;
+    const size_t begin = line.find_first_not_of(" \t", end + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+// A size in kB of /proc/meminfo or /proc/self/status, in bytes.
+std::optional<int64_t> kilobytes(const std::string& text, std::string_view key) {
+  const auto number = leading_number(field(text, key, ':'));
+  if (!number) return std::nullopt;
+  return *number * 1024;
+}
+
+// The folders of this process's cgroup for a controller, and of those above it. In a container the
+// path may not be there as the process sees it; the folders that are not are harmless.
+std::vector<fs::path> cgroup_folders(const fs::path& root, const std::string& controller) {
+  std::vector<fs::path> folders;
+  std::istringstream lines(slurp(root / "proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {  // hierarchy:controllers:path
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool version_2 = controllers.empty();
+    if (!version_2 && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) {
+      continue;
+    }
+    const fs::path top = root / "sys/fs/cgroup" / (version_2 ? "" : controller);
+    for (fs::path path = fs::path(line.substr(second + 1)).relative_path(); !path.empty();
+         path = path.parent_path()) {
+      folders.push_back(top / path);
+    }
+    folders.push_back(top);
+  }
+  return folders;
+}
+
+// What a cgroup may hold and still allocate; pages of files that it read can be given up.
+struct MemoryLimit {
+  int64_t limit = kUnlimited;
+  int64_t available = kUnlimited;
+};
+
+MemoryLimit cgroup_memory(const fs::path& root) {
+  MemoryLimit least;
+  for (const fs::path& folder : cgroup_folders(root, "memory")) {
+    const bool version_2 = fs::exists(folder / "memory.max");
+    const auto limit = number_in(folder / (version_2 ? "memory.max" : "memory.limit_in_bytes"));
+    const auto used = number_in(folder / (version_2 ? "memory.current" : "memory.usage_in_bytes"));
+    if (!limit || !used) continue;  // "max"
+    const std::string stat = slurp(folder / "memory.stat");
+    const int64_t given_up =
+        leading_number(field(stat, version_2 ? "inactive_file" : "total_inactive_file", ' '))
+            .value_or(0);
+    least.limit = std::min(least.limit, *limit);
+    least.available = std::min(least.available, std::max<int64_t>(*limit - *used + given_up, 0));
+  }
+  return least;
+}
+
+// Processors' worth of time that the cgroups allow.
+double cgroup_processors(const fs::path& root) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const fs::path& folder : cgroup_folders(root, "cpu")) {
+    double quota = -1, period = 0;
+    if (fs::exists(folder / "cpu.max")) {
+      std::istringstream(slurp(folder / "cpu.max")) >> quota >> period;  // "max 100000": no limit
+    } else {
+      quota = static_cast<double>(number_in(folder / "cpu.cfs_quota_us").value_or(-1));
+      period = static_cast<double>(number_in(folder / "cpu.cfs_period_us").value_or(0));
+    }
+    if (quota > 0 && period > 0) least = std::min(least, quota / period);
+  }
+  return least;
+}
+
+int affinity() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::vector<std::string> instruction_sets(const std::string& cpuinfo) {
+  static constexpr std::pair<const char*, const char*> kNames[] = {{"sse4_2", "SSE4.2"},
+                                                                   {"avx", "AVX"},
+                                                                   {"fma", "FMA"},
+                                                                   {"f16c", "F16C"},
+                                                                   {"avx2", "AVX2"},
+                                                                   {"avx512f", "AVX-512"},
+                                                                   {"avx512_vnni", "AVX-512 VNNI"},
+                                                                   {"avx512_bf16", "AVX-512 BF16"},
+                                                                   {"amx_bf16", "AMX BF16"},
+                                                                   {"asimd", "NEON"},
+                                                                   {"bf16", "NEON BF16"},
+                                                                   {"sve", "SVE"},
+                                                                   {"sve2", "SVE2"}};
+  std::istringstream words(field(cpuinfo, "flags", ':') + field(cpuinfo, "Features", ':'));
+  std::set<std::string> flags;
+  for (std::string word; words >> word;) flags.insert(word);
+  std::vector<std::string> names;
+  for (const auto& [flag, name] : kNames) {
+    if (flags.contains(flag)) names.emplace_back(name);
+  }
+  return names;
+}
+
+int64_t largest_cache(const fs::path& root) {
+  int64_t largest = 0;
+  for (int index = 0; index < 8; ++index) {
+    const std::string size = slurp(
+        root / fmt::format("sys/devices/system/cpu/cpu0/cache/index{}/size", index));  // "32768K"
+    largest = std::max(largest, leading_number(size).value_or(0) * 1024);
+  }
+  return largest;
+}
+
+// "always [madvise] never": the one in brackets.
+std::string bracketed(const std::string& text) {
+  const size_t begin = text.find('['), end = text.find(']');
+  return end == std::string::npos ? "" : text.substr(begin + 1, end - begin - 1);
+}
+
+// Memory of our own, in large pages where the kernel gives them.
+class Buffer {
+ public:
+  explicit Buffer(size_t size) : size_(size) {
+    data_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(data_ != MAP_FAILED, "measuring copies: cannot allocate {}",
+            format_bytes(static_cast<double>(size)));
+    ::madvise(data_, size, MADV_HUGEPAGE);
+  }
+  ~Buffer() { ::munmap(data_, size_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  void* data_;
+  size_t size_;
+};
+
+// Stores past the cache, so that the target's old lines are not read first. Sizes and addresses are
+// multiples of 64.
+void copy_streaming(char* to, const char* from, size_t size) {
+#ifdef __SSE2__
+  for (size_t i = 0; i < size; i += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+  }
+  _mm_sfence();
+#else
+  std::memcpy(to, from, size);
+#endif
+}
+
+void copy_plain(char* to, const char* from, size_t size) {
+  std::memcpy(to, from, size);
+}
+
+void on_threads(int threads, const std::function<void(int)>& work) {
+  std::vector<std::jthread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+  work(0);
+}
+
+}  // namespace
+
+Machine describe_machine(const fs::path& root) {
+  Machine machine;
+  const std::string cpuinfo = slurp(root / "proc/cpuinfo");
+  machine.cpu = cpu_model(root);
+  machine.instruction_sets = instruction_sets(cpuinfo);
+  machine.cores = static_cast<int>(
+      std::max(1.0, std::min<double>(affinity(), std::ceil(cgroup_processors(root)))));
+  machine.cache = largest_cache(root);
+  machine.memory = std::min(kilobytes(slurp(root / "proc/meminfo"), "MemTotal").value_or(0),
+                            cgroup_memory(root).limit);
+  machine.huge_pages = bracketed(slurp(root / "sys/kernel/mm/transparent_hugepage/enabled"));
+  return machine;
+}
+
+std::string cpu_model(const fs::path& root) {
+  return field(slurp(root / "proc/cpuinfo"), "model name", ':');
+}
+
+int64_t available_memory(const fs::path& root) {
+  return std::min(kilobytes(slurp(root / "proc/meminfo"), "MemAvailable").value_or(0),
+                  cgroup_memory(root).available);
+}
+
+int64_t resident_bytes() {
+  return kilobytes(slurp("/proc/self/status"), "VmRSS").value_or(0);
+}
+
+int64_t peak_resident_bytes() {
+  return kilobytes(slurp("/proc/self/status"), "VmHWM").value_or(0);
+}
+
+bool reset_peak_resident_bytes() {
+  std::ofstream out("/proc/self/clear_refs");
+  out << "5" << std::flush;
+  return out.good();
+}
+
+double measure_copy(int threads) {
+  require(threads >= 1, "measure_copy: expected 1 thread or more, got {}", threads);
+  constexpr int64_t kMiB = 1 << 20;
+  const int64_t cache = largest_cache("/");
+  // Beyond half a gigabyte the measuring itself would take long.
+  const int64_t wanted = std::clamp<int64_t>(5 * cache, 128 * kMiB, 512 * kMiB);
+  const size_t part = static_cast<size_t>(wanted / threads) / 4096 * 4096;
+  const size_t size = part * static_cast<size_t>(threads);
+  const Buffer from(size), to(size);
+  // Each thread's pages come to lie where it runs.
+  on_threads(threads, [&](int i) {
+    std::memset(from.data() + i * part, 1, part);
+    std::memset(to.data() + i * part, 0, part);
+  });
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 4; ++round) {
+    for (const auto copy : {copy_plain, copy_streaming}) {
+      const double start = monotonic_seconds();
+      on_threads(threads, [&](int i) { copy(to.data() + i * part, from.data() + i * part, part); });
+      best = std::min(best, monotonic_seconds() - start);
+    }
+  }
+  return 2.0 * static_cast<double>(size) / best / 1e9;
+}
+
+}  // namespace attnres

@@ -1,0 +1,30 @@
+#include "attnres/support/nearest.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace attnres {
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substitute = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& known) {
+  const auto best = std::min_element(known.begin(), known.end(), [&](const auto& x, const auto& y) {
+    return edit_distance(word, x) < edit_distance(word, y);
+  });
+  return best == known.end() ? std::string() : *best;
+}
+
+}  // namespace attnres

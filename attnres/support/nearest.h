@@ -1,0 +1,16 @@
+// "Did you mean": the known word nearest to what was typed.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attnres {
+
+// Levenshtein distance: single-character insertions, deletions and substitutions.
+int edit_distance(std::string_view a, std::string_view b);
+
+// The known word with the smallest edit distance; empty if known is empty.
+std::string nearest(std::string_view word, const std::vector<std::string>& known);
+
+}  // namespace attnres

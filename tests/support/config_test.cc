@@ -1,0 +1,119 @@
+#include "attnres/support/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace attnres {
+namespace {
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Inner {
+  int64_t steps = 10;
+  template <class V>
+  void visit(V& v) {
+    v("steps", steps);
+  }
+};
+
+struct Outer {
+  bool flag = false;
+  int64_t whole = 1;
+  double real = 0.5;
+  std::string text = "a";
+  std::vector<std::string> list;
+  Json free = Json::object();
+  Inner train;
+  template <class V>
+  void visit(V& v) {
+    v("flag", flag);
+    v("whole", whole);
+    v("real", real);
+    v("text", text);
+    v("list", list);
+    v("free", free);
+    v("train", train);
+  }
+};
+
+Outer read(const std::string& text) {
+  Outer out;
+  read_config(Json::parse(text), "", out);
+  return out;
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    read(text);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Config, ReadsEveryTypeAndKeepsDefaults) {
+  const Outer out = read(
+      R"({"flag": true, "whole": 7, "real": 2, "text": "b", "list": ["x", "y"],
+          "free": {"any": 1}, "train": {"steps": 3}})");
+  EXPECT_TRUE(out.flag);
+  EXPECT_EQ(out.whole, 7);
+  EXPECT_EQ(out.real, 2);
+  EXPECT_EQ(out.text, "b");
+  EXPECT_THAT(out.list, ElementsAre("x", "y"));
+  EXPECT_EQ(out.free.at("any"), 1);
+  EXPECT_EQ(out.train.steps, 3);
+  EXPECT_EQ(read("{}").train.steps, 10);
+}
+
+TEST(Config, WritingAndReadingAgree) {
+  const Json written = write_config(read(R"({"whole": 7, "train": {"steps": 3}})"));
+  EXPECT_EQ(written.dump(), R"({"flag":false,"whole":7,"real":0.5,"text":"a","list":[],"free":{},)"
+                            R"("train":{"steps":3}})");
+  EXPECT_EQ(write_config(read(written.dump())), written);
+}
+
+TEST(Config, UnknownKeyNamesTheNearest) {
+  EXPECT_THAT(refusal(R"({"hole": 1})"),
+              HasSubstr("unknown key hole: the nearest known key is whole"));
+  EXPECT_THAT(refusal(R"({"train": {"stepps": 1}})"),
+              HasSubstr("unknown key train.stepps: the nearest known key is train.steps"));
+}
+
+TEST(Config, WrongTypesAreNamed) {
+  EXPECT_THAT(refusal(R"({"flag": 1})"), HasSubstr("flag: expected true or false, got 1"));
+  EXPECT_THAT(refusal(R"({"whole": 1.5})"), HasSubstr("whole: expected a whole number, got 1.5"));
+  EXPECT_THAT(refusal(R"({"real": "1"})"), HasSubstr("real: expected a number, got \"1\""));
+  EXPECT_THAT(refusal(R"({"text": null})"), HasSubstr("text: expected text, got null"));
+  EXPECT_THAT(refusal(R"({"list": ["a", 1]})"), HasSubstr("list: expected text, got 1"));
+  EXPECT_THAT(refusal(R"({"free": 3})"), HasSubstr("free: expected an object"));
+  EXPECT_THAT(refusal(R"({"train": []})"), HasSubstr("train: expected an object"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("configuration: expected an object"));
+}
+
+// 1e19 and 2^63 fit no int64_t; silently wrapped they would be negative.
+TEST(Config, WholeNumbersThatDoNotFitAreRefused) {
+  EXPECT_THAT(refusal(R"({"whole": 9223372036854775808})"), HasSubstr("whole: expected"));
+  EXPECT_EQ(read(R"({"whole": 9223372036854775807})").whole, INT64_MAX);
+}
+
+TEST(Override, SetsJsonOrText) {
+  Json config = Json::parse(R"({"train": {"steps": 1}, "name": "x"})");
+  for (const char* assignment :
+       {"train.steps=200", "name=a b=c", "model.depth_mixing.type=attn_res", "list=[\"a\"]",
+        "quoted=\"7\"", "empty="}) {
+    apply_override(config, assignment);
+  }
+  EXPECT_EQ(config.dump(),
+            R"({"train":{"steps":200},"name":"a b=c","model":{"depth_mixing":{"type":"attn_res"}},)"
+            R"("list":["a"],"quoted":"7","empty":""})");
+}
+
+TEST(Override, RefusesWhatMakesNoSense) {
+  Json config = Json::parse(R"({"name": "x"})");
+  for (const char* assignment : {"steps", "=1", "name.first=1", "a..b=1", ".a=1", "a.=1"}) {
+    EXPECT_THROW(apply_override(config, assignment), UsageError) << assignment;
+  }
+}
+
+}  // namespace
+}  // namespace attnres

@@ -1,0 +1,224 @@
+#include "attnres/support/file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <stdexcept>
+
+#include "attnres/support/error.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace {
+namespace fs = std::filesystem;
+
+class Files : public testing::Test {
+ protected:
+  Files() : folder_(fs::path(testing::TempDir()) / "files") {
+    fs::remove_all(folder_);
+    make_folder(folder_);
+  }
+
+  // The names in the folder.
+  std::set<std::string> names() const {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      all.insert(entry.path().filename().string());
+    }
+    return all;
+  }
+
+  // A folder as write_folder leaves it, or part of one.
+  void put(const std::string& name, const std::string& text, bool whole = true) {
+    make_folder(folder_ / name);
+    write_file(folder_ / name / "a", text);
+    if (whole) write_file(folder_ / name / "b", text);
+  }
+
+  void expect_holds(const std::string& text) {
+    EXPECT_EQ(read_file(folder_ / "x" / "a"), text);
+    EXPECT_EQ(read_file(folder_ / "x" / "b"), text);
+    EXPECT_EQ(names(), std::set<std::string>{"x"});
+  }
+
+  const fs::path folder_;
+};
+
+std::function<void(const fs::path&)> filling_with(const std::string& text) {
+  return [text](const fs::path& folder) {
+    write_file(folder / "a", text);
+    write_file(folder / "b", text);
+  };
+}
+
+using Folder = Files;
+using Lock = Files;
+
+TEST_F(Files, RoundTripOfAnyBytes) {
+  const std::string text("a\0\xff\r\n", 5);
+  write_file(folder_ / "f", "longer than what follows");
+  write_file(folder_ / "f", text);
+  EXPECT_EQ(read_file(folder_ / "f"), text);
+  write_file(folder_ / "f", "");
+  EXPECT_EQ(read_file(folder_ / "f"), "");
+  EXPECT_EQ(names(), std::set<std::string>{"f"});
+}
+
+TEST_F(Files, ErrorsAndNothingLeftBehind) {
+  EXPECT_THROW(read_file(folder_ / "missing"), Error);
+  EXPECT_THROW(read_file(folder_), Error);
+  EXPECT_THROW(write_file(folder_ / "missing" / "f", "x"), Error);
+  make_folder(folder_ / "taken");
+  write_file(folder_ / "taken" / "f", "x");
+  EXPECT_THROW(write_file(folder_ / "taken", "x"), Error);
+  EXPECT_EQ(names(), std::set<std::string>{"taken"});
+  EXPECT_THROW(make_folder(folder_ / "taken" / "f"), Error);
+  EXPECT_THROW(write_file("/dev/full/f", "x"), Error);
+}
+
+TEST_F(Folder, IsReplaced) {
+  write_folder(folder_ / "x", filling_with("old"));
+  expect_holds("old");
+  write_folder(folder_ / "x", filling_with("new"));
+  expect_holds("new");
+}
+
+TEST_F(Folder, StandsWhenWritingThrows) {
+  write_folder(folder_ / "x", filling_with("old"));
+  EXPECT_THROW(write_folder(folder_ / "x",
+                            [](const fs::path& folder) {
+                              write_file(folder / "a", "new");
+                              throw std::runtime_error("no");
+                            }),
+               std::runtime_error);
+  expect_holds("old");
+}
+
+// Every state that a kill can leave behind, in the order in which write_folder goes through them.
+TEST_F(Folder, RecoversFromBeingKilledWhileFilling) {
+  put("x", "old");
+  put("x.part", "new", /*whole=*/false);
+  recover_folder(folder_ / "x");
+  expect_holds("old");
+}
+
+TEST_F(Folder, RecoversFromBeingKilledOnceComplete) {
+  put("x", "old");
+  put("x.new", "new");
+  recover_folder(folder_ / "x");
+  expect_holds("new");
+}
+
+TEST_F(Folder, RecoversFromBeingKilledBetweenTheRenames) {
+  put("x.old", "old");
+  put("x.new", "new");
+  recover_folder(folder_ / "x");
+  expect_holds("new");
+}
+
+TEST_F(Folder, RecoversFromBeingKilledBeforeTidying) {
+  put("x", "new");
+  put("x.old", "old", /*whole=*/false);
+  recover_folder(folder_ / "x");
+  expect_holds("new");
+}
+
+TEST_F(Folder, RecoversFromBeingKilledBeforeTheFirstWasComplete) {
+  put("x.part", "new", /*whole=*/false);
+  recover_folder(folder_ / "x");
+  EXPECT_TRUE(names().empty());
+}
+
+// A recovery can be killed too: x.old is left from an earlier kill, and x is complete.
+TEST_F(Folder, RecoversFromAKilledRecovery) {
+  put("x", "older");
+  put("x.old", "oldest");
+  put("x.new", "new");
+  recover_folder(folder_ / "x");
+  expect_holds("new");
+}
+
+TEST_F(Folder, WritingRecoversFirst) {
+  put("x.old", "old");
+  put("x.new", "new");
+  write_folder(folder_ / "x", filling_with("newest"));
+  expect_holds("newest");
+}
+
+// A child writes versions 1, 2, ... and reports each that is done; it is killed at many moments.
+TEST_F(Folder, SurvivesSigkill) {
+  constexpr int kKills = 40;
+  const RandomStream random(1, "kill");
+  write_folder(folder_ / "x", filling_with("0"));
+  int last_seen = 0;
+  for (int kill = 0; kill < kKills; ++kill) {
+    int done[2];
+    ASSERT_EQ(::pipe(done), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int version = last_seen + 1;; ++version) {
+        write_folder(folder_ / "x", filling_with(std::to_string(version)));
+        if (::write(done[1], &version, sizeof version) < 0) ::_exit(1);
+      }
+    }
+    ::close(done[1]);
+    // Wait for one version, so that the kill falls somewhere into the writing of a later one.
+    int reported = 0;
+    ASSERT_EQ(::read(done[0], &reported, sizeof reported), ssize_t{sizeof reported});
+    const uint64_t spin = random.below(300000, kill);
+    for (volatile uint64_t i = 0; i < spin; i = i + 1) {
+    }
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    for (int version = 0; ::read(done[0], &version, sizeof version) > 0;) reported = version;
+    ::close(done[0]);
+
+    recover_folder(folder_ / "x");
+    const std::string text = read_file(folder_ / "x" / "a");
+    expect_holds(text);
+    last_seen = std::stoi(text);
+    EXPECT_GE(last_seen, reported) << "a version that was done is gone";
+    EXPECT_LE(last_seen, reported + 1);
+  }
+}
+
+TEST_F(Lock, IsExclusiveBetweenProcesses) {
+  // The exit code of a child that tries to lock: 0 if it got the lock.
+  const auto try_in_child = [&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        const FolderLock lock(folder_);
+        ::_exit(0);
+      } catch (const Error&) {
+        ::_exit(7);
+      }
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  {
+    const FolderLock lock(folder_);
+    EXPECT_EQ(try_in_child(), 7);
+  }
+  EXPECT_EQ(try_in_child(), 0);
+}
+
+TEST_F(Lock, EndsWithItsProcess) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    new FolderLock(folder_);
+    ::raise(SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_NO_THROW(FolderLock{folder_});
+}
+
+}  // namespace
+}  // namespace attnres
