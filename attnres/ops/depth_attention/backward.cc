@@ -1,0 +1,219 @@
+// The gradient of depth attention, by hand: beside the inputs only the depth weights and the
+// sources' reciprocal RMS are kept, and one pass over the sources gives every gradient.
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "attnres/ops/depth_attention/fused.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Of the sources that `source_needed` names, in order; of the query; of the key gain.
+using Gradients = std::tuple<std::vector<Tensor>, Tensor, Tensor>;
+
+using BackwardFunction = Gradients(const std::optional<Tensor>& grad_output,
+                                   const std::optional<Tensor>& grad_weights,
+                                   at::TensorList sources, const Tensor& query,
+                                   const Tensor& key_gain, const Tensor& weights,
+                                   const Tensor& inverse_rms, c10::List<bool> source_needed);
+
+const c10::TypedOperatorHandle<BackwardFunction>& backward_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::depth_attention_fused_backward", "")
+                                 .typed<BackwardFunction>();
+  return handle;
+}
+
+// The folded query's gradient is a sum over tokens. Each chunk of tokens has a partial sum, and
+// the chunks depend on the number of tokens only, so any number of threads gives the same bits.
+constexpr int64_t kSmallestChunk = 32;
+constexpr int64_t kMostChunks = 128;
+
+int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+std::vector<Tensor> allocate_source_gradients(at::TensorList sources,
+                                              const c10::List<bool>& source_needed) {
+  std::vector<Tensor> gradients;
+  for (size_t n = 0; n < sources.size(); ++n) {
+    if (!source_needed[n]) continue;
+    const auto options = sources[n].options();
+    gradients.push_back(at::empty_like(sources[n], options, at::MemoryFormat::Contiguous));
+  }
+  return gradients;
+}
+
+Gradients backward_cpu(const std::optional<Tensor>& grad_output,
+                       const std::optional<Tensor>& grad_weights, at::TensorList sources,
+                       const Tensor& query, const Tensor& key_gain, const Tensor& weights,
+                       const Tensor& inverse_rms, c10::List<bool> source_needed) {
+  const at::ScalarType compute = compute_dtype(sources[0]);
+  const std::vector<Tensor> grad_sources = allocate_source_gradients(sources, source_needed);
+  const Tensor dh =
+      grad_output ? grad_output->contiguous() : at::zeros_like(sources[0]).contiguous();
+  const Tensor dalpha = grad_weights ? grad_weights->contiguous() : Tensor();
+  Tensor grad_folded_query;
+
+  with_storage_type(sources[0].scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    using T = kernel::Compute<Storage>;
+    std::vector<Storage*> grad_pointers(sources.size(), nullptr);
+    for (size_t n = 0, next = 0; n < sources.size(); ++n) {
+      if (source_needed[n]) grad_pointers[n] = data<Storage>(grad_sources[next++]);
+    }
+    const KernelInputs<Storage> inputs(sources, query, key_gain);
+    const kernel::DepthAttentionBackward<Storage> op{
+        inputs.view(),
+        data<const T>(weights),
+        data<const T>(inverse_rms),
+        data<const Storage>(dh),
+        dalpha.defined() ? data<const T>(dalpha) : nullptr,
+        grad_pointers.data()};
+
+    const int64_t tokens = op.inputs.num_tokens, width = op.inputs.width;
+    const int64_t chunk = std::max(kSmallestChunk, divide_up(tokens, kMostChunks));
+    const int64_t num_chunks = divide_up(tokens, chunk);
+    const Tensor partials = at::zeros({num_chunks, width}, query.options().dtype(compute));
+    at::parallel_for(0, num_chunks, 1, [&](int64_t first, int64_t last) {
+      for (int64_t c = first; c < last; ++c) {
+        kernel::depth_attention_backward(op, c * chunk, std::min(tokens, (c + 1) * chunk),
+                                         data<T>(partials) + c * width);
+      }
+    });
+    grad_folded_query = at::zeros({width}, partials.options());
+    T* sum = data<T>(grad_folded_query);
+    for (int64_t c = 0; c < num_chunks; ++c) {
+      for (int64_t k = 0; k < width; ++k) sum[k] += data<T>(partials)[c * width + k];
+    }
+  });
+  return {grad_sources, at::mul(grad_folded_query, key_gain).to(query.scalar_type()),
+          at::mul(grad_folded_query, query).to(key_gain.scalar_type())};
+}
+
+Gradients backward_meta(const std::optional<Tensor>&, const std::optional<Tensor>&,
+                        at::TensorList sources, const Tensor& query, const Tensor& key_gain,
+                        const Tensor&, const Tensor&, c10::List<bool> source_needed) {
+  return {allocate_source_gradients(sources, source_needed), at::empty_like(query),
+          at::empty_like(key_gain)};
+}
+
+// Function::apply takes only at::TensorList apart into inputs of the graph: a std::vector<Tensor>
+// would get no gradient, and no error.
+class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, at::TensorList sources,
+                               const Tensor& query, const Tensor& key_gain, double eps) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [output, weights, inverse_rms] =
+        depth_attention_fused(sources, query, key_gain, eps);
+    variable_list saved(sources.begin(), sources.end());
+    saved.insert(saved.end(), {query, key_gain, weights, inverse_rms});
+    context->save_for_backward(saved);
+    context->mark_non_differentiable({inverse_rms});
+    context->set_materialize_grads(false);
+    return {output, weights, inverse_rms};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const size_t num_sources = saved.size() - 4;
+    const at::TensorList sources = at::TensorList(saved).slice(0, num_sources);
+    const Tensor *rest = &saved[num_sources], &query = rest[0], &key_gain = rest[1];
+    variable_list result(num_sources + 3);  // eps has none
+    if (!grads[0].defined() && !grads[1].defined()) return result;
+
+    c10::List<bool> source_needed;
+    for (size_t n = 0; n < num_sources; ++n) {
+      source_needed.push_back(context->needs_input_grad(n));
+    }
+    const auto given = [](const Tensor& grad) {
+      return grad.defined() ? std::make_optional(grad) : std::nullopt;
+    };
+    const auto [grad_sources, grad_query, grad_key_gain] =
+        backward_operation().call(given(grads[0]), given(grads[1]), sources, query, key_gain,
+                                  rest[2], rest[3], source_needed);
+    for (size_t n = 0, next = 0; n < num_sources; ++n) {
+      if (source_needed[n]) result[n] = grad_sources[next++];
+    }
+    result[num_sources] = grad_query;
+    result[num_sources + 1] = grad_key_gain;
+    return result;
+  }
+};
+
+FusedResult fused_autograd(at::TensorList sources, const Tensor& query, const Tensor& key_gain,
+                           double eps) {
+  const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
+  return {results[0], results[1], results[2]};
+}
+
+// Gradients are not differentiable again; asking for it is an error rather than a zero.
+class DepthAttentionBackwardFunction
+    : public torch::autograd::Function<DepthAttentionBackwardFunction> {
+ public:
+  static variable_list forward(AutogradContext*, const std::optional<Tensor>& grad_output,
+                               const std::optional<Tensor>& grad_weights, at::TensorList sources,
+                               const Tensor& query, const Tensor& key_gain, const Tensor& weights,
+                               const Tensor& inverse_rms, c10::List<bool> source_needed) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto [results, grad_query, grad_key_gain] =
+        backward_operation().call(grad_output, grad_weights, sources, query, key_gain, weights,
+                                  inverse_rms, std::move(source_needed));
+    results.insert(results.end(), {grad_query, grad_key_gain});
+    return results;
+  }
+
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    fail(
+        "depth_attention: its gradient cannot be differentiated again; use "
+        "depth_attention_composed, or take the first gradient without create_graph");
+  }
+};
+
+Gradients backward_autograd(const std::optional<Tensor>& grad_output,
+                            const std::optional<Tensor>& grad_weights, at::TensorList sources,
+                            const Tensor& query, const Tensor& key_gain, const Tensor& weights,
+                            const Tensor& inverse_rms, c10::List<bool> source_needed) {
+  variable_list results = DepthAttentionBackwardFunction::apply(
+      grad_output, grad_weights, sources, query, key_gain, weights, inverse_rms, source_needed);
+  const Tensor grad_key_gain = results.back();
+  results.pop_back();
+  const Tensor grad_query = results.back();
+  results.pop_back();
+  return {results, grad_query, grad_key_gain};
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def(
+      "depth_attention_fused_backward(Tensor? grad_output, Tensor? grad_weights, Tensor[] sources,"
+      " Tensor query, Tensor key_gain, Tensor weights, Tensor inverse_rms, bool[] source_needed)"
+      " -> (Tensor[] grad_sources, Tensor grad_query, Tensor grad_key_gain)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("depth_attention_fused_backward", &backward_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("depth_attention_fused_backward", &backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("depth_attention_fused", &fused_autograd);
+  m.impl("depth_attention_fused_backward", &backward_autograd);
+}
+
+}  // namespace
+}  // namespace attnres

@@ -1,0 +1,160 @@
+#include "attnres/ops/depth_attention/depth_attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <sstream>
+#include <tuple>
+
+#include "attnres/ops/depth_attention/fused.h"
+
+namespace attnres {
+namespace {
+
+// Scalar work, in channels of sources, below which a thread is not worth waking.
+constexpr int64_t kParallelGrain = 32768;
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sym_sizes();
+  return text.str();
+}
+
+void check_vector(const char* name, const at::Tensor& vector, const at::Tensor& source) {
+  if (vector.dim() != 1 || vector.sym_size(0) != source.sym_size(-1)) {
+    fail("depth_attention: {} must be [D], D the sources' last size; it is {}, the sources {}",
+         name, shape_of(vector), shape_of(source));
+  }
+  if (vector.scalar_type() != source.scalar_type() && vector.scalar_type() != at::kFloat) {
+    fail("depth_attention: {} must be {} like the sources, or float32, but is {}", name,
+         c10::toString(source.scalar_type()), c10::toString(vector.scalar_type()));
+  }
+  if (vector.device() != source.device()) {
+    fail("depth_attention: {} is on {}, the sources on {}; move it there", name,
+         vector.device().str(), source.device().str());
+  }
+}
+
+void check_inputs(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain,
+                  double eps) {
+  require(!sources.empty(), "depth_attention: sources is empty; it needs at least one tensor");
+  const at::Tensor& first = sources[0];
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const at::Tensor& source = sources[i];
+    require(source.defined(), "depth_attention: source {} is undefined", i);
+    if (source.dim() < 1 || source.sym_sizes() != first.sym_sizes()) {
+      fail("depth_attention: source {} has shape {}, source 0 has {}; all must be one [..., D]", i,
+           shape_of(source), shape_of(first));
+    }
+    if (source.scalar_type() != first.scalar_type() || source.device() != first.device()) {
+      fail("depth_attention: source {} is {} on {}, source 0 is {} on {}; all must be alike", i,
+           c10::toString(source.scalar_type()), source.device().str(),
+           c10::toString(first.scalar_type()), first.device().str());
+    }
+  }
+  require(at::isFloatingType(first.scalar_type()),
+          "depth_attention: sources must be of a floating dtype, not {}",
+          c10::toString(first.scalar_type()));
+  if (first.sym_size(-1) < 1) fail("depth_attention: sources have no channels: D must be positive");
+  check_vector("query", query, first);
+  check_vector("key_gain", key_gain, first);
+  require(eps > 0, "depth_attention: eps must be positive, but is {}", eps);
+}
+
+// Allocates for both the kernel and the Meta function, which knows sizes only as symbols.
+FusedResult allocate_results(at::TensorList sources) {
+  const at::Tensor& source = sources[0];
+  std::vector<c10::SymInt> sizes_NT = source.sym_sizes().vec();
+  sizes_NT.pop_back();
+  sizes_NT.insert(sizes_NT.begin(), static_cast<int64_t>(sources.size()));
+  const auto options = source.options().dtype(compute_dtype(source));
+  return {at::empty_like(source, source.options(), at::MemoryFormat::Contiguous),
+          at::empty_symint(sizes_NT, options), at::empty_symint(sizes_NT, options)};
+}
+
+FusedResult fused_cpu(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain,
+                      double eps) {
+  const FusedResult result = allocate_results(sources);
+  const at::Tensor &output = std::get<0>(result), &weights = std::get<1>(result),
+                   &inverse_rms = std::get<2>(result);
+  with_storage_type(sources[0].scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    using T = kernel::Compute<Storage>;
+    const KernelInputs<Storage> inputs(sources, query, key_gain);
+    const kernel::DepthAttentionForward<Storage> op{inputs.view(), eps, data<Storage>(output),
+                                                    data<T>(weights), data<T>(inverse_rms)};
+    const int64_t token_work = op.inputs.num_sources * op.inputs.width;
+    at::parallel_for(
+        0, op.inputs.num_tokens, std::max<int64_t>(1, kParallelGrain / token_work),
+        [&](int64_t first, int64_t last) { kernel::depth_attention_forward(op, first, last); });
+  });
+  return result;
+}
+
+FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tensor&, double) {
+  return allocate_results(sources);
+}
+
+DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::Tensor& query,
+                                             const at::Tensor& key_gain, double eps) {
+  check_inputs(sources, query, key_gain, eps);
+  if (!can_fuse_depth_attention(sources)) {
+    return depth_attention_composed(sources, query, key_gain, eps);
+  }
+  const auto [output, weights, inverse_rms] = depth_attention_fused(sources, query, key_gain, eps);
+  return {output, weights};
+}
+
+}  // namespace
+
+FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& query,
+                                  const at::Tensor& key_gain, double eps) {
+  static const auto operation = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("attnres::depth_attention_fused", "")
+                                    .typed<decltype(depth_attention_fused)>();
+  return operation.call(sources, query, key_gain, eps);
+}
+
+bool can_fuse_depth_attention(at::TensorList sources) {
+  return std::all_of(sources.begin(), sources.end(), [](const at::Tensor& source) {
+    const at::ScalarType dtype = source.scalar_type();
+    return source.device().is_cpu() && source.layout() == at::kStrided &&
+           (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
+  });
+}
+
+at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,
+                           const at::Tensor& key_gain, double eps) {
+  return checked_depth_attention(sources, query, key_gain, eps).output;
+}
+
+at::Tensor depth_attention_weights(at::TensorList sources, const at::Tensor& query,
+                                   const at::Tensor& key_gain, double eps) {
+  return checked_depth_attention(sources, query, key_gain, eps).weights;
+}
+
+// The two public operations decompose into the fused one, which has the kernels and the gradient
+// (backward.cc), or into tensor operations.
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("depth_attention(Tensor[] sources, Tensor query, Tensor key_gain, float eps) -> Tensor",
+        &depth_attention);
+  m.def(
+      "depth_attention_weights(Tensor[] sources, Tensor query, Tensor key_gain, float eps)"
+      " -> Tensor",
+      &depth_attention_weights);
+  m.def(
+      "depth_attention_fused(Tensor[] sources, Tensor query, Tensor key_gain, float eps)"
+      " -> (Tensor output, Tensor weights, Tensor inverse_rms)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("depth_attention_fused", &fused_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("depth_attention_fused", &fused_meta);
+}
+
+}  // namespace attnres

@@ -1,0 +1,244 @@
+#include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <sstream>
+#include <tuple>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The loss, and its gradients for hidden and weight, of size [0] where not wanted.
+using LossAndGradients = std::tuple<Tensor, Tensor, Tensor>;
+using FusedFunction = LossAndGradients(const Tensor& hidden_MD, const Tensor& weight_VD,
+                                       const Tensor& targets_M, double scale, bool hidden_needed,
+                                       bool weight_needed);
+
+constexpr int64_t kIgnored = -100;
+constexpr int64_t kChunkLogits = int64_t{1} << 22;
+constexpr int64_t kFewestRows = 64;
+
+const c10::TypedOperatorHandle<FusedFunction>& fused_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::linear_cross_entropy_fused", "")
+                                 .typed<FusedFunction>();
+  return handle;
+}
+
+std::string shape_of(const Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sym_sizes();
+  return text.str();
+}
+
+void check_inputs(const char* operation, const Tensor& hidden, const Tensor& weight,
+                  const Tensor& targets) {
+  if (hidden.dim() != 2) fail("{}: hidden must be [M, D], but is {}", operation, shape_of(hidden));
+  if (weight.dim() != 2 || weight.sym_size(1) != hidden.sym_size(1) || weight.sym_size(0) < 1) {
+    fail("{}: weight must be [V, D] with hidden's D; hidden is {}, weight {}", operation,
+         shape_of(hidden), shape_of(weight));
+  }
+  if (targets.dim() != 1 || targets.sym_size(0) != hidden.sym_size(0) ||
+      targets.scalar_type() != at::kLong) {
+    fail("{}: targets must be [M] int64 with hidden's M; hidden is {}, targets {} of {}", operation,
+         shape_of(hidden), shape_of(targets), c10::toString(targets.scalar_type()));
+  }
+  if (!at::isFloatingType(hidden.scalar_type()) || hidden.scalar_type() != weight.scalar_type()) {
+    fail("{}: hidden and weight must share a floating dtype; they are {} and {}", operation,
+         c10::toString(hidden.scalar_type()), c10::toString(weight.scalar_type()));
+  }
+  if (hidden.device() != weight.device() || hidden.device() != targets.device()) {
+    fail("{}: hidden, weight and targets must be on one device; they are on {}, {} and {}",
+         operation, hidden.device().str(), weight.device().str(), targets.device().str());
+  }
+}
+
+void check_targets(const char* operation, const Tensor& targets, int64_t vocabulary) {
+  const Tensor wrong =
+      targets.ne(kIgnored).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
+  const Tensor places = wrong.nonzero();
+  if (places.size(0) == 0) return;
+  const int64_t place = places[0][0].item<int64_t>();
+  fail("{}: targets[{}] is {}, but must be in [0, {}), or {} to leave the token out", operation,
+       place, targets[place].item<int64_t>(), vocabulary, kIgnored);
+}
+
+at::ScalarType compute_dtype(const Tensor& hidden) {
+  return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// The logits of one chunk of tokens; all but nll_C live only while the chunk is worked on.
+struct Chunk {
+  int64_t start, rows;
+  Tensor hidden_CD;
+  Tensor logits_CV;
+  Tensor log_normaliser_C1;
+  Tensor target_C1;   // 0 where ignored
+  Tensor counted_C1;  // 1, or 0 where ignored
+  Tensor nll_C;
+};
+
+// Calls f with one chunk of tokens after the other.
+template <class F>
+void for_each_chunk(const Tensor& hidden_MD, const Tensor& weight_VD, const Tensor& targets_M,
+                    F f) {
+  const int64_t tokens = hidden_MD.size(0), vocabulary = weight_VD.size(0);
+  const int64_t most_rows = std::max(kFewestRows, kChunkLogits / vocabulary);
+  for (int64_t start = 0; start < tokens; start += most_rows) {
+    Chunk c;
+    c.start = start;
+    c.rows = std::min(most_rows, tokens - start);
+    const Tensor targets = targets_M.narrow(0, start, c.rows).unsqueeze(1);
+    c.hidden_CD = hidden_MD.narrow(0, start, c.rows).to(weight_VD.scalar_type());
+    c.logits_CV = at::mm(c.hidden_CD, weight_VD.t());
+    c.log_normaliser_C1 = c.logits_CV.logsumexp(1, /*keepdim=*/true);
+    c.target_C1 = targets.clamp_min(0);
+    c.counted_C1 = targets.ne(kIgnored).to(weight_VD.scalar_type());
+    c.nll_C =
+        ((c.log_normaliser_C1 - c.logits_CV.gather(1, c.target_C1)) * c.counted_C1).squeeze(1);
+    f(c);
+  }
+}
+
+// d loss / d logits = scale (softmax(logits) - onehot(target)), in the memory of the logits.
+Tensor to_logit_gradient(Chunk& c, double scale) {
+  Tensor gradient = c.logits_CV.sub_(c.log_normaliser_C1).exp_();
+  const Tensor factor = c.counted_C1 * scale;
+  return gradient.mul_(factor).scatter_add_(1, c.target_C1, -factor);
+}
+
+LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                       double scale, bool hidden_needed, bool weight_needed) {
+  check_targets("linear_cross_entropy", targets, weight.size(0));
+  const auto options = weight.options().dtype(compute_dtype(hidden));
+  const Tensor weight_VD = weight.to(options.dtype());
+  const Tensor nll_M = at::empty({hidden.size(0)}, options);
+  const Tensor grad_hidden =
+      hidden_needed ? at::empty(hidden.sizes(), hidden.options()) : at::empty({0}, options);
+  Tensor grad_weight = weight_needed ? at::zeros(weight.sizes(), options) : at::empty({0}, options);
+  for_each_chunk(hidden, weight_VD, targets, [&](Chunk& c) {
+    nll_M.narrow(0, c.start, c.rows).copy_(c.nll_C);
+    if (!hidden_needed && !weight_needed) return;
+    const Tensor grad_logits_CV = to_logit_gradient(c, scale);
+    if (hidden_needed) {
+      grad_hidden.narrow(0, c.start, c.rows).copy_(at::mm(grad_logits_CV, weight_VD));
+    }
+    if (weight_needed) grad_weight.addmm_(grad_logits_CV.t(), c.hidden_CD);
+  });
+  if (weight_needed) grad_weight = grad_weight.to(weight.scalar_type());
+  return {nll_M.sum() * scale, grad_hidden, grad_weight};
+}
+
+LossAndGradients fused_meta(const Tensor& hidden, const Tensor& weight, const Tensor&, double,
+                            bool hidden_needed, bool weight_needed) {
+  const auto options = weight.options().dtype(compute_dtype(hidden));
+  const Tensor none = at::empty({0}, options);
+  return {at::empty({}, options),
+          hidden_needed ? at::empty_symint(hidden.sym_sizes(), hidden.options()) : none,
+          weight_needed ? at::empty_symint(weight.sym_sizes(), weight.options()) : none.clone()};
+}
+
+// A saved gradient times the loss's own. It depends on both inputs, and how is not kept: a second
+// derivative is an error rather than a zero.
+class ScaledGradient : public torch::autograd::Function<ScaledGradient> {
+ public:
+  static Tensor forward(AutogradContext*, const Tensor& gradient, const Tensor& grad_loss,
+                        const Tensor& /*hidden*/, const Tensor& /*weight*/) {
+    return gradient * grad_loss.to(gradient.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext*, const variable_list&) {
+    fail(
+        "linear_cross_entropy: its gradient cannot be differentiated again; take the first "
+        "gradient without create_graph");
+  }
+};
+
+class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossEntropyFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
+                               const Tensor& targets, double scale, bool hidden_needed,
+                               bool weight_needed) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [loss, grad_hidden, grad_weight] =
+        fused_operation().call(hidden, weight, targets, scale, hidden_needed, weight_needed);
+    context->save_for_backward({hidden, weight, grad_hidden, grad_weight});
+    context->mark_non_differentiable({grad_hidden, grad_weight});
+    context->set_materialize_grads(false);
+    context->saved_data["hidden_needed"] = hidden_needed;
+    context->saved_data["weight_needed"] = weight_needed;
+    return {loss, grad_hidden, grad_weight};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    variable_list result(6);  // only hidden and weight have one
+    if (!grads[0].defined()) return result;
+    const variable_list saved = context->get_saved_variables();
+    const bool needed[] = {context->saved_data["hidden_needed"].toBool(),
+                           context->saved_data["weight_needed"].toBool()};
+    for (size_t i = 0; i < 2; ++i) {
+      if (needed[i]) result[i] = ScaledGradient::apply(saved[2 + i], grads[0], saved[0], saved[1]);
+    }
+    return result;
+  }
+};
+
+LossAndGradients fused_autograd(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                                double scale, bool hidden_needed, bool weight_needed) {
+  const variable_list results = LinearCrossEntropyFunction::apply(hidden, weight, targets, scale,
+                                                                  hidden_needed, weight_needed);
+  return {results[0], results[1], results[2]};
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
+                            const Tensor& targets_M, double scale) {
+  check_inputs("linear_cross_entropy", hidden_MD, weight_VD, targets_M);
+  const bool differentiate = at::GradMode::is_enabled();
+  return std::get<0>(fused_operation().call(hidden_MD, weight_VD, targets_M, scale,
+                                            differentiate && hidden_MD.requires_grad(),
+                                            differentiate && weight_VD.requires_grad()));
+}
+
+Tensor token_log_probabilities(const Tensor& hidden_MD, const Tensor& weight_VD,
+                               const Tensor& targets_M) {
+  const at::NoGradGuard no_grad;
+  check_inputs("token_log_probabilities", hidden_MD, weight_VD, targets_M);
+  check_targets("token_log_probabilities", targets_M, weight_VD.size(0));
+  const auto options = weight_VD.options().dtype(compute_dtype(hidden_MD));
+  const Tensor result = at::empty({hidden_MD.size(0)}, options);
+  for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), targets_M,
+                 [&](const Chunk& c) { result.narrow(0, c.start, c.rows).copy_(c.nll_C.neg()); });
+  return result;
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, float scale) -> Tensor",
+        &linear_cross_entropy);
+  m.def(
+      "linear_cross_entropy_fused(Tensor hidden, Tensor weight, Tensor targets, float scale,"
+      " bool hidden_needed, bool weight_needed)"
+      " -> (Tensor loss, Tensor grad_hidden, Tensor grad_weight)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CompositeExplicitAutograd, m) {
+  m.impl("linear_cross_entropy_fused", &fused);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("linear_cross_entropy_fused", &fused_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("linear_cross_entropy_fused", &fused_autograd);
+}
+
+}  // namespace attnres

@@ -1,0 +1,30 @@
+// The output layer and its loss together, so that the logits never exist all at once.
+//
+//   logits_V = weight hidden_t,   nll_t = logsumexp(logits) - logits[target_t]
+//
+// hidden [M, D], weight [V, D] (no bias), targets [M] int64: token numbers in [0, V), or -100 for
+// tokens that are left out. hidden and weight share one floating dtype and device.
+//
+// Tokens are taken in chunks of max(64, 2^22 / V): at most 4 Mi logits (16 MiB of float32), or 64
+// rows where the vocabulary is so large that fewer would leave the matrix product waiting for the
+// weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
+// float32, or float64 for float64 inputs.
+//
+// Everything here throws Error, naming the argument, where the inputs are not as said.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace attnres {
+
+// scale * the sum of nll_t over the tokens that count: a scalar, float32 or float64. For the mean,
+// the scale is one over their number. Differentiable once in hidden and weight: the gradients are
+// computed together with the loss, chunk by chunk, when they will be needed.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden_MD, const at::Tensor& weight_VD,
+                                const at::Tensor& targets_M, double scale);
+
+// -nll_t for every token, float32 or float64, and 0 where the target is -100. No gradient.
+at::Tensor token_log_probabilities(const at::Tensor& hidden_MD, const at::Tensor& weight_VD,
+                                   const at::Tensor& targets_M);
+
+}  // namespace attnres

@@ -1,0 +1,333 @@
+// The kernels against the reference in float64, for every storage type and every instruction set
+// that Highway reports for this machine.
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+#include <hwy/targets.h>
+
+#include <bit>
+#include <cmath>
+#include <iostream>
+#include <vector>
+
+#include "attnres/ops/depth_attention/kernel.h"
+#include "attnres/ops/depth_attention/reference.h"
+#include "attnres/support/random.h"
+#include "tests/tolerances.h"
+
+namespace attnres::kernel {
+namespace {
+
+using reference::Matrix;
+using reference::Vector;
+
+constexpr double kEps = 1e-6;
+
+template <class Storage>
+Storage to_storage(double x) {
+  return static_cast<Storage>(x);
+}
+template <>
+BFloat16 to_storage<BFloat16>(double x) {
+  return {c10::BFloat16(static_cast<float>(x)).x};
+}
+
+template <class Storage>
+double to_double(Storage x) {
+  return x;
+}
+double to_double(BFloat16 x) {
+  return std::bit_cast<float>(uint32_t{x.bits} << 16);
+}
+
+template <class Storage>
+constexpr at::ScalarType kDtype = at::kBFloat16;
+template <>
+constexpr at::ScalarType kDtype<float> = at::kFloat;
+template <>
+constexpr at::ScalarType kDtype<double> = at::kDouble;
+
+// An array that starts off a vector's alignment and notices writes beside it.
+template <class T>
+class GuardedArray {
+ public:
+  explicit GuardedArray(size_t size)
+      : size_(size), memory_(size + 2 * kGuard, to_storage<T>(kCanary)) {}
+
+  T* data() { return memory_.data() + kGuard; }
+  size_t size() const { return size_; }
+  T& operator[](size_t i) { return data()[i]; }
+
+  bool guards_intact() const {
+    for (size_t i = 0; i < kGuard; ++i) {
+      if (to_double(memory_[i]) != kCanary) return false;
+      if (to_double(memory_[size_ + kGuard + i]) != kCanary) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kGuard = 17;
+  static constexpr double kCanary = -77;
+  size_t size_;
+  std::vector<T> memory_;
+};
+
+struct Shape {
+  int64_t N, T, D;
+};
+
+enum class Flavour { kPlain, kSaturated, kZeroSources };
+
+// One problem: inputs rounded to storage, and the reference's answers for them.
+template <class Storage>
+class Problem {
+ public:
+  using Number = Compute<Storage>;
+
+  Problem(Shape shape, Flavour flavour) : shape_(shape), folded_query_(shape.D) {
+    const auto [N, T, D] = shape;
+    const RandomStream random(N * 1000003 + T * 1009 + D, "kernel");
+    uint64_t counter = 0;
+    for (int64_t n = 0; n < N; ++n) {
+      auto& source = sources_.emplace_back(T * D);
+      const bool zero = flavour == Flavour::kZeroSources && n % 2 == 0;
+      for (int64_t i = 0; i < T * D; ++i) {
+        source[i] = to_storage<Storage>(zero ? 0 : 1.5 * random.normal(counter++));
+      }
+    }
+    // Scores of standard deviation 2 for every width, or |w| = 1000.
+    double norm = 0;
+    for (int64_t k = 0; k < D; ++k) {
+      query_.push_back(random.normal(counter++));
+      norm += query_[k] * query_[k];
+    }
+    const double wanted = flavour == Flavour::kSaturated ? 1000 : 2;
+    for (int64_t k = 0; k < D; ++k) {
+      query_[k] *= wanted / std::sqrt(norm);
+      folded_query_[k] = static_cast<Number>(query_[k]);
+      query_[k] = folded_query_[k];
+    }
+    for (int64_t i = 0; i < T * D; ++i) {
+      grad_output_[i] = to_storage<Storage>(random.normal(counter++));
+    }
+    for (int64_t i = 0; i < N * T; ++i) {
+      grad_weights_[i] = static_cast<Number>(random.normal(counter++));
+    }
+    solve();
+  }
+
+  // Runs the kernel on all tokens, in two ranges, and compares.
+  void check() {
+    const auto [N, T, D] = shape_;
+    GuardedArray<Storage> output(T * D);
+    GuardedArray<Number> weights(N * T), inverse_rms(N * T), grad_query(D);
+    std::vector<const Storage*> source_pointers;
+    std::vector<GuardedArray<Storage>> grad_sources(N, GuardedArray<Storage>(T * D));
+    std::vector<Storage*> grad_pointers;
+    for (int64_t n = 0; n < N; ++n) {
+      source_pointers.push_back(sources_[n].data());
+      const bool unwanted = N > 2 && n == 1;
+      grad_pointers.push_back(unwanted ? nullptr : grad_sources[n].data());
+    }
+    const DepthAttentionInputs<Storage> inputs{source_pointers.data(), folded_query_.data(), N, T,
+                                               D};
+    const DepthAttentionForward<Storage> forward{inputs, kEps, output.data(), weights.data(),
+                                                 inverse_rms.data()};
+    depth_attention_forward(forward, 0, T / 2);
+    depth_attention_forward(forward, T / 2, T);
+
+    for (int64_t k = 0; k < D; ++k) grad_query[k] = 0;
+    const DepthAttentionBackward<Storage> backward{inputs,
+                                                   weights.data(),
+                                                   inverse_rms.data(),
+                                                   grad_output_.data(),
+                                                   grad_weights_.data(),
+                                                   grad_pointers.data()};
+    depth_attention_backward(backward, 0, T / 2, grad_query.data());
+    depth_attention_backward(backward, T / 2, T, grad_query.data());
+
+    const double number_tolerance = testing::tolerance(kDtype<Number>) * conditioning_;
+    const double storage_tolerance =
+        std::max(number_tolerance, testing::tolerance(kDtype<Storage>));
+    expect_close("output", output, output_, storage_tolerance);
+    expect_close("weights", weights, weights_, number_tolerance);
+    expect_close("inverse_rms", inverse_rms, inverse_rms_, number_tolerance);
+    // The saved weights, and so every gradient, carry the weights' own error.
+    expect_close("grad_query", grad_query, grad_query_, number_tolerance);
+    for (int64_t n = 0; n < N; ++n) {
+      if (grad_pointers[n]) {
+        expect_close("grad_source", grad_sources[n], grad_sources_[n], storage_tolerance);
+      } else {
+        EXPECT_TRUE(grad_sources[n].guards_intact());
+      }
+    }
+  }
+
+ private:
+  void solve() {
+    const auto [N, T, D] = shape_;
+    const Vector<double> one(D, 1);
+    output_.resize(T * D);
+    weights_.resize(N * T);
+    inverse_rms_.resize(N * T);
+    grad_sources_.assign(N, Vector<double>(T * D));
+    grad_query_.assign(D, 0);
+    for (int64_t t = 0; t < T; ++t) {
+      Matrix<double> v(N, Vector<double>(D));
+      Vector<double> dh(D), dalpha(N);
+      for (int64_t k = 0; k < D; ++k) {
+        for (int64_t n = 0; n < N; ++n) v[n][k] = to_double(sources_[n][t * D + k]);
+        dh[k] = to_double(grad_output_[t * D + k]);
+      }
+      for (int64_t n = 0; n < N; ++n) dalpha[n] = grad_weights_[n * T + t];
+      const auto [h, alpha, r] = reference::depth_attention(v, query_, one, kEps);
+      const auto grad = reference::depth_attention_backward(v, query_, one, kEps, dh, dalpha);
+      for (int64_t k = 0; k < D; ++k) {
+        output_[t * D + k] = h[k];
+        grad_query_[k] += grad.query_D[k];
+      }
+      for (int64_t n = 0; n < N; ++n) {
+        weights_[n * T + t] = alpha[n];
+        inverse_rms_[n * T + t] = r[n];
+        std::copy_n(grad.sources_ND[n].data(), D, grad_sources_[n].data() + t * D);
+        conditioning_ = std::max(conditioning_, 1 + std::abs(reference::dot(query_, v[n]) * r[n]));
+      }
+    }
+  }
+
+  template <class T>
+  void expect_close(const char* what, GuardedArray<T>& actual, Vector<double>& expected,
+                    double tolerance) {
+    EXPECT_TRUE(actual.guards_intact()) << what << " written out of bounds";
+    const int64_t size = expected.size();
+    const at::Tensor values = at::empty({size}, at::kDouble);
+    for (int64_t i = 0; i < size; ++i) values.data_ptr<double>()[i] = to_double(actual[i]);
+    EXPECT_TRUE(
+        testing::close(values, at::from_blob(expected.data(), {size}, at::kDouble), tolerance))
+        << what << " for N = " << shape_.N << ", T = " << shape_.T << ", D = " << shape_.D;
+  }
+
+  Shape shape_;
+  std::vector<GuardedArray<Storage>> sources_;
+  Vector<double> query_;
+  GuardedArray<Number> folded_query_;
+  GuardedArray<Storage> grad_output_{static_cast<size_t>(shape_.T * shape_.D)};
+  GuardedArray<Number> grad_weights_{static_cast<size_t>(shape_.N * shape_.T)};
+  Vector<double> output_, weights_, inverse_rms_, grad_query_;
+  Matrix<double> grad_sources_;
+  // An error of one rounding in a score is this much larger in a weight.
+  double conditioning_ = 1;
+};
+
+template <class Storage>
+class DepthAttentionKernel : public ::testing::Test {
+ protected:
+  void TearDown() override { use_target(0); }
+
+  // 0: all of them, as without a test.
+  static void use_target(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+
+  void check_on_every_target(Shape shape, Flavour flavour) {
+    Problem<Storage> problem(shape, flavour);
+    for (const int64_t target : targets_) {
+      SCOPED_TRACE(hwy::TargetName(target));
+      use_target(target);
+      problem.check();
+    }
+    use_target(0);
+  }
+
+  const std::vector<int64_t> targets_ = hwy::SupportedAndGeneratedTargets();
+};
+
+using StorageTypes = ::testing::Types<float, double, BFloat16>;
+TYPED_TEST_SUITE(DepthAttentionKernel, StorageTypes);
+
+const std::vector<int64_t> kWidths = {1,  2,  3,  4,  5,  7,  8,   9,   15,  16, 17,
+                                      31, 32, 33, 63, 64, 65, 100, 127, 128, 257};
+
+TYPED_TEST(DepthAttentionKernel, TargetsOfThisMachine) {
+  ASSERT_FALSE(this->targets_.empty());
+  for (const int64_t target : this->targets_) {
+    std::cout << "target: " << hwy::TargetName(target) << "\n";
+  }
+}
+
+TYPED_TEST(DepthAttentionKernel, EveryNumberOfSources) {
+  for (int64_t sources = 1; sources <= 33; ++sources) {
+    this->check_on_every_target({sources, 3, 37}, Flavour::kPlain);
+  }
+}
+
+TYPED_TEST(DepthAttentionKernel, EveryWidth) {
+  for (const int64_t width : kWidths) {
+    for (const int64_t sources : {1, 2, 5, 9}) {
+      this->check_on_every_target({sources, 4, width}, Flavour::kPlain);
+    }
+  }
+}
+
+TYPED_TEST(DepthAttentionKernel, EveryNumberOfTokens) {
+  for (const int64_t tokens : {0, 1, 2, 7, 63, 130}) {
+    for (const int64_t width : {5, 16, 33}) {
+      this->check_on_every_target({3, tokens, width}, Flavour::kPlain);
+    }
+  }
+}
+
+TYPED_TEST(DepthAttentionKernel, SaturatedScores) {
+  for (const int64_t width : kWidths) {
+    this->check_on_every_target({6, 5, width}, Flavour::kSaturated);
+  }
+}
+
+TYPED_TEST(DepthAttentionKernel, ZeroSources) {
+  for (const int64_t width : kWidths) {
+    this->check_on_every_target({5, 4, width}, Flavour::kZeroSources);
+  }
+}
+
+// Halfway cases go to even, and what is not a number stays so.
+TEST(DepthAttentionKernelBFloat16, OutputIsRoundedToNearestEven) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    // Weights of one half: the output is the mean of neighbours, 1 + 2^-7 k, so always halfway.
+    const size_t width = 35;
+    std::vector<BFloat16> low(width), high(width), output(width);
+    for (size_t k = 0; k < width; ++k) {
+      low[k] = {static_cast<uint16_t>(0x3f80 + k)};
+      high[k] = {static_cast<uint16_t>(0x3f80 + k + 1)};
+    }
+    const BFloat16* sources[] = {low.data(), high.data()};
+    const std::vector<float> query(width, 0.f);
+    std::vector<float> weights(2), inverse_rms(2);
+    depth_attention_forward(
+        DepthAttentionForward<BFloat16>{{sources, query.data(), 2, 1, static_cast<int64_t>(width)},
+                                        kEps,
+                                        output.data(),
+                                        weights.data(),
+                                        inverse_rms.data()},
+        0, 1);
+    for (size_t k = 0; k < width; ++k) EXPECT_EQ(output[k].bits, 0x3f80 + k + k % 2) << k;
+
+    low[3] = {0x7fc0};
+    depth_attention_forward(
+        DepthAttentionForward<BFloat16>{{sources, query.data(), 2, 1, static_cast<int64_t>(width)},
+                                        kEps,
+                                        output.data(),
+                                        weights.data(),
+                                        inverse_rms.data()},
+        0, 1);
+    EXPECT_TRUE(std::isnan(to_double(output[3])));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+}  // namespace
+}  // namespace attnres::kernel

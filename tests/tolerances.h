@@ -1,0 +1,52 @@
+// What "equal" means in every test: one tolerance per dtype, relative to the largest magnitude of
+// the expected values (and to one, if they are all smaller).
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace attnres::testing {
+
+// Of a chain of operations on numbers of this dtype.
+inline double tolerance(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return 1e-12;
+    case at::kFloat:
+      return 1e-5;
+    case at::kHalf:
+      return 2e-3;
+    case at::kBFloat16:
+      return 1e-2;
+    default:
+      return 0;
+  }
+}
+
+// max |actual - expected| / max(1, max |expected|); infinite where either is not a number.
+inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
+  if (expected.numel() == 0) return 0;
+  const at::Tensor a = actual.detach().to(at::kDouble), e = expected.detach().to(at::kDouble);
+  const at::Tensor difference = (a - e).abs().nan_to_num(INFINITY);
+  return difference.max().item<double>() / std::max(1.0, e.abs().max().item<double>());
+}
+
+// EXPECT_TRUE(close(actual, expected)), with the tolerance of the actual values' dtype;
+// EXPECT_FALSE for negative controls.
+inline ::testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expected,
+                                        double tolerance) {
+  if (actual.sizes() != expected.sizes()) {
+    return ::testing::AssertionFailure() << actual.sizes() << " is not " << expected.sizes();
+  }
+  const double error = relative_error(actual, expected);
+  return (error <= tolerance ? ::testing::AssertionSuccess() : ::testing::AssertionFailure())
+         << "relative error " << error << ", tolerance " << tolerance;
+}
+
+inline ::testing::AssertionResult close(const at::Tensor& actual, const at::Tensor& expected) {
+  return close(actual, expected, tolerance(actual.scalar_type()));
+}
+
+}  // namespace attnres::testing
