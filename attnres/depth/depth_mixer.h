@@ -1,0 +1,57 @@
+// Mixers combine: everything between sublayers. A mixer decides what is kept of the embedding and
+// of every sublayer's output, what each site reads of it, and the norms around a sublayer. The
+// Transformer is one loop for every mechanism:
+//
+//   state = mixer.start(embedding)
+//   for site in 0 .. L-1:  x = mixer.read(state);  y = sublayer[site](x);  mixer.write(state, y)
+//   output = mixer.read(state)        at site L, normalised for the head
+//
+// A mixer never changes once built, so that requests and micro-batches may share it: what is
+// derived lives in the state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "attnres/layers/sublayer.h"
+
+namespace attnres {
+
+// All that the depth state of a batch of tokens is. `sealed` and `open` are what crosses a boundary
+// (a recomputed span, a pipeline stage); every tensor is [B, T, D].
+struct DepthState {
+  std::vector<at::Tensor> sealed;  // never changes once appended
+  std::vector<at::Tensor> open;    // still changes
+  at::Tensor pending;              // a sublayer's output, not yet added
+  int site = 0;                    // the site that reads next
+};
+
+// What a read saw, for those who look. Filled without gradients.
+struct ReadTrace {
+  at::Tensor weights;  // [N, B, T] depth weights; undefined for mechanisms that have none
+  at::Tensor mixed;    // [B, T, D] the mixed input, before its norm
+};
+
+class DepthMixer {
+ public:
+  virtual ~DepthMixer() = default;
+
+  virtual DepthState start(const at::Tensor& embedding_BTD) const = 0;
+  // Folds the pending output in, mixes, normalises. Site L gives the input of the head.
+  virtual SublayerInput read(DepthState& state, ReadTrace* trace = nullptr) const = 0;
+  virtual void write(DepthState& state, SublayerOutput output) const = 0;
+  // Folds the pending output in, so that `sealed` and `open` are all there is.
+  virtual void settle(DepthState& state) const = 0;
+
+  // The sites, ascending, before which a recomputed span may end.
+  virtual std::vector<int> cuts() const = 0;
+  // Names of the sources whose weights a trace of this site holds; empty if it holds none.
+  virtual std::vector<std::string> source_names(int site) const = 0;
+  // What the last sublayer left behind in a settled state: the residual stream, the partial sum, or
+  // the block that was just sealed. Its magnitude is Fig. 5b of the report.
+  virtual at::Tensor running_state(const DepthState& settled) const = 0;
+};
+
+}  // namespace attnres

@@ -1,0 +1,82 @@
+#include "attnres/layers/attention.h"
+
+#include <ATen/ATen.h>
+
+#include "attnres/layers/rotary.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+struct KeyValueCache : SublayerCache {
+  at::Tensor keys_BHTK, values_BHTK;
+  int64_t length = 0;
+
+  int64_t capacity() const { return keys_BHTK.size(2); }
+
+  // Appends, and returns all keys and values so far.
+  std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values) {
+    const int64_t tokens = keys.size(2);
+    require(length + tokens <= capacity(),
+            "attention: the cache holds {} tokens, {} more do not fit after {}", capacity(), tokens,
+            length);
+    keys_BHTK.narrow(2, length, tokens).copy_(keys);
+    values_BHTK.narrow(2, length, tokens).copy_(values);
+    length += tokens;
+    return {keys_BHTK.narrow(2, 0, length), values_BHTK.narrow(2, 0, length)};
+  }
+};
+
+// [T, K]: whether token t of this call, the (K - T + t)-th of its sequence, may see key k.
+at::Tensor causal_mask(int64_t tokens, int64_t keys) {
+  return at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
+}
+
+}  // namespace
+
+Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
+    : shape_(shape) {
+  const int64_t d = shape.width, kv = shape.kv_heads * shape.head_width();
+  const Init init = Init::normal(shape.init_std);
+  q_proj_ = parameters.add(site, "q_proj", ParameterKind::matrix, {d, d}, init);
+  k_proj_ = parameters.add(site, "k_proj", ParameterKind::matrix, {kv, d}, init);
+  v_proj_ = parameters.add(site, "v_proj", ParameterKind::matrix, {kv, d}, init);
+  o_proj_ = parameters.add(site, "o_proj", ParameterKind::matrix, {d, d}, init);
+}
+
+SublayerOutput Attention::forward(const SublayerInput& input,
+                                  const SequenceContext& context) const {
+  const at::Tensor& x_BTD = input.x;
+  const int64_t B = x_BTD.size(0), T = x_BTD.size(1);
+  const RotaryTable rotary = make_rotary_table(context.position, T, shape_.head_width(),
+                                               shape_.rope_theta, x_BTD.scalar_type());
+  const auto split_heads = [&](const at::Tensor& projection) {
+    return at::linear(x_BTD, projection).view({B, T, -1, shape_.head_width()});
+  };
+  const at::Tensor q_BHTK = apply_rotary(split_heads(q_proj_), rotary).transpose(1, 2);
+  at::Tensor k_BHTK = apply_rotary(split_heads(k_proj_), rotary).transpose(1, 2);
+  at::Tensor v_BHTK = split_heads(v_proj_).transpose(1, 2);
+
+  c10::optional<at::Tensor> mask;
+  if (context.cache != nullptr) {
+    auto& cache = static_cast<KeyValueCache&>(*context.cache);
+    std::tie(k_BHTK, v_BHTK) = cache.append(k_BHTK, v_BHTK);
+    if (T > 1 && k_BHTK.size(2) > T) mask = causal_mask(T, k_BHTK.size(2));
+  }
+  // One token sees every key: no mask at all.
+  const bool causal = T > 1 && !mask.has_value();
+  const at::Tensor o_BHTK = at::scaled_dot_product_attention(
+      q_BHTK, k_BHTK, v_BHTK, mask, /*dropout_p=*/0.0, causal, /*scale=*/c10::nullopt,
+      /*enable_gqa=*/shape_.heads != shape_.kv_heads);
+  return {at::linear(o_BHTK.transpose(1, 2).reshape({B, T, shape_.width}), o_proj_)};
+}
+
+std::unique_ptr<SublayerCache> Attention::make_cache(int64_t batch, int64_t capacity) const {
+  auto cache = std::make_unique<KeyValueCache>();
+  const std::vector<int64_t> shape = {batch, shape_.kv_heads, capacity, shape_.head_width()};
+  cache->keys_BHTK = at::zeros(shape, k_proj_.options().requires_grad(false));
+  cache->values_BHTK = at::zeros(shape, k_proj_.options().requires_grad(false));
+  return cache;
+}
+
+}  // namespace attnres

@@ -1,0 +1,44 @@
+// The `model` part of a recipe: a decoder-only Transformer.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/depth/mechanism.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+struct ModelConfig {
+  int64_t layers = 4;     // Transformer layers; two sublayers each
+  int64_t width = 128;    // d
+  int64_t heads = 4;      // divides width
+  int64_t kv_heads = 0;   // divides heads; 0 stands for `heads`
+  int64_t ffn_width = 0;  // 0 stands for 8/3 of the width, rounded up to a multiple of 16
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
+  double init_std = 0.02;
+  bool tie_embeddings = false;
+  Json depth_mixing = {{"type", "residual"}};
+
+  template <class V>
+  void visit(V& v) {
+    v("layers", layers);
+    v("width", width);
+    v("heads", heads);
+    v("kv_heads", kv_heads);
+    v("ffn_width", ffn_width);
+    v("norm_eps", norm_eps);
+    v("rope_theta", rope_theta);
+    v("init_std", init_std);
+    v("tie_embeddings", tie_embeddings);
+    v("depth_mixing", depth_mixing);
+  }
+
+  int sublayers() const { return static_cast<int>(2 * layers); }  // L
+  MixerShape mixer_shape() const { return {width, sublayers(), norm_eps}; }
+};
+
+// Reads, checks and fills in every default. Throws UsageError naming the key (`path` before it).
+ModelConfig read_model_config(const Json& json, const std::string& path = "model");
+
+}  // namespace attnres

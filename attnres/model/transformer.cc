@@ -1,0 +1,165 @@
+#include "attnres/model/transformer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+
+#include "attnres/layers/attention.h"
+#include "attnres/layers/feed_forward.h"
+#include "attnres/model/recompute.h"
+#include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+// What a span leaves behind: the sources sealed after the first `sealed`, then the open ones.
+std::vector<at::Tensor> added_by_span(const DepthState& state, size_t sealed) {
+  std::vector<at::Tensor> tensors(state.sealed.begin() + sealed, state.sealed.end());
+  tensors.insert(tensors.end(), state.open.begin(), state.open.end());
+  return tensors;
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t seed,
+                         at::ScalarType dtype)
+    : config_(config), parameters_(dtype, seed) {
+  const int L = config.sublayers();
+  const Init init = Init::normal(config.init_std);
+  embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
+                               {vocab_size, config.width}, init);
+  mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
+  const AttentionShape attention = {config.width, config.heads, config.kv_heads, config.rope_theta,
+                                    config.init_std};
+  for (int site = 0; site < L; site += 2) {
+    sublayers_.push_back(std::make_unique<Attention>(attention, site, parameters_));
+    sublayers_.push_back(std::make_unique<FeedForward>(config.width, config.ffn_width,
+                                                       config.init_std, site + 1, parameters_));
+  }
+  head_ = config.tie_embeddings
+              ? embedding_
+              : parameters_.add(L, "head", ParameterKind::head, {vocab_size, config.width}, init);
+}
+
+DepthState Transformer::embed(const at::Tensor& ids_BT) const {
+  require(ids_BT.dim() == 2 && ids_BT.scalar_type() == at::kLong,
+          "transformer: expected token ids of type int64 and shape [batch, tokens]");
+  if (ids_BT.numel() > 0) {
+    const int64_t least = ids_BT.min().item<int64_t>(), most = ids_BT.max().item<int64_t>();
+    require(least >= 0 && most < vocab_size(),
+            "token id {} is out of range: this model's vocabulary has ids 0 to {}",
+            least < 0 ? least : most, vocab_size() - 1);
+  }
+  return mixer_->start(at::embedding(embedding_, ids_BT));
+}
+
+void Transformer::run(DepthState& state, int last, const RunContext& context) const {
+  if (context.recompute && at::GradMode::is_enabled()) {
+    run_recomputed(state, last, context);
+  } else {
+    run_sublayers(state, last, context);
+  }
+}
+
+void Transformer::run_sublayers(DepthState& state, int last, const RunContext& context) const {
+  while (state.site < last) {
+    const int site = state.site;
+    ReadTrace trace;
+    const SublayerInput input = mixer_->read(state, context.observer ? &trace : nullptr);
+    if (context.observer) context.observer->on_read(site, trace);
+
+    SequenceContext sequence;
+    if (context.caches) {
+      sequence = {context.caches->length, context.caches->sublayers[site].get()};
+    }
+    SublayerOutput output = sublayers_[site]->forward(input, sequence);
+    const at::Tensor y = output.y;
+    mixer_->write(state, std::move(output));
+    if (context.observer) {
+      mixer_->settle(state);
+      context.observer->on_output(site, y, mixer_->running_state(state));
+    }
+  }
+}
+
+// Of each span between cuts only what crosses its ends is kept; the backward runs it again, and the
+// observer, which saw the first pass, doesn't see that.
+void Transformer::run_recomputed(DepthState& state, int last, const RunContext& context) const {
+  std::vector<int> ends = mixer_->cuts();
+  ends.push_back(last);
+  for (const int end : ends) {
+    if (end <= state.site || end > last) continue;
+    mixer_->settle(state);
+    const int begin = state.site;
+    const size_t sealed = state.sealed.size();
+    std::vector<at::Tensor> inputs = state.sealed;
+    inputs.insert(inputs.end(), state.open.begin(), state.open.end());
+
+    DepthState after = state;
+    {
+      const at::NoGradGuard not_recording;
+      run_sublayers(after, end, {.observer = context.observer});
+      mixer_->settle(after);
+    }
+    std::vector<at::Tensor> outputs = added_by_span(after, sealed);
+    const size_t newly_sealed = after.sealed.size() - sealed;
+    differentiate_by_replay(outputs, inputs, [=, this](const std::vector<at::Tensor>& again) {
+      DepthState replayed;
+      replayed.site = begin;
+      replayed.sealed.assign(again.begin(), again.begin() + sealed);
+      replayed.open.assign(again.begin() + sealed, again.end());
+      run_sublayers(replayed, end, {});
+      mixer_->settle(replayed);
+      return added_by_span(replayed, sealed);
+    });
+    state.sealed.insert(state.sealed.end(), outputs.begin(), outputs.begin() + newly_sealed);
+    state.open.assign(outputs.begin() + newly_sealed, outputs.end());
+    state.site = end;
+  }
+}
+
+at::Tensor Transformer::output(DepthState& state, const RunContext& context) const {
+  ReadTrace trace;
+  const SublayerInput input = mixer_->read(state, context.observer ? &trace : nullptr);
+  if (context.observer) context.observer->on_read(state.site, trace);
+  return input.x;
+}
+
+at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& context) const {
+  DepthState state = embed(ids_BT);
+  run(state, sublayers(), context);
+  const at::Tensor hidden_BTD = output(state, context);
+  if (context.caches) context.caches->length += ids_BT.size(1);
+  return hidden_BTD;
+}
+
+at::Tensor Transformer::logits(const at::Tensor& hidden_BTD) const {
+  return at::linear(hidden_BTD, head_);
+}
+
+at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
+                             const RunContext& context) const {
+  const at::Tensor hidden_MD = hidden(ids_BT, context).flatten(0, 1);
+  const at::Tensor targets_M = targets_BT.flatten();
+  const int64_t counted = targets_M.ne(-100).sum().item<int64_t>();
+  return linear_cross_entropy(hidden_MD, head_, targets_M,
+                              counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
+}
+
+at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
+                                          const at::Tensor& targets_BT) const {
+  const at::NoGradGuard no_grad;
+  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_, targets_BT.flatten())
+      .view(targets_BT.sizes());
+}
+
+SequenceCaches Transformer::make_caches(int64_t batch, int64_t capacity) const {
+  SequenceCaches caches;
+  for (const auto& sublayer : sublayers_) {
+    caches.sublayers.push_back(sublayer->make_cache(batch, capacity));
+  }
+  return caches;
+}
+
+}  // namespace attnres

@@ -1,0 +1,82 @@
+// A decoder-only Transformer whose sublayers alternate self-attention (even sites) and feed-forward
+// (odd sites), combined over depth by a DepthMixer. Token ids in, normalised hidden states out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "attnres/depth/depth_mixer.h"
+#include "attnres/layers/sublayer.h"
+#include "attnres/model/config.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+// One cache per sublayer (null where a sublayer keeps nothing), and how many tokens they hold.
+struct SequenceCaches {
+  std::vector<std::unique_ptr<SublayerCache>> sublayers;
+  int64_t length = 0;
+};
+
+// Looks on while sublayers run. A recomputed span calls it in the first pass only.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  // After site `site` (0 .. L) read.
+  virtual void on_read(int /*site*/, const ReadTrace&) {}
+  // After sublayer `site` returned y, and the state took it in.
+  virtual void on_output(int /*site*/, const at::Tensor& /*y*/,
+                         const at::Tensor& /*running_state*/) {}
+};
+
+struct RunContext {
+  SequenceCaches* caches = nullptr;  // while decoding
+  bool recompute = false;  // keep only what crosses a cut; compute the rest again backward
+  RunObserver* observer = nullptr;
+};
+
+class Transformer {
+ public:
+  Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t seed,
+              at::ScalarType dtype = at::kFloat);
+
+  // The state before site 0. ids_BT is int64; throws Error naming an id outside the vocabulary.
+  DepthState embed(const at::Tensor& ids_BT) const;
+  // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
+  void run(DepthState& state, int last, const RunContext& context = {}) const;
+  // What site L reads: [B, T, D], normalised.
+  at::Tensor output(DepthState& state, const RunContext& context = {}) const;
+
+  // embed, run and output. With caches, the ids continue the cached sequences.
+  at::Tensor hidden(const at::Tensor& ids_BT, const RunContext& context = {}) const;
+  // hidden_BTD times the head: [B, T, V]. For a few tokens; training never holds all logits.
+  at::Tensor logits(const at::Tensor& hidden_BTD) const;
+  // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count.
+  at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
+                  const RunContext& context = {}) const;
+  // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
+  at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
+
+  SequenceCaches make_caches(int64_t batch, int64_t capacity) const;
+
+  const ModelConfig& config() const { return config_; }
+  const DepthMixer& mixer() const { return *mixer_; }
+  const ParameterRegistry& parameters() const { return parameters_; }
+  int64_t vocab_size() const { return embedding_.size(0); }
+  int sublayers() const { return static_cast<int>(sublayers_.size()); }
+
+ private:
+  void run_sublayers(DepthState& state, int last, const RunContext& context) const;
+  void run_recomputed(DepthState& state, int last, const RunContext& context) const;
+
+  ModelConfig config_;
+  ParameterRegistry parameters_;
+  at::Tensor embedding_;  // [V, D]
+  at::Tensor head_;       // [V, D]; the embedding itself when tied
+  std::unique_ptr<DepthMixer> mixer_;
+  std::vector<std::unique_ptr<Sublayer>> sublayers_;
+};
+
+}  // namespace attnres

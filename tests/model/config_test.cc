@@ -1,0 +1,51 @@
+#include "attnres/model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/config.h"
+
+namespace attnres {
+namespace {
+
+std::string refusal(const Json& model) {
+  try {
+    read_model_config(model);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(ModelConfig, FillsInWhatIsLeftOut) {
+  const ModelConfig config = read_model_config({{"width", 96}, {"heads", 6}});
+  EXPECT_EQ(config.kv_heads, 6);
+  EXPECT_EQ(config.ffn_width, 256);
+  EXPECT_EQ(config.depth_mixing.at("type"), "residual");
+  // What it writes, it reads back the same.
+  EXPECT_EQ(write_config(read_model_config(write_config(config))), write_config(config));
+}
+
+TEST(ModelConfig, NamesWhatCannotBe) {
+  const std::vector<std::pair<Json, std::string>> cases = {
+      {{{"width", 100}, {"heads", 3}}, "model.width: 100 is not divisible by 3 heads"},
+      {{{"width", 12}, {"heads", 4}}, "even head width"},
+      {{{"heads", 4}, {"kv_heads", 3}}, "model.kv_heads: 4 heads are not divisible by 3"},
+      {{{"layers", 0}}, "model.layers: expected a whole number from 1"},
+      {{{"layers", -2}}, "got -2"},
+      {{{"layers", 2.5}}, "model.layers: expected a whole number, got 2.5"},
+      {{{"width", "wide"}}, "model.width: expected a whole number, got \"wide\""},
+      {{{"widht", 64}}, "the nearest known key is model.width"},
+      {{{"norm_eps", 0}}, "model.norm_eps"},
+      {{{"depth_mixing", "residual"}}, "model.depth_mixing: expected an object"},
+      {{{"depth_mixing", Json::object()}}, "model.depth_mixing.type"},
+  };
+  for (const auto& [model, expected] : cases) {
+    EXPECT_NE(refusal(model).find(expected), std::string::npos)
+        << model.dump() << ": " << refusal(model);
+  }
+}
+
+}  // namespace
+}  // namespace attnres

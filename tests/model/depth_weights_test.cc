@@ -1,0 +1,71 @@
+#include "attnres/model/depth_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/infer/small_models.h"
+
+namespace attnres::testing {
+namespace {
+
+std::vector<SiteDepthWeights> measure(const Transformer& model,
+                                      const std::vector<at::Tensor>& batches) {
+  const at::NoGradGuard no_grad;
+  DepthWeightAverage average(model);
+  for (const at::Tensor& ids : batches) model.hidden(ids, {.observer = &average});
+  return average.sites();
+}
+
+TEST(DepthWeightAverage, IsUniformWhilePseudoQueriesAreZero) {
+  const ModelConfig config = read_model_config({{"layers", 2}, {"depth_mixing", attn_res()}});
+  const Transformer model(config, kSmallVocabulary, 1);
+  const auto sites = measure(model, {random_ids(2, 5)});
+  ASSERT_EQ(sites.size(), 5u);
+  for (size_t l = 0; l < sites.size(); ++l) {
+    ASSERT_EQ(sites[l].weights.size(), l + 1);
+    for (const double weight : sites[l].weights) EXPECT_NEAR(weight, 1.0 / (l + 1), 1e-6);
+    EXPECT_NEAR(sites[l].entropy, std::log(l + 1.0), 1e-6);
+  }
+}
+
+TEST(DepthWeightAverage, CountsEveryTokenOfEveryBatchAlike) {
+  const auto model = small_model(block_attn_res());
+  const at::Tensor ids = random_ids(4, 6);
+  const auto whole = measure(*model, {ids});
+  const auto parts = measure(*model, {ids.narrow(0, 0, 1), ids.narrow(0, 1, 3)});
+  ASSERT_EQ(whole.size(), 7u);
+  double largest = 0, smallest = 1;
+  for (size_t l = 0; l < whole.size(); ++l) {
+    EXPECT_EQ(whole[l].sources.size(), whole[l].weights.size());
+    EXPECT_NEAR(std::accumulate(whole[l].weights.begin(), whole[l].weights.end(), 0.0), 1, 1e-6);
+    EXPECT_NEAR(whole[l].entropy, parts[l].entropy, 1e-9);
+    for (size_t i = 0; i < whole[l].weights.size(); ++i) {
+      EXPECT_NEAR(whole[l].weights[i], parts[l].weights[i], 1e-9);
+      largest = std::max(largest, whole[l].weights[i]);
+      smallest = std::min(smallest, whole[l].weights[i]);
+    }
+  }
+  EXPECT_GT(largest, 3 * smallest);
+}
+
+TEST(DepthWeightAverage, NamesSitesAndSources) {
+  const auto sites = measure(*small_model(block_attn_res()), {random_ids(1, 3)});
+  EXPECT_EQ(sites[0].name, "attention 1");
+  EXPECT_EQ(sites[5].name, "feed-forward 3");
+  EXPECT_EQ(sites[6].name, "output");
+  EXPECT_EQ(sites[5].sources, (std::vector<std::string>{"embedding", "block 1", "partial sum"}));
+  EXPECT_EQ(sites[5].mass("block 1"), sites[5].weights[1]);
+  EXPECT_EQ(sites[5].mass("block 2"), 0);
+  for (const double weight : sites[5].weights) {
+    EXPECT_LE(weight, sites[5].weights[sites[5].dominant()]);
+  }
+}
+
+TEST(DepthWeightAverage, IsEmptyWithoutDepthWeights) {
+  EXPECT_TRUE(measure(*small_model(residual()), {random_ids(1, 3)}).empty());
+}
+
+}  // namespace
+}  // namespace attnres::testing

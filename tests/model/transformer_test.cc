@@ -1,0 +1,256 @@
+#include "attnres/model/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "attnres/model/parameter_names.h"
+#include "attnres/support/error.h"
+#include "tests/model/test_models.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kVocabulary = 11;
+
+struct Mixing {
+  std::string name;
+  Json json;
+};
+
+class EveryMechanism : public testing::TestWithParam<Mixing> {
+ protected:
+  Transformer make(at::ScalarType dtype = at::kDouble, int64_t layers = 3) const {
+    Transformer model(small_config(GetParam().json, layers), kVocabulary, /*seed=*/3, dtype);
+    perturb(model);
+    return model;
+  }
+  at::Tensor ids() const { return random_ids(2, 7, kVocabulary); }
+  at::Tensor targets() const { return random_ids(2, 7, kVocabulary, 6); }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Mechanisms, EveryMechanism,
+    testing::Values(Mixing{"residual", residual()}, Mixing{"attn_res", full_attn_res()},
+                    Mixing{"block_1", block_attn_res(1)}, Mixing{"block_2", block_attn_res(2)},
+                    Mixing{"block_4", block_attn_res(4)}, Mixing{"block_6", block_attn_res(6)}),
+    [](const auto& info) { return info.param.name; });
+
+std::vector<at::Tensor> gradients(const Transformer& model, const at::Tensor& ids,
+                                  const at::Tensor& targets, const RunContext& context = {}) {
+  model.loss(ids, targets, context).backward();
+  std::vector<at::Tensor> result;
+  for (const Parameter& p : model.parameters().all()) {
+    result.push_back(p.tensor.grad());
+    p.tensor.mutable_grad().reset();
+  }
+  return result;
+}
+
+TEST_P(EveryMechanism, EveryParameterHasTheGradientOfCentralDifferences) {
+  const Transformer model = make();
+  const auto analytic = gradients(model, ids(), targets());
+  size_t index = 0;
+  for (const Parameter& p : model.parameters().all()) {
+    const at::Tensor& gradient = analytic[index++];
+    const std::string name = hugging_face_name(p, model.sublayers());
+    ASSERT_TRUE(gradient.defined()) << name;
+    EXPECT_GT(gradient.abs().max().item<double>(), 1e-8) << name;
+    // A handful of entries of each, spread over the tensor.
+    at::Tensor values = p.tensor.detach().view(-1);
+    const at::Tensor expected = gradient.reshape(-1);
+    for (int64_t k = 0; k < std::min<int64_t>(values.numel(), 5); ++k) {
+      const int64_t i = (k * 7919 + 3) % values.numel();
+      const double saved = values[i].item<double>(), step = 1e-5;
+      const auto loss_at = [&](double value) {
+        values[i].fill_(value);
+        const at::NoGradGuard no_grad;
+        return model.loss(ids(), targets()).item<double>();
+      };
+      const double numeric = (loss_at(saved + step) - loss_at(saved - step)) / (2 * step);
+      values[i].fill_(saved);
+      EXPECT_NEAR(expected[i].item<double>(), numeric, 1e-8 + 1e-6 * std::abs(numeric)) << name;
+    }
+  }
+}
+
+TEST_P(EveryMechanism, RecomputationGivesTheSameBits) {
+  for (const int64_t layers : {1, 3, 6}) {
+    if (GetParam().name == "block_4" && layers == 1) continue;  // larger than the model
+    if (GetParam().name == "block_6" && layers == 1) continue;
+    const Transformer model = make(at::kFloat, layers);
+    const auto plain = gradients(model, ids(), targets());
+    const auto recomputed = gradients(model, ids(), targets(), {.recompute = true});
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(plain[i].equal(recomputed[i]))
+          << layers << " layers, "
+          << hugging_face_name(model.parameters().all()[i], model.sublayers());
+    }
+  }
+}
+
+class CountingObserver : public RunObserver {
+ public:
+  void on_read(int site, const ReadTrace& trace) override {
+    ++reads[site];
+    EXPECT_FALSE(trace.mixed.requires_grad());
+  }
+  void on_output(int site, const at::Tensor&, const at::Tensor& running_state) override {
+    ++outputs[site];
+    EXPECT_EQ(running_state.dim(), 3);
+  }
+  std::map<int, int> reads, outputs;
+};
+
+TEST_P(EveryMechanism, AnObserverSeesEachSiteOnceAndChangesNothing) {
+  const Transformer model = make(at::kFloat, 6);
+  const auto plain = gradients(model, ids(), targets());
+  for (const bool recompute : {false, true}) {
+    CountingObserver observer;
+    const auto watched =
+        gradients(model, ids(), targets(), {.recompute = recompute, .observer = &observer});
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i].equal(watched[i]));
+    ASSERT_EQ(observer.reads.size(), 13u);
+    ASSERT_EQ(observer.outputs.size(), 12u);
+    for (const auto& [site, count] : observer.reads) EXPECT_EQ(count, 1) << site;
+    for (const auto& [site, count] : observer.outputs) EXPECT_EQ(count, 1) << site;
+  }
+}
+
+// Two halves that exchange only what a pipeline would send.
+TEST_P(EveryMechanism, CanBeCutBeforeAnySite) {
+  const Transformer model = make(at::kFloat);
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole = model.hidden(ids());
+  for (int cut = 0; cut <= model.sublayers(); ++cut) {
+    DepthState first = model.embed(ids());
+    model.run(first, cut);
+    model.mixer().settle(first);
+    DepthState second;
+    second.sealed = first.sealed;
+    second.open = first.open;
+    second.site = cut;
+    model.run(second, model.sublayers());
+    EXPECT_TRUE(model.output(second).equal(whole)) << "cut before site " << cut;
+    // Negative control: without the open tensors (or, where there are none, the last sealed one)
+    // something is missing.
+    if (cut == 0) continue;
+    DepthState broken;
+    broken.sealed = first.sealed;
+    broken.open = first.open;
+    broken.site = cut;
+    at::Tensor& dropped = broken.open.empty() ? broken.sealed.back() : broken.open.back();
+    dropped = at::zeros_like(dropped);
+    model.run(broken, model.sublayers());
+    EXPECT_FALSE(model.output(broken).equal(whole)) << "cut before site " << cut;
+  }
+}
+
+TEST_P(EveryMechanism, ATokenSeesNoLaterToken) {
+  const Transformer model = make();
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = ids();
+  at::Tensor after = before.clone();
+  after.select(1, 4).fill_((before.select(1, 4).max().item<int64_t>() + 1) % kVocabulary);
+  const at::Tensor a = model.hidden(before), b = model.hidden(after);
+  EXPECT_TRUE(a.narrow(1, 0, 4).equal(b.narrow(1, 0, 4)));
+  EXPECT_FALSE(a.select(1, 4).equal(b.select(1, 4)));
+  EXPECT_FALSE(a.select(1, 6).equal(b.select(1, 6)));
+}
+
+TEST_P(EveryMechanism, ParametersHavePublicNamesOfTheirOwn) {
+  const Transformer model = make();
+  std::set<std::string> names;
+  for (const Parameter& p : model.parameters().all()) {
+    names.insert(hugging_face_name(p, model.sublayers()));
+  }
+  EXPECT_EQ(names.size(), model.parameters().all().size());
+}
+
+TEST_P(EveryMechanism, DependsOnItsPseudoQueries) {
+  if (GetParam().name == "residual") GTEST_SKIP() << "has none";
+  const Transformer model = make();
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = model.hidden(ids()).clone();
+  perturb(model, ParameterKind::pseudo_query, 0.5);
+  EXPECT_GT((model.hidden(ids()) - before).abs().max().item<double>(), 1e-3);
+}
+
+// With zero pseudo-queries a site's input is the mean of its n sources, which is the residual
+// stream over n; the input norm removes the n when its eps is divided by n^2.
+class ResidualInDisguise : public testing::TestWithParam<Mixing> {};
+
+INSTANTIATE_TEST_SUITE_P(Mechanisms, ResidualInDisguise,
+                         testing::Values(Mixing{"attn_res", full_attn_res()},
+                                         Mixing{"block_2", block_attn_res(2)},
+                                         Mixing{"block_5", block_attn_res(5)}),
+                         [](const auto& info) { return info.param.name; });
+
+// log p of every next token under the mechanism and under residual, with the same weights.
+double difference_from_residual(Json depth_mixing, double query_scale) {
+  constexpr double kEps = 0.1;  // large, so that eps matters
+  const auto build = [&](const Json& mixing) {
+    ModelConfig config = small_config(mixing, 4);
+    config.norm_eps = kEps;
+    Transformer model(config, kVocabulary, /*seed=*/3, at::kDouble);
+    for (const Parameter& p : model.parameters().all()) {
+      if (p.role != "input_norm") continue;
+      const RandomStream random(4, fmt::format("gain.{}", p.site));
+      at::Tensor gain = p.tensor.detach();
+      for (int64_t c = 0; c < gain.numel(); ++c) gain[c].fill_(1 + 0.3 * random.normal(c));
+    }
+    return model;
+  };
+  const Transformer model = build(depth_mixing), plain = build(residual());
+  perturb(model, ParameterKind::pseudo_query, query_scale);
+  const at::Tensor ids = random_ids(2, 9, kVocabulary), next = random_ids(2, 9, kVocabulary, 8);
+  return (model.log_probabilities(ids, next) - plain.log_probabilities(ids, next))
+      .abs()
+      .max()
+      .item<double>();
+}
+
+TEST_P(ResidualInDisguise, EqualsTheResidualModelWithZeroPseudoQueries) {
+  Json mixing = GetParam().json;
+  mixing["norm_eps"] = "per_source_count";
+  EXPECT_LT(difference_from_residual(mixing, 0), 1e-12);
+  // Negative controls: with one eps for all sites, or pseudo-queries that are not zero, it differs.
+  EXPECT_GT(difference_from_residual(GetParam().json, 0), 1e-3);
+  EXPECT_GT(difference_from_residual(mixing, 0.5), 1e-3);
+}
+
+TEST(Transformer, RefusesIdsOutsideTheVocabulary) {
+  const Transformer model(small_config(residual()), kVocabulary, 1);
+  for (const int64_t bad : {int64_t{-1}, kVocabulary}) {
+    try {
+      model.hidden(at::full({1, 2}, bad, at::kLong));
+      ADD_FAILURE() << bad << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("ids 0 to 10"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Transformer, SharesTheEmbeddingWithTheHeadWhenTied) {
+  ModelConfig config = small_config(residual());
+  config.tie_embeddings = true;
+  const Transformer tied(config, kVocabulary, 1);
+  const Transformer untied(small_config(residual()), kVocabulary, 1);
+  EXPECT_EQ(tied.parameters().count() + kVocabulary * 16, untied.parameters().count());
+  EXPECT_EQ(tied.parameters().find(tied.sublayers(), "head"), nullptr);
+}
+
+TEST(Transformer, StartsEqualWhereModelsAreEqual) {
+  const Transformer a(small_config(residual()), kVocabulary, 1);
+  const Transformer b(small_config(block_attn_res(2)), kVocabulary, 1);
+  const Transformer c(small_config(residual()), kVocabulary, 2);
+  for (const Parameter& p : a.parameters().all()) {
+    EXPECT_TRUE(p.tensor.equal(b.parameters().find(p.site, p.role)->tensor)) << p.role;
+    if (p.kind == ParameterKind::matrix) {
+      EXPECT_FALSE(p.tensor.equal(c.parameters().find(p.site, p.role)->tensor)) << p.role;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attnres
