@@ -1,0 +1,379 @@
+#include "attnres/formats/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+#include "attnres/support/nearest.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kLongestHeader = 100'000'000;  // the format's own limit
+constexpr const char* kMetadata = "__metadata__";
+
+struct Dtype {
+  const char* name;
+  at::ScalarType type;
+  uint64_t bytes;
+};
+constexpr Dtype kDtypes[] = {
+    {"F64", at::kDouble, 8},    {"F32", at::kFloat, 4}, {"F16", at::kHalf, 2},
+    {"BF16", at::kBFloat16, 2}, {"I64", at::kLong, 8},  {"I32", at::kInt, 4},
+    {"I16", at::kShort, 2},     {"I8", at::kChar, 1},   {"U8", at::kByte, 1},
+    {"BOOL", at::kBool, 1},
+};
+
+const Dtype* find_dtype(const std::string& name) {
+  for (const Dtype& dtype : kDtypes) {
+    if (name == dtype.name) return &dtype;
+  }
+  return nullptr;
+}
+
+const Dtype* find_dtype(at::ScalarType type) {
+  for (const Dtype& dtype : kDtypes) {
+    if (type == dtype.type) return &dtype;
+  }
+  return nullptr;
+}
+
+std::string known_dtypes() {
+  std::string names;
+  for (const Dtype& dtype : kDtypes) names += fmt::format(" {}", dtype.name);
+  return names;
+}
+
+class Checksum {
+ public:
+  void add(const void* data, uint64_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    for (; bytes >= 8; p += 8, bytes -= 8) add_word(p, 8);
+    if (bytes > 0) add_word(p, bytes);
+  }
+  std::string hex() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  void add_word(const char* p, size_t bytes) {
+    uint64_t word = 0;
+    std::memcpy(&word, p, bytes);
+    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15ULL;
+    hash_ ^= hash_ >> 32;
+  }
+  uint64_t hash_ = 0;
+};
+
+// What a file that is not safetensors looks like to be, with advice; empty if unknown.
+std::string other_format(std::string_view start) {
+  if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02")) {
+    return "this is a PyTorch pickle, not safetensors: convert it with python -c \"import sys, "
+           "torch, safetensors.torch as s; s.save_file(torch.load(sys.argv[1], weights_only=True), "
+           "sys.argv[2])\" model.bin model.safetensors";
+  }
+  if (start.starts_with("version https://git-lfs")) {
+    return "this is a Git LFS pointer, not the file itself: fetch it with git lfs pull";
+  }
+  if (start.starts_with("GGUF")) return "this is a GGUF file, not safetensors";
+  return "";
+}
+
+// Parses a header and refuses names that occur twice, which the parser would silently drop. Not
+// Json, whose objects are searched from front to back: too slow for a million names.
+nlohmann::json parse_unique(std::string_view text, const std::string& file) {
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  const auto on_event = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (event == nlohmann::json::parse_event_t::object_start) names.emplace_back();
+    if (event == nlohmann::json::parse_event_t::object_end) names.pop_back();
+    if (event == nlohmann::json::parse_event_t::key) {
+      const auto name = value.get<std::string>();
+      require(names.back().insert(name).second, "{}: the header has '{}' twice", file, name);
+    }
+    return true;
+  };
+  try {
+    return nlohmann::json::parse(text, on_event);
+  } catch (const nlohmann::json::exception& e) {
+    fail("{}: the header is not JSON ({})", file, e.what());
+  }
+}
+
+// The whole numbers of a JSON list; nothing if it is anything else, or one exceeds 2^63 - 1.
+std::optional<std::vector<int64_t>> whole_numbers(const nlohmann::json& object, const char* key) {
+  const auto list = object.find(key);
+  if (list == object.end() || !list->is_array()) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (const nlohmann::json& number : *list) {
+    if (!number.is_number_unsigned() || number.get<uint64_t>() > INT64_MAX) return std::nullopt;
+    numbers.push_back(number.get<int64_t>());
+  }
+  return numbers;
+}
+
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  return tensor.detach().cpu().contiguous();
+}
+
+// Writes `path`.new and renames it at the end; without finish() nothing remains.
+class AtomicWriter {
+ public:
+  explicit AtomicWriter(const fs::path& path)
+      : path_(path),
+        aside_(path.string() + ".new"),
+        descriptor_(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    require(descriptor_ >= 0, "{}: cannot write: {}", path_.string(), std::strerror(errno));
+  }
+  ~AtomicWriter() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!finished_) ::unlink(aside_.c_str());
+  }
+  AtomicWriter(const AtomicWriter&) = delete;
+  AtomicWriter& operator=(const AtomicWriter&) = delete;
+
+  void write(const void* data, uint64_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t n = ::write(descriptor_, p, bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail_write();
+      p += n;
+      bytes -= static_cast<uint64_t>(n);
+    }
+  }
+
+  void finish() {
+    if (::fsync(descriptor_) != 0) fail_write();
+    const int closed = ::close(descriptor_);
+    descriptor_ = -1;
+    if (closed != 0 || ::rename(aside_.c_str(), path_.c_str()) != 0) fail_write();
+    finished_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail_write() const {
+    const int error = errno;
+    fail("{}: cannot write: {}{}", path_.string(), std::strerror(error),
+         error == ENOSPC || error == EDQUOT ? "; free some space, or choose another folder" : "");
+  }
+
+  fs::path path_, aside_;
+  int descriptor_;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+void SafetensorsFile::Unmap::operator()(const char* map) const {
+  ::munmap(const_cast<char*>(map), bytes);
+}
+
+SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path.string()) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require(descriptor >= 0, "{}: cannot open: {}", path_, std::strerror(errno));
+  struct stat status = {};
+  const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  const uint64_t size = is_file ? static_cast<uint64_t>(status.st_size) : 0;
+  void* map = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0) : nullptr;
+  const int error = errno;
+  ::close(descriptor);
+  require(is_file, "{}: not a file", path_);
+  require(map != MAP_FAILED, "{}: cannot map into memory: {}", path_, std::strerror(error));
+  map_ = {static_cast<const char*>(map), Unmap{size}};
+
+  const std::string_view whole(map_.get(), size);
+  const bool has_length = size >= kLengthBytes;
+  uint64_t length = 0;
+  if (has_length) std::memcpy(&length, map_.get(), kLengthBytes);
+  const bool fits = has_length && length <= size - kLengthBytes;
+  const bool plausible = fits && length > 0 && whole[kLengthBytes] == '{';
+  const std::string other = other_format(whole);
+  require(plausible || other.empty(), "{}: {}", path_, other);
+  require(has_length, "{}: {} bytes, too short for a safetensors file", path_, size);
+  require(fits,
+          "{}: says that its header has {} bytes, but only {} follow; the file is truncated or not "
+          "safetensors",
+          path_, length, size - kLengthBytes);
+  require(length <= kLongestHeader, "{}: a header of {} bytes, the format allows {}", path_, length,
+          kLongestHeader);
+  data_ = whole.substr(kLengthBytes + length);
+  parse_header(whole.substr(kLengthBytes, length));
+}
+
+void SafetensorsFile::parse_header(std::string_view text) {
+  const nlohmann::json header = parse_unique(text, path_);
+  require(header.is_object(), "{}: the header is not a JSON object", path_);
+  for (const auto& [name, value] : header.items()) {
+    if (name == kMetadata) {
+      require(value.is_object(), "{}: {} is not a JSON object", path_, kMetadata);
+      for (const auto& [key, item] : value.items()) {
+        require(item.is_string(), "{}: {}.{} is not text", path_, kMetadata, key);
+        metadata_[key] = item.get<std::string>();
+      }
+    } else {
+      entries_[name] = parse_entry(name, value);
+      names_.push_back(name);
+    }
+  }
+
+  // In the order of their data, each tensor must begin where the one before ended.
+  const auto range = [this](const std::string& name) {
+    const Entry& entry = entries_.at(name);
+    return std::pair(entry.begin, entry.end);
+  };
+  std::stable_sort(names_.begin(), names_.end(),
+                   [&](const std::string& a, const std::string& b) { return range(a) < range(b); });
+  uint64_t end = 0;
+  for (const std::string& name : names_) {
+    const auto [begin, next_end] = range(name);
+    require(begin >= end, "{}: tensor {} begins at byte {} of the data, inside the one before",
+            path_, name, begin);
+    require(begin == end, "{}: the {} bytes before tensor {} belong to no tensor", path_,
+            begin - end, name);
+    end = next_end;
+  }
+  require(end == data_.size(), "{}: {} bytes after the last tensor belong to no tensor", path_,
+          data_.size() - end);
+}
+
+SafetensorsFile::Entry SafetensorsFile::parse_entry(const std::string& name,
+                                                    const nlohmann::json& json) const {
+  require(json.is_object(), "{}: tensor {}: its entry is not a JSON object", path_, name);
+  const auto dtype_name = json.find("dtype");
+  require(dtype_name != json.end() && dtype_name->is_string(), "{}: tensor {}: no dtype", path_,
+          name);
+  const Dtype* dtype = find_dtype(dtype_name->get<std::string>());
+  require(dtype != nullptr, "{}: tensor {}: unknown dtype {}; known are{}", path_, name,
+          dtype_name->get<std::string>(), known_dtypes());
+  const auto shape = whole_numbers(json, "shape");
+  require(shape.has_value(), "{}: tensor {}: its shape is not a list of whole numbers, 0 or more",
+          path_, name);
+  const auto offsets = whole_numbers(json, "data_offsets");
+  require(offsets.has_value() && offsets->size() == 2,
+          "{}: tensor {}: its data_offsets are not two whole numbers", path_, name);
+
+  uint64_t bytes = dtype->bytes;
+  for (const int64_t size : *shape) {
+    require(
+        !__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) && bytes <= INT64_MAX,
+        "{}: tensor {}: its shape [{}] is larger than any memory", path_, name,
+        fmt::join(*shape, ", "));
+  }
+  const auto begin = static_cast<uint64_t>((*offsets)[0]);
+  const auto end = static_cast<uint64_t>((*offsets)[1]);
+  require(begin <= end && end <= data_.size(),
+          "{}: tensor {}: bytes {} to {} lie outside the data, which has {}; the file is truncated",
+          path_, name, begin, end, data_.size());
+  require(end - begin == bytes, "{}: tensor {}: {} [{}] takes {} bytes, but {} are given to it",
+          path_, name, dtype->name, fmt::join(*shape, ", "), bytes, end - begin);
+  return {{dtype->type, *shape}, begin, end};
+}
+
+const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {
+  const auto it = entries_.find(name);
+  if (it == entries_.end()) {
+    fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, name, names_.size(),
+         nearest(name, names_));
+  }
+  return it->second;
+}
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  return entry(name).info;
+}
+
+at::Tensor SafetensorsFile::read(const std::string& name) const {
+  const Entry& from = entry(name);
+  at::Tensor tensor = at::empty(from.info.shape, from.info.dtype);
+  const std::string_view bytes = data_.substr(from.begin, from.end - from.begin);
+  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+bool SafetensorsFile::verify_checksum() const {
+  const auto stored = metadata_.find(kSafetensorsChecksum);
+  if (stored == metadata_.end()) return false;
+  Checksum checksum;
+  for (const std::string& name : names_) {
+    const Entry& of = entries_.at(name);
+    checksum.add(data_.data() + of.begin, of.end - of.begin);
+  }
+  require(checksum.hex() == stored->second,
+          "{}: damaged: the checksum of its tensors is {}, but {} was written; restore the file "
+          "from a copy",
+          path_, checksum.hex(), stored->second);
+  return true;
+}
+
+void write_safetensors(const fs::path& path,
+                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                       SafetensorsMetadata metadata) {
+  struct Item {
+    const std::string* name;
+    const at::Tensor* tensor;
+    const Dtype* dtype;
+  };
+  std::vector<Item> items;
+  for (const auto& [name, tensor] : tensors) {
+    require(tensor.defined(), "{}: tensor {} is undefined", path.string(), name);
+    const Dtype* dtype = find_dtype(tensor.scalar_type());
+    require(dtype != nullptr, "{}: tensor {}: dtype {} has no name in this format; known are{}",
+            path.string(), name, c10::toString(tensor.scalar_type()), known_dtypes());
+    items.push_back({&name, &tensor, dtype});
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& a, const Item& b) { return a.dtype->bytes > b.dtype->bytes; });
+
+  Checksum checksum;
+  Json entries = Json::object();
+  std::set<std::string_view> names = {kMetadata};
+  int64_t end = 0;
+  for (const auto& [name, tensor, dtype] : items) {
+    require(names.insert(*name).second, "{}: two tensors are named {}", path.string(), *name);
+    const int64_t begin = end;
+    end += static_cast<int64_t>(tensor->nbytes());
+    entries.push_back({*name,
+                       {{"dtype", dtype->name},
+                        {"shape", tensor->sizes().vec()},
+                        {"data_offsets", {begin, end}}}});
+    const at::Tensor data = on_cpu(*tensor);
+    checksum.add(data.const_data_ptr(), data.nbytes());
+  }
+  metadata[kSafetensorsChecksum] = checksum.hex();
+  Json header = {{kMetadata, metadata}};
+  header.update(entries);
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  require(length <= kLongestHeader,
+          "{}: a header of {} bytes, the format allows {}; write fewer "
+          "tensors into one file",
+          path.string(), length, kLongestHeader);
+
+  AtomicWriter writer(path);
+  writer.write(&length, kLengthBytes);
+  writer.write(text.data(), text.size());
+  for (const Item& item : items) {
+    const at::Tensor data = on_cpu(*item.tensor);
+    writer.write(data.const_data_ptr(), data.nbytes());
+  }
+  writer.finish();
+}
+
+}  // namespace attnres

@@ -1,0 +1,31 @@
+// The byte tokenizer: 256 tokens, the id is the byte's value. Takes any file, loses nothing.
+#pragma once
+
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+// Byte 0 doubles as the end of a document.
+//
+// Saved as a byte-level BPE tokenizer without merges (tokenizer.json), whose vocabulary is GPT-2's
+// printable characters for the 256 bytes.
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::string kind() const override { return "bytes"; }
+  int64_t vocab_size() const override { return 256; }
+  int32_t end_of_document() const override { return 0; }
+  bool needs_utf8() const override { return false; }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string token_text(int32_t id) const override;
+  void save(const std::filesystem::path& folder) const override;
+};
+
+// The printable character, in UTF-8, by which GPT-2 writes each byte: itself for the printable
+// characters of Latin-1, U+0100 and following, in order, for the others.
+std::vector<std::string> gpt2_byte_characters();
+
+// Throws Error unless `path` is a tokenizer.json with the byte tokenizer's vocabulary and no
+// merges.
+void check_byte_tokenizer_json(const std::filesystem::path& path);
+
+}  // namespace attnres

@@ -1,0 +1,85 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+
+struct Passage;
+
+// Immutable, so one tokenizer serves any number of threads.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::string kind() const = 0;  // as in TokenizerConfig: "bytes", "sentencepiece"
+  virtual int64_t vocab_size() const = 0;
+  // Ends every document of a training stream, and generation.
+  virtual int32_t end_of_document() const = 0;
+
+  // Whether text must be valid UTF-8; otherwise any bytes will do.
+  virtual bool needs_utf8() const = 0;
+  // Adds no begin or end token. Throws Error, naming the byte offset, on text that is not UTF-8 if
+  // it needs to be.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // decode(encode(text)) == text, byte for byte, for every tokenizer that attnres trains. The bytes
+  // need not be valid UTF-8 when the ids come from a model. Throws Error on an id outside the
+  // vocabulary.
+  virtual std::string decode(const std::vector<int32_t>& ids) const;
+  // The bytes that one token adds to a text that has already begun; none for control tokens.
+  virtual std::string token_text(int32_t id) const = 0;
+
+  // Writes the files by which load_tokenizer and Hugging Face programs find the tokenizer.
+  virtual void save(const std::filesystem::path& folder) const = 0;
+
+ protected:
+  // Throws Error unless 0 <= id < vocab_size.
+  void check_id(int32_t id) const;
+};
+
+// Reads the tokenizer whose files lie in a folder: tokenizer.model (SentencePiece) or the
+// tokenizer.json that the byte tokenizer writes. Throws Error when there is neither, or when
+// tokenizer.json is of another kind.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
+
+struct TokenizerConfig {
+  std::string kind = "bytes";
+  int64_t vocab_size = 256;
+
+  template <class V>
+  void visit(V& v) {
+    v("kind", kind);
+    v("vocab_size", vocab_size);
+  }
+  // Throws UsageError on an unknown kind (the known ones are listed) or an impossible size.
+  void check() const;
+};
+
+// The tokenizer that a configuration asks for; SentencePiece is trained on `training_text`.
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
+                                          const std::vector<Passage>& training_text);
+
+// Text of tokens as they come. What is returned is always whole UTF-8 characters: the bytes of an
+// incomplete one are held back, and what can never become a character is given as U+FFFD.
+class StreamDecoder {
+ public:
+  // The tokenizer must outlive the decoder.
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  std::string add(int32_t id);
+  // What was still held back (as U+FFFD), and starts anew.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string held_;
+};
+
+}  // namespace attnres

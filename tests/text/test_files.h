@@ -1,0 +1,43 @@
+// Fresh folders and files for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+namespace attnres {
+
+// An empty folder named after the running test.
+inline std::filesystem::path fresh_folder(const std::string& name) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string test_name = std::string(test->test_suite_name()) + "." + test->name();
+  for (char& c : test_name) {
+    if (c == '/') c = '_';
+  }
+  const auto folder = std::filesystem::path(::testing::TempDir()) / test_name / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+inline void write_text(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// The message of the Error that `act` throws.
+template <class E, class Act>
+std::string message_of(Act&& act) {
+  try {
+    act();
+  } catch (const E& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace attnres
