@@ -1,0 +1,68 @@
+// Plots as inline SVG, drawn by gnuplot (5.2 or newer), which runs as a child process.
+//
+// All text in a plot is the caller's own: names that come from files belong in HTML beside the plot
+// (see legend_swatch), so nothing that a file says reaches gnuplot's interpreter.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace attnres {
+
+// Runs gnuplot in a temporary folder that holds `files` (name -> contents), with `script` on its
+// standard input, and gives what it printed. Throws Error if gnuplot is missing or refuses.
+std::string run_gnuplot(const std::string& script, const std::map<std::string, std::string>& files);
+
+// How the i-th run looks everywhere: 7 colours (Okabe and Ito's, without yellow), 6 markers and 4
+// dash patterns, so that 84 runs differ, and neighbours differ without colour too.
+struct LineStyle {
+  uint32_t color;         // 0xRRGGBB
+  int marker;             // 0 .. 5
+  std::vector<int> dash;  // pixels on, off, ...; empty: solid
+};
+LineStyle line_style(size_t index);
+
+// The style as a small inline SVG, for a legend.
+std::string legend_swatch(const LineStyle& style);
+
+struct Curve {
+  std::vector<double> x = {},
+                      y = {};  // as long as each other; points that are not finite are left out
+  LineStyle style = {};
+  enum class Kind { measured, background, reference } kind = Kind::measured;
+};
+
+// Curves over one pair of axes: measured ones with markers, background ones pale, reference ones
+// thin and dotted; background below.
+struct LinePlot {
+  std::string alt = {};  // what a screen reader says
+  std::string x_label = {}, y_label = {};
+  double y_low = std::numeric_limits<double>::quiet_NaN();  // NaN: from the data
+  double y_high = std::numeric_limits<double>::quiet_NaN();
+  bool log_y = false;
+  bool whole_x = false;  // ticks at whole numbers only
+  std::vector<Curve> curves = {};
+};
+
+// A matrix as coloured cells; NaN leaves a cell blank. Values are printed where they fit.
+struct HeatMap {
+  std::string alt = {};
+  std::string x_label = {}, y_label = {};
+  std::vector<std::string> row_names = {}, column_names = {};  // drawn as far as they fit
+  std::vector<std::vector<double>> values = {};                // [rows][columns]
+  std::vector<std::vector<bool>> outlined = {};                // [rows][columns]; empty: none
+  double low = 0, high = 1;  // colour scale; diverging where low < 0
+};
+
+// `id` prefixes the ids inside the SVG: one of its own for each plot on a page.
+std::string draw(const LinePlot& plot, const std::string& id);
+std::string draw(const HeatMap& plot, const std::string& id);
+
+// The colour 0xRRGGBB of a value, and the scale as a small inline SVG with its ends labelled.
+uint32_t heat_color(double value, double low, double high);
+std::string heat_legend(double low, double high);
+
+}  // namespace attnres

@@ -1,0 +1,75 @@
+// What a training run left behind, read for a report.
+//
+// A run folder holds
+//   run.json       {"recipe": {"name", "model", "train", "tokenizer"}, "build", "data",
+//                   "parameters", "machine"}
+//   metrics.jsonl  one object a line: step, tokens, seconds, and what was measured at that step
+//   probes.jsonl   {"step", "site", "name", "value"}
+//   samples.jsonl  {"step", "prompt", "text"}
+// Only run.json must be there. The run may still be writing, or have died at any moment.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+// One logged step. A value that was not measured, or was not finite, is NaN.
+struct Metric {
+  int64_t step = 0;
+  double tokens = kNotMeasured;             // trained on so far
+  double seconds = kNotMeasured;            // of training so far, without evaluation
+  double loss = kNotMeasured;               // training loss, nats per token
+  double val_loss = kNotMeasured;           // validation loss, nats per token
+  double tokens_per_second = kNotMeasured;  // at this step
+};
+
+struct Sample {
+  int64_t step = 0;
+  std::string prompt;
+  std::string text;
+};
+
+// A probe at one step: site -> value. A single number is a list of one.
+using SiteValues = std::map<int, std::vector<double>>;
+
+struct RunData {
+  std::filesystem::path path;
+  std::string label;            // the recipe's name; with the folder where two runs share a name
+  std::string mechanism;        // recipe.model.depth_mixing.type; empty if unknown
+  int layers = 0;               // Transformer layers, two sublayers each; 0 if unknown
+  Json record;                  // run.json
+  std::vector<Metric> metrics;  // ascending, distinct steps
+  std::map<std::string, std::map<int64_t, SiteValues>> probes;  // by name and step
+  std::vector<Sample> samples;                                  // ascending steps
+  std::vector<std::string> notes;                               // what is missing or was skipped
+};
+
+// Reads the run folders, in the order given. A line that is torn at a file's end is ignored; other
+// lines that cannot be read are skipped and counted in `notes`. Where a resumed run went back to an
+// earlier step, what it then wrote replaces what was written beyond that step.
+// Throws Error for a path that is not a run folder, UsageError for none or the same one twice.
+std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& paths);
+
+// A probe at its last step with as many sites as any step has (a run that is killed while it writes
+// leaves its last step incomplete). Step -1 and no sites if the run never measured it.
+struct ProbeSnapshot {
+  int64_t step = -1;
+  SiteValues sites;
+};
+ProbeSnapshot last_probe(const RunData& run, const std::string& name);
+
+// What a JSON pointer such as "/recipe/model" leads to, or nullptr.
+const Json* find(const Json& json, std::string_view pointer);
+
+}  // namespace attnres

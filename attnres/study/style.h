@@ -1,0 +1,101 @@
+// The report's style sheet: light and dark by the reader's setting, plots on white cards in both,
+// and a printed page without its decoration.
+#pragma once
+
+namespace attnres {
+
+inline constexpr const char* kStyle = R"css(
+:root {
+  color-scheme: light dark;
+  --page: #fafaf8; --card: #fff; --ink: #1c1c1a; --soft: #63635e; --line: #e0e0da; --mark: #fff6dc;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #16171a; --card: #1f2125; --ink: #e9e9e6; --soft: #a3a39c; --line: #36383d;
+    --mark: #3a3320;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 3rem 1.5rem 5rem; max-width: 74rem;
+  background: var(--page); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans",
+        sans-serif;
+}
+h1 { margin: 0; font-size: 1.9rem; line-height: 1.2; overflow-wrap: anywhere; }
+h2 { margin: 0 0 .8rem; font-size: 1.25rem; }
+h3 { margin: 1.6rem 0 .6rem; font-size: 1rem; overflow-wrap: anywhere; }
+h3 small { margin-left: .4em; color: var(--soft); font-size: .85em; font-weight: 400; }
+.verdict { max-width: 50rem; margin: .8rem 0 0; font-size: 1.2rem; overflow-wrap: anywhere; }
+section { margin-top: 3rem; padding-top: 1.4rem; border-top: 1px solid var(--line); }
+aside {
+  margin-top: 1.4rem; padding: .7rem 1.1rem; border-left: 3px solid var(--soft);
+  background: var(--card); font-size: .9rem; overflow-wrap: anywhere;
+}
+aside h2 { margin: 0; font-size: .95rem; }
+aside ul { margin: .2rem 0 0; padding-left: 1.1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .45rem .8rem; border-bottom: 1px solid var(--line); vertical-align: baseline; }
+th { text-align: left; font-weight: 500; }
+thead th { color: var(--soft); line-height: 1.25; vertical-align: bottom; }
+.numbers { width: 100%; }
+.numbers td, .numbers thead th { text-align: right; }
+.numbers td { white-space: nowrap; }
+.numbers .text, .numbers thead th:nth-child(-n+2) { text-align: left; }
+.numbers tbody th { min-width: 11rem; overflow-wrap: anywhere; }
+.run { display: flex; align-items: baseline; }
+.best { background: var(--mark); }
+.best th, .best td { font-weight: 650; }
+.settings td, .settings thead th { min-width: 8.5rem; max-width: 24rem; overflow-wrap: anywhere; }
+.swatch { margin-right: .55em; flex: none; position: relative; top: .1em; }
+.numbers .swatch, .legend .swatch { background: #fff; border-radius: 3px; padding: 0 2px; }
+.legend {
+  display: flex; flex-wrap: wrap; gap: .3rem 1.6rem; margin: 0 0 .8rem; padding: 0;
+  list-style: none; font-size: .9rem;
+}
+.legend li { display: flex; align-items: center; overflow-wrap: anywhere; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
+.plot {
+  margin: 0; padding: .9rem 1rem .5rem; border: 1px solid var(--line); border-radius: 6px;
+  background: #fff; color: #1c1c1a; break-inside: avoid;
+}
+.plot:only-child { max-width: 36.5rem; }
+.plot figcaption { margin-bottom: .4rem; font-size: .9rem; font-weight: 600; }
+.plot svg { display: block; width: 100%; height: auto; }
+.plot svg g { font-family: inherit; }
+.key, .missing { margin: .8rem 0 0; color: var(--soft); font-size: .85rem; max-width: 52rem; }
+.missing { font-style: italic; }
+.scale { display: inline-flex; align-items: center; gap: .45em; margin: 0 1.2em 0 .3em; }
+.outlined {
+  display: inline-block; width: 1.1em; height: .85em; border: 2px solid #d55e00;
+  vertical-align: -.06em;
+}
+pre {
+  margin: 0 0 .8rem; padding: .8rem 1rem; border: 1px solid var(--line); border-radius: 6px;
+  background: var(--card); font: .82rem/1.5 ui-monospace, "SFMono-Regular", Menlo, Consolas,
+  "DejaVu Sans Mono", monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+}
+code { font-family: ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+       font-size: .92em; }
+details { margin-top: .7rem; }
+summary { cursor: pointer; }
+details pre { margin-top: .6rem; }
+article h3 { margin-top: 0; }
+@media print {
+  @page { margin: 15mm; }
+  :root { --page: #fff; --card: #fff; --ink: #000; --soft: #444; --line: #ccc; --mark: #f3f3f0; }
+  html { font-size: 8.5pt; }
+  body { padding: 0; max-width: none; }
+  .wide { overflow: visible; }
+  .numbers tbody th, .settings td, .settings thead th { min-width: 0; }
+  section { margin-top: 1.4rem; padding-top: 1rem; }
+  h2, h3, .legend { break-after: avoid; }
+  .pair { grid-template-columns: 1fr 1fr; gap: .6rem; }
+  th, td { padding: .3rem .5rem; }
+  tr, aside { break-inside: avoid; }
+  svg, .best, .outlined { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+}
+)css";
+
+}  // namespace attnres

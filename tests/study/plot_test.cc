@@ -1,0 +1,182 @@
+#include "attnres/study/plot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Point {
+  double x, y;
+};
+
+// The points of the path drawn in `color` ("#0072b2"), in pixels.
+std::vector<Point> path_of(const std::string& svg, const std::string& color) {
+  std::smatch path;
+  const std::regex pattern("stroke='rgb\\( *" + color + "\\)'[^>]*d='([^']*)'");
+  if (!std::regex_search(svg, path, pattern)) return {};
+  std::string text = path[1];
+  for (char& c : text) c = c == 'M' || c == 'L' || c == ',' ? ' ' : c;
+  std::istringstream numbers(text);
+  std::vector<Point> out;
+  for (Point p; numbers >> p.x >> p.y;) out.push_back(p);
+  return out;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  return n;
+}
+
+LinePlot line_plot(std::vector<double> y) {
+  LinePlot plot{.alt = "test", .x_label = "x", .y_label = "y"};
+  plot.curves.push_back({{0, 1, 2, 4}, std::move(y), line_style(0)});
+  return plot;
+}
+
+TEST(Gnuplot, AbsentIsAClearError) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", "/nonexistent", 1);
+  try {
+    run_gnuplot("", {});
+    ADD_FAILURE() << "ran";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("install gnuplot-nox"));
+  }
+  setenv("PATH", path.c_str(), 1);
+}
+
+TEST(Gnuplot, ItsComplaintIsPassedOn) {
+  try {
+    run_gnuplot("set nonsense\n", {});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("nonsense"));
+  }
+}
+
+TEST(LinePlot, PointsLieWhereTheDataSays) {
+  const std::vector<double> x = {0, 1, 2, 4}, y = {3, 1, 2, 2.5};
+  const std::vector<Point> path = path_of(draw(line_plot(y), "p"), "0, 114, 178");
+  ASSERT_EQ(path.size(), 4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR((path[i].x - path[0].x) / (path[3].x - path[0].x), (x[i] - x[0]) / 4, 2e-3);
+    EXPECT_NEAR((path[i].y - path[0].y) / (path[1].y - path[0].y), (y[i] - y[0]) / (y[1] - y[0]),
+                2e-3);
+  }
+  EXPECT_LT(path[0].y, path[1].y) << "larger values are higher on the page";
+}
+
+TEST(LinePlot, OtherDataGiveAnotherPlot) {
+  EXPECT_EQ(draw(line_plot({3, 1, 2, 2.5}), "p"), draw(line_plot({3, 1, 2, 2.5}), "p"));
+  EXPECT_NE(draw(line_plot({3, 1, 2, 2.5}), "p"), draw(line_plot({3, 1, 2, 2.4}), "p"));
+}
+
+TEST(LinePlot, LeavesOutWhatIsNotFinite) {
+  const std::string svg = draw(line_plot({3, NAN, INFINITY, 2.5}), "p");
+  EXPECT_EQ(path_of(svg, "0, 114, 178").size(), 2);
+  EXPECT_THROW(draw(line_plot({NAN, NAN, NAN, NAN}), "p"), Error);
+}
+
+TEST(LinePlot, OnePointIsEnough) {
+  LinePlot plot;
+  plot.curves.push_back({{7}, {1}, line_style(0)});
+  EXPECT_THAT(draw(plot, "p"), HasSubstr("<svg"));
+}
+
+TEST(LinePlot, IdsAreItsOwnAndNothingIsExternal) {
+  const std::string svg = draw(line_plot({3, 1, 2, 2.5}), "mine");
+  EXPECT_THAT(svg, HasSubstr("id='mine-gpPt6'"));
+  EXPECT_EQ(count(svg, "<title"), 0);
+  EXPECT_EQ(count(svg, "id='"), count(svg, "id='mine-"));
+  EXPECT_EQ(count(svg, "id=\""), count(svg, "id=\"mine-"));
+  EXPECT_EQ(count(svg, "href='"), count(svg, "href='#mine-"));
+  EXPECT_THAT(svg, Not(HasSubstr("http")));
+}
+
+TEST(LinePlot, LabelsAreNotInterpreted) {
+  const auto trap = std::filesystem::path(::testing::TempDir()) / "attnres_plot_trap";
+  std::filesystem::remove(trap);
+  LinePlot plot = line_plot({3, 1, 2, 2.5});
+  plot.x_label = "it's `touch " + trap.string() + "` <b> x_1^2 @y";
+  const std::string svg = draw(plot, "p");
+  EXPECT_FALSE(std::filesystem::exists(trap));
+  EXPECT_THAT(svg, HasSubstr("it's `touch "));
+  EXPECT_THAT(svg, HasSubstr("&lt;b> x_1^2 @y"));
+}
+
+HeatMap heat_map() {
+  HeatMap map{.alt = "test", .x_label = "x", .y_label = "y"};
+  map.row_names = {"one", "two"};
+  map.column_names = {"0", "1", "2"};
+  map.values = {{0.25, NAN, NAN}, {0.5, 0.125, 1}};
+  return map;
+}
+
+TEST(HeatMap, PrintsItsNumbersAndLeavesBlanks) {
+  const std::string svg = draw(heat_map(), "h");
+  for (const char* number : {".25<", ".50<", ".12<", "1.00<", ">one<", ">two<"}) {
+    EXPECT_THAT(svg, HasSubstr(number));
+  }
+  EXPECT_EQ(count(svg, "<polygon"), 4);
+}
+
+TEST(HeatMap, OutlinesAreDrawnInTheirCells) {
+  HeatMap map = heat_map();
+  const std::string plain = draw(map, "h");
+  map.outlined = {{false, false, false}, {false, true, false}};
+  const std::string outlined = draw(map, "h");
+  EXPECT_THAT(plain, Not(HasSubstr("213,  94,   0")));
+  EXPECT_THAT(outlined, HasSubstr("213,  94,   0"));
+}
+
+TEST(HeatMap, ALargeOneHasNoNumbers) {
+  HeatMap map{.alt = "large"};
+  for (int i = 0; i < 64; ++i) {
+    map.row_names.push_back(std::to_string(i + 1));
+    map.column_names.push_back(std::to_string(i));
+    map.values.emplace_back(64, 0.37);
+  }
+  EXPECT_THAT(draw(map, "h"), Not(HasSubstr(".37<")));
+}
+
+TEST(HeatColor, DarkensWithTheValue) {
+  const auto luma = [](uint32_t c) {
+    return 0.299 * (c >> 16) + 0.587 * ((c >> 8) & 255) + 0.114 * (c & 255);
+  };
+  for (const double sign : {1.0, -1.0}) {
+    for (int i = 0; i < 20; ++i) {
+      const double low = sign < 0 ? -1 : 0;
+      EXPECT_GT(luma(heat_color(sign * i / 20.0, low, 1)),
+                luma(heat_color(sign * (i + 1) / 20.0, low, 1)));
+    }
+  }
+  EXPECT_EQ(heat_color(2, 0, 1), heat_color(1, 0, 1));
+}
+
+TEST(LineStyle, ManyRunsDiffer) {
+  std::set<std::tuple<uint32_t, int, std::vector<int>>> seen;
+  for (size_t i = 0; i < 84; ++i) {
+    const LineStyle style = line_style(i);
+    seen.insert({style.color, style.marker, style.dash});
+    EXPECT_NE(style.marker, line_style(i + 1).marker);
+    EXPECT_NE(style.dash, line_style(i + 1).dash);
+  }
+  EXPECT_EQ(seen.size(), 84);
+}
+
+}  // namespace
+}  // namespace attnres
