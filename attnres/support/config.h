@@ -58,7 +58,8 @@ class ConfigReader {
     value = json.get<bool>();
   }
   static void read(const Json& json, const std::string& key, int64_t& value) {
-    if (!json.is_number_integer()) detail::wrong_type(key, "a whole number", json);
+    const bool fits = !json.is_number_unsigned() || json.get<uint64_t>() <= INT64_MAX;
+    if (!json.is_number_integer() || !fits) detail::wrong_type(key, "a whole number", json);
     value = json.get<int64_t>();
   }
   static void read(const Json& json, const std::string& key, double& value) {

@@ -119,6 +119,7 @@ void recover_folder(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(with_suffix(path, ".part"), ignored);
   if (fs::exists(complete)) {
+    fs::remove_all(with_suffix(path, ".old"), ignored);
     if (fs::exists(path)) rename_path(path, with_suffix(path, ".old"));
     rename_path(complete, path);
   }

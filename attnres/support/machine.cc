@@ -57,7 +57,7 @@ std::string field(const std::string& text, std::string_view key, char separator)
     const size_t end = line.find(separator);
     if (end == std::string::npos || !line.starts_with(key)) continue;
     // "model name  : ..." pads its keys, and "model" is another key.
-    if (line.find_first_not_of(" \t", key.size()) != end) continue;
+    if (end > key.size() && line.find_first_not_of(" \t", key.size()) != end) continue;
     const size_t begin = line.find_first_not_of(" \t", end + 1);
     return begin == std::string::npos ? "" : line.substr(begin);
   }

@@ -1,10 +1,12 @@
 #include "attnres/support/file.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <set>
@@ -78,7 +80,28 @@ TEST_F(Files, ErrorsAndNothingLeftBehind) {
   EXPECT_THROW(write_file(folder_ / "taken", "x"), Error);
   EXPECT_EQ(names(), std::set<std::string>{"taken"});
   EXPECT_THROW(make_folder(folder_ / "taken" / "f"), Error);
-  EXPECT_THROW(write_file("/dev/full/f", "x"), Error);
+}
+
+// A limit on the size of files stands for a full disk: both make a write fail half way.
+TEST_F(Files, FullDiskLeavesTheOldFile) {
+  write_file(folder_ / "f", "old");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_file(folder_ / "f", std::string(5000, 'x'));
+      ::_exit(0);
+    } catch (const Error&) {
+      ::_exit(7);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_EQ(read_file(folder_ / "f"), "old");
+  EXPECT_EQ(names(), std::set<std::string>{"f"});
 }
 
 TEST_F(Folder, IsReplaced) {
@@ -171,7 +194,7 @@ TEST_F(Folder, SurvivesSigkill) {
     int reported = 0;
     ASSERT_EQ(::read(done[0], &reported, sizeof reported), ssize_t{sizeof reported});
     const uint64_t spin = random.below(300000, kill);
-    for (volatile uint64_t i = 0; i < spin; i = i + 1) {
+    for (std::atomic<uint64_t> i = 0; i < spin; ++i) {
     }
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);

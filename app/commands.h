@@ -1,0 +1,18 @@
+// The subcommands of the program. Each function adds one, with its options and what it does.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace attnres {
+
+void add_train_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_score_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+void add_report_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
+
+}  // namespace attnres

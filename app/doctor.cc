@@ -1,0 +1,238 @@
+// The doctor subcommand.
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "app/commands.h"
+#include "attnres/support/build_info.h"
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/progress.h"
+#include "attnres/text/corpus.h"
+#include "attnres/train/estimate.h"
+
+namespace attnres {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kHour = 3600;
+constexpr double kTimingBudget = 3;  // seconds a step may take to be timed rather than worked out
+
+// Where recipes lie: beside the build folder, where they are installed, or here.
+std::optional<fs::path> find_recipes() {
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none).parent_path();
+  for (const fs::path& folder :
+       {program / "../recipes", program / "../share/attnres/recipes", fs::path("recipes")}) {
+    if (fs::is_directory(folder, none)) return fs::proximate(folder);
+  }
+  return std::nullopt;
+}
+
+bool on_path(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((fs::path(folder) / program).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+struct Candidate {
+  fs::path file;
+  Recipe recipe;
+  Estimate estimate;
+  bool timed = false;
+
+  double seconds() const {
+    return static_cast<double>(recipe.train.steps) * estimate.seconds_per_step;
+  }
+};
+
+// The recipes, those with the most parameters first.
+std::vector<Candidate> read_recipes(const fs::path& folder, const MachineSpeed& speed) {
+  std::vector<Candidate> all;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    Candidate candidate;
+    candidate.file = entry.path();
+    candidate.recipe = load_recipe(entry.path(), {});
+    candidate.estimate = estimate(candidate.recipe, candidate.recipe.tokenizer.vocab_size, speed);
+    all.push_back(std::move(candidate));
+  }
+  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.estimate.parameters, b.file) > std::pair(b.estimate.parameters, a.file);
+  });
+  return all;
+}
+
+// The largest recipe that trains here in an hour. Real steps decide where they are short.
+std::optional<Candidate> choose(std::vector<Candidate> recipes) {
+  const double available = static_cast<double>(available_memory());
+  for (Candidate& candidate : recipes) {
+    Estimate& estimate = candidate.estimate;
+    // What is estimated twice too long may still do; what is longer is not worth timing.
+    if (static_cast<double>(estimate.bytes) > available || candidate.seconds() > 2 * kHour) {
+      continue;
+    }
+    if (estimate.seconds_per_step < kTimingBudget) {
+      estimate.seconds_per_step =
+          time_step(candidate.recipe, candidate.recipe.tokenizer.vocab_size);
+      candidate.timed = true;
+    }
+    if (candidate.seconds() <= kHour) return candidate;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> corpus_folder() {
+  try {
+    return default_corpus_paths().at(0).string();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+Json examine_speed(int threads) {
+  return {{"threads", threads},
+          {"copy_gb_per_s", measure_copy(threads)},
+          {"matmul_gflop_per_s", measure_matmul(threads) / 1e9}};
+}
+
+Json examine() {
+  const Machine machine = describe_machine();
+  const int threads = at::get_num_threads();
+  Json speed = Json::array({examine_speed(1)});
+  if (threads > 1) speed.push_back(examine_speed(threads));
+  const auto optional = [](const std::optional<std::string>& text) {
+    return text ? Json(*text) : Json(nullptr);
+  };
+  Json report = {{"machine",
+                  {{"cpu", machine.cpu},
+                   {"cores", machine.cores},
+                   {"instruction_sets", machine.instruction_sets},
+                   {"cache_bytes", machine.cache},
+                   {"memory_bytes", machine.memory},
+                   {"available_bytes", available_memory()},
+                   {"huge_pages", machine.huge_pages},
+                   {"speed", speed}}},
+                 {"build",
+                  {{"version", program_version()},
+                   {"compiler", compiler_version()},
+                   {"torch", torch_version()},
+                   {"torch_instruction_set", at::get_cpu_capability()},
+                   {"devices", {"cpu"}},
+                   {"tokenizers", {"bytes", "sentencepiece"}}}},
+                 {"default_corpus", optional(corpus_folder())},
+                 {"gnuplot", on_path("gnuplot")},
+                 {"next", nullptr}};
+
+  const MachineSpeed at_full_speed = {
+      .matmul = speed.back().at("matmul_gflop_per_s").get<double>() * 1e9,
+      .copy = speed.back().at("copy_gb_per_s").get<double>() * 1e9};
+  const auto folder = find_recipes();
+  const auto choice = folder ? choose(read_recipes(*folder, at_full_speed)) : std::nullopt;
+  if (choice) {
+    report["next"] = {{"recipe", choice->file.string()},
+                      {"parameters", choice->estimate.parameters},
+                      {"seconds", choice->seconds()},
+                      {"bytes", choice->estimate.bytes},
+                      {"timed", choice->timed},
+                      {"command", fmt::format("attnres train --recipe {} --out runs/{}",
+                                              choice->file.string(), choice->recipe.name)}};
+  }
+  return report;
+}
+
+std::string joined(const Json& texts) {
+  std::string list;
+  for (const Json& text : texts) list += (list.empty() ? "" : ", ") + text.get<std::string>();
+  return list;
+}
+
+std::string bytes(const Json& number) {
+  return format_bytes(number.get<double>());
+}
+
+void print(const Json& report) {
+  const auto line = [](const char* what, const std::string& text) {
+    fmt::print("  {:<14}{}\n", what, text);
+  };
+  const Json& machine = report.at("machine");
+  fmt::print("This machine\n");
+  line("processor", fmt::format("{}, {} cores", machine.at("cpu").get<std::string>(),
+                                machine.at("cores").get<int>()));
+  line("instructions", joined(machine.at("instruction_sets")));
+  line("memory",
+       fmt::format("{}, {} available; largest cache {}", bytes(machine.at("memory_bytes")),
+                   bytes(machine.at("available_bytes")), bytes(machine.at("cache_bytes"))));
+  line("huge pages", machine.at("huge_pages").get<std::string>());
+  for (const Json& speed : machine.at("speed")) {
+    const int threads = speed.at("threads").get<int>();
+    line(threads == 1 ? "1 thread" : fmt::format("{} threads", threads).c_str(),
+         fmt::format("copies {:.0f} GB/s, multiplies matrices at {:.0f} GFLOP/s",
+                     speed.at("copy_gb_per_s").get<double>(),
+                     speed.at("matmul_gflop_per_s").get<double>()));
+  }
+
+  const Json& build = report.at("build");
+  fmt::print("\nThis program\n");
+  line("version", fmt::format("{}, {}", build.at("version").get<std::string>(),
+                              build.at("compiler").get<std::string>()));
+  line("libtorch", fmt::format("{}, using {}", build.at("torch").get<std::string>(),
+                               build.at("torch_instruction_set").get<std::string>()));
+  line("devices", joined(build.at("devices")));
+  line("tokenizers", joined(build.at("tokenizers")));
+
+  const Json &corpus = report.at("default_corpus"), &next = report.at("next");
+  fmt::print("\nWhat it finds\n");
+  line("text", corpus.is_null() ? "no compiler headers: give --data to train"
+                                : corpus.get<std::string>() + " and more: train needs no --data");
+  line("gnuplot", report.at("gnuplot").get<bool>()
+                      ? "found"
+                      : "not found: reports have no plots (Debian: gnuplot-nox)");
+  if (next.is_null()) {
+    fmt::print("\nNo recipe was found that trains here in an hour; see attnres train --help.\n");
+    return;
+  }
+  fmt::print(
+      "\nNext, the largest recipe that trains here in an hour ({} parameters, {} {}, {}):\n"
+      "  {}\n",
+      format_count(next.at("parameters").get<double>()),
+      next.at("timed").get<bool>() ? "about" : "roughly",
+      format_duration(next.at("seconds").get<double>()), bytes(next.at("bytes")),
+      next.at("command").get<std::string>());
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "doctor",
+      "Show what this machine and this program can do, and what to run next. Takes some seconds.");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print JSON");
+  command->footer("Example:\n  attnres doctor");
+  command->callback([json] {
+    const Json report = examine();
+    if (*json) {
+      fmt::print("{}\n", report.dump(2));
+    } else {
+      print(report);
+    }
+  });
+}
+
+}  // namespace attnres

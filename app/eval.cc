@@ -1,0 +1,87 @@
+// The eval subcommand.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "attnres/infer/evaluate.h"
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+namespace {
+
+struct EvalOptions {
+  ModelOption model;
+  MachineOptions machine;
+  std::vector<std::string> data;
+  int64_t context = 0;
+  int64_t max_tokens = 0;
+  bool json = false;
+};
+
+void run_eval(const EvalOptions& options) {
+  options.machine.apply();
+  const OpenedModel opened = open_model(options.model);
+  const auto tokenizer = opened.tokenizer();
+  require_usage(options.context <= opened.context,
+                "--context {}: this model's context is {} tokens", options.context, opened.context);
+
+  const bool on_terminal = isatty(STDERR_FILENO) != 0;
+  EvaluationSettings settings;
+  settings.context = options.context > 0 ? options.context : opened.context;
+  settings.max_tokens = options.max_tokens;
+  settings.on_progress = [&](int64_t done, int64_t total) {
+    if (on_terminal) fmt::print(stderr, "\r{} of {} tokens ", done, total);
+  };
+  const Evaluation evaluation =
+      evaluate(*opened.model, *tokenizer, tokens_of(options.data, *tokenizer), settings);
+  if (on_terminal) fmt::print(stderr, "\r\033[K");
+
+  if (options.json) {
+    fmt::print("{}\n", Json{{"loss", evaluation.loss},
+                            {"perplexity", evaluation.perplexity},
+                            {"bits_per_byte", evaluation.bits_per_byte},
+                            {"tokens", evaluation.tokens}}
+                           .dump());
+    return;
+  }
+  fmt::print("loss           {:.6f} nats per token\n", evaluation.loss);
+  fmt::print("perplexity     {:.6g}\n", evaluation.perplexity);
+  fmt::print("bits per byte  {:.6f}\n", evaluation.bits_per_byte);
+  fmt::print("tokens         {} scored, in windows of {}\n", evaluation.tokens, settings.context);
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("eval",
+                                         "Score text: mean loss, perplexity and bits per byte.\n"
+                                         "The text is cut into windows of the model's context that "
+                                         "do not overlap; the first token of\n"
+                                         "each window has no context and is not scored.");
+  const auto options = std::make_shared<EvalOptions>();
+  options->model.add_to(*command);
+  command->add_option("--data", options->data, "files and folders of text")
+      ->type_name("PATH ...")
+      ->required();
+  command
+      ->add_option("--context", options->context, "tokens a window; the model's own if not given")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 31).description(""));
+  command->add_option("--max-tokens", options->max_tokens, "only the first N tokens")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{2}, INT64_MAX).description(""));
+  command->add_flag("--json", options->json, "print JSON");
+  options->machine.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  attnres eval --model runs/tiny --data book.txt\n"
+      "  attnres eval --model runs/tiny --data src/ docs/ --json");
+  command->callback([options] { run_eval(*options); });
+}
+
+}  // namespace attnres

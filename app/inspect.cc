@@ -1,0 +1,239 @@
+// The inspect subcommand.
+#include <ATen/core/grad_mode.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "attnres/model/depth_weights.h"
+#include "attnres/support/config.h"
+#include "attnres/support/json.h"
+#include "attnres/text/batches.h"
+
+namespace attnres {
+namespace {
+
+struct InspectOptions {
+  ModelOption model;
+  MachineOptions machine;
+  std::vector<std::string> data;
+  int64_t max_tokens = 8192;
+  bool json = false;
+};
+
+// The part of the model that a parameter belongs to.
+const char* part_of(const Parameter& parameter) {
+  static const std::set<std::string> attention = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  static const std::set<std::string> feed_forward = {"gate_proj", "up_proj", "down_proj"};
+  if (parameter.kind == ParameterKind::embedding) return "embedding";
+  if (parameter.kind == ParameterKind::head) return "head";
+  if (parameter.role == "input_norm") return "norms";
+  if (attention.contains(parameter.role)) return "attention";
+  if (feed_forward.contains(parameter.role)) return "feed-forward";
+  return "depth mixing";
+}
+
+// Numbers in each part, and in all.
+Json count_parameters(const Transformer& model) {
+  Json counts;
+  for (const char* part :
+       {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
+    counts[part] = 0;
+  }
+  for (const Parameter& parameter : model.parameters().all()) {
+    Json& count = counts[part_of(parameter)];
+    count = count.get<int64_t>() + parameter.tensor.numel();
+  }
+  counts["total"] = model.parameters().count();
+  return counts;
+}
+
+std::vector<SiteDepthWeights> measure(const OpenedModel& opened, const InspectOptions& options) {
+  const auto tokenizer = opened.tokenizer();
+  std::vector<int32_t> tokens = tokens_of(options.data, *tokenizer);
+  tokens.resize(std::min<size_t>(tokens.size(), options.max_tokens));
+  const EvaluationBatches batches(tokens, opened.context, /*batch_size=*/1);
+  DepthWeightAverage average(*opened.model);
+  const at::NoGradGuard no_grad;
+  for (int64_t i = 0; i < batches.size(); ++i) {
+    opened.model->hidden(batches[i].inputs_BT, {.observer = &average});
+  }
+  return average.sites();
+}
+
+// Means over the sites that have a choice.
+struct Summary {
+  double embedding = 0;               // weight of the token embedding
+  std::optional<double> intra_block;  // weight of the partial sum, where there is one
+};
+
+Summary summarize(const std::vector<SiteDepthWeights>& sites) {
+  Summary summary;
+  double intra = 0;
+  int with_choice = 0, with_partial = 0;
+  for (const SiteDepthWeights& site : sites) {
+    if (site.sources.size() < 2) continue;
+    ++with_choice;
+    summary.embedding += site.mass("embedding");
+    if (site.sources.back() != "partial sum") continue;
+    ++with_partial;
+    intra += site.mass("partial sum");
+  }
+  if (with_choice > 0) summary.embedding /= with_choice;
+  if (with_partial > 0) summary.intra_block = intra / with_partial;
+  return summary;
+}
+
+Json to_json(const std::vector<SiteDepthWeights>& sites) {
+  Json list = Json::array();
+  for (const SiteDepthWeights& site : sites) {
+    list.push_back({{"site", site.site},
+                    {"name", site.name},
+                    {"sources", site.sources},
+                    {"weights", site.weights},
+                    {"entropy", site.entropy}});
+  }
+  return list;
+}
+
+// All sources in the order in which they first appear; the partial sum, which is another one in
+// each block, last.
+std::vector<std::string> columns_of(const std::vector<SiteDepthWeights>& sites) {
+  std::vector<std::string> columns;
+  bool partial = false;
+  for (const SiteDepthWeights& site : sites) {
+    for (const std::string& source : site.sources) {
+      if (source == "partial sum") {
+        partial = true;
+      } else if (std::find(columns.begin(), columns.end(), source) == columns.end()) {
+        columns.push_back(source);
+      }
+    }
+  }
+  if (partial) columns.push_back("partial sum");
+  return columns;
+}
+
+// "block 12" as "b12", "embedding" as "e".
+std::string initial_and_number(const std::string& name) {
+  const size_t space = name.rfind(' ');
+  const bool numbered = space != std::string::npos && std::isdigit(name.back());
+  return name.substr(0, 1) + (numbered ? name.substr(space + 1) : "");
+}
+
+void print_table(const std::vector<SiteDepthWeights>& sites) {
+  const std::vector<std::string> columns = columns_of(sites);
+  size_t width = 0;
+  for (const std::string& column : columns) width += std::max<size_t>(column.size(), 5) + 2;
+  const bool wide = width > 80;
+
+  std::vector<std::string> headings = columns;
+  if (wide) {
+    for (std::string& heading : headings) heading = initial_and_number(heading);
+  }
+  const auto cell_width = [&](size_t i) { return std::max<size_t>(headings[i].size(), 4) + 2; };
+
+  fmt::print("mean depth weights (rows: sites; columns: sources");
+  if (wide)
+    fmt::print(", {} = {} to {} = {}", headings[0], columns[0], headings.back(), columns.back());
+  fmt::print(")\n\n{:16}", "");
+  for (size_t i = 0; i < headings.size(); ++i) fmt::print("{:>{}}", headings[i], cell_width(i));
+  fmt::print("  entropy  dominant\n");
+  for (const SiteDepthWeights& site : sites) {
+    fmt::print("{:16}", site.name);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const auto& sources = site.sources;
+      const bool has = std::find(sources.begin(), sources.end(), columns[i]) != sources.end();
+      fmt::print("{:>{}}", has ? fmt::format("{:.2f}", site.mass(columns[i])) : "", cell_width(i));
+    }
+    fmt::print("  {:7.3f}  {}\n", site.entropy, site.sources[site.dominant()]);
+  }
+
+  const Summary summary = summarize(sites);
+  fmt::print("\nshare of the embedding  {:.3f}  (mean over the sites with two sources or more)\n",
+             summary.embedding);
+  if (summary.intra_block) {
+    fmt::print(
+        "earlier blocks          {:.3f}\nown block               {:.3f}  (mean over the sites "
+        "inside "
+        "a block)\n",
+        1 - *summary.intra_block, *summary.intra_block);
+  }
+}
+
+void run_inspect(const InspectOptions& options) {
+  options.machine.apply();
+  const OpenedModel opened = open_model(options.model);
+  const Transformer& model = *opened.model;
+  const Json config = write_config(model.config());
+  const Json parameters = count_parameters(model);
+  const std::vector<SiteDepthWeights> sites =
+      options.data.empty() ? std::vector<SiteDepthWeights>() : measure(opened, options);
+
+  if (options.json) {
+    Json json = {{"model", config},
+                 {"vocab_size", model.vocab_size()},
+                 {"context", opened.context},
+                 {"parameters", parameters}};
+    if (!options.data.empty()) json["sites"] = to_json(sites);
+    if (!sites.empty()) {
+      const Summary summary = summarize(sites);
+      json["embedding_share"] = summary.embedding;
+      if (summary.intra_block) {
+        json["inter_block"] = 1 - *summary.intra_block;
+        json["intra_block"] = *summary.intra_block;
+      }
+    }
+    fmt::print("{}\n", json.dump());
+    return;
+  }
+
+  fmt::print("{}\n\n", opened.folder.string());
+  for (const auto& [key, value] : config.items()) {
+    fmt::print("{:16}{}\n", key, value.dump());
+  }
+  fmt::print("{:16}{}\n{:16}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
+             opened.context);
+  for (const auto& [part, count] : parameters.items()) {
+    const auto n = count.get<int64_t>();
+    fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, n,
+               100.0 * static_cast<double>(n) / static_cast<double>(model.parameters().count()));
+  }
+  if (options.data.empty()) return;
+  fmt::print("\n");
+  if (sites.empty()) {
+    fmt::print("{} has no depth weights\n", model.config().depth_mixing["type"].get<std::string>());
+  } else {
+    print_table(sites);
+  }
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "inspect",
+      "Show a model's configuration and parameters; with text, where each of its sites looks:\n"
+      "the depth weights, averaged over tokens, and their entropy in nats.");
+  const auto options = std::make_shared<InspectOptions>();
+  options->model.add_to(*command);
+  command->add_option("--data", options->data, "files and folders of text")->type_name("PATH ...");
+  command->add_option("--max-tokens", options->max_tokens, "of the text, only the first N tokens")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{2}, INT64_MAX).description(""))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print JSON");
+  options->machine.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  attnres inspect --model runs/tiny\n"
+      "  attnres inspect --model runs/tiny --data book.txt");
+  command->callback([options] { run_inspect(*options); });
+}
+
+}  // namespace attnres

@@ -1,0 +1,48 @@
+// What several subcommands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+// Where the work runs: --threads and --device.
+struct MachineOptions {
+  int64_t threads = 0;  // 0 where it is not given: one for each core
+  std::string device = "cpu";
+
+  void add_to(CLI::App& command);
+  // Sets the number of threads. Throws UsageError on fewer than one, and on a device that this
+  // build does not have.
+  void apply() const;
+};
+
+// Which model: --model, a model directory or a run's folder. It must be given.
+struct ModelOption {
+  std::string path;
+
+  void add_to(CLI::App& command);
+};
+
+struct OpenedModel {
+  std::filesystem::path folder;
+  std::unique_ptr<Transformer> model;
+  int64_t context;
+
+  // Throws Error when there is none, or one with more tokens than the model has embeddings.
+  std::unique_ptr<Tokenizer> tokenizer() const;
+};
+
+OpenedModel open_model(const ModelOption& option);
+
+// The files and folders' text as one stream of tokens.
+std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
+
+}  // namespace attnres

@@ -1,0 +1,140 @@
+// The train subcommand.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "attnres/support/config.h"
+#include "attnres/support/error.h"
+#include "attnres/support/progress.h"
+#include "attnres/train/run_folder.h"
+#include "attnres/train/trainer.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+struct TrainOptions {
+  MachineOptions machine;
+  std::string recipe;
+  std::vector<std::string> data, overrides;
+  std::string out;
+  bool resume = false;
+  bool json = false;
+};
+
+// What the user would type to go on with an interrupted run.
+std::string resume_command(const fs::path& out) {
+  return fmt::format("attnres train --resume --out {}", out.string());
+}
+
+// A run that resumes knows its own recipe and data; what is given all the same is compared.
+TrainJob make_job(const TrainOptions& options) {
+  TrainJob job;
+  job.resume = options.resume;
+  if (!options.recipe.empty()) {
+    job.recipe = load_recipe(options.recipe, options.overrides);
+    job.out = options.out.empty() ? fs::path("runs") / job.recipe.name : fs::path(options.out);
+    job.data.assign(options.data.begin(), options.data.end());
+  } else {
+    require_usage(options.resume && !options.out.empty(),
+                  "--recipe: name a recipe file, for example recipes/small.json (or go on with a "
+                  "run: --resume --out DIR)");
+    const RunPaths paths{options.out};
+    require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
+    Json recipe = read_json(paths.run_json()).at("recipe");
+    for (const std::string& assignment : options.overrides) apply_override(recipe, assignment);
+    job.recipe = parse_recipe(recipe);
+    job.out = options.out;
+    job.data.assign(options.data.begin(), options.data.end());
+  }
+  const RunPaths paths{job.out};
+  if (job.resume && job.data.empty() && fs::exists(paths.run_json())) {
+    for (const Json& path : read_json(paths.run_json()).at("data").at("paths")) {
+      job.data.emplace_back(path.get<std::string>());
+    }
+  }
+  job.resume_command = resume_command(job.out);
+  return job;
+}
+
+void print_for_a_program(const TrainSummary& summary) {
+  fmt::print("{}\n", Json{{"name", summary.name},
+                          {"folder", summary.folder.string()},
+                          {"steps", summary.steps},
+                          {"tokens", summary.tokens},
+                          {"seconds", summary.seconds},
+                          {"val_loss", summary.final_loss},
+                          {"best_val_loss", summary.best_loss},
+                          {"best_step", summary.best_step},
+                          {"unigram_entropy", summary.unigram_entropy},
+                          {"tokens_per_second", summary.tokens_per_second},
+                          {"peak_bytes", summary.peak_bytes}}
+                         .dump());
+}
+
+void print_for_a_person(const TrainSummary& summary) {
+  if (summary.was_finished) {
+    fmt::print("{}: this run had already finished its {} steps\n", summary.folder.string(),
+               summary.steps);
+  }
+  fmt::print("{} steps, {} tokens in {} ({}); peak memory {}\n", summary.steps,
+             format_count(static_cast<double>(summary.tokens)), format_duration(summary.seconds),
+             format_rate(summary.tokens_per_second, "tokens"),
+             format_bytes(static_cast<double>(summary.peak_bytes)));
+  fmt::print("validation loss {:.4f}, best {:.4f} at step {}\n", summary.final_loss,
+             summary.best_loss, summary.best_step);
+  const double gain = summary.unigram_entropy - summary.best_loss;
+  fmt::print("{}: {:.2f} nats {} the unigram entropy of the text, {:.4f}\n",
+             gain > 0 ? "it learned from context" : "it has not learned from context yet",
+             std::abs(gain), gain > 0 ? "below" : "above", summary.unigram_entropy);
+  fmt::print("model: {}\nnext:  attnres generate --model {} --prompt \"The \"\n",
+             (RunPaths{summary.folder}.best()).string(), summary.folder.string());
+}
+
+void run_train(const TrainOptions& options) {
+  options.machine.apply();
+  const TrainSummary summary = train(make_job(options));
+  if (options.json) {
+    print_for_a_program(summary);
+  } else {
+    print_for_a_person(summary);
+  }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "train",
+      "Train a model from a recipe. The run folder keeps the recipe, metrics, probes, samples and\n"
+      "checkpoints; Ctrl-C saves, and --resume goes on exactly where the run stopped.");
+  const auto options = std::make_shared<TrainOptions>();
+  command->add_option("--recipe", options->recipe, "a JSON file, see recipes/")->type_name("FILE");
+  command
+      ->add_option("--data", options->data,
+                   "files and folders of text; the compiler's C and C++ headers if not given")
+      ->type_name("PATH ...");
+  command->add_option("--out", options->out, "the run folder; runs/<recipe's name> if not given")
+      ->type_name("DIR");
+  command
+      ->add_option("--set", options->overrides,
+                   "override keys of the recipe, for example model.depth_mixing.block_size=4")
+      ->type_name("KEY=VALUE ...");
+  command->add_flag("--resume", options->resume,
+                    "go on with the run in --out; recipe and data are then known");
+  command->add_flag("--json", options->json, "print the summary as JSON");
+  options->machine.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  attnres train --recipe recipes/small.json --out runs/small\n"
+      "  attnres train --recipe recipes/small.json --data book.txt --set train.steps=200 "
+      "train.seed=2\n"
+      "  attnres train --resume --out runs/small");
+  command->callback([options] { run_train(*options); });
+}
+
+}  // namespace attnres

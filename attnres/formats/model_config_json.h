@@ -1,0 +1,33 @@
+// config.json of a model directory, to and from this program's configuration.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+
+#include "attnres/model/config.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+// What config.json says of a model.
+struct StoredConfig {
+  ModelConfig model;
+  int64_t vocab_size = 0;
+  int64_t context = 0;          // max_position_embeddings
+  int64_t end_of_document = 0;  // bos_token_id and eos_token_id; not read back
+};
+
+// A Llama configuration, as transformers 5 writes it, for a model with plain residual connections;
+// `model_type: attnres` for every other.
+Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
+
+// Reads both kinds; of Llama's also what other releases of transformers write. Keys that do not
+// change the function are ignored. Throws Error (`what` names the file) on an unknown model_type, a
+// missing key, a wrong type, sizes that do not fit together, and on settings that this program does
+// not compute: scaled rotary positions, biases, another activation, heads of another width,
+// quantized weights.
+StoredConfig from_config_json(const Json& json, const std::string& what);
+
+}  // namespace attnres

@@ -1,0 +1,35 @@
+// How well a model predicts a text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+struct EvaluationSettings {
+  int64_t context = 0;     // tokens a window; at least 2
+  int64_t max_tokens = 0;  // only the first tokens of the stream, in whole windows; 0 for all
+  // In scored tokens, after each batch; may be empty.
+  std::function<void(int64_t done, int64_t total)> on_progress = {};
+};
+
+struct Evaluation {
+  double loss = 0;           // mean negative log-likelihood, nats a token
+  double perplexity = 0;     // exp(loss)
+  double bits_per_byte = 0;  // all nats / ln 2 / bytes of the scored tokens' text
+  int64_t tokens = 0;        // scored
+};
+
+// Scores a stream in windows of `context` tokens that do not overlap; the first token of each has
+// no context and is not scored (see EvaluationBatches). Sums in float64, in the stream's order.
+// For byte tokens bits_per_byte is loss / ln 2; it can be compared between tokenizers, where
+// tokens without text (the end of a document) cost nats and count no byte.
+// Throws Error when the stream has fewer than two tokens, or one outside the model's vocabulary.
+Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
+                    const std::vector<int32_t>& tokens, const EvaluationSettings& settings);
+
+}  // namespace attnres

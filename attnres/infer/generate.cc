@@ -1,0 +1,77 @@
+#include "attnres/infer/generate.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "attnres/support/error.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace {
+
+at::Tensor as_batch_of_one(const std::vector<int32_t>& ids) {
+  at::Tensor ids_BT = at::empty({1, static_cast<int64_t>(ids.size())}, at::kLong);
+  std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
+  return ids_BT;
+}
+
+}  // namespace
+
+Generation generate(const Transformer& model, const std::vector<int32_t>& prompt,
+                    const GenerationSettings& settings,
+                    const std::function<void(int32_t)>& on_token) {
+  check(settings.sampling);
+  require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
+                settings.max_tokens);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  require(prompt_tokens > 0, "generate: the prompt has no tokens");
+  require(prompt_tokens < settings.context,
+          "generate: the prompt has {} tokens, which leaves no room for more: this model's context "
+          "is {} tokens; shorten the prompt",
+          prompt_tokens, settings.context);
+
+  const at::NoGradGuard no_grad;
+  const int64_t most = std::min(settings.max_tokens, settings.context - prompt_tokens);
+  SequenceCaches caches = model.make_caches(1, prompt_tokens + most);
+  const RandomStream random(settings.seed, "generate");
+  Generation result;
+  at::Tensor ids_BT = as_batch_of_one(prompt);
+  while (static_cast<int64_t>(result.tokens.size()) < most) {
+    const at::Tensor hidden_BTD = model.hidden(ids_BT, {.caches = &caches});
+    const at::Tensor logits_V = model.logits(hidden_BTD.select(1, -1)).squeeze(0);
+    const auto token = static_cast<int32_t>(
+        sample_token(logits_V, settings.sampling, random.uniform(result.tokens.size())));
+    if (token == settings.end_of_document) {
+      result.reason = StopReason::end_of_document;
+      return result;
+    }
+    result.tokens.push_back(token);
+    if (on_token) on_token(token);
+    ids_BT = as_batch_of_one({token});
+  }
+  result.reason = most < settings.max_tokens ? StopReason::context : StopReason::max_tokens;
+  return result;
+}
+
+std::vector<double> score_sequence(const Transformer& model, const std::vector<int32_t>& ids,
+                                   int64_t context) {
+  const auto length = static_cast<int64_t>(ids.size());
+  require(length >= 2, "scoring needs at least 2 token ids, got {}", length);
+  require(length <= context, "{} token ids are more than this model's context of {}", length,
+          context);
+  const at::Tensor ids_BT = as_batch_of_one(ids);
+  for (const int32_t id : ids) {
+    require(id >= 0 && id < model.vocab_size(),
+            "token id {} is out of range: this model's vocabulary has ids 0 to {}", id,
+            model.vocab_size() - 1);
+  }
+  const at::Tensor logprobs_T =
+      model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
+          .to(at::kDouble)
+          .view({-1})
+          .contiguous();
+  const double* data = logprobs_T.const_data_ptr<double>();
+  return {data, data + logprobs_T.numel()};
+}
+
+}  // namespace attnres

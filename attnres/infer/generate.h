@@ -1,0 +1,41 @@
+// Continuing a sequence token by token, and scoring a given one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "attnres/infer/sampling.h"
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+struct GenerationSettings {
+  SamplingSettings sampling;
+  int64_t max_tokens = 200;
+  int64_t context = 0;           // most tokens of prompt and continuation together
+  int64_t end_of_document = -1;  // stops before this token; -1 for none
+  uint64_t seed = 1;             // equal seeds give equal continuations
+};
+
+enum class StopReason { end_of_document, max_tokens, context };
+
+struct Generation {
+  std::vector<int32_t> tokens;  // without the prompt and the end of document
+  StopReason reason = StopReason::max_tokens;
+};
+
+// Reads the prompt in one pass, then decodes one token at a time from the model's caches.
+// `on_token` sees each token as it comes, and may be empty.
+// Throws Error when the prompt is empty, or leaves no room in the context: it is never cut.
+Generation generate(const Transformer& model, const std::vector<int32_t>& prompt,
+                    const GenerationSettings& settings,
+                    const std::function<void(int32_t)>& on_token = {});
+
+// log p(ids[t] | ids[0 .. t-1]) for t = 1 and following, in nats: one number fewer than ids.
+// Throws Error when there are fewer than two ids, more than `context`, or one outside the
+// vocabulary.
+std::vector<double> score_sequence(const Transformer& model, const std::vector<int32_t>& ids,
+                                   int64_t context);
+
+}  // namespace attnres

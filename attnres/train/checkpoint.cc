@@ -1,0 +1,104 @@
+#include "attnres/train/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/model_directory.h"
+#include "attnres/formats/safetensors.h"
+#include "attnres/model/parameter_names.h"
+#include "attnres/support/config.h"
+#include "attnres/support/file.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStateFile = "training_state.json";
+
+struct StateFile : TrainingState {
+  int64_t updates = 0;
+
+  template <class V>
+  void visit(V& v) {
+    v("step", step);
+    v("updates", updates);
+    v("tokens", tokens);
+    v("seconds", seconds);
+    v("best_loss", best_loss);
+    v("best_step", best_step);
+    v("metrics_bytes", metrics_bytes);
+    v("probes_bytes", probes_bytes);
+    v("samples_bytes", samples_bytes);
+  }
+};
+
+void write_model_files(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                       int64_t context) {
+  save_model(model, folder, context, tokenizer.end_of_document());
+  tokenizer.save(folder);
+}
+
+std::string moment_name(const std::string& parameter, const char* moment) {
+  return parameter + "." + moment;
+}
+
+}  // namespace
+
+void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                       int64_t context) {
+  write_folder(folder, [&](const fs::path& filling) {
+    write_model_files(filling, model, tokenizer, context);
+  });
+}
+
+void save_checkpoint(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                     int64_t context, const AdamW& optimizer, const TrainingState& state) {
+  write_folder(folder, [&](const fs::path& filling) {
+    write_model_files(filling, model, tokenizer, context);
+    std::vector<std::pair<std::string, at::Tensor>> moments;
+    size_t i = 0;
+    for (const Parameter& p : model.parameters().all()) {
+      const std::string name = hugging_face_name(p, model.sublayers());
+      moments.emplace_back(moment_name(name, "first_moment"), optimizer.first_moments[i]);
+      moments.emplace_back(moment_name(name, "second_moment"), optimizer.second_moments[i]);
+      ++i;
+    }
+    write_safetensors(filling / kOptimizerFile, moments);
+    StateFile file{state, optimizer.updates};
+    write_file(filling / kStateFile, write_config(file).dump(2) + "\n");
+  });
+}
+
+TrainingState load_checkpoint(const fs::path& folder, Transformer& model, AdamW& optimizer) {
+  const at::NoGradGuard not_recording;
+  StateFile state;
+  read_config(read_json(folder / kStateFile), "", state);
+
+  const std::unique_ptr<Transformer> saved = load_model(folder);
+  const SafetensorsFile moments(folder / kOptimizerFile);
+  moments.verify_checksum();
+  size_t i = 0;
+  for (const Parameter& p : model.parameters().all()) {
+    const Parameter* from = saved->parameters().find(p.site, p.role);
+    const std::string name = hugging_face_name(p, model.sublayers());
+    require(from != nullptr && from->tensor.sizes() == p.tensor.sizes(),
+            "{}: {} does not have the shape that the recipe asks for", folder.string(), name);
+    p.tensor.copy_(from->tensor);
+    const auto read_moment = [&](const char* moment, at::Tensor& into) {
+      const at::Tensor tensor = moments.read(moment_name(name, moment));
+      require(tensor.sizes() == into.sizes() && tensor.scalar_type() == into.scalar_type(),
+              "{}: {} of {} has another shape or type than the parameter",
+              (folder / kOptimizerFile).string(), moment, name);
+      into.copy_(tensor);
+    };
+    read_moment("first_moment", optimizer.first_moments[i]);
+    read_moment("second_moment", optimizer.second_moments[i]);
+    ++i;
+  }
+  optimizer.updates = state.updates;
+  return state;
+}
+
+}  // namespace attnres

@@ -1,0 +1,41 @@
+// Checkpoints: a model directory plus what a run needs to go on exactly where it was.
+//
+//   config.json, model.safetensors, tokenizer files   the model, as formats/model_directory.h says
+//   optimizer.safetensors                             first and second moments
+//   training_state.json                               TrainingState
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+
+#include "attnres/model/transformer.h"
+#include "attnres/text/tokenizer.h"
+#include "attnres/train/adamw.h"
+
+namespace attnres {
+
+struct TrainingState {
+  int64_t step = 0;                                       // updates done
+  int64_t tokens = 0;                                     // seen
+  double seconds = 0;                                     // of training, without evaluation
+  double best_loss = std::numeric_limits<double>::max();  // of the validation text
+  int64_t best_step = 0;
+  // Lengths of the run's logs when the checkpoint was made.
+  int64_t metrics_bytes = 0, probes_bytes = 0, samples_bytes = 0;
+};
+
+// Replaces the folder in one step: a process killed at any moment leaves the old or the new one.
+// Throws Error when the disk is full; then the old one stands.
+void save_checkpoint(const std::filesystem::path& folder, const Transformer& model,
+                     const Tokenizer& tokenizer, int64_t context, const AdamW& optimizer,
+                     const TrainingState& state);
+// The model alone, in the same way.
+void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
+                       const Tokenizer& tokenizer, int64_t context);
+
+// Fills the model's parameters and the optimizer. Throws Error when anything does not fit.
+TrainingState load_checkpoint(const std::filesystem::path& folder, Transformer& model,
+                              AdamW& optimizer);
+
+}  // namespace attnres

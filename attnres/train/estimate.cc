@@ -1,0 +1,228 @@
+#include "attnres/train/estimate.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/support/error.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/progress.h"
+#include "attnres/train/adamw.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
+constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
+// While training, windows are also evaluated, and looked into with gradients; see the trainer.
+constexpr double kEvaluatedWindows = 16, kProbedWindows = 4;
+
+// A recipe's sizes. What is said to be kept is in numbers per token.
+class Sizes {
+ public:
+  Sizes(const Recipe& recipe, int64_t vocab_size)
+      : model_(recipe.model),
+        sublayers_(recipe.model.sublayers()),
+        vocab_(static_cast<double>(vocab_size)),
+        width_(static_cast<double>(recipe.model.width)),
+        hidden_(static_cast<double>(recipe.model.ffn_width)),
+        keys_(width_ / static_cast<double>(recipe.model.heads) *
+              static_cast<double>(recipe.model.kv_heads)),
+        mixer_parameters_(at::kFloat, 0),
+        mixer_(
+            make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)) {}
+
+  // Of the linear maps inside the sublayers.
+  double sublayer_parameters() const {
+    return static_cast<double>(model_.layers) *
+           (2 * width_ * width_ + 2 * width_ * keys_ + 3 * width_ * hidden_);
+  }
+  double vocabulary_parameters() const { return vocab_ * width_; }
+  double parameters() const {
+    return sublayer_parameters() + (model_.tie_embeddings ? 1 : 2) * vocabulary_parameters() +
+           static_cast<double>(mixer_parameters_.count());
+  }
+
+  // By a training step, the loss included.
+  double kept(bool recompute) const {
+    const double most_sources = most_sources_read();
+    const double at_output = site(sublayers_) + 2 * width_;  // and the loss's gradient, twice
+    // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
+    // that is summed up and one that is just computed. Recomputed spans have their own beside them.
+    const double in_flight = 3 * (hidden_ + width_) + (recompute ? 4 : 2) * most_sources * width_;
+    if (!recompute) return span(0, sublayers_) + at_output + in_flight;
+
+    std::vector<int> ends = mixer_->cuts();
+    ends.push_back(sublayers_);
+    double crossing = 0, largest = 0;
+    int begin = 0;
+    for (const int end : ends) {
+      crossing += std::max(1.0, sources(end) - sources(begin)) * width_;
+      largest = std::max(largest, span(begin, end));
+      begin = end;
+    }
+    return crossing + largest + at_output + in_flight;
+  }
+
+  // By a pass without gradients: the sources, and one sublayer at work.
+  double kept_in_evaluation() const { return (most_sources_read() + 4) * width_ + 3 * hidden_; }
+
+  // Logits at one time, of `tokens` tokens: those of a chunk, and their exponentials.
+  double logits(double tokens) const {
+    return 2 * vocab_ * std::min(tokens, std::max(64.0, 4.0 * kMiB / vocab_));
+  }
+
+  // Numbers per token that pass through memory in a step besides the matrix products.
+  double traffic() const { return span(0, sublayers_) + site(sublayers_); }
+  double attention_flops(double context) const {
+    // Half of the T x T scores count, two products each.
+    return static_cast<double>(model_.layers) * 2 * context * width_;
+  }
+
+ private:
+  double sources(int site) const { return static_cast<double>(mixer_->source_names(site).size()); }
+  double most_sources_read() const {
+    double most = 0;
+    for (int site = 0; site <= sublayers_; ++site) most = std::max(most, sources(site));
+    return most;
+  }
+  // What is read and normalised: the state or newest source, the mixed input where there are
+  // several sources, with a weight and an RMS for each; and inside the norm and after it.
+  double site(int site) const {
+    const double read = sources(site);
+    return (read > 0 ? 4 : 3) * width_ + 2 * read;
+  }
+  double sublayer(int site) const {
+    if (site % 2 == 1) return 4 * hidden_;  // gate, silu(gate), up, their product
+    return 2 * width_ + 2 * keys_ + static_cast<double>(model_.heads);
+  }
+  double span(int begin, int end) const {
+    double total = 0;
+    for (int l = begin; l < end; ++l) total += site(l) + sublayer(l);
+    return total;
+  }
+
+  const ModelConfig& model_;
+  int sublayers_;
+  double vocab_, width_, hidden_, keys_;
+  ParameterRegistry mixer_parameters_;
+  std::unique_ptr<DepthMixer> mixer_;
+};
+
+double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
+  const TrainConfig& train = recipe.train;
+  const double context = static_cast<double>(train.context);
+  const double rows = static_cast<double>(train.batch_size / train.accumulate);
+  const double parameters = sizes.parameters();
+
+  const auto pass = [&](double windows, double kept) {
+    const double tokens = windows * context;
+    return tokens * kept + sizes.logits(tokens);
+  };
+  // The head's gradient is there as soon as the loss is, twice; the others come while activations
+  // go, unless earlier parts of the step left them.
+  const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.vocabulary_parameters();
+  const double working =
+      std::max({pass(rows, sizes.kept(train.recompute)) + gradients, parameters,
+                pass(kProbedWindows, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
+                pass(kEvaluatedWindows, sizes.kept_in_evaluation())});
+  return kLibrary + 4 * (3 * parameters + kFragmentation * working);
+}
+
+double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
+  const TrainConfig& train = recipe.train;
+  const double tokens = static_cast<double>(train.batch_size * train.context);
+  // Forward once, backward twice the forward, and the forward again where it is recomputed.
+  const double passes = train.recompute ? 4 : 3;
+  const double flops =
+      tokens * (passes * 2 * (sizes.sublayer_parameters() + sizes.vocabulary_parameters()) +
+                passes * sizes.attention_flops(static_cast<double>(train.context)));
+  // Each number kept passes through memory this often, forward, backward and as a gradient; the
+  // update reads and writes weights, gradients and moments.
+  constexpr double kTouched = 10, kTouchedByUpdate = 9;
+  const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.traffic() +
+                            kTouchedByUpdate * sizes.parameters());
+  return flops / speed.matmul + bytes / speed.copy;
+}
+
+class Threads {
+ public:
+  explicit Threads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed) {
+  const Sizes sizes(recipe, vocab_size);
+  return {.parameters = static_cast<int64_t>(sizes.parameters()),
+          .bytes = static_cast<int64_t>(peak_bytes(recipe, sizes)),
+          .seconds_per_step = step_seconds(recipe, sizes, speed)};
+}
+
+void require_memory(const Recipe& recipe, int64_t vocab_size) {
+  const Sizes sizes(recipe, vocab_size);
+  const double needed = peak_bytes(recipe, sizes);
+  const double available = static_cast<double>(available_memory() + resident_bytes());
+  const double weights = kLibrary + 4 * 4 * sizes.parameters();
+  require(needed <= available,
+          "recipe {}: training needs about {} of memory ({} of it for weights, gradients and "
+          "moments), {} is available. {}",
+          recipe.name, format_bytes(needed), format_bytes(weights), format_bytes(available),
+          weights > available ? "Lower model.width, model.layers or the vocabulary"
+                              : "Raise train.accumulate (the same batch in smaller parts), set "
+                                "train.recompute=true, or lower train.batch_size or model.width");
+}
+
+double measure_matmul(int threads) {
+  require(threads >= 1, "measure_matmul: expected 1 thread or more, got {}", threads);
+  constexpr int64_t kSize = 1024;
+  const Threads set(threads);
+  const at::Tensor a = at::rand({kSize, kSize}), b = at::rand({kSize, kSize});
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 5; ++round) {
+    const double start = monotonic_seconds();
+    at::mm(a, b);
+    best = std::min(best, monotonic_seconds() - start);
+  }
+  return 2.0 * kSize * kSize * kSize / best;
+}
+
+MachineSpeed measure_speed() {
+  const int threads = at::get_num_threads();
+  return {.matmul = measure_matmul(threads), .copy = measure_copy(threads) * 1e9};
+}
+
+double time_step(const Recipe& recipe, int64_t vocab_size) {
+  const TrainConfig& train = recipe.train;
+  const Transformer model(recipe.model, vocab_size, /*seed=*/0);
+  AdamW optimizer(model.parameters(), train);
+  const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
+  std::array<double, 4> seconds;
+  for (double& step : seconds) {
+    const at::Tensor ids_BT = at::randint(vocab_size, shape, at::kLong);
+    const double start = monotonic_seconds();
+    model.loss(ids_BT, ids_BT, {.recompute = train.recompute}).backward();
+    const double parts = (monotonic_seconds() - start) * static_cast<double>(train.accumulate);
+    const double update = monotonic_seconds();
+    optimizer.gradient_norm();
+    optimizer.step(/*learning_rate=*/0, /*factor=*/1);
+    step = parts + monotonic_seconds() - update;
+  }
+  std::sort(seconds.begin() + 1, seconds.end());
+  return seconds[2];
+}
+
+}  // namespace attnres

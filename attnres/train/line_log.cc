@@ -1,0 +1,49 @@
+#include "attnres/train/line_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+
+LineLog::LineLog(const std::filesystem::path& path, int64_t keep_bytes)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+      bytes_(keep_bytes) {
+  require(descriptor_ >= 0, "{}: cannot open: {}", path.string(), std::strerror(errno));
+  const int64_t size = ::lseek(descriptor_, 0, SEEK_END);
+  if (size < keep_bytes || ::ftruncate(descriptor_, keep_bytes) != 0) {
+    ::close(descriptor_);
+    fail("{}: expected at least {} bytes, as the checkpoint says, found {}; it was changed since",
+         path.string(), keep_bytes, size);
+  }
+  ::lseek(descriptor_, keep_bytes, SEEK_SET);
+}
+
+LineLog::~LineLog() {
+  ::close(descriptor_);
+}
+
+void LineLog::append(const Json& object) {
+  const std::string line = object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    bytes_ += written;
+    return;
+  }
+  const std::string reason = written < 0 ? std::strerror(errno) : "the disk is full";
+  if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
+  fail("{}: cannot write: {}", path_.string(), reason);
+}
+
+void LineLog::sync() {
+  require(::fsync(descriptor_) == 0, "{}: cannot flush to disk: {}", path_.string(),
+          std::strerror(errno));
+}
+
+}  // namespace attnres

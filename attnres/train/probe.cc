@@ -1,0 +1,77 @@
+#include "attnres/train/probe.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mean.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/model/depth_weights.h"
+
+namespace attnres {
+namespace {
+
+double rms(const at::Tensor& x) {
+  return std::sqrt(x.detach().to(at::kDouble).square().mean().item<double>());
+}
+
+// Magnitudes and depth weights of a forward pass, and each output's gradient once it ran backward.
+class Magnitudes : public RunObserver {
+ public:
+  explicit Magnitudes(const Transformer& model) : depth_weights(model) {}
+
+  void on_read(int site, const ReadTrace& trace) override { depth_weights.on_read(site, trace); }
+
+  void on_output(int, const at::Tensor& y, const at::Tensor& running_state) override {
+    y.retain_grad();
+    outputs.push_back(y);
+    state_rms.push_back(rms(running_state));
+  }
+
+  DepthWeightAverage depth_weights;
+  std::vector<at::Tensor> outputs;
+  std::vector<double> state_rms;
+};
+
+void summarise(const std::vector<SiteDepthWeights>& sites, ProbeReading& reading) {
+  int counted = 0;
+  for (const SiteDepthWeights& site : sites) {
+    if (site.weights.size() < 2) continue;
+    reading.relative_entropy += site.entropy / std::log(static_cast<double>(site.weights.size()));
+    reading.embedding_share += site.weights[0];
+    ++counted;
+  }
+  if (counted == 0) return;
+  reading.has_depth_weights = true;
+  reading.relative_entropy /= counted;
+  reading.embedding_share /= counted;
+}
+
+}  // namespace
+
+ProbeReading probe(const Transformer& model, const Batch& batch) {
+  Magnitudes seen(model);
+  const at::AutoGradMode recording(true);
+  model.loss(batch.inputs_BT, batch.targets_BT, {.observer = &seen}).backward();
+  for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
+
+  ProbeReading reading;
+  const auto add = [&](int site, const char* name, Json value) {
+    reading.lines.push_back({{"site", site}, {"name", name}, {"value", std::move(value)}});
+  };
+  const std::vector<SiteDepthWeights> sites = seen.depth_weights.sites();
+  for (const SiteDepthWeights& site : sites) {
+    add(site.site, "depth_weights", site.weights);
+    add(site.site, "depth_entropy", site.entropy);
+  }
+  for (size_t site = 0; site < seen.outputs.size(); ++site) {
+    const int index = static_cast<int>(site);
+    add(index, "state_rms", seen.state_rms[site]);
+    add(index, "output_rms", rms(seen.outputs[site]));
+    add(index, "gradient_rms", rms(seen.outputs[site].grad()));
+  }
+  summarise(sites, reading);
+  return reading;
+}
+
+}  // namespace attnres

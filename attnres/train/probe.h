@@ -1,0 +1,33 @@
+// A look inside a model in training: one forward and backward over a few validation windows, whose
+// figures go to probes.jsonl and whose summary goes to the progress line.
+//
+//   name            site     value
+//   depth_weights   0 .. L   list: mean depth weight of each source (mechanisms that have them)
+//   depth_entropy   0 .. L   mean entropy of the depth weights, nats
+//   state_rms       0 .. L-1 RMS of the running state after the sublayer (Fig. 5b of the report)
+//   output_rms      0 .. L-1 RMS of the sublayer's output
+//   gradient_rms    0 .. L-1 RMS of the loss gradient at the sublayer's output (Fig. 5c), with the
+//                            loss the mean over the probe's tokens
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/support/json.h"
+#include "attnres/text/batches.h"
+
+namespace attnres {
+
+struct ProbeReading {
+  std::vector<Json> lines;  // without "step"
+  // Means over the sites that have two sources or more; absent for mechanisms without weights.
+  bool has_depth_weights = false;
+  double relative_entropy = 0;  // entropy over its largest value log N: 1 is uniform
+  double embedding_share = 0;   // mean weight of the token embedding
+};
+
+// Leaves the parameters' gradients cleared.
+ProbeReading probe(const Transformer& model, const Batch& batch);
+
+}  // namespace attnres

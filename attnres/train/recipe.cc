@@ -1,0 +1,82 @@
+#include "attnres/train/recipe.h"
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/config.h"
+
+namespace attnres {
+namespace {
+
+// The file's outermost keys; the model's are read by read_model_config.
+struct RecipeFile {
+  std::string name = "unnamed";
+  Json model = Json::object();
+  TrainConfig train;
+  TokenizerConfig tokenizer;
+
+  template <class V>
+  void visit(V& v) {
+    v("name", name);
+    v("model", model);
+    v("train", train);
+    v("tokenizer", tokenizer);
+  }
+};
+
+void check_positive(const char* key, int64_t value, int64_t least = 1) {
+  require_usage(value >= least, "train.{}: expected {} or more, got {}", key, least, value);
+}
+
+void check_range(const char* key, double value, double least, double most) {
+  require_usage(value >= least && value <= most, "train.{}: expected {} to {}, got {}", key, least,
+                most, value);
+}
+
+void check(const TrainConfig& train) {
+  check_positive("steps", train.steps);
+  check_positive("batch_size", train.batch_size);
+  check_positive("accumulate", train.accumulate);
+  require_usage(train.batch_size % train.accumulate == 0,
+                "train.accumulate: {} sequences cannot be computed in {} equal parts",
+                train.batch_size, train.accumulate);
+  check_positive("context", train.context, 2);
+  check_positive("warmup", train.warmup, 0);
+  check_positive("seed", train.seed, 0);
+  check_positive("eval_every", train.eval_every);
+  check_positive("eval_tokens", train.eval_tokens);
+  check_positive("checkpoint_every", train.checkpoint_every);
+  check_positive("sample_tokens", train.sample_tokens, 0);
+  check_range("learning_rate", train.learning_rate, 0, 10);
+  check_range("decay_fraction", train.decay_fraction, 0, 1);
+  check_range("final_fraction", train.final_fraction, 0, 1);
+  check_range("weight_decay", train.weight_decay, 0, 10);
+  check_range("beta1", train.beta1, 0, 1);
+  check_range("beta2", train.beta2, 0, 1);
+  check_range("epsilon", train.epsilon, 0, 1);
+  check_range("clip", train.clip, 0, 1e9);
+  require_usage(train.schedule == "cosine" || train.schedule == "wsd",
+                "train.schedule: expected cosine or wsd, got {}", train.schedule);
+}
+
+}  // namespace
+
+Recipe parse_recipe(const Json& json) {
+  RecipeFile file;
+  read_config(json, "", file);
+  check(file.train);
+  file.tokenizer.check();
+  return {file.name, read_model_config(file.model), file.train, file.tokenizer};
+}
+
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  Json json = read_json(file);
+  for (const std::string& assignment : overrides) apply_override(json, assignment);
+  return parse_recipe(json);
+}
+
+Json recipe_to_json(const Recipe& recipe) {
+  return write_config(
+      RecipeFile{recipe.name, write_config(recipe.model), recipe.train, recipe.tokenizer});
+}
+
+}  // namespace attnres

@@ -1,0 +1,73 @@
+// A recipe: everything that decides how a model is made, read from a JSON file of recipes/ and
+// overridden key by key from the command line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "attnres/model/config.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t batch_size = 16;      // sequences a step
+  int64_t accumulate = 1;       // parts that a step's sequences are computed in; divides batch_size
+  int64_t context = 256;        // tokens a sequence
+  double learning_rate = 1e-3;  // at its peak
+  std::string schedule = "cosine";  // or "wsd": warm-up, stable, linear decay
+  int64_t warmup = 100;             // steps of linear warm-up
+  double decay_fraction = 0.2;      // wsd: the last part of the steps, in which the rate decays
+  double final_fraction = 0.1;      // of the peak rate, at the last step
+  double weight_decay = 0.1;        // decoupled; on linear maps only
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // AdamW
+  double clip = 1.0;       // largest gradient norm; 0 switches clipping off
+  bool recompute = false;  // activation recomputation: less memory, more time
+  int64_t seed = 1;
+  int64_t eval_every = 100;
+  int64_t eval_tokens = 65536;  // of the validation text in the evaluations during training
+  int64_t checkpoint_every = 100;
+  int64_t sample_tokens = 200;  // generated at each checkpoint for samples.jsonl; 0 for none
+
+  template <class V>
+  void visit(V& v) {
+    v("steps", steps);
+    v("batch_size", batch_size);
+    v("accumulate", accumulate);
+    v("context", context);
+    v("learning_rate", learning_rate);
+    v("schedule", schedule);
+    v("warmup", warmup);
+    v("decay_fraction", decay_fraction);
+    v("final_fraction", final_fraction);
+    v("weight_decay", weight_decay);
+    v("beta1", beta1);
+    v("beta2", beta2);
+    v("epsilon", epsilon);
+    v("clip", clip);
+    v("recompute", recompute);
+    v("seed", seed);
+    v("eval_every", eval_every);
+    v("eval_tokens", eval_tokens);
+    v("checkpoint_every", checkpoint_every);
+    v("sample_tokens", sample_tokens);
+  }
+};
+
+struct Recipe {
+  std::string name;
+  ModelConfig model;
+  TrainConfig train;
+  TokenizerConfig tokenizer;
+};
+
+// Checks everything that can be checked without the data. Throws UsageError naming the key.
+Recipe parse_recipe(const Json& json);
+// The file with `overrides` (each key=value, see apply_override) applied.
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides);
+// The recipe with every default filled in; parse_recipe reads it back.
+Json recipe_to_json(const Recipe& recipe);
+
+}  // namespace attnres

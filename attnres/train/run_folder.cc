@@ -1,0 +1,42 @@
+#include "attnres/train/run_folder.h"
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+
+std::vector<std::string> differences(const Json& before, const Json& after,
+                                     const std::string& path) {
+  if (before.is_object() && after.is_object()) {
+    std::vector<std::string> found;
+    const auto compare = [&](const std::string& key) {
+      const Json a = before.value(key, Json()), b = after.value(key, Json());
+      const auto inner = differences(a, b, path.empty() ? key : path + "." + key);
+      found.insert(found.end(), inner.begin(), inner.end());
+    };
+    for (const auto& [key, value] : before.items()) compare(key);
+    for (const auto& [key, value] : after.items()) {
+      if (!before.contains(key)) compare(key);
+    }
+    return found;
+  }
+  if (before == after) return {};
+  return {fmt::format("{}: {} -> {}", path, before.dump(), after.dump())};
+}
+
+void require_same_run(const std::filesystem::path& folder, const Json& before, const Json& after) {
+  std::vector<std::string> found = differences(before.at("recipe"), after.at("recipe"));
+  const auto of_data =
+      differences(before.at("data").at("hash"), after.at("data").at("hash"), "hash of the data");
+  found.insert(found.end(), of_data.begin(), of_data.end());
+  if (found.empty()) return;
+  std::string list;
+  for (const std::string& difference : found) list += "\n  " + difference;
+  fail(
+      "{}: --resume needs the recipe and data that the run began with, but these differ:{}\n"
+      "undo the change, or start a new run with another --out",
+      folder.string(), list);
+}
+
+}  // namespace attnres

@@ -1,0 +1,39 @@
+// Where a run keeps what. A run folder holds
+//   run.json          the resolved recipe, the build, the machine, and the data's hash
+//   metrics.jsonl     a line per step: step, tokens, seconds, loss, lr, grad_norm,
+//                     tokens_per_second, and val_loss where it was measured
+//   probes.jsonl      {step, site, name, value}, see probe.h
+//   samples.jsonl     {step, prompt, text}
+//   checkpoints/last, checkpoints/best
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "attnres/support/file.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+struct RunPaths {
+  std::filesystem::path folder;
+
+  std::filesystem::path run_json() const { return folder / "run.json"; }
+  std::filesystem::path metrics() const { return folder / "metrics.jsonl"; }
+  std::filesystem::path probes() const { return folder / "probes.jsonl"; }
+  std::filesystem::path samples() const { return folder / "samples.jsonl"; }
+  std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
+  std::filesystem::path last() const { return checkpoints() / "last"; }
+  std::filesystem::path best() const { return checkpoints() / "best"; }
+};
+
+// What two JSON objects disagree about, as "key: a -> b", keys with their path.
+std::vector<std::string> differences(const Json& before, const Json& after,
+                                     const std::string& path = "");
+
+// Throws Error unless `after`, the run.json that would be written now, continues `before`: the same
+// recipe and the same data. The message names what differs.
+void require_same_run(const std::filesystem::path& folder, const Json& before, const Json& after);
+
+}  // namespace attnres

@@ -1,0 +1,319 @@
+#include "attnres/train/trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "attnres/infer/evaluate.h"
+#include "attnres/infer/generate.h"
+#include "attnres/model/transformer.h"
+#include "attnres/support/build_info.h"
+#include "attnres/support/config.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/progress.h"
+#include "attnres/text/batches.h"
+#include "attnres/text/corpus.h"
+#include "attnres/train/adamw.h"
+#include "attnres/train/checkpoint.h"
+#include "attnres/train/estimate.h"
+#include "attnres/train/line_log.h"
+#include "attnres/train/probe.h"
+#include "attnres/train/run_folder.h"
+#include "attnres/train/schedule.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kProbeWindows = 4;   // of validation text, for probe.h
+constexpr int64_t kPromptTokens = 32;  // of validation text, for samples.jsonl
+
+// Text as the model sees it.
+struct Data {
+  std::vector<fs::path> paths;
+  uint64_t hash = 0;
+  std::string description;
+  int64_t bytes = 0;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Split split;
+};
+
+// Refuses to begin a run where one is already.
+void require_no_run(const fs::path& folder) {
+  const RunPaths paths{folder};
+  if (!fs::exists(paths.run_json())) return;
+  const fs::path state = paths.last() / "training_state.json";
+  const int64_t step = fs::exists(state) ? read_json(state).value("step", int64_t{0}) : 0;
+  const int64_t steps = read_json(paths.run_json()).at("recipe").at("train").at("steps");
+  if (step >= steps) {
+    fail("{}: holds a finished run of {} steps; choose another --out", folder.string(), steps);
+  }
+  fail(
+      "{}: holds an unfinished run (step {} of {}); add --resume to go on with it, or choose "
+      "another --out",
+      folder.string(), step, steps);
+}
+
+Data read_data(const TrainJob& job, ProgressLine& progress) {
+  if (!job.resume) require_no_run(job.out);
+  Data data;
+  data.paths = job.data.empty() ? default_corpus_paths() : job.data;
+  progress.update("reading text");
+  const Corpus corpus = read_corpus(data.paths);
+  const DocumentSplit documents = split_documents(corpus);
+  data.hash = corpus.hash;
+  data.description = corpus.description;
+  data.bytes = corpus.bytes;
+  progress.update("tokenizing");
+  // Training a tokenizer again would give the same one, but takes its time.
+  const fs::path last = RunPaths{job.out}.last();
+  data.tokenizer = job.resume && fs::exists(last)
+                       ? load_tokenizer(last)
+                       : make_tokenizer(job.recipe.tokenizer, documents.train);
+  data.split = tokenize(documents, *data.tokenizer);
+  progress.message(
+      fmt::format("data: {}; {} tokens to train on, {} to validate", corpus.description,
+                  format_count(static_cast<double>(data.split.train.tokens.size())),
+                  format_count(static_cast<double>(data.split.validation.tokens.size()))));
+  return data;
+}
+
+Json run_json(const Recipe& recipe, const Data& data, const Transformer& model) {
+  Json paths = Json::array();
+  for (const fs::path& path : data.paths) paths.push_back(fs::absolute(path).string());
+  return {{"recipe", recipe_to_json(recipe)},
+          {"parameters", model.parameters().count()},
+          {"data",
+           {{"paths", paths},
+            {"description", data.description},
+            {"hash", fmt::format("{:016x}", data.hash)},
+            {"bytes", data.bytes},
+            {"train_tokens", data.split.train.tokens.size()},
+            {"validation_tokens", data.split.validation.tokens.size()}}},
+          {"build",
+           {{"version", program_version()},
+            {"compiler", compiler_version()},
+            {"torch", torch_version()}}},
+          {"machine", {{"cpu", describe_machine().cpu}, {"threads", at::get_num_threads()}}}};
+}
+
+class Run {
+ public:
+  Run(const TrainJob& job, ProgressLine& progress)
+      : job_(job),
+        config_(job.recipe.train),
+        paths_{job.out},
+        progress_(progress),
+        data_(read_data(job, progress)),
+        train_batches_(data_.split.train.tokens, config_.context, config_.seed),
+        // Checks, before anything is written, that there is enough to validate on.
+        validation_(data_.split.validation.tokens, config_.context, kProbeWindows) {
+    require_memory(job.recipe, data_.tokenizer->vocab_size());
+    model_.emplace(job.recipe.model, data_.tokenizer->vocab_size(), config_.seed);
+    optimizer_.emplace(model_->parameters(), config_);
+  }
+
+  TrainSummary train() {
+    open_folder();
+    TrainSummary summary;
+    summary.was_finished = state_.step == config_.steps;
+    const InterruptGuard guard;
+    const Eta eta(config_.steps, state_.step);
+    while (state_.step < config_.steps) {
+      step(eta);
+      const bool last = state_.step == config_.steps;
+      if (last || state_.step % config_.checkpoint_every == 0 || interrupted()) checkpoint();
+      if (interrupted() && !last) fail_interrupted();
+    }
+    progress_.finish();
+    return finish(summary);
+  }
+
+ private:
+  // Locks the folder, and begins a run there or takes up the one that stopped.
+  void open_folder() {
+    make_folder(paths_.folder);
+    lock_.emplace(paths_.folder);
+    const Json now = run_json(job_.recipe, data_, *model_);
+    const bool exists = fs::exists(paths_.run_json());
+    if (exists) require_same_run(paths_.folder, read_json(paths_.run_json()), now);
+    make_folder(paths_.checkpoints());
+    recover_folder(paths_.last());
+    recover_folder(paths_.best());
+    if (exists && fs::exists(paths_.last())) {
+      state_ = load_checkpoint(paths_.last(), *model_, *optimizer_);
+    }
+    if (!exists) write_file(paths_.run_json(), now.dump(2) + "\n");
+    metrics_.emplace(paths_.metrics(), state_.metrics_bytes);
+    probes_.emplace(paths_.probes(), state_.probes_bytes);
+    samples_.emplace(paths_.samples(), state_.samples_bytes);
+  }
+
+  [[noreturn]] void fail_interrupted() {
+    progress_.finish();
+    throw Interrupted(fmt::format("interrupted; step {} of {} is saved. To go on:\n  {}",
+                                  state_.step, config_.steps, job_.resume_command));
+  }
+
+  void step(const Eta& eta) {
+    const auto begin = std::chrono::steady_clock::now();
+    const int64_t number = state_.step + 1;
+    const int64_t rows = config_.batch_size / config_.accumulate;
+    double loss = 0;
+    for (int64_t part = 0; part < config_.accumulate; ++part) {
+      const Batch batch = train_batches_.batch(number, part, rows);
+      const at::Tensor part_loss =
+          model_->loss(batch.inputs_BT, batch.targets_BT, {.recompute = config_.recompute})
+              .div(static_cast<double>(config_.accumulate));
+      part_loss.backward();
+      loss += part_loss.item<double>();
+    }
+    const double norm = optimizer_->gradient_norm();
+    require_finite(number, loss, norm);
+    const double rate = learning_rate_at(config_, number);
+    const bool clips = config_.clip > 0 && norm > config_.clip;
+    optimizer_->step(rate, clips ? config_.clip / norm : 1.0);
+
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const int64_t tokens = config_.batch_size * config_.context;
+    state_.step = number;
+    state_.tokens += tokens;
+    state_.seconds += seconds;
+    Json line = {{"step", number},
+                 {"tokens", state_.tokens},
+                 {"seconds", state_.seconds},
+                 {"loss", loss},
+                 {"lr", rate},
+                 {"grad_norm", norm},
+                 {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+    if (number % config_.eval_every == 0 || number == config_.steps) {
+      line["val_loss"] = validate();
+    }
+    metrics_->append(line);
+    show(line, seconds, eta);
+  }
+
+  void require_finite(int64_t step, double loss, double norm) {
+    if (std::isfinite(loss) && std::isfinite(norm)) return;
+    progress_.finish();
+    const std::string saved =
+        state_.step > 0 && fs::exists(paths_.last())
+            ? fmt::format("{} is the last good checkpoint", paths_.last().string())
+            : "there is no earlier checkpoint";
+    fail(
+        "step {}: the loss is {} and the gradient norm {}; training stopped, {}. Try a lower "
+        "train.learning_rate or a longer train.warmup",
+        step, loss, norm, saved);
+  }
+
+  // Evaluates, looks inside, and keeps the best model.
+  double validate() {
+    const double loss = evaluate(*model_, *data_.tokenizer, data_.split.validation.tokens,
+                                 {.context = config_.context, .max_tokens = config_.eval_tokens})
+                            .loss;
+    reading_ = probe(*model_, validation_[0]);
+    for (Json& line : reading_->lines) {
+      Json stamped = {{"step", state_.step}};
+      stamped.update(line);
+      probes_->append(stamped);
+    }
+    last_validation_ = loss;
+    if (loss < state_.best_loss) {
+      state_.best_loss = loss;
+      state_.best_step = state_.step;
+      save_model_folder(paths_.best(), *model_, *data_.tokenizer, config_.context);
+    }
+    return loss;
+  }
+
+  void checkpoint() {
+    if (config_.sample_tokens > 0) sample();
+    metrics_->sync();
+    probes_->sync();
+    samples_->sync();
+    state_.metrics_bytes = metrics_->bytes();
+    state_.probes_bytes = probes_->bytes();
+    state_.samples_bytes = samples_->bytes();
+    save_checkpoint(paths_.last(), *model_, *data_.tokenizer, config_.context, *optimizer_, state_);
+  }
+
+  void sample() {
+    const auto& tokens = data_.split.validation.tokens;
+    const int64_t length = std::min<int64_t>(
+        {kPromptTokens, config_.context / 2, static_cast<int64_t>(tokens.size())});
+    const std::vector<int32_t> prompt(tokens.begin(), tokens.begin() + length);
+    GenerationSettings settings;
+    settings.max_tokens = config_.sample_tokens;
+    settings.context = config_.context;
+    settings.end_of_document = data_.tokenizer->end_of_document();
+    settings.seed = static_cast<uint64_t>(config_.seed);
+    const Generation generation = generate(*model_, prompt, settings);
+    samples_->append({{"step", state_.step},
+                      {"prompt", data_.tokenizer->decode(prompt)},
+                      {"text", data_.tokenizer->decode(generation.tokens)}});
+  }
+
+  void show(const Json& line, double seconds, const Eta& eta) {
+    std::string text = fmt::format(
+        "step {}/{} | loss {:.4f} | val {} | lr {:.2e} | norm {:.2f} | {:.0f} ms | {} tok/s | {} "
+        "left",
+        state_.step, config_.steps, line.at("loss").get<double>(),
+        last_validation_ ? fmt::format("{:.4f}", *last_validation_) : "-",
+        line.at("lr").get<double>(), line.at("grad_norm").get<double>(), seconds * 1000,
+        format_count(line.at("tokens_per_second").get<double>()),
+        format_duration(eta.left(state_.step)));
+    if (reading_ && reading_->has_depth_weights) {
+      text += fmt::format(" | depth entropy {:.2f}, embedding {:.0f} %", reading_->relative_entropy,
+                          100 * reading_->embedding_share);
+    }
+    progress_.update(std::move(text));
+  }
+
+  TrainSummary finish(TrainSummary summary) {
+    summary.name = job_.recipe.name;
+    summary.folder = paths_.folder;
+    summary.steps = state_.step;
+    summary.tokens = state_.tokens;
+    summary.seconds = state_.seconds;
+    summary.best_loss = state_.best_loss;
+    summary.best_step = state_.best_step;
+    summary.final_loss = last_validation_.value_or(state_.best_loss);
+    summary.unigram_entropy =
+        unigram_entropy(data_.split.validation.tokens, data_.tokenizer->vocab_size());
+    summary.tokens_per_second =
+        state_.seconds > 0 ? static_cast<double>(state_.tokens) / state_.seconds : 0;
+    summary.peak_bytes = peak_resident_bytes();
+    return summary;
+  }
+
+  const TrainJob& job_;
+  const TrainConfig config_;
+  const RunPaths paths_;
+  ProgressLine& progress_;
+  const Data data_;
+  const TrainBatches train_batches_;
+  const EvaluationBatches validation_;
+  std::optional<Transformer> model_;
+  std::optional<AdamW> optimizer_;
+  std::optional<FolderLock> lock_;
+  std::optional<LineLog> metrics_, probes_, samples_;
+  TrainingState state_;
+  std::optional<double> last_validation_;
+  std::optional<ProbeReading> reading_;
+};
+
+}  // namespace
+
+TrainSummary train(const TrainJob& job) {
+  ProgressLine progress;
+  return Run(job, progress).train();
+}
+
+}  // namespace attnres

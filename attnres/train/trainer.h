@@ -1,0 +1,43 @@
+// Training: from a recipe and text to a run folder (see run_folder.h) with checkpoints, metrics,
+// probes and samples. Everything is deterministic for a given recipe, data and number of threads,
+// and resuming is exact.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "attnres/train/recipe.h"
+
+namespace attnres {
+
+struct TrainJob {
+  Recipe recipe;
+  std::vector<std::filesystem::path> data;  // empty: the compiler's headers (default_corpus_paths)
+  std::filesystem::path out;
+  bool resume = false;
+  std::string resume_command;  // printed when the run is interrupted
+};
+
+struct TrainSummary {
+  std::string name;
+  std::filesystem::path folder;
+  bool was_finished = false;  // nothing was left to do
+  int64_t steps = 0, tokens = 0;
+  double seconds = 0;     // of training, without evaluation
+  double final_loss = 0;  // of the validation text, nats per token
+  double best_loss = 0;
+  int64_t best_step = 0;
+  double unigram_entropy = 0;  // of the validation text: what a model without context can reach
+  double tokens_per_second = 0;
+  int64_t peak_bytes = 0;  // resident memory of the process at its largest
+};
+
+// Shows a progress line on standard error. Throws
+//   UsageError  where recipe and data cannot go together
+//   Error       when the run folder holds another run or is in use, memory or disk run out, or the
+//               loss is no longer finite; the last good checkpoint stands
+//   Interrupted after Ctrl-C, once the state is saved
+TrainSummary train(const TrainJob& job);
+
+}  // namespace attnres

@@ -1,0 +1,264 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "attnres/formats/model_directory.h"
+#include "attnres/infer/evaluate.h"
+#include "attnres/infer/generate.h"
+#include "attnres/text/bytes.h"
+#include "attnres/text/utf8.h"
+#include "tests/app/program.h"
+#include "tests/infer/small_models.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kLlama = std::string(ATTNRES_SOURCE_DIR) + "/tests/fixtures/llama_tiny";
+
+void expect_fails(const std::string& arguments, int exit_code,
+                  const std::vector<std::string>& parts) {
+  const Result result = run_program(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << arguments;
+  EXPECT_EQ(result.out, "") << arguments;
+  EXPECT_THAT(result.err, StartsWith("attnres: error: "));
+  for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part)) << arguments;
+}
+
+TEST(Program, ItsVersionIsTheProjects) {
+  const std::string cmake = read_file(std::string(ATTNRES_SOURCE_DIR) + "/CMakeLists.txt");
+  const size_t begin = cmake.find("project(attnres VERSION ") + 24;
+  const Result result = run_program("--version");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "attnres " + cmake.substr(begin, cmake.find(' ', begin) - begin) + "\n");
+}
+
+TEST(Program, EveryCommandExplainsItself) {
+  EXPECT_THAT(run_program("--help").out, HasSubstr("generate"));
+  for (const char* command : {"eval", "score", "generate", "inspect"}) {
+    const Result result = run_program(std::string(command) + " --help");
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, HasSubstr("--model DIR"));
+    EXPECT_THAT(result.out, HasSubstr("Examples:"));
+  }
+}
+
+TEST(Program, NamesTheNearestCommandAndOption) {
+  expect_fails("trian", 2, {"unknown command trian", "train"});
+  expect_fails("scor --ids 1,2", 2, {"unknown command scor", "score"});
+  expect_fails("score --modle x --model y", 2, {"unknown option --modle", "--model"});
+  expect_fails("", 2, {"--help"});
+}
+
+TEST(Program, ChecksWhatIsShared) {
+  for (const char* command : {"score --ids 1,2", "inspect", "generate", "eval --data x"}) {
+    const std::string with_model = std::string(command) + " --model " + kLlama;
+    expect_fails(command, 2, {"--model"});
+    expect_fails(with_model + " --threads 0", 2, {"--threads", "1 to"});
+    expect_fails(with_model + " --threads -3", 2, {"--threads"});
+    expect_fails(with_model + " --device cuda", 2, {"--device cuda", "CPU"});
+    expect_fails(with_model + " --device tpu", 2, {"--device", "cuda"});
+    expect_fails(std::string(command) + " --model nowhere", 1, {"nowhere", "no such"});
+  }
+}
+
+TEST(Score, PrintsWhatTheModelSays) {
+  const auto model = load_model(kLlama);
+  const Result result = run_program("score --model " + kLlama + " --ids 5,17,3 --json --threads 1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  EXPECT_EQ(json["ids"], (Json{5, 17, 3}));
+  // To the last bit.
+  EXPECT_EQ(json["logprobs"].get<std::vector<double>>(), score_sequence(*model, {5, 17, 3}, 64));
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(Score, ReadsASequencePerLine) {
+  const fs::path file = fresh_folder("ids") / "ids.txt";
+  write_text(file, "5,17,3\n1 2\n");
+  const Result result = run_program("score --model " + kLlama + " --ids-file " + file.string());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(Json::parse(line)["logprobs"].size(), 2u);
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(Json::parse(line)["ids"], (Json{1, 2}));
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST(Score, RefusesBadIds) {
+  const std::string score = "score --model " + kLlama;
+  expect_fails(score, 2, {"--ids"});
+  expect_fails(score + " --ids 5,x", 2, {"'x' is not a token id"});
+  expect_fails(score + " --ids 5,1.5", 2, {"1.5"});
+  expect_fails(score + " --ids 5,99999999999", 2, {"99999999999"});
+  expect_fails(score + " --ids 5,48", 2, {"48", "0 to 47"});
+  expect_fails(score + " --ids 5,-1", 2, {"-1", "0 to 47"});
+  expect_fails(score + " --ids 5", 2, {"at least 2"});
+  expect_fails(score + " --ids 1,2 --ids-file x", 2, {"--ids"});
+  std::string many = "1";
+  for (int i = 0; i < 64; ++i) many += ",1";
+  expect_fails(score + " --ids " + many, 2, {"65", "context of 64"});
+  const fs::path file = fresh_folder("ids") / "ids.txt";
+  write_text(file, "1,2\n1,2\n\n");
+  const Result result = run_program(score + " --ids-file " + file.string());
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("line 3"));
+}
+
+TEST(Score, EndsQuietlyWhenNobodyReads) {
+  const fs::path file = fresh_folder("ids") / "ids.txt";
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) lines += "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n";
+  write_text(file, lines);
+  const Result result = run_shell("attnres score --model " + kLlama + " --ids-file " +
+                                  file.string() + " | head -n 1");
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, StartsWith("{\"ids\""));
+}
+
+TEST(Score, SaysWhenItsOutputIsLost) {
+  const Result result = run_shell("attnres score --model " + kLlama + " --ids 1,2 > /dev/full");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot write the output"));
+}
+
+// A byte model with random weights, whose text is anything but UTF-8.
+class ByteModel : public ::testing::Test {
+ protected:
+  ByteModel() {
+    save_model(*model_, folder_, 64, 0);
+    ByteTokenizer().save(folder_);
+    write_text(data_,
+               "Attention over depth, for every token its own mixture. " + std::string(200, 'x'));
+  }
+  Result run(const std::string& command, const std::string& arguments) const {
+    return run_program(command + " --model " + folder_.string() + " --threads 1 " + arguments);
+  }
+
+  const fs::path folder_ = fresh_folder("model");
+  const fs::path data_ = fresh_folder("data") / "data.txt";
+  const std::unique_ptr<Transformer> model_ = small_model(block_attn_res(), at::kFloat, false, 256);
+};
+
+TEST_F(ByteModel, EvalPrintsTheEvaluation) {
+  const ByteTokenizer tokenizer;
+  std::vector<int32_t> tokens = tokenizer.encode(read_file(data_));
+  tokens.push_back(tokenizer.end_of_document());
+  const Evaluation expected = evaluate(*model_, tokenizer, tokens, {.context = 64});
+  const Result result = run("eval", "--data " + data_.string() + " --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  EXPECT_NEAR(json["loss"].get<double>(), expected.loss, 1e-5);
+  EXPECT_NEAR(json["perplexity"].get<double>(), expected.perplexity, 1e-4 * expected.perplexity);
+  EXPECT_NEAR(json["bits_per_byte"].get<double>(), expected.bits_per_byte, 1e-5);
+  EXPECT_EQ(json["tokens"], expected.tokens);
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(run("eval", "--data " + data_.string()).out, HasSubstr("bits per byte"));
+  const Result limited =
+      run("eval", "--data " + data_.string() + " --json --context 8 --max-tokens 16");
+  EXPECT_EQ(Json::parse(limited.out)["tokens"], 14);
+}
+
+TEST_F(ByteModel, EvalRefuses) {
+  EXPECT_EQ(run("eval", "").exit_code, 2);
+  EXPECT_EQ(run("eval", "--data /nowhere").exit_code, 1);
+  EXPECT_EQ(run("eval", "--context 1 --data " + data_.string()).exit_code, 2);
+  EXPECT_EQ(run("eval", "--context 65 --data " + data_.string()).exit_code, 2);
+}
+
+TEST_F(ByteModel, GeneratePrintsTheGreedyContinuation) {
+  GenerationSettings settings;
+  settings.sampling.temperature = 0;
+  settings.max_tokens = 12;
+  settings.context = 64;
+  settings.end_of_document = 0;
+  const std::vector<int32_t> prompt = {'d', 'e', 'p', 't', 'h'};
+  const Generation expected = generate(*model_, prompt, settings);
+  const Result result = run("generate", "--prompt depth --temperature 0 --max-tokens 12 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out)["tokens"].get<std::vector<int32_t>>(), expected.tokens);
+}
+
+TEST_F(ByteModel, GenerateStreamsWholeCharacters) {
+  const std::string arguments = "--prompt depth --max-tokens 50 --seed 7";
+  const Result streamed = run("generate", arguments);
+  const Result json = run("generate", arguments + " --json");
+  ASSERT_EQ(streamed.exit_code, 0) << streamed.err;
+  EXPECT_EQ(first_invalid_utf8(streamed.out), streamed.out.size());
+  EXPECT_EQ(streamed.out.substr(0, streamed.out.size() - 1),
+            Json::parse(json.out)["text"].get<std::string>());
+  EXPECT_NE(run("generate", "--prompt depth --max-tokens 50 --seed 8").out, streamed.out);
+}
+
+TEST_F(ByteModel, GenerateSaysThatTheContextIsFull) {
+  const Result result = run("generate", "--prompt depth --max-tokens 1000 --json --seed 7");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  if (json["stop"] == "context") {
+    EXPECT_THAT(result.err, HasSubstr("context of 64"));
+    EXPECT_EQ(json["tokens"].size(), 59u);
+  } else {
+    EXPECT_EQ(json["stop"], "end_of_document");
+  }
+  EXPECT_EQ(run("generate", "--prompt " + std::string(64, 'x')).exit_code, 1);
+}
+
+TEST_F(ByteModel, GenerateChecksItsSettings) {
+  for (const char* wrong : {"--temperature -1", "--top-p 0", "--top-p 1.5", "--top-k -1",
+                            "--max-tokens 0", "--max-tokens x", "--seed -1"}) {
+    const Result result = run("generate", std::string("--prompt a ") + wrong);
+    EXPECT_EQ(result.exit_code, 2) << wrong;
+    EXPECT_THAT(result.err, StartsWith("attnres: error: ")) << wrong;
+  }
+}
+
+TEST_F(ByteModel, InspectCountsEveryParameterOnce) {
+  const Result result = run("inspect", "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  int64_t sum = 0;
+  for (const auto& [part, count] : json["parameters"].items()) {
+    EXPECT_GT(count.get<int64_t>(), 0) << part;
+    if (part != "total") sum += count.get<int64_t>();
+  }
+  EXPECT_EQ(json["parameters"]["total"], sum);
+  EXPECT_EQ(sum, model_->parameters().count());
+  // A pseudo-query and a key norm at each site but the first.
+  EXPECT_EQ(json["parameters"]["depth mixing"], 2 * 6 * 32);
+  EXPECT_FALSE(json.contains("sites"));
+}
+
+TEST_F(ByteModel, InspectMeasuresDepthWeights) {
+  const Result result = run("inspect", "--json --data " + data_.string());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  ASSERT_EQ(json["sites"].size(), 7u);
+  for (const Json& site : json["sites"]) {
+    double sum = 0;
+    for (const Json& weight : site["weights"]) sum += weight.get<double>();
+    EXPECT_NEAR(sum, 1, 1e-6);
+    EXPECT_EQ(site["weights"].size(), site["sources"].size());
+  }
+  EXPECT_NEAR(json["inter_block"].get<double>() + json["intra_block"].get<double>(), 1, 1e-12);
+  const Result table = run("inspect", "--data " + data_.string());
+  for (const char* part : {"attention 1", "feed-forward 3", "output", "embedding", "block 1",
+                           "partial sum", "entropy", "dominant"}) {
+    EXPECT_THAT(table.out, HasSubstr(part));
+  }
+}
+
+TEST_F(ByteModel, InspectSaysWhenThereAreNoDepthWeights) {
+  save_model(*small_model(residual(), at::kFloat, false, 256), folder_, 64, 0);
+  const Result result = run("inspect", "--data " + data_.string());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("residual has no depth weights"));
+}
+
+}  // namespace
+}  // namespace attnres::testing

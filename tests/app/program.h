@@ -1,0 +1,36 @@
+// Runs the program as its users do.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "attnres/support/file.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing {
+
+struct Result {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+// `shell` is a line for sh, in which "attnres" stands for the program.
+inline Result run_shell(const std::string& shell) {
+  const std::filesystem::path folder = fresh_folder("program");
+  const auto quoted = [&](const char* name) { return "'" + (folder / name).string() + "'"; };
+  const std::string line = "attnres() { '" ATTNRES_PROGRAM "' \"$@\"; }; { " + shell + "; } >" +
+                           quoted("out") + " 2>" + quoted("err");
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          read_file(folder / "out"), read_file(folder / "err")};
+}
+
+inline Result run_program(const std::string& arguments) {
+  return run_shell("attnres " + arguments);
+}
+
+}  // namespace attnres::testing

@@ -1,0 +1,354 @@
+#include "attnres/formats/model_directory.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/infer/generate.h"
+#include "attnres/model/parameter_names.h"
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "tests/infer/small_models.h"
+#include "tests/text/test_files.h"
+#include "tests/tolerances.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const fs::path kLlama = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/llama_tiny";
+
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+Tensors read_tensors(const fs::path& folder) {
+  const SafetensorsFile file(folder / "model.safetensors");
+  Tensors tensors;
+  for (const std::string& name : file.names()) tensors.emplace_back(name, file.read(name));
+  return tensors;
+}
+
+void write_tensors(const fs::path& folder, const Tensors& tensors) {
+  write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+}
+
+at::Tensor& find(Tensors& tensors, const std::string& name) {
+  for (auto& [candidate, tensor] : tensors) {
+    if (candidate == name) return tensor;
+  }
+  fail("no tensor {}", name);
+}
+
+fs::path copy_of(const fs::path& model) {
+  const fs::path folder = fresh_folder("copy");
+  fs::copy(model, folder, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  return folder;
+}
+
+fs::path saved(const Transformer& model, at::ScalarType dtype = at::kFloat) {
+  const fs::path folder = fresh_folder("saved");
+  save_model(model, folder, /*context=*/64, /*end_of_document=*/0, dtype);
+  return folder;
+}
+
+void edit_config(const fs::path& folder, const std::function<void(Json&)>& edit) {
+  Json json = read_json(folder / "config.json");
+  edit(json);
+  write_file(folder / "config.json", json.dump());
+}
+
+// The largest difference from the log-probabilities that transformers computed in float64.
+double error_against_transformers(const Transformer& model) {
+  double error = 0;
+  for (const Json& score : read_json(kLlama / "scores.json")) {
+    const auto ours = score_sequence(model, score["ids"].get<std::vector<int32_t>>(), 64);
+    const auto theirs = score["logprobs"].get<std::vector<double>>();
+    EXPECT_EQ(ours.size(), theirs.size());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      error = std::max(error, std::abs(ours[i] - theirs[i]));
+    }
+  }
+  return error;
+}
+
+TEST(LlamaDirectory, ScoresAsTransformersDoes) {
+  EXPECT_LT(error_against_transformers(*load_model(kLlama)), 5e-5);
+  EXPECT_EQ(model_context(kLlama), 64);
+}
+
+TEST(LlamaDirectory, EveryTensorAndSettingMatters) {
+  const fs::path folder = copy_of(kLlama);
+  const Tensors tensors = read_tensors(folder);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Tensors changed = tensors;
+    changed[i].second = changed[i].second.roll(1, 0);
+    write_tensors(folder, changed);
+    EXPECT_GT(error_against_transformers(*load_model(folder)), 1e-3) << tensors[i].first;
+  }
+  write_tensors(folder, tensors);
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
+           {"rms_norm_eps", 0.1}, {"rope_parameters", {{"rope_theta", 50.0}}}}) {
+    edit_config(folder, [&](Json& json) { json[key] = value; });
+    EXPECT_GT(error_against_transformers(*load_model(folder)), 1e-3) << key;
+  }
+}
+
+TEST(LlamaDirectory, ReadsOlderConfigurations) {
+  const fs::path folder = copy_of(kLlama);
+  edit_config(folder, [](Json& json) {
+    json["rope_theta"] = 500.0;
+    json["rope_scaling"] = nullptr;
+    for (const char* key : {"rope_parameters", "head_dim", "tie_word_embeddings", "mlp_bias"}) {
+      json.erase(key);
+    }
+  });
+  EXPECT_LT(error_against_transformers(*load_model(folder)), 5e-5);
+}
+
+TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
+           {"rope_parameters", {{"rope_theta", 500.0}, {"rope_type", "llama3"}, {"factor", 8.0}}},
+           {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+           {"attention_bias", true},
+           {"mlp_bias", true},
+           {"hidden_act", "gelu"},
+           {"head_dim", 16},
+           {"quantization_config", {{"bits", 4}}}}) {
+    const fs::path folder = copy_of(kLlama);
+    edit_config(folder, [&](Json& json) { json[key] = value; });
+    EXPECT_THAT(message_of<Error>([&] { load_model(folder); }),
+                AllOf(HasSubstr("config.json"), HasSubstr(key)));
+  }
+}
+
+class SavedModel : public ::testing::TestWithParam<std::tuple<Json, bool>> {
+ protected:
+  const std::unique_ptr<Transformer> model_ =
+      small_model(std::get<0>(GetParam()), at::kFloat, std::get<1>(GetParam()));
+  const at::Tensor ids_ = random_ids(2, 9);
+
+  at::Tensor logits(const Transformer& model) const {
+    const at::NoGradGuard no_grad;
+    return model.logits(model.hidden(ids_));
+  }
+};
+
+TEST_P(SavedModel, ComesBackExactly) {
+  const fs::path folder = saved(*model_);
+  const auto loaded = load_model(folder);
+  EXPECT_TRUE(at::equal(logits(*loaded), logits(*model_)));
+  EXPECT_EQ(loaded->config().depth_mixing, model_->config().depth_mixing);
+  EXPECT_EQ(model_context(folder), 64);
+}
+
+TEST_P(SavedModel, ComesBackRoundedFromShorterTypes) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto loaded = load_model(saved(*model_, dtype));
+    for (const Parameter& parameter : model_->parameters().all()) {
+      const Parameter* other = loaded->parameters().find(parameter.site, parameter.role);
+      EXPECT_TRUE(at::equal(other->tensor, parameter.tensor.to(dtype).to(at::kFloat)));
+    }
+  }
+}
+
+TEST_P(SavedModel, LoadsInAnotherType) {
+  const auto loaded = load_model(saved(*model_), at::kDouble);
+  EXPECT_EQ(logits(*loaded).scalar_type(), at::kDouble);
+  EXPECT_TRUE(close(logits(*loaded), logits(*model_), 1e-4));
+}
+
+TEST_P(SavedModel, SaysWhatItIs) {
+  const auto& [depth_mixing, tied] = GetParam();
+  const fs::path folder = saved(*model_);
+  const Json json = read_json(folder / "config.json");
+  const bool is_llama = depth_mixing == residual();
+  EXPECT_EQ(json["model_type"], is_llama ? "llama" : "attnres");
+  EXPECT_EQ(json["architectures"],
+            Json::array({is_llama ? "LlamaForCausalLM" : "AttnResForCausalLM"}));
+  EXPECT_EQ(json["tie_word_embeddings"], tied);
+  EXPECT_EQ(json["vocab_size"], kSmallVocabulary);
+  EXPECT_EQ(json["max_position_embeddings"], 64);
+  const SafetensorsFile file(folder / "model.safetensors");
+  EXPECT_EQ(file.contains("lm_head.weight"), !tied);
+  EXPECT_TRUE(file.verify_checksum());
+  if (is_llama) return;
+  EXPECT_EQ(json["attnres"]["depth_mixing"]["type"], depth_mixing["type"]);
+  for (const char* name :
+       {"model.layers.1.self_attention_res_proj.weight", "model.layers.2.mlp_res_proj.weight",
+        "model.output_attn_res_proj.weight"}) {
+    EXPECT_EQ(file.info(name).shape, (std::vector<int64_t>{1, 32}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SavedModel,
+                         ::testing::Combine(::testing::Values(residual(), attn_res(),
+                                                              block_attn_res()),
+                                            ::testing::Bool()));
+
+// Each spoils a good directory of a Block AttnRes model, and what the message has to say.
+class DamagedDirectory : public ::testing::Test {
+ protected:
+  void expect_refused(const std::vector<std::string>& parts) const {
+    const std::string message = message_of<Error>([&] { load_model(folder_); });
+    for (const std::string& part : parts) EXPECT_THAT(message, HasSubstr(part));
+  }
+
+  const fs::path folder_ = saved(*small_model(block_attn_res(), at::kFloat));
+  Tensors tensors_ = read_tensors(folder_);
+};
+
+TEST_F(DamagedDirectory, BrokenJson) {
+  write_file(folder_ / "config.json", "{\n  \"model_type\": }");
+  expect_refused({"config.json", "line 2, column"});
+}
+
+TEST_F(DamagedDirectory, UnknownModelType) {
+  edit_config(folder_, [](Json& json) { json["model_type"] = "gpt2"; });
+  expect_refused({"gpt2", "llama", "attnres"});
+}
+
+TEST_F(DamagedDirectory, MissingKeys) {
+  for (const char* key : {"model_type", "vocab_size", "max_position_embeddings", "attnres"}) {
+    const Json before = read_json(folder_ / "config.json");
+    edit_config(folder_, [&](Json& json) { json.erase(key); });
+    expect_refused({"config.json", key, "missing"});
+    write_file(folder_ / "config.json", before.dump());
+  }
+}
+
+TEST_F(DamagedDirectory, ImpossibleModel) {
+  edit_config(folder_, [](Json& json) { json["attnres"]["heads"] = 5; });
+  expect_refused({"config.json", "heads"});
+}
+
+TEST_F(DamagedDirectory, UnknownModelKey) {
+  edit_config(folder_, [](Json& json) { json["attnres"]["widht"] = 5; });
+  expect_refused({"config.json", "attnres.widht", "attnres.width"});
+}
+
+TEST_F(DamagedDirectory, HugeModelIsRefusedBeforeItIsMade) {
+  edit_config(folder_, [](Json& json) {
+    json["attnres"]["width"] = 1 << 20;
+    json["attnres"]["ffn_width"] = 1 << 20;
+    json["attnres"]["layers"] = 1 << 20;
+  });
+  expect_refused({"model.embed_tokens.weight", "[50, 32]", "[50, 1048576]"});
+}
+
+TEST_F(DamagedDirectory, AnotherVocabulary) {
+  edit_config(folder_, [](Json& json) { json["vocab_size"] = 51; });
+  expect_refused({"model.embed_tokens.weight", "[50, 32]", "[51, 32]"});
+}
+
+TEST_F(DamagedDirectory, MissingTensor) {
+  const std::string name = "model.layers.1.mlp_res_norm.weight";
+  std::erase_if(tensors_, [&](const auto& tensor) { return tensor.first == name; });
+  write_tensors(folder_, tensors_);
+  expect_refused({name, "missing"});
+}
+
+TEST_F(DamagedDirectory, UnknownTensor) {
+  tensors_.emplace_back("model.layers.9.mlp.up_proj.weight", at::zeros({2}));
+  write_tensors(folder_, tensors_);
+  expect_refused({"model.layers.9.mlp.up_proj.weight"});
+}
+
+TEST_F(DamagedDirectory, WrongShape) {
+  at::Tensor& query = find(tensors_, "model.output_attn_res_proj.weight");
+  query = query.squeeze(0).clone();
+  write_tensors(folder_, tensors_);
+  expect_refused({"model.output_attn_res_proj.weight", "[32]", "[1, 32]"});
+}
+
+TEST_F(DamagedDirectory, WrongType) {
+  at::Tensor& gain = find(tensors_, "model.norm.weight");
+  gain = gain.to(at::kInt);
+  write_tensors(folder_, tensors_);
+  expect_refused({"model.norm.weight", "Int"});
+}
+
+TEST_F(DamagedDirectory, FlippedBit) {
+  std::string bytes = read_file(folder_ / "model.safetensors");
+  bytes[bytes.size() - 10] ^= 1;
+  write_file(folder_ / "model.safetensors", bytes);
+  expect_refused({"model.safetensors"});
+}
+
+TEST_F(DamagedDirectory, NoWeights) {
+  fs::remove(folder_ / "model.safetensors");
+  expect_refused({"model.safetensors", "missing"});
+  write_file(folder_ / "pytorch_model.bin", "pickle");
+  expect_refused({"pytorch_model.bin", "pickle"});
+}
+
+TEST(TiedDirectory, TakesAHeadThatIsTheEmbeddingOnly) {
+  const fs::path folder = saved(*small_model(residual(), at::kFloat, /*tied=*/true));
+  Tensors tensors = read_tensors(folder);
+  const at::Tensor embedding = find(tensors, "model.embed_tokens.weight");
+  tensors.emplace_back("lm_head.weight", embedding);
+  write_tensors(folder, tensors);
+  EXPECT_NO_THROW(load_model(folder));
+  find(tensors, "lm_head.weight") = embedding + 1;
+  write_tensors(folder, tensors);
+  EXPECT_THAT(message_of<Error>([&] { load_model(folder); }), HasSubstr("lm_head.weight"));
+}
+
+TEST(FindModelDirectory, TakesAModelOrTheBestCheckpointOfARun) {
+  const fs::path run = fresh_folder("run");
+  EXPECT_EQ(find_model_directory(kLlama), kLlama);
+  fs::create_directories(run / "checkpoints");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(run); }),
+              HasSubstr("no checkpoint yet"));
+  const fs::path best = run / "checkpoints/best";
+  write_text(best / "config.json", "{}");
+  EXPECT_EQ(find_model_directory(run), best);
+  EXPECT_EQ(find_model_directory(best), best);
+}
+
+TEST(FindModelDirectory, RepairsAnInterruptedCheckpoint) {
+  // Killed between the renames of write_folder: the new folder is complete, the old one aside.
+  for (const bool by_run : {true, false}) {
+    const fs::path run = fresh_folder("run");
+    const fs::path best = run / "checkpoints/best";
+    write_text(run / "checkpoints/best.new/config.json", "{}");
+    write_text(run / "checkpoints/best.old/config.json", "{}");
+    EXPECT_EQ(find_model_directory(by_run ? run : best), best);
+    EXPECT_TRUE(fs::exists(best / "config.json"));
+    EXPECT_FALSE(fs::exists(run / "checkpoints/best.old"));
+  }
+}
+
+TEST(FindModelDirectory, LeavesARunningTrainingAlone) {
+  const fs::path run = fresh_folder("run");
+  write_text(run / "checkpoints/best/config.json", "{}");
+  write_text(run / "checkpoints/best.part/config.json", "{");
+  const FolderLock training(run);
+  EXPECT_EQ(find_model_directory(run), run / "checkpoints/best");
+  EXPECT_TRUE(fs::exists(run / "checkpoints/best.part"));
+}
+
+TEST(FindModelDirectory, TouchesNothingOutsideARun) {
+  const fs::path folder = fresh_folder("models");
+  write_text(folder / "mine/config.json", "{}");
+  write_text(folder / "mine.old/config.json", "{}");
+  find_model_directory(folder / "mine");
+  EXPECT_TRUE(fs::exists(folder / "mine.old/config.json"));
+}
+
+TEST(FindModelDirectory, SaysWhatIsMissing) {
+  const fs::path folder = fresh_folder("empty");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "nowhere"); }),
+              HasSubstr("no such"));
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }), HasSubstr("config.json"));
+  write_text(folder / "file", "");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
+              HasSubstr("is a file"));
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,77 @@
+#include "attnres/infer/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "attnres/infer/generate.h"
+#include "attnres/support/error.h"
+#include "attnres/text/bytes.h"
+#include "tests/infer/small_models.h"
+
+namespace attnres::testing {
+namespace {
+
+// 256 windows of 10 fill more than one batch, and a short window of 7 remains.
+constexpr int64_t kContext = 10;
+
+class Evaluating : public ::testing::Test {
+ protected:
+  // The sum of the log-probabilities of windows scored one by one.
+  double nats(int64_t tokens) const {
+    double sum = 0;
+    for (int64_t start = 0; start + 1 < tokens; start += kContext) {
+      const auto end = tokens_.begin() + std::min(start + kContext, tokens);
+      const auto scores = score_sequence(*model_, {tokens_.begin() + start, end}, kContext);
+      sum -= std::accumulate(scores.begin(), scores.end(), 0.0);
+    }
+    return sum;
+  }
+
+  const std::unique_ptr<Transformer> model_ = small_model(attn_res(), at::kDouble, false, 256);
+  const std::vector<int32_t> tokens_ = as_vector(random_ids(1, 4217, 5, 256));
+  const ByteTokenizer tokenizer_;
+};
+
+TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
+  int64_t last_done = 0, last_total = 0;
+  const Evaluation evaluation =
+      evaluate(*model_, tokenizer_, tokens_,
+               {.context = kContext, .on_progress = [&](int64_t done, int64_t total) {
+                  EXPECT_GT(done, last_done);
+                  last_done = done;
+                  last_total = total;
+                }});
+  EXPECT_EQ(evaluation.tokens, 421 * 9 + 6);
+  EXPECT_EQ(last_done, evaluation.tokens);
+  EXPECT_EQ(last_total, evaluation.tokens);
+  const double loss = nats(4217) / static_cast<double>(evaluation.tokens);
+  EXPECT_NEAR(evaluation.loss, loss, 1e-10);
+  EXPECT_NEAR(evaluation.perplexity, std::exp(loss), 1e-8 * std::exp(loss));
+  EXPECT_NEAR(evaluation.bits_per_byte, loss / std::numbers::ln2, 1e-10);
+}
+
+TEST_F(Evaluating, ALimitTakesTheFirstWholeWindows) {
+  const Evaluation evaluation =
+      evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 39});
+  EXPECT_EQ(evaluation.tokens, 27);
+  EXPECT_NEAR(evaluation.loss, nats(30) / 27, 1e-10);
+  EXPECT_EQ(evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1}).tokens,
+            9);
+  EXPECT_EQ(
+      evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1 << 20}).tokens,
+      421 * 9 + 6);
+}
+
+TEST_F(Evaluating, RefusesWhatItCannotScore) {
+  EXPECT_THROW(evaluate(*model_, tokenizer_, {7}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(*model_, tokenizer_, tokens_, {.context = 1}), Error);
+  const auto small = small_model(residual());
+  EXPECT_THROW(evaluate(*small, tokenizer_, {1, 200, 3}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(*small, tokenizer_, {1, 2, 200}, {.context = kContext}), Error);
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,163 @@
+#include "attnres/infer/generate.h"
+
+#include <gmock/gmock.h>
+
+#include "attnres/support/error.h"
+#include "tests/infer/small_models.h"
+#include "tests/tolerances.h"
+
+namespace attnres::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Decoding : public ::testing::TestWithParam<Json> {
+ protected:
+  const at::NoGradGuard no_grad_;
+  const std::unique_ptr<Transformer> model_ = small_model(GetParam());
+};
+
+at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT,
+                     SequenceCaches* caches = nullptr) {
+  return model.logits(model.hidden(ids_BT, {.caches = caches}));
+}
+
+TEST_P(Decoding, ModelsAreNotTrivial) {
+  EXPECT_GT(logits_of(*model_, random_ids(2, 9)).std().item<double>(), 2.0);
+}
+
+TEST_P(Decoding, OneTokenAtATimeEqualsTheWholePrefixEachTime) {
+  const at::Tensor ids_BT = random_ids(3, 12);
+  SequenceCaches caches = model_->make_caches(3, 12);
+  for (int64_t t = 0; t < 12; ++t) {
+    const at::Tensor decoded = logits_of(*model_, ids_BT.narrow(1, t, 1), &caches).select(1, -1);
+    const at::Tensor recomputed = logits_of(*model_, ids_BT.narrow(1, 0, t + 1)).select(1, -1);
+    EXPECT_TRUE(close(decoded, recomputed)) << "token " << t;
+  }
+}
+
+TEST_P(Decoding, PrefillInChunksEqualsOneShot) {
+  const at::Tensor ids_BT = random_ids(2, 11);
+  const at::Tensor expected = logits_of(*model_, ids_BT);
+  SequenceCaches caches = model_->make_caches(2, 11);
+  int64_t start = 0;
+  for (const int64_t chunk : {4, 1, 6}) {
+    EXPECT_TRUE(close(logits_of(*model_, ids_BT.narrow(1, start, chunk), &caches),
+                      expected.narrow(1, start, chunk)));
+    start += chunk;
+  }
+  EXPECT_EQ(caches.length, 11);
+}
+
+TEST_P(Decoding, ForgottenPositionIsNoticed) {
+  const at::Tensor ids_BT = random_ids(2, 8);
+  SequenceCaches caches = model_->make_caches(2, 8);
+  logits_of(*model_, ids_BT.narrow(1, 0, 4), &caches);
+  caches.length = 0;
+  EXPECT_FALSE(close(logits_of(*model_, ids_BT.narrow(1, 4, 4), &caches),
+                     logits_of(*model_, ids_BT).narrow(1, 4, 4), 1e-3));
+}
+
+TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
+  std::vector<int32_t> sequence = as_vector(random_ids(1, 5));
+  GenerationSettings settings;
+  settings.sampling.temperature = 0;
+  settings.max_tokens = 10;
+  settings.context = 64;
+  std::vector<int32_t> streamed;
+  const Generation generation =
+      generate(*model_, sequence, settings, [&](int32_t token) { streamed.push_back(token); });
+  EXPECT_EQ(generation.reason, StopReason::max_tokens);
+  EXPECT_EQ(streamed, generation.tokens);
+  ASSERT_EQ(generation.tokens.size(), 10u);
+  for (const int32_t token : generation.tokens) {
+    const std::vector<int64_t> ids(sequence.begin(), sequence.end());
+    const at::Tensor logits = logits_of(*model_, at::tensor(ids).unsqueeze(0)).select(1, -1);
+    EXPECT_EQ(token, logits.argmax().item<int64_t>());
+    sequence.push_back(token);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Decoding,
+                         ::testing::Values(residual(), attn_res(), block_attn_res()),
+                         [](const auto& test) {
+                           return test.param["type"].template get<std::string>();
+                         });
+
+class Generating : public ::testing::Test {
+ protected:
+  Generating() {
+    settings_.max_tokens = 20;
+    settings_.context = 64;
+  }
+  Generation run() const { return generate(*model_, prompt_, settings_); }
+
+  const std::unique_ptr<Transformer> model_ = small_model(block_attn_res(), at::kFloat);
+  const std::vector<int32_t> prompt_ = {1, 2, 3};
+  GenerationSettings settings_;
+};
+
+TEST_F(Generating, IsDecidedByTheSeed) {
+  const auto tokens = run().tokens;
+  EXPECT_EQ(run().tokens, tokens);
+  settings_.seed = 2;
+  EXPECT_NE(run().tokens, tokens);
+}
+
+TEST_F(Generating, StopsBeforeTheEndOfDocument) {
+  const auto all = run().tokens;
+  settings_.end_of_document = all[7];
+  const Generation stopped = run();
+  EXPECT_EQ(stopped.reason, StopReason::end_of_document);
+  const auto end = std::find(all.begin(), all.end(), all[7]);
+  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(all.begin(), end));
+}
+
+TEST_F(Generating, StopsWhereTheContextIsFull) {
+  settings_.context = 8;
+  const Generation generation = run();
+  EXPECT_EQ(generation.reason, StopReason::context);
+  EXPECT_EQ(generation.tokens.size(), 5u);
+}
+
+TEST_F(Generating, NoTokensAskedForGivesNone) {
+  settings_.max_tokens = 0;
+  EXPECT_TRUE(run().tokens.empty());
+}
+
+TEST_F(Generating, NeverCutsThePrompt) {
+  settings_.context = 3;
+  try {
+    run();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("3 tokens"));
+  }
+  settings_.context = 64;
+  EXPECT_THROW(generate(*model_, {}, settings_), Error);
+  EXPECT_THROW(generate(*model_, {50}, settings_), Error);
+}
+
+TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
+  const at::NoGradGuard no_grad;
+  const auto model = small_model(attn_res());
+  const at::Tensor ids = random_ids(1, 9);
+  const std::vector<double> scores = score_sequence(*model, as_vector(ids), 9);
+  ASSERT_EQ(scores.size(), 8u);
+  const at::Tensor expected = logits_of(*model, ids)[0].log_softmax(-1);
+  for (int64_t t = 1; t < 9; ++t) {
+    const double log_p = expected[t - 1][ids[0][t].item<int64_t>()].item<double>();
+    EXPECT_NEAR(scores[t - 1], log_p, 1e-10);
+  }
+}
+
+TEST(ScoreSequence, RefusesWhatItCannotScore) {
+  const auto model = small_model(residual());
+  EXPECT_THROW(score_sequence(*model, {1}, 9), Error);
+  EXPECT_THROW(score_sequence(*model, {1, 50}, 9), Error);
+  EXPECT_THROW(score_sequence(*model, {1, -1}, 9), Error);
+  EXPECT_THROW(score_sequence(*model, {1, 2, 3}, 2), Error);
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,155 @@
+#include "attnres/train/estimate.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "attnres/model/transformer.h"
+#include "attnres/support/error.h"
+#include "attnres/support/machine.h"
+#include "attnres/train/adamw.h"
+
+namespace attnres {
+namespace {
+
+constexpr MachineSpeed kSpeed = {.matmul = 1e11, .copy = 3e10};
+
+Recipe recipe(const std::string& text) {
+  return parse_recipe(Json::parse(text));
+}
+
+const char* const kResidual =
+    R"({"model": {"width": 256, "layers": 6, "heads": 4},
+        "train": {"batch_size": 8, "context": 256}})";
+const char* const kBlocks =
+    R"({"model": {"width": 256, "layers": 6, "heads": 4, "kv_heads": 2, "tie_embeddings": true,
+                  "depth_mixing": {"type": "block_attn_res", "block_size": 4}},
+        "train": {"batch_size": 16, "accumulate": 2, "context": 256}})";
+const char* const kFull =
+    R"({"model": {"width": 128, "layers": 8, "heads": 4, "depth_mixing": {"type": "attn_res"}},
+        "train": {"batch_size": 16, "context": 256}})";
+const char* const kRecomputed =
+    R"({"model": {"width": 256, "layers": 8, "heads": 4, "depth_mixing": {"type": "attn_res"}},
+        "train": {"batch_size": 16, "context": 256, "recompute": true}})";
+const char* const kLargeVocabulary =
+    R"({"model": {"width": 256, "layers": 2, "heads": 4},
+        "train": {"batch_size": 8, "context": 256}})";
+
+// What a process of its own holds at most during two steps of training: the kernel counts it when
+// the process has ended, so that nothing of the test itself is in it.
+int64_t measured_bytes(const std::string& text, int64_t vocab_size) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("ATTNRES_TEST_RECIPE", text.c_str(), 1);
+    ::setenv("ATTNRES_TEST_VOCABULARY", std::to_string(vocab_size).c_str(), 1);
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);
+    ::execl(program.c_str(), program.c_str(), "--gtest_filter=EstimateChild.*",
+            "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  rusage usage;
+  ::wait4(child, &status, 0, &usage);
+  EXPECT_EQ(status, 0);
+  return usage.ru_maxrss * 1024;
+}
+
+// The other half of measured_bytes; not a test.
+TEST(EstimateChild, DISABLED_Trains) {
+  const char* text = std::getenv("ATTNRES_TEST_RECIPE");
+  if (text == nullptr) GTEST_SKIP() << "run by the memory tests";
+  const Recipe r = recipe(text);
+  const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
+  const Transformer model(r.model, vocab_size, 1);
+  AdamW optimizer(model.parameters(), r.train);
+  const int64_t rows = r.train.batch_size / r.train.accumulate;
+  for (int step = 0; step < 2; ++step) {
+    for (int64_t part = 0; part < r.train.accumulate; ++part) {
+      const at::Tensor ids = at::randint(vocab_size, {rows, r.train.context}, at::kLong);
+      model.loss(ids, ids, {.recompute = r.train.recompute}).backward();
+    }
+    optimizer.step(1e-3, 1);
+  }
+}
+
+TEST(Estimate, MemoryIsWithin30Percent) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer has memory of its own";
+#endif
+  for (const auto& [text, vocab_size] :
+       {std::pair(kResidual, 256), std::pair(kBlocks, 256), std::pair(kFull, 256),
+        std::pair(kRecomputed, 256), std::pair(kLargeVocabulary, 32000)}) {
+    const double estimated = static_cast<double>(estimate(recipe(text), vocab_size, kSpeed).bytes);
+    const double measured = static_cast<double>(measured_bytes(text, vocab_size));
+    EXPECT_GT(estimated, 0.7 * measured) << text;
+    EXPECT_LT(estimated, 1.3 * measured) << text;
+    std::printf("estimated / measured = %.2f (%.0f MiB)\n", estimated / measured,
+                measured / (1 << 20));
+  }
+}
+
+TEST(Estimate, ParametersAreExact) {
+  for (const char* text : {kResidual, kBlocks, kFull}) {
+    const Recipe r = recipe(text);
+    EXPECT_EQ(estimate(r, 300, kSpeed).parameters,
+              Transformer(r.model, 300, 1).parameters().count());
+  }
+}
+
+TEST(Estimate, FollowsTheSettings) {
+  const Recipe base = recipe(kFull);
+  const Estimate before = estimate(base, 256, kSpeed);
+
+  Recipe changed = base;
+  changed.train.recompute = true;
+  EXPECT_LT(estimate(changed, 256, kSpeed).bytes, before.bytes);
+  EXPECT_GT(estimate(changed, 256, kSpeed).seconds_per_step, before.seconds_per_step);
+
+  changed = base;
+  changed.train.accumulate = 4;
+  EXPECT_LT(estimate(changed, 256, kSpeed).bytes, before.bytes);
+  EXPECT_DOUBLE_EQ(estimate(changed, 256, kSpeed).seconds_per_step, before.seconds_per_step);
+
+  changed = base;
+  changed.train.batch_size *= 2;
+  EXPECT_GT(estimate(changed, 256, kSpeed).bytes, before.bytes);
+
+  const MachineSpeed twice = {.matmul = 2 * kSpeed.matmul, .copy = 2 * kSpeed.copy};
+  EXPECT_NEAR(estimate(base, 256, twice).seconds_per_step, before.seconds_per_step / 2, 1e-9);
+}
+
+TEST(RequireMemory, RefusesWhatCannotFit) {
+  EXPECT_NO_THROW(require_memory(recipe(kLargeVocabulary), 256));
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      require_memory(recipe(text), 256);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(R"({"model": {"width": 256}, "train": {"batch_size": 100000000}})"),
+              testing::HasSubstr("Raise train.accumulate"));
+  EXPECT_THAT(refusal(R"({"model": {"width": 131072, "layers": 100, "heads": 16}})"),
+              testing::HasSubstr("Lower model.width"));
+}
+
+TEST(TimeStep, IsPositive) {
+  EXPECT_GT(time_step(recipe(R"({"model": {"width": 16, "heads": 2, "layers": 1},
+                                 "train": {"batch_size": 2, "context": 8}})"),
+                      16),
+            0);
+}
+
+}  // namespace
+}  // namespace attnres
