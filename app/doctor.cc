@@ -16,9 +16,9 @@
 #include "app/commands.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
-#include "attnres/support/progress.h"
 #include "attnres/text/corpus.h"
 #include "attnres/train/estimate.h"
 

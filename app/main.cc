@@ -14,13 +14,12 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
 #include "attnres/support/nearest.h"
 
 namespace attnres {
 namespace {
-
-constexpr const char* kVersion = "0.1.0";
 
 int report(std::string_view message, int exit_code) {
   std::fflush(stdout);
@@ -69,7 +68,7 @@ int run(int argc, char** argv) {
       "Attention Residuals (arXiv 2603.15031): train, run and study Transformers whose sublayers\n"
       "choose their own inputs from everything computed before them.",
       "attnres");
-  app.set_version_flag("--version", fmt::format("attnres {}", kVersion));
+  app.set_version_flag("--version", fmt::format("attnres {}", program_version()));
   app.require_subcommand(1);
   add_train_command(app);
   add_eval_command(app);

@@ -1,7 +1,10 @@
 // The train subcommand.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +12,7 @@
 #include "app/options.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
-#include "attnres/support/progress.h"
+#include "attnres/support/format.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/trainer.h"
 
@@ -26,38 +29,51 @@ struct TrainOptions {
   bool json = false;
 };
 
-// What the user would type to go on with an interrupted run.
-std::string resume_command(const fs::path& out) {
-  return fmt::format("attnres train --resume --out {}", out.string());
+// The word as a shell takes it.
+std::string for_shell(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) || std::strchr("/._-+=:,@%", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// What the user would type to go on with an interrupted run. The threads belong to it: with others
+// the numbers would differ in their last bits.
+std::string resume_command(const fs::path& out, int64_t threads) {
+  return fmt::format("attnres train --resume --out {}{}", for_shell(out.string()),
+                     threads > 0 ? fmt::format(" --threads {}", threads) : "");
 }
 
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
 TrainJob make_job(const TrainOptions& options) {
   TrainJob job;
   job.resume = options.resume;
+  job.data.assign(options.data.begin(), options.data.end());
   if (!options.recipe.empty()) {
     job.recipe = load_recipe(options.recipe, options.overrides);
     job.out = options.out.empty() ? fs::path("runs") / job.recipe.name : fs::path(options.out);
-    job.data.assign(options.data.begin(), options.data.end());
   } else {
     require_usage(options.resume && !options.out.empty(),
                   "--recipe: name a recipe file, for example recipes/small.json (or go on with a "
                   "run: --resume --out DIR)");
     const RunPaths paths{options.out};
     require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
-    Json recipe = read_json(paths.run_json()).at("recipe");
+    Json recipe = read_run_json(paths).at("recipe");
     for (const std::string& assignment : options.overrides) apply_override(recipe, assignment);
     job.recipe = parse_recipe(recipe);
     job.out = options.out;
-    job.data.assign(options.data.begin(), options.data.end());
   }
   const RunPaths paths{job.out};
   if (job.resume && job.data.empty() && fs::exists(paths.run_json())) {
-    for (const Json& path : read_json(paths.run_json()).at("data").at("paths")) {
+    const Json run = read_run_json(paths);
+    for (const Json& path : run.at("data").at("paths")) {
       job.data.emplace_back(path.get<std::string>());
     }
   }
-  job.resume_command = resume_command(job.out);
+  job.resume_command = resume_command(job.out, options.machine.threads);
   return job;
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "attnres/study/html.h"
-#include "attnres/support/progress.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {

@@ -12,7 +12,7 @@
 #include "attnres/study/style.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "attnres/support/progress.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

@@ -5,7 +5,9 @@
 
 namespace attnres {
 
-std::string program_version() { return ATTNRES_VERSION; }
+std::string program_version() {
+  return ATTNRES_VERSION;
+}
 
 std::string compiler_version() {
 #ifdef __clang__

@@ -9,9 +9,8 @@
 // types; write_config gives the JSON back with every default filled in.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,11 @@
 
 namespace attnres {
 
-void throw_error(std::string message) { throw Error(std::move(message)); }
-void throw_usage_error(std::string message) { throw UsageError(std::move(message)); }
+void throw_error(const std::string& message) {
+  throw Error(message);
+}
+void throw_usage_error(const std::string& message) {
+  throw UsageError(message);
+}
 
 }  // namespace attnres

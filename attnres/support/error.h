@@ -27,8 +27,8 @@ class Interrupted : public Error {
   using Error::Error;
 };
 
-[[noreturn]] void throw_error(std::string message);
-[[noreturn]] void throw_usage_error(std::string message);
+[[noreturn]] void throw_error(const std::string& message);
+[[noreturn]] void throw_usage_error(const std::string& message);
 
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {

@@ -15,7 +15,9 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-std::string last_error() { return std::strerror(errno); }
+std::string last_error() {
+  return std::strerror(errno);
+}
 
 fs::path with_suffix(const fs::path& path, const char* suffix) {
   return path.parent_path() / (path.filename().string() + suffix);
@@ -144,6 +146,8 @@ FolderLock::FolderLock(const fs::path& folder) {
   }
 }
 
-FolderLock::~FolderLock() { ::close(descriptor_); }
+FolderLock::~FolderLock() {
+  ::close(descriptor_);
+}
 
 }  // namespace attnres

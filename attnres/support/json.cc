@@ -1,8 +1,7 @@
 #include "attnres/support/json.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"

@@ -1,9 +1,8 @@
 // JSON in and out, with errors that name the file, line and column.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

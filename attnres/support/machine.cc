@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/progress.h"
 
 namespace attnres {

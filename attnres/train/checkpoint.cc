@@ -9,6 +9,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
+#include "attnres/support/random.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -28,11 +29,33 @@ struct StateFile : TrainingState {
     v("seconds", seconds);
     v("best_loss", best_loss);
     v("best_step", best_step);
+    v("validation_loss", validation_loss);
     v("metrics_bytes", metrics_bytes);
     v("probes_bytes", probes_bytes);
     v("samples_bytes", samples_bytes);
   }
 };
+
+std::string checksum_of(const Json& state) {
+  return fmt::format("{:016x}", hash_bytes(state.dump()));
+}
+
+void write_state(const fs::path& folder, const StateFile& state) {
+  Json json = write_config(state);
+  json["checksum"] = checksum_of(json);
+  write_file(folder / kStateFile, json.dump(2) + "\n");
+}
+
+StateFile read_state(const fs::path& folder) {
+  const fs::path path = folder / kStateFile;
+  Json json = read_json(path);
+  const Json checksum = json.is_object() ? json.value("checksum", Json()) : Json();
+  if (json.is_object()) json.erase("checksum");
+  require(checksum == checksum_of(json), "{}: damaged: its checksum does not match", path.string());
+  StateFile state;
+  read_config(json, path.string(), state);
+  return state;
+}
 
 void write_model_files(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
                        int64_t context) {
@@ -66,16 +89,17 @@ void save_checkpoint(const fs::path& folder, const Transformer& model, const Tok
       ++i;
     }
     write_safetensors(filling / kOptimizerFile, moments);
-    StateFile file{state, optimizer.updates};
-    write_file(filling / kStateFile, write_config(file).dump(2) + "\n");
+    write_state(filling, {state, optimizer.updates});
   });
+}
+
+TrainingState read_training_state(const fs::path& folder) {
+  return read_state(folder);
 }
 
 TrainingState load_checkpoint(const fs::path& folder, Transformer& model, AdamW& optimizer) {
   const at::NoGradGuard not_recording;
-  StateFile state;
-  read_config(read_json(folder / kStateFile), "", state);
-
+  const StateFile state = read_state(folder);
   const std::unique_ptr<Transformer> saved = load_model(folder);
   const SafetensorsFile moments(folder / kOptimizerFile);
   moments.verify_checksum();

@@ -2,7 +2,7 @@
 //
 //   config.json, model.safetensors, tokenizer files   the model, as formats/model_directory.h says
 //   optimizer.safetensors                             first and second moments
-//   training_state.json                               TrainingState
+//   training_state.json                               TrainingState, with a checksum
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,12 @@
 namespace attnres {
 
 struct TrainingState {
-  int64_t step = 0;                                       // updates done
-  int64_t tokens = 0;                                     // seen
-  double seconds = 0;                                     // of training, without evaluation
-  double best_loss = std::numeric_limits<double>::max();  // of the validation text
-  int64_t best_step = 0;
+  int64_t step = 0;                                             // updates done
+  int64_t tokens = 0;                                           // seen
+  double seconds = 0;                                           // of training, without evaluation
+  double best_loss = std::numeric_limits<double>::max();        // of the validation text
+  int64_t best_step = 0;                                        // 0 before the first evaluation
+  double validation_loss = std::numeric_limits<double>::max();  // when last measured
   // Lengths of the run's logs when the checkpoint was made.
   int64_t metrics_bytes = 0, probes_bytes = 0, samples_bytes = 0;
 };
@@ -33,6 +34,9 @@ void save_checkpoint(const std::filesystem::path& folder, const Transformer& mod
 // The model alone, in the same way.
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
                        const Tokenizer& tokenizer, int64_t context);
+
+// Throws Error when the file is missing or damaged.
+TrainingState read_training_state(const std::filesystem::path& folder);
 
 // Fills the model's parameters and the optimizer. Throws Error when anything does not fit.
 TrainingState load_checkpoint(const std::filesystem::path& folder, Transformer& model,

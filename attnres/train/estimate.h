@@ -16,7 +16,7 @@ struct MachineSpeed {
 struct Estimate {
   int64_t parameters = 0;       // exact
   int64_t bytes = 0;            // resident memory of the process at its largest, within 30 %
-  double seconds_per_step = 0;  // a rough guide, see time_step
+  double seconds_per_step = 0;  // within 30 % on a machine that does nothing else
 };
 
 // Memory is counted, in float32: weights, two moments and gradients; what autograd keeps of each

@@ -17,7 +17,7 @@ LineLog::LineLog(const std::filesystem::path& path, int64_t keep_bytes)
       bytes_(keep_bytes) {
   require(descriptor_ >= 0, "{}: cannot open: {}", path.string(), std::strerror(errno));
   const int64_t size = ::lseek(descriptor_, 0, SEEK_END);
-  if (size < keep_bytes || ::ftruncate(descriptor_, keep_bytes) != 0) {
+  if (size < keep_bytes || (size > keep_bytes && ::ftruncate(descriptor_, keep_bytes) != 0)) {
     ::close(descriptor_);
     fail("{}: expected at least {} bytes, as the checkpoint says, found {}; it was changed since",
          path.string(), keep_bytes, size);

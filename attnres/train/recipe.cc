@@ -32,6 +32,11 @@ void check_range(const char* key, double value, double least, double most) {
                 most, value);
 }
 
+void check_below_one(const char* key, double value) {
+  require_usage(value >= 0 && value < 1, "train.{}: expected 0 or more and below 1, got {}", key,
+                value);
+}
+
 void check(const TrainConfig& train) {
   check_positive("steps", train.steps);
   check_positive("batch_size", train.batch_size);
@@ -50,9 +55,9 @@ void check(const TrainConfig& train) {
   check_range("decay_fraction", train.decay_fraction, 0, 1);
   check_range("final_fraction", train.final_fraction, 0, 1);
   check_range("weight_decay", train.weight_decay, 0, 10);
-  check_range("beta1", train.beta1, 0, 1);
-  check_range("beta2", train.beta2, 0, 1);
-  check_range("epsilon", train.epsilon, 0, 1);
+  check_below_one("beta1", train.beta1);
+  check_below_one("beta2", train.beta2);
+  check_range("epsilon", train.epsilon, 1e-30, 1);  // with 0, a gradient of 0 would give NaN
   check_range("clip", train.clip, 0, 1e9);
   require_usage(train.schedule == "cosine" || train.schedule == "wsd",
                 "train.schedule: expected cosine or wsd, got {}", train.schedule);

@@ -28,6 +28,9 @@ struct RunPaths {
   std::filesystem::path best() const { return checkpoints() / "best"; }
 };
 
+// run.json. Throws Error when it is missing or is not a run's.
+Json read_run_json(const RunPaths& paths);
+
 // What two JSON objects disagree about, as "key: a -> b", keys with their path.
 std::vector<std::string> differences(const Json& before, const Json& after,
                                      const std::string& path = "");

@@ -3,9 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/isfinite.h>
 
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -14,9 +16,11 @@
 #include "attnres/model/transformer.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
+#include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
+#include "attnres/support/random.h"
 #include "attnres/text/batches.h"
 #include "attnres/text/corpus.h"
 #include "attnres/train/adamw.h"
@@ -45,23 +49,33 @@ struct Data {
 };
 
 // Refuses to begin a run where one is already.
-void require_no_run(const fs::path& folder) {
-  const RunPaths paths{folder};
+void require_no_run(const RunPaths& paths) {
   if (!fs::exists(paths.run_json())) return;
-  const fs::path state = paths.last() / "training_state.json";
-  const int64_t step = fs::exists(state) ? read_json(state).value("step", int64_t{0}) : 0;
-  const int64_t steps = read_json(paths.run_json()).at("recipe").at("train").at("steps");
+  const int64_t step = fs::exists(paths.last()) ? read_training_state(paths.last()).step : 0;
+  const Json run = read_run_json(paths);
+  const int64_t steps = run["recipe"]["train"]["steps"];
   if (step >= steps) {
-    fail("{}: holds a finished run of {} steps; choose another --out", folder.string(), steps);
+    fail("{}: holds a finished run of {} steps; choose another --out", paths.folder.string(),
+         steps);
   }
   fail(
       "{}: holds an unfinished run (step {} of {}); add --resume to go on with it, or choose "
       "another --out",
-      folder.string(), step, steps);
+      paths.folder.string(), step, steps);
+}
+
+// Locks the run that the job goes on with, and repairs its checkpoints; null where a run begins.
+std::unique_ptr<FolderLock> take_up(const TrainJob& job) {
+  const RunPaths paths{job.out};
+  if (!job.resume) require_no_run(paths);
+  if (!fs::exists(paths.run_json())) return nullptr;
+  auto lock = std::make_unique<FolderLock>(paths.folder);
+  recover_folder(paths.last());
+  recover_folder(paths.best());
+  return lock;
 }
 
 Data read_data(const TrainJob& job, ProgressLine& progress) {
-  if (!job.resume) require_no_run(job.out);
   Data data;
   data.paths = job.data.empty() ? default_corpus_paths() : job.data;
   progress.update("reading text");
@@ -84,6 +98,15 @@ Data read_data(const TrainJob& job, ProgressLine& progress) {
   return data;
 }
 
+// Identity of what the model sees.
+uint64_t hash_tokens(const Split& split) {
+  uint64_t hash = hash_bytes("");
+  for (const auto* tokens : {&split.train.tokens, &split.validation.tokens}) {
+    hash = hash_bytes({reinterpret_cast<const char*>(tokens->data()), tokens->size() * 4}, hash);
+  }
+  return hash;
+}
+
 Json run_json(const Recipe& recipe, const Data& data, const Transformer& model) {
   Json paths = Json::array();
   for (const fs::path& path : data.paths) paths.push_back(fs::absolute(path).string());
@@ -93,6 +116,7 @@ Json run_json(const Recipe& recipe, const Data& data, const Transformer& model) 
            {{"paths", paths},
             {"description", data.description},
             {"hash", fmt::format("{:016x}", data.hash)},
+            {"tokens_hash", fmt::format("{:016x}", hash_tokens(data.split))},
             {"bytes", data.bytes},
             {"train_tokens", data.split.train.tokens.size()},
             {"validation_tokens", data.split.validation.tokens.size()}}},
@@ -110,6 +134,7 @@ class Run {
         config_(job.recipe.train),
         paths_{job.out},
         progress_(progress),
+        lock_(take_up(job)),
         data_(read_data(job, progress)),
         train_batches_(data_.split.train.tokens, config_.context, config_.seed),
         // Checks, before anything is written, that there is enough to validate on.
@@ -121,42 +146,43 @@ class Run {
 
   TrainSummary train() {
     open_folder();
-    TrainSummary summary;
-    summary.was_finished = state_.step == config_.steps;
+    const bool was_finished = state_.step == config_.steps;
     const InterruptGuard guard;
     const Eta eta(config_.steps, state_.step);
     while (state_.step < config_.steps) {
       step(eta);
       const bool last = state_.step == config_.steps;
-      if (last || state_.step % config_.checkpoint_every == 0 || interrupted()) checkpoint();
-      if (interrupted() && !last) fail_interrupted();
+      const bool due = last || state_.step % config_.checkpoint_every == 0;
+      const bool stop = interrupted();
+      if (due && config_.sample_tokens > 0) sample();
+      if (due || stop) checkpoint();
+      if (stop && !last) fail_interrupted();
     }
     progress_.finish();
-    return finish(summary);
+    return summary(was_finished);
   }
 
  private:
-  // Locks the folder, and begins a run there or takes up the one that stopped.
+  // Begins a run in the folder, or takes up the one that stopped.
   void open_folder() {
-    make_folder(paths_.folder);
-    lock_.emplace(paths_.folder);
     const Json now = run_json(job_.recipe, data_, *model_);
-    const bool exists = fs::exists(paths_.run_json());
-    if (exists) require_same_run(paths_.folder, read_json(paths_.run_json()), now);
-    make_folder(paths_.checkpoints());
-    recover_folder(paths_.last());
-    recover_folder(paths_.best());
-    if (exists && fs::exists(paths_.last())) {
-      state_ = load_checkpoint(paths_.last(), *model_, *optimizer_);
+    if (lock_ != nullptr) {
+      require_same_run(paths_.folder, read_run_json(paths_), now);
+      if (fs::exists(paths_.last())) {
+        state_ = load_checkpoint(paths_.last(), *model_, *optimizer_);
+      }
+    } else {
+      make_folder(paths_.checkpoints());
+      lock_ = std::make_unique<FolderLock>(paths_.folder);
+      require_no_run(paths_);  // begun by another process in the meantime
+      write_file(paths_.run_json(), now.dump(2) + "\n");
     }
-    if (!exists) write_file(paths_.run_json(), now.dump(2) + "\n");
     metrics_.emplace(paths_.metrics(), state_.metrics_bytes);
     probes_.emplace(paths_.probes(), state_.probes_bytes);
     samples_.emplace(paths_.samples(), state_.samples_bytes);
   }
 
-  [[noreturn]] void fail_interrupted() {
-    progress_.finish();
+  [[noreturn]] void fail_interrupted() const {
     throw Interrupted(fmt::format("interrupted; step {} of {} is saved. To go on:\n  {}",
                                   state_.step, config_.steps, job_.resume_command));
   }
@@ -175,7 +201,9 @@ class Run {
       loss += part_loss.item<double>();
     }
     const double norm = optimizer_->gradient_norm();
-    require_finite(number, loss, norm);
+    if (!std::isfinite(loss) || !std::isfinite(norm)) {
+      fail_diverged(number, fmt::format("the loss is {} and the gradient norm {}", loss, norm));
+    }
     const double rate = learning_rate_at(config_, number);
     const bool clips = config_.clip > 0 && norm > config_.clip;
     optimizer_->step(rate, clips ? config_.clip / norm : 1.0);
@@ -200,17 +228,15 @@ class Run {
     show(line, seconds, eta);
   }
 
-  void require_finite(int64_t step, double loss, double norm) {
-    if (std::isfinite(loss) && std::isfinite(norm)) return;
-    progress_.finish();
+  [[noreturn]] void fail_diverged(int64_t step, const std::string& what) const {
     const std::string saved =
-        state_.step > 0 && fs::exists(paths_.last())
+        fs::exists(paths_.last())
             ? fmt::format("{} is the last good checkpoint", paths_.last().string())
             : "there is no earlier checkpoint";
     fail(
-        "step {}: the loss is {} and the gradient norm {}; training stopped, {}. Try a lower "
-        "train.learning_rate or a longer train.warmup",
-        step, loss, norm, saved);
+        "step {}: {}; training stopped, {}. Try a lower train.learning_rate or a longer "
+        "train.warmup",
+        step, what, saved);
   }
 
   // Evaluates, looks inside, and keeps the best model.
@@ -218,13 +244,16 @@ class Run {
     const double loss = evaluate(*model_, *data_.tokenizer, data_.split.validation.tokens,
                                  {.context = config_.context, .max_tokens = config_.eval_tokens})
                             .loss;
+    if (!std::isfinite(loss)) {
+      fail_diverged(state_.step, fmt::format("the validation loss is {}", loss));
+    }
     reading_ = probe(*model_, validation_[0]);
     for (Json& line : reading_->lines) {
       Json stamped = {{"step", state_.step}};
       stamped.update(line);
       probes_->append(stamped);
     }
-    last_validation_ = loss;
+    state_.validation_loss = loss;
     if (loss < state_.best_loss) {
       state_.best_loss = loss;
       state_.best_step = state_.step;
@@ -234,7 +263,12 @@ class Run {
   }
 
   void checkpoint() {
-    if (config_.sample_tokens > 0) sample();
+    // The next step's loss would say so too, but then this checkpoint had replaced a good one.
+    for (const Parameter& p : model_->parameters().all()) {
+      if (!p.tensor.isfinite().all().item<bool>()) {
+        fail_diverged(state_.step, "the weights are no longer finite");
+      }
+    }
     metrics_->sync();
     probes_->sync();
     samples_->sync();
@@ -265,7 +299,7 @@ class Run {
         "step {}/{} | loss {:.4f} | val {} | lr {:.2e} | norm {:.2f} | {:.0f} ms | {} tok/s | {} "
         "left",
         state_.step, config_.steps, line.at("loss").get<double>(),
-        last_validation_ ? fmt::format("{:.4f}", *last_validation_) : "-",
+        state_.best_step > 0 ? fmt::format("{:.4f}", state_.validation_loss) : "-",
         line.at("lr").get<double>(), line.at("grad_norm").get<double>(), seconds * 1000,
         format_count(line.at("tokens_per_second").get<double>()),
         format_duration(eta.left(state_.step)));
@@ -276,7 +310,9 @@ class Run {
     progress_.update(std::move(text));
   }
 
-  TrainSummary finish(TrainSummary summary) {
+  TrainSummary summary(bool was_finished) const {
+    TrainSummary summary;
+    summary.was_finished = was_finished;
     summary.name = job_.recipe.name;
     summary.folder = paths_.folder;
     summary.steps = state_.step;
@@ -284,7 +320,7 @@ class Run {
     summary.seconds = state_.seconds;
     summary.best_loss = state_.best_loss;
     summary.best_step = state_.best_step;
-    summary.final_loss = last_validation_.value_or(state_.best_loss);
+    summary.final_loss = state_.validation_loss;
     summary.unigram_entropy =
         unigram_entropy(data_.split.validation.tokens, data_.tokenizer->vocab_size());
     summary.tokens_per_second =
@@ -297,15 +333,14 @@ class Run {
   const TrainConfig config_;
   const RunPaths paths_;
   ProgressLine& progress_;
+  std::unique_ptr<FolderLock> lock_;
   const Data data_;
   const TrainBatches train_batches_;
   const EvaluationBatches validation_;
   std::optional<Transformer> model_;
   std::optional<AdamW> optimizer_;
-  std::optional<FolderLock> lock_;
   std::optional<LineLog> metrics_, probes_, samples_;
   TrainingState state_;
-  std::optional<double> last_validation_;
   std::optional<ProbeReading> reading_;
 };
 

@@ -1,6 +1,7 @@
 // Runs the program as its users do.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -21,7 +22,9 @@ struct Result {
 // `shell` is a line for sh, in which "attnres" stands for the program.
 inline Result run_shell(const std::string& shell) {
   const std::filesystem::path folder = fresh_folder("program");
-  const auto quoted = [&](const char* name) { return "'" + (folder / name).string() + "'"; };
+  const auto quoted = [&](const char* name) {
+    return fmt::format("'{}'", (folder / name).string());
+  };
   const std::string line = "attnres() { '" ATTNRES_PROGRAM "' \"$@\"; }; { " + shell + "; } >" +
                            quoted("out") + " 2>" + quoted("err");
   const int status = std::system(line.c_str());

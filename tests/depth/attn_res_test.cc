@@ -36,7 +36,7 @@ struct Bench {
   std::unique_ptr<DepthMixer> mixer;
 };
 
-void set(at::Tensor parameter, const at::Tensor& value) {
+void assign(at::Tensor parameter, const at::Tensor& value) {
   parameter.detach().copy_(value);
 }
 
@@ -65,10 +65,10 @@ std::vector<reference::Site> random_sites(int sublayers, size_t width) {
 void load(Bench& bench, const std::vector<reference::Site>& sites) {
   for (int l = 0; l < static_cast<int>(sites.size()); ++l) {
     if (l > 0) {
-      set(bench.at(l, "pseudo_query"), vector_tensor(sites[l].w));
-      set(bench.at(l, "key_norm"), vector_tensor(sites[l].g));
+      assign(bench.at(l, "pseudo_query"), vector_tensor(sites[l].w));
+      assign(bench.at(l, "key_norm"), vector_tensor(sites[l].g));
     }
-    set(bench.at(l, "input_norm"), vector_tensor(sites[l].norm));
+    assign(bench.at(l, "input_norm"), vector_tensor(sites[l].norm));
   }
 }
 
@@ -77,8 +77,7 @@ Vector sublayer(size_t l, const Vector& x) {
   Vector y(x.size());
   for (size_t c = 0; c < x.size(); ++c) {
     const double shifted = x[(c + l + 1) % x.size()];
-    y[c] =
-        std::sin(1.0 + static_cast<double>(l) + 2 * shifted) * (1.0 + 0.5 * static_cast<double>(l));
+    y[c] = (1 + 0.2 * static_cast<double>(l)) * std::sin(static_cast<double>(l) + 0.5 * shifted);
   }
   return y;
 }
@@ -158,7 +157,7 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
   constexpr int L = 4;
   Bench bench(block(2), 4, L);
   for (int l = 1; l <= L; ++l) {
-    set(bench.at(l, "pseudo_query"), at::tensor({2.0, 0.0, 0.0, 0.0}, at::kDouble));
+    assign(bench.at(l, "pseudo_query"), at::tensor({2.0, 0.0, 0.0, 0.0}, at::kDouble));
   }
   const auto row = [](std::vector<double> v) { return vector_tensor(v).view({1, 1, 4}); };
   DepthState state = bench.mixer->start(row({3, 0, 0, 0}));

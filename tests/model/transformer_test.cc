@@ -7,6 +7,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "tests/model/test_models.h"
+#include "tests/tolerances.h"
 
 namespace attnres {
 namespace {
@@ -18,7 +19,7 @@ struct Mixing {
   Json json;
 };
 
-class EveryMechanism : public testing::TestWithParam<Mixing> {
+class EveryMechanism : public ::testing::TestWithParam<Mixing> {
  protected:
   Transformer make(at::ScalarType dtype = at::kDouble, int64_t layers = 3) const {
     Transformer model(small_config(GetParam().json, layers), kVocabulary, /*seed=*/3, dtype);
@@ -31,9 +32,9 @@ class EveryMechanism : public testing::TestWithParam<Mixing> {
 
 INSTANTIATE_TEST_SUITE_P(
     Mechanisms, EveryMechanism,
-    testing::Values(Mixing{"residual", residual()}, Mixing{"attn_res", full_attn_res()},
-                    Mixing{"block_1", block_attn_res(1)}, Mixing{"block_2", block_attn_res(2)},
-                    Mixing{"block_4", block_attn_res(4)}, Mixing{"block_6", block_attn_res(6)}),
+    ::testing::Values(Mixing{"residual", residual()}, Mixing{"attn_res", full_attn_res()},
+                      Mixing{"block_1", block_attn_res(1)}, Mixing{"block_2", block_attn_res(2)},
+                      Mixing{"block_4", block_attn_res(4)}, Mixing{"block_6", block_attn_res(6)}),
     [](const auto& info) { return info.param.name; });
 
 std::vector<at::Tensor> gradients(const Transformer& model, const at::Tensor& ids,
@@ -74,15 +75,17 @@ TEST_P(EveryMechanism, EveryParameterHasTheGradientOfCentralDifferences) {
   }
 }
 
-TEST_P(EveryMechanism, RecomputationGivesTheSameBits) {
+// A source read by several spans gets its gradients added in another order, so equality is to
+// rounding; the residual stream has one reader, and is equal bit for bit.
+TEST_P(EveryMechanism, RecomputationGivesTheSameGradients) {
+  const double tolerance = GetParam().name == "residual" ? 0 : 1e-14;
   for (const int64_t layers : {1, 3, 6}) {
-    if (GetParam().name == "block_4" && layers == 1) continue;  // larger than the model
-    if (GetParam().name == "block_6" && layers == 1) continue;
-    const Transformer model = make(at::kFloat, layers);
+    if (layers == 1 && GetParam().json.value("block_size", 1) > 2) continue;
+    const Transformer model = make(at::kDouble, layers);
     const auto plain = gradients(model, ids(), targets());
     const auto recomputed = gradients(model, ids(), targets(), {.recompute = true});
     for (size_t i = 0; i < plain.size(); ++i) {
-      EXPECT_TRUE(plain[i].equal(recomputed[i]))
+      EXPECT_TRUE(testing::close(recomputed[i], plain[i], tolerance))
           << layers << " layers, "
           << hugging_face_name(model.parameters().all()[i], model.sublayers());
     }
@@ -104,8 +107,8 @@ class CountingObserver : public RunObserver {
 
 TEST_P(EveryMechanism, AnObserverSeesEachSiteOnceAndChangesNothing) {
   const Transformer model = make(at::kFloat, 6);
-  const auto plain = gradients(model, ids(), targets());
   for (const bool recompute : {false, true}) {
+    const auto plain = gradients(model, ids(), targets(), {.recompute = recompute});
     CountingObserver observer;
     const auto watched =
         gradients(model, ids(), targets(), {.recompute = recompute, .observer = &observer});
@@ -178,12 +181,12 @@ TEST_P(EveryMechanism, DependsOnItsPseudoQueries) {
 
 // With zero pseudo-queries a site's input is the mean of its n sources, which is the residual
 // stream over n; the input norm removes the n when its eps is divided by n^2.
-class ResidualInDisguise : public testing::TestWithParam<Mixing> {};
+class ResidualInDisguise : public ::testing::TestWithParam<Mixing> {};
 
 INSTANTIATE_TEST_SUITE_P(Mechanisms, ResidualInDisguise,
-                         testing::Values(Mixing{"attn_res", full_attn_res()},
-                                         Mixing{"block_2", block_attn_res(2)},
-                                         Mixing{"block_5", block_attn_res(5)}),
+                         ::testing::Values(Mixing{"attn_res", full_attn_res()},
+                                           Mixing{"block_2", block_attn_res(2)},
+                                           Mixing{"block_5", block_attn_res(5)}),
                          [](const auto& info) { return info.param.name; });
 
 // log p of every next token under the mechanism and under residual, with the same weights.

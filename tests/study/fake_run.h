@@ -5,11 +5,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "attnres/support/json.h"
-#include "nlohmann/json.hpp"
 
 namespace attnres::testing {
 

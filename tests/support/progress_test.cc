@@ -9,6 +9,7 @@
 #include <csignal>
 #include <limits>
 
+#include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 
 namespace attnres {

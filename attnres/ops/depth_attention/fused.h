@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/mul.h>
 
 #include <tuple>
 #include <vector>
@@ -52,7 +51,7 @@ class KernelInputs {
   KernelInputs(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain) {
     const at::ScalarType compute = compute_dtype(sources[0]);
     // Folded after the conversion: a product rounded to bfloat16 would be another query.
-    folded_query_ = at::mul(query.to(compute), key_gain.to(compute)).contiguous();
+    folded_query_ = query.to(compute).mul(key_gain.to(compute)).contiguous();
     for (const at::Tensor& source : sources) {
       sources_.push_back(source.contiguous());
       pointers_.push_back(data<const Storage>(sources_.back()));

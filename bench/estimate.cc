@@ -1,0 +1,74 @@
+// How far estimates of training are from training: bench_estimate RECIPE.json ... [key=value ...]
+//
+// Per recipe, seconds a step: the median of 20 real ones; as time_step times it; as estimated from
+// the machine's speed; and both over the first. Run it on a machine that does nothing else.
+#include "attnres/train/estimate.h"
+
+#include <ATen/ops/randint.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/support/progress.h"
+#include "attnres/train/adamw.h"
+
+namespace attnres {
+namespace {
+
+double measured_seconds(const Recipe& recipe, int64_t vocab_size) {
+  constexpr int kSteps = 20;
+  const TrainConfig& train = recipe.train;
+  const Transformer model(recipe.model, vocab_size, /*seed=*/1);
+  AdamW optimizer(model.parameters(), train);
+  std::vector<double> seconds;
+  for (int step = 0; step < kSteps; ++step) {
+    const double start = monotonic_seconds();
+    for (int64_t part = 0; part < train.accumulate; ++part) {
+      const at::Tensor ids_BT =
+          at::randint(vocab_size, {train.batch_size / train.accumulate, train.context}, at::kLong);
+      model.loss(ids_BT, ids_BT, {.recompute = train.recompute}).backward();
+    }
+    optimizer.gradient_norm();
+    optimizer.step(/*learning_rate=*/1e-4, /*factor=*/1);
+    seconds.push_back(monotonic_seconds() - start);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kSteps / 2, seconds.end());
+  return seconds[kSteps / 2];
+}
+
+void run(const std::vector<std::string>& arguments) {
+  std::vector<std::string> files, overrides;
+  for (const std::string& argument : arguments) {
+    (argument.find('=') == std::string::npos ? files : overrides).push_back(argument);
+  }
+  const MachineSpeed speed = measure_speed();
+  fmt::print("matrices {:.1f} GFLOP/s, copies {:.1f} GB/s\n", speed.matmul / 1e9, speed.copy / 1e9);
+  fmt::print("{:<40}{:>10}{:>10}{:>8}{:>11}{:>8}\n", "recipe", "measured", "timed", "ratio",
+             "estimated", "ratio");
+  for (const std::string& file : files) {
+    const Recipe recipe = load_recipe(file, overrides);
+    const int64_t vocab_size = recipe.tokenizer.vocab_size;
+    const double estimated = estimate(recipe, vocab_size, speed).seconds_per_step;
+    const double timed = time_step(recipe, vocab_size);
+    const double measured = measured_seconds(recipe, vocab_size);
+    fmt::print("{:<40}{:>10.4f}{:>10.4f}{:>8.2f}{:>11.4f}{:>8.2f}\n", file, measured, timed,
+               timed / measured, estimated, estimated / measured);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace attnres
+
+int main(int argc, char** argv) {
+  try {
+    attnres::run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "bench_estimate: error: {}\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,232 @@
+// What a user can get wrong, or a machine do to a run: one clear message, and nothing is lost.
+#include <gmock/gmock.h>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/train/checkpoint.h"
+#include "tests/end_to_end/runs.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// The error's text, which comes after any lines of progress.
+std::string error_of(const Result& result) {
+  const size_t begin = result.err.rfind("attnres: error: ");
+  EXPECT_NE(begin, std::string::npos) << result.err;
+  return begin == std::string::npos ? "" : result.err.substr(begin);
+}
+
+void expect_error(const Result& result, int exit_code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(result.out, "");
+  const std::string error = error_of(result);
+  for (const std::string& part : parts) EXPECT_THAT(error, HasSubstr(part));
+}
+
+class BadInput : public ::testing::Test {
+ protected:
+  // A run that must not begin: no folder remains.
+  void expect_refused(const std::string& more, int exit_code,
+                      const std::vector<std::string>& parts) const {
+    SCOPED_TRACE(more);
+    expect_error(workshop_.train("run", more), exit_code, parts);
+    EXPECT_FALSE(fs::exists(workshop_.folder("run")));
+  }
+
+  const Workshop workshop_{block_recipe(), real_text(4000)};
+};
+
+TEST_F(BadInput, OptionsOfTheCommand) {
+  expect_error(run_program("train"), 2, {"--recipe", "--resume"});
+  expect_error(run_program("train --recipe nowhere.json"), 1, {"nowhere.json", "no such file"});
+  expect_error(run_program("train --resume --out nowhere"), 1, {"nowhere", "no run"});
+  expect_refused("--threads 0", 2, {"--threads", "1 to 4096", "0"});
+  expect_refused("--threads -2", 2, {"--threads", "-2"});
+  expect_refused("--device cuda", 2, {"--device cuda", "CPU"});
+  expect_refused("--recipes x", 2, {"--recipes", "--recipe"});
+  expect_refused("--set train.steps", 2, {"--set train.steps", "key=value"});
+}
+
+TEST_F(BadInput, KeysOfTheRecipe) {
+  expect_refused("--set train.stepz=3", 2, {"train.stepz", "train.steps"});
+  expect_refused("--set train.steps=many", 2, {"train.steps", "whole number", "many"});
+  expect_refused("--set model.depth_mixing.type=magic", 2,
+                 {"magic", "residual, attn_res, block_attn_res"});
+  for (const char* size : {"0", "-1", "5"}) {
+    expect_refused(std::string("--set model.depth_mixing.block_size=") + size, 2,
+                   {"model.depth_mixing.block_size", "1 to 4", size});
+  }
+  expect_refused("--set model.heads=3", 2, {"model.width", "32", "3 heads"});
+}
+
+TEST_F(BadInput, RecipeThatIsNotJson) {
+  const fs::path recipe = fresh_folder("broken") / "broken.json";
+  write_text(recipe, "{\n  \"name\": \"x\",\n  \"train\": {steps: 3}\n}\n");
+  expect_error(run_program("train --recipe " + quoted(recipe)), 1,
+               {"broken.json", "line 3, column 13"});
+}
+
+TEST_F(BadInput, Data) {
+  const fs::path folder = fresh_folder("data");
+  const auto with_data = [&](const fs::path& data, const std::string& more = "") {
+    return run_program("train --threads 1 --recipe " + quoted(workshop_.folder("recipe.json")) +
+                       " --data " + quoted(data) + " --out " + quoted(workshop_.folder("run")) +
+                       " " + more);
+  };
+  expect_error(with_data(folder / "nowhere.txt"), 1, {"nowhere.txt", "no such file or folder"});
+  write_text(folder / "empty.txt", "");
+  expect_error(with_data(folder / "empty.txt"), 1, {"empty.txt", "no text"});
+  write_text(folder / "short.txt", "Twenty bytes of text");
+  expect_error(with_data(folder / "short.txt"), 1, {"20 tokens", "context of 32", "33"});
+  EXPECT_FALSE(fs::exists(workshop_.folder("run")));
+
+  std::string binary;
+  for (int i = 0; i < 4000; ++i) binary += static_cast<char>(i * 37 % 256);
+  write_text(folder / "binary", binary);
+  expect_error(
+      with_data(folder / "binary", "--set tokenizer.kind=sentencepiece tokenizer.vocab_size=400"),
+      1, {"binary", "UTF-8", "byte"});
+  EXPECT_FALSE(fs::exists(workshop_.folder("run")));
+  EXPECT_EQ(with_data(folder / "binary", "--set train.steps=1").exit_code, 0);
+}
+
+TEST_F(BadInput, FolderThatCannotBeMade) {
+  for (const fs::path& out : {workshop_.data() / "run", fs::path("/proc/run")}) {
+    expect_error(
+        run_program("train --threads 1 --recipe " + quoted(workshop_.folder("recipe.json")) +
+                    " --data " + quoted(workshop_.data()) + " --out " + quoted(out)),
+        1, {out.string(), "cannot make this folder"});
+  }
+}
+
+// A run of 40 steps that was stopped by Ctrl-C.
+class BadResume : public ::testing::Test {
+ protected:
+  BadResume() { disturb(workshop_, "run", 5, SIGINT); }
+
+  // Fails for these reasons, and changes nothing.
+  void expect_refused(const Result& result, int exit_code, const std::vector<std::string>& parts,
+                      const std::map<std::string, std::string>& before) const {
+    expect_error(result, exit_code, parts);
+    EXPECT_EQ(contents(run_.folder), before);
+  }
+  void expect_refused(const Result& result, int exit_code,
+                      const std::vector<std::string>& parts) const {
+    expect_refused(result, exit_code, parts, before_);
+  }
+  void expect_goes_on() const {
+    const Result result = workshop_.resume("run");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(same_results(run_, workshop_.trained("whole")));
+  }
+
+  const Workshop workshop_{block_recipe()};
+  const RunPaths run_{workshop_.folder("run")};
+  std::map<std::string, std::string> before_;
+
+ private:
+  void SetUp() override {
+    ASSERT_TRUE(fs::exists(run_.last()));
+    before_ = contents(run_.folder);
+  }
+};
+
+TEST_F(BadResume, OverAnotherRun) {
+  expect_refused(workshop_.train("run"), 1, {"unfinished run", "of 40", "--resume", "--out"});
+  expect_refused(workshop_.resume("run", "--set train.learning_rate=0.5 train.seed=9"), 1,
+                 {"train.learning_rate: 0.001 -> 0.5", "train.seed: 1 -> 9", "another --out"});
+  write_text(workshop_.data(), real_text(40000) + "more");
+  expect_refused(workshop_.resume("run"), 1, {"data.hash"});
+  write_text(workshop_.data(), real_text(40000));
+  {
+    const FolderLock lock(run_.folder);
+    expect_refused(workshop_.resume("run"), 1, {run_.folder.string(), "in use", "--out"});
+  }
+  expect_goes_on();
+  expect_error(workshop_.train("run"), 1, {"finished run of 40 steps", "--out"});
+}
+
+TEST_F(BadResume, FromADamagedCheckpoint) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "training_state.json",
+                           "config.json", "tokenizer.json"}) {
+    SCOPED_TRACE(name);
+    const fs::path path = run_.last() / name;
+    const std::string good = read_file(path);
+    const auto refuses = [&](const std::string& bad) {
+      write_text(path, bad);
+      expect_refused(workshop_.resume("run"), 1, {name}, contents(run_.folder));
+      write_text(path, good);
+    };
+    refuses(good.substr(0, good.size() / 2));
+    if (std::string(name) == "config.json") continue;  // a recipe holds all of it
+    std::string flipped = good;
+    flipped[good.size() * 3 / 4] ^= 4;
+    refuses(flipped);
+  }
+  expect_goes_on();
+}
+
+TEST_F(BadResume, FromACheckpointOfAnotherShape) {
+  const RunPaths wide = workshop_.trained("wide", "--set model.width=64 train.steps=1");
+  for (const auto& entry : fs::directory_iterator(wide.last())) {
+    fs::copy(entry.path(), run_.last(),
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  expect_refused(workshop_.resume("run"), 1, {run_.last().string(), "shape"},
+                 contents(run_.folder));
+}
+
+TEST_F(BadResume, ThatRunsOutOfDisk) {
+  // Blocks of 512 bytes: the optimizer does not fit; then the log of steps does not.
+  const auto limited = [&](size_t blocks) {
+    return run_shell(
+        fmt::format("trap '' XFSZ; ulimit -f {}; attnres train --threads 1 --resume "
+                    "--out {}",
+                    blocks, quoted(run_.folder)));
+  };
+  const auto last = contents(run_.last());
+  const auto expect_stands = [&] {
+    EXPECT_EQ(contents(run_.last()), last);
+    for (const auto& entry : fs::directory_iterator(run_.checkpoints())) {
+      EXPECT_FALSE(entry.path().has_extension()) << entry.path();  // nothing half-written
+    }
+  };
+  const size_t metrics = fs::file_size(run_.metrics());
+  const size_t optimizer = fs::file_size(run_.last() / "optimizer.safetensors");
+  expect_error(limited(optimizer / 512 - 8), 1, {"optimizer.safetensors", "cannot write"});
+  expect_stands();
+  expect_error(limited(metrics / 512 + 1), 1, {run_.folder.string(), "cannot write"});
+  expect_stands();
+  expect_goes_on();
+}
+
+TEST(Divergence, StopsAndKeepsTheLastGoodCheckpoint) {
+  Json recipe = block_recipe();
+  recipe["train"].update({{"learning_rate", 10.0},
+                          {"weight_decay", 10.0},
+                          {"clip", 0},
+                          {"warmup", 0},
+                          {"checkpoint_every", 1}});
+  const Workshop workshop(recipe);
+  const RunPaths run{workshop.folder("run")};
+  const Result result = workshop.train("run");
+  const int64_t good = read_training_state(run.last()).step;
+  EXPECT_GT(good, 1);
+  EXPECT_LT(good, 40);
+  expect_error(result, 1,
+               {fmt::format("step {}: ", good + 1), "training stopped", run.last().string(),
+                "train.learning_rate"});
+  const SafetensorsFile weights(run.last() / "model.safetensors");
+  for (const std::string& name : weights.names()) {
+    EXPECT_TRUE(weights.read(name).isfinite().all().item<bool>()) << name;
+  }
+  // Going on comes to the same end, and the checkpoint still stands.
+  const auto before = contents(run.last());
+  EXPECT_EQ(error_of(workshop.resume("run")), error_of(result));
+  EXPECT_EQ(contents(run.last()), before);
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,175 @@
+// Whatever ends a run, going on with it leaves what it would have left undisturbed.
+#include <gmock/gmock.h>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/support/random.h"
+#include "tests/end_to_end/runs.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+void expect_resumes(const Workshop& workshop, const std::string& name) {
+  const Result result = workshop.resume(name);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+// Every step once and in order, and what is logged now and then at its steps.
+void expect_complete_logs(const RunPaths& run) {
+  const std::vector<Json> metrics = read_lines(run.metrics());
+  ASSERT_EQ(metrics.size(), 40u);
+  for (size_t i = 0; i < metrics.size(); ++i) EXPECT_EQ(metrics[i]["step"], i + 1);
+  std::vector<std::string> probed;
+  for (const Json& line : read_lines(run.probes())) {
+    probed.push_back(fmt::format("{:03} {} {}", line["step"].get<int>(),
+                                 line["name"].get<std::string>(), line["site"].get<int>()));
+  }
+  EXPECT_EQ(std::set<std::string>(probed.begin(), probed.end()).size(), probed.size());
+  EXPECT_TRUE(std::is_sorted(probed.begin(), probed.end(), [](const auto& a, const auto& b) {
+    return a.substr(0, 3) < b.substr(0, 3);
+  }));
+  std::vector<int> sampled;
+  for (const Json& line : read_lines(run.samples())) sampled.push_back(line["step"]);
+  EXPECT_EQ(sampled, (std::vector<int>{20, 40}));
+}
+
+// What a resumed run would do if it forgot its moments.
+void zero_moments(const RunPaths& run) {
+  const fs::path path = run.last() / "optimizer.safetensors";
+  std::vector<std::pair<std::string, at::Tensor>> zeros;
+  {
+    const SafetensorsFile file(path);
+    for (const std::string& name : file.names()) zeros.emplace_back(name, file.read(name).mul_(0));
+  }
+  write_safetensors(path, zeros);
+}
+
+class Resume : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Workshop workshop_{tiny_recipe(Json::parse(GetParam()))};
+};
+
+TEST_P(Resume, AfterAKillIsExact) {
+  const RunPaths whole = workshop_.trained("whole");
+  expect_complete_logs(whole);
+  EXPECT_EQ(disturb(workshop_, "killed", 21, SIGKILL).exit_code, 128 + SIGKILL);
+  const RunPaths killed{workshop_.folder("killed")}, forgetful{workshop_.folder("forgetful")};
+  EXPECT_GE(steps_logged(killed), 21);
+  EXPECT_LT(steps_logged(killed), 40);
+  fs::copy(killed.folder, forgetful.folder, fs::copy_options::recursive);
+
+  expect_resumes(workshop_, "killed");
+  EXPECT_TRUE(same_results(killed, whole));
+  expect_complete_logs(killed);
+
+  zero_moments(forgetful);
+  expect_resumes(workshop_, "forgetful");
+  EXPECT_FALSE(same_results(forgetful, whole));
+}
+
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Resume,
+                         ::testing::Values(R"({"type": "residual"})",
+                                           R"({"type": "block_attn_res", "block_size": 2})"),
+                         [](const auto& info) { return info.index == 0 ? "residual" : "blocks"; });
+
+TEST(ResumeAfterAKill, BeforeTheFirstCheckpoint) {
+  const Workshop workshop(block_recipe());
+  const RunPaths whole = workshop.trained("whole");
+  disturb(workshop, "killed", 3, SIGKILL);
+  const RunPaths killed{workshop.folder("killed")};
+  EXPECT_FALSE(fs::exists(killed.last()));
+  expect_resumes(workshop, "killed");
+  EXPECT_TRUE(same_results(killed, whole));
+}
+
+// Most of the time of a run that saves every step goes into saving.
+TEST(ResumeAfterAKill, AtAnyMoment) {
+  Json recipe = block_recipe();
+  recipe["train"]["checkpoint_every"] = 1;
+  recipe["train"]["eval_every"] = 2;
+  const Workshop workshop(recipe);
+  const RunPaths whole = workshop.trained("whole"), killed{workshop.folder("killed")};
+  const RandomStream random(1, "moments");
+  int kills = 0;
+  for (int64_t steps = 1; steps < 36; steps += 3, ++kills) {
+    Child child(kills == 0 ? workshop.arguments("killed")
+                           : "train --threads 1 --resume --out " + quoted(killed.folder));
+    if (!child.wait_for_steps(killed, steps)) break;
+    Child::nap(static_cast<int64_t>(random.below(8000, steps)));
+    child.send(SIGKILL);
+    EXPECT_EQ(child.wait(), 128 + SIGKILL) << child.errors();
+  }
+  EXPECT_GE(kills, 5);
+  expect_resumes(workshop, "killed");
+  EXPECT_TRUE(same_results(killed, whole));
+}
+
+TEST(ResumeAfterAKill, BetweenTheRenamesOfACheckpoint) {
+  const Workshop workshop(block_recipe());
+  const RunPaths whole = workshop.trained("whole");
+  disturb(workshop, "killed", 21, SIGKILL);
+  const RunPaths killed{workshop.folder("killed")};
+  fs::copy(killed.last(), killed.checkpoints() / "last.old", fs::copy_options::recursive);
+  write_text(killed.checkpoints() / "last.part/model.safetensors", "half of");
+  fs::rename(killed.last(), killed.checkpoints() / "last.new");
+  expect_resumes(workshop, "killed");
+  EXPECT_TRUE(same_results(killed, whole));
+  EXPECT_EQ(contents(killed.checkpoints()).size(), contents(whole.checkpoints()).size());
+}
+
+class ResumeAfterASignal : public ::testing::TestWithParam<int> {};
+
+TEST_P(ResumeAfterASignal, IsExact) {
+  const Workshop workshop(block_recipe());
+  const RunPaths whole = workshop.trained("whole");
+  const Disturbed result = disturb(workshop, "stopped", 5, GetParam());
+  EXPECT_EQ(result.exit_code, 130);
+  const RunPaths run{workshop.folder("stopped")};
+  const int64_t steps = steps_logged(run);
+  EXPECT_THAT(result.errors, HasSubstr(fmt::format("step {} of 40 is saved", steps)));
+
+  // What it says to type works as it stands.
+  const size_t command = result.errors.find("attnres train --resume");
+  ASSERT_NE(command, std::string::npos) << result.errors;
+  const size_t end = result.errors.find('\n', command);
+  const Result resumed = run_shell(result.errors.substr(command, end - command));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(same_results(run, whole));
+  expect_complete_logs(run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, SIGTERM),
+                         [](const auto& info) {
+                           return info.param == SIGINT ? "interrupt" : "terminate";
+                         });
+
+TEST(ResumeFinished, SaysSoAndChangesNothing) {
+  const Workshop workshop(block_recipe());
+  const RunPaths run = workshop.trained("run");
+  const auto before = contents(run.folder);
+  const Result first = run_program("eval --model " + quoted(run.folder) + " --json --data " +
+                                   quoted(workshop.data()));
+  const Result again = workshop.resume("run");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("already finished its 40 steps"));
+  EXPECT_EQ(contents(run.folder), before);
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+}
+
+TEST(ResumeFinished, ReportsTheLastLossNotTheBest) {
+  Json recipe = block_recipe();
+  recipe["train"].update({{"learning_rate", 1.0}, {"warmup", 0}, {"final_fraction", 1.0}});
+  const Workshop workshop(recipe);
+  const Result first = workshop.train("run", "--json");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Json summary = Json::parse(first.out);
+  EXPECT_NE(summary["val_loss"], summary["best_val_loss"]);
+  Json again = Json::parse(workshop.resume("run", "--json").out);
+  again["peak_bytes"] = summary["peak_bytes"];
+  EXPECT_EQ(again, summary);
+}
+
+}  // namespace
+}  // namespace attnres::testing

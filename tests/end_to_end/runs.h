@@ -1,0 +1,134 @@
+// The program training, and being disturbed.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <string>
+
+#include "attnres/support/progress.h"
+#include "tests/app/program.h"
+#include "tests/text/test_files.h"
+#include "tests/train/tiny_runs.h"
+
+namespace attnres::testing {
+
+inline std::string quoted(const std::filesystem::path& path) {
+  return fmt::format("'{}'", path.string());
+}
+
+// A recipe and a text on disk, to train on again and again.
+class Workshop {
+ public:
+  explicit Workshop(const Json& recipe, const std::string& text = real_text(40000)) {
+    write_text(data_, text);
+    set_recipe(recipe);
+  }
+
+  void set_recipe(const Json& recipe) const { write_text(recipe_, recipe.dump()); }
+  const std::filesystem::path& data() const { return data_; }
+  std::filesystem::path folder(const std::string& name) const { return base_ / name; }
+
+  // Of `attnres train`, into the folder of that name.
+  std::string arguments(const std::string& name, const std::string& more = "") const {
+    return "train --threads 1 --recipe " + quoted(recipe_) + " --data " + quoted(data_) +
+           " --out " + quoted(folder(name)) + " " + more;
+  }
+  Result train(const std::string& name, const std::string& more = "") const {
+    return run_program(arguments(name, more));
+  }
+  Result resume(const std::string& name, const std::string& more = "") const {
+    return run_program("train --threads 1 --resume --out " + quoted(folder(name)) + " " + more);
+  }
+  // A run that went through, and its folder.
+  RunPaths trained(const std::string& name, const std::string& more = "") const {
+    const Result result = train(name, more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return {folder(name)};
+  }
+
+ private:
+  const std::filesystem::path base_ = fresh_folder("workshop");
+  const std::filesystem::path data_ = base_ / "text.txt", recipe_ = base_ / "recipe.json";
+};
+
+// The program at work, to be disturbed.
+class Child {
+ public:
+  // `arguments` as the shell takes them.
+  explicit Child(const std::string& arguments) {
+    const std::string line =
+        "exec '" ATTNRES_PROGRAM "' " + arguments + " >/dev/null 2>" + quoted(errors_);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      ::_exit(127);
+    }
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      send(SIGKILL);
+      wait();
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void send(int signal) const { ::kill(pid_, signal); }
+  // The exit code, or 128 + the signal that ended it.
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Waits until the run logged so many steps; false if the program ended before, or two minutes
+  // went by.
+  bool wait_for_steps(const RunPaths& run, int64_t steps) const {
+    const double end = monotonic_seconds() + 120;
+    while (steps_logged(run) < steps) {
+      siginfo_t info = {};
+      ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+      if (info.si_pid == pid_ || monotonic_seconds() > end) return false;
+      nap(200);
+    }
+    return true;
+  }
+  std::string errors() const { return read_file(errors_); }
+
+  static void nap(int64_t microseconds) {
+    const timespec time = {.tv_sec = 0, .tv_nsec = microseconds * 1000};
+    ::nanosleep(&time, nullptr);
+  }
+
+ private:
+  const std::filesystem::path errors_ = fresh_folder("child") / "errors";
+  pid_t pid_;
+};
+
+struct Disturbed {
+  int exit_code;
+  std::string errors;
+};
+
+// Starts a run and sends it a signal once it logged `steps`. Should it have finished before the
+// signal came, it begins again.
+inline Disturbed disturb(const Workshop& workshop, const std::string& name, int64_t steps,
+                         int signal) {
+  const RunPaths run{workshop.folder(name)};
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    std::filesystem::remove_all(run.folder);
+    Child child(workshop.arguments(name));
+    if (child.wait_for_steps(run, steps)) child.send(signal);
+    const int exit_code = child.wait();
+    if (exit_code != 0) return {exit_code, child.errors()};
+  }
+  ADD_FAILURE() << "the run always finished before the signal came";
+  return {};
+}
+
+}  // namespace attnres::testing

@@ -1,0 +1,143 @@
+// Models that learn, and the whole way from text to a model that writes.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <cmath>
+
+#include "tests/end_to_end/runs.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// What is held out of a text, by the rule that the README gives: its last 5 %.
+std::string validation_text(const std::string& text) {
+  return text.substr(text.size() - std::llround(0.05 * static_cast<double>(text.size())));
+}
+
+// Entropy of the bytes' frequencies, in nats.
+double byte_entropy(const std::string& text) {
+  std::array<double, 256> counts = {};
+  for (const unsigned char byte : text) ++counts[byte];
+  double entropy = 0;
+  for (const double count : counts) {
+    if (count > 0) entropy -= count / text.size() * std::log(count / text.size());
+  }
+  return entropy;
+}
+
+class Learning : public ::testing::TestWithParam<const char*> {
+ protected:
+  Json recipe() const {
+    Json recipe = tiny_recipe(Json::parse(GetParam()));
+    recipe["train"].update({{"steps", 250},
+                            {"batch_size", 16},
+                            {"learning_rate", 0.02},
+                            {"eval_every", 50},
+                            {"eval_tokens", 1000000},
+                            {"checkpoint_every", 250}});
+    return recipe;
+  }
+  const std::string text_ = real_text(100000);
+};
+
+TEST_P(Learning, GetsBelowTheUnigramEntropy) {
+  const Workshop workshop(recipe(), text_);
+  const Result result = workshop.train("run", "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json summary = Json::parse(result.out);
+  const double entropy = byte_entropy(validation_text(text_) + '\0');
+  EXPECT_NEAR(summary["unigram_entropy"].get<double>(), entropy, 1e-9);
+  EXPECT_LT(summary["val_loss"].get<double>(), entropy - 0.3);
+  RecordProperty("loss", std::to_string(summary["val_loss"].get<double>()));
+}
+
+TEST_P(Learning, DoesNotWithoutALearningRate) {
+  Json still = recipe();
+  still["train"].update({{"learning_rate", 0}, {"steps", 20}});
+  const Workshop workshop(still, text_);
+  const Result result = workshop.train("run", "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json summary = Json::parse(result.out);
+  EXPECT_GT(summary["val_loss"], summary["unigram_entropy"]);
+  EXPECT_NEAR(summary["val_loss"].get<double>(), std::log(256), 0.1);
+}
+
+std::string name_of(const ::testing::TestParamInfo<const char*>& info) {
+  return Json::parse(info.param)["type"];
+}
+
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Learning,
+                         ::testing::Values(R"({"type": "residual"})", R"({"type": "attn_res"})",
+                                           R"({"type": "block_attn_res", "block_size": 2})"),
+                         name_of);
+
+TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
+  Json recipe = block_recipe();
+  // Much too fast: it gets worse again.
+  recipe["train"].update({{"learning_rate", 0.3},
+                          {"final_fraction", 1.0},
+                          {"eval_every", 3},
+                          {"eval_tokens", 1000000}});
+  const std::string text = real_text(40000);
+  const Workshop workshop(recipe, text);
+  const Result result = workshop.train("run", "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const RunPaths run{workshop.folder("run")};
+
+  Json best;
+  for (const Json& line : read_lines(run.metrics())) {
+    if (line.contains("val_loss") && (best.is_null() || line["val_loss"] < best["val_loss"])) {
+      best = line;
+    }
+  }
+  ASSERT_LT(best["step"], 40) << "the last step is the best: the test tests nothing";
+  EXPECT_EQ(Json::parse(result.out)["best_step"], best["step"]);
+
+  const fs::path held_out = workshop.folder("held_out.txt");
+  write_text(held_out, validation_text(text));
+  const auto loss_of = [&](const fs::path& model) {
+    const Result eval = run_program("eval --threads 1 --json --model " + quoted(model) +
+                                    " --data " + quoted(held_out));
+    EXPECT_EQ(eval.exit_code, 0) << eval.err;
+    return Json::parse(eval.out)["loss"];
+  };
+  EXPECT_EQ(loss_of(run.folder), best["val_loss"]);
+  EXPECT_EQ(loss_of(run.best()), best["val_loss"]);
+  EXPECT_EQ(loss_of(run.last()), read_lines(run.metrics()).back()["val_loss"]);
+  EXPECT_NE(loss_of(run.last()), best["val_loss"]);
+}
+
+TEST(SentencePiece, TrainsResumesEvaluatesAndGenerates) {
+  Json recipe = block_recipe();
+  recipe["tokenizer"] = {{"kind", "sentencepiece"}, {"vocab_size", 400}};
+  const Workshop workshop(recipe);
+  const RunPaths whole = workshop.trained("whole");
+  disturb(workshop, "stopped", 5, SIGINT);
+  const RunPaths stopped{workshop.folder("stopped")};
+
+  // Another tokenizer would give other tokens for the same text.
+  const fs::path tokenizer = stopped.last() / "tokenizer.model";
+  const std::string good = read_file(tokenizer);
+  const RunPaths other = workshop.trained("other", "--set tokenizer.vocab_size=390 train.steps=1");
+  fs::copy_file(other.last() / "tokenizer.model", tokenizer, fs::copy_options::overwrite_existing);
+  EXPECT_EQ(workshop.resume("stopped").exit_code, 1);
+  write_text(tokenizer, good);
+
+  const Result resumed = workshop.resume("stopped");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(same_results(stopped, whole));
+
+  const std::string model = " --threads 1 --json --model " + quoted(stopped.folder);
+  const Result eval = run_program("eval --data " + quoted(workshop.data()) + model);
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_LT(Json::parse(eval.out)["loss"].get<double>(), std::log(400) + 0.1);
+  const Result text = run_program("generate --prompt 'The type' --max-tokens 8" + model);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_GT(Json::parse(text.out)["tokens"].size(), 0u);
+}
+
+}  // namespace
+}  // namespace attnres::testing

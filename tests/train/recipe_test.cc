@@ -1,0 +1,112 @@
+#include "attnres/train/recipe.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+#include "tests/text/test_files.h"
+
+namespace attnres {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Recipe, FillsInDefaultsAndReadsThemBack) {
+  const Recipe recipe = parse_recipe({{"model", {{"layers", 3}}}, {"train", {{"steps", 7}}}});
+  EXPECT_EQ(recipe.model.layers, 3);
+  EXPECT_EQ(recipe.train.steps, 7);
+  EXPECT_EQ(recipe.train.batch_size, TrainConfig().batch_size);
+  const Json full = recipe_to_json(recipe);
+  EXPECT_EQ(full["model"]["kv_heads"], recipe.model.heads);
+  EXPECT_EQ(full["train"]["schedule"], "cosine");
+  EXPECT_EQ(recipe_to_json(parse_recipe(full)), full);
+}
+
+TEST(Recipe, EveryRecipeOfTheProjectIsValid) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(ATTNRES_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() != ".json") continue;
+    EXPECT_NO_THROW(load_recipe(entry.path(), {})) << entry.path();
+    ++count;
+  }
+  EXPECT_GE(count, 2);
+}
+
+TEST(Recipe, TakesOverrides) {
+  const fs::path file = fresh_folder("recipe") / "r.json";
+  write_text(file, R"({"train": {"steps": 7}})");
+  const Recipe recipe =
+      load_recipe(file, {"train.steps=9", "model.depth_mixing.type=block_attn_res",
+                         "model.depth_mixing.block_size=4", "name=other"});
+  EXPECT_EQ(recipe.train.steps, 9);
+  EXPECT_EQ(recipe.name, "other");
+  EXPECT_EQ(recipe.model.depth_mixing["block_size"], 4);
+}
+
+struct BadValue {
+  std::string override;
+  std::vector<std::string> parts;  // of the message
+};
+
+class BadRecipe : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(BadRecipe, NamesTheKey) {
+  const fs::path file = fresh_folder("recipe") / "r.json";
+  write_text(file, "{}");
+  const std::string message =
+      message_of<UsageError>([&] { load_recipe(file, {GetParam().override}); });
+  for (const std::string& part : GetParam().parts) EXPECT_THAT(message, HasSubstr(part));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, BadRecipe,
+    ::testing::Values(
+        BadValue{"modle.layers=3", {"unknown key modle", "model"}},
+        BadValue{"train.learningrate=3", {"train.learningrate", "train.learning_rate"}},
+        BadValue{"train.steps=0", {"train.steps", "1 or more", "got 0"}},
+        BadValue{"train.steps=1.5", {"train.steps", "whole number", "1.5"}},
+        BadValue{"train.steps=99999999999999999999", {"train.steps", "whole number"}},
+        BadValue{"train.batch_size=-1", {"train.batch_size", "-1"}},
+        BadValue{"train.accumulate=3", {"train.accumulate", "16", "3"}},
+        BadValue{"train.accumulate=0", {"train.accumulate"}},
+        BadValue{"train.context=1", {"train.context", "2 or more"}},
+        BadValue{"train.warmup=-1", {"train.warmup"}}, BadValue{"train.seed=-1", {"train.seed"}},
+        BadValue{"train.eval_every=0", {"train.eval_every"}},
+        BadValue{"train.eval_tokens=0", {"train.eval_tokens"}},
+        BadValue{"train.checkpoint_every=0", {"train.checkpoint_every"}},
+        BadValue{"train.sample_tokens=-1", {"train.sample_tokens"}},
+        BadValue{"train.learning_rate=11", {"train.learning_rate", "0 to 10", "11"}},
+        BadValue{"train.learning_rate=fast", {"train.learning_rate", "a number", "fast"}},
+        BadValue{"train.decay_fraction=2", {"train.decay_fraction", "0 to 1"}},
+        BadValue{"train.final_fraction=-0.1", {"train.final_fraction"}},
+        BadValue{"train.weight_decay=-1", {"train.weight_decay"}},
+        BadValue{"train.beta1=1", {"train.beta1", "below 1"}},
+        BadValue{"train.beta2=1", {"train.beta2", "below 1"}},
+        BadValue{"train.epsilon=0", {"train.epsilon"}}, BadValue{"train.clip=-1", {"train.clip"}},
+        BadValue{"train.schedule=linear", {"train.schedule", "cosine or wsd", "linear"}},
+        BadValue{"train.recompute=1", {"train.recompute", "true or false"}},
+        BadValue{"train=3", {"train", "an object", "3"}},
+        BadValue{"model.layers=0", {"model.layers"}},
+        BadValue{"model.width=30", {"model.width", "30", "4 heads"}},
+        BadValue{"model.kv_heads=3", {"model.kv_heads"}},
+        BadValue{"model.depth_mixing.type=magic", {"magic", "residual, attn_res, block_attn_res"}},
+        BadValue{"model.depth_mixing.type=block_attn_res", {"block_size", "1 to 8"}},
+        BadValue{"model.depth_mixing.block_size=2", {"block_size"}},
+        BadValue{"tokenizer.kind=words", {"tokenizer", "words", "sentencepiece"}},
+        BadValue{"tokenizer.vocab_size=300", {"tokenizer.vocab_size", "256"}},
+        BadValue{"name=3", {"name", "text"}}));
+
+TEST(Recipe, ThatIsBrokenSaysWhere) {
+  const fs::path file = fresh_folder("recipe") / "r.json";
+  write_text(file, "{\n\"name\": \"a\",\n}");
+  EXPECT_THAT(message_of<Error>([&] { load_recipe(file, {}); }),
+              AllOf(HasSubstr("r.json"), HasSubstr("line 3, column 1")));
+  write_text(file, "[1]");
+  EXPECT_THAT(message_of<Error>([&] { load_recipe(file, {}); }), HasSubstr("an object"));
+}
+
+}  // namespace
+}  // namespace attnres

@@ -1,0 +1,69 @@
+#include "attnres/train/run_folder.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+#include "tests/text/test_files.h"
+
+namespace attnres {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+Json run() {
+  return {{"recipe", {{"name", "a"}, {"train", {{"steps", 10}, {"seed", 1}}}}},
+          {"data", {{"paths", {"text"}}, {"hash", "h"}, {"tokens_hash", "t"}}},
+          {"machine", {{"threads", 2}}}};
+}
+
+TEST(Differences, AreNamedWithTheirPath) {
+  EXPECT_THAT(differences(run(), run()), IsEmpty());
+  Json other = run();
+  other["recipe"]["train"]["steps"] = 20;
+  other["recipe"]["name"] = "b";
+  EXPECT_THAT(differences(run(), other),
+              ElementsAre("recipe.name: \"a\" -> \"b\"", "recipe.train.steps: 10 -> 20"));
+}
+
+TEST(Differences, IncludeKeysThatOnlyOneSideHas) {
+  EXPECT_THAT(differences({{"a", 1}}, {{"b", 2}}), ElementsAre("a: 1 -> null", "b: null -> 2"));
+  EXPECT_THAT(differences({{"a", {{"b", 1}}}}, {{"a", 3}}), ElementsAre("a: {\"b\":1} -> 3"));
+}
+
+TEST(SameRun, MayHaveAnotherMachineAndOtherPaths) {
+  Json other = run();
+  other["machine"]["threads"] = 7;
+  other["data"]["paths"] = {"elsewhere"};
+  EXPECT_NO_THROW(require_same_run("folder", run(), other));
+}
+
+TEST(SameRun, HasTheSameRecipeAndData) {
+  Json other = run();
+  other["recipe"]["train"]["seed"] = 2;
+  other["data"]["tokens_hash"] = "u";
+  const std::string message = message_of<Error>([&] { require_same_run("folder", run(), other); });
+  EXPECT_THAT(message, HasSubstr("folder: "));
+  EXPECT_THAT(message, HasSubstr("\n  train.seed: 1 -> 2"));
+  EXPECT_THAT(message, HasSubstr("\n  data.tokens_hash: \"t\" -> \"u\""));
+  EXPECT_THAT(message, Not(HasSubstr("data.hash")));
+  EXPECT_THAT(message, HasSubstr("another --out"));
+}
+
+TEST(RunJson, IsARuns) {
+  const RunPaths paths{fresh_folder("run")};
+  EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json"));
+  write_text(paths.run_json(), run().dump());
+  EXPECT_EQ(read_run_json(paths), run());
+  write_text(paths.run_json(), "{\"recipe\": {\"train\": 3}}");
+  EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));
+  write_text(paths.run_json(), "[]");
+  EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));
+}
+
+}  // namespace
+}  // namespace attnres

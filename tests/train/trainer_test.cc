@@ -1,0 +1,173 @@
+#include "attnres/train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "attnres/support/error.h"
+#include "attnres/train/schedule.h"
+#include "tests/text/test_files.h"
+#include "tests/train/tiny_runs.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Trainer : public ::testing::Test {
+ protected:
+  Trainer() {
+    write_text(base_ / "text.txt", real_text(20000));
+    at::set_num_threads(1);
+  }
+  ~Trainer() override { at::set_num_threads(threads_); }
+
+  TrainJob job(const std::string& name, const Json& train = Json::object(),
+               const Json& model = Json::object()) const {
+    Json recipe = tiny_recipe({{"type", "block_attn_res"}, {"block_size", 2}});
+    recipe["train"]["steps"] = 8;
+    recipe["train"]["checkpoint_every"] = 4;
+    recipe["train"]["eval_every"] = 3;
+    recipe["train"].update(train);
+    recipe["model"].update(model);
+    return {.recipe = parse_recipe(recipe),
+            .data = {base_ / "text.txt"},
+            .out = base_ / name,
+            .resume_command = "the command"};
+  }
+  RunPaths trained(const std::string& name, const Json& train = Json::object(),
+                   const Json& model = Json::object()) const {
+    attnres::train(job(name, train, model));
+    return {base_ / name};
+  }
+
+  const int threads_ = at::get_num_threads();
+  const fs::path base_ = fresh_folder("runs");
+};
+
+TEST_F(Trainer, EqualSeedsGiveEqualBytes) {
+  const RunPaths a = trained("a");
+  EXPECT_TRUE(same_results(a, trained("b")));
+  EXPECT_FALSE(same_results(a, trained("c", {{"seed", 2}})));
+}
+
+TEST_F(Trainer, RecomputationGivesEqualBytes) {
+  for (const char* type : {"residual", "attn_res"}) {
+    const Json model = {{"layers", 3}, {"depth_mixing", {{"type", type}}}};
+    const RunPaths stored = trained(std::string(type) + " stored", Json::object(), model);
+    EXPECT_TRUE(same_results(
+        stored, trained(std::string(type) + " recomputed", {{"recompute", true}}, model)));
+  }
+}
+
+TEST_F(Trainer, AccumulationIsOneLargeBatch) {
+  const auto losses = [&](const RunPaths& run) {
+    std::vector<double> values;
+    for (const Json& line : read_lines(run.metrics())) {
+      for (const char* key : {"loss", "grad_norm"}) values.push_back(line[key]);
+    }
+    return values;
+  };
+  const std::vector<double> whole = losses(trained("whole"));
+  const std::vector<double> parts = losses(trained("parts", {{"accumulate", 2}}));
+  const std::vector<double> other = losses(trained("other", {{"batch_size", 2}}));
+  double difference = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(parts[i], whole[i], 1e-3 * whole[i]);
+    difference = std::max(difference, std::abs(other[i] - whole[i]) / whole[i]);
+  }
+  EXPECT_GT(difference, 1e-2);
+}
+
+TEST_F(Trainer, LogsWhatItDid) {
+  const TrainJob made = job("run", {{"schedule", "wsd"}, {"warmup", 2}, {"decay_fraction", 0.5}});
+  const TrainSummary summary = attnres::train(made);
+  const RunPaths run{made.out};
+  const std::vector<Json> lines = read_lines(run.metrics());
+  ASSERT_EQ(lines.size(), 8u);
+  double best = INFINITY;
+  for (int64_t step = 1; step <= 8; ++step) {
+    const Json& line = lines[step - 1];
+    EXPECT_EQ(line["step"], step);
+    EXPECT_EQ(line["tokens"], step * 4 * 32);
+    EXPECT_EQ(line["lr"], learning_rate_at(made.recipe.train, step));
+    EXPECT_GT(line["seconds"], 0);
+    EXPECT_EQ(line.contains("val_loss"), step % 3 == 0 || step == 8) << step;
+    if (line.contains("val_loss")) best = std::min(best, line["val_loss"].get<double>());
+  }
+  EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.tokens, 8 * 4 * 32);
+  EXPECT_EQ(summary.best_loss, best);
+  EXPECT_EQ(summary.final_loss, lines.back()["val_loss"]);
+  EXPECT_EQ(summary.folder, made.out);
+  EXPECT_FALSE(summary.was_finished);
+
+  // 5 sites with depth weights, 4 sublayers.
+  EXPECT_EQ(read_lines(run.probes()).size(), 3u * (2 * 5 + 3 * 4));
+  const std::vector<Json> samples = read_lines(run.samples());
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0]["step"], 4);
+  EXPECT_EQ(samples[0]["prompt"].get<std::string>().size(), 16u);
+
+  const Json record = read_json(run.run_json());
+  EXPECT_EQ(record["recipe"], recipe_to_json(made.recipe));
+  EXPECT_EQ(record["data"]["train_tokens"], 19001);  // with the end of the document
+  EXPECT_EQ(record["data"]["validation_tokens"], 1001);
+}
+
+TEST_F(Trainer, RunsOddSettings) {
+  const std::vector<std::pair<Json, Json>> settings = {
+      {{{"batch_size", 1}}, {{"layers", 1}}},
+      {{{"context", 2}}, Json::object()},
+      {{{"accumulate", 4}, {"recompute", true}}, {{"tie_embeddings", true}}},
+      {{{"schedule", "wsd"}, {"warmup", 0}, {"decay_fraction", 0}}, {{"kv_heads", 1}}},
+      {{{"warmup", 100}, {"clip", 0}}, {{"depth_mixing", {{"type", "attn_res"}}}}},
+      {{{"eval_every", 100}, {"checkpoint_every", 100}, {"sample_tokens", 0}},
+       {{"depth_mixing", {{"type", "block_attn_res"}, {"block_size", 4}}}}},
+      {{{"eval_every", 1}, {"checkpoint_every", 1}, {"eval_tokens", 1}},
+       {{"depth_mixing", {{"type", "block_attn_res"}, {"block_size", 1}}}}},
+      {{{"steps", 1}}, {{"depth_mixing", {{"type", "residual"}}}}},
+  };
+  for (size_t i = 0; i < settings.size(); ++i) {
+    const auto& [train, model] = settings[i];
+    SCOPED_TRACE(train.dump() + model.dump());
+    const TrainJob made = job(std::to_string(i), train, model);
+    const TrainSummary summary = attnres::train(made);
+    EXPECT_NEAR(summary.final_loss, std::log(256), 0.8);
+    EXPECT_EQ(summary.steps, made.recipe.train.steps);
+    EXPECT_TRUE(fs::exists(RunPaths{made.out}.last() / "optimizer.safetensors"));
+    EXPECT_TRUE(fs::exists(RunPaths{made.out}.best() / "model.safetensors"));
+  }
+}
+
+TEST_F(Trainer, GoesOnWithAFinishedRunByDoingNothing) {
+  const RunPaths run = trained("run");
+  const auto before = contents(run.folder);
+  TrainJob again = job("run");
+  again.resume = true;
+  const TrainSummary summary = attnres::train(again);
+  EXPECT_TRUE(summary.was_finished);
+  EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.final_loss, read_lines(run.metrics()).back()["val_loss"]);
+  EXPECT_EQ(contents(run.folder), before);
+}
+
+TEST_F(Trainer, RefusesWhatCannotGoTogether) {
+  trained("run");
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(job("run")); }),
+              HasSubstr("holds a finished run of 8 steps"));
+  TrainJob changed = job("run", {{"steps", 9}});
+  changed.resume = true;
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(changed); }),
+              HasSubstr("train.steps: 8 -> 9"));
+  EXPECT_THAT(message_of<Error>([&] {
+                attnres::train(job("long", {{"context", 30000}}));
+              }),
+              HasSubstr("a context of 30000 needs at least 30001"));
+  EXPECT_FALSE(fs::exists(base_ / "long"));
+}
+
+}  // namespace
+}  // namespace attnres::testing
