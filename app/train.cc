@@ -133,13 +133,13 @@ void add_train_command(CLI::App& app) {
   command
       ->add_option("--data", options->data,
                    "files and folders of text; the compiler's C and C++ headers if not given")
-      ->type_name("PATH ...");
+      ->type_name("PATH");
   command->add_option("--out", options->out, "the run folder; runs/<recipe's name> if not given")
       ->type_name("DIR");
   command
       ->add_option("--set", options->overrides,
                    "override keys of the recipe, for example model.depth_mixing.block_size=4")
-      ->type_name("KEY=VALUE ...");
+      ->type_name("KEY=VALUE");
   command->add_flag("--resume", options->resume,
                     "go on with the run in --out; recipe and data are then known");
   command->add_flag("--json", options->json, "print the summary as JSON");

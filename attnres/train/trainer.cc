@@ -48,9 +48,7 @@ struct Data {
   Split split;
 };
 
-// Refuses to begin a run where one is already.
-void require_no_run(const RunPaths& paths) {
-  if (!fs::exists(paths.run_json())) return;
+[[noreturn]] void refuse_to_begin_over(const RunPaths& paths) {
   const int64_t step = fs::exists(paths.last()) ? read_training_state(paths.last()).step : 0;
   const Json run = read_run_json(paths);
   const int64_t steps = run["recipe"]["train"]["steps"];
@@ -64,12 +62,12 @@ void require_no_run(const RunPaths& paths) {
       paths.folder.string(), step, steps);
 }
 
-// Locks the run that the job goes on with, and repairs its checkpoints; null where a run begins.
+// Locks the run that the job goes on with, and repairs its checkpoints; null where there is none.
 std::unique_ptr<FolderLock> take_up(const TrainJob& job) {
   const RunPaths paths{job.out};
-  if (!job.resume) require_no_run(paths);
   if (!fs::exists(paths.run_json())) return nullptr;
   auto lock = std::make_unique<FolderLock>(paths.folder);
+  if (!job.resume) refuse_to_begin_over(paths);
   recover_folder(paths.last());
   recover_folder(paths.best());
   return lock;
@@ -174,7 +172,8 @@ class Run {
     } else {
       make_folder(paths_.checkpoints());
       lock_ = std::make_unique<FolderLock>(paths_.folder);
-      require_no_run(paths_);  // begun by another process in the meantime
+      // By another process, since we looked.
+      if (fs::exists(paths_.run_json())) refuse_to_begin_over(paths_);
       write_file(paths_.run_json(), now.dump(2) + "\n");
     }
     metrics_.emplace(paths_.metrics(), state_.metrics_bytes);
@@ -294,15 +293,17 @@ class Run {
                       {"text", data_.tokenizer->decode(generation.tokens)}});
   }
 
+  // What matters most comes first: a narrow terminal cuts the rest.
   void show(const Json& line, double seconds, const Eta& eta) {
-    std::string text = fmt::format(
-        "step {}/{} | loss {:.4f} | val {} | lr {:.2e} | norm {:.2f} | {:.0f} ms | {} tok/s | {} "
-        "left",
-        state_.step, config_.steps, line.at("loss").get<double>(),
-        state_.best_step > 0 ? fmt::format("{:.4f}", state_.validation_loss) : "-",
-        line.at("lr").get<double>(), line.at("grad_norm").get<double>(), seconds * 1000,
-        format_count(line.at("tokens_per_second").get<double>()),
-        format_duration(eta.left(state_.step)));
+    std::string text = fmt::format("step {}/{}", state_.step, config_.steps);
+    if (state_.step < config_.steps) {
+      text += fmt::format(" | {} left", format_duration(eta.left(state_.step)));
+    }
+    text += fmt::format(" | loss {:.4f} | val {} | {} tok/s | {:.0f} ms | lr {:.2e} | norm {:.2f}",
+                        line.at("loss").get<double>(),
+                        state_.best_step > 0 ? fmt::format("{:.4f}", state_.validation_loss) : "-",
+                        format_count(line.at("tokens_per_second").get<double>()), seconds * 1000,
+                        line.at("lr").get<double>(), line.at("grad_norm").get<double>());
     if (reading_ && reading_->has_depth_weights) {
       text += fmt::format(" | depth entropy {:.2f}, embedding {:.0f} %", reading_->relative_entropy,
                           100 * reading_->embedding_share);

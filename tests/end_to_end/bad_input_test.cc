@@ -142,7 +142,9 @@ TEST_F(BadResume, OverAnotherRun) {
   write_text(workshop_.data(), real_text(40000));
   {
     const FolderLock lock(run_.folder);
-    expect_refused(workshop_.resume("run"), 1, {run_.folder.string(), "in use", "--out"});
+    for (const Result& result : {workshop_.resume("run"), workshop_.train("run")}) {
+      expect_refused(result, 1, {run_.folder.string(), "in use", "--out"});
+    }
   }
   expect_goes_on();
   expect_error(workshop_.train("run"), 1, {"finished run of 40 steps", "--out"});
@@ -200,6 +202,17 @@ TEST_F(BadResume, ThatRunsOutOfDisk) {
   expect_error(limited(metrics / 512 + 1), 1, {run_.folder.string(), "cannot write"});
   expect_stands();
   expect_goes_on();
+}
+
+TEST(TwoAtOnce, OneOfThemTrains) {
+  const Workshop workshop(block_recipe());
+  const RunPaths run{workshop.folder("run")};
+  Child first(workshop.arguments("run")), second(workshop.arguments("run"));
+  const int codes[] = {first.wait(), second.wait()};
+  EXPECT_THAT(codes, ::testing::UnorderedElementsAre(0, 1));
+  EXPECT_THAT((codes[0] == 1 ? first : second).errors(),
+              ::testing::AnyOf(HasSubstr("in use"), HasSubstr("holds a")));
+  EXPECT_TRUE(same_results(run, workshop.trained("alone")));
 }
 
 TEST(Divergence, StopsAndKeepsTheLastGoodCheckpoint) {

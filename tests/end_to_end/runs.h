@@ -106,7 +106,9 @@ class Child {
   }
 
  private:
-  const std::filesystem::path errors_ = fresh_folder("child") / "errors";
+  static inline int children_ = 0;
+  const std::filesystem::path errors_ =
+      fresh_folder(fmt::format("child {}", ++children_)) / "errors";
   pid_t pid_;
 };
 

@@ -18,15 +18,15 @@
 
 namespace attnres::testing {
 
-// About `bytes` of text that every machine with a compiler has: C++ headers, one after another.
+// So many bytes of text that every machine with a compiler has: C++ headers, one after another.
 inline std::string real_text(size_t bytes) {
-  std::string text;
-  const Corpus corpus = read_corpus({default_corpus_paths().front()});
-  for (const Document& document : corpus.documents) {
-    if (text.size() >= bytes) break;
-    text += document.text;
-  }
-  return text.substr(0, bytes);
+  static const std::string all = [] {
+    const Corpus corpus = read_corpus({default_corpus_paths().front()});
+    std::string text;
+    for (const Document& document : corpus.documents) text += document.text;
+    return text;
+  }();
+  return all.substr(0, bytes);
 }
 
 inline Json tiny_recipe(const Json& depth_mixing) {

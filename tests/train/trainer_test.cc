@@ -47,38 +47,55 @@ class Trainer : public ::testing::Test {
   const fs::path base_ = fresh_folder("runs");
 };
 
+TEST_F(Trainer, EqualSeedsGiveEqualBytesOnTwoThreads) {
+  at::set_num_threads(2);
+  EXPECT_TRUE(same_results(trained("a"), trained("b")));
+}
+
 TEST_F(Trainer, EqualSeedsGiveEqualBytes) {
   const RunPaths a = trained("a");
   EXPECT_TRUE(same_results(a, trained("b")));
   EXPECT_FALSE(same_results(a, trained("c", {{"seed", 2}})));
 }
 
-TEST_F(Trainer, RecomputationGivesEqualBytes) {
+// Loss and gradient norm of every step.
+std::vector<double> course(const RunPaths& run) {
+  std::vector<double> values;
+  for (const Json& line : read_lines(run.metrics())) {
+    for (const char* key : {"loss", "grad_norm"}) values.push_back(line[key]);
+  }
+  return values;
+}
+
+double largest_relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b.at(i)) / std::abs(b[i]));
+  }
+  return largest;
+}
+
+// To the bit where a state feeds the next alone; where many sites read a source, its gradients are
+// summed in another order.
+TEST_F(Trainer, RecomputationChangesNothing) {
   for (const char* type : {"residual", "attn_res"}) {
     const Json model = {{"layers", 3}, {"depth_mixing", {{"type", type}}}};
-    const RunPaths stored = trained(std::string(type) + " stored", Json::object(), model);
-    EXPECT_TRUE(same_results(
-        stored, trained(std::string(type) + " recomputed", {{"recompute", true}}, model)));
+    const std::string name = type;
+    const RunPaths stored = trained(name, Json::object(), model);
+    const RunPaths recomputed = trained(name + " recomputed", {{"recompute", true}}, model);
+    EXPECT_LT(largest_relative_difference(course(recomputed), course(stored)), 1e-4) << type;
+    if (name == "residual") {
+      EXPECT_TRUE(same_results(recomputed, stored));
+    }
   }
 }
 
 TEST_F(Trainer, AccumulationIsOneLargeBatch) {
-  const auto losses = [&](const RunPaths& run) {
-    std::vector<double> values;
-    for (const Json& line : read_lines(run.metrics())) {
-      for (const char* key : {"loss", "grad_norm"}) values.push_back(line[key]);
-    }
-    return values;
-  };
-  const std::vector<double> whole = losses(trained("whole"));
-  const std::vector<double> parts = losses(trained("parts", {{"accumulate", 2}}));
-  const std::vector<double> other = losses(trained("other", {{"batch_size", 2}}));
-  double difference = 0;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    EXPECT_NEAR(parts[i], whole[i], 1e-3 * whole[i]);
-    difference = std::max(difference, std::abs(other[i] - whole[i]) / whole[i]);
-  }
-  EXPECT_GT(difference, 1e-2);
+  const std::vector<double> whole = course(trained("whole"));
+  const std::vector<double> parts = course(trained("parts", {{"accumulate", 2}}));
+  const std::vector<double> half = course(trained("half", {{"batch_size", 2}}));
+  EXPECT_LT(largest_relative_difference(parts, whole), 1e-4);
+  EXPECT_GT(largest_relative_difference(half, whole), 1e-2);
 }
 
 TEST_F(Trainer, LogsWhatItDid) {
