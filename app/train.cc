@@ -57,7 +57,8 @@ TrainJob make_job(const TrainOptions& options) {
     job.out = options.out.empty() ? fs::path("runs") / job.recipe.name : fs::path(options.out);
   } else {
     require_usage(options.resume && !options.out.empty(),
-                  "--recipe: name a recipe file, for example recipes/small.json (or go on with a "
+                  "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "
+                  "go on with a "
                   "run: --resume --out DIR)");
     const RunPaths paths{options.out};
     require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
@@ -146,10 +147,11 @@ void add_train_command(CLI::App& app) {
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"
-      "  attnres train --recipe recipes/small.json --out runs/small\n"
-      "  attnres train --recipe recipes/small.json --data book.txt --set train.steps=200 "
+      "  attnres train --recipe recipes/tiny-block-attn-res.json --out runs/tiny\n"
+      "  attnres train --recipe recipes/tiny-block-attn-res.json --data book.txt --set "
+      "train.steps=200 "
       "train.seed=2\n"
-      "  attnres train --resume --out runs/small");
+      "  attnres train --resume --out runs/tiny");
   command->callback([options] { run_train(*options); });
 }
 
