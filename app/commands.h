@@ -12,6 +12,7 @@ void add_eval_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
+void add_export_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 

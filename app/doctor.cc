@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "app/commands.h"
+#include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -133,6 +134,7 @@ Json examine() {
                    {"compiler", compiler_version()},
                    {"torch", torch_version()},
                    {"torch_instruction_set", at::get_cpu_capability()},
+                   {"kernel_instruction_sets", depth_attention_instruction_sets()},
                    {"devices", {"cpu"}},
                    {"tokenizers", {"bytes", "sentencepiece"}}}},
                  {"default_corpus", optional(corpus_folder())},
@@ -193,6 +195,7 @@ void print(const Json& report) {
                               build.at("compiler").get<std::string>()));
   line("libtorch", fmt::format("{}, using {}", build.at("torch").get<std::string>(),
                                build.at("torch_instruction_set").get<std::string>()));
+  line("kernels", joined(build.at("kernel_instruction_sets")) + "; the first is used");
   line("devices", joined(build.at("devices")));
   line("tokenizers", joined(build.at("tokenizers")));
 
@@ -202,7 +205,7 @@ void print(const Json& report) {
                                 : corpus.get<std::string>() + " and more: train needs no --data");
   line("gnuplot", report.at("gnuplot").get<bool>()
                       ? "found"
-                      : "not found: reports have no plots (Debian: gnuplot-nox)");
+                      : "not found: attnres report needs it (Debian: gnuplot-nox)");
   if (next.is_null()) {
     fmt::print("\nNo recipe was found that trains here in an hour; see attnres train --help.\n");
     return;

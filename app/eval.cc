@@ -66,7 +66,7 @@ void add_eval_command(CLI::App& app) {
   const auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command);
   command->add_option("--data", options->data, "files and folders of text")
-      ->type_name("PATH ...")
+      ->type_name("PATH")
       ->required();
   command
       ->add_option("--context", options->context, "tokens a window; the model's own if not given")

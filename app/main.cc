@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
   add_score_command(app);
   add_generate_command(app);
   add_inspect_command(app);
+  add_export_command(app);
   add_report_command(app);
   add_doctor_command(app);
   app.footer("attnres COMMAND --help shows a command's options, with examples.");

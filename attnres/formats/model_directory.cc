@@ -82,15 +82,18 @@ fs::path find_model_directory(const fs::path& path) {
   const bool is_checkpoint = folder.parent_path().filename() == "checkpoints";
   const bool is_run = fs::is_directory(folder / "checkpoints");
   if (is_checkpoint) repair_checkpoint(folder);
-  if (is_run) repair_checkpoint(folder / "checkpoints" / "best");
+  if (is_run) {
+    for (const char* name : {"best", "last"}) repair_checkpoint(folder / "checkpoints" / name);
+  }
 
   require(fs::exists(folder), "{}: no such model directory", path.string());
   require(fs::is_directory(folder), "{}: is a file, expected a model directory", path.string());
   if (fs::exists(folder / kConfigFile)) return path;
-  const fs::path best = path / "checkpoints" / "best";
-  if (fs::exists(best / kConfigFile)) return best;
-  require(!is_run, "{}: this run has no checkpoint yet: checkpoints/best is missing",
-          path.string());
+  for (const char* name : {"best", "last"}) {
+    const fs::path checkpoint = path / "checkpoints" / name;
+    if (fs::exists(checkpoint / kConfigFile)) return checkpoint;
+  }
+  require(!is_run, "{}: this run has no checkpoint yet", path.string());
   fail("{}: not a model directory: it has neither {} nor checkpoints/best", path.string(),
        kConfigFile);
 }

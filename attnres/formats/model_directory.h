@@ -17,8 +17,9 @@
 
 namespace attnres {
 
-// The folder itself if it holds a model, or `checkpoints/best` of a run's folder; a checkpoint
-// whose writing was interrupted is repaired first. Throws Error saying what is missing.
+// The folder itself if it holds a model, or `checkpoints/best` of a run's folder (before
+// the first evaluation, `checkpoints/last`); a checkpoint whose writing was interrupted is repaired
+// first. Throws Error saying what is missing.
 std::filesystem::path find_model_directory(const std::filesystem::path& path);
 
 // Writes config.json and model.safetensors into an existing folder. `context` is the number of

@@ -10,13 +10,6 @@
 #include "attnres/text/batches.h"
 
 namespace attnres {
-namespace {
-
-// Enough for efficient matrix products; more would only cost memory.
-constexpr int64_t kTokensABatch = 4096;
-
-}  // namespace
-
 Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
                     const std::vector<int32_t>& tokens, const EvaluationSettings& settings) {
   const int64_t context = settings.context;
@@ -28,7 +21,8 @@ Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
     end = tokens.begin() + std::min<int64_t>(tokens.size(), windows * context);
   }
   const std::vector<int32_t> stream(tokens.begin(), end);
-  const EvaluationBatches batches(stream, context, std::max<int64_t>(kTokensABatch / context, 1));
+  const EvaluationBatches batches(stream, context,
+                                  std::max<int64_t>(kEvaluationTokensABatch / context, 1));
 
   Evaluation result;
   double nats = 0;

@@ -10,6 +10,9 @@
 
 namespace attnres {
 
+// Tokens that are evaluated at once: enough for efficient matrix products.
+inline constexpr int64_t kEvaluationTokensABatch = 4096;
+
 struct EvaluationSettings {
   int64_t context = 0;     // tokens a window; at least 2
   int64_t max_tokens = 0;  // only the first tokens of the stream, in whole windows; 0 for all

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/random.h"
 #include "attnres/text/utf8.h"
 
@@ -90,8 +91,8 @@ Corpus read_corpus(const std::vector<fs::path>& paths) {
   }
   corpus.hash = hash_bytes(hashes);
   const size_t count = corpus.documents.size();
-  corpus.description =
-      fmt::format("{} {}, {:.1f} MB", count, count == 1 ? "file" : "files", corpus.bytes * 1e-6);
+  corpus.description = fmt::format("{} {}, {}", count, count == 1 ? "file" : "files",
+                                   format_bytes(static_cast<double>(corpus.bytes)));
   if (binary > 0) {
     corpus.description +=
         fmt::format(" ({} binary {} skipped)", binary, binary == 1 ? "file" : "files");

@@ -21,7 +21,7 @@ struct Corpus {
   // Identity of the texts and their order; independent of where the files lie.
   uint64_t hash = 0;
   int64_t bytes = 0;
-  std::string description;  // "1093 files, 12.4 MB (2 binary files skipped)"
+  std::string description;  // "1093 files, 11.8 MiB (2 binary files skipped)"
 };
 
 // Reads files and folders, in the order given; a folder recursively, in the order of its relative

@@ -11,12 +11,14 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "attnres/infer/evaluate.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/adamw.h"
+#include "attnres/train/probe.h"
 
 namespace attnres {
 namespace {
@@ -24,8 +26,6 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
-// While training, windows are also evaluated, and looked into with gradients; see the trainer.
-constexpr double kEvaluatedWindows = 16, kProbedWindows = 4;
 
 // A recipe's sizes. What is said to be kept is in numbers per token.
 class Sizes {
@@ -125,17 +125,17 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   const double rows = static_cast<double>(train.batch_size / train.accumulate);
   const double parameters = sizes.parameters();
 
-  const auto pass = [&](double windows, double kept) {
-    const double tokens = windows * context;
+  const auto pass = [&](double tokens, double kept) {
     return tokens * kept + sizes.logits(tokens);
   };
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.vocabulary_parameters();
-  const double working =
-      std::max({pass(rows, sizes.kept(train.recompute)) + gradients, parameters,
-                pass(kProbedWindows, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
-                pass(kEvaluatedWindows, sizes.kept_in_evaluation())});
+  const double working = std::max(
+      {pass(rows * context, sizes.kept(train.recompute)) + gradients, parameters,
+       pass(kProbeWindows * context, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
+       pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
+            sizes.kept_in_evaluation())});
   return kLibrary + 4 * (3 * parameters + kFragmentation * working);
 }
 

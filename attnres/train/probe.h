@@ -19,6 +19,9 @@
 
 namespace attnres {
 
+// Windows of validation text that a run looks at.
+inline constexpr int64_t kProbeWindows = 4;
+
 struct ProbeReading {
   std::vector<Json> lines;  // without "step"
   // Means over the sites that have two sources or more; absent for mechanisms without weights.

@@ -35,7 +35,6 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kProbeWindows = 4;   // of validation text, for probe.h
 constexpr int64_t kPromptTokens = 32;  // of validation text, for samples.jsonl
 
 // Text as the model sees it.

@@ -118,6 +118,10 @@ FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& quer
   return operation.call(sources, query, key_gain, eps);
 }
 
+std::vector<std::string> depth_attention_instruction_sets() {
+  return kernel::instruction_sets();
+}
+
 bool can_fuse_depth_attention(at::TensorList sources) {
   return std::all_of(sources.begin(), sources.end(), [](const at::Tensor& source) {
     const at::ScalarType dtype = source.scalar_type();

@@ -24,6 +24,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
 namespace attnres {
 
 // h [..., D], in the sources' dtype.
@@ -37,6 +40,9 @@ at::Tensor depth_attention_weights(at::TensorList sources, const at::Tensor& que
 // Whether the hand-written kernel serves these sources: CPU, and float32, float64 or bfloat16.
 // Otherwise the operation is composed of tensor operations.
 bool can_fuse_depth_attention(at::TensorList sources);
+
+// The instruction sets that the kernel can use on this machine, in Highway's names, best first.
+std::vector<std::string> depth_attention_instruction_sets();
 
 struct DepthAttentionResult {
   at::Tensor output;   // h [..., D]

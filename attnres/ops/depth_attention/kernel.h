@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace attnres::kernel {
 
@@ -53,6 +55,10 @@ struct DepthAttentionBackward {
   const Compute<Storage>* grad_weights_NT;  // may be null: zero
   Storage* const* grad_sources_N;           // each [T, D], or null where not wanted
 };
+
+// The instruction sets that the kernels were compiled for and this machine has, best first; calls
+// use the first.
+std::vector<std::string> instruction_sets();
 
 // Computes tokens [first, last).
 void depth_attention_forward(const DepthAttentionForward<float>&, int64_t first, int64_t last);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "attnres/ops/depth_attention/kernel.h"
@@ -289,6 +290,14 @@ HWY_EXPORT(forward_bf16);
 HWY_EXPORT(backward_f32);
 HWY_EXPORT(backward_f64);
 HWY_EXPORT(backward_bf16);
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    names.emplace_back(hwy::TargetName(target));
+  }
+  return names;
+}
 
 void depth_attention_forward(const DepthAttentionForward<float>& op, int64_t first, int64_t last) {
   HWY_DYNAMIC_DISPATCH(forward_f32)(op, first, last);
