@@ -248,7 +248,8 @@ Series per_layer(const SiteValues& sites) {
   Series out;
   for (const auto& [site, values] : sites) {
     if (site % 2 == 0 || values.empty() || !std::isfinite(values[0])) continue;
-    out.x.push_back((site + 1) / 2);
+    const int layer = (site + 1) / 2;
+    out.x.push_back(layer);
     out.y.push_back(values[0]);
   }
   return out;

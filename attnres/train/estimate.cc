@@ -122,7 +122,7 @@ class Sizes {
 double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   const TrainConfig& train = recipe.train;
   const double context = static_cast<double>(train.context);
-  const double rows = static_cast<double>(train.batch_size / train.accumulate);
+  const int64_t rows = train.batch_size / train.accumulate;
   const double parameters = sizes.parameters();
 
   const auto pass = [&](double tokens, double kept) {
@@ -132,7 +132,8 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.vocabulary_parameters();
   const double working = std::max(
-      {pass(rows * context, sizes.kept(train.recompute)) + gradients, parameters,
+      {pass(static_cast<double>(rows) * context, sizes.kept(train.recompute)) + gradients,
+       parameters,
        pass(kProbeWindows * context, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
        pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
             sizes.kept_in_evaluation())});
