@@ -86,7 +86,7 @@ std::string escape_html(std::string_view text) {
 std::string format_whole(int64_t n) {
   std::string digits = std::to_string(n);
   const int first = n < 0 ? 1 : 0;
-  for (int i = int(digits.size()) - 3; i > first; i -= 3) digits.insert(size_t(i), ",");
+  for (int i = int(digits.size()) - 3; i > first; i -= 3) digits.insert(size_t(i), 1, ',');
   return digits;
 }
 
