@@ -91,7 +91,8 @@ TEST(Machine, PeakFollowsAllocations) {
   const int64_t before = peak_resident_bytes();
   { const std::vector<char> memory(kSize, 1); }
   EXPECT_GE(peak_resident_bytes(), before + kSize * 9 / 10);
-  EXPECT_LE(resident_bytes(), peak_resident_bytes());
+  // The kernel updates the two counters in batches of pages, each in its own time.
+  EXPECT_LE(resident_bytes(), peak_resident_bytes() + kMiB);
 }
 
 TEST(Machine, CopySpeedIsPositive) {
