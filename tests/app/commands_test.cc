@@ -9,7 +9,7 @@
 #include "attnres/text/bytes.h"
 #include "attnres/text/utf8.h"
 #include "tests/app/program.h"
-#include "tests/infer/small_models.h"
+#include "tests/model/small_models.h"
 
 namespace attnres::testing {
 namespace {
@@ -132,7 +132,7 @@ TEST(Score, SaysWhenItsOutputIsLost) {
 class ByteModel : public ::testing::Test {
  protected:
   ByteModel() {
-    save_model(*model_, folder_, 64, 0);
+    save_model(model_, folder_, 64, 0);
     ByteTokenizer().save(folder_);
     write_text(data_,
                "Attention over depth, for every token its own mixture. " + std::string(200, 'x'));
@@ -143,14 +143,15 @@ class ByteModel : public ::testing::Test {
 
   const fs::path folder_ = fresh_folder("model");
   const fs::path data_ = fresh_folder("data") / "data.txt";
-  const std::unique_ptr<Transformer> model_ = small_model(block_attn_res(), at::kFloat, false, 256);
+  const Transformer model_ =
+      small_model(block_attn_res(), {.vocab_size = 256, .dtype = at::kFloat});
 };
 
 TEST_F(ByteModel, EvalPrintsTheEvaluation) {
   const ByteTokenizer tokenizer;
   std::vector<int32_t> tokens = tokenizer.encode(read_file(data_));
   tokens.push_back(tokenizer.end_of_document());
-  const Evaluation expected = evaluate(*model_, tokenizer, tokens, {.context = 64});
+  const Evaluation expected = evaluate(model_, tokenizer, tokens, {.context = 64});
   const Result result = run("eval", "--data " + data_.string() + " --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json json = Json::parse(result.out);
@@ -179,7 +180,7 @@ TEST_F(ByteModel, GeneratePrintsTheGreedyContinuation) {
   settings.context = 64;
   settings.end_of_document = 0;
   const std::vector<int32_t> prompt = {'d', 'e', 'p', 't', 'h'};
-  const Generation expected = generate(*model_, prompt, settings);
+  const Generation expected = generate(model_, prompt, settings);
   const Result result = run("generate", "--prompt depth --temperature 0 --max-tokens 12 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(Json::parse(result.out)["tokens"].get<std::vector<int32_t>>(), expected.tokens);
@@ -228,7 +229,7 @@ TEST_F(ByteModel, InspectCountsEveryParameterOnce) {
     if (part != "total") sum += count.get<int64_t>();
   }
   EXPECT_EQ(json["parameters"]["total"], sum);
-  EXPECT_EQ(sum, model_->parameters().count());
+  EXPECT_EQ(sum, model_.parameters().count());
   // A pseudo-query and a key norm at each site but the first.
   EXPECT_EQ(json["parameters"]["depth mixing"], 2 * 6 * 32);
   EXPECT_FALSE(json.contains("sites"));
@@ -254,7 +255,7 @@ TEST_F(ByteModel, InspectMeasuresDepthWeights) {
 }
 
 TEST_F(ByteModel, InspectSaysWhenThereAreNoDepthWeights) {
-  save_model(*small_model(residual(), at::kFloat, false, 256), folder_, 64, 0);
+  save_model(small_model(residual(), {.vocab_size = 256, .dtype = at::kFloat}), folder_, 64, 0);
   const Result result = run("inspect", "--data " + data_.string());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("residual has no depth weights"));

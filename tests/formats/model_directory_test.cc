@@ -1,6 +1,7 @@
 #include "attnres/formats/model_directory.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -11,7 +12,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "tests/infer/small_models.h"
+#include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 #include "tests/tolerances.h"
 
@@ -128,8 +129,8 @@ TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
 
 class SavedModel : public ::testing::TestWithParam<std::tuple<Json, bool>> {
  protected:
-  const std::unique_ptr<Transformer> model_ =
-      small_model(std::get<0>(GetParam()), at::kFloat, std::get<1>(GetParam()));
+  const Transformer model_ =
+      small_model(std::get<0>(GetParam()), {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
   const at::Tensor ids_ = random_ids(2, 9);
 
   at::Tensor logits(const Transformer& model) const {
@@ -139,17 +140,17 @@ class SavedModel : public ::testing::TestWithParam<std::tuple<Json, bool>> {
 };
 
 TEST_P(SavedModel, ComesBackExactly) {
-  const fs::path folder = saved(*model_);
+  const fs::path folder = saved(model_);
   const auto loaded = load_model(folder);
-  EXPECT_TRUE(at::equal(logits(*loaded), logits(*model_)));
-  EXPECT_EQ(loaded->config().depth_mixing, model_->config().depth_mixing);
+  EXPECT_TRUE(at::equal(logits(*loaded), logits(model_)));
+  EXPECT_EQ(loaded->config().depth_mixing, model_.config().depth_mixing);
   EXPECT_EQ(model_context(folder), 64);
 }
 
 TEST_P(SavedModel, ComesBackRoundedFromShorterTypes) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    const auto loaded = load_model(saved(*model_, dtype));
-    for (const Parameter& parameter : model_->parameters().all()) {
+    const auto loaded = load_model(saved(model_, dtype));
+    for (const Parameter& parameter : model_.parameters().all()) {
       const Parameter* other = loaded->parameters().find(parameter.site, parameter.role);
       EXPECT_TRUE(at::equal(other->tensor, parameter.tensor.to(dtype).to(at::kFloat)));
     }
@@ -157,14 +158,14 @@ TEST_P(SavedModel, ComesBackRoundedFromShorterTypes) {
 }
 
 TEST_P(SavedModel, LoadsInAnotherType) {
-  const auto loaded = load_model(saved(*model_), at::kDouble);
+  const auto loaded = load_model(saved(model_), at::kDouble);
   EXPECT_EQ(logits(*loaded).scalar_type(), at::kDouble);
-  EXPECT_TRUE(close(logits(*loaded), logits(*model_), 1e-4));
+  EXPECT_TRUE(close(logits(*loaded), logits(model_), 1e-4));
 }
 
 TEST_P(SavedModel, SaysWhatItIs) {
   const auto& [depth_mixing, tied] = GetParam();
-  const fs::path folder = saved(*model_);
+  const fs::path folder = saved(model_);
   const Json json = read_json(folder / "config.json");
   const bool is_llama = depth_mixing == residual();
   EXPECT_EQ(json["model_type"], is_llama ? "llama" : "attnres");
@@ -198,7 +199,7 @@ class DamagedDirectory : public ::testing::Test {
     for (const std::string& part : parts) EXPECT_THAT(message, HasSubstr(part));
   }
 
-  const fs::path folder_ = saved(*small_model(block_attn_res(), at::kFloat));
+  const fs::path folder_ = saved(small_model(block_attn_res(), {.dtype = at::kFloat}));
   Tensors tensors_ = read_tensors(folder_);
 };
 
@@ -287,7 +288,7 @@ TEST_F(DamagedDirectory, NoWeights) {
 }
 
 TEST(TiedDirectory, TakesAHeadThatIsTheEmbeddingOnly) {
-  const fs::path folder = saved(*small_model(residual(), at::kFloat, /*tied=*/true));
+  const fs::path folder = saved(small_model(residual(), {.tied = true, .dtype = at::kFloat}));
   Tensors tensors = read_tensors(folder);
   const at::Tensor embedding = find(tensors, "model.embed_tokens.weight");
   tensors.emplace_back("lm_head.weight", embedding);

@@ -9,7 +9,7 @@
 #include "attnres/infer/generate.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
-#include "tests/infer/small_models.h"
+#include "tests/model/small_models.h"
 
 namespace attnres::testing {
 namespace {
@@ -24,13 +24,13 @@ class Evaluating : public ::testing::Test {
     double sum = 0;
     for (int64_t start = 0; start + 1 < tokens; start += kContext) {
       const auto end = tokens_.begin() + std::min(start + kContext, tokens);
-      const auto scores = score_sequence(*model_, {tokens_.begin() + start, end}, kContext);
+      const auto scores = score_sequence(model_, {tokens_.begin() + start, end}, kContext);
       sum -= std::accumulate(scores.begin(), scores.end(), 0.0);
     }
     return sum;
   }
 
-  const std::unique_ptr<Transformer> model_ = small_model(attn_res(), at::kDouble, false, 256);
+  const Transformer model_ = small_model(attn_res(), {.vocab_size = 256});
   const std::vector<int32_t> tokens_ = as_vector(random_ids(1, 4217, 5, 256));
   const ByteTokenizer tokenizer_;
 };
@@ -38,7 +38,7 @@ class Evaluating : public ::testing::Test {
 TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
   int64_t last_done = 0, last_total = 0;
   const Evaluation evaluation =
-      evaluate(*model_, tokenizer_, tokens_,
+      evaluate(model_, tokenizer_, tokens_,
                {.context = kContext, .on_progress = [&](int64_t done, int64_t total) {
                   EXPECT_GT(done, last_done);
                   last_done = done;
@@ -55,22 +55,22 @@ TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
 
 TEST_F(Evaluating, ALimitTakesTheFirstWholeWindows) {
   const Evaluation evaluation =
-      evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 39});
+      evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 39});
   EXPECT_EQ(evaluation.tokens, 27);
   EXPECT_NEAR(evaluation.loss, nats(30) / 27, 1e-10);
-  EXPECT_EQ(evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1}).tokens,
+  EXPECT_EQ(evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1}).tokens,
             9);
   EXPECT_EQ(
-      evaluate(*model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1 << 20}).tokens,
+      evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1 << 20}).tokens,
       421 * 9 + 6);
 }
 
 TEST_F(Evaluating, RefusesWhatItCannotScore) {
-  EXPECT_THROW(evaluate(*model_, tokenizer_, {7}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(*model_, tokenizer_, tokens_, {.context = 1}), Error);
+  EXPECT_THROW(evaluate(model_, tokenizer_, {7}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(model_, tokenizer_, tokens_, {.context = 1}), Error);
   const auto small = small_model(residual());
-  EXPECT_THROW(evaluate(*small, tokenizer_, {1, 200, 3}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(*small, tokenizer_, {1, 2, 200}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(small, tokenizer_, {1, 200, 3}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(small, tokenizer_, {1, 2, 200}, {.context = kContext}), Error);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #include "attnres/infer/generate.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include "attnres/support/error.h"
-#include "tests/infer/small_models.h"
+#include "tests/model/small_models.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing {
@@ -14,7 +15,7 @@ using ::testing::HasSubstr;
 class Decoding : public ::testing::TestWithParam<Json> {
  protected:
   const at::NoGradGuard no_grad_;
-  const std::unique_ptr<Transformer> model_ = small_model(GetParam());
+  const Transformer model_ = small_model(GetParam());
 };
 
 at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT,
@@ -23,26 +24,26 @@ at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT,
 }
 
 TEST_P(Decoding, ModelsAreNotTrivial) {
-  EXPECT_GT(logits_of(*model_, random_ids(2, 9)).std().item<double>(), 2.0);
+  EXPECT_GT(logits_of(model_, random_ids(2, 9)).std().item<double>(), 2.0);
 }
 
 TEST_P(Decoding, OneTokenAtATimeEqualsTheWholePrefixEachTime) {
   const at::Tensor ids_BT = random_ids(3, 12);
-  SequenceCaches caches = model_->make_caches(3, 12);
+  SequenceCaches caches = model_.make_caches(3, 12);
   for (int64_t t = 0; t < 12; ++t) {
-    const at::Tensor decoded = logits_of(*model_, ids_BT.narrow(1, t, 1), &caches).select(1, -1);
-    const at::Tensor recomputed = logits_of(*model_, ids_BT.narrow(1, 0, t + 1)).select(1, -1);
+    const at::Tensor decoded = logits_of(model_, ids_BT.narrow(1, t, 1), &caches).select(1, -1);
+    const at::Tensor recomputed = logits_of(model_, ids_BT.narrow(1, 0, t + 1)).select(1, -1);
     EXPECT_TRUE(close(decoded, recomputed)) << "token " << t;
   }
 }
 
 TEST_P(Decoding, PrefillInChunksEqualsOneShot) {
   const at::Tensor ids_BT = random_ids(2, 11);
-  const at::Tensor expected = logits_of(*model_, ids_BT);
-  SequenceCaches caches = model_->make_caches(2, 11);
+  const at::Tensor expected = logits_of(model_, ids_BT);
+  SequenceCaches caches = model_.make_caches(2, 11);
   int64_t start = 0;
   for (const int64_t chunk : {4, 1, 6}) {
-    EXPECT_TRUE(close(logits_of(*model_, ids_BT.narrow(1, start, chunk), &caches),
+    EXPECT_TRUE(close(logits_of(model_, ids_BT.narrow(1, start, chunk), &caches),
                       expected.narrow(1, start, chunk)));
     start += chunk;
   }
@@ -51,11 +52,11 @@ TEST_P(Decoding, PrefillInChunksEqualsOneShot) {
 
 TEST_P(Decoding, ForgottenPositionIsNoticed) {
   const at::Tensor ids_BT = random_ids(2, 8);
-  SequenceCaches caches = model_->make_caches(2, 8);
-  logits_of(*model_, ids_BT.narrow(1, 0, 4), &caches);
+  SequenceCaches caches = model_.make_caches(2, 8);
+  logits_of(model_, ids_BT.narrow(1, 0, 4), &caches);
   caches.length = 0;
-  EXPECT_FALSE(close(logits_of(*model_, ids_BT.narrow(1, 4, 4), &caches),
-                     logits_of(*model_, ids_BT).narrow(1, 4, 4), 1e-3));
+  EXPECT_FALSE(close(logits_of(model_, ids_BT.narrow(1, 4, 4), &caches),
+                     logits_of(model_, ids_BT).narrow(1, 4, 4), 1e-3));
 }
 
 TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
@@ -66,13 +67,13 @@ TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
   settings.context = 64;
   std::vector<int32_t> streamed;
   const Generation generation =
-      generate(*model_, sequence, settings, [&](int32_t token) { streamed.push_back(token); });
+      generate(model_, sequence, settings, [&](int32_t token) { streamed.push_back(token); });
   EXPECT_EQ(generation.reason, StopReason::max_tokens);
   EXPECT_EQ(streamed, generation.tokens);
   ASSERT_EQ(generation.tokens.size(), 10u);
   for (const int32_t token : generation.tokens) {
     const std::vector<int64_t> ids(sequence.begin(), sequence.end());
-    const at::Tensor logits = logits_of(*model_, at::tensor(ids).unsqueeze(0)).select(1, -1);
+    const at::Tensor logits = logits_of(model_, at::tensor(ids).unsqueeze(0)).select(1, -1);
     EXPECT_EQ(token, logits.argmax().item<int64_t>());
     sequence.push_back(token);
   }
@@ -90,9 +91,9 @@ class Generating : public ::testing::Test {
     settings_.max_tokens = 20;
     settings_.context = 64;
   }
-  Generation run() const { return generate(*model_, prompt_, settings_); }
+  Generation run() const { return generate(model_, prompt_, settings_); }
 
-  const std::unique_ptr<Transformer> model_ = small_model(block_attn_res(), at::kFloat);
+  const Transformer model_ = small_model(block_attn_res(), {.dtype = at::kFloat});
   const std::vector<int32_t> prompt_ = {1, 2, 3};
   GenerationSettings settings_;
 };
@@ -134,17 +135,17 @@ TEST_F(Generating, NeverCutsThePrompt) {
     EXPECT_THAT(e.what(), HasSubstr("3 tokens"));
   }
   settings_.context = 64;
-  EXPECT_THROW(generate(*model_, {}, settings_), Error);
-  EXPECT_THROW(generate(*model_, {50}, settings_), Error);
+  EXPECT_THROW(generate(model_, {}, settings_), Error);
+  EXPECT_THROW(generate(model_, {50}, settings_), Error);
 }
 
 TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
   const at::NoGradGuard no_grad;
   const auto model = small_model(attn_res());
   const at::Tensor ids = random_ids(1, 9);
-  const std::vector<double> scores = score_sequence(*model, as_vector(ids), 9);
+  const std::vector<double> scores = score_sequence(model, as_vector(ids), 9);
   ASSERT_EQ(scores.size(), 8u);
-  const at::Tensor expected = logits_of(*model, ids)[0].log_softmax(-1);
+  const at::Tensor expected = logits_of(model, ids)[0].log_softmax(-1);
   for (int64_t t = 1; t < 9; ++t) {
     const double log_p = expected[t - 1][ids[0][t].item<int64_t>()].item<double>();
     EXPECT_NEAR(scores[t - 1], log_p, 1e-10);
@@ -153,10 +154,10 @@ TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
 
 TEST(ScoreSequence, RefusesWhatItCannotScore) {
   const auto model = small_model(residual());
-  EXPECT_THROW(score_sequence(*model, {1}, 9), Error);
-  EXPECT_THROW(score_sequence(*model, {1, 50}, 9), Error);
-  EXPECT_THROW(score_sequence(*model, {1, -1}, 9), Error);
-  EXPECT_THROW(score_sequence(*model, {1, 2, 3}, 2), Error);
+  EXPECT_THROW(score_sequence(model, {1}, 9), Error);
+  EXPECT_THROW(score_sequence(model, {1, 50}, 9), Error);
+  EXPECT_THROW(score_sequence(model, {1, -1}, 9), Error);
+  EXPECT_THROW(score_sequence(model, {1, 2, 3}, 2), Error);
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "attnres/model/depth_weights.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "tests/infer/small_models.h"
+#include "tests/model/small_models.h"
 
 namespace attnres::testing {
 namespace {
@@ -33,8 +34,8 @@ TEST(DepthWeightAverage, IsUniformWhilePseudoQueriesAreZero) {
 TEST(DepthWeightAverage, CountsEveryTokenOfEveryBatchAlike) {
   const auto model = small_model(block_attn_res());
   const at::Tensor ids = random_ids(4, 6);
-  const auto whole = measure(*model, {ids});
-  const auto parts = measure(*model, {ids.narrow(0, 0, 1), ids.narrow(0, 1, 3)});
+  const auto whole = measure(model, {ids});
+  const auto parts = measure(model, {ids.narrow(0, 0, 1), ids.narrow(0, 1, 3)});
   ASSERT_EQ(whole.size(), 7u);
   double largest = 0, smallest = 1;
   for (size_t l = 0; l < whole.size(); ++l) {
@@ -51,7 +52,7 @@ TEST(DepthWeightAverage, CountsEveryTokenOfEveryBatchAlike) {
 }
 
 TEST(DepthWeightAverage, NamesSitesAndSources) {
-  const auto sites = measure(*small_model(block_attn_res()), {random_ids(1, 3)});
+  const auto sites = measure(small_model(block_attn_res()), {random_ids(1, 3)});
   EXPECT_EQ(sites[0].name, "attention 1");
   EXPECT_EQ(sites[5].name, "feed-forward 3");
   EXPECT_EQ(sites[6].name, "output");
@@ -64,7 +65,7 @@ TEST(DepthWeightAverage, NamesSitesAndSources) {
 }
 
 TEST(DepthWeightAverage, IsEmptyWithoutDepthWeights) {
-  EXPECT_TRUE(measure(*small_model(residual()), {random_ids(1, 3)}).empty());
+  EXPECT_TRUE(measure(small_model(residual()), {random_ids(1, 3)}).empty());
 }
 
 }  // namespace

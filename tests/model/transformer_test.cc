@@ -1,18 +1,17 @@
 #include "attnres/model/transformer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
-#include "tests/model/test_models.h"
+#include "tests/model/small_models.h"
 #include "tests/tolerances.h"
 
-namespace attnres {
+namespace attnres::testing {
 namespace {
-
-constexpr int64_t kVocabulary = 11;
 
 struct Mixing {
   std::string name;
@@ -22,17 +21,15 @@ struct Mixing {
 class EveryMechanism : public ::testing::TestWithParam<Mixing> {
  protected:
   Transformer make(at::ScalarType dtype = at::kDouble, int64_t layers = 3) const {
-    Transformer model(small_config(GetParam().json, layers), kVocabulary, /*seed=*/3, dtype);
-    perturb(model);
-    return model;
+    return small_model(GetParam().json, {.layers = layers, .dtype = dtype});
   }
-  at::Tensor ids() const { return random_ids(2, 7, kVocabulary); }
-  at::Tensor targets() const { return random_ids(2, 7, kVocabulary, 6); }
+  at::Tensor ids() const { return random_ids(2, 7); }
+  at::Tensor targets() const { return random_ids(2, 7, 6); }
 };
 
 INSTANTIATE_TEST_SUITE_P(
     Mechanisms, EveryMechanism,
-    ::testing::Values(Mixing{"residual", residual()}, Mixing{"attn_res", full_attn_res()},
+    ::testing::Values(Mixing{"residual", residual()}, Mixing{"attn_res", attn_res()},
                       Mixing{"block_1", block_attn_res(1)}, Mixing{"block_2", block_attn_res(2)},
                       Mixing{"block_4", block_attn_res(4)}, Mixing{"block_6", block_attn_res(6)}),
     [](const auto& info) { return info.param.name; });
@@ -62,7 +59,7 @@ TEST_P(EveryMechanism, EveryParameterHasTheGradientOfCentralDifferences) {
     const at::Tensor expected = gradient.reshape(-1);
     for (int64_t k = 0; k < std::min<int64_t>(values.numel(), 5); ++k) {
       const int64_t i = (k * 7919 + 3) % values.numel();
-      const double saved = values[i].item<double>(), step = 1e-5;
+      const double saved = values[i].item<double>(), step = 2e-6;
       const auto loss_at = [&](double value) {
         values[i].fill_(value);
         const at::NoGradGuard no_grad;
@@ -85,7 +82,7 @@ TEST_P(EveryMechanism, RecomputationGivesTheSameGradients) {
     const auto plain = gradients(model, ids(), targets());
     const auto recomputed = gradients(model, ids(), targets(), {.recompute = true});
     for (size_t i = 0; i < plain.size(); ++i) {
-      EXPECT_TRUE(testing::close(recomputed[i], plain[i], tolerance))
+      EXPECT_TRUE(close(recomputed[i], plain[i], tolerance))
           << layers << " layers, "
           << hugging_face_name(model.parameters().all()[i], model.sublayers());
     }
@@ -154,7 +151,7 @@ TEST_P(EveryMechanism, ATokenSeesNoLaterToken) {
   const at::NoGradGuard no_grad;
   const at::Tensor before = ids();
   at::Tensor after = before.clone();
-  after.select(1, 4).fill_((before.select(1, 4).max().item<int64_t>() + 1) % kVocabulary);
+  after.select(1, 4).fill_((before.select(1, 4).max().item<int64_t>() + 1) % kSmallVocabulary);
   const at::Tensor a = model.hidden(before), b = model.hidden(after);
   EXPECT_TRUE(a.narrow(1, 0, 4).equal(b.narrow(1, 0, 4)));
   EXPECT_FALSE(a.select(1, 4).equal(b.select(1, 4)));
@@ -184,7 +181,7 @@ TEST_P(EveryMechanism, DependsOnItsPseudoQueries) {
 class ResidualInDisguise : public ::testing::TestWithParam<Mixing> {};
 
 INSTANTIATE_TEST_SUITE_P(Mechanisms, ResidualInDisguise,
-                         ::testing::Values(Mixing{"attn_res", full_attn_res()},
+                         ::testing::Values(Mixing{"attn_res", attn_res()},
                                            Mixing{"block_2", block_attn_res(2)},
                                            Mixing{"block_5", block_attn_res(5)}),
                          [](const auto& info) { return info.param.name; });
@@ -195,7 +192,7 @@ double difference_from_residual(Json depth_mixing, double query_scale) {
   const auto build = [&](const Json& mixing) {
     ModelConfig config = small_config(mixing, 4);
     config.norm_eps = kEps;
-    Transformer model(config, kVocabulary, /*seed=*/3, at::kDouble);
+    Transformer model(config, kSmallVocabulary, /*seed=*/3, at::kDouble);
     for (const Parameter& p : model.parameters().all()) {
       if (p.role != "input_norm") continue;
       const RandomStream random(4, fmt::format("gain.{}", p.site));
@@ -206,7 +203,7 @@ double difference_from_residual(Json depth_mixing, double query_scale) {
   };
   const Transformer model = build(depth_mixing), plain = build(residual());
   perturb(model, ParameterKind::pseudo_query, query_scale);
-  const at::Tensor ids = random_ids(2, 9, kVocabulary), next = random_ids(2, 9, kVocabulary, 8);
+  const at::Tensor ids = random_ids(2, 9), next = random_ids(2, 9, 8);
   return (model.log_probabilities(ids, next) - plain.log_probabilities(ids, next))
       .abs()
       .max()
@@ -223,30 +220,29 @@ TEST_P(ResidualInDisguise, EqualsTheResidualModelWithZeroPseudoQueries) {
 }
 
 TEST(Transformer, RefusesIdsOutsideTheVocabulary) {
-  const Transformer model(small_config(residual()), kVocabulary, 1);
-  for (const int64_t bad : {int64_t{-1}, kVocabulary}) {
+  const Transformer model(small_config(residual()), kSmallVocabulary, 1);
+  for (const int64_t bad : {int64_t{-1}, kSmallVocabulary}) {
     try {
       model.hidden(at::full({1, 2}, bad, at::kLong));
       ADD_FAILURE() << bad << " was accepted";
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("ids 0 to 10"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("ids 0 to 49"), std::string::npos) << e.what();
     }
   }
 }
 
 TEST(Transformer, SharesTheEmbeddingWithTheHeadWhenTied) {
-  ModelConfig config = small_config(residual());
-  config.tie_embeddings = true;
-  const Transformer tied(config, kVocabulary, 1);
-  const Transformer untied(small_config(residual()), kVocabulary, 1);
-  EXPECT_EQ(tied.parameters().count() + kVocabulary * 16, untied.parameters().count());
+  const Transformer tied = small_model(residual(), {.tied = true});
+  const Transformer untied = small_model(residual());
+  EXPECT_EQ(tied.parameters().count() + kSmallVocabulary * tied.config().width,
+            untied.parameters().count());
   EXPECT_EQ(tied.parameters().find(tied.sublayers(), "head"), nullptr);
 }
 
 TEST(Transformer, StartsEqualWhereModelsAreEqual) {
-  const Transformer a(small_config(residual()), kVocabulary, 1);
-  const Transformer b(small_config(block_attn_res(2)), kVocabulary, 1);
-  const Transformer c(small_config(residual()), kVocabulary, 2);
+  const Transformer a(small_config(residual()), kSmallVocabulary, 1);
+  const Transformer b(small_config(block_attn_res(2)), kSmallVocabulary, 1);
+  const Transformer c(small_config(residual()), kSmallVocabulary, 2);
   for (const Parameter& p : a.parameters().all()) {
     EXPECT_TRUE(p.tensor.equal(b.parameters().find(p.site, p.role)->tensor)) << p.role;
     if (p.kind == ParameterKind::matrix) {
@@ -256,4 +252,4 @@ TEST(Transformer, StartsEqualWhereModelsAreEqual) {
 }
 
 }  // namespace
-}  // namespace attnres
+}  // namespace attnres::testing

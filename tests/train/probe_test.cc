@@ -7,13 +7,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "tests/model/test_models.h"
+#include "tests/model/small_models.h"
 
-namespace attnres {
+namespace attnres::testing {
 namespace {
 
 Batch batch() {
-  return {random_ids(2, 8, 40), random_ids(2, 8, 40, 6)};
+  return {random_ids(2, 8), random_ids(2, 8, 6)};
 }
 
 // name -> site -> value
@@ -32,8 +32,7 @@ double rms(const at::Tensor& x) {
 // Residual connections: an output's gradient is that of the state after it, which is taken here
 // by cutting the model in two.
 TEST(Probe, MeasuresOutputsStatesAndGradients) {
-  const Transformer model(small_config(residual()), 40, 1, at::kDouble);
-  perturb(model);
+  const Transformer model = small_model(residual());
   auto values = values_of(probe(model, batch()));
   EXPECT_EQ(values.size(), 3u);
 
@@ -48,7 +47,7 @@ TEST(Probe, MeasuresOutputsStatesAndGradients) {
     const at::Tensor after = state.open[0].detach().requires_grad_();
     state.open[0] = after;
     model.run(state, model.sublayers());
-    const at::Tensor logits = model.logits(model.output(state)).view({-1, 40});
+    const at::Tensor logits = model.logits(model.output(state)).view({-1, kSmallVocabulary});
     at::cross_entropy_loss(logits, batch().targets_BT.view({-1})).backward();
     EXPECT_NEAR(values["gradient_rms"][site].get<double>(), rms(after.grad()), 1e-12);
     EXPECT_NEAR(values["state_rms"][site].get<double>(), rms(after), 1e-12);
@@ -59,7 +58,7 @@ TEST(Probe, MeasuresOutputsStatesAndGradients) {
 
 TEST(Probe, SummarisesDepthWeights) {
   // Zero pseudo-queries weigh all sources alike: 1, 2, ... 7 of them.
-  const Transformer model(small_config(full_attn_res()), 40, 1, at::kDouble);
+  const Transformer model(small_config(attn_res()), kSmallVocabulary, 1, at::kDouble);
   const ProbeReading reading = probe(model, batch());
   auto values = values_of(reading);
   double share = 0;
@@ -76,16 +75,15 @@ TEST(Probe, SummarisesDepthWeights) {
 }
 
 TEST(Probe, SeesWeightsThatAreNotUniform) {
-  const Transformer model(small_config(block_attn_res(2)), 40, 1, at::kDouble);
-  perturb(model);
+  const Transformer model = small_model(block_attn_res(2));
   const ProbeReading reading = probe(model, batch());
   EXPECT_LT(reading.relative_entropy, 0.99);
   EXPECT_GT(reading.relative_entropy, 0);
-  EXPECT_FALSE(probe(Transformer(small_config(residual()), 40, 1), batch()).has_depth_weights);
+  EXPECT_FALSE(probe(small_model(residual()), batch()).has_depth_weights);
 }
 
 TEST(Probe, LeavesTheModelAsItWas) {
-  const Transformer model(small_config(block_attn_res(2)), 40, 1);
+  const Transformer model = small_model(block_attn_res(2));
   std::vector<at::Tensor> before;
   for (const Parameter& p : model.parameters().all()) before.push_back(p.tensor.detach().clone());
   probe(model, batch());
@@ -97,4 +95,4 @@ TEST(Probe, LeavesTheModelAsItWas) {
 }
 
 }  // namespace
-}  // namespace attnres
+}  // namespace attnres::testing
