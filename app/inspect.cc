@@ -66,29 +66,6 @@ std::vector<SiteDepthWeights> measure(const OpenedModel& opened, const InspectOp
   return average.sites();
 }
 
-// Means over the sites that have a choice.
-struct Summary {
-  double embedding = 0;               // weight of the token embedding
-  std::optional<double> intra_block;  // weight of the partial sum, where there is one
-};
-
-Summary summarize(const std::vector<SiteDepthWeights>& sites) {
-  Summary summary;
-  double intra = 0;
-  int with_choice = 0, with_partial = 0;
-  for (const SiteDepthWeights& site : sites) {
-    if (site.sources.size() < 2) continue;
-    ++with_choice;
-    summary.embedding += site.mass("embedding");
-    if (site.sources.back() != "partial sum") continue;
-    ++with_partial;
-    intra += site.mass("partial sum");
-  }
-  if (with_choice > 0) summary.embedding /= with_choice;
-  if (with_partial > 0) summary.intra_block = intra / with_partial;
-  return summary;
-}
-
 Json to_json(const std::vector<SiteDepthWeights>& sites) {
   Json list = Json::array();
   for (const SiteDepthWeights& site : sites) {
@@ -154,15 +131,14 @@ void print_table(const std::vector<SiteDepthWeights>& sites) {
     fmt::print("  {:7.3f}  {}\n", site.entropy, site.sources[site.dominant()]);
   }
 
-  const Summary summary = summarize(sites);
+  const std::optional<DepthWeightSummary> summary = summarize(sites);
+  if (!summary) return;
   fmt::print("\nshare of the embedding  {:.3f}  (mean over the sites with two sources or more)\n",
-             summary.embedding);
-  if (summary.intra_block) {
-    fmt::print(
-        "earlier blocks          {:.3f}\nown block               {:.3f}  (mean over the sites "
-        "inside "
-        "a block)\n",
-        1 - *summary.intra_block, *summary.intra_block);
+             summary->embedding_share);
+  if (summary->own_block) {
+    fmt::print("earlier blocks          {:.3f}\n", 1 - *summary->own_block);
+    fmt::print("own block               {:.3f}  (mean over the sites inside a block)\n",
+               *summary->own_block);
   }
 }
 
@@ -181,12 +157,11 @@ void run_inspect(const InspectOptions& options) {
                  {"context", opened.context},
                  {"parameters", parameters}};
     if (!options.data.empty()) json["sites"] = to_json(sites);
-    if (!sites.empty()) {
-      const Summary summary = summarize(sites);
-      json["embedding_share"] = summary.embedding;
-      if (summary.intra_block) {
-        json["inter_block"] = 1 - *summary.intra_block;
-        json["intra_block"] = *summary.intra_block;
+    if (const auto summary = summarize(sites)) {
+      json["embedding_share"] = summary->embedding_share;
+      if (summary->own_block) {
+        json["inter_block"] = 1 - *summary->own_block;
+        json["intra_block"] = *summary->own_block;
       }
     }
     fmt::print("{}\n", json.dump());

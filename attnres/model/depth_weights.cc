@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "attnres/support/error.h"
 
@@ -23,6 +24,26 @@ double SiteDepthWeights::mass(const std::string& source) const {
 
 size_t SiteDepthWeights::dominant() const {
   return std::max_element(weights.begin(), weights.end()) - weights.begin();
+}
+
+std::optional<DepthWeightSummary> summarize(const std::vector<SiteDepthWeights>& sites) {
+  DepthWeightSummary sum;
+  double own_block = 0;
+  int with_choice = 0, with_partial_sum = 0;
+  for (const SiteDepthWeights& site : sites) {
+    if (site.sources.size() < 2) continue;
+    ++with_choice;
+    sum.relative_entropy += site.entropy / std::log(static_cast<double>(site.sources.size()));
+    sum.embedding_share += site.mass("embedding");
+    if (site.sources.back() != "partial sum") continue;
+    ++with_partial_sum;
+    own_block += site.mass("partial sum");
+  }
+  if (with_choice == 0) return std::nullopt;
+  sum.relative_entropy /= with_choice;
+  sum.embedding_share /= with_choice;
+  if (with_partial_sum > 0) sum.own_block = own_block / with_partial_sum;
+  return sum;
 }
 
 DepthWeightAverage::DepthWeightAverage(const Transformer& model)

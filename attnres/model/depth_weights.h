@@ -1,6 +1,7 @@
 // Where each site looks: depth weights averaged over many tokens (Fig. 8 of the report).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ struct SiteDepthWeights {
   double mass(const std::string& source) const;
   size_t dominant() const;  // the source with the largest mean weight
 };
+
+struct DepthWeightSummary {
+  double relative_entropy = 0;      // entropy over its largest value, ln N: 1 is uniform
+  double embedding_share = 0;       // weight of the token embedding
+  std::optional<double> own_block;  // weight of the partial sum; only of sites that read one
+};
+
+// Means over the sites that have a choice, which is two sources or more; empty when none has.
+std::optional<DepthWeightSummary> summarize(const std::vector<SiteDepthWeights>& sites);
 
 // Watches forward passes and keeps, for every site that has depth weights, their mean. Sums are
 // float64.

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "attnres/model/depth_weights.h"
-
 namespace attnres {
 namespace {
 
@@ -33,20 +31,6 @@ class Magnitudes : public RunObserver {
   std::vector<double> state_rms;
 };
 
-void summarise(const std::vector<SiteDepthWeights>& sites, ProbeReading& reading) {
-  int counted = 0;
-  for (const SiteDepthWeights& site : sites) {
-    if (site.weights.size() < 2) continue;
-    reading.relative_entropy += site.entropy / std::log(static_cast<double>(site.weights.size()));
-    reading.embedding_share += site.weights[0];
-    ++counted;
-  }
-  if (counted == 0) return;
-  reading.has_depth_weights = true;
-  reading.relative_entropy /= counted;
-  reading.embedding_share /= counted;
-}
-
 }  // namespace
 
 ProbeReading probe(const Transformer& model, const Batch& batch) {
@@ -70,7 +54,7 @@ ProbeReading probe(const Transformer& model, const Batch& batch) {
     add(index, "output_rms", rms(seen.outputs[site]));
     add(index, "gradient_rms", rms(seen.outputs[site].grad()));
   }
-  summarise(sites, reading);
+  reading.depth_weights = summarize(sites);
   return reading;
 }
 

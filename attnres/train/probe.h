@@ -10,9 +10,10 @@
 //                            loss the mean over the probe's tokens
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
+#include "attnres/model/depth_weights.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
 #include "attnres/text/batches.h"
@@ -23,11 +24,8 @@ namespace attnres {
 inline constexpr int64_t kProbeWindows = 4;
 
 struct ProbeReading {
-  std::vector<Json> lines;  // without "step"
-  // Means over the sites that have two sources or more; absent for mechanisms without weights.
-  bool has_depth_weights = false;
-  double relative_entropy = 0;  // entropy over its largest value log N: 1 is uniform
-  double embedding_share = 0;   // mean weight of the token embedding
+  std::vector<Json> lines;                          // without "step"
+  std::optional<DepthWeightSummary> depth_weights;  // of mechanisms that have them
 };
 
 // Leaves the parameters' gradients cleared.

@@ -303,9 +303,10 @@ class Run {
                         state_.best_step > 0 ? fmt::format("{:.4f}", state_.validation_loss) : "-",
                         format_count(line.at("tokens_per_second").get<double>()), seconds * 1000,
                         line.at("lr").get<double>(), line.at("grad_norm").get<double>());
-    if (reading_ && reading_->has_depth_weights) {
-      text += fmt::format(" | depth entropy {:.2f}, embedding {:.0f} %", reading_->relative_entropy,
-                          100 * reading_->embedding_share);
+    if (reading_ && reading_->depth_weights) {
+      text += fmt::format(" | depth entropy {:.2f}, embedding {:.0f} %",
+                          reading_->depth_weights->relative_entropy,
+                          100 * reading_->depth_weights->embedding_share);
     }
     progress_.update(std::move(text));
   }

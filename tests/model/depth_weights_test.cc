@@ -68,5 +68,33 @@ TEST(DepthWeightAverage, IsEmptyWithoutDepthWeights) {
   EXPECT_TRUE(measure(small_model(residual()), {random_ids(1, 3)}).empty());
 }
 
+SiteDepthWeights site_of(const std::vector<std::string>& sources,
+                         const std::vector<double>& weights) {
+  double entropy = 0;
+  for (const double weight : weights) entropy -= weight * std::log(weight);
+  return {.site = 0, .name = "", .sources = sources, .weights = weights, .entropy = entropy};
+}
+
+TEST(SummarizeDepthWeights, AveragesOverSitesWithAChoice) {
+  const auto summary =
+      summarize({site_of({"embedding"}, {1}), site_of({"embedding", "partial sum"}, {0.25, 0.75}),
+                 site_of({"embedding", "block 1"}, {0.5, 0.5}),
+                 site_of({"embedding", "block 1", "partial sum"}, {0.6, 0.3, 0.1})});
+  ASSERT_TRUE(summary);
+  // H(0.25, 0.75) / ln 2, 1, and H(0.6, 0.3, 0.1) / ln 3
+  EXPECT_NEAR(summary->relative_entropy, (0.8112781 + 1 + 0.8173454) / 3, 1e-6);
+  EXPECT_NEAR(summary->embedding_share, (0.25 + 0.5 + 0.6) / 3, 1e-12);
+  ASSERT_TRUE(summary->own_block);
+  EXPECT_NEAR(*summary->own_block, (0.75 + 0.1) / 2, 1e-12);
+}
+
+TEST(SummarizeDepthWeights, LeavesOutWhatNoSiteHas) {
+  EXPECT_FALSE(summarize({}));
+  EXPECT_FALSE(summarize({site_of({"embedding"}, {1})}));
+  const auto full = summarize({site_of({"embedding", "attention 1"}, {0.5, 0.5})});
+  ASSERT_TRUE(full);
+  EXPECT_FALSE(full->own_block);
+}
+
 }  // namespace
 }  // namespace attnres::testing

@@ -69,17 +69,18 @@ TEST(Probe, SummarisesDepthWeights) {
     EXPECT_NEAR(values["depth_entropy"][site].get<double>(), std::log(site + 1), 1e-6);
     if (site > 0) share += 1.0 / (site + 1) / 6;
   }
-  EXPECT_TRUE(reading.has_depth_weights);
-  EXPECT_NEAR(reading.relative_entropy, 1, 1e-6);
-  EXPECT_NEAR(reading.embedding_share, share, 1e-6);
+  ASSERT_TRUE(reading.depth_weights);
+  EXPECT_NEAR(reading.depth_weights->relative_entropy, 1, 1e-6);
+  EXPECT_NEAR(reading.depth_weights->embedding_share, share, 1e-6);
 }
 
 TEST(Probe, SeesWeightsThatAreNotUniform) {
   const Transformer model = small_model(block_attn_res(2));
   const ProbeReading reading = probe(model, batch());
-  EXPECT_LT(reading.relative_entropy, 0.99);
-  EXPECT_GT(reading.relative_entropy, 0);
-  EXPECT_FALSE(probe(small_model(residual()), batch()).has_depth_weights);
+  ASSERT_TRUE(reading.depth_weights);
+  EXPECT_LT(reading.depth_weights->relative_entropy, 0.99);
+  EXPECT_GT(reading.depth_weights->relative_entropy, 0);
+  EXPECT_FALSE(probe(small_model(residual()), batch()).depth_weights);
 }
 
 TEST(Probe, LeavesTheModelAsItWas) {
