@@ -1,15 +1,18 @@
 // The eval subcommand.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
+#include "attnres/support/progress.h"
 
 namespace attnres {
 namespace {
@@ -30,16 +33,24 @@ void run_eval(const EvalOptions& options) {
   require_usage(options.context <= opened.context,
                 "--context {}: this model's context is {} tokens", options.context, opened.context);
 
-  const bool on_terminal = isatty(STDERR_FILENO) != 0;
   EvaluationSettings settings;
   settings.context = options.context > 0 ? options.context : opened.context;
   settings.max_tokens = options.max_tokens;
+  ProgressLine progress;
+  std::optional<Eta> eta;
   settings.on_progress = [&](int64_t done, int64_t total) {
-    if (on_terminal) fmt::print(stderr, "\r{} of {} tokens ", done, total);
+    std::string text = fmt::format("{}/{} tokens", done, total);
+    if (done == 0) {
+      eta.emplace(total);
+    } else {
+      if (done < total) text += fmt::format(" | {} left", format_duration(eta->left(done)));
+      text += " | " + format_rate(eta->rate(done), "tokens");
+    }
+    progress.update(std::move(text));
   };
   const Evaluation evaluation =
       evaluate(*opened.model, *tokenizer, tokens_of(options.data, *tokenizer), settings);
-  if (on_terminal) fmt::print(stderr, "\r\033[K");
+  progress.finish();
 
   if (options.json) {
     fmt::print("{}\n", Json{{"loss", evaluation.loss},

@@ -27,6 +27,10 @@ Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
   Evaluation result;
   double nats = 0;
   int64_t bytes = 0;
+  const auto show_progress = [&] {
+    if (settings.on_progress) settings.on_progress(result.tokens, batches.scored_tokens());
+  };
+  show_progress();
   for (int64_t i = 0; i < batches.size(); ++i) {
     const Batch batch = batches[i];
     nats -=
@@ -36,7 +40,7 @@ Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
       bytes += static_cast<int64_t>(tokenizer.token_text(static_cast<int32_t>(targets[t])).size());
     }
     result.tokens += batch.targets_BT.numel();
-    if (settings.on_progress) settings.on_progress(result.tokens, batches.scored_tokens());
+    show_progress();
   }
   result.loss = nats / static_cast<double>(result.tokens);
   result.perplexity = std::exp(result.loss);

@@ -16,7 +16,7 @@ inline constexpr int64_t kEvaluationTokensABatch = 4096;
 struct EvaluationSettings {
   int64_t context = 0;     // tokens a window; at least 2
   int64_t max_tokens = 0;  // only the first tokens of the stream, in whole windows; 0 for all
-  // In scored tokens, after each batch; may be empty.
+  // In scored tokens, before the first batch and after each; may be empty.
   std::function<void(int64_t done, int64_t total)> on_progress = {};
 };
 

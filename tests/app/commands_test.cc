@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -159,7 +160,7 @@ TEST_F(ByteModel, EvalPrintsTheEvaluation) {
   EXPECT_NEAR(json["perplexity"].get<double>(), expected.perplexity, 1e-4 * expected.perplexity);
   EXPECT_NEAR(json["bits_per_byte"].get<double>(), expected.bits_per_byte, 1e-5);
   EXPECT_EQ(json["tokens"], expected.tokens);
-  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.err, HasSubstr(fmt::format("{0}/{0} tokens | ", expected.tokens)));
   EXPECT_THAT(run("eval", "--data " + data_.string()).out, HasSubstr("bits per byte"));
   const Result limited =
       run("eval", "--data " + data_.string() + " --json --context 8 --max-tokens 16");

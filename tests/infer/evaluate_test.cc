@@ -36,7 +36,7 @@ class Evaluating : public ::testing::Test {
 };
 
 TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
-  int64_t last_done = 0, last_total = 0;
+  int64_t last_done = -1, last_total = 0;
   const Evaluation evaluation =
       evaluate(model_, tokenizer_, tokens_,
                {.context = kContext, .on_progress = [&](int64_t done, int64_t total) {
