@@ -3,14 +3,12 @@
 // Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
 #include <c10/util/Exception.h>
 #include <fmt/core.h>
-#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "app/commands.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/nearest.h"
 
 namespace attnres {
@@ -97,10 +96,7 @@ int run(int argc, char** argv) {
 }  // namespace attnres
 
 int main(int argc, char** argv) {
-  // Keep freed memory: glibc otherwise gives every large tensor back to the system, which faults
-  // its pages in again at the next step (a tenth of a small model's training time).
-  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  attnres::keep_freed_memory();
   // A reader that stops reading (attnres ... | head) ends the program quietly.
   std::signal(SIGPIPE, SIG_DFL);
   try {

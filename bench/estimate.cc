@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attnres/model/transformer.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/adamw.h"
 
@@ -65,6 +66,7 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace attnres
 
 int main(int argc, char** argv) {
+  attnres::keep_freed_memory();
   try {
     attnres::run({argv + 1, argv + argc});
   } catch (const std::exception& e) {
