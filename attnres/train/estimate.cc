@@ -6,7 +6,6 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -209,12 +208,16 @@ MachineSpeed measure_speed() {
 }
 
 double time_step(const Recipe& recipe, int64_t vocab_size) {
+  constexpr size_t kSteps = 7;
+  constexpr double kSecondsToSpend = 10;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/0);
   AdamW optimizer(model.parameters(), train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
-  std::array<double, 4> seconds;
-  for (double& step : seconds) {
+  std::vector<double> seconds;
+  const double begin = monotonic_seconds();
+  while (seconds.size() < 3 ||
+         (seconds.size() < 1 + kSteps && monotonic_seconds() - begin < kSecondsToSpend)) {
     const at::Tensor ids_BT = at::randint(vocab_size, shape, at::kLong);
     const double start = monotonic_seconds();
     model.loss(ids_BT, ids_BT, {.recompute = train.recompute}).backward();
@@ -222,10 +225,10 @@ double time_step(const Recipe& recipe, int64_t vocab_size) {
     const double update = monotonic_seconds();
     optimizer.gradient_norm();
     optimizer.step(/*learning_rate=*/0, /*factor=*/1);
-    step = parts + monotonic_seconds() - update;
+    seconds.push_back(parts + monotonic_seconds() - update);
   }
   std::sort(seconds.begin() + 1, seconds.end());
-  return seconds[2];
+  return seconds[seconds.size() / 2];
 }
 
 }  // namespace attnres

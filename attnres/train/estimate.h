@@ -40,9 +40,9 @@ double measure_matmul(int threads);
 // With libtorch's number of threads.
 MachineSpeed measure_speed();
 
-// Seconds a step takes here: the median of three steps of the real model on random tokens, after
-// one that is not counted. Allocates what training would. Steps with `accumulate` parts are timed
-// by one part and the update.
+// Seconds a step takes here: the median of seven steps of the real model on random tokens, after
+// one that is not counted; of fewer, but two or more, when all take longer than 10 s. Allocates
+// what training would. Steps with `accumulate` parts are timed by one part and the update.
 double time_step(const Recipe& recipe, int64_t vocab_size);
 
 }  // namespace attnres
