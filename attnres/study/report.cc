@@ -114,7 +114,7 @@ void flatten(const Json& json, const std::string& key, Settings& out,
              std::vector<std::string>& order) {
   if (json.is_object() && !json.empty()) {
     for (const auto& [name, value] : json.items()) {
-      flatten(value, key.empty() ? name : key + "." + name, out, order);
+      flatten(value, key.empty() ? name : fmt::format("{}.{}", key, name), out, order);
     }
     return;
   }

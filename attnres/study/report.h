@@ -24,7 +24,7 @@ struct ReportSummary {
 // left out of the page and named on it. Equal run folders give an equal page.
 // Throws UsageError for no run or the same one twice, Error for a path that is not a run folder, if
 // gnuplot is missing, or if the page cannot be written.
-ReportSummary write_report(const std::vector<std::filesystem::path>& runs,
+ReportSummary write_report(const std::vector<std::filesystem::path>& paths,
                            const ReportOptions& options = {});
 
 }  // namespace attnres

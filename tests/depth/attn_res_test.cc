@@ -36,7 +36,7 @@ struct Bench {
   std::unique_ptr<DepthMixer> mixer;
 };
 
-void assign(at::Tensor parameter, const at::Tensor& value) {
+void assign(const at::Tensor& parameter, const at::Tensor& value) {
   parameter.detach().copy_(value);
 }
 
@@ -159,7 +159,7 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
   for (int l = 1; l <= L; ++l) {
     assign(bench.at(l, "pseudo_query"), at::tensor({2.0, 0.0, 0.0, 0.0}, at::kDouble));
   }
-  const auto row = [](std::vector<double> v) { return vector_tensor(v).view({1, 1, 4}); };
+  const auto row = [](const Vector& v) { return vector_tensor(v).view({1, 1, 4}); };
   DepthState state = bench.mixer->start(row({3, 0, 0, 0}));
   const std::vector<at::Tensor> outputs = {row({0, 1, 0, 0}), row({0, 0, 1, 0}), row({0, 0, 0, 1}),
                                            row({0, 1, 1, 1})};
