@@ -1,0 +1,249 @@
+// Speed and memory of whole training steps (forward, backward, gradient norm, AdamW) with residual
+// connections, Block and Full Attention Residuals, taking turns: bench_training_step [OPTIONS].
+//
+// With --serve it answers requests instead, one JSON object a line (bench/README.md).
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <fmt/core.h>
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "attnres/formats/model_directory.h"
+#include "attnres/model/transformer.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/memory.h"
+#include "attnres/train/adamw.h"
+#include "bench/benchmark.h"
+
+namespace attnres::bench {
+namespace {
+
+// libtorch's allocator of CPU tensors, counting: bytes now, and the most there were.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  void install() {
+    inner_ = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(this, /*priority=*/255);
+  }
+
+  int64_t now() const { return now_; }
+  int64_t peak() const { return peak_; }
+  void reset_peak() { peak_ = now_.load(); }
+
+  c10::DataPtr allocate(size_t size) override {
+    void* data = inner_->raw_allocate(size);
+    const int64_t after = now_ += static_cast<int64_t>(::malloc_usable_size(data));
+    for (int64_t most = peak_; after > most && !peak_.compare_exchange_weak(most, after);) {
+    }
+    return {data, data, release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return release; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    default_copy_data(to, from, size);
+  }
+
+ private:
+  static void release(void* data);
+
+  c10::Allocator* inner_ = nullptr;
+  std::atomic<int64_t> now_ = 0, peak_ = 0;
+};
+
+CountingAllocator allocator;
+
+void CountingAllocator::release(void* data) {
+  allocator.now_ -= static_cast<int64_t>(::malloc_usable_size(data));
+  allocator.inner_->raw_deallocate(data);
+}
+
+struct StepResult {
+  double ms = 0, loss = 0, gradient_norm = 0;
+  int64_t peak_bytes = 0;  // of tensors, above what was there before the step
+};
+
+// A model in training on one batch that is always the same.
+class Training {
+ public:
+  Training(std::unique_ptr<Transformer> model, const at::Tensor& ids_BT, double learning_rate)
+      : model_(std::move(model)),
+        optimizer_(model_->parameters(), config_),
+        inputs_BT_(ids_BT.slice(1, 0, -1).contiguous()),
+        targets_BT_(ids_BT.slice(1, 1).contiguous()),
+        learning_rate_(learning_rate) {}
+
+  StepResult step() {
+    StepResult result;
+    const int64_t before = allocator.now();
+    allocator.reset_peak();
+    result.ms = milliseconds([&] {
+      const at::Tensor loss = model_->loss(inputs_BT_, targets_BT_);
+      loss.backward();
+      result.loss = loss.item<double>();
+      result.gradient_norm = optimizer_.gradient_norm();
+      const bool clips = result.gradient_norm > config_.clip;
+      optimizer_.step(learning_rate_, clips ? config_.clip / result.gradient_norm : 1.0);
+    });
+    result.peak_bytes = allocator.peak() - before;
+    return result;
+  }
+
+ private:
+  std::unique_ptr<Transformer> model_;
+  TrainConfig config_;
+  AdamW optimizer_;
+  at::Tensor inputs_BT_, targets_BT_;
+  double learning_rate_;
+};
+
+// As before training, but with depth weights that differ: else all that AttnRes computes is a mean.
+std::unique_ptr<Transformer> make_model(const ModelConfig& config, int64_t vocab_size) {
+  constexpr uint64_t kSeed = 1;
+  auto model = std::make_unique<Transformer>(config, vocab_size, kSeed);
+  const at::NoGradGuard not_recording;
+  at::manual_seed(kSeed);
+  for (const Parameter& parameter : model->parameters().all()) {
+    at::Tensor tensor = parameter.tensor;
+    if (parameter.kind == ParameterKind::pseudo_query) tensor.normal_(0, 0.1);
+    if (parameter.kind == ParameterKind::norm_gain) tensor.normal_(1, 0.1);
+  }
+  return model;
+}
+
+void serve_requests() {
+  std::map<std::string, Training> open;
+  serve([&](const Json& request) -> Json {
+    if (request.contains("save")) {
+      const std::filesystem::path folder = request.at("save").get<std::string>();
+      const ModelConfig config = read_model_config(request.at("model"));
+      std::filesystem::create_directories(folder);
+      save_model(*make_model(config, request.at("vocabulary")), folder, request.at("context"),
+                 /*end_of_document=*/0);
+    } else if (request.contains("open")) {
+      const at::Tensor ids = at::tensor(request.at("ids").get<std::vector<int64_t>>(), at::kLong);
+      open.try_emplace(request.at("open"), load_model(request.at("model").get<std::string>()),
+                       ids.view({request.at("batch"), -1}), request.at("learning_rate"));
+    } else {
+      Training& training = open.at(request.at("step"));
+      Json reply = {{"ms", Json::array()}};
+      for (int i = request.at("repeats"); i > 0; --i) {
+        const StepResult result = training.step();
+        reply["ms"].push_back(result.ms);
+        reply["loss"].push_back(result.loss);
+        reply["gradient_norm"].push_back(result.gradient_norm);
+      }
+      return reply;
+    }
+    return {{"done", true}};
+  });
+}
+
+struct Options {
+  std::vector<int64_t> widths = {256, 512};
+  int64_t layers = 12, block_size = 3, vocabulary = 256, batch = 8, context = 512;
+  int rounds = 15, threads = 0;
+  bool serve = false;
+};
+
+struct Arm {
+  const char* name;
+  Json depth_mixing;
+  std::unique_ptr<Training> training = nullptr;
+  std::vector<double> ms, ratios = {};
+  int64_t peak_bytes = 0;
+};
+
+void print_table(const Options& options, int64_t width) {
+  Arm arms[] = {{"residual", {{"type", "residual"}}, {}, {}},
+                {"block", {{"type", "block_attn_res"}, {"block_size", options.block_size}}, {}, {}},
+                {"full", {{"type", "attn_res"}}, {}, {}}};
+  const at::Tensor ids_BT =
+      at::randint(options.vocabulary, {options.batch, options.context + 1}, at::kLong);
+  for (Arm& arm : arms) {
+    const ModelConfig config = read_model_config({{"layers", options.layers},
+                                                  {"width", width},
+                                                  {"heads", width / 64},
+                                                  {"kv_heads", width / 128},
+                                                  {"depth_mixing", arm.depth_mixing}});
+    arm.training = std::make_unique<Training>(make_model(config, options.vocabulary), ids_BT,
+                                              /*learning_rate=*/1e-4);
+    arm.training->step();  // so that memory is there
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Arm& arm : arms) {
+      const StepResult result = arm.training->step();
+      arm.ms.push_back(result.ms);
+      arm.ratios.push_back(result.ms / arms[0].ms.back());
+      arm.peak_bytes = std::max(arm.peak_bytes, result.peak_bytes);
+    }
+  }
+  const double tokens = static_cast<double>(options.batch * options.context);
+  const double tensor_bytes = 4 * tokens * static_cast<double>(width);
+  for (const Arm& arm : arms) {
+    const Interval interval = median_interval(arm.ratios);
+    fmt::print("| {} | {} | {:.1f} | {:.0f} | {:.4f} | {:.4f} to {:.4f} | {:.0f} | {:.1f} |\n",
+               width, arm.name, median(arm.ms), tokens / median(arm.ms) * 1e3, median(arm.ratios),
+               interval.low, interval.high, static_cast<double>(arm.peak_bytes) / (1 << 20),
+               static_cast<double>(arm.peak_bytes - arms[0].peak_bytes) / tensor_bytes);
+  }
+  std::fflush(stdout);
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Speed and memory of whole training steps, residual and with depth attention.",
+               "bench_training_step");
+  Options options;
+  app.add_option("--widths", options.widths, "Model widths, multiples of 128")->delimiter(',');
+  app.add_option("--layers", options.layers, "Transformer layers")->capture_default_str();
+  app.add_option("--block-size", options.block_size, "Sublayers a block")->capture_default_str();
+  app.add_option("--vocabulary", options.vocabulary, "Token ids")->capture_default_str();
+  app.add_option("--batch", options.batch, "Sequences a step")->capture_default_str();
+  app.add_option("--context", options.context, "Tokens a sequence")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Steps of each model; at least 7 for an interval")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads; all cores if not given");
+  app.add_flag("--serve", options.serve, "Answer requests on standard input");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    std::exit(app.exit(e));
+  }
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  allocator.install();
+  if (options.serve) return serve_requests();
+  fmt::print("{}, {} threads; {} Transformer layers, blocks of {} sublayers, {} x {} tokens\n\n",
+             describe_machine().cpu, at::get_num_threads(), options.layers, options.block_size,
+             options.batch, options.context);
+  fmt::print(
+      "| D | mixing | ms | tokens/s | over residual | 95 % interval | MiB | more [T, D] tensors |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  for (const int64_t width : options.widths) print_table(options, width);
+  fmt::print(
+      "\nms: median of {} steps that take turns. Over residual: median of the ratios of\n"
+      "neighbouring steps. MiB: the most that tensors held during a step beyond weights and "
+      "AdamW's\n"
+      "moments, and how much more than residual that is, in tensors of one float a token and "
+      "channel.\n",
+      options.rounds);
+}
+
+}  // namespace
+}  // namespace attnres::bench
+
+int main(int argc, char** argv) {
+  attnres::keep_freed_memory();
+  try {
+    attnres::bench::run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "bench_training_step: error: {}\n", e.what());
+    return 1;
+  }
+}
