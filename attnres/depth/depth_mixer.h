@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,19 @@
 
 namespace attnres {
 
+// What a mixer derives from a state and could derive again.
+struct DepthCache {
+  virtual ~DepthCache() = default;
+};
+
 // All that the depth state of a batch of tokens is. `sealed` and `open` are what crosses a boundary
 // (a recomputed span, a pipeline stage); every tensor is [B, T, D].
 struct DepthState {
-  std::vector<at::Tensor> sealed;  // never changes once appended
-  std::vector<at::Tensor> open;    // still changes
-  at::Tensor pending;              // a sublayer's output, not yet added
-  int site = 0;                    // the site that reads next
+  std::vector<at::Tensor> sealed;     // never changes once appended
+  std::vector<at::Tensor> open;       // still changes
+  at::Tensor pending;                 // a sublayer's output, not yet added
+  int site = 0;                       // the site that reads next
+  std::unique_ptr<DepthCache> cache;  // the mixer's own
 };
 
 // What a read saw, for those who look. Filled without gradients.
@@ -42,16 +49,16 @@ class DepthMixer {
   // Folds the pending output in, mixes, normalises. Site L gives the input of the head.
   virtual SublayerInput read(DepthState& state, ReadTrace* trace = nullptr) const = 0;
   virtual void write(DepthState& state, SublayerOutput output) const = 0;
-  // Folds the pending output in, so that `sealed` and `open` are all there is.
+  // Folds the pending output in and drops the cache, so that `sealed` and `open` are all there is.
   virtual void settle(DepthState& state) const = 0;
 
   // The sites, ascending, before which a recomputed span may end.
   virtual std::vector<int> cuts() const = 0;
   // Names of the sources whose weights a trace of this site holds; empty if it holds none.
   virtual std::vector<std::string> source_names(int site) const = 0;
-  // What the last sublayer left behind in a settled state: the residual stream, the partial sum, or
-  // the block that was just sealed. Its magnitude is Fig. 5b of the report.
-  virtual at::Tensor running_state(const DepthState& settled) const = 0;
+  // What the last sublayer left behind, its pending output added: the residual stream, the partial
+  // sum, or the block that it ends. Its magnitude is Fig. 5b of the report.
+  virtual at::Tensor running_state(const DepthState& state) const = 0;
 };
 
 }  // namespace attnres

@@ -49,7 +49,9 @@ class Residual : public DepthMixer {
   }
 
   std::vector<std::string> source_names(int) const override { return {}; }
-  at::Tensor running_state(const DepthState& settled) const override { return settled.open[0]; }
+  at::Tensor running_state(const DepthState& state) const override {
+    return state.pending.defined() ? at::add(state.open[0], state.pending) : state.open[0];
+  }
 
  private:
   MixerShape shape_;

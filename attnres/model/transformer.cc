@@ -77,7 +77,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
     const at::Tensor y = output.y;
     mixer_->write(state, std::move(output));
     if (context.observer) {
-      mixer_->settle(state);
+      const at::NoGradGuard not_recording;
       context.observer->on_output(site, y, mixer_->running_state(state));
     }
   }
@@ -96,7 +96,10 @@ void Transformer::run_recomputed(DepthState& state, int last, const RunContext& 
     std::vector<at::Tensor> inputs = state.sealed;
     inputs.insert(inputs.end(), state.open.begin(), state.open.end());
 
-    DepthState after = state;
+    DepthState after;
+    after.sealed = state.sealed;
+    after.open = state.open;
+    after.site = begin;
     {
       const at::NoGradGuard not_recording;
       run_sublayers(after, end, {.observer = context.observer});

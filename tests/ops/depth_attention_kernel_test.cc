@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <iostream>
+#include <memory>
 #include <vector>
 
 #include "attnres/ops/depth_attention/kernel.h"
@@ -120,7 +121,10 @@ class Problem {
   void check() {
     const auto [N, T, D] = shape_;
     GuardedArray<Storage> output(T * D);
-    GuardedArray<Number> weights(N * T), inverse_rms(N * T), grad_query(D);
+    GuardedArray<Number> weights(N * T), scores(N * T), inverse_rms(N * T), grad_query(D);
+    std::vector<Number*> rms_pointers;
+    for (int64_t n = 0; n < N; ++n) rms_pointers.push_back(inverse_rms.data() + n * T);
+    const auto no = std::make_unique<bool[]>(N);
     std::vector<const Storage*> source_pointers;
     std::vector<GuardedArray<Storage>> grad_sources(N, GuardedArray<Storage>(T * D));
     std::vector<Storage*> grad_pointers;
@@ -129,20 +133,33 @@ class Problem {
       const bool unwanted = N > 2 && n == 1;
       grad_pointers.push_back(unwanted ? nullptr : grad_sources[n].data());
     }
-    const DepthAttentionInputs<Storage> inputs{source_pointers.data(), folded_query_.data(), N, T,
-                                               D};
-    const DepthAttentionForward<Storage> forward{inputs, kEps, output.data(), weights.data(),
-                                                 inverse_rms.data()};
+    const DepthAttentionInputs<Storage> inputs{
+        source_pointers.data(), folded_query_.data(), N, 1, T, D};
+    Storage* const outputs[] = {output.data()};
+    const DepthAttentionForward<Storage> forward{.inputs = inputs,
+                                                 .eps = kEps,
+                                                 .complete = true,
+                                                 .inverse_rms_N = rms_pointers.data(),
+                                                 .rms_known_N = no.get(),
+                                                 .outputs_S = outputs,
+                                                 .max_ST = nullptr,
+                                                 .sum_ST = nullptr,
+                                                 .scores_SNT = scores.data(),
+                                                 .weights_SNT = weights.data()};
     depth_attention_forward(forward, 0, T / 2);
     depth_attention_forward(forward, T / 2, T);
 
     for (int64_t k = 0; k < D; ++k) grad_query[k] = 0;
-    const DepthAttentionBackward<Storage> backward{inputs,
-                                                   weights.data(),
-                                                   inverse_rms.data(),
-                                                   grad_output_.data(),
-                                                   grad_weights_.data(),
-                                                   grad_pointers.data()};
+    const Storage* const grad_outputs[] = {grad_output_.data()};
+    const DepthAttentionBackward<Storage> backward{.inputs = inputs,
+                                                   .inverse_rms_N = rms_pointers.data(),
+                                                   .scores_SNT = scores.data(),
+                                                   .weights_SNT = weights.data(),
+                                                   .grad_outputs_S = grad_outputs,
+                                                   .grad_sum_ST = nullptr,
+                                                   .grad_weights_SNT = grad_weights_.data(),
+                                                   .grad_sources_N = grad_pointers.data(),
+                                                   .accumulate_N = no.get()};
     depth_attention_backward(backward, 0, T / 2, grad_query.data());
     depth_attention_backward(backward, T / 2, T, grad_query.data());
 
@@ -305,24 +322,26 @@ TEST(DepthAttentionKernelBFloat16, OutputIsRoundedToNearestEven) {
     }
     const BFloat16* sources[] = {low.data(), high.data()};
     const std::vector<float> query(width, 0.f);
-    std::vector<float> weights(2), inverse_rms(2);
-    depth_attention_forward(
-        DepthAttentionForward<BFloat16>{{sources, query.data(), 2, 1, static_cast<int64_t>(width)},
-                                        kEps,
-                                        output.data(),
-                                        weights.data(),
-                                        inverse_rms.data()},
-        0, 1);
+    float weights[2], scores[2], inverse_rms[2];
+    float* const rms_pointers[] = {&inverse_rms[0], &inverse_rms[1]};
+    const bool rms_known[] = {false, false};
+    BFloat16* const outputs[] = {output.data()};
+    const DepthAttentionForward<BFloat16> forward{
+        .inputs = {sources, query.data(), 2, 1, 1, static_cast<int64_t>(width)},
+        .eps = kEps,
+        .complete = true,
+        .inverse_rms_N = rms_pointers,
+        .rms_known_N = rms_known,
+        .outputs_S = outputs,
+        .max_ST = nullptr,
+        .sum_ST = nullptr,
+        .scores_SNT = scores,
+        .weights_SNT = weights};
+    depth_attention_forward(forward, 0, 1);
     for (size_t k = 0; k < width; ++k) EXPECT_EQ(output[k].bits, 0x3f80 + k + k % 2) << k;
 
     low[3] = {0x7fc0};
-    depth_attention_forward(
-        DepthAttentionForward<BFloat16>{{sources, query.data(), 2, 1, static_cast<int64_t>(width)},
-                                        kEps,
-                                        output.data(),
-                                        weights.data(),
-                                        inverse_rms.data()},
-        0, 1);
+    depth_attention_forward(forward, 0, 1);
     EXPECT_TRUE(std::isnan(to_double(output[3])));
   }
   hwy::SetSupportedTargetsForTest(0);

@@ -1,14 +1,11 @@
-// The gradient of depth attention, by hand: beside the inputs only the depth weights and the
-// sources' reciprocal RMS are kept, and one pass over the sources gives every gradient.
-#include <ATen/Parallel.h>
+// The gradient of depth attention, by hand: beside the inputs only the depth weights, the scores
+// and the sources' reciprocal RMS are kept, and one pass over the sources gives every gradient.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 
@@ -28,22 +25,14 @@ using BackwardFunction = Gradients(const std::optional<Tensor>& grad_output,
                                    const std::optional<Tensor>& grad_weights,
                                    at::TensorList sources, const Tensor& query,
                                    const Tensor& key_gain, const Tensor& weights,
-                                   const Tensor& inverse_rms, c10::List<bool> source_needed);
+                                   const Tensor& scores, const Tensor& inverse_rms,
+                                   c10::List<bool> source_needed);
 
 const c10::TypedOperatorHandle<BackwardFunction>& backward_operation() {
   static const auto handle = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("attnres::depth_attention_fused_backward", "")
                                  .typed<BackwardFunction>();
   return handle;
-}
-
-// The folded query's gradient is a sum over tokens. Each chunk of tokens has a partial sum, and
-// the chunks depend on the number of tokens only, so any number of threads gives the same bits.
-constexpr int64_t kSmallestChunk = 32;
-constexpr int64_t kMostChunks = 128;
-
-int64_t divide_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 std::vector<Tensor> allocate_source_gradients(at::TensorList sources,
@@ -60,45 +49,43 @@ std::vector<Tensor> allocate_source_gradients(at::TensorList sources,
 Gradients backward_cpu(const std::optional<Tensor>& grad_output,
                        const std::optional<Tensor>& grad_weights, at::TensorList sources,
                        const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-                       const Tensor& inverse_rms, c10::List<bool> source_needed) {
+                       const Tensor& scores, const Tensor& inverse_rms,
+                       c10::List<bool> source_needed) {
   const at::ScalarType compute = compute_dtype(sources[0]);
   const std::vector<Tensor> grad_sources = allocate_source_gradients(sources, source_needed);
   const Tensor dh =
       grad_output ? grad_output->contiguous() : at::zeros_like(sources[0]).contiguous();
   const Tensor dalpha = grad_weights ? grad_weights->contiguous() : Tensor();
+  const Tensor folded_query = fold_query(query, key_gain, compute);
+  const int64_t width = sources[0].size(-1), tokens = sources[0].numel() / width;
+  const auto N = static_cast<int64_t>(sources.size());
   Tensor grad_folded_query;
 
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
+    const Rows<Storage> rows(sources);
     std::vector<Storage*> grad_pointers(sources.size(), nullptr);
     for (size_t n = 0, next = 0; n < sources.size(); ++n) {
       if (source_needed[n]) grad_pointers[n] = data<Storage>(grad_sources[next++]);
     }
-    const KernelInputs<Storage> inputs(sources, query, key_gain);
+    const std::vector<const T*> rms = slices<const T>(inverse_rms, N, tokens);
+    const Flags accumulate(N, false);
+    const Storage* const grad_outputs[] = {data<const Storage>(dh)};
     const kernel::DepthAttentionBackward<Storage> op{
-        inputs.view(),
-        data<const T>(weights),
-        data<const T>(inverse_rms),
-        data<const Storage>(dh),
-        dalpha.defined() ? data<const T>(dalpha) : nullptr,
-        grad_pointers.data()};
-
-    const int64_t tokens = op.inputs.num_tokens, width = op.inputs.width;
-    const int64_t chunk = std::max(kSmallestChunk, divide_up(tokens, kMostChunks));
-    const int64_t num_chunks = divide_up(tokens, chunk);
-    const Tensor partials = at::zeros({num_chunks, width}, query.options().dtype(compute));
-    at::parallel_for(0, num_chunks, 1, [&](int64_t first, int64_t last) {
-      for (int64_t c = first; c < last; ++c) {
-        kernel::depth_attention_backward(op, c * chunk, std::min(tokens, (c + 1) * chunk),
-                                         data<T>(partials) + c * width);
-      }
-    });
-    grad_folded_query = at::zeros({width}, partials.options());
-    T* sum = data<T>(grad_folded_query);
-    for (int64_t c = 0; c < num_chunks; ++c) {
-      for (int64_t k = 0; k < width; ++k) sum[k] += data<T>(partials)[c * width + k];
-    }
+        .inputs = {rows.pointers(), data<const T>(folded_query), N, 1, tokens, width},
+        .inverse_rms_N = rms.data(),
+        .scores_SNT = data<const T>(scores),
+        .weights_SNT = data<const T>(weights),
+        .grad_outputs_S = grad_outputs,
+        .grad_sum_ST = nullptr,
+        .grad_weights_SNT = dalpha.defined() ? data<const T>(dalpha) : nullptr,
+        .grad_sources_N = grad_pointers.data(),
+        .accumulate_N = accumulate.data()};
+    grad_folded_query = sum_over_tokens<T>(
+        tokens, width, query.options().dtype(compute), [&](int64_t first, int64_t last, T* sums) {
+          kernel::depth_attention_backward(op, first, last, sums);
+        });
   });
   return {grad_sources, at::mul(grad_folded_query, key_gain).to(query.scalar_type()),
           at::mul(grad_folded_query, query).to(key_gain.scalar_type())};
@@ -106,7 +93,8 @@ Gradients backward_cpu(const std::optional<Tensor>& grad_output,
 
 Gradients backward_meta(const std::optional<Tensor>&, const std::optional<Tensor>&,
                         at::TensorList sources, const Tensor& query, const Tensor& key_gain,
-                        const Tensor&, const Tensor&, c10::List<bool> source_needed) {
+                        const Tensor&, const Tensor&, const Tensor&,
+                        c10::List<bool> source_needed) {
   return {allocate_source_gradients(sources, source_needed), at::empty_like(query),
           at::empty_like(key_gain)};
 }
@@ -118,19 +106,19 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
   static variable_list forward(AutogradContext* context, at::TensorList sources,
                                const Tensor& query, const Tensor& key_gain, double eps) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [output, weights, inverse_rms] =
+    const auto [output, weights, scores, inverse_rms] =
         depth_attention_fused(sources, query, key_gain, eps);
     variable_list saved(sources.begin(), sources.end());
-    saved.insert(saved.end(), {query, key_gain, weights, inverse_rms});
+    saved.insert(saved.end(), {query, key_gain, weights, scores, inverse_rms});
     context->save_for_backward(saved);
-    context->mark_non_differentiable({inverse_rms});
+    context->mark_non_differentiable({scores, inverse_rms});
     context->set_materialize_grads(false);
-    return {output, weights, inverse_rms};
+    return {output, weights, scores, inverse_rms};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const size_t num_sources = saved.size() - 4;
+    const size_t num_sources = saved.size() - 5;
     const at::TensorList sources = at::TensorList(saved).slice(0, num_sources);
     const Tensor *rest = &saved[num_sources], &query = rest[0], &key_gain = rest[1];
     variable_list result(num_sources + 3);  // eps has none
@@ -145,7 +133,7 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
     };
     const auto [grad_sources, grad_query, grad_key_gain] =
         backward_operation().call(given(grads[0]), given(grads[1]), sources, query, key_gain,
-                                  rest[2], rest[3], source_needed);
+                                  rest[2], rest[3], rest[4], source_needed);
     for (size_t n = 0, next = 0; n < num_sources; ++n) {
       if (source_needed[n]) result[n] = grad_sources[next++];
     }
@@ -158,7 +146,7 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
 FusedResult fused_autograd(at::TensorList sources, const Tensor& query, const Tensor& key_gain,
                            double eps) {
   const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
-  return {results[0], results[1], results[2]};
+  return {results[0], results[1], results[2], results[3]};
 }
 
 // Gradients are not differentiable again; asking for it is an error rather than a zero.
@@ -168,11 +156,12 @@ class DepthAttentionBackwardFunction
   static variable_list forward(AutogradContext*, const std::optional<Tensor>& grad_output,
                                const std::optional<Tensor>& grad_weights, at::TensorList sources,
                                const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-                               const Tensor& inverse_rms, c10::List<bool> source_needed) {
+                               const Tensor& scores, const Tensor& inverse_rms,
+                               c10::List<bool> source_needed) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [results, grad_query, grad_key_gain] =
         backward_operation().call(grad_output, grad_weights, sources, query, key_gain, weights,
-                                  inverse_rms, std::move(source_needed));
+                                  scores, inverse_rms, std::move(source_needed));
     results.insert(results.end(), {grad_query, grad_key_gain});
     return results;
   }
@@ -187,9 +176,11 @@ class DepthAttentionBackwardFunction
 Gradients backward_autograd(const std::optional<Tensor>& grad_output,
                             const std::optional<Tensor>& grad_weights, at::TensorList sources,
                             const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-                            const Tensor& inverse_rms, c10::List<bool> source_needed) {
-  variable_list results = DepthAttentionBackwardFunction::apply(
-      grad_output, grad_weights, sources, query, key_gain, weights, inverse_rms, source_needed);
+                            const Tensor& scores, const Tensor& inverse_rms,
+                            c10::List<bool> source_needed) {
+  variable_list results =
+      DepthAttentionBackwardFunction::apply(grad_output, grad_weights, sources, query, key_gain,
+                                            weights, scores, inverse_rms, source_needed);
   const Tensor grad_key_gain = results.back();
   results.pop_back();
   const Tensor grad_query = results.back();
@@ -200,7 +191,8 @@ Gradients backward_autograd(const std::optional<Tensor>& grad_output,
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def(
       "depth_attention_fused_backward(Tensor? grad_output, Tensor? grad_weights, Tensor[] sources,"
-      " Tensor query, Tensor key_gain, Tensor weights, Tensor inverse_rms, bool[] source_needed)"
+      " Tensor query, Tensor key_gain, Tensor weights, Tensor scores, Tensor inverse_rms,"
+      " bool[] source_needed)"
       " -> (Tensor[] grad_sources, Tensor grad_query, Tensor grad_key_gain)");
 }
 

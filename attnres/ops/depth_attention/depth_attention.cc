@@ -1,6 +1,5 @@
 #include "attnres/ops/depth_attention/depth_attention.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
@@ -13,9 +12,6 @@
 
 namespace attnres {
 namespace {
-
-// Scalar work, in channels of sources, below which a thread is not worth waking.
-constexpr int64_t kParallelGrain = 32768;
 
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -72,24 +68,38 @@ FusedResult allocate_results(at::TensorList sources) {
   sizes_NT.insert(sizes_NT.begin(), static_cast<int64_t>(sources.size()));
   const auto options = source.options().dtype(compute_dtype(source));
   return {at::empty_like(source, source.options(), at::MemoryFormat::Contiguous),
-          at::empty_symint(sizes_NT, options), at::empty_symint(sizes_NT, options)};
+          at::empty_symint(sizes_NT, options), at::empty_symint(sizes_NT, options),
+          at::empty_symint(sizes_NT, options)};
 }
 
 FusedResult fused_cpu(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain,
                       double eps) {
   const FusedResult result = allocate_results(sources);
-  const at::Tensor &output = std::get<0>(result), &weights = std::get<1>(result),
-                   &inverse_rms = std::get<2>(result);
+  const auto& [output, weights, scores, inverse_rms] = result;
+  const int64_t width = sources[0].size(-1), tokens = sources[0].numel() / width;
+  const auto N = static_cast<int64_t>(sources.size());
+  const at::Tensor folded_query = fold_query(query, key_gain, weights.scalar_type());
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
-    const KernelInputs<Storage> inputs(sources, query, key_gain);
-    const kernel::DepthAttentionForward<Storage> op{inputs.view(), eps, data<Storage>(output),
-                                                    data<T>(weights), data<T>(inverse_rms)};
-    const int64_t token_work = op.inputs.num_sources * op.inputs.width;
-    at::parallel_for(
-        0, op.inputs.num_tokens, std::max<int64_t>(1, kParallelGrain / token_work),
-        [&](int64_t first, int64_t last) { kernel::depth_attention_forward(op, first, last); });
+    const Rows<Storage> rows(sources);
+    const std::vector<T*> rms = slices<T>(inverse_rms, N, tokens);
+    const Flags rms_known(N, false);
+    Storage* const outputs[] = {data<Storage>(output)};
+    const kernel::DepthAttentionForward<Storage> op{
+        .inputs = {rows.pointers(), data<const T>(folded_query), N, 1, tokens, width},
+        .eps = eps,
+        .complete = true,
+        .inverse_rms_N = rms.data(),
+        .rms_known_N = rms_known.data(),
+        .outputs_S = outputs,
+        .max_ST = nullptr,
+        .sum_ST = nullptr,
+        .scores_SNT = data<T>(scores),
+        .weights_SNT = data<T>(weights)};
+    parallel_over_tokens(tokens, N * width, [&](int64_t first, int64_t last) {
+      kernel::depth_attention_forward(op, first, last);
+    });
   });
   return result;
 }
@@ -104,8 +114,8 @@ DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::T
   if (!can_fuse_depth_attention(sources)) {
     return depth_attention_composed(sources, query, key_gain, eps);
   }
-  const auto [output, weights, inverse_rms] = depth_attention_fused(sources, query, key_gain, eps);
-  return {output, weights};
+  const FusedResult result = depth_attention_fused(sources, query, key_gain, eps);
+  return {std::get<0>(result), std::get<1>(result)};
 }
 
 }  // namespace
@@ -151,7 +161,7 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       &depth_attention_weights);
   m.def(
       "depth_attention_fused(Tensor[] sources, Tensor query, Tensor key_gain, float eps)"
-      " -> (Tensor output, Tensor weights, Tensor inverse_rms)");
+      " -> (Tensor output, Tensor weights, Tensor scores, Tensor inverse_rms)");
 }
 
 TORCH_LIBRARY_IMPL(attnres, CPU, m) {

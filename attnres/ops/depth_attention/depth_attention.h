@@ -9,8 +9,8 @@
 // Sources share one shape, floating dtype and device; they may be strided, have no tokens, and
 // be one (then h is the source). Query and gain are on the same device, in the sources' dtype or
 // in float32. Statistics and softmax are float32, or float64 for float64 sources. Differentiable
-// once in the sources, the query and the gain; beside its inputs only alpha and the sources'
-// reciprocal RMS are kept for the backward, 2 N numbers per token.
+// once in the sources, the query and the gain; beside its inputs only alpha, the scores and the
+// sources' reciprocal RMS are kept for the backward, 3 N numbers per token.
 //
 // Everything here throws Error, naming the argument, where the inputs are not as said.
 //

@@ -1,59 +1,61 @@
 // The depth-attention kernels: raw pointers, no tensor library, no threads of their own. A call
-// works on a range of tokens; the caller spreads ranges over threads.
+// works on a range of tokens; the caller spreads ranges over threads. Rows may be unaligned and of
+// any width.
 //
-// Every token's sources are read from memory once: the dot products and sums of squares of a token
-// leave its sources in cache for the weighted sum. Rows may be unaligned and of any width.
+// The pass over sources serves S sites at once, which is phase 1 of the two-phase schedule
+// (arXiv 2603.15031, Algorithm 1), and with S = 1 the whole of depth attention. It reads every
+// source from memory once: a tile of tokens stays in the core's cache between its scores and its
+// weighted sums. Phase 2 is kernel_phase_two.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "attnres/ops/storage.h"
+
 namespace attnres::kernel {
 
-// Bfloat16 as stored: the upper half of a float32. Arithmetic on it is done in float32, and
-// results are rounded to the nearest, ties to even.
-struct BFloat16 {
-  uint16_t bits;
-};
-
-// What a storage type is computed in.
-template <class Storage>
-struct ComputeType {
-  using Type = Storage;
-};
-template <>
-struct ComputeType<BFloat16> {
-  using Type = float;
-};
-template <class Storage>
-using Compute = typename ComputeType<Storage>::Type;
-
-// The inputs of both directions. N >= 1 sources, T >= 0 tokens, D >= 1 channels.
+// N >= 1 sources, S >= 1 sites, T >= 0 tokens, D >= 1 channels.
 template <class Storage>
 struct DepthAttentionInputs {
-  const Storage* const* sources_N;         // each [T, D]
-  const Compute<Storage>* folded_query_D;  // pseudo-query times key-norm gain
-  int64_t num_sources, num_tokens, width;
+  const Storage* const* sources_N;            // each [T, D]
+  const Compute<Storage>* folded_queries_SD;  // pseudo-query times key-norm gain
+  int64_t num_sources, num_sites, num_tokens, width;
 };
 
+// With scores s_i = q . v_i / RMS(v_i) of the sources v_i, m = max s_i and ell = sum e^{s_i - m}:
+//   complete: h = sum e^{s_i - m} v_i / ell      otherwise: o = sum e^{s_i - m} v_i
+// The weights are what the sources are multiplied by: alpha_i, or e^{s_i - m}.
 template <class Storage>
 struct DepthAttentionForward {
+  using T = Compute<Storage>;
   DepthAttentionInputs<Storage> inputs;
   double eps;
-  Storage* output_TD;
-  Compute<Storage>* weights_NT;      // saved for the backward
-  Compute<Storage>* inverse_rms_NT;  // saved for the backward
+  bool complete;
+  T* const* inverse_rms_N;    // 1 / RMS(v_i), each [T]
+  const bool* rms_known_N;    // whether inverse_rms is read; else it is written
+  Storage* const* outputs_S;  // h or o, each [T, D]
+  T* max_ST;                  // m and ell; null where not wanted
+  T* sum_ST;
+  T* scores_SNT;   // saved for the backward
+  T* weights_SNT;  // saved for the backward
 };
 
+// Complete: the softmax's own term c = sum alpha_i dalpha_i is computed here, of this site's
+// sources. Otherwise phase 2 knows it (the softmax is joint), and it comes as the gradient of ell.
 template <class Storage>
 struct DepthAttentionBackward {
+  using T = Compute<Storage>;
   DepthAttentionInputs<Storage> inputs;
-  const Compute<Storage>* weights_NT;
-  const Compute<Storage>* inverse_rms_NT;
-  const Storage* grad_output_TD;
-  const Compute<Storage>* grad_weights_NT;  // may be null: zero
-  Storage* const* grad_sources_N;           // each [T, D], or null where not wanted
+  const T* const* inverse_rms_N;
+  const T* scores_SNT;
+  const T* weights_SNT;
+  const Storage* const* grad_outputs_S;  // each [T, D]
+  const T* grad_sum_ST;                  // of ell; null: complete
+  const T* grad_weights_SNT;             // may be null: zero; only where complete
+  Storage* const* grad_sources_N;        // each [T, D], or null where not wanted
+  const bool* accumulate_N;              // whether to add to grad_sources or to overwrite it
 };
 
 // The instruction sets that the kernels were compiled for and this machine has, best first; calls
@@ -66,12 +68,12 @@ void depth_attention_forward(const DepthAttentionForward<double>&, int64_t first
 void depth_attention_forward(const DepthAttentionForward<BFloat16>&, int64_t first, int64_t last);
 
 // Writes the sources' gradients of tokens [first, last), and adds these tokens' part of the folded
-// query's gradient to `grad_folded_query_D`, in the order of the tokens.
+// queries' gradients to `grad_folded_queries_SD`, in the order of the tokens.
 void depth_attention_backward(const DepthAttentionBackward<float>&, int64_t first, int64_t last,
-                              float* grad_folded_query_D);
+                              float* grad_folded_queries_SD);
 void depth_attention_backward(const DepthAttentionBackward<double>&, int64_t first, int64_t last,
-                              double* grad_folded_query_D);
+                              double* grad_folded_queries_SD);
 void depth_attention_backward(const DepthAttentionBackward<BFloat16>&, int64_t first, int64_t last,
-                              float* grad_folded_query_D);
+                              float* grad_folded_queries_SD);
 
 }  // namespace attnres::kernel

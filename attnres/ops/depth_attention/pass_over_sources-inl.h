@@ -1,0 +1,473 @@
+// The pass over sources, for one instruction set. Tokens are taken in tiles and sources in groups,
+// so that what is read from memory for the scores is still in the core's cache for the weighted
+// sums; between groups the sums are rescaled as in online softmax.
+#if defined(ATTNRES_PASS_OVER_SOURCES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTNRES_PASS_OVER_SOURCES_INL_H_
+#undef ATTNRES_PASS_OVER_SOURCES_INL_H_
+#else
+#define ATTNRES_PASS_OVER_SOURCES_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "attnres/ops/depth_attention/kernel.h"
+#include "attnres/ops/simd-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnres::kernel {
+namespace HWY_NAMESPACE {
+
+// A group's rows at one token lie a whole tensor apart, often in the same set of a cache that has 8
+// to 16 ways; more than these would push each other out.
+inline constexpr int64_t kMostSourcesAGroup = 12;
+// What a tile of a group may take of the core's cache, and tokens whose scores are worth holding.
+inline constexpr int64_t kTileBytes = 256 << 10, kMostTokensATile = 128;
+// Sites whose sums are held in registers together. More are served in turns.
+inline constexpr int64_t kSitesATurn = 4;
+
+struct Tiling {
+  int64_t group;   // sources
+  int64_t tokens;  // a tile
+  int64_t padded;  // tokens of a row of scores: a tile in whole vectors
+
+  Tiling(int64_t num_sources, int64_t row_bytes, int64_t lanes) {
+    const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
+    group = (num_sources + groups - 1) / groups;
+    tokens = std::clamp<int64_t>(kTileBytes / (group * row_bytes), 1, kMostTokensATile);
+    padded = (tokens + lanes - 1) / lanes * lanes;
+  }
+};
+
+// Calls f.template operator()<Q>() with Q = count, from 1 to kSitesATurn.
+template <class F>
+HWY_INLINE void with_sites(int64_t count, const F& f) {
+  switch (count) {
+    case 1:
+      return f.template operator()<1>();
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    default:
+      return f.template operator()<4>();
+  }
+}
+
+// sums_q = v . a_q, and squares = v . v if wanted. A sum does not depend on how many are taken.
+template <int Q, bool kSquares, class Storage, class A, class T>
+HWY_INLINE void dots(const Storage* v, const std::array<const A*, kSitesATurn>& a, size_t width,
+                     T* const* sums, T* squares) {
+  const hn::ScalableTag<T> d;
+  hn::Vec<decltype(d)> total[Q], square = hn::Zero(d);
+  for (int q = 0; q < Q; ++q) total[q] = hn::Zero(d);
+  for_each_vector(d, width, [&](size_t k, auto part) HWY_ATTR {
+    const auto x = load(d, v + k, part);
+    for (int q = 0; q < Q; ++q) total[q] = hn::MulAdd(x, load(d, a[q] + k, part), total[q]);
+    if (kSquares) square = hn::MulAdd(x, x, square);
+  });
+  for (int q = 0; q < Q; ++q) *sums[q] = hn::GetLane(hn::SumOfLanes(d, total[q]));
+  if (kSquares) *squares = hn::GetLane(hn::SumOfLanes(d, square));
+}
+
+// out_q = scale_q before_q + sum_n weights_q[n] rows[n], in the order of n. `before` may be null:
+// nothing. Each of the `count` steps of a row holds the sums of U vectors of Q sites.
+template <int Q, class Storage, class Before, class Out, class T>
+HWY_INLINE void weighted_sums(const std::vector<const Storage*>& rows, int64_t num_rows,
+                              const T* weights, int64_t site_stride, int64_t row_stride,
+                              const std::array<const Before*, kSitesATurn>& before, const T* scales,
+                              int64_t scale_stride, const std::array<Out*, kSitesATurn>& out,
+                              bool streaming, size_t width) {
+  constexpr int U = Q == 1 ? 4 : Q == 2 ? 2 : 1;
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  using V = hn::Vec<decltype(d)>;
+
+  const auto step = [&]<int kVectors>(size_t k, auto part) HWY_ATTR {
+    V sum[Q][kVectors];
+    for (int q = 0; q < Q; ++q) {
+      for (int u = 0; u < kVectors; ++u) {
+        sum[q][u] = before[q] == nullptr ? hn::Zero(d)
+                                         : hn::Mul(hn::Set(d, scales[q * scale_stride]),
+                                                   load(d, before[q] + k + u * lanes, part));
+      }
+    }
+    for (int64_t n = 0; n < num_rows; ++n) {
+      V v[kVectors];
+      for (int u = 0; u < kVectors; ++u) v[u] = load(d, rows[n] + k + u * lanes, part);
+      for (int q = 0; q < Q; ++q) {
+        const V weight = hn::Set(d, weights[q * site_stride + n * row_stride]);
+        for (int u = 0; u < kVectors; ++u) sum[q][u] = hn::MulAdd(weight, v[u], sum[q][u]);
+      }
+    }
+    for (int q = 0; q < Q; ++q) {
+      for (int u = 0; u < kVectors; ++u) {
+        put(d, sum[q][u], out[q] + k + u * lanes, streaming, part);
+      }
+    }
+  };
+  size_t k = 0;
+  for (; k + U * lanes <= width; k += U * lanes) step.template operator()<U>(k, Whole{});
+  for (; k + lanes <= width; k += lanes) step.template operator()<1>(k, Whole{});
+  if (k < width) step.template operator()<1>(k, Part{width - k});
+}
+
+template <class Storage>
+class ForwardPass {
+ public:
+  using T = Compute<Storage>;
+
+  explicit ForwardPass(const DepthAttentionForward<Storage>& op)
+      : op_(op),
+        N_(op.inputs.num_sources),
+        S_(op.inputs.num_sites),
+        D_(op.inputs.width),
+        tiling_(N_, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        scores_(S_ * N_ * tiling_.padded),
+        weights_(S_ * N_ * tiling_.padded),
+        inverse_rms_(tiling_.padded),
+        max_(S_ * tiling_.padded),
+        sum_(S_ * tiling_.padded),
+        scale_(S_ * tiling_.padded),
+        rows_(tiling_.group) {
+    if (tiling_.group < N_) partial_.resize(S_ * tiling_.tokens * D_);
+    streaming_ = std::all_of(op.outputs_S, op.outputs_S + S_, [&](const Storage* output) {
+      return worth_streaming(output, op.inputs.num_tokens, D_);
+    });
+  }
+
+  void run(int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t += tiling_.tokens) {
+      tile(t, std::min(tiling_.tokens, last - t));
+    }
+  }
+
+ private:
+  void tile(int64_t first, int64_t tokens) {
+    std::fill(max_.begin(), max_.end(), std::numeric_limits<T>::lowest() / 2);
+    std::fill(sum_.begin(), sum_.end(), T{0});
+    for (int64_t n = 0; n < N_; n += tiling_.group) {
+      const int64_t end = std::min(N_, n + tiling_.group);
+      for (int64_t i = n; i < end; ++i) score(i, first, tokens);
+      for (int64_t s = 0; s < S_; ++s) exponentiate(s, n, end);
+      for (int64_t t = 0; t < tokens; ++t) sum_group(n, end, first, t);
+    }
+    for (int64_t s = 0; s < S_; ++s) save(s, first, tokens);
+  }
+
+  T* scores(int64_t s, int64_t n) { return &scores_[(s * N_ + n) * tiling_.padded]; }
+  T* weights(int64_t s, int64_t n) { return &weights_[(s * N_ + n) * tiling_.padded]; }
+
+  // Source n's scores at all sites.
+  void score(int64_t n, int64_t first, int64_t tokens) {
+    const hn::ScalableTag<T> d;
+    T* known = op_.inverse_rms_N[n] + first;
+    for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
+      const bool squares = begin == 0 && !op_.rms_known_N[n];
+      with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
+        std::array<const T*, kSitesATurn> queries = {};
+        for (int q = 0; q < Q; ++q) queries[q] = op_.inputs.folded_queries_SD + (begin + q) * D_;
+        for (int64_t t = 0; t < tokens; ++t) {
+          T* sums[Q];
+          for (int q = 0; q < Q; ++q) sums[q] = scores(begin + q, n) + t;
+          const Storage* v = op_.inputs.sources_N[n] + (first + t) * D_;
+          squares ? dots<Q, true>(v, queries, D_, sums, &inverse_rms_[t])
+                  : dots<Q, false>(v, queries, D_, sums, static_cast<T*>(nullptr));
+        }
+      });
+    }
+    if (op_.rms_known_N[n]) {
+      std::copy_n(known, tokens, inverse_rms_.begin());
+    } else {
+      const auto width = hn::Set(d, static_cast<T>(D_)), eps = hn::Set(d, static_cast<T>(op_.eps));
+      for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
+        const auto mean = hn::Div(load(d, &inverse_rms_[t]), width);
+        store(d, hn::Div(hn::Set(d, T{1}), hn::Sqrt(hn::Add(mean, eps))), &inverse_rms_[t]);
+      }
+      std::copy_n(inverse_rms_.begin(), tokens, known);
+    }
+    for (int64_t s = 0; s < S_; ++s) {
+      for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
+        T* score = scores(s, n) + t;
+        store(d, hn::Mul(load(d, score), load(d, &inverse_rms_[t])), score);
+      }
+    }
+  }
+
+  // The weights of sources [n, end) at site s, relative to the largest score so far; and what the
+  // sums of earlier groups are to be multiplied by. At the end both are divided by ell, if wanted.
+  void exponentiate(int64_t s, int64_t n, int64_t end) {
+    const hn::ScalableTag<T> d;
+    const bool divide = op_.complete && end == N_;
+    for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
+      T *max = &max_[s * tiling_.padded + t], *sum = &sum_[s * tiling_.padded + t];
+      auto m = load(d, max);
+      for (int64_t i = n; i < end; ++i) m = hn::Max(m, load(d, scores(s, i) + t));
+      auto scale = hn::Exp(d, hn::Sub(load(d, max), m));
+      auto ell = hn::Mul(scale, load(d, sum));
+      for (int64_t i = n; i < end; ++i) {
+        const auto weight = hn::Exp(d, hn::Sub(load(d, scores(s, i) + t), m));
+        ell = hn::Add(ell, weight);
+        store(d, weight, weights(s, i) + t);
+      }
+      store(d, m, max);
+      store(d, ell, sum);
+      if (divide) {
+        scale = hn::Div(scale, ell);
+        for (int64_t i = n; i < end; ++i) {
+          T* weight = weights(s, i) + t;
+          store(d, hn::Div(load(d, weight), ell), weight);
+        }
+      }
+      store(d, scale, &scale_[s * tiling_.padded + t]);
+    }
+  }
+
+  // Adds sources [n, end) of one token to the sums of all sites.
+  void sum_group(int64_t n, int64_t end, int64_t first, int64_t t) {
+    for (int64_t i = n; i < end; ++i) rows_[i - n] = op_.inputs.sources_N[i] + (first + t) * D_;
+    for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
+      with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
+        std::array<const T*, kSitesATurn> before = {};
+        std::array<T*, kSitesATurn> partial = {};
+        std::array<Storage*, kSitesATurn> output = {};
+        for (int q = 0; q < Q; ++q) {
+          if (tiling_.group < N_) partial[q] = &partial_[((begin + q) * tiling_.tokens + t) * D_];
+          if (n > 0) before[q] = partial[q];
+          output[q] = op_.outputs_S[begin + q] + (first + t) * D_;
+        }
+        const auto sum = [&](const auto& to, bool streaming) HWY_ATTR {
+          weighted_sums<Q>(rows_, end - n, weights(begin, n) + t, N_ * tiling_.padded,
+                           tiling_.padded, before, &scale_[begin * tiling_.padded + t],
+                           tiling_.padded, to, streaming, D_);
+        };
+        end < N_ ? sum(partial, false) : sum(output, streaming_);
+      });
+    }
+  }
+
+  void save(int64_t s, int64_t first, int64_t tokens) {
+    const hn::ScalableTag<T> d;
+    const T *max = &max_[s * tiling_.padded], *sum = &sum_[s * tiling_.padded];
+    const int64_t T_all = op_.inputs.num_tokens;
+    for (int64_t n = 0; n < N_; ++n) {
+      if (tiling_.group < N_) {  // an earlier group's largest score was not the last
+        for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
+          const auto weight = hn::Exp(d, hn::Sub(load(d, scores(s, n) + t), load(d, max + t)));
+          store(d, op_.complete ? hn::Div(weight, load(d, sum + t)) : weight, weights(s, n) + t);
+        }
+      }
+      const int64_t at = (s * N_ + n) * T_all + first;
+      std::copy_n(scores(s, n), tokens, op_.scores_SNT + at);
+      std::copy_n(weights(s, n), tokens, op_.weights_SNT + at);
+    }
+    if (op_.max_ST != nullptr) {
+      std::copy_n(max, tokens, op_.max_ST + s * T_all + first);
+      std::copy_n(sum, tokens, op_.sum_ST + s * T_all + first);
+    }
+  }
+
+  const DepthAttentionForward<Storage>& op_;
+  const int64_t N_, S_, D_;
+  const Tiling tiling_;
+  std::vector<T> scores_, weights_;   // [S, N, padded]
+  std::vector<T> inverse_rms_;        // [padded], of one source
+  std::vector<T> max_, sum_, scale_;  // [S, padded]
+  std::vector<T> partial_;            // [S, tokens, D], sums over the groups so far
+  std::vector<const Storage*> rows_;  // of a group, at one token
+  bool streaming_ = false;
+};
+
+// What a source's gradient at one token is made of, of Q sites:
+//   dv = sum_q (weight_q do_q + query_q q_q) - value v,  dq_q += query_q v
+template <class Storage>
+struct GradientRow {
+  const Storage* source;
+  Storage* grad;  // null where not wanted
+  bool accumulate, streaming;
+  Compute<Storage> weight[kSitesATurn], query[kSitesATurn], value;
+};
+
+template <int Q, class Storage, class T>
+HWY_INLINE void add_gradients(const std::vector<GradientRow<Storage>>& rows, int64_t num_rows,
+                              const std::array<const Storage*, kSitesATurn>& grad_outputs,
+                              const T* queries, T* grad_queries, size_t width) {
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  using V = hn::Vec<decltype(d)>;
+
+  const auto step = [&]<int kVectors>(size_t begin, auto part) HWY_ATTR {
+    V dh[Q][kVectors], query[Q][kVectors], dq[Q][kVectors];
+    for (int u = 0; u < kVectors; ++u) {
+      for (int q = 0; q < Q; ++q) {
+        const size_t k = begin + u * lanes;
+        dh[q][u] = load(d, grad_outputs[q] + k, part);
+        query[q][u] = load(d, queries + q * width + k, part);
+        dq[q][u] = load(d, grad_queries + q * width + k, part);
+      }
+    }
+    for (int64_t n = 0; n < num_rows; ++n) {
+      const GradientRow<Storage>& row = rows[n];
+      for (int u = 0; u < kVectors; ++u) {
+        const size_t k = begin + u * lanes;
+        const V v = load(d, row.source + k, part);
+        V dv = hn::Mul(hn::Set(d, -row.value), v);
+        for (int q = 0; q < Q; ++q) {
+          const V query_part = hn::Set(d, row.query[q]);
+          dq[q][u] = hn::MulAdd(query_part, v, dq[q][u]);
+          dv = hn::MulAdd(hn::Set(d, row.weight[q]), dh[q][u],
+                          hn::MulAdd(query_part, query[q][u], dv));
+        }
+        if (row.grad == nullptr) continue;
+        if (row.accumulate) dv = hn::Add(load(d, row.grad + k, part), dv);
+        put(d, dv, row.grad + k, row.streaming, part);
+      }
+    }
+    for (int u = 0; u < kVectors; ++u) {
+      for (int q = 0; q < Q; ++q) {
+        store(d, dq[q][u], grad_queries + q * width + begin + u * lanes, part);
+      }
+    }
+  };
+  // Whole cache lines of one row after the other, which is what streaming stores need.
+  constexpr size_t kLine = 64;
+  constexpr int U = sizeof(V) >= kLine ? 1 : 2;
+  size_t k = 0;
+  for (; k + U * lanes <= width; k += U * lanes) step.template operator()<U>(k, Whole{});
+  for (; k + lanes <= width; k += lanes) step.template operator()<1>(k, Whole{});
+  if (k < width) step.template operator()<1>(k, Part{width - k});
+}
+
+template <class Storage>
+class BackwardPass {
+ public:
+  using T = Compute<Storage>;
+
+  BackwardPass(const DepthAttentionBackward<Storage>& op, T* grad_folded_queries_SD)
+      : op_(op),
+        grad_queries_(grad_folded_queries_SD),
+        N_(op.inputs.num_sources),
+        S_(op.inputs.num_sites),
+        D_(op.inputs.width),
+        tiling_(N_, 2 * D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        grad_weights_(S_ * N_ * tiling_.tokens),
+        rows_(tiling_.group) {
+    // Gradients that nobody adds to are done with once written.
+    streaming_ = S_ <= kSitesATurn &&
+                 std::all_of(op.grad_sources_N, op.grad_sources_N + N_, [&](const Storage* grad) {
+                   return worth_streaming(grad, op.inputs.num_tokens, D_);
+                 });
+  }
+
+  void run(int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t += tiling_.tokens) {
+      tile(t, std::min(tiling_.tokens, last - t));
+    }
+  }
+
+ private:
+  void tile(int64_t first, int64_t tokens) {
+    const bool complete = op_.grad_sum_ST == nullptr;
+    if (complete) {
+      for (int64_t n = 0; n < N_; ++n) project(n, first, tokens);
+    }
+    for (int64_t n = 0; n < N_; n += tiling_.group) {
+      const int64_t end = std::min(N_, n + tiling_.group);
+      if (!complete) {
+        for (int64_t i = n; i < end; ++i) project(i, first, tokens);
+      }
+      for (int64_t t = 0; t < tokens; ++t) add_group(n, end, first, t);
+    }
+  }
+
+  T& grad_weight(int64_t s, int64_t n, int64_t t) {
+    return grad_weights_[(s * N_ + n) * tiling_.tokens + t];
+  }
+  int64_t saved(int64_t s, int64_t n, int64_t t) const {
+    return (s * N_ + n) * op_.inputs.num_tokens + t;
+  }
+  const Storage* grad_output(int64_t s, int64_t t) const { return op_.grad_outputs_S[s] + t * D_; }
+
+  // do_s . v_n at all sites: the gradients of the weights.
+  void project(int64_t n, int64_t first, int64_t tokens) {
+    for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
+      with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
+        for (int64_t t = 0; t < tokens; ++t) {
+          std::array<const Storage*, kSitesATurn> grads = {};
+          T* sums[Q];
+          for (int q = 0; q < Q; ++q) {
+            grads[q] = grad_output(begin + q, first + t);
+            sums[q] = &grad_weight(begin + q, n, t);
+          }
+          const Storage* v = op_.inputs.sources_N[n] + (first + t) * D_;
+          dots<Q, false>(v, grads, D_, sums, static_cast<T*>(nullptr));
+          if (op_.grad_weights_SNT == nullptr) continue;
+          for (int q = 0; q < Q; ++q) {
+            *sums[q] += op_.grad_weights_SNT[saved(begin + q, n, first + t)];
+          }
+        }
+      });
+    }
+  }
+
+  // What the softmax takes off every weight's gradient.
+  T shift(int64_t s, int64_t first, int64_t t) {
+    if (op_.grad_sum_ST != nullptr) return -op_.grad_sum_ST[s * op_.inputs.num_tokens + first + t];
+    T mean = 0;
+    for (int64_t n = 0; n < N_; ++n) {
+      mean += op_.weights_SNT[saved(s, n, first + t)] * grad_weight(s, n, t);
+    }
+    return mean;
+  }
+
+  // The gradients of sources [n, end) at one token.
+  void add_group(int64_t n, int64_t end, int64_t first, int64_t t) {
+    for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
+      with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
+        std::array<const Storage*, kSitesATurn> grads = {};
+        T shifts[Q];
+        for (int q = 0; q < Q; ++q) {
+          grads[q] = grad_output(begin + q, first + t);
+          shifts[q] = shift(begin + q, first, t);
+        }
+        for (int64_t i = n; i < end; ++i) {
+          Storage* grad = op_.grad_sources_N[i];
+          GradientRow<Storage>& row = rows_[i - n];
+          row.source = op_.inputs.sources_N[i] + (first + t) * D_;
+          row.grad = grad == nullptr ? nullptr : grad + (first + t) * D_;
+          row.accumulate = begin > 0 || op_.accumulate_N[i];
+          row.streaming = streaming_ && !op_.accumulate_N[i];
+          row.value = 0;
+          const T inverse_rms = op_.inverse_rms_N[i][first + t];
+          for (int q = 0; q < Q; ++q) {
+            const int64_t at = saved(begin + q, i, first + t);
+            const T grad_score = op_.weights_SNT[at] * (grad_weight(begin + q, i, t) - shifts[q]);
+            row.weight[q] = op_.weights_SNT[at];
+            row.query[q] = grad_score * inverse_rms;
+            row.value += grad_score * op_.scores_SNT[at] * inverse_rms * inverse_rms;
+          }
+          row.value /= static_cast<T>(D_);
+        }
+        add_gradients<Q>(rows_, end - n, grads, op_.inputs.folded_queries_SD + begin * D_,
+                         grad_queries_ + begin * D_, D_);
+      });
+    }
+  }
+
+  const DepthAttentionBackward<Storage>& op_;
+  T* const grad_queries_;
+  const int64_t N_, S_, D_;
+  const Tiling tiling_;
+  std::vector<T> grad_weights_;             // [S, N, tokens]
+  std::vector<GradientRow<Storage>> rows_;  // of a group, at one token
+  bool streaming_ = false;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace attnres::kernel
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

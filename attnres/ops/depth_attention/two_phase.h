@@ -1,0 +1,79 @@
+// The two-phase schedule of depth attention (arXiv 2603.15031, Algorithm 1), forward and backward,
+// for CPU. Phase 1 reads the sources that are finished when a group of sites begins once for all of
+// them; phase 2 merges, at each site, what came since, and does what stands around it: the pending
+// sublayer output is added to the partial sum, and the sublayer's input norm is applied. The result
+// is that of depth_attention followed by RMSNorm, to rounding; docs/depth-attention.md has the
+// algebra and the traffic.
+//
+// Sources are [..., D], of one shape and dtype. Kept for the backward, beside the sources: x, which
+// the sublayer keeps anyway, and per site and source a score, a weight and a reciprocal RMS a
+// token. Largest errors and bit-reproducibility as depth_attention.h says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+namespace attnres {
+
+// Where the backwards of all sites that read a source add up its gradient, in one tensor.
+struct GradientSlot {
+  at::Tensor gradient;  // undefined: nothing added yet
+};
+
+// A finished source, as sites read it. Its gradient goes through the slot, and reaches `value`'s
+// own graph when every site that read it has run backward.
+class DepthSource {
+ public:
+  explicit DepthSource(const at::Tensor& value);
+
+  const at::Tensor& value() const { return value_; }
+  // 1 / RMS a token; computed when the source is first read, undefined before.
+  at::Tensor inverse_rms;
+
+  const std::shared_ptr<GradientSlot>& slot() const { return slot_; }
+
+ private:
+  at::Tensor value_;
+  std::shared_ptr<GradientSlot> slot_;  // null where no gradient is wanted
+};
+
+struct DepthQuery {
+  at::Tensor pseudo_query, key_gain;  // w and g, each [D]
+};
+
+// What phase 1 leaves for a site, with scores s_i of the sources it read.
+struct EarlierSources {
+  at::Tensor output;  // o = sum_i e^{s_i - m} v_i, [..., D]
+  at::Tensor max;     // m = max s_i, [...]
+  at::Tensor sum;     // ell = sum_i e^{s_i - m}, [...]
+};
+
+// Phase 1 of as many sites as there are queries. Computes the sources' reciprocal RMS where it is
+// not known yet. Throws Error if sources or queries are none.
+std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& sources,
+                                                      size_t num_sources,
+                                                      const std::vector<DepthQuery>& queries,
+                                                      double eps);
+
+struct SiteInput {
+  at::Tensor x;        // gain * h / sqrt(mean(h^2) + norm_eps)
+  at::Tensor partial;  // the partial sum with the pending output; undefined where there is neither
+};
+
+// What one site reads. All may be missing but not everything: `earlier`, the sources from
+// `first_recent` on, and a partial sum, which is partial + pending, or the one of them that is
+// defined.
+struct SiteSources {
+  EarlierSources* earlier = nullptr;
+  std::vector<DepthSource>* sources = nullptr;
+  size_t first_recent = 0;
+  at::Tensor partial, pending;
+};
+
+// h = sum alpha_i v_i over all of them, and its norm. `eps` is that of the keys' RMS.
+SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& query, double eps,
+                                    const at::Tensor& norm_gain, double norm_eps);
+
+}  // namespace attnres

@@ -1,0 +1,26 @@
+// The types in which the kernels' tensors are stored, and in which they are computed.
+#pragma once
+
+#include <cstdint>
+
+namespace attnres::kernel {
+
+// Bfloat16 as stored: the upper half of a float32. Arithmetic on it is done in float32, and
+// results are rounded to the nearest, ties to even.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// What a storage type is computed in.
+template <class Storage>
+struct ComputeType {
+  using Type = Storage;
+};
+template <>
+struct ComputeType<BFloat16> {
+  using Type = float;
+};
+template <class Storage>
+using Compute = typename ComputeType<Storage>::Type;
+
+}  // namespace attnres::kernel

@@ -1,0 +1,365 @@
+// The two-phase schedule against depth attention composed of tensor operations in float64, for
+// every storage type and every instruction set of this machine.
+#include "attnres/ops/depth_attention/two_phase.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <vector>
+
+#include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/support/error.h"
+#include "tests/tolerances.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using testing::close;
+
+constexpr double kEps = 1e-6, kNormEps = 1e-3;  // a large one: its term in the gradient must show
+
+// Blocks of S sites; the last one may be short. The sublayers' outputs are given.
+struct Shape {
+  int64_t earlier;   // sources when the group begins
+  int64_t finished;  // sources that are finished inside the group, before its first site
+  int64_t sites;     // of the group; each but the first reads one more output
+  bool sums = true;  // outputs make a partial sum; else each is a source
+  int64_t tokens = 3, width = 37;
+};
+
+struct Inputs {
+  std::vector<Tensor> sources, outputs, queries, key_gains, norm_gains;
+
+  std::vector<Tensor> all() const {
+    std::vector<Tensor> list;
+    for (const auto* part : {&sources, &outputs, &queries, &key_gains, &norm_gains}) {
+      list.insert(list.end(), part->begin(), part->end());
+    }
+    return list;
+  }
+};
+
+// Leaves with values that matter: scores of standard deviation 3, gains of 0.5 to 1.5.
+Inputs make_inputs(const Shape& shape, at::ScalarType dtype) {
+  at::manual_seed(7);
+  const auto options = at::TensorOptions().dtype(at::kDouble);
+  const auto rows = [&] { return 1.5 * at::randn({shape.tokens, shape.width}, options); };
+  Inputs inputs;
+  for (int64_t i = 0; i < shape.earlier + shape.finished; ++i) inputs.sources.push_back(rows());
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    if (s > 0) inputs.outputs.push_back(rows());
+    const Tensor query = at::randn({shape.width}, options);
+    inputs.queries.push_back(3 * query / std::max(1e-3, query.norm().item<double>()));
+    inputs.key_gains.push_back(0.5 + at::rand({shape.width}, options));
+    inputs.norm_gains.push_back(0.5 + at::rand({shape.width}, options));
+  }
+  for (auto* part :
+       {&inputs.sources, &inputs.outputs, &inputs.queries, &inputs.key_gains, &inputs.norm_gains}) {
+    for (Tensor& tensor : *part) tensor = tensor.to(dtype).set_requires_grad(true);
+  }
+  return inputs;
+}
+
+Inputs in_float64(const Inputs& inputs) {
+  Inputs copies = inputs;
+  for (auto* part :
+       {&copies.sources, &copies.outputs, &copies.queries, &copies.key_gains, &copies.norm_gains}) {
+    for (Tensor& tensor : *part) {
+      tensor = tensor.detach().to(at::kDouble, false, /*copy=*/true).set_requires_grad(true);
+    }
+  }
+  return copies;
+}
+
+// The sites' normalised inputs, by the formulas.
+std::vector<Tensor> expected_sites(const Shape& shape, const Inputs& inputs) {
+  std::vector<Tensor> sources = inputs.sources, xs;
+  Tensor partial;
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    if (s > 0 && shape.sums) {
+      partial = partial.defined() ? partial + inputs.outputs[s - 1] : inputs.outputs[s - 1];
+    } else if (s > 0) {
+      sources.push_back(inputs.outputs[s - 1]);
+    }
+    std::vector<Tensor> read = sources;
+    if (partial.defined()) read.push_back(partial);
+    const Tensor h =
+        depth_attention_composed(read, inputs.queries[s], inputs.key_gains[s], kEps).output;
+    xs.push_back(inputs.norm_gains[s] * h * at::rsqrt(h.square().mean(-1, true) + kNormEps));
+  }
+  return xs;
+}
+
+// The same by the schedule.
+std::vector<Tensor> scheduled_sites(const Shape& shape, const Inputs& inputs) {
+  std::vector<DepthSource> sources;
+  for (const Tensor& source : inputs.sources) sources.emplace_back(source);
+  std::vector<DepthQuery> queries;
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    queries.push_back({inputs.queries[s], inputs.key_gains[s]});
+  }
+  std::vector<EarlierSources> earlier;
+  if (shape.earlier > 0) earlier = depth_attention_phase_one(sources, shape.earlier, queries, kEps);
+
+  std::vector<Tensor> xs;
+  Tensor partial;
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    SiteSources site;
+    if (shape.earlier > 0) site.earlier = &earlier[s];
+    if (s > 0 && !shape.sums) sources.emplace_back(inputs.outputs[s - 1]);
+    site.sources = &sources;
+    site.first_recent = shape.earlier;
+    if (shape.sums) {
+      site.partial = partial;
+      if (s > 0) site.pending = inputs.outputs[s - 1];
+    }
+    const SiteInput input =
+        depth_attention_phase_two(site, queries[s], kEps, inputs.norm_gains[s], kNormEps);
+    partial = input.partial;
+    xs.push_back(input.x);
+  }
+  return xs;
+}
+
+using Sites = std::function<std::vector<Tensor>(const Shape&, const Inputs&)>;
+
+struct Outcome {
+  std::vector<Tensor> xs, gradients;
+};
+
+// The sites, and the gradients of every input for fixed random gradients of the sites.
+Outcome run(const Sites& sites, const Shape& shape, const Inputs& inputs) {
+  Outcome outcome;
+  outcome.xs = sites(shape, inputs);
+  at::manual_seed(11);
+  std::vector<Tensor> gradients;
+  for (const Tensor& x : outcome.xs) {
+    gradients.push_back(at::randn(x.sizes(), at::kDouble).to(x.scalar_type()));
+  }
+  torch::autograd::backward(outcome.xs, gradients);
+  for (const Tensor& input : inputs.all()) outcome.gradients.push_back(input.grad());
+  return outcome;
+}
+
+const std::vector<Shape> kShapes = {
+    {.earlier = 1, .finished = 0, .sites = 1},
+    {.earlier = 5, .finished = 0, .sites = 3},
+    {.earlier = 3, .finished = 2, .sites = 4},
+    {.earlier = 0, .finished = 1, .sites = 3},
+    {.earlier = 2, .finished = 0, .sites = 9},
+    {.earlier = 13, .finished = 1, .sites = 5, .sums = false},
+    {.earlier = 27, .finished = 0, .sites = 2, .sums = false},
+    {.earlier = 0, .finished = 2, .sites = 6, .sums = false},
+};
+
+class TwoPhase : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void TearDown() override { use_target(0); }
+
+  static void use_target(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+
+  void check(const Shape& shape) {
+    SCOPED_TRACE(::testing::Message()
+                 << shape.earlier << " earlier, " << shape.finished << " finished, " << shape.sites
+                 << (shape.sums ? " summing" : "") << " sites, " << shape.tokens << " tokens, "
+                 << shape.width << " channels");
+    const at::ScalarType dtype = GetParam();
+    const Inputs inputs = make_inputs(shape, dtype), reference = in_float64(inputs);
+    const Outcome expected = run(expected_sites, shape, reference);
+    const Outcome actual = run(scheduled_sites, shape, inputs);
+    // Partial sums and o are rounded to the storage type. The gradients of scores are differences
+    // of sums over channels, whose every term has the rounding of the x that was kept.
+    const double tolerance = testing::tolerance(dtype) * (dtype == at::kBFloat16 ? 3 : 1);
+    const double grad_tolerance = testing::tolerance(dtype) * (dtype == at::kBFloat16 ? 10 : 2);
+    for (size_t i = 0; i < expected.xs.size(); ++i) {
+      EXPECT_TRUE(close(actual.xs[i], expected.xs[i], tolerance)) << "x of site " << i;
+    }
+    for (size_t i = 0; i < expected.gradients.size(); ++i) {
+      // Site 0 of a group without a choice has no gradient in its query.
+      if (!expected.gradients[i].defined()) continue;
+      ASSERT_TRUE(actual.gradients[i].defined()) << "gradient " << i;
+      EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i], grad_tolerance))
+          << "gradient " << i;
+    }
+  }
+};
+
+TEST_P(TwoPhase, EqualsTheSinglePassOnEveryInstructionSet) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    use_target(target);
+    for (const Shape& shape : kShapes) check(shape);
+  }
+}
+
+TEST_P(TwoPhase, EveryWidth) {
+  for (const int64_t width : {1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 65, 127, 257}) {
+    check({.earlier = 4, .finished = 1, .sites = 3, .tokens = 5, .width = width});
+  }
+}
+
+TEST_P(TwoPhase, EveryNumberOfTokens) {
+  for (const int64_t tokens : {0, 1, 2, 7, 63, 130, 300}) {
+    check({.earlier = 4, .finished = 0, .sites = 3, .tokens = tokens, .width = 33});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, TwoPhase,
+                         ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16),
+                         [](const auto& info) { return c10::toString(info.param); });
+
+// What the comparison above would miss if weights did not matter.
+TEST(TwoPhaseMistakes, AreSeen) {
+  const Shape shape = {.earlier = 5, .finished = 0, .sites = 3};
+  const Inputs inputs = make_inputs(shape, at::kDouble);
+  const std::vector<Tensor> right = expected_sites(shape, inputs);
+  Inputs swapped = inputs, dropped = inputs;
+  std::swap(swapped.queries[0], swapped.queries[1]);
+  dropped.sources[4] = at::zeros_like(inputs.sources[4]);
+  EXPECT_FALSE(close(scheduled_sites(shape, swapped)[0], right[0]));
+  EXPECT_FALSE(close(scheduled_sites(shape, dropped)[2], right[2]));
+}
+
+// h cannot be had back from x where a gain is zero.
+TEST(TwoPhase, ZeroNormGainsHaveGradients) {
+  const Shape shape = {.earlier = 3, .finished = 0, .sites = 2};
+  Inputs inputs = make_inputs(shape, at::kDouble);
+  for (Tensor& gain : inputs.norm_gains) gain.detach().narrow(0, 3, 4).zero_();
+  const Inputs reference = in_float64(inputs);
+  const Outcome expected = run(expected_sites, shape, reference);
+  const Outcome actual = run(scheduled_sites, shape, inputs);
+  for (size_t i = 0; i < expected.gradients.size(); ++i) {
+    EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i])) << i;
+  }
+}
+
+TEST(TwoPhase, SameBitsForAnyNumberOfThreads) {
+  const Shape shape = {.earlier = 5, .finished = 1, .sites = 4, .tokens = 700, .width = 130};
+  const int before = at::get_num_threads();
+  std::vector<Tensor> first;
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    const Inputs inputs = make_inputs(shape, at::kFloat);
+    Outcome outcome = run(scheduled_sites, shape, inputs);
+    std::vector<Tensor> all = outcome.xs;
+    all.insert(all.end(), outcome.gradients.begin(), outcome.gradients.end());
+    if (first.empty()) first = all;
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(at::equal(all[i], first[i])) << i;
+  }
+  at::set_num_threads(before);
+}
+
+TEST(TwoPhase, ASiteDoesNotDependOnWhichSitesShareItsPass) {
+  const Shape shape = {.earlier = 14, .finished = 0, .sites = 6, .tokens = 9, .width = 100};
+  const Inputs inputs = make_inputs(shape, at::kFloat);
+  const at::NoGradGuard no_grad;
+  std::vector<DepthSource> sources;
+  for (const Tensor& source : inputs.sources) sources.emplace_back(source);
+  std::vector<DepthQuery> queries;
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    queries.push_back({inputs.queries[s], inputs.key_gains[s]});
+  }
+  const auto together = depth_attention_phase_one(sources, shape.earlier, queries, kEps);
+  for (int64_t s = 0; s < shape.sites; ++s) {
+    const auto alone = depth_attention_phase_one(sources, shape.earlier, {queries[s]}, kEps);
+    EXPECT_TRUE(at::equal(alone[0].output, together[s].output)) << s;
+    EXPECT_TRUE(at::equal(alone[0].max, together[s].max)) << s;
+    EXPECT_TRUE(at::equal(alone[0].sum, together[s].sum)) << s;
+  }
+}
+
+// Scores beyond what e^x can hold.
+TEST(TwoPhase, SaturatedScores) {
+  const Shape shape = {.earlier = 14, .finished = 1, .sites = 3, .tokens = 20, .width = 64};
+  Inputs inputs = make_inputs(shape, at::kFloat);
+  for (Tensor& query : inputs.queries) query.detach().mul_(1000.0 / 3);
+  const Inputs reference = in_float64(inputs);
+  const auto expected = expected_sites(shape, reference);
+  const auto actual = scheduled_sites(shape, inputs);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    // 1e-6 (1 + max |score|): the scores' own rounding.
+    EXPECT_TRUE(close(actual[i], expected[i], 1e-6 * (1 + 1000 * 8)));
+    EXPECT_TRUE(actual[i].isfinite().all().item<bool>());
+  }
+}
+
+// A source's gradient is one tensor: what the sites add, and what comes by other ways.
+TEST(TwoPhase, GradientsOfASourceAddUp) {
+  const Shape shape = {.earlier = 3, .finished = 0, .sites = 2};
+  const Inputs inputs = make_inputs(shape, at::kDouble), reference = in_float64(inputs);
+  const auto loss = [&](const Inputs& of, const std::vector<Tensor>& xs, const Tensor& source) {
+    return (xs[0] * xs[1]).sum() + (source * source).sum() + 0 * of.sources[0].sum();
+  };
+  std::vector<DepthSource> sources;
+  for (const Tensor& source : inputs.sources) sources.emplace_back(source);
+  std::vector<DepthQuery> queries;
+  for (int64_t s = 0; s < 2; ++s) queries.push_back({inputs.queries[s], inputs.key_gains[s]});
+  // Two groups read the same sources.
+  auto first = depth_attention_phase_one(sources, 3, {queries[0]}, kEps);
+  auto second = depth_attention_phase_one(sources, 3, {queries[1]}, kEps);
+  std::vector<Tensor> xs;
+  for (int64_t s = 0; s < 2; ++s) {
+    SiteSources site;
+    site.earlier = s == 0 ? first.data() : second.data();
+    if (s == 1) site.pending = inputs.outputs[0];
+    xs.push_back(
+        depth_attention_phase_two(site, queries[s], kEps, inputs.norm_gains[s], kNormEps).x);
+  }
+  const Tensor total = loss(inputs, xs, sources[1].value());
+  torch::autograd::backward({total}, {}, /*retain_graph=*/true);
+  const Tensor wanted = loss(reference, expected_sites(shape, reference), reference.sources[1]);
+  torch::autograd::backward({wanted}, {});
+  for (size_t i = 0; i < inputs.all().size(); ++i) {
+    EXPECT_TRUE(close(inputs.all()[i].grad(), reference.all()[i].grad())) << i;
+  }
+  // A second backward adds the same again.
+  torch::autograd::backward({total}, {});
+  for (size_t i = 0; i < inputs.all().size(); ++i) {
+    EXPECT_TRUE(close(inputs.all()[i].grad(), 2 * reference.all()[i].grad())) << i;
+  }
+  EXPECT_THROW(torch::autograd::backward({total}, {}), std::exception);
+}
+
+TEST(TwoPhase, NoSecondDerivative) {
+  const Shape shape = {.earlier = 2, .finished = 0, .sites = 1};
+  const Inputs inputs = make_inputs(shape, at::kDouble);
+  const Tensor loss = scheduled_sites(shape, inputs)[0].sum();
+  EXPECT_THROW(torch::autograd::grad({loss}, {inputs.sources[0]}, {}, /*retain_graph=*/true,
+                                     /*create_graph=*/true),
+               Error);
+}
+
+// Rows so many that results are stored past the caches give the same bits as rows that are not.
+TEST(TwoPhase, LargeTensorsAreStoredTheSame) {
+  const int64_t tokens = 2500, width = 512;
+  const Shape shape = {.earlier = 3, .finished = 0, .sites = 2, .tokens = tokens, .width = width};
+  const Inputs inputs = make_inputs(shape, at::kFloat);
+  Inputs part = inputs;
+  for (auto* rows : {&part.sources, &part.outputs}) {
+    for (Tensor& tensor : *rows) tensor = tensor.detach().narrow(0, 100, 50);
+  }
+  const std::vector<Tensor> all = scheduled_sites(shape, inputs);
+  const std::vector<Tensor> some = scheduled_sites(shape, part);
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(at::equal(all[i].narrow(0, 100, 50), some[i])) << i;
+  }
+}
+
+TEST(TwoPhase, RefusesNothingToRead) {
+  std::vector<DepthSource> none;
+  const Tensor one = at::ones({4});
+  EXPECT_THROW(depth_attention_phase_one(none, 0, {{one, one}}, kEps), Error);
+  EXPECT_THROW(depth_attention_phase_two({}, {one, one}, kEps, one, kNormEps), Error);
+}
+
+}  // namespace
+}  // namespace attnres
