@@ -10,7 +10,6 @@ namespace attnres::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 // What is held out of a text, by the rule that the README gives: its last 5 %.
 std::string validation_text(const std::string& text) {

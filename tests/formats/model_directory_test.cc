@@ -94,7 +94,7 @@ TEST(LlamaDirectory, EveryTensorAndSettingMatters) {
   write_tensors(folder, tensors);
   for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
            {"rms_norm_eps", 0.1}, {"rope_parameters", {{"rope_theta", 50.0}}}}) {
-    edit_config(folder, [&](Json& json) { json[key] = value; });
+    edit_config(folder, [&key = key, &value = value](Json& json) { json[key] = value; });
     EXPECT_GT(error_against_transformers(*load_model(folder)), 1e-3) << key;
   }
 }
@@ -121,7 +121,7 @@ TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
            {"head_dim", 16},
            {"quantization_config", {{"bits", 4}}}}) {
     const fs::path folder = copy_of(kLlama);
-    edit_config(folder, [&](Json& json) { json[key] = value; });
+    edit_config(folder, [&key = key, &value = value](Json& json) { json[key] = value; });
     EXPECT_THAT(message_of<Error>([&] { load_model(folder); }),
                 AllOf(HasSubstr("config.json"), HasSubstr(key)));
   }

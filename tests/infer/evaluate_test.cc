@@ -32,7 +32,7 @@ class Evaluating : public ::testing::Test {
 
   const Transformer model_ = small_model(attn_res(), {.vocab_size = 256});
   const std::vector<int32_t> tokens_ = as_vector(random_ids(1, 4217, 5, 256));
-  const ByteTokenizer tokenizer_;
+  const ByteTokenizer tokenizer_{};
 };
 
 TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
