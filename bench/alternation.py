@@ -30,12 +30,7 @@ class Program:
 
     def __init__(self, command, threads):
         self.name = Path(command[-1] if command[-1].endswith(".py") else command[0]).name
-        environment = {
-            **os.environ,
-            **KEEP_FREED_MEMORY,
-            "OMP_NUM_THREADS": str(threads),
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no helpers that idle beside the measured
-        }
+        environment = {**os.environ, **KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -130,6 +125,10 @@ def show_ratio(values, to):
     paired = ratios(values, to)
     low, high = median_interval(paired)
     return f"{statistics.median(paired):.3f} ({low:.3f} to {high:.3f})"
+
+
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
 
 
 def row(*cells):
