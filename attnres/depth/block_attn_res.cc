@@ -8,9 +8,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "attnres/layers/rms_norm.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/config.h"
 
 namespace attnres {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/layers/rms_norm.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -26,9 +26,18 @@ class Residual : public DepthMixer {
   }
 
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
-    settle(state);
+    const at::Tensor& gain = input_norms_[state.site];
+    SublayerInput input;
+    if (state.pending.defined()) {
+      auto [sum, x] = add_rms_norm(state.open[0], state.pending, gain, shape_.norm_eps);
+      state.open[0] = sum;
+      state.pending.reset();
+      input.x = x;
+    } else {
+      input.x = rms_norm(state.open[0], gain, shape_.norm_eps);
+    }
     if (trace != nullptr) trace->mixed = state.open[0].detach();
-    return {rms_norm(state.open[0], input_norms_[state.site], shape_.norm_eps)};
+    return input;
   }
 
   void write(DepthState& state, SublayerOutput output) const override {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "attnres/layers/rotary.h"
+#include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -48,8 +48,8 @@ SublayerOutput Attention::forward(const SublayerInput& input,
                                   const SequenceContext& context) const {
   const at::Tensor& x_BTD = input.x;
   const int64_t B = x_BTD.size(0), T = x_BTD.size(1);
-  const RotaryTable rotary = make_rotary_table(context.position, T, shape_.head_width(),
-                                               shape_.rope_theta, x_BTD.scalar_type());
+  const RotaryTable rotary = rotary_table(context.position, T, shape_.head_width(),
+                                          shape_.rope_theta, x_BTD.scalar_type());
   const auto split_heads = [&](const at::Tensor& projection) {
     return at::linear(x_BTD, projection).view({B, T, -1, shape_.head_width()});
   };

@@ -1,8 +1,8 @@
 #include "attnres/layers/feed_forward.h"
 
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/silu.h>
+
+#include "attnres/ops/swiglu/swiglu.h"
 
 namespace attnres {
 
@@ -15,8 +15,8 @@ FeedForward::FeedForward(int64_t width, int64_t hidden, double init_std, int sit
 }
 
 SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceContext&) const {
-  const at::Tensor gate = at::silu(at::linear(input.x, gate_proj_));
-  return {at::linear(at::mul(gate, at::linear(input.x, up_proj_)), down_proj_)};
+  const at::Tensor hidden = swiglu(at::linear(input.x, gate_proj_), at::linear(input.x, up_proj_));
+  return {at::linear(hidden, down_proj_)};
 }
 
 }  // namespace attnres

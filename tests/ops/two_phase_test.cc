@@ -6,7 +6,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
@@ -14,6 +13,7 @@
 
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/support/error.h"
+#include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
 
 namespace attnres {
@@ -160,13 +160,6 @@ const std::vector<Shape> kShapes = {
 
 class TwoPhase : public ::testing::TestWithParam<at::ScalarType> {
  protected:
-  void TearDown() override { use_target(0); }
-
-  static void use_target(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   void check(const Shape& shape) {
     SCOPED_TRACE(::testing::Message()
                  << shape.earlier << " earlier, " << shape.finished << " finished, " << shape.sites
@@ -194,11 +187,9 @@ class TwoPhase : public ::testing::TestWithParam<at::ScalarType> {
 };
 
 TEST_P(TwoPhase, EqualsTheSinglePassOnEveryInstructionSet) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    use_target(target);
+  testing::on_every_target([&] {
     for (const Shape& shape : kShapes) check(shape);
-  }
+  });
 }
 
 TEST_P(TwoPhase, EveryWidth) {

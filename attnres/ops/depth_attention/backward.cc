@@ -82,9 +82,9 @@ Gradients backward_cpu(const std::optional<Tensor>& grad_output,
         .grad_weights_SNT = dalpha.defined() ? data<const T>(dalpha) : nullptr,
         .grad_sources_N = grad_pointers.data(),
         .accumulate_N = accumulate.data()};
-    grad_folded_query = sum_over_tokens<T>(
-        tokens, width, query.options().dtype(compute), [&](int64_t first, int64_t last, T* sums) {
-          kernel::depth_attention_backward(op, first, last, sums);
+    grad_folded_query = sum_over_tokens(
+        tokens, width, compute, [&](int64_t first, int64_t last, const Tensor& sums) {
+          kernel::depth_attention_backward(op, first, last, data<T>(sums));
         });
   });
   return {grad_sources, at::mul(grad_folded_query, key_gain).to(query.scalar_type()),

@@ -133,11 +133,7 @@ std::vector<std::string> depth_attention_instruction_sets() {
 }
 
 bool can_fuse_depth_attention(at::TensorList sources) {
-  return std::all_of(sources.begin(), sources.end(), [](const at::Tensor& source) {
-    const at::ScalarType dtype = source.scalar_type();
-    return source.device().is_cpu() && source.layout() == at::kStrided &&
-           (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
-  });
+  return std::all_of(sources.begin(), sources.end(), has_kernel);
 }
 
 at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,

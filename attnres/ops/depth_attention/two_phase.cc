@@ -25,28 +25,6 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-bool records(const variable_list& inputs) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(inputs.begin(), inputs.end(),
-                     [](const Tensor& input) { return input.defined() && input.requires_grad(); });
-}
-
-// An empty tensor with the source's shape but for the width.
-Tensor empty_per_token(const Tensor& source, std::optional<int64_t> copies = {}) {
-  std::vector<int64_t> sizes = source.sizes().vec();
-  sizes.pop_back();
-  if (copies) sizes.insert(sizes.begin(), *copies);
-  return at::empty(sizes, source.options().dtype(compute_dtype(source)).requires_grad(false));
-}
-
-Tensor empty_like_rows(const Tensor& source) {
-  return at::empty(source.sizes(), source.options().requires_grad(false));
-}
-
-int64_t tokens_of(const Tensor& source) {
-  return source.numel() / source.size(-1);
-}
-
 // A tensor of its own on the same data, without a history.
 Tensor same_data(const Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -159,10 +137,11 @@ class PhaseOneNode : public torch::autograd::Node {
           .grad_weights_SNT = nullptr,
           .grad_sources_N = grad_sources.data(),
           .accumulate_N = accumulate.data()};
-      grad_queries = sum_over_tokens<T>(tokens, static_cast<int64_t>(S) * width, options,
-                                        [&](int64_t begin, int64_t end, T* sums) {
-                                          kernel::depth_attention_backward(op, begin, end, sums);
-                                        });
+      grad_queries =
+          sum_over_tokens(tokens, static_cast<int64_t>(S) * width, weights.scalar_type(),
+                          [&](int64_t begin, int64_t end, const Tensor& sums) {
+                            kernel::depth_attention_backward(op, begin, end, data<T>(sums));
+                          });
     });
     for (size_t s = 0; s < S; ++s) {
       const Tensor folded = grad_queries.narrow(0, static_cast<int64_t>(s) * width, width);
@@ -258,10 +237,10 @@ class PhaseTwoNode : public torch::autograd::Node {
           .grad_sum_T = has_earlier ? data<T>(grad_ell) : nullptr,
           .grad_recent_K = grad_recent.data(),
           .accumulate_K = accumulate.data()};
-      sums = sum_over_tokens<T>(tokens, 2 * width, rho.options(),
-                                [&](int64_t begin, int64_t end, T* to) {
-                                  kernel::phase_two_backward(op, begin, end, to, to + width);
-                                });
+      sums = sum_over_tokens(
+          tokens, 2 * width, rho.scalar_type(), [&](int64_t begin, int64_t end, const Tensor& to) {
+            kernel::phase_two_backward(op, begin, end, data<T>(to), data<T>(to) + width);
+          });
     });
 
     const Tensor query_value = query.unpack(), key_gain_value = key_gain.unpack();

@@ -1,0 +1,51 @@
+// RMSNorm, and the addition before it, in one pass over a token's row; and its backward in one.
+// Raw pointers, no tensor library, no threads of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/ops/storage.h"
+
+namespace attnres::kernel {
+
+// h = state + pending (or state alone),  y = gain * h rho,  rho = 1 / sqrt(mean(h^2) + eps)
+template <class Storage>
+struct RmsNormForward {
+  using T = Compute<Storage>;
+  int64_t width;
+  const Storage* state_TD;
+  const Storage* pending_TD;  // null: none, and h is not written
+  Storage* h_TD;
+  const T* gain_D;
+  double eps;
+  Storage* y_TD;
+  T* rho_T;
+};
+
+// dh = dh_later + rho (gain * dy - h rho^2 (gain * dy . h) / D),  dgain = sum dy * h rho
+template <class Storage>
+struct RmsNormBackward {
+  using T = Compute<Storage>;
+  int64_t width;
+  const Storage* h_TD;
+  const T* rho_T;
+  const T* gain_D;
+  const Storage* grad_y_TD;
+  const Storage* grad_later_TD;  // of h, from what came after; null: none
+  Storage* grad_h_TD;
+};
+
+// Tokens [first, last).
+void rms_norm_forward(const RmsNormForward<float>&, int64_t first, int64_t last);
+void rms_norm_forward(const RmsNormForward<double>&, int64_t first, int64_t last);
+void rms_norm_forward(const RmsNormForward<BFloat16>&, int64_t first, int64_t last);
+
+// Adds these tokens' part of the gain's gradient to `grad_gain_D`, in the order of the tokens.
+void rms_norm_backward(const RmsNormBackward<float>&, int64_t first, int64_t last,
+                       float* grad_gain_D);
+void rms_norm_backward(const RmsNormBackward<double>&, int64_t first, int64_t last,
+                       double* grad_gain_D);
+void rms_norm_backward(const RmsNormBackward<BFloat16>&, int64_t first, int64_t last,
+                       float* grad_gain_D);
+
+}  // namespace attnres::kernel

@@ -1,0 +1,28 @@
+// Rotary position embedding of heads, half-split. Raw pointers, no tensor library, no threads of
+// its own.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/ops/storage.h"
+
+namespace attnres::kernel {
+
+// Of every head (a, b) of token t, each K/2 channels:
+//   y = (a cos_t - b sin_t, b cos_t + a sin_t)
+template <class Storage>
+struct Rotary {
+  using T = Compute<Storage>;
+  int64_t num_tokens;      // T of a sequence; row i of x is its token i mod T
+  int64_t heads, half;     // H and K/2
+  const T *cosine, *sine;  // [T, K/2]
+  const Storage* x;        // [rows, H, K]
+  Storage* y;
+};
+
+// Rows [first, last).
+void rotary(const Rotary<float>&, int64_t first, int64_t last);
+void rotary(const Rotary<double>&, int64_t first, int64_t last);
+void rotary(const Rotary<BFloat16>&, int64_t first, int64_t last);
+
+}  // namespace attnres::kernel

@@ -1,0 +1,24 @@
+// Rotary position embedding (Su et al., arXiv 2104.09864) in the half-split layout of Llama:
+// channel c < K/2 of a head is paired with channel c + K/2 and turned by position * theta^(-2c/K).
+// On the CPU in float32, float64 and bfloat16 one kernel each way, which keeps nothing but the
+// table; elsewhere composed of tensor operations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace attnres {
+
+struct RotaryTable {
+  at::Tensor cosine, sine;  // [T, 1, K/2], float32, or float64 for float64
+};
+
+// The angles of positions position .. position + tokens - 1, computed in float64. Tables are kept:
+// those of the same head width, theta and dtype share one, which grows as positions need it.
+// Thread-safe.
+RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, double theta,
+                         at::ScalarType dtype);
+
+// x_BTHK, turned; the table has its T tokens. Works for any number of heads.
+at::Tensor apply_rotary(const at::Tensor& x_BTHK, const RotaryTable& table);
+
+}  // namespace attnres

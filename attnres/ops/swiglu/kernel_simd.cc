@@ -1,0 +1,84 @@
+#include "attnres/ops/swiglu/kernel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attnres/ops/swiglu/kernel_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "attnres/ops/simd-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnres::kernel {
+namespace HWY_NAMESPACE {
+
+// 1 / (1 + e^-x), with e^-x held below what overflows.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sigmoid(D d, V x) {
+  const V one = hn::Set(d, 1);
+  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 80)))));
+}
+
+template <class Storage>
+void forward(const SwigluForward<Storage>& op, int64_t first, int64_t last) {
+  const hn::ScalableTag<Compute<Storage>> d;
+  for_each_vector(d, last - first, [&](size_t k, auto part) HWY_ATTR {
+    const int64_t i = first + k;
+    const auto gate = load(d, op.gate + i, part);
+    const auto silu = hn::Mul(gate, sigmoid(d, gate));
+    store(d, hn::Mul(silu, load(d, op.up + i, part)), op.y + i, part);
+  });
+}
+
+template <class Storage>
+void backward(const SwigluBackward<Storage>& op, int64_t first, int64_t last) {
+  const hn::ScalableTag<Compute<Storage>> d;
+  for_each_vector(d, last - first, [&](size_t k, auto part) HWY_ATTR {
+    const int64_t i = first + k;
+    const auto gate = load(d, op.gate + i, part), up = load(d, op.up + i, part);
+    const auto dy = load(d, op.grad_y + i, part);
+    const auto sigma = sigmoid(d, gate), silu = hn::Mul(gate, sigma);
+    // sigma (1 + gate (1 - sigma)) = sigma + silu (1 - sigma)
+    const auto slope = hn::MulAdd(silu, hn::Sub(hn::Set(d, 1), sigma), sigma);
+    store(d, hn::Mul(hn::Mul(dy, up), slope), op.grad_gate + i, part);
+    store(d, hn::Mul(dy, silu), op.grad_up + i, part);
+  });
+}
+
+#define ATTNRES_DEFINE(SUFFIX, STORAGE)                                                           \
+  void swiglu_forward_##SUFFIX(const SwigluForward<STORAGE>& op, int64_t first, int64_t last) {   \
+    forward(op, first, last);                                                                     \
+  }                                                                                               \
+  void swiglu_backward_##SUFFIX(const SwigluBackward<STORAGE>& op, int64_t first, int64_t last) { \
+    backward(op, first, last);                                                                    \
+  }
+
+ATTNRES_DEFINE(f32, float)
+ATTNRES_DEFINE(f64, double)
+ATTNRES_DEFINE(bf16, BFloat16)
+
+#undef ATTNRES_DEFINE
+
+}  // namespace HWY_NAMESPACE
+}  // namespace attnres::kernel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attnres::kernel {
+
+#define ATTNRES_EXPORT(SUFFIX, STORAGE)                                                  \
+  HWY_EXPORT(swiglu_forward_##SUFFIX);                                                   \
+  HWY_EXPORT(swiglu_backward_##SUFFIX);                                                  \
+  void swiglu_forward(const SwigluForward<STORAGE>& op, int64_t first, int64_t last) {   \
+    HWY_DYNAMIC_DISPATCH(swiglu_forward_##SUFFIX)(op, first, last);                      \
+  }                                                                                      \
+  void swiglu_backward(const SwigluBackward<STORAGE>& op, int64_t first, int64_t last) { \
+    HWY_DYNAMIC_DISPATCH(swiglu_backward_##SUFFIX)(op, first, last);                     \
+  }
+
+ATTNRES_EXPORT(f32, float)
+ATTNRES_EXPORT(f64, double)
+ATTNRES_EXPORT(bf16, BFloat16)
+
+}  // namespace attnres::kernel
+#endif  // HWY_ONCE

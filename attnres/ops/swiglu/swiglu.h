@@ -1,0 +1,13 @@
+// The gated activation of SwiGLU (Shazeer, arXiv 2002.05202): y = silu(gate) * up, with
+// silu(g) = g / (1 + e^-g), element by element. gate and up have one shape and dtype. On the CPU in
+// float32, float64 and bfloat16 one kernel forward and one backward, which keeps gate and up only
+// and is differentiable once; elsewhere composed of tensor operations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace attnres {
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+
+}  // namespace attnres

@@ -1,0 +1,68 @@
+#include "attnres/ops/tensors.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace attnres {
+
+bool has_kernel(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+         (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
+}
+
+bool records(at::TensorList inputs) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+           return input.defined() && input.requires_grad();
+         });
+}
+
+at::ScalarType compute_dtype(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+int64_t tokens_of(const at::Tensor& rows) {
+  return rows.numel() / rows.size(-1);
+}
+
+at::Tensor empty_like_rows(const at::Tensor& rows) {
+  return at::empty(rows.sizes(), rows.options().requires_grad(false));
+}
+
+at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies) {
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes.pop_back();
+  if (copies) sizes.insert(sizes.begin(), *copies);
+  return at::empty(sizes, rows.options().dtype(compute_dtype(rows)).requires_grad(false));
+}
+
+void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,
+                          const std::function<void(int64_t, int64_t)>& f) {
+  constexpr int64_t kChannelsWorthAThread = 32768;
+  at::parallel_for(0, num_tokens, std::max<int64_t>(1, kChannelsWorthAThread / channels_a_token),
+                   f);
+}
+
+at::Tensor sum_over_tokens(int64_t num_tokens, int64_t num_sums, at::ScalarType dtype,
+                           const SumOverTokens& f) {
+  constexpr int64_t kSmallestChunk = 32, kMostChunks = 64;
+  const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t chunk = std::max(kSmallestChunk, divide_up(num_tokens, kMostChunks));
+  const int64_t num_chunks = divide_up(num_tokens, chunk);
+  const at::Tensor partials = at::zeros({num_chunks, num_sums}, dtype);
+  at::parallel_for(0, num_chunks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t c = first; c < last; ++c) {
+      f(c * chunk, std::min(num_tokens, (c + 1) * chunk), partials.select(0, c));
+    }
+  });
+  const at::Tensor sums = at::zeros({num_sums}, dtype);
+  for (int64_t c = 0; c < num_chunks; ++c) sums.add_(partials.select(0, c));
+  return sums;
+}
+
+}  // namespace attnres

@@ -1,0 +1,107 @@
+// The bridge from tensors to kernels, which know pointers and sizes only. For the sources of
+// operations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "attnres/ops/storage.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+
+// Whether the CPU kernels can work on this tensor.
+bool has_kernel(const at::Tensor& tensor);
+
+// Whether an operation on these inputs (some may be undefined) is to be recorded for a backward.
+bool records(at::TensorList inputs);
+
+// The dtype in which a kernel computes, and of its statistics.
+at::ScalarType compute_dtype(const at::Tensor& tensor);
+
+// Of a tensor [..., D].
+int64_t tokens_of(const at::Tensor& rows);
+
+// Contiguous, of the same shape and dtype, for a kernel to fill.
+at::Tensor empty_like_rows(const at::Tensor& rows);
+
+// One number a token of rows [..., D], or `copies` of them: [...] or [copies, ...].
+at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies = {});
+
+// Runs f(first, last) over the tokens on all threads, each with enough work to be worth waking.
+void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,
+                          const std::function<void(int64_t first, int64_t last)>& f);
+
+// Typed by the kernel's storage type, which torch does not know.
+template <class T>
+T* data(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+// Sums over tokens that do not depend on the number of threads: calls f(first, last, sums), which
+// adds to `num_sums` sums, for chunks of tokens that depend on the number of tokens only, and adds
+// the chunks' sums in their order. Returns [num_sums], float32 or float64.
+using SumOverTokens = std::function<void(int64_t first, int64_t last, const at::Tensor& sums)>;
+at::Tensor sum_over_tokens(int64_t num_tokens, int64_t num_sums, at::ScalarType dtype,
+                           const SumOverTokens& f);
+
+// Calls f with a value of the storage type that the kernels use for this dtype.
+template <class F>
+void with_storage_type(at::ScalarType dtype, F f) {
+  switch (dtype) {
+    case at::kFloat:
+      return f(float{});
+    case at::kDouble:
+      return f(double{});
+    case at::kBFloat16:
+      return f(kernel::BFloat16{});
+    default:
+      fail("there is no kernel for tensors of dtype {}", c10::toString(dtype));
+  }
+}
+
+// Contiguous versions of tensors, and pointers to their data, as the kernels take them.
+template <class Storage>
+class Rows {
+ public:
+  explicit Rows(at::TensorList tensors) {
+    for (const at::Tensor& tensor : tensors) add(tensor);
+  }
+  void add(const at::Tensor& tensor) {
+    tensors_.push_back(tensor.contiguous());
+    pointers_.push_back(data<const Storage>(tensors_.back()));
+  }
+  const Storage* const* pointers() const { return pointers_.data(); }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<const Storage*> pointers_;
+};
+
+// Pointers to the N parts of `count` numbers each that a tensor [N, ...] has.
+template <class T>
+std::vector<T*> slices(const at::Tensor& tensor, int64_t num_slices, int64_t count) {
+  std::vector<T*> pointers;
+  for (int64_t n = 0; n < num_slices; ++n) pointers.push_back(data<T>(tensor) + n * count);
+  return pointers;
+}
+
+// An array of flags, which std::vector<bool> is not.
+class Flags {
+ public:
+  Flags(int64_t count, bool value) : flags_(std::make_unique<bool[]>(count)) {
+    for (int64_t i = 0; i < count; ++i) flags_[i] = value;
+  }
+  bool& operator[](int64_t i) { return flags_[i]; }
+  const bool* data() const { return flags_.get(); }
+
+ private:
+  std::unique_ptr<bool[]> flags_;
+};
+
+}  // namespace attnres
