@@ -34,10 +34,13 @@ struct Tiling {
   int64_t tokens;  // a tile
   int64_t padded;  // tokens of a row of scores: a tile in whole vectors
 
-  Tiling(int64_t num_sources, int64_t row_bytes, int64_t lanes) {
+  // Of a tile, rows of every source of the group and rows of the sites are in cache together.
+  Tiling(int64_t num_sources, int64_t rows_a_source, int64_t site_rows, int64_t row_bytes,
+         int64_t lanes) {
     const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
     group = (num_sources + groups - 1) / groups;
-    tokens = std::clamp<int64_t>(kTileBytes / (group * row_bytes), 1, kMostTokensATile);
+    const int64_t rows = group * rows_a_source + site_rows;
+    tokens = std::clamp<int64_t>(kTileBytes / (rows * row_bytes), 1, kMostTokensATile);
     padded = (tokens + lanes - 1) / lanes * lanes;
   }
 };
@@ -125,7 +128,7 @@ class ForwardPass {
         N_(op.inputs.num_sources),
         S_(op.inputs.num_sites),
         D_(op.inputs.width),
-        tiling_(N_, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        tiling_(N_, 1, 0, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
         scores_(S_ * N_ * tiling_.padded),
         weights_(S_ * N_ * tiling_.padded),
         inverse_rms_(tiling_.padded),
@@ -352,7 +355,7 @@ class BackwardPass {
         N_(op.inputs.num_sources),
         S_(op.inputs.num_sites),
         D_(op.inputs.width),
-        tiling_(N_, 2 * D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        tiling_(N_, 2, S_, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
         grad_weights_(S_ * N_ * tiling_.tokens),
         rows_(tiling_.group) {
     // Gradients that nobody adds to are done with once written.
