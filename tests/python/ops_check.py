@@ -4,7 +4,11 @@ Gradients against finite differences (gradcheck), the rules that PyTorch asks of
 (opcheck), and the same results compiled as eager.
 """
 
+import os
 import sys
+
+# Graphs that were compiled earlier would call the operations as they were then.
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 import torch
 from torch.autograd import gradcheck
@@ -110,12 +114,12 @@ def check_rules(ops):
         opcheck(ops.depth_attention_fused.default, arguments)
 
     sources, query, key_gain = depth_inputs(3, (2, 4, 6), requires_grad=False)
-    output, weights, inverse_rms = ops.depth_attention_fused(sources, query, key_gain, EPS)
+    output, weights, scores, inverse_rms = ops.depth_attention_fused(sources, query, key_gain, EPS)
     gradients = torch.ones_like(output), torch.randn_like(weights)
     for grad_output, grad_weights in [gradients, (None, gradients[1]), (gradients[0], None)]:
         opcheck(
             ops.depth_attention_fused_backward.default,
-            (grad_output, grad_weights, sources, query, key_gain, weights, inverse_rms,
+            (grad_output, grad_weights, sources, query, key_gain, weights, scores, inverse_rms,
              [True, False, True]),
         )
 

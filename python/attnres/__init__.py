@@ -1,0 +1,32 @@
+"""Attention Residuals (arXiv 2603.15031) for PyTorch.
+
+`BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections;
+`depth_attention` is the operation inside. On CPUs they run fused kernels in float32, float64 and
+bfloat16, elsewhere compositions of PyTorch's operations. `torch.compile` sees through both.
+"""
+
+from pathlib import Path
+
+import torch
+
+from .built_for import ATTNRES as __version__
+from .built_for import TORCH as _built_for
+
+if torch.__version__.split(".")[:2] != _built_for.split("."):
+    raise ImportError(
+        f"attnres was built for torch {_built_for} and this is torch {torch.__version__}: build it "
+        "anew with pip install --no-build-isolation --force-reinstall --no-deps ."
+    )
+torch.ops.load_library(Path(__file__).with_name("libattnres_ops.so"))
+
+from .modules import AttnRes, BlockAttnRes, DepthState  # noqa: E402
+from .operations import depth_attention, depth_attention_weights  # noqa: E402
+
+__all__ = [
+    "AttnRes",
+    "BlockAttnRes",
+    "DepthState",
+    "__version__",
+    "depth_attention",
+    "depth_attention_weights",
+]

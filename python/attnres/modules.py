@@ -1,0 +1,139 @@
+"""Attention Residuals as modules that take the place of `x = x + sublayer(norm(x))`."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .operations import depth_attention, depth_attention_weights
+
+
+class DepthState(NamedTuple):
+    """What a batch of tokens carries from sublayer to sublayer, in place of the residual stream.
+
+    A tuple of tensors, never changed in place: it may cross torch.utils.checkpoint.
+    """
+
+    blocks: tuple[Tensor, ...]  # b_0 .. b_{n-1}, each [..., D]: the embedding, finished blocks
+    partial: Tensor | None  # the sum of the current block's outputs; None: there is none yet
+    site: int  # the sublayers that have written
+
+    @property
+    def sources(self) -> list[Tensor]:
+        """What the next site attends to."""
+        return [*self.blocks] if self.partial is None else [*self.blocks, self.partial]
+
+
+class BlockAttnRes(nn.Module):
+    """Block Attention Residuals (arXiv 2603.15031, section 3.2 and Fig. 2).
+
+    Instead of one residual stream, each sublayer l reads
+
+        h_l = sum_i alpha_i b_i,   alpha = softmax_i( w_l . (g_l * b_i / RMS(b_i)) )
+
+    over b_0, the token embedding; b_1 .. b_{n-1}, the sums of the finished blocks' outputs; and,
+    unless l is the first of its block, the sum of the current block's outputs so far. After the
+    last sublayer the output site reads all of them, with a pseudo-query of its own. A Transformer
+
+        for layer in layers:
+            x = x + layer.attention(layer.attention_norm(x))
+            x = x + layer.mlp(layer.mlp_norm(x))
+        logits = head(norm(x))
+
+    becomes, with `mix = BlockAttnRes(width, num_sublayers=2 * len(layers), block_size=4)`,
+
+        state = mix.start(x)
+        for layer in layers:
+            state = mix.write(state, layer.attention(layer.attention_norm(mix.read(state))))
+            state = mix.write(state, layer.mlp(layer.mlp_norm(mix.read(state))))
+        logits = head(norm(mix.read(state)))
+
+    Args:
+        width: D, the size of the embedding.
+        num_sublayers: L; attention and MLP count one each.
+        block_size: S, sublayers (not Transformer layers) in a block. The last block may be shorter.
+        eps: of the keys' RMS.
+
+    Parameters, for each of the L + 1 sites: the pseudo-query w_l [D], zero at the start, where
+    every h is the mean of its sources; and the key gain g_l [D], one. Weight decay would pull the
+    gains to zero: leave it off for both.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_sublayers: int,
+        block_size: int,
+        eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in [
+            ("width", width),
+            ("num_sublayers", num_sublayers),
+            ("block_size", block_size),
+        ]:
+            if value < 1:
+                raise ValueError(f"{type(self).__name__}: {name} must be positive, but is {value}")
+        self.width, self.num_sublayers = width, num_sublayers
+        self.block_size, self.eps = block_size, eps
+        like = {"device": device, "dtype": dtype}
+        sites = range(num_sublayers + 1)
+        self.pseudo_query = nn.ParameterList(torch.zeros(width, **like) for _ in sites)
+        self.key_gain = nn.ParameterList(torch.ones(width, **like) for _ in sites)
+
+    def start(self, embedding: Tensor) -> DepthState:
+        """The state before the first sublayer. `embedding` is [..., D]."""
+        return DepthState((embedding,), None, 0)
+
+    def read(self, state: DepthState) -> Tensor:
+        """h [..., D], the next sublayer's input before its norm; after the last, the output's."""
+        return depth_attention(state.sources, *self._site(state))
+
+    def weights(self, state: DepthState) -> Tensor:
+        """The depth weights alpha [N, ...] that `read` uses, one for each of `state.sources`."""
+        return depth_attention_weights(state.sources, *self._site(state))
+
+    def write(self, state: DepthState, output: Tensor) -> DepthState:
+        """The state after a sublayer that returned `output` [..., D].
+
+        The state keeps the embedding's dtype, as adding to a residual stream would, so that
+        autocast may compute sublayers in another.
+        """
+        if state.site == self.num_sublayers:
+            raise RuntimeError(
+                f"{type(self).__name__}: an output more than num_sublayers={self.num_sublayers}; "
+                "attention and MLP count one each"
+            )
+        output = output.to(state.blocks[0].dtype)
+        partial = output if state.partial is None else state.partial + output
+        site = state.site + 1
+        if site % self.block_size == 0:
+            return DepthState((*state.blocks, partial), None, site)
+        return DepthState(state.blocks, partial, site)
+
+    def _site(self, state: DepthState) -> tuple[Tensor, Tensor, float]:
+        return self.pseudo_query[state.site], self.key_gain[state.site], self.eps
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, num_sublayers={self.num_sublayers}, block_size={self.block_size}"
+
+
+class AttnRes(BlockAttnRes):
+    """Full Attention Residuals (arXiv 2603.15031, section 3.1): every output is a source itself.
+
+    Sublayer l reads h_l = sum_i alpha_i v_i over the embedding v_0 and the outputs v_1 .. v_l of
+    all sublayers before it: `BlockAttnRes` with blocks of one sublayer, which has the use, the
+    parameters and the arguments explained.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_sublayers: int,
+        eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(width, num_sublayers, 1, eps, device, dtype)

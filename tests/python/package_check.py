@@ -1,0 +1,271 @@
+"""Checks the installed package: python tests/python/package_check.py
+
+The modules against depth attention written out in float64, with every pseudo-query and key gain
+drawn at random; the same under torch.compile, activation checkpointing and autocast; training; and
+what is refused. Needs torch with everything that torch.compile uses.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Graphs that were compiled earlier would call the operations as they were then.
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import gradcheck
+from torch.library import opcheck
+from torch.utils.checkpoint import checkpoint
+
+import attnres
+
+EPS = 1e-6
+WIDTH, SUBLAYERS = 8, 7
+
+
+def attend(sources, query, key_gain):
+    values = torch.stack(sources)
+    keys = key_gain * values / (values.square().mean(-1, keepdim=True) + EPS).sqrt()
+    weights = (keys @ query).softmax(0)
+    return (weights[..., None] * values).sum(0)
+
+
+def naive_inputs(embedding, sublayers, block_size, parameters, attend=attend):
+    """The inputs of all sites, from all outputs afresh at every site: no state to go wrong."""
+    outputs, inputs = [], []
+    for site, (query, key_gain) in enumerate(parameters):
+        blocks = [outputs[i : i + block_size] for i in range(0, len(outputs), block_size)]
+        sources = [embedding, *(torch.stack(block).sum(0) for block in blocks)]
+        inputs.append(attend(sources, query, key_gain))
+        if site < len(sublayers):
+            outputs.append(sublayers[site](inputs[-1]))
+    return inputs
+
+
+def module_inputs(mix, embedding, sublayers):
+    state, inputs = mix.start(embedding), []
+    for sublayer in sublayers:
+        inputs.append(mix.read(state))
+        state = mix.write(state, sublayer(inputs[-1]))
+    return [*inputs, mix.read(state)]
+
+
+def make_model(block_size, dtype=torch.float64):
+    """A module whose weights matter, and sublayers that are not linear."""
+    if block_size == 1:
+        mix = attnres.AttnRes(WIDTH, SUBLAYERS, dtype=dtype)
+    else:
+        mix = attnres.BlockAttnRes(WIDTH, SUBLAYERS, block_size, dtype=dtype)
+    for parameter in mix.pseudo_query:
+        nn.init.normal_(parameter, std=2)
+    for parameter in mix.key_gain:
+        nn.init.normal_(parameter, mean=1, std=0.3)
+    linears = nn.ModuleList(nn.Linear(WIDTH, WIDTH, dtype=dtype) for _ in range(SUBLAYERS))
+    return mix, linears, [lambda h, linear=linear: linear(h).sin() for linear in linears]
+
+
+def parameters_of(mix):
+    return list(zip(mix.pseudo_query, mix.key_gain, strict=True))
+
+
+def worst_difference(a, b):
+    return max((x.detach() - y.detach()).abs().max().item() for x, y in zip(a, b, strict=True))
+
+
+def check_modules():
+    for block_size in (1, 2, 3, SUBLAYERS, 100):
+        mix, linears, sublayers = make_model(block_size)
+        embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+        ours = module_inputs(mix, embedding, sublayers)
+        naive = naive_inputs(embedding, sublayers, block_size, parameters_of(mix))
+        assert worst_difference(ours, naive) < 1e-12, block_size
+
+        leaves = [embedding, *mix.parameters(), *linears.parameters()]
+        loss = [sum(x.pow(3).sum() for x in inputs) for inputs in (ours, naive)]
+        gradients = [torch.autograd.grad(x, leaves) for x in loss]
+        scale = max(gradient.abs().max().item() for gradient in gradients[1])
+        assert worst_difference(*gradients) < 1e-12 * scale, block_size
+        # Only site 0 has nothing to choose between.
+        for site, (query, gain) in enumerate(parameters_of(mix)):
+            for parameter in (query, gain):
+                gradient = gradients[0][[leaf is parameter for leaf in leaves].index(True)]
+                assert (gradient.abs().max().item() > 1e-6) == (site > 0), (block_size, site)
+
+        # What is often got wrong is told apart.
+        def attend_scaled(sources, query, key_gain):
+            return attend(sources, query / WIDTH**0.5, key_gain)
+
+        def attend_zero_partial(sources, query, key_gain):
+            return attend([*sources, torch.zeros_like(sources[0])], query, key_gain)
+
+        for wrong in (attend_scaled, attend_zero_partial):
+            naive = naive_inputs(embedding, sublayers, block_size, parameters_of(mix), wrong)
+            assert worst_difference(ours, naive) > 0.1, (block_size, wrong)
+    mix, _, sublayers = make_model(2)
+    ours = module_inputs(mix, embedding, sublayers)
+    naive = naive_inputs(embedding, sublayers, 4, parameters_of(mix))
+    assert worst_difference(ours, naive) > 0.1, "block size counted in Transformer layers"
+
+
+def check_published_numbers():
+    """The two-source example of equations 2 to 4 with w = [2, 0, 0, 0]."""
+    a, b = torch.eye(4, dtype=torch.float64)[:2]
+    query, gain = torch.tensor([2.0, 0, 0, 0]).double(), torch.ones(4).double()
+    expected = torch.tensor([0.9820136, 0.0179864, 0, 0]).double()
+    h = attnres.depth_attention([a, b], query, gain)
+    torch.testing.assert_close(h, expected, atol=1e-6, rtol=0)
+    weights = attnres.depth_attention_weights([a, b], query, gain)
+    torch.testing.assert_close(weights, expected[:2], atol=1e-6, rtol=0)
+
+
+def check_start():
+    """At the start every site reads the mean of its sources."""
+    mix = attnres.BlockAttnRes(WIDTH, 4, 2)
+    embedding, *outputs = torch.randn(5, 3, WIDTH)
+    state = mix.start(embedding)
+    for output in outputs[:3]:
+        state = mix.write(state, output)
+    expected = (embedding + (outputs[0] + outputs[1]) + outputs[2]) / 3
+    torch.testing.assert_close(mix.read(state), expected)
+    torch.testing.assert_close(mix.weights(state), torch.full((3, 3), 1 / 3))
+
+
+def check_derivatives():
+    mix, _, _ = make_model(3)
+    query, key_gain = parameters_of(mix)[1]
+    sources = [torch.randn(2, 3, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    for operation in (attnres.depth_attention, attnres.depth_attention_weights):
+        assert gradcheck(lambda w, g, *v: operation(v, w, g, EPS), (query, key_gain, *sources))
+    for operation in (torch.ops.attnres.depth_attention, torch.ops.attnres.depth_attention_weights):
+        opcheck(operation.default, (sources, query, key_gain, EPS))
+
+
+def check_compiled():
+    for backend in ("aot_eager", "inductor"):
+        torch._dynamo.reset()
+        mix, linears, sublayers = make_model(3, torch.float32)
+
+        def loss_of(embedding, mix=mix, sublayers=sublayers):
+            state = mix.start(embedding)
+            for sublayer in sublayers:
+                state = mix.write(state, sublayer(F.rms_norm(mix.read(state), (WIDTH,))))
+            return mix.read(state).square().mean() + mix.weights(state).square().mean()
+
+        compiled = torch.compile(loss_of, fullgraph=True, backend=backend)
+        leaves = [*mix.parameters(), *linears.parameters()]
+        for tokens in (4, 6):  # the second size compiles with symbolic shapes
+            embedding = torch.randn(2, tokens, WIDTH)
+            results = []
+            for run in (loss_of, compiled):
+                loss = run(embedding)
+                results.append([loss, *torch.autograd.grad(loss, leaves)])
+            torch.testing.assert_close(*results)
+
+
+def check_checkpointed():
+    mix, linears, sublayers = make_model(3)
+    leaves = [*mix.parameters(), *linears.parameters()]
+    embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def layer(state, sublayer):
+        return mix.write(state, sublayer(mix.read(state)))
+
+    gradients = []
+    for run in (layer, lambda *inputs: checkpoint(layer, *inputs, use_reentrant=False)):
+        state = mix.start(embedding)
+        for sublayer in sublayers:
+            state = run(state, sublayer)
+        gradients.append(torch.autograd.grad(mix.read(state).pow(3).sum(), [embedding, *leaves]))
+    assert worst_difference(*gradients) == 0
+
+
+def check_autocast():
+    mix, _, sublayers = make_model(3, torch.float32)
+    embedding = torch.randn(2, 5, WIDTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        inputs = module_inputs(mix, embedding, sublayers)
+    assert all(h.dtype == torch.float32 for h in inputs)
+    torch.testing.assert_close(
+        inputs[-1], module_inputs(mix, embedding, sublayers)[-1], atol=0.1, rtol=0.1
+    )
+
+
+def check_other_devices_and_dtypes():
+    """float16 has no kernel and takes the composed operations, as every other device does."""
+    sources = [torch.randn(3, WIDTH) for _ in range(3)]
+    query, gain = torch.randn(WIDTH), torch.ones(WIDTH)
+    tolerances = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+    expected = attnres.depth_attention(sources, query, gain)
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
+        for dtype, tolerance in tolerances.items():
+            leaves = [v.detach().to(device, dtype).requires_grad_() for v in sources]
+            h = attnres.depth_attention(leaves, query.to(device), gain.to(device))
+            assert h.dtype == dtype and h.device.type == device
+            torch.testing.assert_close(
+                h.detach().cpu().float(), expected, atol=tolerance, rtol=tolerance
+            )
+            h.sum().backward()
+            assert all(v.grad.isfinite().all() for v in leaves)
+
+
+def check_refusals():
+    def refused(kind, text, action):
+        try:
+            action()
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"not refused: {text}")
+
+    refused(ValueError, "block_size must be positive", lambda: attnres.BlockAttnRes(8, 4, 0))
+    mix = attnres.AttnRes(WIDTH, 1)
+    state = mix.write(mix.start(torch.randn(3, WIDTH)), torch.randn(3, WIDTH))
+    refused(RuntimeError, "more than num_sublayers=1", lambda: mix.write(state, state.blocks[0]))
+    narrow = torch.zeros(WIDTH - 1)
+    refused(
+        RuntimeError, "query must be [D]",
+        lambda: attnres.depth_attention([torch.zeros(2, WIDTH)], narrow, narrow),
+    )  # fmt: skip
+
+
+def check_other_torch_is_refused():
+    program = "import torch; torch.__version__ = '{}'; import attnres; print('imported')"
+    major, minor = (int(number) for number in torch.__version__.split(".")[:2])
+    for version, imported in [
+        (f"{major}.{minor}.7+cpu", True),
+        (f"{major}.{minor + 1}.0", False),
+        (f"{major + 1}.{minor}.0", False),
+    ]:
+        with tempfile.TemporaryDirectory() as folder:
+            result = subprocess.run(
+                [sys.executable, "-c", program.format(version)],
+                capture_output=True, text=True, cwd=folder,
+            )  # fmt: skip
+        assert (result.returncode == 0) == imported, result.stderr
+        if not imported:
+            last = result.stderr.splitlines()[-1]
+            assert f"ImportError: attnres was built for torch {major}.{minor} and" in last, last
+            assert version in last, last
+
+
+def main():
+    torch.manual_seed(0)
+    check_modules()
+    check_published_numbers()
+    check_start()
+    check_derivatives()
+    check_compiled()
+    check_checkpointed()
+    check_autocast()
+    check_other_devices_and_dtypes()
+    check_refusals()
+    check_other_torch_is_refused()
+    print(f"{Path(attnres.__file__).parent}: correct under torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
