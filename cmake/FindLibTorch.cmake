@@ -1,7 +1,7 @@
 # The two libtorch libraries that attnres needs, torch_cpu and c10, as the target LibTorch::cpu.
 #
-# Looked for in CMAKE_PREFIX_PATH (an official libtorch), then in the wheel of this checkout's
-# .venv, which scripts/setup makes. torch's own CMake package is not used: with a CUDA wheel it
+# Looked for in LibTorch_ROOT and CMAKE_PREFIX_PATH (an official libtorch, or the folder torch of a
+# wheel), then in the wheel of the project's .venv, which scripts/setup makes. torch's own CMake package is not used: with a CUDA wheel it
 # insists on a CUDA toolkit.
 file(GLOB _wheel ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h HINTS ${_wheel} PATH_SUFFIXES include)
@@ -18,7 +18,7 @@ find_package_handle_standard_args(
   LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "run scripts/setup, or point CMAKE_PREFIX_PATH at an official libtorch")
+  REASON_FAILURE_MESSAGE "run scripts/setup, or point LibTorch_ROOT at an official libtorch or a wheel's folder torch")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)

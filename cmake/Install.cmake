@@ -1,0 +1,34 @@
+# What `cmake --install` copies: the program, the operations (attnres::ops), the kernels with their
+# C interface (attnres::kernels), their headers, and the CMake package that finds them.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/attnres)
+file(RELATIVE_PATH LIB_FROM_BIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+
+# Each with a file of its own: attnres::kernels is found without torch.
+foreach(TARGET attnres_c attnres_ops)
+  install(TARGETS ${TARGET} EXPORT ${TARGET} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT ${TARGET} NAMESPACE attnres:: DESTINATION ${PACKAGE_DIR})
+endforeach()
+# torch stays where it is.
+set_target_properties(attnres_ops PROPERTIES INSTALL_RPATH ${LIBTORCH_LIBRARIES})
+if(ATTNRES_PROGRAM)
+  install(TARGETS attnres_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set_target_properties(
+    attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
+endif()
+
+set(OPS attnres/ops/depth_attention)
+install(FILES ${OPS}/depth_attention.h ${OPS}/two_phase.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${OPS})
+install(FILES ${OPS}/kernel_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        RENAME attnres_kernels.h)
+
+configure_package_config_file(cmake/attnresConfig.cmake.in attnresConfig.cmake
+                              INSTALL_DESTINATION ${PACKAGE_DIR} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(attnresConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/attnresConfig.cmake
+              ${CMAKE_BINARY_DIR}/attnresConfigVersion.cmake cmake/FindLibTorch.cmake
+        DESTINATION ${PACKAGE_DIR})

@@ -1,0 +1,65 @@
+// The installed tree, as a project elsewhere uses it: examples/cpp_consumer, built and run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/app/program.h"
+
+namespace attnres::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class InstalledTree : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result result = run_shell(fmt::format("'{}' --install '{}' --prefix '{}'", ATTNRES_CMAKE,
+                                                ATTNRES_BUILD_DIR, prefix_.string()));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+
+  // The shell's line that configures examples/cpp_consumer.
+  std::string configure(const std::filesystem::path& build, const std::string& options) const {
+    return fmt::format(
+        "'{}' -G Ninja -S '{}/examples/cpp_consumer' -B '{}' -DCMAKE_PREFIX_PATH='{}' "
+        "-DCMAKE_C_FLAGS='{}' -DCMAKE_CXX_FLAGS='{}' {}",
+        ATTNRES_CMAKE, ATTNRES_SOURCE_DIR, build.string(), prefix_.string(), ATTNRES_SANITIZE_FLAGS,
+        ATTNRES_SANITIZE_FLAGS, options);
+  }
+
+  const std::filesystem::path prefix_ = fresh_folder("installed");
+};
+
+TEST_F(InstalledTree, ConsumersBuildAndRun) {
+  const std::filesystem::path build = fresh_folder("consumer");
+  const Result built =
+      run_shell(configure(build, "-DLibTorch_ROOT='" ATTNRES_LIBTORCH "'") +
+                fmt::format(" && '{}' --build '{}'", ATTNRES_CMAKE, build.string()));
+  ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
+  // dh_0 / dw = alpha_0 alpha_1 (e_0 - e_1) / RMS(e_0), and RMS(e_0) is close to 1 / 2.
+  const std::string expected =
+      "h 0.9820136 0.0179864 0.0000000 0.0000000\n"
+      "dh0/dw 0.0353256 -0.0353256 0.0000000 0.0000000\n";
+  for (const char* program : {"with_tensors", "with_pointers"}) {
+    const Result run = run_shell(fmt::format("'{}'", (build / program).string()));
+    EXPECT_EQ(run.exit_code, 0) << program << run.err;
+    EXPECT_EQ(run.out, expected) << program;
+  }
+}
+
+TEST_F(InstalledTree, MissingTorchIsNamed) {
+  const Result result =
+      run_shell(configure(fresh_folder("no_torch"), "-DLibTorch_INCLUDE_DIR=/nowhere"));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("attnres::ops needs torch"));
+}
+
+TEST_F(InstalledTree, ProgramRuns) {
+  const Result result = run_shell(fmt::format("'{}/bin/attnres' --help", prefix_.string()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+}  // namespace
+}  // namespace attnres::testing
