@@ -15,5 +15,6 @@ void add_inspect_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
+void add_verify_command(CLI::App& app);
 
 }  // namespace attnres

@@ -79,6 +79,7 @@ int run(int argc, char** argv) {
   add_export_command(app);
   add_report_command(app);
   add_doctor_command(app);
+  add_verify_command(app);
   app.footer("attnres COMMAND --help shows a command's options, with examples.");
   try {
     app.parse(argc, argv);
