@@ -8,6 +8,7 @@
 // does not depend on it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
