@@ -150,7 +150,7 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   // Traffic per number kept: forward, backward and as a gradient, with the temporaries of norms and
   // rotations, and the fresh pages that they lie in. Measured, over widths of 64 to 512. The update
   // reads and writes weights, gradients and moments.
-  constexpr double kTouched = 30, kTouchedByUpdate = 9;
+  constexpr double kTouched = 24, kTouchedByUpdate = 9;
   const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.traffic() +
                             kTouchedByUpdate * sizes.parameters());
   return flops / speed.matmul + bytes / speed.copy;
