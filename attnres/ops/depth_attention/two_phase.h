@@ -7,7 +7,12 @@
 //
 // Sources are [..., D], of one shape and dtype. Kept for the backward, beside the sources: x, which
 // the sublayer keeps anyway, and per site and source a score, a weight and a reciprocal RMS a
-// token. Largest errors and bit-reproducibility as depth_attention.h says.
+// token.
+//
+// Largest errors of x and of the sources' gradients, and bit-reproducibility, as depth_attention.h
+// says. The gradients of pseudo-queries and gains are small differences of sums over the channels
+// of x as it was rounded: float32 3e-5, float64 6e-14, bfloat16 0.2, relative to their largest
+// magnitude.
 #pragma once
 
 #include <ATen/core/Tensor.h>
