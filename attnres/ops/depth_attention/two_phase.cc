@@ -396,8 +396,10 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
     if (site.pending.defined()) inputs.push_back(site.pending);
     recent.push_back(inputs.back());
   }
-  require(site.earlier != nullptr || !recent.empty(), "depth attention: a site without sources");
-  const Tensor& like = recent.empty() ? site.earlier->output : recent[0];
+  Tensor like;  // every other tensor has its shape and dtype
+  if (site.earlier != nullptr) like = site.earlier->output;
+  if (!recent.empty()) like = recent[0];
+  require(like.defined(), "depth attention: a site without sources");
   inputs.insert(inputs.end(), {query.pseudo_query, query.key_gain, norm_gain});
   const bool recording = records(inputs);
 
