@@ -40,6 +40,7 @@
 #ifndef ATTNRES_KERNELS_H_
 #define ATTNRES_KERNELS_H_
 
+/* A C header: NOLINTBEGIN(modernize-deprecated-headers,modernize-use-using) */
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -120,5 +121,7 @@ const char* attnres_version(void);
 #ifdef __cplusplus
 }
 #endif
+
+/* NOLINTEND(modernize-deprecated-headers,modernize-use-using) */
 
 #endif /* ATTNRES_KERNELS_H_ */
