@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attnres/support/json.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/progress.h"
 
 namespace attnres::bench {
@@ -60,6 +61,18 @@ inline void serve(const std::function<Json(const Json&)>& answer) {
       reply = {{"error", e.what()}};
     }
     std::cout << reply.dump() << std::endl;
+  }
+}
+
+// What main() of a benchmark does with its `run`: memory as the program keeps it, errors in a line.
+inline int run_benchmark(const char* name, const std::function<void()>& run) {
+  keep_freed_memory();
+  try {
+    run();
+    return 0;
+  } catch (const std::exception& e) {
+    std::cerr << name << ": error: " << e.what() << "\n";
+    return 1;
   }
 }
 

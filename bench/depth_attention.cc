@@ -27,7 +27,6 @@
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
-#include "attnres/support/memory.h"
 #include "bench/benchmark.h"
 
 namespace attnres::bench {
@@ -296,11 +295,6 @@ void run(int argc, char** argv) {
 }  // namespace attnres::bench
 
 int main(int argc, char** argv) {
-  attnres::keep_freed_memory();
-  try {
-    attnres::bench::run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "bench_depth_attention: error: {}\n", e.what());
-    return 1;
-  }
+  return attnres::bench::run_benchmark("bench_depth_attention",
+                                       [&] { attnres::bench::run(argc, argv); });
 }

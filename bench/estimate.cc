@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "attnres/model/transformer.h"
-#include "attnres/support/memory.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/adamw.h"
+#include "bench/benchmark.h"
 
 namespace attnres {
 namespace {
@@ -66,11 +66,7 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace attnres
 
 int main(int argc, char** argv) {
-  attnres::keep_freed_memory();
-  try {
+  return attnres::bench::run_benchmark("bench_estimate", [&] {
     attnres::run({argv + 1, argv + argc});
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "bench_estimate: error: {}\n", e.what());
-    return 1;
-  }
+  });
 }

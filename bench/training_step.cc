@@ -20,7 +20,6 @@
 #include "attnres/formats/model_directory.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/machine.h"
-#include "attnres/support/memory.h"
 #include "attnres/train/adamw.h"
 #include "bench/benchmark.h"
 
@@ -239,11 +238,6 @@ void run(int argc, char** argv) {
 }  // namespace attnres::bench
 
 int main(int argc, char** argv) {
-  attnres::keep_freed_memory();
-  try {
-    attnres::bench::run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "bench_training_step: error: {}\n", e.what());
-    return 1;
-  }
+  return attnres::bench::run_benchmark("bench_training_step",
+                                       [&] { attnres::bench::run(argc, argv); });
 }

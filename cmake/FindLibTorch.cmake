@@ -1,8 +1,8 @@
 # The two libtorch libraries that attnres needs, torch_cpu and c10, as the target LibTorch::cpu.
 #
 # Looked for in LibTorch_ROOT and CMAKE_PREFIX_PATH (an official libtorch, or the folder torch of a
-# wheel), then in the wheel of the project's .venv, which scripts/setup makes. torch's own CMake package is not used: with a CUDA wheel it
-# insists on a CUDA toolkit.
+# wheel), then in the wheel of the project's .venv, which scripts/setup makes. torch's own CMake
+# package is not used: with a CUDA wheel it insists on a CUDA toolkit.
 file(GLOB _wheel ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h HINTS ${_wheel} PATH_SUFFIXES include)
 find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_wheel} PATH_SUFFIXES lib)

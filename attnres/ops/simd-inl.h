@@ -126,15 +126,15 @@ HWY_INLINE void for_each_vector(D d, size_t width, const F& f) {
   if (k < width) f(k, Part{width - k});
 }
 
-// a . b
-template <class Storage, class T = Compute<Storage>>
-HWY_INLINE T dot(const Storage* a, const Storage* b, size_t width) {
-  const hn::ScalableTag<T> d;
-  auto sum = hn::Zero(d);
-  for_each_vector(d, width, [&](size_t k, auto part) HWY_ATTR {
-    sum = hn::MulAdd(load(d, a + k, part), load(d, b + k, part), sum);
-  });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+// The same for loops that work on U vectors at a time where a row has as many: calls
+// step.operator()<number of vectors>(k, Whole or Part).
+template <int U, class D, class F>
+HWY_INLINE void for_each_vectors(D d, size_t width, const F& step) {
+  const size_t lanes = hn::Lanes(d);
+  size_t k = 0;
+  for (; k + U * lanes <= width; k += U * lanes) step.template operator()<U>(k, Whole{});
+  for (; k + lanes <= width; k += lanes) step.template operator()<1>(k, Whole{});
+  if (k < width) step.template operator()<1>(k, Part{width - k});
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,18 +1,18 @@
 // The kernels against the reference in float64, for every storage type and every instruction set
 // that Highway reports for this machine.
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
-#include <hwy/targets.h>
 
 #include <bit>
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/depth_attention/reference.h"
 #include "attnres/support/random.h"
+#include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
 
 namespace attnres::kernel {
@@ -239,25 +239,10 @@ class Problem {
 template <class Storage>
 class DepthAttentionKernel : public ::testing::Test {
  protected:
-  void TearDown() override { use_target(0); }
-
-  // 0: all of them, as without a test.
-  static void use_target(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   void check_on_every_target(Shape shape, Flavour flavour) {
     Problem<Storage> problem(shape, flavour);
-    for (const int64_t target : targets_) {
-      SCOPED_TRACE(hwy::TargetName(target));
-      use_target(target);
-      problem.check();
-    }
-    use_target(0);
+    testing::on_every_target([&] { problem.check(); });
   }
-
-  const std::vector<int64_t> targets_ = hwy::SupportedAndGeneratedTargets();
 };
 
 using StorageTypes = ::testing::Types<float, double, BFloat16>;
@@ -267,10 +252,9 @@ const std::vector<int64_t> kWidths = {1,  2,  3,  4,  5,  7,  8,   9,   15,  16,
                                       31, 32, 33, 63, 64, 65, 100, 127, 128, 257};
 
 TYPED_TEST(DepthAttentionKernel, TargetsOfThisMachine) {
-  ASSERT_FALSE(this->targets_.empty());
-  for (const int64_t target : this->targets_) {
-    std::cout << "target: " << hwy::TargetName(target) << "\n";
-  }
+  const std::vector<std::string> names = instruction_sets();
+  ASSERT_FALSE(names.empty());
+  for (const std::string& name : names) std::cout << "target: " << name << "\n";
 }
 
 TYPED_TEST(DepthAttentionKernel, EveryNumberOfSources) {
@@ -309,10 +293,7 @@ TYPED_TEST(DepthAttentionKernel, ZeroSources) {
 
 // Halfway cases go to even, and what is not a number stays so.
 TEST(DepthAttentionKernelBFloat16, OutputIsRoundedToNearestEven) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  testing::on_every_target([] {
     // Weights of one half: the output is the mean of neighbours, 1 + 2^-7 k, so always halfway.
     const size_t width = 35;
     std::vector<BFloat16> low(width), high(width), output(width);
@@ -343,9 +324,7 @@ TEST(DepthAttentionKernelBFloat16, OutputIsRoundedToNearestEven) {
     low[3] = {0x7fc0};
     depth_attention_forward(forward, 0, 1);
     EXPECT_TRUE(std::isnan(to_double(output[3])));
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  });
 }
 
 }  // namespace

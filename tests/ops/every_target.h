@@ -2,22 +2,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
+
+#include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/ops/instruction_sets.h"
 
 namespace attnres::testing {
 
 template <class F>
 void on_every_target(const F& check) {
-  const auto use = [](int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  };
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    use(target);
+  for (const std::string& name : depth_attention_instruction_sets()) {
+    SCOPED_TRACE(name);
+    const InstructionSet only(name);
     check();
   }
-  use(0);  // all of them, as without a test
 }
 
 }  // namespace attnres::testing

@@ -77,7 +77,7 @@ HWY_INLINE void dots(const Storage* v, const std::array<const A*, kSitesATurn>& 
 }
 
 // out_q = scale_q before_q + sum_n weights_q[n] rows[n], in the order of n. `before` may be null:
-// nothing. Each of the `count` steps of a row holds the sums of U vectors of Q sites.
+// nothing. A step along a row holds the sums of U vectors of Q sites in registers.
 template <int Q, class Storage, class Before, class Out, class T>
 HWY_INLINE void weighted_sums(const std::vector<const Storage*>& rows, int64_t num_rows,
                               const T* weights, int64_t site_stride, int64_t row_stride,
@@ -112,10 +112,7 @@ HWY_INLINE void weighted_sums(const std::vector<const Storage*>& rows, int64_t n
       }
     }
   };
-  size_t k = 0;
-  for (; k + U * lanes <= width; k += U * lanes) step.template operator()<U>(k, Whole{});
-  for (; k + lanes <= width; k += lanes) step.template operator()<1>(k, Whole{});
-  if (k < width) step.template operator()<1>(k, Part{width - k});
+  for_each_vectors<U>(d, width, step);
 }
 
 template <class Storage>
@@ -338,10 +335,7 @@ HWY_INLINE void add_gradients(const std::vector<GradientRow<Storage>>& rows, int
   // Whole cache lines of one row after the other, which is what streaming stores need.
   constexpr size_t kLine = 64;
   constexpr int U = sizeof(V) >= kLine ? 1 : 2;
-  size_t k = 0;
-  for (; k + U * lanes <= width; k += U * lanes) step.template operator()<U>(k, Whole{});
-  for (; k + lanes <= width; k += lanes) step.template operator()<1>(k, Whole{});
-  if (k < width) step.template operator()<1>(k, Part{width - k});
+  for_each_vectors<U>(d, width, step);
 }
 
 template <class Storage>

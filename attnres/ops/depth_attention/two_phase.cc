@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <optional>
+#include <utility>
 
 #include "attnres/ops/depth_attention/fused.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
@@ -65,8 +66,7 @@ class SealNode : public torch::autograd::Node {
   std::string name() const override { return "DepthSourceBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    Tensor gradient = std::move(slot_->gradient);
-    slot_->gradient.reset();
+    const Tensor gradient = std::exchange(slot_->gradient, Tensor());
     if (!gradient.defined()) return {gradients[0]};
     return {gradients[0].defined() ? at::add(gradient, gradients[0]) : gradient};
   }
