@@ -7,6 +7,12 @@
 //
 // w_l starts at zero, where alpha is uniform; g_l at one. Site 0 has the embedding as its only
 // source, so it has neither. RMS uses the model's norm_eps. Softmax in float32 or better.
+//
+// The ablation arms of Table 4 are settings. The fused operation serves those with a learned query,
+// softmax, normed keys and one head; in two phases where every site reads every source. The report
+// leaves open, and we chose: the input of an input-dependent query is the mixed input of the site
+// before; it and the logits without a query start at zero; the RMS of a multi-head key is over all
+// d channels.
 #pragma once
 
 #include "attnres/depth/mechanism.h"
@@ -14,18 +20,33 @@
 namespace attnres {
 
 struct AttnResSettings {
-  int64_t block_size = 1;  // S, in sublayers, from 1 to L
+  bool in_blocks = false;  // whether block_size is a setting
+  int64_t block_size = 1;  // S, in sublayers, from 1 to L; the recipe's default makes 8 blocks
+  // "learned" w_l; "input_dependent": W_l h_{l-1}, W_l [d, d]; "none": a learned logit a source.
+  std::string query = "learned";
+  std::string weights = "softmax";  // or "sigmoid": every source weighed by itself
+  bool key_norm = true;             // off: keys are the sources as they are, and there is no g_l
+  int64_t window = 0;               // sources read beside the embedding: the newest; L reads all
+  int64_t heads = 1;                // channel groups, each with weights of its own; divides d
   // eps of a site's input norm: "fixed" is the model's norm_eps; "per_source_count" divides it by
   // n^2, n the site's number of sources, so that with zero pseudo-queries (h the mean of n sources)
   // the model equals a residual one to rounding.
   std::string norm_eps = "fixed";
+
+  template <class V>
+  void visit(V& v) {
+    if (in_blocks) v("block_size", block_size);
+    v("query", query);
+    v("weights", weights);
+    v("key_norm", key_norm);
+    v("window", window);
+    v("heads", heads);
+    v("norm_eps", norm_eps);
+  }
 };
 
-// Throws UsageError if block_size or norm_eps cannot be.
-void check(const AttnResSettings& settings, const MixerShape& shape);
-std::unique_ptr<DepthMixer> make_attn_res_mixer(const AttnResSettings& settings,
-                                                const MixerShape& shape,
-                                                ParameterRegistry& parameters);
+// The mechanism with these texts; Full has no blocks.
+Mechanism attn_res_mechanism(MechanismText text, bool in_blocks);
 
 Mechanism block_attn_res_mechanism();
 

@@ -26,24 +26,37 @@ struct DepthCache {
 };
 
 // All that the depth state of a batch of tokens is. `sealed` and `open` are what crosses a boundary
-// (a recomputed span, a pipeline stage); every tensor is [B, T, D].
+// (a recomputed span, a pipeline stage); every tensor is [B, T, ...].
 struct DepthState {
-  std::vector<at::Tensor> sealed;     // never changes once appended
-  std::vector<at::Tensor> open;       // still changes
-  at::Tensor pending;                 // a sublayer's output, not yet added
-  int site = 0;                       // the site that reads next
-  std::unique_ptr<DepthCache> cache;  // the mixer's own
+  std::vector<at::Tensor> sealed = {};     // never changes once appended
+  std::vector<at::Tensor> open = {};       // still changes
+  at::Tensor pending = {};                 // a sublayer's output, not yet added
+  int site = 0;                            // the site that reads next
+  std::unique_ptr<DepthCache> cache = {};  // the mixer's own
+  SequenceContext sequence = {};           // while decoding, what the mixer keeps of earlier tokens
+  // Mixing weights and norm statistics count as constants, so that everything read is linear in
+  // the embedding and the outputs written, to autograd: of depth mixing matrices.
+  bool hold_weights = false;
 };
 
-// What a read saw, for those who look. Filled without gradients.
+// What a read saw, for those who look. Without gradients, unless the state holds its weights.
 struct ReadTrace {
   at::Tensor weights;  // [N, B, T] depth weights; undefined for mechanisms that have none
   at::Tensor mixed;    // [B, T, D] the mixed input, before its norm
+  // Mixed inputs that an attention reads in other streams, by their names; `mixed` is the first.
+  std::vector<std::pair<std::string, at::Tensor>> other_streams;
 };
 
 class DepthMixer {
  public:
   virtual ~DepthMixer() = default;
+
+  // What this mechanism asks of the sublayer at a site.
+  virtual SublayerNeeds needs(int /*site*/) const { return {}; }
+  // What it keeps of earlier tokens while decoding; null for those that combine over depth only.
+  virtual std::unique_ptr<SequenceCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
+    return nullptr;
+  }
 
   virtual DepthState start(const at::Tensor& embedding_BTD) const = 0;
   // Folds the pending output in, mixes, normalises. Site L gives the input of the head.

@@ -2,9 +2,34 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/depth/ancre.h"
 #include "attnres/depth/attn_res.h"
 #include "attnres/depth/block_attn_res.h"
+#include "attnres/depth/dca.h"
+#include "attnres/depth/deep_delta.h"
+#include "attnres/depth/deep_norm.h"
+#include "attnres/depth/dense_former.h"
+#include "attnres/depth/dense_net.h"
+#include "attnres/depth/depth_attention_mixer.h"
+#include "attnres/depth/hc_identity.h"
+#include "attnres/depth/highway.h"
+#include "attnres/depth/hybrid_norm.h"
+#include "attnres/depth/hyper_connections.h"
+#include "attnres/depth/keel.h"
+#include "attnres/depth/laurel.h"
+#include "attnres/depth/layer_scale.h"
+#include "attnres/depth/lime.h"
+#include "attnres/depth/mhc.h"
+#include "attnres/depth/mhc_lite.h"
+#include "attnres/depth/mrla.h"
+#include "attnres/depth/muddformer.h"
+#include "attnres/depth/post_norm.h"
 #include "attnres/depth/residual.h"
+#include "attnres/depth/rezero.h"
+#include "attnres/depth/scalar_mix.h"
+#include "attnres/depth/siamese_norm.h"
+#include "attnres/depth/sknet.h"
+#include "attnres/depth/value_residual.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -32,6 +57,31 @@ const std::vector<Mechanism>& mechanisms() {
       residual_mechanism(),
       attn_res_mechanism(),
       block_attn_res_mechanism(),
+      post_norm_mechanism(),
+      hybrid_norm_mechanism(),
+      rezero_mechanism(),
+      layer_scale_mechanism(),
+      highway_mechanism(),
+      deep_norm_mechanism(),
+      keel_mechanism(),
+      siamese_norm_mechanism(),
+      hyper_connections_mechanism(),
+      mhc_mechanism(),
+      mhc_lite_mechanism(),
+      hc_identity_mechanism(),
+      deep_delta_mechanism(),
+      dense_net_mechanism(),
+      dense_former_mechanism(),
+      ancre_mechanism(),
+      mrla_mechanism(),
+      sknet_mechanism(),
+      muddformer_mechanism(),
+      dca_mechanism(),
+      depth_attention_mechanism(),
+      value_residual_mechanism(),
+      lime_mechanism(),
+      laurel_mechanism(),
+      scalar_mix_mechanism(),
   };
   return all;
 }
@@ -40,15 +90,15 @@ const Mechanism& find_mechanism(const Json& depth_mixing) {
   const std::string type = type_of(depth_mixing);
   std::string known;
   for (const Mechanism& mechanism : mechanisms()) {
-    if (mechanism.name == type) return mechanism;
-    known += (known.empty() ? "" : ", ") + mechanism.name;
+    if (mechanism.text.name == type) return mechanism;
+    known += (known.empty() ? "" : ", ") + mechanism.text.name;
   }
   fail_usage("model.depth_mixing.type: there is no mechanism {}; choose one of: {}", type, known);
 }
 
 Json resolve_depth_mixing(const Json& depth_mixing, const MixerShape& shape) {
   const Mechanism& mechanism = find_mechanism(depth_mixing);
-  Json resolved = {{"type", mechanism.name}};
+  Json resolved = {{"type", mechanism.text.name}};
   resolved.update(mechanism.resolve(settings_of(depth_mixing), shape));
   return resolved;
 }

@@ -17,18 +17,36 @@ struct MixerShape {
   int64_t width = 0;  // d
   int sublayers = 0;  // L
   double norm_eps = 1e-6;
+  int64_t heads = 1;     // H of an attention
+  int64_t kv_heads = 1;  // Hkv
+  double init_std = 0.02;
+
+  int layers() const { return sublayers / 2; }  // J, Transformer layers
+  int64_t head_width() const { return width / heads; }
+};
+
+// What people read of a mechanism: a line each.
+struct MechanismText {
+  std::string name;  // as in the recipe
+  std::string formula;
+  std::string start;   // how its parameters start, and what it then is
+  std::string source;  // paper and equation
+  // Numbers that the mixing of one site reads and writes per token, in units of d, if each pass
+  // over the channels is one fused pass; the norm before the sublayer not counted. As in Table 1 of
+  // arXiv 2603.15031.
+  std::string traffic;
 };
 
 struct Mechanism {
-  std::string name;     // as in the recipe
-  std::string formula;  // one line
-  std::string source;   // paper and equation
+  MechanismText text;
   // The settings with every default filled in. Throws UsageError on unknown keys and bad values.
   std::function<Json(const Json& settings, const MixerShape&)> resolve;
   // Adds its parameters to the registry. `settings` are resolved.
   std::function<std::unique_ptr<DepthMixer>(const Json& settings, const MixerShape&,
                                             ParameterRegistry&)>
       make;
+  // `text.traffic` for resolved settings and a shape, the mean over the sites of the sublayers.
+  std::function<double(const Json& settings, const MixerShape&)> traffic;
 };
 
 const std::vector<Mechanism>& mechanisms();

@@ -2,22 +2,17 @@
 
 #include <ATen/ops/add.h>
 
-#include <nlohmann/json.hpp>
-
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
-#include "attnres/support/config.h"
 
 namespace attnres {
 namespace {
 
 class Residual : public DepthMixer {
  public:
-  Residual(const MixerShape& shape, ParameterRegistry& parameters) : shape_(shape) {
-    for (int site = 0; site <= shape.sublayers; ++site) {
-      input_norms_.push_back(parameters.add(site, "input_norm", ParameterKind::norm_gain,
-                                            {shape.width}, Init::ones()));
-    }
-  }
+  Residual(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
   DepthState start(const at::Tensor& embedding_BTD) const override {
     DepthState state;
@@ -36,7 +31,7 @@ class Residual : public DepthMixer {
     } else {
       input.x = rms_norm(state.open[0], gain, shape_.norm_eps);
     }
-    if (trace != nullptr) trace->mixed = state.open[0].detach();
+    show_mixed(trace, state, state.open[0]);
     return input;
   }
 
@@ -67,27 +62,19 @@ class Residual : public DepthMixer {
   std::vector<at::Tensor> input_norms_;
 };
 
-struct NoSettings {
-  template <class V>
-  void visit(V&) {}
-};
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
 
 }  // namespace
 
 Mechanism residual_mechanism() {
-  return {.name = "residual",
-          .formula = "h_{l+1} = h_l + f_l(norm(h_l))",
-          .source = "PreNorm, arXiv 2002.04745",
-          .resolve =
-              [](const Json& settings, const MixerShape&) {
-                NoSettings none;
-                read_config(settings, "model.depth_mixing", none);
-                return Json::object();
-              },
-          .make = [](const Json&, const MixerShape& shape,
-                     ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
-            return std::make_unique<Residual>(shape, parameters);
-          }};
+  return define_mechanism<NoSettings, Residual>({.name = "residual",
+                                                 .formula = "h_{l+1} = h_l + f_l(norm(h_l))",
+                                                 .start = "nothing of its own",
+                                                 .source = "PreNorm, arXiv 2002.04745",
+                                                 .traffic = "3d"},
+                                                traffic);
 }
 
 }  // namespace attnres

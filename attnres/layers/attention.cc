@@ -8,7 +8,7 @@
 namespace attnres {
 namespace {
 
-struct KeyValueCache : SublayerCache {
+struct KeyValueCache : SequenceCache {
   at::Tensor keys_BHTK, values_BHTK;
   int64_t length = 0;
 
@@ -37,11 +37,14 @@ at::Tensor causal_mask(int64_t tokens, int64_t keys) {
 Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
     : shape_(shape) {
   const int64_t d = shape.width, kv = shape.kv_heads * shape.head_width();
-  const Init init = Init::normal(shape.init_std);
-  q_proj_ = parameters.add(site, "q_proj", ParameterKind::matrix, {d, d}, init);
-  k_proj_ = parameters.add(site, "k_proj", ParameterKind::matrix, {kv, d}, init);
-  v_proj_ = parameters.add(site, "v_proj", ParameterKind::matrix, {kv, d}, init);
-  o_proj_ = parameters.add(site, "o_proj", ParameterKind::matrix, {d, d}, init);
+  const auto add = [&](const char* role, int64_t out, double gain) {
+    return parameters.add(site, role, ParameterKind::matrix, {out, d},
+                          Init::normal(shape.init_std * gain));
+  };
+  q_proj_ = add("q_proj", d, 1);
+  k_proj_ = add("k_proj", kv, 1);
+  v_proj_ = add("v_proj", kv, shape.needs.init_gain);
+  o_proj_ = add("o_proj", d, shape.needs.init_gain * shape.needs.output_init_gain);
 }
 
 SublayerOutput Attention::forward(const SublayerInput& input,
@@ -50,12 +53,16 @@ SublayerOutput Attention::forward(const SublayerInput& input,
   const int64_t B = x_BTD.size(0), T = x_BTD.size(1);
   const RotaryTable rotary = rotary_table(context.position, T, shape_.head_width(),
                                           shape_.rope_theta, x_BTD.scalar_type());
-  const auto split_heads = [&](const at::Tensor& projection) {
-    return at::linear(x_BTD, projection).view({B, T, -1, shape_.head_width()});
+  const auto project = [&](const at::Tensor& own_input, const at::Tensor& projection) {
+    return at::linear(own_input.defined() ? own_input : x_BTD, projection)
+        .view({B, T, projection.size(0) / shape_.head_width(), shape_.head_width()});
   };
-  const at::Tensor q_BHTK = apply_rotary(split_heads(q_proj_), rotary).transpose(1, 2);
-  at::Tensor k_BHTK = apply_rotary(split_heads(k_proj_), rotary).transpose(1, 2);
-  at::Tensor v_BHTK = split_heads(v_proj_).transpose(1, 2);
+  AttentionHeads heads = {project(input.query, q_proj_), project(input.key, k_proj_),
+                          project(input.value, v_proj_)};
+  if (input.adapt_heads) input.adapt_heads(heads);
+  const at::Tensor q_BHTK = apply_rotary(heads.q, rotary).transpose(1, 2);
+  at::Tensor k_BHTK = apply_rotary(heads.k, rotary).transpose(1, 2);
+  at::Tensor v_BHTK = heads.v.transpose(1, 2);
 
   c10::optional<at::Tensor> mask;
   if (context.cache != nullptr) {
@@ -71,7 +78,7 @@ SublayerOutput Attention::forward(const SublayerInput& input,
   return {at::linear(o_BHTK.transpose(1, 2).reshape({B, T, shape_.width}), o_proj_)};
 }
 
-std::unique_ptr<SublayerCache> Attention::make_cache(int64_t batch, int64_t capacity) const {
+std::unique_ptr<SequenceCache> Attention::make_cache(int64_t batch, int64_t capacity) const {
   auto cache = std::make_unique<KeyValueCache>();
   const std::vector<int64_t> shape = {batch, shape_.kv_heads, capacity, shape_.head_width()};
   cache->keys_BHTK = at::zeros(shape, k_proj_.options().requires_grad(false));

@@ -15,6 +15,7 @@ struct AttentionShape {
   int64_t kv_heads = 0;  // divides heads
   double rope_theta = 10000;
   double init_std = 0.02;
+  SublayerNeeds needs;
 
   int64_t head_width() const { return width / heads; }  // even
 };
@@ -26,7 +27,7 @@ class Attention : public Sublayer {
 
   // With a cache, the call's keys and values are appended to it. Throws Error when it is full.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
-  std::unique_ptr<SublayerCache> make_cache(int64_t batch, int64_t capacity) const override;
+  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
 
  private:
   AttentionShape shape_;

@@ -6,12 +6,15 @@
 
 namespace attnres {
 
-FeedForward::FeedForward(int64_t width, int64_t hidden, double init_std, int site,
-                         ParameterRegistry& parameters) {
-  const Init init = Init::normal(init_std);
-  gate_proj_ = parameters.add(site, "gate_proj", ParameterKind::matrix, {hidden, width}, init);
-  up_proj_ = parameters.add(site, "up_proj", ParameterKind::matrix, {hidden, width}, init);
-  down_proj_ = parameters.add(site, "down_proj", ParameterKind::matrix, {width, hidden}, init);
+FeedForward::FeedForward(int64_t width, int64_t hidden, double init_std, const SublayerNeeds& needs,
+                         int site, ParameterRegistry& parameters) {
+  const auto add = [&](const char* role, int64_t out, int64_t in, double gain) {
+    return parameters.add(site, role, ParameterKind::matrix, {out, in},
+                          Init::normal(init_std * gain));
+  };
+  gate_proj_ = add("gate_proj", hidden, width, needs.init_gain);
+  up_proj_ = add("up_proj", hidden, width, needs.init_gain);
+  down_proj_ = add("down_proj", width, hidden, needs.init_gain * needs.output_init_gain);
 }
 
 SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceContext&) const {

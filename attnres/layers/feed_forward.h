@@ -11,7 +11,7 @@ namespace attnres {
 class FeedForward : public Sublayer {
  public:
   // Adds gate_proj and up_proj [hidden, width] and down_proj [width, hidden] at this site.
-  FeedForward(int64_t width, int64_t hidden, double init_std, int site,
+  FeedForward(int64_t width, int64_t hidden, double init_std, const SublayerNeeds& needs, int site,
               ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;

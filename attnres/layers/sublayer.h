@@ -6,12 +6,32 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace attnres {
 
+// An attention's own projections of the tokens of this call, before rotary positions.
+struct AttentionHeads {
+  at::Tensor q;     // [B, T, H, K]
+  at::Tensor k, v;  // [B, T, Hkv, K]
+};
+
+// What a mechanism asks of a sublayer beyond y = f(x). One that cannot serve a need refuses it.
+struct SublayerNeeds {
+  bool separate_qkv = false;  // attention: the query, key and value maps read inputs of their own
+  bool adapt_heads = false;   // attention: `SublayerInput::adapt_heads` is called
+  // Factors of the starting standard deviation of the weights: of all but the query and key maps,
+  // and beside that of the last map.
+  double init_gain = 1;
+  double output_init_gain = 1;
+};
+
 struct SublayerInput {
-  at::Tensor x;  // [B, T, D], normalised
+  at::Tensor x = {};                            // [B, T, D], normalised
+  at::Tensor query = {}, key = {}, value = {};  // [B, T, D]; undefined: x
+  // Changes an attention's projections (norms of them, mixtures with those of other layers).
+  std::function<void(AttentionHeads&)> adapt_heads = {};
 };
 
 struct SublayerOutput {
@@ -19,15 +39,15 @@ struct SublayerOutput {
 };
 
 // What a sublayer keeps of earlier tokens while decoding (keys and values, a recurrent state).
-class SublayerCache {
+class SequenceCache {
  public:
-  virtual ~SublayerCache() = default;
+  virtual ~SequenceCache() = default;
 };
 
 // Where the tokens of this call stand in their sequences.
 struct SequenceContext {
   int64_t position = 0;            // of the first token
-  SublayerCache* cache = nullptr;  // this sublayer's, when decoding; null in training
+  SequenceCache* cache = nullptr;  // this sublayer's, when decoding; null in training
 };
 
 class Sublayer {
@@ -35,7 +55,7 @@ class Sublayer {
   virtual ~Sublayer() = default;
   virtual SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const = 0;
   // A cache for `batch` sequences of at most `capacity` tokens; null if none is needed.
-  virtual std::unique_ptr<SublayerCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
+  virtual std::unique_ptr<SequenceCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
     return nullptr;
   }
 };

@@ -35,7 +35,9 @@ struct ModelConfig {
   }
 
   int sublayers() const { return static_cast<int>(2 * layers); }  // L
-  MixerShape mixer_shape() const { return {width, sublayers(), norm_eps}; }
+  MixerShape mixer_shape() const {
+    return {width, sublayers(), norm_eps, heads, kv_heads, init_std};
+  }
 };
 
 // Reads, checks and fills in every default. Throws UsageError naming the key (`path` before it).

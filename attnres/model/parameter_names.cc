@@ -28,10 +28,20 @@ std::string hugging_face_name(const Parameter& parameter, int sublayers) {
       {"head", "lm_head"},
   };
   const int site = parameter.site;
-  if (site == kEmbeddingSite) return "model.embed_tokens.weight";
-  if (site == sublayers) return of_output.at(parameter.role) + ".weight";
-  const auto& names = site % 2 == 0 ? of_attention : of_feed_forward;
-  return fmt::format("model.layers.{}.{}.weight", site / 2, names.at(parameter.role));
+  if (parameter.kind == ParameterKind::embedding) return "model.embed_tokens.weight";
+  if (site == kEmbeddingSite) return "model.depth_mixing." + parameter.role;
+  const bool at_output = site == sublayers, attention = site % 2 == 0;
+  const auto& names = at_output ? of_output : attention ? of_attention : of_feed_forward;
+  const auto name = names.find(parameter.role);
+  if (at_output) {
+    if (name == names.end()) return "model.output_depth_mixing." + parameter.role;
+    return name->second + ".weight";
+  }
+  const std::string layer = fmt::format("model.layers.{}.", site / 2);
+  if (name == names.end()) {
+    return layer + (attention ? "self_attention" : "mlp") + "_depth_mixing." + parameter.role;
+  }
+  return layer + name->second + ".weight";
 }
 
 }  // namespace attnres

@@ -30,19 +30,21 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t
   embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
                                {vocab_size, config.width}, init);
   mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
-  const AttentionShape attention = {config.width, config.heads, config.kv_heads, config.rope_theta,
-                                    config.init_std};
+  AttentionShape attention = {config.width,      config.heads,    config.kv_heads,
+                              config.rope_theta, config.init_std, {}};
   for (int site = 0; site < L; site += 2) {
+    attention.needs = mixer_->needs(site);
     sublayers_.push_back(std::make_unique<Attention>(attention, site, parameters_));
     sublayers_.push_back(std::make_unique<FeedForward>(config.width, config.ffn_width,
-                                                       config.init_std, site + 1, parameters_));
+                                                       config.init_std, mixer_->needs(site + 1),
+                                                       site + 1, parameters_));
   }
   head_ = config.tie_embeddings
               ? embedding_
               : parameters_.add(L, "head", ParameterKind::head, {vocab_size, config.width}, init);
 }
 
-DepthState Transformer::embed(const at::Tensor& ids_BT) const {
+at::Tensor Transformer::token_embeddings(const at::Tensor& ids_BT) const {
   require(ids_BT.dim() == 2 && ids_BT.scalar_type() == at::kLong,
           "transformer: expected token ids of type int64 and shape [batch, tokens]");
   if (ids_BT.numel() > 0) {
@@ -51,10 +53,15 @@ DepthState Transformer::embed(const at::Tensor& ids_BT) const {
             "token id {} is out of range: this model's vocabulary has ids 0 to {}",
             least < 0 ? least : most, vocab_size() - 1);
   }
-  return mixer_->start(at::embedding(embedding_, ids_BT));
+  return at::embedding(embedding_, ids_BT);
+}
+
+DepthState Transformer::embed(const at::Tensor& ids_BT) const {
+  return mixer_->start(token_embeddings(ids_BT));
 }
 
 void Transformer::run(DepthState& state, int last, const RunContext& context) const {
+  if (context.caches) state.sequence = {context.caches->length, context.caches->mixer.get()};
   if (context.recompute && at::GradMode::is_enabled()) {
     run_recomputed(state, last, context);
   } else {
@@ -74,6 +81,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
       sequence = {context.caches->length, context.caches->sublayers[site].get()};
     }
     SublayerOutput output = sublayers_[site]->forward(input, sequence);
+    if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;
     mixer_->write(state, std::move(output));
     if (context.observer) {
@@ -159,6 +167,7 @@ at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
 
 SequenceCaches Transformer::make_caches(int64_t batch, int64_t capacity) const {
   SequenceCaches caches;
+  caches.mixer = mixer_->make_cache(batch, capacity);
   for (const auto& sublayer : sublayers_) {
     caches.sublayers.push_back(sublayer->make_cache(batch, capacity));
   }

@@ -14,9 +14,11 @@
 
 namespace attnres {
 
-// One cache per sublayer (null where a sublayer keeps nothing), and how many tokens they hold.
+// One cache per sublayer and one of the mixer (null where nothing is kept), and how many tokens
+// they hold.
 struct SequenceCaches {
-  std::vector<std::unique_ptr<SublayerCache>> sublayers;
+  std::vector<std::unique_ptr<SequenceCache>> sublayers;
+  std::unique_ptr<SequenceCache> mixer;
   int64_t length = 0;
 };
 
@@ -26,7 +28,9 @@ class RunObserver {
   virtual ~RunObserver() = default;
   // After site `site` (0 .. L) read.
   virtual void on_read(int /*site*/, const ReadTrace&) {}
-  // After sublayer `site` returned y, and the state took it in.
+  // After sublayer `site` returned y, which may be exchanged, before the state takes it in.
+  virtual void on_write(int /*site*/, at::Tensor& /*y*/) {}
+  // After that.
   virtual void on_output(int /*site*/, const at::Tensor& /*y*/,
                          const at::Tensor& /*running_state*/) {}
 };
@@ -42,7 +46,9 @@ class Transformer {
   Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t seed,
               at::ScalarType dtype = at::kFloat);
 
-  // The state before site 0. ids_BT is int64; throws Error naming an id outside the vocabulary.
+  // [B, T, D]. ids_BT is int64; throws Error naming an id outside the vocabulary.
+  at::Tensor token_embeddings(const at::Tensor& ids_BT) const;
+  // The state before site 0.
   DepthState embed(const at::Tensor& ids_BT) const;
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
   void run(DepthState& state, int last, const RunContext& context = {}) const;

@@ -3,9 +3,28 @@
 #include <ATen/ops/empty.h>
 
 #include "attnres/support/error.h"
-#include "attnres/support/random.h"
 
 namespace attnres {
+
+Init Init::constant(double value) {
+  return {[value](const RandomStream&, int64_t) { return value; }};
+}
+
+Init Init::normal(double standard_deviation) {
+  return {[standard_deviation](const RandomStream& random, int64_t i) {
+    return standard_deviation * random.normal(i);
+  }};
+}
+
+Init Init::uniform(double bound) {
+  return {[bound](const RandomStream& random, int64_t i) {
+    return bound * (2 * random.uniform(i) - 1);
+  }};
+}
+
+Init Init::by_index(std::function<double(int64_t i)> value) {
+  return {[value = std::move(value)](const RandomStream&, int64_t i) { return value(i); }};
+}
 
 bool has_weight_decay(ParameterKind kind) {
   return kind == ParameterKind::matrix || kind == ParameterKind::head;
@@ -18,7 +37,7 @@ at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKi
   double* data = tensor.mutable_data_ptr<double>();
   const RandomStream random(seed_, fmt::format("parameter.{}.{}", site, role));
   for (int64_t i = 0; i < tensor.numel(); ++i) {
-    data[i] = init.kind == Init::Kind::normal ? init.value * random.normal(i) : init.value;
+    data[i] = init.value(random, i);
   }
   tensor = tensor.to(dtype_);
   tensor.set_requires_grad(true);

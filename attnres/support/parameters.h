@@ -7,8 +7,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "attnres/support/random.h"
 
 namespace attnres {
 
@@ -18,22 +21,26 @@ enum class ParameterKind {
   head,          // output projection
   norm_gain,     // gain of a norm
   pseudo_query,  // query over depth
+  mixing,        // any other scalar, vector or table by which layers are combined
 };
 
-// Weight decay applies to linear maps only: not to norms, embeddings or pseudo-queries.
+// Weight decay applies to linear maps only: not to norms, embeddings, pseudo-queries or mixing.
 bool has_weight_decay(ParameterKind kind);
 
+// How a parameter starts: the value of its i-th number, row by row.
 struct Init {
-  enum class Kind { constant, normal };
-  Kind kind = Kind::constant;
-  double value = 0;  // the constant, or the standard deviation
+  std::function<double(const RandomStream& random, int64_t i)> value;
 
-  static Init zeros() { return {Kind::constant, 0}; }
-  static Init ones() { return {Kind::constant, 1}; }
-  static Init normal(double standard_deviation) { return {Kind::normal, standard_deviation}; }
+  static Init constant(double value);
+  static Init zeros() { return constant(0); }
+  static Init ones() { return constant(1); }
+  static Init normal(double standard_deviation);
+  static Init uniform(double bound);  // from -bound to bound
+  static Init by_index(std::function<double(int64_t i)> value);
 };
 
-// Sublayers are sites 0 .. L-1, the output is site L; the token embedding comes before them all.
+// Sublayers are sites 0 .. L-1, the output is site L; the token embedding, and what all sites
+// share, comes before them all.
 inline constexpr int kEmbeddingSite = -1;
 
 struct Parameter {

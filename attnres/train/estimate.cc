@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "attnres/depth/mixing_cost.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
@@ -39,7 +40,8 @@ class Sizes {
               static_cast<double>(recipe.model.kv_heads)),
         mixer_parameters_(at::kFloat, 0),
         mixer_(
-            make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)) {}
+            make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)),
+        mixing_(measure_mixing_cost(recipe.model.depth_mixing, recipe.model.mixer_shape())) {}
 
   // Of the linear maps inside the sublayers.
   double sublayer_parameters() const {
@@ -55,7 +57,7 @@ class Sizes {
   // By a training step, the loss included.
   double kept(bool recompute) const {
     const double most_sources = most_sources_read();
-    const double at_output = site(sublayers_) + 2 * width_;  // and the loss's gradient, twice
+    const double at_output = site() + 2 * width_;  // and the loss's gradient, twice
     // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
     // that is summed up and one that is just computed. Recomputed spans have their own beside them.
     const double in_flight = 3 * (hidden_ + width_) + (recompute ? 4 : 2) * most_sources * width_;
@@ -82,7 +84,7 @@ class Sizes {
   }
 
   // Numbers per token that pass through memory in a step besides the matrix products.
-  double traffic() const { return span(0, sublayers_) + site(sublayers_); }
+  double traffic() const { return span(0, sublayers_) + site(); }
   double attention_flops(double context) const {
     // Half of the T x T scores count, two products each.
     return static_cast<double>(model_.layers) * 2 * context * width_;
@@ -95,19 +97,15 @@ class Sizes {
     for (int site = 0; site <= sublayers_; ++site) most = std::max(most, sources(site));
     return most;
   }
-  // What is read and normalised: the state or newest source, the mixed input where there are
-  // several sources, with a weight and an RMS for each; and inside the norm and after it.
-  double site(int site) const {
-    const double read = sources(site);
-    return (read > 0 ? 4 : 3) * width_ + 2 * read;
-  }
+  // What the mixer was seen to keep, and the sublayer's output.
+  double site() const { return (mixing_.kept + 1) * width_; }
   double sublayer(int site) const {
     if (site % 2 == 1) return 4 * hidden_;  // gate, silu(gate), up, their product
     return 2 * width_ + 2 * keys_ + static_cast<double>(model_.heads);
   }
   double span(int begin, int end) const {
     double total = 0;
-    for (int l = begin; l < end; ++l) total += site(l) + sublayer(l);
+    for (int l = begin; l < end; ++l) total += site() + sublayer(l);
     return total;
   }
 
@@ -116,6 +114,7 @@ class Sizes {
   double vocab_, width_, hidden_, keys_;
   ParameterRegistry mixer_parameters_;
   std::unique_ptr<DepthMixer> mixer_;
+  MixingCost mixing_;
 };
 
 double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
@@ -147,9 +146,8 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   const double flops =
       tokens * (passes * 2 * (sizes.sublayer_parameters() + sizes.vocabulary_parameters()) +
                 passes * sizes.attention_flops(static_cast<double>(train.context)));
-  // Traffic per number kept: forward, backward and as a gradient, with the temporaries of norms and
-  // rotations, and the fresh pages that they lie in. Measured, over widths of 64 to 512. The update
-  // reads and writes weights, gradients and moments.
+  // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
+  // widths of 64 to 512. The update reads and writes weights, gradients and moments.
   constexpr double kTouched = 24, kTouchedByUpdate = 9;
   const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.traffic() +
                             kTouchedByUpdate * sizes.parameters());

@@ -3,53 +3,20 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/depth/mechanism.h"
 #include "attnres/support/error.h"
-#include "attnres/support/random.h"
 #include "tests/depth/attn_res_reference.h"
+#include "tests/depth/mixer_bench.h"
 
 namespace attnres {
 namespace {
 
-using reference::Vector;
-
-constexpr double kEps = 1e-6;
+using namespace testing;
 
 Json full() {
   return {{"type", "attn_res"}};
 }
 Json block(int64_t size) {
   return {{"type", "block_attn_res"}, {"block_size", size}};
-}
-
-// A mixer in float64, alone.
-struct Bench {
-  Bench(const Json& depth_mixing, int64_t width, int sublayers, double eps = kEps)
-      : parameters(at::kDouble, 7),
-        mixer(make_mixer(depth_mixing, {width, sublayers, eps}, parameters)) {}
-
-  at::Tensor& at(int site, const char* role) {
-    return const_cast<at::Tensor&>(parameters.find(site, role)->tensor);
-  }
-
-  ParameterRegistry parameters;
-  std::unique_ptr<DepthMixer> mixer;
-};
-
-void assign(const at::Tensor& parameter, const at::Tensor& value) {
-  parameter.detach().copy_(value);
-}
-
-at::Tensor vector_tensor(const Vector& v) {
-  return at::tensor(at::ArrayRef<double>(v), at::kDouble);
-}
-
-Vector random_vector(const char* name, int64_t index, size_t width, double scale = 1,
-                     double offset = 0) {
-  const RandomStream random(static_cast<uint64_t>(index), name);
-  Vector v(width);
-  for (size_t c = 0; c < width; ++c) v[c] = offset + scale * random.normal(c);
-  return v;
 }
 
 // Sites whose depth weights are far from uniform.
@@ -72,48 +39,12 @@ void load(Bench& bench, const std::vector<reference::Site>& sites) {
   }
 }
 
-// A sublayer that is neither linear nor the same at two sites.
-Vector sublayer(size_t l, const Vector& x) {
-  Vector y(x.size());
-  for (size_t c = 0; c < x.size(); ++c) {
-    const double shifted = x[(c + l + 1) % x.size()];
-    y[c] = (1 + 0.2 * static_cast<double>(l)) * std::sin(static_cast<double>(l) + 0.5 * shifted);
-  }
-  return y;
-}
-
-// The mixed inputs that the mixer computes for the same network.
-std::vector<Vector> mixed_by(Bench& bench, const Vector& embedding, int sublayers) {
-  const int64_t d = static_cast<int64_t>(embedding.size());
-  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, d}));
-  std::vector<Vector> mixed;
-  for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    const at::Tensor x = bench.mixer->read(state, &trace).x.detach().contiguous();
-    const at::Tensor h = trace.mixed.contiguous();
-    mixed.emplace_back(h.data_ptr<double>(), h.data_ptr<double>() + d);
-    if (l == sublayers) break;
-    const Vector input(x.data_ptr<double>(), x.data_ptr<double>() + d);
-    bench.mixer->write(state, {vector_tensor(sublayer(l, input)).view({1, 1, d})});
-  }
-  return mixed;
-}
-
-double largest_difference(const std::vector<Vector>& a, const std::vector<Vector>& b) {
-  double largest = a.size() == b.size() ? 0 : 1e300;
-  for (size_t l = 0; l < std::min(a.size(), b.size()); ++l) {
-    for (size_t c = 0; c < a[l].size(); ++c)
-      largest = std::max(largest, std::abs(a[l][c] - b[l][c]));
-  }
-  return largest;
-}
-
 struct Case {
   int sublayers;
   int64_t block_size;  // 0: attn_res
 };
 
-class AttnResAgainstEquations : public testing::TestWithParam<Case> {};
+class AttnResAgainstEquations : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AttnResAgainstEquations, MixesAsTheReferenceDoes) {
   const auto [L, S] = GetParam();
@@ -134,9 +65,9 @@ TEST_P(AttnResAgainstEquations, MixesAsTheReferenceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttnResAgainstEquations,
-                         testing::Values(Case{2, 0}, Case{8, 0}, Case{13, 0}, Case{8, 1},
-                                         Case{8, 2}, Case{8, 3}, Case{8, 5}, Case{8, 8},
-                                         Case{12, 4}, Case{7, 2}, Case{1, 1}, Case{2, 1}));
+                         ::testing::Values(Case{2, 0}, Case{8, 0}, Case{13, 0}, Case{8, 1},
+                                           Case{8, 2}, Case{8, 3}, Case{8, 5}, Case{8, 8},
+                                           Case{12, 4}, Case{7, 2}, Case{1, 1}, Case{2, 1}));
 
 TEST(AttnRes, FullIsBlockOfOne) {
   constexpr int L = 6;
@@ -230,11 +161,15 @@ std::string refusal(const Json& depth_mixing, int sublayers = 8) {
   return "accepted";
 }
 
+TEST(AttnRes, MakesEightBlocksUnlessItIsTold) {
+  EXPECT_EQ(source_counts({{"type", "block_attn_res"}}, 48), source_counts(block(6), 48));
+  EXPECT_EQ(source_counts({{"type", "block_attn_res"}}, 4), source_counts(full(), 4));
+}
+
 TEST(AttnRes, RefusesImpossibleSettings) {
   EXPECT_NE(refusal(block(0)).find("expected 1 to 8"), std::string::npos) << refusal(block(0));
   EXPECT_NE(refusal(block(-3)).find("got -3"), std::string::npos);
   EXPECT_NE(refusal(block(9)).find("expected 1 to 8"), std::string::npos);
-  EXPECT_NE(refusal({{"type", "block_attn_res"}}).find("needs it"), std::string::npos);
   EXPECT_NE(refusal({{"type", "attn_res"}, {"block_size", 2}}).find("unknown key"),
             std::string::npos);
   EXPECT_NE(refusal({{"type", "residual"}, {"block_size", 2}}).find("takes no settings"),

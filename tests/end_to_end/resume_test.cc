@@ -4,6 +4,7 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/random.h"
 #include "tests/end_to_end/runs.h"
+#include "tests/model/small_models.h"
 
 namespace attnres::testing {
 namespace {
@@ -46,9 +47,9 @@ void zero_moments(const RunPaths& run) {
   write_safetensors(path, zeros);
 }
 
-class Resume : public ::testing::TestWithParam<const char*> {
+class Resume : public ::testing::TestWithParam<Mixing> {
  protected:
-  const Workshop workshop_{tiny_recipe(Json::parse(GetParam()))};
+  const Workshop workshop_{tiny_recipe(GetParam().json)};
 };
 
 TEST_P(Resume, AfterAKillIsExact) {
@@ -69,10 +70,8 @@ TEST_P(Resume, AfterAKillIsExact) {
   EXPECT_FALSE(same_results(forgetful, whole));
 }
 
-INSTANTIATE_TEST_SUITE_P(Mechanisms, Resume,
-                         ::testing::Values(R"({"type": "residual"})",
-                                           R"({"type": "block_attn_res", "block_size": 2})"),
-                         [](const auto& info) { return info.index == 0 ? "residual" : "blocks"; });
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Resume, ::testing::ValuesIn(every_mechanism()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(ResumeAfterAKill, BeforeTheFirstCheckpoint) {
   const Workshop workshop(block_recipe());

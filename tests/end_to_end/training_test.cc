@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/end_to_end/runs.h"
+#include "tests/model/small_models.h"
 
 namespace attnres::testing {
 namespace {
@@ -27,10 +28,10 @@ double byte_entropy(const std::string& text) {
   return entropy;
 }
 
-class Learning : public ::testing::TestWithParam<const char*> {
+class Learning : public ::testing::TestWithParam<Mixing> {
  protected:
   Json recipe() const {
-    Json recipe = tiny_recipe(Json::parse(GetParam()));
+    Json recipe = tiny_recipe(GetParam().json);
     recipe["train"].update({{"steps", 250},
                             {"batch_size", 16},
                             {"learning_rate", 0.02},
@@ -64,14 +65,8 @@ TEST_P(Learning, DoesNotWithoutALearningRate) {
   EXPECT_NEAR(summary["val_loss"].get<double>(), std::log(256), 0.1);
 }
 
-std::string name_of(const ::testing::TestParamInfo<const char*>& info) {
-  return Json::parse(info.param)["type"];
-}
-
-INSTANTIATE_TEST_SUITE_P(Mechanisms, Learning,
-                         ::testing::Values(R"({"type": "residual"})", R"({"type": "attn_res"})",
-                                           R"({"type": "block_attn_res", "block_size": 2})"),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Learning, ::testing::ValuesIn(every_mechanism()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
   Json recipe = block_recipe();

@@ -127,10 +127,11 @@ TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
   }
 }
 
-class SavedModel : public ::testing::TestWithParam<std::tuple<Json, bool>> {
+class SavedModel : public ::testing::TestWithParam<std::tuple<Mixing, bool>> {
  protected:
   const Transformer model_ =
-      small_model(std::get<0>(GetParam()), {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
+      small_model(std::get<0>(GetParam()).json,
+                  {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
   const at::Tensor ids_ = random_ids(2, 9);
 
   at::Tensor logits(const Transformer& model) const {
@@ -164,7 +165,8 @@ TEST_P(SavedModel, LoadsInAnotherType) {
 }
 
 TEST_P(SavedModel, SaysWhatItIs) {
-  const auto& [depth_mixing, tied] = GetParam();
+  const auto& [mixing, tied] = GetParam();
+  const Json& depth_mixing = mixing.json;
   const fs::path folder = saved(model_);
   const Json json = read_json(folder / "config.json");
   const bool is_llama = depth_mixing == residual();
@@ -179,6 +181,7 @@ TEST_P(SavedModel, SaysWhatItIs) {
   EXPECT_TRUE(file.verify_checksum());
   if (is_llama) return;
   EXPECT_EQ(json["attnres"]["depth_mixing"]["type"], depth_mixing["type"]);
+  if (mixing.name != "attn_res" && mixing.name != "block_attn_res") return;
   for (const char* name :
        {"model.layers.1.self_attention_res_proj.weight", "model.layers.2.mlp_res_proj.weight",
         "model.output_attn_res_proj.weight"}) {
@@ -187,9 +190,12 @@ TEST_P(SavedModel, SaysWhatItIs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SavedModel,
-                         ::testing::Combine(::testing::Values(residual(), attn_res(),
-                                                              block_attn_res()),
-                                            ::testing::Bool()));
+                         ::testing::Combine(::testing::ValuesIn(every_mechanism()),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name +
+                                  (std::get<1>(info.param) ? "_tied" : "");
+                         });
 
 // Each spoils a good directory of a Block AttnRes model, and what the message has to say.
 class DamagedDirectory : public ::testing::Test {

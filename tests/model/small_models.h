@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -25,6 +26,59 @@ inline Json block_attn_res(int64_t block_size = 4) {
   return {{"type", "block_attn_res"}, {"block_size", block_size}};
 }
 
+// A mechanism with settings, and a name for tests.
+struct Mixing {
+  std::string name;
+  Json json;
+};
+inline std::ostream& operator<<(std::ostream& out, const Mixing& mixing) {
+  return out << mixing.name;
+}
+
+// Every mechanism that there is, as it is without settings; but ancre's weights are softmaxes of
+// numbers over a temperature of 0.01, where the noise of these tests would leave no gradient.
+inline std::vector<Mixing> every_mechanism() {
+  std::vector<Mixing> all;
+  for (const Mechanism& mechanism : mechanisms()) {
+    Json json = {{"type", mechanism.text.name}};
+    if (mechanism.text.name == "ancre") json["temperature"] = 0.5;
+    all.push_back({mechanism.text.name, json});
+  }
+  return all;
+}
+
+// Those, and the arms and settings that change how a mechanism works.
+inline std::vector<Mixing> every_variant() {
+  std::vector<Mixing> all = every_mechanism();
+  const auto add = [&](const std::string& name, Json json) { all.push_back({name, json}); };
+  add("dense_former_original", {{"type", "dense_former"}, {"form", "original"}});
+  for (const char* variant : {"rw", "lr", "pa", "rw+pa"}) {
+    std::string name = fmt::format("laurel_{}", variant);
+    std::replace(name.begin(), name.end(), '+', '_');
+    add(name, {{"type", "laurel"}, {"variant", variant}});
+  }
+  add("hybrid_norm_starred", {{"type", "hybrid_norm"}, {"first_layer_pre_norm", true}});
+  add("siamese_norm_unscaled", {{"type", "siamese_norm"}, {"depth_scaling", false}});
+  add("siamese_norm_without_input_norm", {{"type", "siamese_norm"}, {"input_norm", false}});
+  add("dca_recent", {{"type", "dca"}, {"recent_layers", 1}});
+  for (const int64_t size : {2, 4, 6}) add(fmt::format("block_{}", size), block_attn_res(size));
+  for (const bool blocks : {false, true}) {
+    const Json base = blocks ? block_attn_res(4) : attn_res();
+    const auto arm = [&](const std::string& name, const Json& settings) {
+      Json json = base;
+      json.update(settings);
+      add((blocks ? "block_4_" : "attn_res_") + name, json);
+    };
+    arm("input_dependent", {{"query", "input_dependent"}});
+    arm("no_query", {{"query", "none"}});
+    arm("sigmoid", {{"weights", "sigmoid"}});
+    arm("no_key_norm", {{"key_norm", false}});
+    arm("window", {{"window", 2}});
+    arm("multi_head", {{"heads", 4}});
+  }
+  return all;
+}
+
 // Grouped-query attention, and weights large enough for logits that are far from uniform.
 inline ModelConfig small_config(const Json& depth_mixing, int64_t layers = 3) {
   return read_model_config({{"layers", layers},
@@ -38,16 +92,19 @@ inline ModelConfig small_config(const Json& depth_mixing, int64_t layers = 3) {
                             {"depth_mixing", depth_mixing}});
 }
 
+inline void add_noise(const Parameter& p, double scale) {
+  const RandomStream random(99, fmt::format("perturb.{}.{}", p.site, p.role));
+  at::Tensor noise = at::empty(p.tensor.sizes(), at::kDouble);
+  for (int64_t i = 0; i < noise.numel(); ++i) {
+    noise.mutable_data_ptr<double>()[i] = scale * random.normal(i);
+  }
+  p.tensor.detach().add_(noise.to(p.tensor.scalar_type()));
+}
+
 // Adds normal noise of standard deviation `scale` to all parameters of a kind.
 inline void perturb(const Transformer& model, ParameterKind kind, double scale) {
   for (const Parameter& p : model.parameters().all()) {
-    if (p.kind != kind) continue;
-    const RandomStream random(99, fmt::format("perturb.{}.{}", p.site, p.role));
-    at::Tensor noise = at::empty(p.tensor.sizes(), at::kDouble);
-    for (int64_t i = 0; i < noise.numel(); ++i) {
-      noise.mutable_data_ptr<double>()[i] = scale * random.normal(i);
-    }
-    p.tensor.detach().add_(noise.to(p.tensor.scalar_type()));
+    if (p.kind == kind) add_noise(p, scale);
   }
 }
 
@@ -58,13 +115,25 @@ struct SmallModelOptions {
   at::ScalarType dtype = at::kDouble;
 };
 
-// With pseudo-queries that spread the depth weights, and gains that are not one.
+// Adds noise to the linear maps that start at numbers given, not drawn: zeros, identities.
+inline void perturb_constant_matrices(const Transformer& model, double scale) {
+  for (const Parameter& p : model.parameters().all()) {
+    const at::Tensor values = p.tensor.view(-1);
+    const bool given = values.eq(values[-1]).sum().item<int64_t>() > 1;
+    if (p.kind == ParameterKind::matrix && given) add_noise(p, scale);
+  }
+}
+
+// With every parameter moved from where it starts, so that all matter: pseudo-queries that spread
+// the depth weights, gains that are not one.
 inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions& options = {}) {
   ModelConfig config = small_config(depth_mixing, options.layers);
   config.tie_embeddings = options.tied;
   Transformer model(config, options.vocab_size, /*seed=*/1, options.dtype);
   perturb(model, ParameterKind::pseudo_query, 1.0);
   perturb(model, ParameterKind::norm_gain, 0.2);
+  perturb(model, ParameterKind::mixing, 0.2);
+  perturb_constant_matrices(model, 0.1);
   return model;
 }
 

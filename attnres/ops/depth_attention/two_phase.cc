@@ -18,6 +18,7 @@
 
 #include "attnres/ops/depth_attention/fused.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
+#include "attnres/ops/recorded_operation.h"
 
 namespace attnres {
 namespace {
@@ -320,6 +321,7 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
     inputs.push_back(query.pseudo_query);
     inputs.push_back(query.key_gain);
   }
+  RecordedOperation recorded("attnres::depth_attention_phase_one", inputs);
 
   const Tensor scores = empty_per_token(first, S * N), weights = empty_per_token(first, S * N);
   const Tensor max = empty_per_token(first, S), sum = empty_per_token(first, S);
@@ -356,6 +358,9 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
       kernel::depth_attention_forward(op, begin, end);
     });
   });
+  variable_list outputs;
+  for (const EarlierSources& result : results) outputs.push_back(result.output);
+  recorded.wrote(outputs);
 
   if (!records(inputs)) return results;
   const auto node = std::make_shared<PhaseOneNode>();
@@ -401,6 +406,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   if (!recent.empty()) like = recent[0];
   require(like.defined(), "depth attention: a site without sources");
   inputs.insert(inputs.end(), {query.pseudo_query, query.key_gain, norm_gain});
+  RecordedOperation recorded("attnres::depth_attention_phase_two", inputs);
   const bool recording = records(inputs);
 
   const at::ScalarType compute = compute_dtype(like);
@@ -468,6 +474,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
       kernel::phase_two_forward(op, begin, end);
     });
   });
+  recorded.wrote({result.x, result.partial});
 
   if (has_partial && !formed) result.partial = recent.back();
   if (!recording) return result;

@@ -9,6 +9,7 @@
 
 #include <optional>
 
+#include "attnres/ops/recorded_operation.h"
 #include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/tensors.h"
 
@@ -69,6 +70,8 @@ class RmsNormNode : public torch::autograd::Node {
 AddedAndNormalized fused(const Tensor& state, const Tensor& pending, const Tensor& gain,
                          double eps) {
   const bool added = pending.defined();
+  RecordedOperation recorded(added ? "attnres::add_rms_norm" : "attnres::rms_norm",
+                             {state, pending, gain});
   const Tensor state_rows = state.contiguous();
   const Tensor pending_rows = added ? pending.contiguous() : Tensor();
   const Tensor gain_compute = gain.detach().to(compute_dtype(state)).contiguous();
@@ -91,6 +94,7 @@ AddedAndNormalized fused(const Tensor& state, const Tensor& pending, const Tenso
       kernel::rms_norm_forward(op, first, last);
     });
   });
+  recorded.wrote({added ? result.sum : Tensor(), result.normalized});
   variable_list inputs = {state};
   if (added) inputs.push_back(pending);
   inputs.push_back(gain);

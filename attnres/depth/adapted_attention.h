@@ -1,0 +1,31 @@
+// What the mechanisms share that leave the residual stream as it is and reach into attention: its
+// heads are mixed with those of earlier layers for the same token, before rotary positions.
+//   h_{l+1} = h_l + f_l(norm(h_l)),  h_0 = embedding
+#pragma once
+
+#include <vector>
+
+#include "attnres/depth/composed_mixer.h"
+
+namespace attnres {
+
+class AdaptedAttention : public ComposedMixer {
+ public:
+  AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
+
+  SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
+  DepthState start(const at::Tensor& embedding_BTD) const final;
+  SublayerInput read(DepthState& state, ReadTrace* trace) const final;
+
+ protected:
+  // Whether the heads of the attention at this site are looked at.
+  virtual bool adapts(int site) const = 0;
+  // Changes the heads of the attention at `state.site`, and seals what later layers need of them.
+  virtual void adapt(DepthState& state, AttentionHeads& heads) const = 0;
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const final;
+
+ private:
+  std::vector<at::Tensor> input_norms_;
+};
+
+}  // namespace attnres

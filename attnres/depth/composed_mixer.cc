@@ -1,0 +1,68 @@
+#include "attnres/depth/composed_mixer.h"
+
+#include <ATen/ATen.h>
+
+#include "attnres/ops/rms_norm/rms_norm.h"
+
+namespace attnres {
+
+void ComposedMixer::write(DepthState& state, SublayerOutput output) const {
+  absorb(state, output.y);
+  ++state.site;
+}
+
+void ComposedMixer::settle(DepthState& state) const {
+  state.cache.reset();
+}
+
+std::vector<int> ComposedMixer::cuts() const {
+  std::vector<int> sites;
+  for (int site = 2; site < shape_.sublayers; site += 2) sites.push_back(site);
+  return sites;
+}
+
+std::vector<std::string> ComposedMixer::source_names(int) const {
+  return {};
+}
+
+at::Tensor ComposedMixer::running_state(const DepthState& state) const {
+  return state.open.empty() ? state.sealed.back() : state.open[0];
+}
+
+at::Tensor held(const DepthState& state, const at::Tensor& weight) {
+  return state.hold_weights ? weight.detach() : weight;
+}
+
+at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Tensor& gain,
+                     double eps) {
+  if (!state.hold_weights) return rms_norm(x, gain, eps);
+  const at::Tensor inverse_rms = x.detach().square().mean(-1, /*keepdim=*/true).add(eps).rsqrt();
+  return x * (inverse_rms * gain.detach());
+}
+
+void show_mixed(ReadTrace* trace, const DepthState& state, const at::Tensor& mixed_BTD) {
+  if (trace == nullptr) return;
+  trace->mixed = state.hold_weights ? mixed_BTD : mixed_BTD.detach();
+}
+
+void show_stream(ReadTrace* trace, const DepthState& state, const std::string& name,
+                 const at::Tensor& mixed_BTD) {
+  if (trace == nullptr) return;
+  trace->other_streams.emplace_back(name, state.hold_weights ? mixed_BTD : mixed_BTD.detach());
+}
+
+at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,
+                    const MixerShape& shape) {
+  return parameters.add(site, role, ParameterKind::norm_gain, {shape.width}, Init::ones());
+}
+
+std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,
+                                        int last) {
+  std::vector<at::Tensor> gains;
+  for (int site = 0; site <= last; ++site) {
+    gains.push_back(add_norm(parameters, site, "input_norm", shape));
+  }
+  return gains;
+}
+
+}  // namespace attnres

@@ -1,0 +1,54 @@
+// What the mechanisms share that are composed of tensor operations. A sublayer's output is taken in
+// when it is written, so nothing is ever pending, and a state may be cut before any site.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attnres/depth/depth_mixer.h"
+#include "attnres/depth/mechanism.h"
+
+namespace attnres {
+
+class ComposedMixer : public DepthMixer {
+ public:
+  explicit ComposedMixer(const MixerShape& shape) : shape_(shape) {}
+
+  void write(DepthState& state, SublayerOutput output) const final;
+  void settle(DepthState& state) const override;
+  std::vector<int> cuts() const override;                          // before every Transformer layer
+  std::vector<std::string> source_names(int site) const override;  // none
+  at::Tensor running_state(const DepthState& state) const override;  // open[0], or sealed.back()
+
+ protected:
+  // Takes in the output of sublayer `state.site`.
+  virtual void absorb(DepthState& state, const at::Tensor& y_BTD) const = 0;
+
+  const MixerShape& shape() const { return shape_; }
+
+ private:
+  MixerShape shape_;
+};
+
+// A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
+at::Tensor held(const DepthState& state, const at::Tensor& weight);
+
+// RMSNorm with this gain; its statistics are held where the state's are.
+at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Tensor& gain,
+                     double eps);
+
+// Notes what the site at work reads, if anybody looks.
+void show_mixed(ReadTrace* trace, const DepthState& state, const at::Tensor& mixed_BTD);
+// The same of another stream that the site's attention reads.
+void show_stream(ReadTrace* trace, const DepthState& state, const std::string& name,
+                 const at::Tensor& mixed_BTD);
+
+// A norm gain [width] that starts at one.
+at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,
+                    const MixerShape& shape);
+
+// "input_norm" of every site from 0 to `last`.
+std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,
+                                        int last);
+
+}  // namespace attnres

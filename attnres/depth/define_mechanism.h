@@ -1,0 +1,42 @@
+// A Mechanism from a settings struct and a mixer class. For the sources of mechanisms.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "attnres/depth/mechanism.h"
+#include "attnres/support/config.h"
+
+namespace attnres {
+
+// Settings of a mechanism that has none.
+struct NoSettings {
+  template <class V>
+  void visit(V&) {}
+  void check(const MixerShape&) const {}
+};
+
+// Settings has visit(V&) and check(const MixerShape&), which throws UsageError; Mixer is made of
+// (settings, shape, parameters). `traffic` evaluates `text.traffic`.
+template <class Settings, class Mixer>
+Mechanism define_mechanism(MechanismText text,
+                           double (*traffic)(const Settings&, const MixerShape&)) {
+  const auto parse = [](const Json& json, const MixerShape& shape) {
+    Settings settings;
+    read_config(json, "model.depth_mixing", settings);
+    settings.check(shape);
+    return settings;
+  };
+  return {.text = std::move(text),
+          .resolve = [parse](const Json& json,
+                             const MixerShape& shape) { return write_config(parse(json, shape)); },
+          .make = [parse](const Json& json, const MixerShape& shape,
+                          ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
+            return std::make_unique<Mixer>(parse(json, shape), shape, parameters);
+          },
+          .traffic = [parse, traffic](
+                         const Json& json,
+                         const MixerShape& shape) { return traffic(parse(json, shape), shape); }};
+}
+
+}  // namespace attnres

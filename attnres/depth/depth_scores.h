@@ -1,0 +1,31 @@
+// Depth attention's ablation arms (arXiv 2603.15031, Table 4), composed of tensor operations: what
+// the fused operation of ops/depth_attention does not serve. For every token and head h, a group of
+// D / H channels,
+//
+//   h_c = sum_i alpha_{i,h(c)} v_{i,c},   alpha_{.,h} = weigh_i( sum_{c in h} q_c k_{i,c} )
+//
+// where k_i = g * v_i / sqrt(mean(v_i^2) + eps), the mean over all D channels, or v_i itself, and
+// weigh is a softmax over the sources or a sigmoid of each.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace attnres {
+
+struct DepthScoring {
+  at::Tensor query;     // q: [D], or [..., D] when it depends on the input
+  at::Tensor key_gain;  // g [D]; undefined: keys are the sources as they are
+  double eps = 1e-6;
+  int64_t heads = 1;  // H, divides D
+};
+
+// [N, ..., H], float32 or float64.
+at::Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring);
+
+// Of scores over their first dimension.
+at::Tensor weigh_scores(const at::Tensor& scores, bool sigmoid);
+
+// sum_i weights_i v_i for weights [N, ..., H], or [N] for all tokens alike; in the sources' dtype.
+at::Tensor weighted_sum(at::TensorList sources, const at::Tensor& weights);
+
+}  // namespace attnres

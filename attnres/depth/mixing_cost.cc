@@ -1,0 +1,224 @@
+#include "attnres/depth/mixing_cost.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+
+#include <set>
+#include <string_view>
+
+namespace attnres {
+namespace {
+
+// Few, and enough that what a token does not multiply hardly counts.
+constexpr int64_t kTokens = 64;
+
+// Numbers that a tensor holds, however often they are repeated.
+double numbers_in(const at::Tensor& tensor) {
+  double numbers = 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) != 0) numbers *= static_cast<double>(tensor.size(i));
+  }
+  return tensor.numel() == 0 ? 0 : numbers;
+}
+
+template <class Values>
+std::vector<at::Tensor> tensors_in(const Values& values) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) tensors.push_back(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
+    }
+  }
+  return tensors;
+}
+
+double sum_of_numbers(const std::vector<at::Tensor>& tensors) {
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += numbers_in(tensor);
+  return sum;
+}
+
+struct Count {
+  double read = 0, written = 0, multiply_adds = 0;
+};
+
+// The innermost operations that this thread runs. A view moves nothing.
+class OperationCounter {
+ public:
+  OperationCounter() {
+    current = this;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&OperationCounter::on_start, &OperationCounter::on_end)
+            .needsInputs(true)
+            .needsOutputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~OperationCounter() {
+    at::removeCallback(handle_);
+    current = nullptr;
+  }
+  const Count& count() const { return count_; }
+
+ private:
+  struct Running : at::ObserverContext {
+    std::vector<at::Tensor> inputs;
+    double counted_before = 0;
+  };
+
+  static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+    auto running = std::make_unique<Running>();
+    running->inputs = tensors_in(function.inputs());
+    running->counted_before = current->operations_;
+    return running;
+  }
+  static void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
+    current->note(function, static_cast<Running&>(*context));
+  }
+
+  void note(const at::RecordFunction& function, const Running& running) {
+    static const std::set<std::string_view> products = {
+        "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot"};
+    const std::string_view name = function.name();
+    const bool product = products.contains(name);
+    if (!product && operations_ != running.counted_before) return;  // its parts were counted
+    if (name.starts_with("aten::empty") || running.inputs.empty()) return;
+    const std::vector<at::Tensor> outputs = tensors_in(function.outputs());
+    const bool in_place = name.ends_with('_');
+    if (!in_place && is_view(running.inputs, outputs)) return;
+    ++operations_;
+    count_.read += sum_of_numbers(running.inputs);
+    count_.written += sum_of_numbers(outputs);
+    count_.multiply_adds += product ? product_multiply_adds(running.inputs, outputs)
+                                    : passes(name, outputs.size()) * sum_of_numbers(running.inputs);
+  }
+
+  static bool is_view(const std::vector<at::Tensor>& inputs,
+                      const std::vector<at::Tensor>& outputs) {
+    for (const at::Tensor& output : outputs) {
+      for (const at::Tensor& input : inputs) {
+        if (output.has_storage() && input.has_storage() && output.is_alias_of(input)) return true;
+      }
+    }
+    return outputs.empty();
+  }
+
+  // [.., M, K] x [.., K, N]: the size of the result times K, the last of the left operand's sizes.
+  static double product_multiply_adds(const std::vector<at::Tensor>& inputs,
+                                      const std::vector<at::Tensor>& outputs) {
+    const at::Tensor& left = inputs[inputs.size() - 2];
+    return static_cast<double>(outputs[0].numel() * left.size(-1));
+  }
+
+  // Multiply-adds of an operation for each number that it reads: score, square and weighted sum of
+  // depth attention; the first and the last for each of the outputs in phase 1.
+  static double passes(std::string_view name, size_t outputs) {
+    if (name == "attnres::depth_attention_fused") return 3;
+    if (name == "attnres::depth_attention_phase_two") return 3;
+    if (name == "attnres::depth_attention_phase_one") return 2 * static_cast<double>(outputs) + 1;
+    return 1;
+  }
+
+  static thread_local OperationCounter* current;
+  at::CallbackHandle handle_;
+  Count count_;
+  double operations_ = 0;
+};
+
+thread_local OperationCounter* OperationCounter::current = nullptr;
+
+// Bytes of tensors that live on this thread.
+class LiveBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    bytes += size;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t bytes = 0;
+};
+
+// Sublayers that compute nothing.
+class Outputs {
+ public:
+  explicit Outputs(const MixerShape& shape) {
+    for (int site = 0; site < shape.sublayers; ++site) {
+      outputs_.push_back(at::randn({1, kTokens, shape.width}));
+    }
+    const auto project = [&](int64_t heads) {
+      return at::randn({1, kTokens, heads, shape.head_width()});
+    };
+    heads_ = {project(shape.heads), project(shape.kv_heads), project(shape.kv_heads)};
+  }
+
+  // Up to site `last`; returns what the sublayers read, which they keep.
+  std::vector<at::Tensor> run(const DepthMixer& mixer, DepthState& state, int last) const {
+    std::vector<at::Tensor> inputs;
+    while (state.site < last) {
+      const SublayerInput input = mixer.read(state);
+      if (input.adapt_heads) {
+        AttentionHeads heads = {like(heads_.q), like(heads_.k), like(heads_.v)};
+        input.adapt_heads(heads);
+        inputs.insert(inputs.end(), {heads.q, heads.k, heads.v});
+      }
+      inputs.push_back(input.x);
+      mixer.write(state, {like(outputs_[state.site])});
+    }
+    return inputs;
+  }
+
+ private:
+  // While gradients are recorded, with one: a view, so that nothing is counted.
+  static at::Tensor like(const at::Tensor& tensor) {
+    return tensor.detach().set_requires_grad(at::GradMode::is_enabled());
+  }
+
+  std::vector<at::Tensor> outputs_;
+  AttentionHeads heads_;
+};
+
+}  // namespace
+
+MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape) {
+  ParameterRegistry parameters(at::kFloat, /*seed=*/0);
+  const auto mixer = make_mixer(depth_mixing, shape, parameters);
+  const int L = shape.sublayers;
+  const double unit = static_cast<double>(kTokens * shape.width);
+  MixingCost cost;
+  for (const Parameter& p : parameters.all()) {
+    if (p.role != "input_norm") cost.parameters += p.tensor.numel();
+  }
+
+  const Outputs outputs(shape);
+  const at::Tensor embedding = at::randn({1, kTokens, shape.width});
+  {
+    const at::NoGradGuard not_recording;
+    const OperationCounter counter;
+    DepthState state = mixer->start(embedding);
+    outputs.run(*mixer, state, L);
+    mixer->read(state);
+    cost.moved = (counter.count().read + counter.count().written) / unit / L;
+    cost.multiply_adds = counter.count().multiply_adds / static_cast<double>(kTokens) / L;
+  }
+  {
+    const at::NoGradGuard not_recording;
+    DepthState state = mixer->start(embedding);
+    outputs.run(*mixer, state, L / 2);
+    mixer->settle(state);
+    for (const at::Tensor& tensor : state.sealed) cost.sealed += numbers_in(tensor) / unit;
+    for (const at::Tensor& tensor : state.open) cost.open += numbers_in(tensor) / unit;
+  }
+  {
+    const auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
+    DepthState state = mixer->start(embedding.detach().set_requires_grad(true));
+    const std::vector<at::Tensor> inputs = outputs.run(*mixer, state, L);
+    const at::Tensor output = mixer->read(state).x;
+    state = {};
+    cost.kept = static_cast<double>(live->bytes) / sizeof(float) / unit / L;
+  }
+  return cost;
+}
+
+}  // namespace attnres

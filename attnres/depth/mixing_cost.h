@@ -1,0 +1,29 @@
+// What a mixer costs, found by running it alone, its sublayers left out: its operations are watched
+// as torch's profiler does, and every tensor that one reads or writes counts once, broadcast ones
+// by what they hold.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/depth/mechanism.h"
+
+namespace attnres {
+
+// Per token and sublayer where nothing else is said; the output site counts too.
+struct MixingCost {
+  int64_t parameters = 0;  // of the whole model, beside the norms of the sublayers' inputs
+  // Forward. Products count exactly, every other operation one for each number it reads.
+  double multiply_adds = 0;
+  // Forward, numbers read and written in units of d: by the operations as they are, with the norm
+  // before the sublayer (at least 1d: its input).
+  double moved = 0;
+  // Numbers in units of d that a training step keeps between forward and backward, with the input
+  // of the sublayer and without its output.
+  double kept = 0;
+  // What crosses a cut in the middle of the model per token, in units of d: sent once, sent always.
+  double sealed = 0, open = 0;
+};
+
+MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape);
+
+}  // namespace attnres

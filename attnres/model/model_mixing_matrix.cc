@@ -1,0 +1,28 @@
+#include "attnres/model/model_mixing_matrix.h"
+
+#include <ATen/core/grad_mode.h>
+
+namespace attnres {
+namespace {
+
+class Observer : public RunObserver {
+ public:
+  void on_read(int, const ReadTrace& trace) override { probe.on_read(trace); }
+  void on_write(int, at::Tensor& y) override { y = probe.leaf(y); }
+
+  MixingMatrixProbe probe;
+};
+
+}  // namespace
+
+std::vector<MixingMatrix> mixing_matrices(const Transformer& model, const at::Tensor& ids_BT) {
+  const at::AutoGradMode recording(true);
+  Observer observer;
+  DepthState state = model.mixer().start(observer.probe.leaf(model.token_embeddings(ids_BT)));
+  state.hold_weights = true;
+  model.run(state, model.sublayers(), {.observer = &observer});
+  model.output(state, {.observer = &observer});
+  return observer.probe.matrices();
+}
+
+}  // namespace attnres
