@@ -12,9 +12,12 @@ void add_eval_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
+void add_mechanisms_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
+void add_vectors_command(CLI::App& app);
+void add_diagnose_command(CLI::App& app);
 
 }  // namespace attnres

@@ -9,8 +9,10 @@
 #include <set>
 
 #include "app/commands.h"
+#include "app/mixing_matrix.h"
 #include "app/options.h"
 #include "attnres/model/depth_weights.h"
+#include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
 #include "attnres/support/json.h"
 #include "attnres/text/batches.h"
@@ -23,6 +25,8 @@ struct InspectOptions {
   MachineOptions machine;
   std::vector<std::string> data;
   int64_t max_tokens = 8192;
+  bool matrix = false;
+  std::string draw_matrix;
   bool json = false;
 };
 
@@ -53,10 +57,23 @@ Json count_parameters(const Transformer& model) {
   return counts;
 }
 
-std::vector<SiteDepthWeights> measure(const OpenedModel& opened, const InspectOptions& options) {
+std::vector<int32_t> first_tokens(const OpenedModel& opened, const InspectOptions& options) {
   const auto tokenizer = opened.tokenizer();
   std::vector<int32_t> tokens = tokens_of(options.data, *tokenizer);
   tokens.resize(std::min<size_t>(tokens.size(), options.max_tokens));
+  return tokens;
+}
+
+// On one window of the text.
+std::vector<MixingMatrix> measure_matrices(const OpenedModel& opened,
+                                           const std::vector<int32_t>& tokens) {
+  constexpr int64_t kMostTokens = 512;
+  const EvaluationBatches batches(tokens, std::min(opened.context, kMostTokens), /*batch_size=*/1);
+  return mixing_matrices(*opened.model, batches[0].inputs_BT);
+}
+
+std::vector<SiteDepthWeights> measure(const OpenedModel& opened,
+                                      const std::vector<int32_t>& tokens) {
   const EvaluationBatches batches(tokens, opened.context, /*batch_size=*/1);
   DepthWeightAverage average(*opened.model);
   const at::NoGradGuard no_grad;
@@ -64,6 +81,17 @@ std::vector<SiteDepthWeights> measure(const OpenedModel& opened, const InspectOp
     opened.model->hidden(batches[i].inputs_BT, {.observer = &average});
   }
   return average.sites();
+}
+
+Json to_json(const std::vector<MixingMatrix>& matrices) {
+  Json list = Json::array();
+  for (const MixingMatrix& matrix : matrices) {
+    list.push_back({{"stream", matrix.stream},
+                    {"mean", matrix.mean},
+                    {"semiseparable_rank", semiseparable_rank(matrix.mean)},
+                    {"semiseparable_rank_of_samples", rank_of_samples(matrix)}});
+  }
+  return list;
 }
 
 Json to_json(const std::vector<SiteDepthWeights>& sites) {
@@ -148,8 +176,17 @@ void run_inspect(const InspectOptions& options) {
   const Transformer& model = *opened.model;
   const Json config = write_config(model.config());
   const Json parameters = count_parameters(model);
-  const std::vector<SiteDepthWeights> sites =
-      options.data.empty() ? std::vector<SiteDepthWeights>() : measure(opened, options);
+  const bool wants_matrix = options.matrix || !options.draw_matrix.empty();
+  require_usage(!wants_matrix || !options.data.empty(),
+                "--matrix and --draw-matrix are measured on a text: give it with --data");
+  std::vector<SiteDepthWeights> sites;
+  std::vector<MixingMatrix> matrices;
+  if (!options.data.empty()) {
+    const std::vector<int32_t> tokens = first_tokens(opened, options);
+    sites = measure(opened, tokens);
+    if (wants_matrix) matrices = measure_matrices(opened, tokens);
+  }
+  if (!options.draw_matrix.empty()) draw_matrices(matrices, options.draw_matrix);
 
   if (options.json) {
     Json json = {{"model", config},
@@ -164,6 +201,7 @@ void run_inspect(const InspectOptions& options) {
         json["intra_block"] = *summary->own_block;
       }
     }
+    if (wants_matrix) json["mixing_matrices"] = to_json(matrices);
     fmt::print("{}\n", json.dump());
     return;
   }
@@ -186,6 +224,10 @@ void run_inspect(const InspectOptions& options) {
   } else {
     print_table(sites);
   }
+  if (options.matrix) {
+    fmt::print("\n");
+    print_matrices(matrices);
+  }
 }
 
 }  // namespace
@@ -202,12 +244,17 @@ void add_inspect_command(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(int64_t{2}, INT64_MAX).description(""))
       ->capture_default_str();
+  command->add_flag("--matrix", options->matrix,
+                    "print the depth mixing matrix and its semiseparable rank");
+  command->add_option("--draw-matrix", options->draw_matrix, "draw it into this SVG file")
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "print JSON");
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnres inspect --model runs/tiny\n"
-      "  attnres inspect --model runs/tiny --data book.txt");
+      "  attnres inspect --model runs/tiny --data book.txt\n"
+      "  attnres inspect --model runs/tiny --data book.txt --draw-matrix matrix.svg");
   command->callback([options] { run_inspect(*options); });
 }
 

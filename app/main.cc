@@ -76,10 +76,13 @@ int run(int argc, char** argv) {
   add_score_command(app);
   add_generate_command(app);
   add_inspect_command(app);
+  add_mechanisms_command(app);
   add_export_command(app);
   add_report_command(app);
   add_doctor_command(app);
   add_verify_command(app);
+  add_vectors_command(app);
+  add_diagnose_command(app);
   app.footer("attnres COMMAND --help shows a command's options, with examples.");
   try {
     app.parse(argc, argv);

@@ -290,8 +290,11 @@ std::string draw(const HeatMap& plot, const std::string& id) {
           "columns",
           plot.alt, rows, plot.row_names.size(), columns);
 
-  constexpr int kWidth = 560, kLeft = 62, kRight = 14, kTop = 8, kBottom = 50;
-  const double cell_width = double(kWidth - kLeft - kRight) / double(columns);
+  constexpr int kWidth = 560, kRight = 14, kTop = 8, kBottom = 50, kAxis = 38, kCharacter = 8;
+  size_t longest = 3;
+  for (const std::string& name : plot.row_names) longest = std::max(longest, name.size());
+  const int left = kAxis + kCharacter * static_cast<int>(longest);
+  const double cell_width = double(kWidth - left - kRight) / double(columns);
   const double cell_height = std::clamp(330.0 / double(rows), 7.0, 30.0);
   const int height = kTop + kBottom + int(std::lround(cell_height * double(rows)));
   const bool numbers = cell_width >= 29 && cell_height >= 15;
@@ -317,7 +320,7 @@ std::string draw(const HeatMap& plot, const std::string& id) {
   script += fmt::format(
       "set lmargin at screen {:.5f}\nset rmargin at screen {:.5f}\n"
       "set tmargin at screen {:.5f}\nset bmargin at screen {:.5f}\n",
-      double(kLeft) / kWidth, 1 - double(kRight) / kWidth, 1 - double(kTop) / height,
+      double(left) / kWidth, 1 - double(kRight) / kWidth, 1 - double(kTop) / height,
       double(kBottom) / height);
   script += fmt::format("unset border\nset tics nomirror scale 0 textcolor {}\n", rgb(kInk));
   script += fmt::format("set xlabel {0} textcolor {2} offset 0,0.4\nset ylabel {1} textcolor {2}\n",

@@ -1,0 +1,245 @@
+// The mechanisms subcommand.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/mixing_matrix.h"
+#include "app/options.h"
+#include "attnres/depth/mechanism.h"
+#include "attnres/depth/mixing_cost.h"
+#include "attnres/depth/mixing_matrix.h"
+#include "attnres/support/config.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+namespace {
+
+struct MechanismsOptions {
+  std::string name;
+  std::vector<std::string> settings;
+  MixerShape shape = {.width = 256, .sublayers = 24, .heads = 4, .kv_heads = 4};
+  int64_t layers = 12;
+  std::string matrix;
+  bool json = false, markdown = false;
+};
+
+// A mechanism in a model of this shape.
+struct Row {
+  MechanismText text;
+  Json settings;  // resolved
+  double traffic;
+  MixingCost cost;
+};
+
+Row measure(const Mechanism& mechanism, const Json& depth_mixing, const MixerShape& shape) {
+  Json settings = resolve_depth_mixing(depth_mixing, shape);
+  const MixingCost cost = measure_mixing_cost(settings, shape);
+  settings.erase("type");
+  return {mechanism.text, settings, mechanism.traffic(settings, shape), cost};
+}
+
+// Numbers of [T, D] that cross a cut in the middle.
+std::string crossing(const MixingCost& cost) {
+  return fmt::format("{:.3g} + {:.3g}", cost.sealed, cost.open);
+}
+
+Json to_json(const Row& row) {
+  return {{"name", row.text.name},
+          {"formula", row.text.formula},
+          {"start", row.text.start},
+          {"source", row.text.source},
+          {"settings", row.settings},
+          {"parameters", row.cost.parameters},
+          {"multiply_adds", row.cost.multiply_adds},
+          {"traffic",
+           {{"formula", row.text.traffic}, {"fused", row.traffic}, {"counted", row.cost.moved}}},
+          {"kept", row.cost.kept},
+          {"sealed", row.cost.sealed},
+          {"open", row.cost.open}};
+}
+
+std::string describe(const MixerShape& shape) {
+  return fmt::format("{} sublayers of width d = {}, {} heads", shape.sublayers, shape.width,
+                     shape.heads);
+}
+
+void print_table(const std::vector<Row>& rows, const MixerShape& shape) {
+  fmt::print("Costs in a model of {}, per token and sublayer:\n\n", describe(shape));
+  fmt::print("{:19}{:>11}{:>13}{:>15}{:>9}{:>7}{:>12}\n", "", "", "multiply-", "moved, in d:", "",
+             "kept,", "crosses a");
+  fmt::print("{:19}{:>11}{:>13}{:>15}{:>9}{:>7}{:>12}  {}\n", "mechanism", "parameters", "adds",
+             "in one pass", "counted", "in d", "cut, in d", "source");
+  for (const Row& row : rows) {
+    fmt::print("{:19}{:>11}{:>13}{:>15.2f}{:>9.2f}{:>7.2f}{:>12}  {}\n", row.text.name,
+               format_count(static_cast<double>(row.cost.parameters)),
+               format_count(row.cost.multiply_adds), row.traffic, row.cost.moved, row.cost.kept,
+               crossing(row.cost), row.text.source);
+  }
+  fmt::print(
+      "\nattnres mechanisms NAME shows one with its formula and settings; docs/mechanisms.md says\n"
+      "how these are counted.\n");
+}
+
+void print_one(const Row& row, const MixerShape& shape) {
+  fmt::print("{}\n\n  {}\n\nstart       {}\nsource      {}\n", row.text.name, row.text.formula,
+             row.text.start, row.text.source);
+  if (row.settings.empty()) fmt::print("settings    none\n");
+  const char* label = "settings";
+  for (const auto& [key, value] : row.settings.items()) {
+    fmt::print("{:12}{} = {}\n", label, key, value.dump());
+    label = "";
+  }
+  fmt::print(
+      "\nin a model of {}, per token and sublayer:\n"
+      "parameters  {} in all\nmultiply-adds {}\nmoved       {} = {:.2f} d in one pass; counted "
+      "{:.2f} d "
+      "with the sublayer's norm\nkept        {:.2f} d for the backward\n"
+      "crosses a cut in the middle: {:.3g} d sent once, {:.3g} d sent always\n",
+      describe(shape), row.cost.parameters, format_count(row.cost.multiply_adds), row.text.traffic,
+      row.traffic, row.cost.moved, row.cost.kept, row.cost.sealed, row.cost.open);
+}
+
+std::string cell(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) escaped += c == '|' ? std::string("\\|") : std::string(1, c);
+  return escaped;
+}
+
+void print_markdown(const std::vector<Row>& rows, const MixerShape& shape) {
+  fmt::print(
+      "# The mechanisms\n\n"
+      "Written by `attnres mechanisms --markdown`; do not edit.\n\n"
+      "`model.depth_mixing.type` in a recipe names one; its settings stand beside `type`. "
+      "Symbols:\n"
+      "site l reads h_l, its sublayer's output is y_l = f_l(norm(h_l)), v_0 is the token "
+      "embedding\n"
+      "and v_l = y_{{l-1}}; d is the width, L the number of sublayers, j a Transformer layer, X_j "
+      "the\n"
+      "state with which it begins; sg is the sigmoid. Each header in `attnres/depth/` has the "
+      "whole\n"
+      "contract, and says where its paper leaves a choice.\n\n"
+      "| name | formula | starts | source |\n| --- | --- | --- | --- |\n");
+  for (const Row& row : rows) {
+    fmt::print("| `{}` | {} | {} | {} |\n", row.text.name, cell(row.text.formula),
+               cell(row.text.start), cell(row.text.source));
+  }
+  fmt::print("\n## Settings\n\n| name | settings and what they are by default |\n| --- | --- |\n");
+  for (const Row& row : rows) {
+    if (row.settings.empty()) continue;
+    std::string settings;
+    for (const auto& [key, value] : row.settings.items()) {
+      settings += fmt::format("{}`{}` {}", settings.empty() ? "" : ", ", key, value.dump());
+    }
+    fmt::print("| `{}` | {} |\n", row.text.name, settings);
+  }
+  fmt::print(
+      "\n## Costs\n\nIn a model of {}. Parameters are the model's, beside the norms of the\n"
+      "sublayers' inputs; everything else is per token and sublayer, forward, in float32.\n\n"
+      "- *Formula*: numbers that the mixing reads and writes if each pass over the channels is "
+      "one\n"
+      "  fused pass, as Table 1 of arXiv 2603.15031 counts: the norm before the sublayer is left "
+      "out.\n"
+      "- *Counted*: numbers that this program's operations read and write, every tensor of every\n"
+      "  operation once, with that norm. `bench/traffic` counts the bytes of the fused kernels\n"
+      "  themselves.\n"
+      "- *Kept*: numbers that a training step keeps for the backward, with the sublayer's input "
+      "and\n"
+      "  without its output.\n"
+      "- *Crossing*: tensors of [T, d] that are sent over a cut in the middle of the model: once "
+      "for\n"
+      "  all stages behind it + at every cut.\n\n"
+      "| name | parameters | multiply-adds | formula | = | counted | kept | crossing |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+      describe(shape));
+  for (const Row& row : rows) {
+    fmt::print("| `{}` | {} | {} | {} | {:.2f} d | {:.2f} d | {:.2f} d | {} |\n", row.text.name,
+               row.cost.parameters, format_count(row.cost.multiply_adds), cell(row.text.traffic),
+               row.traffic, row.cost.moved, row.cost.kept, crossing(row.cost));
+  }
+  fmt::print(
+      "\nCounted minus formula is, first, the norm: its input is read and its output written, 2 d, "
+      "or\n"
+      "1 d where it is fused with the pass before it (`residual`, `attn_res`, `block_attn_res`). "
+      "Table 1\n"
+      "charges every block for all N blocks where on average about half are finished, and leaves "
+      "out\n"
+      "the write of the sublayer's input; both show in the attention residuals. The other "
+      "mechanisms\n"
+      "are composed of tensor operations, and every intermediate of theirs is written and read "
+      "again:\n"
+      "that is the rest of the difference, and what a fused kernel would save.\n");
+}
+
+void run_mechanisms(MechanismsOptions options) {
+  MixerShape& shape = options.shape;
+  shape.sublayers = static_cast<int>(2 * options.layers);
+  shape.kv_heads = shape.heads;
+  require_usage(shape.width % shape.heads == 0, "--width: {} is not divisible by {} heads",
+                shape.width, shape.heads);
+  require_usage(!options.name.empty() || (options.settings.empty() && options.matrix.empty()),
+                "--set and --matrix are about one mechanism: name it");
+  std::vector<Row> rows;
+  if (options.name.empty()) {
+    for (const Mechanism& mechanism : mechanisms()) {
+      rows.push_back(measure(mechanism, {{"type", mechanism.text.name}}, shape));
+    }
+  } else {
+    Json depth_mixing = {{"type", options.name}};
+    for (const std::string& setting : options.settings) apply_override(depth_mixing, setting);
+    rows.push_back(measure(find_mechanism(depth_mixing), depth_mixing, shape));
+    if (!options.matrix.empty()) {
+      ParameterRegistry parameters(at::kDouble, /*seed=*/0);
+      const auto mixer = make_mixer(depth_mixing, shape, parameters);
+      draw_matrices(mixing_matrices(*mixer, shape.sublayers, shape.width), options.matrix);
+    }
+  }
+  if (options.json) {
+    Json list = Json::array();
+    for (const Row& row : rows) list.push_back(to_json(row));
+    fmt::print("{}\n", list.dump());
+  } else if (options.markdown) {
+    print_markdown(rows, shape);
+  } else if (options.name.empty()) {
+    print_table(rows, shape);
+  } else {
+    print_one(rows[0], shape);
+  }
+}
+
+}  // namespace
+
+void add_mechanisms_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("mechanisms",
+                                         "List the ways to combine layers that a recipe can name: "
+                                         "formula, start, settings, paper, and\n"
+                                         "what each costs in a model of a given size.");
+  const auto options = std::make_shared<MechanismsOptions>();
+  command->add_option("name", options->name, "only this one, with everything about it");
+  command->add_option("--set", options->settings, "its settings, for example block_size=4")
+      ->type_name("KEY=VALUE");
+  command->add_option("--layers", options->layers, "Transformer layers")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 10).description(""))
+      ->capture_default_str();
+  command->add_option("--width", options->shape.width, "d")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 14).description(""))
+      ->capture_default_str();
+  command->add_option("--heads", options->shape.heads, "of attention")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 10).description(""))
+      ->capture_default_str();
+  command
+      ->add_option("--matrix", options->matrix,
+                   "draw its depth mixing matrix, as it starts, into this SVG file")
+      ->type_name("FILE");
+  command->add_flag("--json", options->json, "print JSON");
+  command->add_flag("--markdown", options->markdown, "print docs/mechanisms.md");
+  command->footer(
+      "Examples:\n"
+      "  attnres mechanisms\n"
+      "  attnres mechanisms block_attn_res --set block_size=2 --layers 2 --matrix matrix.svg");
+  command->callback([options] { run_mechanisms(*options); });
+}
+
+}  // namespace attnres

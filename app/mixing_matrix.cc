@@ -1,0 +1,86 @@
+#include "app/mixing_matrix.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/model/depth_weights.h"
+#include "attnres/study/plot.h"
+#include "attnres/support/file.h"
+
+namespace attnres {
+namespace {
+
+std::string source_name(size_t i) {
+  return i == 0 ? "e" : fmt::format("{}", i);
+}
+
+std::string title(const MixingMatrix& matrix) {
+  return matrix.stream.empty() ? "" : fmt::format(" of the {} stream", matrix.stream);
+}
+
+}  // namespace
+
+int rank_of_samples(const MixingMatrix& matrix) {
+  std::vector<int> ranks;
+  for (const Matrix& sample : matrix.samples) ranks.push_back(semiseparable_rank(sample));
+  std::sort(ranks.begin(), ranks.end());
+  return ranks[ranks.size() / 2];
+}
+
+void draw_matrices(const std::vector<MixingMatrix>& matrices, const std::filesystem::path& file) {
+  for (const MixingMatrix& matrix : matrices) {
+    HeatMap map = {.alt = "depth mixing matrix" + title(matrix),
+                   .x_label = "source (e: the embedding)",
+                   .y_label = "site",
+                   .values = matrix.mean};
+    const int L = static_cast<int>(matrix.mean.size()) - 1;
+    double low = 0, high = 0;
+    for (int l = 0; l <= L; ++l) {
+      map.row_names.push_back(site_name(l, L));
+      map.column_names.push_back(source_name(l));
+      for (const double value : matrix.mean[l]) {
+        if (std::isnan(value)) continue;
+        low = std::min(low, value);
+        high = std::max(high, value);
+      }
+    }
+    map.low = low < 0 ? -std::max(-low, high) : 0;
+    map.high = low < 0 ? std::max(-low, high) : high;
+    std::filesystem::path path = file;
+    if (!matrix.stream.empty()) {
+      path.replace_extension(matrix.stream + file.extension().string());
+    }
+    std::string svg = draw(map, "matrix");
+    svg.insert(
+        std::string("<svg").size(),
+        " xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\"");
+    write_file(path, svg);
+  }
+}
+
+void print_matrices(const std::vector<MixingMatrix>& matrices) {
+  for (const MixingMatrix& matrix : matrices) {
+    fmt::print(
+        "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' "
+        "outputs)\n\n",
+        title(matrix));
+    const int L = static_cast<int>(matrix.mean.size()) - 1;
+    fmt::print("{:16}", "");
+    for (int i = 0; i <= L; ++i) fmt::print("{:>7}", source_name(i));
+    fmt::print("\n");
+    for (int l = 0; l <= L; ++l) {
+      if (std::isnan(matrix.mean[l][0])) continue;
+      fmt::print("{:16}", site_name(l, L));
+      for (int i = 0; i <= l; ++i) fmt::print("{:>7.3f}", matrix.mean[l][i]);
+      fmt::print("\n");
+    }
+    fmt::print(
+        "\nsemiseparable rank  {} of the mean over tokens and channels; {} of one channel of one\n"
+        "token (median of {})\n\n",
+        semiseparable_rank(matrix.mean), rank_of_samples(matrix), matrix.samples.size());
+  }
+}
+
+}  // namespace attnres

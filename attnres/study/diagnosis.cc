@@ -1,0 +1,190 @@
+#include "attnres/study/diagnosis.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/study/test_vectors.h"
+#include "attnres/support/error.h"
+#include "attnres/support/nearest.h"
+
+namespace attnres {
+namespace {
+
+using Shape = std::vector<int64_t>;
+using Results = std::map<std::string, at::Tensor>;  // by name, in the file's dtype
+
+bool is_gradient(const std::string& name) {
+  return name.starts_with("gradient.");
+}
+
+std::vector<std::string> names_of(const TestVectors& vectors) {
+  std::vector<std::string> names;
+  for (const NamedTensors* part : {&vectors.given, &vectors.results}) {
+    for (const auto& [name, tensor] : *part) names.push_back(name);
+  }
+  return names;
+}
+
+const TestVectorEntry& find_entry(const std::string& file, const std::string& name) {
+  std::vector<std::string> names;
+  for (const TestVectorEntry& entry : test_vector_entries()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  fail("{}: there are no test vectors '{}'; did you mean {}? attnres vectors writes them all", file,
+       name, nearest(name, names));
+}
+
+// The file's tensors by entry, their names split at the slash.
+std::map<std::string, Results> read_results(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, Results> by_entry;
+  for (const std::string& full_name : file.names()) {
+    const size_t slash = full_name.find('/');
+    require(slash != std::string::npos,
+            "{}: tensor '{}': expected ENTRY/NAME as in the file of attnres vectors, for example "
+            "block_attn_res/mixed.3",
+            path, full_name);
+    const at::ScalarType dtype = file.info(full_name).dtype;
+    require(dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16,
+            "{}: tensor {} is {}: store float64, float32 or bfloat16", path, full_name,
+            at::toString(dtype));
+    by_entry[full_name.substr(0, slash)][full_name.substr(slash + 1)] = file.read(full_name);
+  }
+  require(!by_entry.empty(), "{}: has no tensors: put results in it, named ENTRY/NAME", path);
+  return by_entry;
+}
+
+void check_names_and_shapes(const std::string& file, const std::string& entry,
+                            const Results& results, const TestVectors& expected) {
+  for (const auto& [name, tensor] : results) {
+    const at::Tensor known = expected.find(name);
+    require(known.defined(), "{}: {} has no tensor '{}'; did you mean {}?", file, entry, name,
+            nearest(name, names_of(expected)));
+    const Shape shape = tensor.sizes().vec(), known_shape = known.sizes().vec();
+    require(shape == known_shape, "{}: tensor {}/{}: expected shape [{}], got [{}]", file, entry,
+            name, fmt::join(known_shape, ", "), fmt::join(shape, ", "));
+  }
+}
+
+VectorError compare(const std::string& name, const at::Tensor& result, const at::Tensor& expected) {
+  const at::Tensor exact = expected.detach();
+  const double largest = exact.abs().max().item<double>();
+  const double error = (result.to(at::kDouble) - exact).abs().max().item<double>();
+  const at::ScalarType dtype = result.scalar_type();
+  return {.name = name,
+          .dtype = dtype,
+          .error = std::isfinite(error) ? error / (largest > 0 ? largest : 1)
+                                        : std::numeric_limits<double>::infinity(),
+          .tolerance = vector_tolerance(dtype, is_gradient(name))};
+}
+
+// The errors of all that is in the file, in the order of the test vectors.
+std::vector<VectorError> compare_all(const Results& results, const TestVectors& expected) {
+  std::vector<VectorError> errors;
+  for (const NamedTensors* part : {&expected.given, &expected.results}) {
+    for (const auto& [name, tensor] : *part) {
+      const auto result = results.find(name);
+      if (result != results.end()) errors.push_back(compare(name, result->second, tensor));
+    }
+  }
+  return errors;
+}
+
+VectorError worst_of(const std::vector<VectorError>& errors) {
+  return *std::max_element(
+      errors.begin(), errors.end(),
+      [](const VectorError& a, const VectorError& b) { return a.part() < b.part(); });
+}
+
+double mean_part(const std::vector<VectorError>& errors) {
+  double sum = 0;
+  for (const VectorError& error : errors) sum += error.part();
+  return sum / static_cast<double>(errors.size());
+}
+
+// The number of results before the first that is over its tolerance.
+size_t agreeing(const std::vector<VectorError>& errors) {
+  const auto departs = [](const VectorError& error) { return error.part() > 1; };
+  return std::find_if(errors.begin(), errors.end(), departs) - errors.begin();
+}
+
+std::optional<VectorError> first_departure(const std::vector<VectorError>& errors) {
+  const size_t first = agreeing(errors);
+  return first == errors.size() ? std::nullopt : std::optional(errors[first]);
+}
+
+void find_mistakes(const TestVectorEntry& entry, const Results& results, size_t agreeing_with_right,
+                   Diagnosis& diagnosis) {
+  if (!has_known_mistakes(entry.depth_mixing, entry.shape)) return;
+  size_t most = agreeing_with_right;
+  for (const KnownMistake& known : known_mistakes()) {
+    const std::vector<VectorError> errors =
+        compare_all(results, make_test_vectors(entry, at::kDouble, mistaken_mixer(known.mistake)));
+    const Diagnosis::Match match = {known, worst_of(errors), first_departure(errors),
+                                    mean_part(errors)};
+    if (!match.departure) {
+      diagnosis.mistakes.push_back(match);
+    } else if (agreeing(errors) > most) {
+      most = agreeing(errors);
+      diagnosis.partly = match;
+    }
+  }
+  std::stable_sort(diagnosis.mistakes.begin(), diagnosis.mistakes.end(),
+                   [](const auto& a, const auto& b) { return a.distance < b.distance; });
+  if (!diagnosis.mistakes.empty()) diagnosis.partly.reset();
+}
+
+Diagnosis diagnose_entry(const TestVectorEntry& entry, const Results& results,
+                         const TestVectors& expected) {
+  const std::vector<VectorError> errors = compare_all(results, expected);
+  Diagnosis diagnosis;
+  diagnosis.entry = entry.name;
+  diagnosis.results = expected.results.size();
+  for (const auto& [name, tensor] : expected.results) {
+    if (!results.contains(name)) continue;
+    ++diagnosis.found;
+    diagnosis.has_gradients = diagnosis.has_gradients || is_gradient(name);
+  }
+  diagnosis.worst = worst_of(errors);
+  diagnosis.departure = first_departure(errors);
+  if (!diagnosis.matches()) find_mistakes(entry, results, agreeing(errors), diagnosis);
+  return diagnosis;
+}
+
+}  // namespace
+
+double vector_tolerance(at::ScalarType dtype, bool is_gradient) {
+  switch (dtype) {
+    case at::kDouble:
+      return is_gradient ? 1e-9 : 1e-10;
+    case at::kFloat:
+      return is_gradient ? 1e-4 : 1e-5;
+    case at::kBFloat16:
+      return is_gradient ? 0.4 : 0.06;
+    default:
+      fail("{} results have no tolerance: store float64, float32 or bfloat16", at::toString(dtype));
+  }
+}
+
+std::vector<Diagnosis> diagnose(const std::filesystem::path& path) {
+  std::vector<Diagnosis> diagnoses;
+  for (const auto& [name, results] : read_results(path.string())) {
+    const TestVectorEntry& entry = find_entry(path.string(), name);
+    const TestVectors expected = make_test_vectors(entry);
+    check_names_and_shapes(path.string(), name, results, expected);
+    diagnoses.push_back(diagnose_entry(entry, results, expected));
+    require(diagnoses.back().found > 0,
+            "{}: {} holds only what was given: add results, such as mixed.0 or input.0",
+            path.string(), name);
+  }
+  return diagnoses;
+}
+
+}  // namespace attnres

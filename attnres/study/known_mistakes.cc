@@ -1,0 +1,203 @@
+#include "attnres/study/known_mistakes.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+
+namespace attnres {
+namespace {
+
+struct Source {
+  at::Tensor value;
+  bool finished = true;  // a block, or the embedding; else the partial sum
+};
+
+// `sealed` are v_0 .. v_l: the embedding and every output. Each read starts anew from them.
+class MistakenMixer : public ComposedMixer {
+ public:
+  MistakenMixer(Mistake mistake, const Json& depth_mixing, const MixerShape& shape,
+                const ParameterRegistry& parameters)
+      : ComposedMixer(shape), mistake_(mistake), block_size_(depth_mixing.value("block_size", 1)) {
+    if (is(Mistake::block_size_in_layers)) block_size_ *= 2;
+    for (int l = 0; l <= shape.sublayers; ++l) {
+      input_norms_.push_back(parameters.find(l, "input_norm")->tensor);
+      pseudo_queries_.push_back(l == 0 ? at::Tensor() : parameters.find(l, "pseudo_query")->tensor);
+      key_norms_.push_back(l == 0 ? at::Tensor() : parameters.find(l, "key_norm")->tensor);
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const at::Tensor mixed = mix(state.sealed);
+    show_mixed(trace, state, mixed);
+    return {normalize(state, mixed, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  bool is(Mistake mistake) const { return mistake_ == mistake; }
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.sealed.push_back(y_BTD);
+  }
+
+  std::vector<Source> sources_of(const std::vector<at::Tensor>& values) const {
+    const auto l = static_cast<int64_t>(values.size()) - 1;
+    std::vector<Source> sources = {{values[0]}};
+    if (is(Mistake::embedding_as_two_sources)) sources.push_back({values[0]});
+    for (int64_t begin = 0; begin < l; begin += block_size_) {
+      const int64_t end = std::min(begin + block_size_, l);
+      Source block = {values[begin + 1], end == begin + block_size_};
+      for (int64_t i = begin + 2; i <= end; ++i) block.value = block.value + values[i];
+      const bool with_embedding = begin == 0 && is(Mistake::embedding_in_first_block);
+      if (with_embedding) block.value = block.value + values[0];
+      if (block.finished && is(Mistake::detached_blocks)) block.value = block.value.detach();
+      const bool dropped =
+          !block.finished && l == shape().sublayers && is(Mistake::short_block_dropped);
+      if (!dropped) sources.push_back(block);
+    }
+    const bool with_zeros =
+        (is(Mistake::zero_partial_sum) && l > 0) || is(Mistake::zero_partial_sum_at_site_0);
+    if (with_zeros && l % block_size_ == 0) sources.push_back({at::zeros_like(values[0]), false});
+    return sources;
+  }
+
+  // h_l from v_0 .. v_l.
+  at::Tensor mix(const std::vector<at::Tensor>& values) const {
+    const auto l = static_cast<int>(values.size()) - 1;
+    const std::vector<Source> sources = sources_of(values);
+    if (l == shape().sublayers) {
+      if (is(Mistake::output_is_last_output)) return values.back();
+      if (is(Mistake::output_is_residual)) {
+        return mix({values.begin(), values.end() - 1}) + values.back();
+      }
+      if (is(Mistake::output_is_sum)) return at::stack(values).sum(0);
+      if (is(Mistake::output_is_last_partial)) return sources.back().value;
+    }
+    if (sources.size() == 1) return sources[0].value;
+    std::vector<at::Tensor> scores;
+    for (const Source& source : sources) scores.push_back(score(l, source));
+    const at::Tensor weights = at::softmax(at::stack(scores), 0);
+    at::Tensor mixed = at::zeros_like(values[0]);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      mixed = mixed + weights[i] * value_of(l, sources[i].value);
+    }
+    return mixed;
+  }
+
+  at::Tensor rms(const at::Tensor& v) const {
+    return (v.square().mean(-1, /*keepdim=*/true) + shape().norm_eps).sqrt();
+  }
+
+  // [B, T, 1]; of site 0, which has no query, zeros.
+  at::Tensor score(int l, const Source& source) const {
+    const at::Tensor& v = source.value;
+    if (l == 0) return at::zeros_like(v).sum(-1, /*keepdim=*/true);
+    const bool l2 = is(Mistake::l2_norm);
+    const at::Tensor norm = l2 ? v.norm(2, -1, /*keepdim=*/true).clamp_min(1e-12) : rms(v);
+    const bool scaled =
+        is(Mistake::scaled_scores) ||
+        is(source.finished ? Mistake::scaled_blocks_only : Mistake::scaled_partial_only);
+    const double scale = scaled ? 1 / std::sqrt(static_cast<double>(shape().width)) : 1;
+    return scale * (query_of(l) * v / norm).sum(-1, /*keepdim=*/true);
+  }
+
+  // w * g
+  at::Tensor query_of(int l) const {
+    const at::Tensor &w = pseudo_queries_[l], &g = key_norms_[l];
+    if (is(Mistake::folded_query_rounded)) return rounded(w * g);
+    if (is(Mistake::folded_factors_rounded)) return rounded(rounded(w) * rounded(g));
+    return w * g;
+  }
+
+  // To bfloat16; to a gradient, as if it were not.
+  static at::Tensor rounded(const at::Tensor& x) {
+    const at::Tensor exact = x.detach();
+    return x + (exact.to(at::kBFloat16).to(exact.dtype()) - exact);
+  }
+
+  at::Tensor value_of(int l, const at::Tensor& v) const {
+    if (l == 0) return v;
+    if (is(Mistake::values_normalized)) return v / rms(v);
+    if (is(Mistake::values_are_keys)) return key_norms_[l] * v / rms(v);
+    return v;
+  }
+
+  Mistake mistake_;
+  int64_t block_size_;
+  std::vector<at::Tensor> input_norms_, pseudo_queries_, key_norms_;  // by site
+};
+
+}  // namespace
+
+const std::vector<KnownMistake>& known_mistakes() {
+  static const std::vector<KnownMistake> all = {
+      {Mistake::embedding_in_first_block, "embedding_in_first_block",
+       "the embedding counts twice: start the first block's partial sum without it, it is b_0"},
+      {Mistake::embedding_as_two_sources, "embedding_as_two_sources",
+       "the embedding counts twice: it stands among the sources once, as b_0"},
+      {Mistake::zero_partial_sum, "zero_partial_sum",
+       "a block's first sublayer has a partial sum of zeros as a source: leave it out"},
+      {Mistake::zero_partial_sum_at_site_0, "zero_partial_sum_at_site_0",
+       "a block's first sublayer, site 0 too, has a partial sum of zeros as a source: leave it "
+       "out"},
+      {Mistake::block_size_in_layers, "block_size_in_layers",
+       "the block size counts Transformer layers: it counts sublayers, two a Transformer layer"},
+      {Mistake::scaled_scores, "scaled_scores",
+       "scores are divided by sqrt(d): depth attention has no such factor"},
+      {Mistake::l2_norm, "l2_norm",
+       "keys have L2 norm 1: divide by sqrt(mean(v^2) + eps), not by the L2 norm"},
+      {Mistake::scaled_blocks_only, "scaled_blocks_only",
+       "phase 1 divides scores by sqrt(d), phase 2 does not: neither may"},
+      {Mistake::scaled_partial_only, "scaled_partial_only",
+       "phase 2 divides scores by sqrt(d), phase 1 does not: neither may"},
+      {Mistake::short_block_dropped, "short_block_dropped",
+       "the output leaves out a short last block: it is a source, by its final partial sum"},
+      {Mistake::output_is_last_output, "output_is_last_output",
+       "no final aggregation, the output is the last sublayer's: it attends to all blocks"},
+      {Mistake::output_is_residual, "output_is_residual",
+       "no final aggregation, the output is the last sublayer's input plus its output: it attends "
+       "to all blocks"},
+      {Mistake::output_is_sum, "output_is_sum",
+       "no final aggregation, the output is the sum of all sources: it attends to all blocks"},
+      {Mistake::output_is_last_partial, "output_is_last_partial",
+       "the final aggregation is over the last partial sum only: it attends to all blocks"},
+      {Mistake::detached_blocks, "detached_blocks",
+       "block representations are detached: gradients flow through finished blocks too"},
+      {Mistake::folded_query_rounded, "folded_query_rounded",
+       "the product w * g is rounded to bfloat16: fold in float32, and keep it there"},
+      {Mistake::folded_factors_rounded, "folded_factors_rounded",
+       "w and g are rounded to bfloat16, and so is their product: fold in float32, and keep it "
+       "there"},
+      {Mistake::values_normalized, "values_normalized",
+       "values are RMS(v): only keys are normalised, values are the sources as they are"},
+      {Mistake::values_are_keys, "values_are_keys",
+       "values are g * RMS(v), the keys: values are the sources as they are"},
+  };
+  return all;
+}
+
+bool has_known_mistakes(const Json& depth_mixing, const MixerShape& shape) {
+  const auto type = depth_mixing.at("type").get<std::string>();
+  if (type != "attn_res" && type != "block_attn_res") return false;
+  Json plain = {{"type", type}};
+  if (depth_mixing.contains("block_size")) plain["block_size"] = depth_mixing["block_size"];
+  return resolve_depth_mixing(plain, shape) == depth_mixing;
+}
+
+MixerFactory mistaken_mixer(Mistake mistake) {
+  return [mistake](const Json& depth_mixing, const MixerShape& shape,
+                   ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
+    make_mixer(depth_mixing, shape, parameters);
+    return std::make_unique<MistakenMixer>(mistake, depth_mixing, shape, parameters);
+  };
+}
+
+}  // namespace attnres

@@ -1,0 +1,262 @@
+#include "attnres/study/test_vectors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/support/error.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kBatch = 1, kTokens = 4;
+
+// Numbers that depend on nothing but their names.
+at::Tensor normal_numbers(const std::string& entry, const std::string& name, at::IntArrayRef sizes,
+                          double scale) {
+  const RandomStream random(/*seed=*/0, "test_vectors." + entry + "." + name);
+  const at::Tensor numbers = at::empty(sizes, at::kDouble);
+  double* data = numbers.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < numbers.numel(); ++i) data[i] = scale * random.normal(i);
+  return numbers;
+}
+
+std::string at_site(const std::string& name, int site) {
+  return fmt::format("{}.{}", name, site);
+}
+
+// One run of a mixer alone.
+class Run {
+ public:
+  Run(const TestVectorEntry& entry, at::ScalarType dtype, const MixerFactory& make)
+      : entry_(entry), parameters_(dtype, /*seed=*/0) {
+    mixer_ = make(entry.depth_mixing, entry.shape, parameters_);
+  }
+
+  TestVectors vectors() {
+    const at::AutoGradMode recording(true);
+    const MixerShape& shape = entry_.shape;
+    const std::vector<int64_t> sizes = {kBatch, kTokens, shape.width};
+    const at::Tensor embedding = give("embedding", sizes, 1);
+    move_parameters();
+    DepthState state = mixer_->start(embedding);
+    for (int site = 0;; ++site) {
+      read(state, site);
+      if (site == shape.sublayers) break;
+      mixer_->write(state, {give(at_site("output", site), sizes, 0.5 + 0.25 * site)});
+    }
+    add_gradients();
+    return std::move(vectors_);
+  }
+
+ private:
+  at::Tensor give(const std::string& name, at::IntArrayRef sizes, double scale) {
+    const at::Tensor leaf = normal_numbers(entry_.name, name, sizes, scale).to(parameters_.dtype());
+    return keep(name, leaf.set_requires_grad(true));
+  }
+
+  at::Tensor keep(const std::string& name, const at::Tensor& leaf) {
+    vectors_.given.emplace_back(name, leaf);
+    return leaf;
+  }
+
+  // So that every parameter matters, and no two are alike. A linear map moves by as much as keeps
+  // what it returns as large as what it reads.
+  void move_parameters() {
+    for (const Parameter& parameter : parameters_.all()) {
+      const bool shared = parameter.site == kEmbeddingSite;
+      const std::string name = shared ? "parameter." + parameter.role
+                                      : at_site("parameter." + parameter.role, parameter.site);
+      const at::Tensor& tensor = parameter.tensor;
+      const double scale =
+          tensor.dim() < 2 ? 0.5 : 1 / std::sqrt(static_cast<double>(tensor.size(-1)));
+      tensor.detach().copy_(tensor.detach().to(at::kDouble) +
+                            normal_numbers(entry_.name, name, tensor.sizes(), scale));
+      keep(name, tensor);
+    }
+  }
+
+  void read(DepthState& state, int site) {
+    ReadTrace trace;
+    const SublayerInput input = mixer_->read(state, &trace);
+    add_result(at_site("mixed", site), trace.mixed);
+    for (const auto& [stream, mixed] : trace.other_streams) {
+      add_result(at_site("mixed." + stream, site), mixed);
+    }
+    add_end(at_site("input", site), input.x);
+    add_end(at_site("input.query", site), input.query);
+    add_end(at_site("input.key", site), input.key);
+    add_end(at_site("input.value", site), input.value);
+    if (input.adapt_heads) adapt(input, site);
+  }
+
+  void adapt(const SublayerInput& input, int site) {
+    const MixerShape& shape = entry_.shape;
+    const auto heads_of = [&](const char* which, int64_t heads) {
+      const std::string name = fmt::format("heads.{}.{}", which, site);
+      return give(name, {kBatch, kTokens, heads, shape.head_width()}, 1);
+    };
+    AttentionHeads heads = {heads_of("q", shape.heads), heads_of("k", shape.kv_heads),
+                            heads_of("v", shape.kv_heads)};
+    input.adapt_heads(heads);
+    add_end(at_site("adapted.q", site), heads.q);
+    add_end(at_site("adapted.k", site), heads.k);
+    add_end(at_site("adapted.v", site), heads.v);
+  }
+
+  void add_result(const std::string& name, const at::Tensor& result) {
+    if (result.defined()) vectors_.results.emplace_back(name, result);
+  }
+
+  // A result that a sublayer reads, where the gradients begin.
+  void add_end(const std::string& name, const at::Tensor& result) {
+    if (!result.defined()) return;
+    add_result(name, result);
+    ends_.push_back(result);
+    const std::string cotangent = "cotangent." + name;
+    cotangents_.emplace_back(
+        cotangent, normal_numbers(entry_.name, cotangent, result.sizes(), 1).to(result.dtype()));
+  }
+
+  void add_gradients() {
+    std::vector<at::Tensor> leaves, cotangents;
+    for (const auto& [name, leaf] : vectors_.given) leaves.push_back(leaf);
+    for (const auto& [name, cotangent] : cotangents_) cotangents.push_back(cotangent);
+    const std::vector<at::Tensor> gradients =
+        torch::autograd::grad(ends_, leaves, cotangents, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const at::Tensor& gradient = gradients[i];
+      vectors_.results.emplace_back("gradient." + vectors_.given[i].first,
+                                    gradient.defined() ? gradient : at::zeros_like(leaves[i]));
+    }
+    for (const auto& [name, cotangent] : cotangents_) vectors_.given.emplace_back(name, cotangent);
+  }
+
+  const TestVectorEntry& entry_;
+  ParameterRegistry parameters_;
+  std::unique_ptr<DepthMixer> mixer_;
+  TestVectors vectors_;
+  std::vector<at::Tensor> ends_;
+  NamedTensors cotangents_;
+};
+
+// The settings of a mechanism in its entry where its defaults would show little.
+Json base_settings(const std::string& mechanism) {
+  if (mechanism == "block_attn_res") return {{"block_size", 3}};  // the last of 8 sublayers: two
+  if (mechanism == "ancre") return {{"temperature", 0.5}};        // by default a hard choice
+  return Json::object();
+}
+
+std::vector<TestVectorEntry> make_entries() {
+  const MixerShape shape = {
+      .width = 16, .sublayers = 8, .norm_eps = 0.01, .heads = 4, .kv_heads = 2};
+  std::vector<TestVectorEntry> entries;
+  const auto add = [&](const std::string& mechanism, const std::string& name, const Json& arm) {
+    Json settings = {{"type", mechanism}};
+    settings.update(base_settings(mechanism));
+    settings.update(arm);
+    entries.push_back({name, resolve_depth_mixing(settings, shape), shape});
+  };
+  const std::vector<std::pair<const char*, Json>> arms = {{"query", "input_dependent"},
+                                                          {"query", "none"},
+                                                          {"weights", "sigmoid"},
+                                                          {"key_norm", false},
+                                                          {"window", 2},
+                                                          {"heads", 4},
+                                                          {"norm_eps", "per_source_count"}};
+  for (const Mechanism& mechanism : mechanisms()) {
+    const std::string& name = mechanism.text.name;
+    add(name, name, Json::object());
+    if (name != "attn_res" && name != "block_attn_res") continue;
+    for (const auto& [key, value] : arms) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      add(name, fmt::format("{}.{}={}", name, key, text), {{key, value}});
+    }
+  }
+  return entries;
+}
+
+Json describe(const TestVectorEntry& entry) {
+  const MixerShape& shape = entry.shape;
+  const MechanismText& text = find_mechanism(entry.depth_mixing).text;
+  return {{"name", entry.name},
+          {"depth_mixing", entry.depth_mixing},
+          {"formula", text.formula},
+          {"source", text.source},
+          {"batch", kBatch},
+          {"tokens", kTokens},
+          {"width", shape.width},
+          {"sublayers", shape.sublayers},
+          {"heads", shape.heads},
+          {"kv_heads", shape.kv_heads},
+          {"norm_eps", shape.norm_eps},
+          {"tensors",
+           {{"embedding", "given, [B, T, d]: the token embedding"},
+            {"output.l", "given, [B, T, d]: what sublayer l returns, whatever it reads"},
+            {"parameter.ROLE.l", "given: a parameter of site l; parameter.ROLE: of no one site"},
+            {"heads.q.l", "given, [B, T, H or H_kv, d / H]: projections; also k and v"},
+            {"cotangent.NAME", "given: c of the input or adapted heads NAME"},
+            {"mixed.l", "[B, T, d]: h_l before its norm, of sites 0 to L; mixed.STREAM.l: others"},
+            {"input.l",
+             "[B, T, d]: x_l, what sublayer l reads, for L the head; input.key.l and "
+             "others: where a map reads another input"},
+            {"adapted.q.l", "heads.q.l as the mechanism changed it; also k and v"},
+            {"gradient.NAME",
+             "of sum <c, x> over all inputs and adapted heads x, with respect to "
+             "the given NAME"}}}};
+}
+
+}  // namespace
+
+const std::vector<TestVectorEntry>& test_vector_entries() {
+  static const std::vector<TestVectorEntry> entries = make_entries();
+  return entries;
+}
+
+at::Tensor TestVectors::find(const std::string& name) const {
+  for (const NamedTensors* tensors : {&given, &results}) {
+    for (const auto& [known, tensor] : *tensors) {
+      if (known == name) return tensor;
+    }
+  }
+  return {};
+}
+
+TestVectors make_test_vectors(const TestVectorEntry& entry, at::ScalarType dtype,
+                              const MixerFactory& make) {
+  return Run(entry, dtype, make).vectors();
+}
+
+WrittenVectors write_test_vectors(const std::filesystem::path& path,
+                                  const std::vector<std::string>& mechanism_names) {
+  for (const std::string& name : mechanism_names) find_mechanism({{"type", name}});
+  const auto chosen = [&](const TestVectorEntry& entry) {
+    return mechanism_names.empty() ||
+           std::find(mechanism_names.begin(), mechanism_names.end(),
+                     entry.depth_mixing.at("type").get<std::string>()) != mechanism_names.end();
+  };
+  WrittenVectors written;
+  NamedTensors tensors;
+  SafetensorsMetadata metadata = {{"format", "attnres test vectors"}};
+  for (const TestVectorEntry& entry : test_vector_entries()) {
+    if (!chosen(entry)) continue;
+    ++written.entries;
+    metadata[entry.name] = describe(entry).dump();
+    const TestVectors vectors = make_test_vectors(entry);
+    for (const NamedTensors* part : {&vectors.given, &vectors.results}) {
+      for (const auto& [name, tensor] : *part)
+        tensors.emplace_back(entry.name + "/" + name, tensor);
+    }
+  }
+  written.tensors = tensors.size();
+  write_safetensors(path, tensors, metadata);
+  return written;
+}
+
+}  // namespace attnres

@@ -1,0 +1,389 @@
+#include "attnres/study/diagnosis.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/study/known_mistakes.h"
+#include "attnres/support/error.h"
+#include "tests/depth/attn_res_reference.h"
+#include "tests/study/vector_entries.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing {
+namespace {
+
+using reference::Vector;
+using ::testing::HasSubstr;
+
+TestVectors mistaken_vectors(const TestVectorEntry& entry, Mistake mistake,
+                             at::ScalarType dtype = at::kDouble) {
+  return make_test_vectors(entry, dtype, mistaken_mixer(mistake));
+}
+
+bool is_forward(const std::string& name) {
+  return !name.starts_with("gradient.");
+}
+
+// What an implementation elsewhere would store.
+NamedTensors results_of(const TestVectorEntry& entry, const TestVectors& vectors,
+                        const std::function<bool(const std::string&)>& wanted = {}) {
+  NamedTensors results;
+  for (const auto& [name, tensor] : vectors.results) {
+    if (!wanted || wanted(name)) results.emplace_back(entry.name + "/" + name, tensor.detach());
+  }
+  return results;
+}
+
+std::vector<Diagnosis> diagnose_results(const NamedTensors& results) {
+  const auto path = fresh_folder("results") / "results.safetensors";
+  write_safetensors(path, results);
+  return diagnose(path);
+}
+
+const TestVectorEntry& block_entry() {
+  return entry_named("block_attn_res");
+}
+
+TEST(Diagnosis, OwnResultsMatchInEveryDtype) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    NamedTensors results;
+    for (const TestVectorEntry& entry : test_vector_entries()) {
+      for (auto& result : results_of(entry, make_test_vectors(entry, dtype))) {
+        results.push_back(std::move(result));
+      }
+    }
+    const std::vector<Diagnosis> diagnoses = diagnose_results(results);
+    EXPECT_EQ(diagnoses.size(), test_vector_entries().size());
+    for (const Diagnosis& diagnosis : diagnoses) {
+      EXPECT_TRUE(diagnosis.matches()) << diagnosis.entry;
+      EXPECT_EQ(diagnosis.found, diagnosis.results);
+      EXPECT_TRUE(diagnosis.has_gradients);
+      EXPECT_LT(diagnosis.worst.part(), 2.0 / 3) << diagnosis.entry << " " << diagnosis.worst.name;
+    }
+  }
+}
+
+TEST(Diagnosis, FindsEveryMistake) {
+  for (const KnownMistake& known : known_mistakes()) {
+    const TestVectors mistaken = mistaken_vectors(block_entry(), known.mistake, at::kFloat);
+    const Diagnosis diagnosis = diagnose_results(results_of(block_entry(), mistaken)).at(0);
+    EXPECT_FALSE(diagnosis.matches());
+    ASSERT_EQ(diagnosis.mistakes.size(), 1U) << known.name;
+    EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+  }
+}
+
+TEST(Diagnosis, SaysThatADetachedBlockCannotShowWithoutGradients) {
+  const TestVectors mistaken = mistaken_vectors(block_entry(), Mistake::detached_blocks);
+  const Diagnosis diagnosis =
+      diagnose_results(results_of(block_entry(), mistaken, is_forward)).at(0);
+  EXPECT_TRUE(diagnosis.matches());
+  EXPECT_FALSE(diagnosis.has_gradients);
+  EXPECT_LT(diagnosis.found, diagnosis.results);
+}
+
+// A few sublayers' inputs are enough.
+TEST(Diagnosis, FindsAMistakeInPartOfTheResults) {
+  const TestVectors mistaken = mistaken_vectors(block_entry(), Mistake::l2_norm, at::kFloat);
+  const Diagnosis diagnosis =
+      diagnose_results(results_of(block_entry(), mistaken, [](const std::string& name) {
+        return name == "input.4" || name == "input.5";
+      })).at(0);
+  ASSERT_EQ(diagnosis.mistakes.size(), 1U);
+  EXPECT_EQ(diagnosis.mistakes[0].mistake.name, "l2_norm");
+}
+
+// In bfloat16 the nearest mistake is the right one, but for those that only round to bfloat16.
+TEST(Diagnosis, FindsMistakesInBFloat16) {
+  for (const KnownMistake& known : known_mistakes()) {
+    const TestVectors mistaken = mistaken_vectors(block_entry(), known.mistake, at::kBFloat16);
+    const Diagnosis diagnosis = diagnose_results(results_of(block_entry(), mistaken)).at(0);
+    if (known.mistake == Mistake::folded_query_rounded ||
+        known.mistake == Mistake::folded_factors_rounded) {
+      EXPECT_TRUE(diagnosis.matches()) << known.name;
+    } else {
+      ASSERT_FALSE(diagnosis.mistakes.empty()) << known.name;
+      EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+    }
+  }
+}
+
+// Largest difference of forward results, relative to the largest magnitude of each.
+double distance(const TestVectors& a, const TestVectors& b, bool forward_only) {
+  double largest = 0;
+  for (size_t i = 0; i < a.results.size(); ++i) {
+    const auto& [name, of_a] = a.results[i];
+    if (forward_only && !is_forward(name)) continue;
+    const at::Tensor of_b = b.results[i].second;
+    largest = std::max(largest, ((of_a - of_b).abs().max() / of_b.abs().max()).item<double>());
+  }
+  return largest;
+}
+
+TEST(KnownMistakes, EveryTwoGiveOtherNumbers) {
+  std::vector<std::pair<KnownMistake, TestVectors>> all = {
+      {{Mistake::none, "right", ""}, make_test_vectors(block_entry())}};
+  for (const KnownMistake& known : known_mistakes()) {
+    all.emplace_back(known, mistaken_vectors(block_entry(), known.mistake));
+  }
+  for (const auto& [a, of_a] : all) {
+    for (const auto& [b, of_b] : all) {
+      if (a.mistake == b.mistake) continue;
+      const bool shows_in_gradients_only =
+          std::min(a.mistake, b.mistake) == Mistake::none &&
+          std::max(a.mistake, b.mistake) == Mistake::detached_blocks;
+      EXPECT_GT(distance(of_a, of_b, !shows_in_gradients_only), 2e-3) << a.name << ", " << b.name;
+    }
+  }
+}
+
+TEST(KnownMistakes, WithoutAnyItIsTheMechanism) {
+  for (const char* name : {"attn_res", "block_attn_res"}) {
+    const TestVectorEntry& entry = entry_named(name);
+    EXPECT_LT(distance(mistaken_vectors(entry, Mistake::none), make_test_vectors(entry),
+                       /*forward_only=*/false),
+              1e-13);
+  }
+  EXPECT_FALSE(has_known_mistakes(entry_named("attn_res.window=2").depth_mixing,
+                                  entry_named("attn_res.window=2").shape));
+  EXPECT_FALSE(
+      has_known_mistakes(entry_named("residual").depth_mixing, entry_named("residual").shape));
+}
+
+// The first token in plain loops, with what the mistake does to the parameters or the block size.
+class MistakesInPlainLoops : public ::testing::Test {
+ protected:
+  Vector given(const std::string& name) const {
+    const at::Tensor tensor = vectors_.find(name).detach();
+    const at::Tensor row = tensor.dim() == 3 ? tensor[0][0] : tensor;
+    return {row.data_ptr<double>(), row.data_ptr<double>() + row.numel()};
+  }
+  Vector output(int l) const { return given(fmt::format("output.{}", l)); }
+
+  std::vector<Vector> mixed(const Vector& embedding, size_t block_size,
+                            const std::function<void(reference::Site&)>& change = {},
+                            double eps = block_entry().shape.norm_eps) const {
+    std::vector<reference::Site> sites;
+    for (int l = 0; l <= 8; ++l) {
+      reference::Site site;
+      site.norm = given(fmt::format("parameter.input_norm.{}", l));
+      if (l > 0) {
+        site.w = given(fmt::format("parameter.pseudo_query.{}", l));
+        site.g = given(fmt::format("parameter.key_norm.{}", l));
+        if (change) change(site);
+      }
+      sites.push_back(site);
+    }
+    return reference::mixed_inputs(embedding, sites, block_size, eps, [&](size_t l, const Vector&) {
+      return output(static_cast<int>(l));
+    });
+  }
+
+  void expect(Mistake mistake, const std::vector<Vector>& expected) const {
+    for (int l = 0; l <= 8; ++l) expect_site(mistake, l, expected[l]);
+  }
+
+  // Softmax of scales_i w . (g * RMS(v_i)), of value(v_i).
+  Vector attend(int l, const std::vector<Vector>& sources, const Vector& scales,
+                const std::function<Vector(const Vector&)>& value) const {
+    const Vector w = given(fmt::format("parameter.pseudo_query.{}", l)),
+                 g = given(fmt::format("parameter.key_norm.{}", l));
+    Vector h(w.size(), 0.0);
+    double total = 0;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      double score = 0;
+      const double rms = reference::rms(sources[i], block_entry().shape.norm_eps);
+      for (size_t c = 0; c < w.size(); ++c) score += w[c] * g[c] * sources[i][c] / rms;
+      const double weight = std::exp(scales[i] * score);
+      const Vector of_source = value(sources[i]);
+      for (size_t c = 0; c < h.size(); ++c) h[c] += weight * of_source[c];
+      total += weight;
+    }
+    for (double& number : h) number /= total;
+    return h;
+  }
+
+  void expect_site(Mistake mistake, int l, const Vector& expected) const {
+    const TestVectors mistaken = mistaken_vectors(block_entry(), mistake);
+    const at::Tensor row = mistaken.find(fmt::format("mixed.{}", l))[0][0].contiguous();
+    for (size_t c = 0; c < expected.size(); ++c) {
+      EXPECT_NEAR(row.data_ptr<double>()[c], expected[c], 1e-13)
+          << static_cast<int>(mistake) << ", site " << l;
+    }
+  }
+
+  static void quarter_query(reference::Site& site) {
+    for (double& w : site.w) w /= 4;  // 1 / sqrt(16)
+  }
+
+  static Vector sum(const std::vector<Vector>& vectors) {
+    Vector total(vectors[0].size(), 0.0);
+    for (const Vector& v : vectors) {
+      for (size_t c = 0; c < v.size(); ++c) total[c] += v[c];
+    }
+    return total;
+  }
+
+  const TestVectors vectors_ = make_test_vectors(block_entry());
+};
+
+TEST_F(MistakesInPlainLoops, BlockSizeInLayers) {
+  expect(Mistake::block_size_in_layers, mixed(given("embedding"), 6));
+}
+
+TEST_F(MistakesInPlainLoops, ScaledScores) {
+  expect(Mistake::scaled_scores, mixed(given("embedding"), 3, quarter_query));
+}
+
+TEST_F(MistakesInPlainLoops, RoundedQueries) {
+  const auto round = [](double x) {
+    return static_cast<double>(static_cast<c10::BFloat16>(static_cast<float>(x)));
+  };
+  expect(Mistake::folded_query_rounded, mixed(given("embedding"), 3, [&](reference::Site& site) {
+           for (size_t c = 0; c < site.w.size(); ++c) {
+             site.w[c] = round(site.w[c] * site.g[c]);
+             site.g[c] = 1;
+           }
+         }));
+  expect(Mistake::folded_factors_rounded, mixed(given("embedding"), 3, [&](reference::Site& site) {
+           for (size_t c = 0; c < site.w.size(); ++c) {
+             site.w[c] = round(round(site.w[c]) * round(site.g[c]));
+             site.g[c] = 1;
+           }
+         }));
+}
+
+TEST_F(MistakesInPlainLoops, OutputsThatAttendToNothing) {
+  std::vector<Vector> expected = mixed(given("embedding"), 3);
+  expected[8] = output(7);
+  expect(Mistake::output_is_last_output, expected);
+  expected[8] = sum({output(6), output(7)});
+  expect(Mistake::output_is_last_partial, expected);
+  expected[8] = sum({expected[7], output(7)});
+  expect(Mistake::output_is_residual, expected);
+  std::vector<Vector> all = {given("embedding")};
+  for (int l = 0; l < 8; ++l) all.push_back(output(l));
+  expected[8] = sum(all);
+  expect(Mistake::output_is_sum, expected);
+}
+
+TEST_F(MistakesInPlainLoops, L2Norm) {
+  expect(Mistake::l2_norm, mixed(given("embedding"), 3, quarter_query, /*eps=*/0));
+}
+
+// Single sites whose sources, scores or values are another.
+TEST_F(MistakesInPlainLoops, SourcesScoresAndValues) {
+  const Vector b0 = given("embedding"), b1 = sum({output(0), output(1), output(2)}),
+               b2 = sum({output(3), output(4), output(5)}), last = sum({output(6), output(7)}),
+               zeros(16, 0.0);
+  const Vector ones(4, 1.0);
+  const auto raw = [](const Vector& v) { return v; };
+  expect_site(Mistake::none, 4, attend(4, {b0, b1, output(3)}, ones, raw));
+  expect_site(Mistake::none, 8, attend(8, {b0, b1, b2, last}, ones, raw));
+
+  expect_site(Mistake::embedding_in_first_block, 1,
+              attend(1, {b0, sum({b0, output(0)})}, ones, raw));
+  expect_site(Mistake::embedding_in_first_block, 4,
+              attend(4, {b0, sum({b0, b1}), output(3)}, ones, raw));
+  expect_site(Mistake::embedding_as_two_sources, 4, attend(4, {b0, b0, b1, output(3)}, ones, raw));
+  expect_site(Mistake::zero_partial_sum, 0, b0);
+  expect_site(Mistake::zero_partial_sum, 3, attend(3, {b0, b1, zeros}, ones, raw));
+  expect_site(Mistake::zero_partial_sum, 8, attend(8, {b0, b1, b2, last}, ones, raw));
+  Vector half = b0;
+  for (double& value : half) value /= 2;
+  expect_site(Mistake::zero_partial_sum_at_site_0, 0, half);
+  expect_site(Mistake::zero_partial_sum_at_site_0, 6, attend(6, {b0, b1, b2, zeros}, ones, raw));
+  expect_site(Mistake::short_block_dropped, 8, attend(8, {b0, b1, b2}, ones, raw));
+  expect_site(Mistake::scaled_blocks_only, 5,
+              attend(5, {b0, b1, sum({output(3), output(4)})}, {0.25, 0.25, 1}, raw));
+  expect_site(Mistake::scaled_partial_only, 8, attend(8, {b0, b1, b2, last}, {1, 1, 1, 0.25}, raw));
+  const auto normalized = [](const Vector& v) {
+    Vector value = v;
+    for (double& number : value) number /= reference::rms(v, block_entry().shape.norm_eps);
+    return value;
+  };
+  expect_site(Mistake::values_normalized, 4, attend(4, {b0, b1, output(3)}, ones, normalized));
+  const Vector gain = given("parameter.key_norm.4");
+  expect_site(Mistake::values_are_keys, 4,
+              attend(4, {b0, b1, output(3)}, ones, [&](const Vector& v) {
+                Vector value = normalized(v);
+                for (size_t c = 0; c < value.size(); ++c) value[c] *= gain[c];
+                return value;
+              }));
+}
+
+TEST(Diagnosis, SaysWhereUnknownMistakesBegin) {
+  const TestVectors right = make_test_vectors(block_entry());
+  NamedTensors results = results_of(block_entry(), right);
+  for (auto& [name, tensor] : results) {
+    if (name.ends_with("/mixed.5") || name.ends_with("/input.7")) tensor = tensor * 1.001;
+  }
+  Diagnosis diagnosis = diagnose_results(results).at(0);
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+  EXPECT_FALSE(diagnosis.partly.has_value());
+  EXPECT_EQ(diagnosis.departure.value().name, "mixed.5");
+  EXPECT_NEAR(diagnosis.departure->error, 1e-3, 1e-9);
+
+  for (auto& [name, tensor] : results) tensor = at::flip(tensor, {-1});
+  diagnosis = diagnose_results(results).at(0);
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+  EXPECT_EQ(diagnosis.departure.value().name, "mixed.0");
+
+  for (auto& [name, tensor] : results) tensor = at::full_like(tensor, NAN);
+  diagnosis = diagnose_results(results).at(0);
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+  EXPECT_TRUE(std::isinf(diagnosis.worst.error));
+}
+
+TEST(Diagnosis, NamesTheFirstOfTwoMistakes) {
+  const TestVectors scaled = mistaken_vectors(block_entry(), Mistake::scaled_scores),
+                    last = mistaken_vectors(block_entry(), Mistake::output_is_last_partial);
+  NamedTensors results = results_of(block_entry(), scaled, is_forward);
+  for (auto& [name, tensor] : results) {
+    if (name.ends_with("/mixed.8")) tensor = last.find("mixed.8");
+  }
+  const Diagnosis diagnosis = diagnose_results(results).at(0);
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+  EXPECT_EQ(diagnosis.departure.value().name, "mixed.1");
+  ASSERT_TRUE(diagnosis.partly.has_value());
+  EXPECT_EQ(diagnosis.partly->mistake.name, "scaled_scores");
+  EXPECT_EQ(diagnosis.partly->departure.value().name, "mixed.8");
+}
+
+TEST(Diagnosis, OtherMechanismsHaveNoKnownMistakes) {
+  const TestVectorEntry& entry = entry_named("residual");
+  const Diagnosis diagnosis =
+      diagnose_results({{"residual/mixed.2", make_test_vectors(entry).find("mixed.1").detach()}})
+          .at(0);
+  EXPECT_FALSE(diagnosis.matches());
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+}
+
+TEST(Diagnosis, RefusesWhatDoesNotBelong) {
+  const at::Tensor right = at::zeros({1, 4, 16});
+  const auto message = [&](const NamedTensors& results) {
+    return message_of<Error>([&] { diagnose_results(results); });
+  };
+  EXPECT_THAT(message({{"block_atn_res/mixed.0", right}}),
+              HasSubstr("did you mean block_attn_res"));
+  EXPECT_THAT(message({{"attn_res/mixd.0", right}}), HasSubstr("did you mean mixed.0"));
+  EXPECT_THAT(message({{"attn_res/mixed.9", right}}), HasSubstr("no tensor 'mixed.9'"));
+  EXPECT_THAT(message({{"mixed.0", right}}), HasSubstr("expected ENTRY/NAME"));
+  EXPECT_THAT(message({{"attn_res/mixed.0", right[0]}}),
+              HasSubstr("expected shape [1, 4, 16], got [4, 16]"));
+  EXPECT_THAT(message({{"attn_res/mixed.0", right.to(at::kHalf)}}),
+              HasSubstr("store float64, float32 or bfloat16"));
+  EXPECT_THAT(message({{"attn_res/embedding", right}}), HasSubstr("only what was given"));
+  EXPECT_THAT(message({}), HasSubstr("no tensors"));
+  const auto path = fresh_folder("results") / "text";
+  write_text(path, "not safetensors");
+  EXPECT_THAT(message_of<Error>([&] { diagnose(path); }), HasSubstr("text"));
+  EXPECT_THAT(message_of<Error>([&] { diagnose(path.string() + "nowhere"); }),
+              HasSubstr("nowhere"));
+}
+
+}  // namespace
+}  // namespace attnres::testing
