@@ -1,5 +1,6 @@
 // Speed and memory of whole training steps (forward, backward, gradient norm, AdamW) with residual
-// connections, Block and Full Attention Residuals, taking turns: bench_training_step [OPTIONS].
+// connections, Block and Full Attention Residuals, or other mechanisms, taking turns:
+// bench_training_step [OPTIONS].
 //
 // With --serve it answers requests instead, one JSON object a line (bench/README.md).
 #include <ATen/Context.h>
@@ -16,9 +17,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "attnres/formats/model_directory.h"
 #include "attnres/model/transformer.h"
+#include "attnres/support/json.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/adamw.h"
 #include "bench/benchmark.h"
@@ -147,30 +152,45 @@ void serve_requests() {
 
 struct Options {
   std::vector<int64_t> widths = {256, 512};
-  int64_t layers = 12, block_size = 3, vocabulary = 256, batch = 8, context = 512;
+  int64_t layers = 12, block_size = 3, vocabulary = 256, batch = 8, context = 512, head_width = 64;
   int rounds = 15, threads = 0;
+  std::string mixings;
   bool serve = false;
 };
 
 struct Arm {
-  const char* name;
+  std::string name;
   Json depth_mixing;
   std::unique_ptr<Training> training = nullptr;
-  std::vector<double> ms, ratios = {};
+  std::vector<double> ms = {}, ratios = {};
   int64_t peak_bytes = 0;
 };
 
+// Residual first, which the others are compared with.
+std::vector<Arm> arms_of(const Options& options) {
+  std::vector<Arm> arms;
+  arms.push_back({"residual", {{"type", "residual"}}});
+  if (options.mixings.empty()) {
+    arms.push_back({"block", {{"type", "block_attn_res"}, {"block_size", options.block_size}}});
+    arms.push_back({"full", {{"type", "attn_res"}}});
+    return arms;
+  }
+  const Json mixings = read_json(options.mixings);
+  for (const auto& [name, depth_mixing] : mixings.items()) {
+    if (depth_mixing != arms[0].depth_mixing) arms.push_back({name, depth_mixing});
+  }
+  return arms;
+}
+
 void print_table(const Options& options, int64_t width) {
-  Arm arms[] = {{"residual", {{"type", "residual"}}, {}, {}},
-                {"block", {{"type", "block_attn_res"}, {"block_size", options.block_size}}, {}, {}},
-                {"full", {{"type", "attn_res"}}, {}, {}}};
+  std::vector<Arm> arms = arms_of(options);
   const at::Tensor ids_BT =
       at::randint(options.vocabulary, {options.batch, options.context + 1}, at::kLong);
   for (Arm& arm : arms) {
     const ModelConfig config = read_model_config({{"layers", options.layers},
                                                   {"width", width},
-                                                  {"heads", width / 64},
-                                                  {"kv_heads", width / 128},
+                                                  {"heads", width / options.head_width},
+                                                  {"kv_heads", width / options.head_width / 2},
                                                   {"depth_mixing", arm.depth_mixing}});
     arm.training = std::make_unique<Training>(make_model(config, options.vocabulary), ids_BT,
                                               /*learning_rate=*/1e-4);
@@ -200,7 +220,8 @@ void run(int argc, char** argv) {
   CLI::App app("Speed and memory of whole training steps, residual and with depth attention.",
                "bench_training_step");
   Options options;
-  app.add_option("--widths", options.widths, "Model widths, multiples of 128")->delimiter(',');
+  app.add_option("--widths", options.widths, "Model widths, multiples of two heads")
+      ->delimiter(',');
   app.add_option("--layers", options.layers, "Transformer layers")->capture_default_str();
   app.add_option("--block-size", options.block_size, "Sublayers a block")->capture_default_str();
   app.add_option("--vocabulary", options.vocabulary, "Token ids")->capture_default_str();
@@ -209,6 +230,10 @@ void run(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "Steps of each model; at least 7 for an interval")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads; all cores if not given");
+  app.add_option("--head-width", options.head_width, "Channels of an attention's head")
+      ->capture_default_str();
+  app.add_option("--mixings", options.mixings,
+                 "A JSON file with names and model.depth_mixing, to compare with residual instead");
   app.add_flag("--serve", options.serve, "Answer requests on standard input");
   try {
     app.parse(argc, argv);
