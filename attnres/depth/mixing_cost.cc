@@ -45,7 +45,8 @@ struct Count {
   double read = 0, written = 0, multiply_adds = 0;
 };
 
-// The innermost operations that this thread runs. A view moves nothing.
+// The innermost operations that this thread runs; products and our own kernels as a whole, whatever
+// they call. A view moves nothing.
 class OperationCounter {
  public:
   OperationCounter() {
@@ -65,34 +66,45 @@ class OperationCounter {
  private:
   struct Running : at::ObserverContext {
     std::vector<at::Tensor> inputs;
-    double counted_before = 0;
+    int64_t counted_before = 0;
   };
 
   static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
     auto running = std::make_unique<Running>();
     running->inputs = tensors_in(function.inputs());
     running->counted_before = current->operations_;
+    if (is_whole(function.name())) ++current->wholes_running_;
     return running;
   }
   static void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
     current->note(function, static_cast<Running&>(*context));
   }
 
-  void note(const at::RecordFunction& function, const Running& running) {
+  static bool is_product(std::string_view name) {
     static const std::set<std::string_view> products = {
         "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot"};
+    return products.contains(name);
+  }
+  static bool is_whole(std::string_view name) {
+    return is_product(name) || name.starts_with("attnres::");
+  }
+
+  void note(const at::RecordFunction& function, const Running& running) {
     const std::string_view name = function.name();
-    const bool product = products.contains(name);
-    if (!product && operations_ != running.counted_before) return;  // its parts were counted
+    const bool whole = is_whole(name);
+    if (whole) --wholes_running_;
+    if (wholes_running_ > 0) return;
+    if (!whole && operations_ != running.counted_before) return;  // its parts were counted
     if (name.starts_with("aten::empty") || running.inputs.empty()) return;
     const std::vector<at::Tensor> outputs = tensors_in(function.outputs());
     const bool in_place = name.ends_with('_');
-    if (!in_place && is_view(running.inputs, outputs)) return;
+    if (!whole && !in_place && is_view(running.inputs, outputs)) return;
     ++operations_;
     count_.read += sum_of_numbers(running.inputs);
     count_.written += sum_of_numbers(outputs);
-    count_.multiply_adds += product ? product_multiply_adds(running.inputs, outputs)
-                                    : passes(name, outputs.size()) * sum_of_numbers(running.inputs);
+    count_.multiply_adds += is_product(name)
+                                ? product_multiply_adds(running.inputs, outputs)
+                                : passes(name, outputs.size()) * sum_of_numbers(running.inputs);
   }
 
   static bool is_view(const std::vector<at::Tensor>& inputs,
@@ -124,7 +136,8 @@ class OperationCounter {
   static thread_local OperationCounter* current;
   at::CallbackHandle handle_;
   Count count_;
-  double operations_ = 0;
+  int64_t operations_ = 0;
+  int wholes_running_ = 0;
 };
 
 thread_local OperationCounter* OperationCounter::current = nullptr;
