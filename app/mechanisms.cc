@@ -108,20 +108,51 @@ std::string cell(const std::string& text) {
   return escaped;
 }
 
+constexpr const char* kIntroduction = R"(# The mechanisms
+
+Written by `attnres mechanisms --markdown`; do not edit.
+
+`model.depth_mixing.type` in a recipe names one; its settings stand beside `type`. Symbols: site l
+reads h_l, its sublayer's output is y_l = f_l(norm(h_l)), v_0 is the token embedding and v_l =
+y_{l-1}; d is the width, L the number of sublayers, j a Transformer layer of J, X_j the state with
+which it begins; sg is the sigmoid. Each header in `attnres/depth/mechanisms/` has the whole
+contract, and says where its paper leaves a choice.
+
+| name | formula | starts | source |
+| --- | --- | --- | --- |
+)";
+
+constexpr const char* kHowCostsAreCounted = R"(Parameters are the model's, beside the norms of the
+sublayers' inputs; everything else is per token and sublayer, forward, in float32.
+
+- *Multiply-adds*: products exactly; every other operation one for each number that it reads, depth
+  attention as often as it uses it.
+- *Formula*: numbers that the mixing reads and writes if each pass over the channels is one fused
+  pass, as Table 1 of arXiv 2603.15031 counts: the norm before the sublayer is left out.
+- *Counted*: numbers that this program's operations read and write, every tensor of every operation
+  once, with that norm. `bench_traffic` counts the bytes of the fused kernels themselves, on an
+  element type that counts, and a test holds the two together.
+- *Kept*: numbers that a training step keeps for the backward, with the sublayer's input and without
+  its output.
+- *Crossing*: tensors of [T, d] that are sent over a cut in the middle of the model: once for all
+  stages behind it + at every cut.
+
+| name | parameters | multiply-adds | formula | = | counted | kept | crossing |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+)";
+
+constexpr const char* kWhyTheyDiffer = R"(
+Counted minus formula is, first, the norm: its input is read and its output written, 2 d, or 1 d
+where it is fused with the pass before it (`residual`, `attn_res`, `block_attn_res`). Table 1 charges
+every block for all N blocks where on average about half are finished, and leaves out the write of
+the sublayer's input; both show in the attention residuals. The mechanisms with several streams mix
+them by one product a site, which reads and writes about what the formula says. The others are
+composed of tensor operations, and every intermediate of theirs is written and read again: that is
+the rest of the difference, and what a fused kernel would save.
+)";
+
 void print_markdown(const std::vector<Row>& rows, const MixerShape& shape) {
-  fmt::print(
-      "# The mechanisms\n\n"
-      "Written by `attnres mechanisms --markdown`; do not edit.\n\n"
-      "`model.depth_mixing.type` in a recipe names one; its settings stand beside `type`. "
-      "Symbols:\n"
-      "site l reads h_l, its sublayer's output is y_l = f_l(norm(h_l)), v_0 is the token "
-      "embedding\n"
-      "and v_l = y_{{l-1}}; d is the width, L the number of sublayers, j a Transformer layer, X_j "
-      "the\n"
-      "state with which it begins; sg is the sigmoid. Each header in `attnres/depth/` has the "
-      "whole\n"
-      "contract, and says where its paper leaves a choice.\n\n"
-      "| name | formula | starts | source |\n| --- | --- | --- | --- |\n");
+  fmt::print("{}", kIntroduction);
   for (const Row& row : rows) {
     fmt::print("| `{}` | {} | {} | {} |\n", row.text.name, cell(row.text.formula),
                cell(row.text.start), cell(row.text.source));
@@ -135,42 +166,13 @@ void print_markdown(const std::vector<Row>& rows, const MixerShape& shape) {
     }
     fmt::print("| `{}` | {} |\n", row.text.name, settings);
   }
-  fmt::print(
-      "\n## Costs\n\nIn a model of {}. Parameters are the model's, beside the norms of the\n"
-      "sublayers' inputs; everything else is per token and sublayer, forward, in float32.\n\n"
-      "- *Formula*: numbers that the mixing reads and writes if each pass over the channels is "
-      "one\n"
-      "  fused pass, as Table 1 of arXiv 2603.15031 counts: the norm before the sublayer is left "
-      "out.\n"
-      "- *Counted*: numbers that this program's operations read and write, every tensor of every\n"
-      "  operation once, with that norm. `bench/traffic` counts the bytes of the fused kernels\n"
-      "  themselves.\n"
-      "- *Kept*: numbers that a training step keeps for the backward, with the sublayer's input "
-      "and\n"
-      "  without its output.\n"
-      "- *Crossing*: tensors of [T, d] that are sent over a cut in the middle of the model: once "
-      "for\n"
-      "  all stages behind it + at every cut.\n\n"
-      "| name | parameters | multiply-adds | formula | = | counted | kept | crossing |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- |\n",
-      describe(shape));
+  fmt::print("\n## Costs\n\nIn a model of {}. {}", describe(shape), kHowCostsAreCounted);
   for (const Row& row : rows) {
     fmt::print("| `{}` | {} | {} | {} | {:.2f} d | {:.2f} d | {:.2f} d | {} |\n", row.text.name,
                row.cost.parameters, format_count(row.cost.multiply_adds), cell(row.text.traffic),
                row.traffic, row.cost.moved, row.cost.kept, crossing(row.cost));
   }
-  fmt::print(
-      "\nCounted minus formula is, first, the norm: its input is read and its output written, 2 d, "
-      "or\n"
-      "1 d where it is fused with the pass before it (`residual`, `attn_res`, `block_attn_res`). "
-      "Table 1\n"
-      "charges every block for all N blocks where on average about half are finished, and leaves "
-      "out\n"
-      "the write of the sublayer's input; both show in the attention residuals. The other "
-      "mechanisms\n"
-      "are composed of tensor operations, and every intermediate of theirs is written and read "
-      "again:\n"
-      "that is the rest of the difference, and what a fused kernel would save.\n");
+  fmt::print("{}", kWhyTheyDiffer);
 }
 
 void run_mechanisms(MechanismsOptions options) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/depth/attn_res_reference.h"
+#include "tests/depth/mechanisms/attn_res_reference.h"
 #include "tests/depth/mixer_bench.h"
 
 namespace attnres::testing {

@@ -9,7 +9,7 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "tests/depth/attn_res_reference.h"
+#include "tests/depth/mechanisms/attn_res_reference.h"
 #include "tests/study/vector_entries.h"
 #include "tests/text/test_files.h"
 

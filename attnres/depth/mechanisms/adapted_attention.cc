@@ -1,0 +1,30 @@
+#include "attnres/depth/mechanisms/adapted_attention.h"
+
+#include <ATen/ops/add.h>
+
+namespace attnres {
+
+AdaptedAttention::AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters)
+    : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+
+DepthState AdaptedAttention::start(const at::Tensor& embedding_BTD) const {
+  DepthState state;
+  state.open = {embedding_BTD};
+  return state;
+}
+
+SublayerInput AdaptedAttention::read(DepthState& state, ReadTrace* trace) const {
+  const at::Tensor& h_BTD = state.open[0];
+  show_mixed(trace, state, h_BTD);
+  SublayerInput input = {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+  if (state.site < shape().sublayers && adapts(state.site)) {
+    input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };
+  }
+  return input;
+}
+
+void AdaptedAttention::absorb(DepthState& state, const at::Tensor& y_BTD) const {
+  state.open[0] = at::add(state.open[0], y_BTD);
+}
+
+}  // namespace attnres

@@ -1,0 +1,96 @@
+#include "attnres/depth/mechanisms/ancre.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/softmax.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+struct Settings {
+  double temperature = 0.01;
+
+  template <class V>
+  void visit(V& v) {
+    v("temperature", temperature);
+  }
+  void check(const MixerShape&) const {
+    require_usage(temperature > 0, "model.depth_mixing.temperature: expected more than 0, got {}",
+                  temperature);
+  }
+};
+
+class Ancre : public ComposedMixer {
+ public:
+  Ancre(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        temperature_(settings.temperature),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+        connections_(shape.layers()) {
+    for (int layer = 1; layer < shape.layers(); ++layer) {
+      connections_[layer] = parameters.add(2 * layer + 1, "connections", ParameterKind::mixing,
+                                           {layer + 1}, Init::zeros());
+    }
+  }
+
+  // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention.
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const at::Tensor h = running_state(state);
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const at::Tensor sum = at::add(running_state(state), y_BTD);
+    const bool ends_layer = state.site % 2 == 1;
+    if (ends_layer) {
+      state.open.clear();
+      state.sealed.push_back(at::add(sum, shortcut(state)));
+    } else {
+      state.open = {sum};
+    }
+  }
+
+ private:
+  // sum_i p_{j,i} X_i of the layer j at work.
+  at::Tensor shortcut(const DepthState& state) const {
+    const at::Tensor& c = connections_[state.site / 2];
+    if (!c.defined()) return state.sealed[0];
+    const at::Tensor weights = at::softmax(at::div(c.to(compute_dtype(c)), temperature_), 0);
+    return weighted_sum(state.sealed, held(state, weights));
+  }
+
+  double temperature_;
+  std::vector<at::Tensor> input_norms_;
+  std::vector<at::Tensor> connections_;  // by layer
+};
+
+double traffic(const Settings&, const MixerShape& shape) {
+  return (shape.layers() + 11) / 4.0;
+}
+
+}  // namespace
+
+Mechanism ancre_mechanism() {
+  return define_mechanism<Settings, Ancre>(
+      {.name = "ancre",
+       .formula = "X_{j+1} = G_j(X_j) + sum_i softmax_i(c_j / tau) X_i, G_j a Transformer layer",
+       .start = "c = 0: the mean of the earlier states is added",
+       .source = "ANCRe, arXiv 2602.09009",
+       .traffic = "(J + 11)/4 d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,368 @@
+#include "attnres/depth/mechanisms/block_attn_res.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/ops/depth_attention/two_phase.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/support/config.h"
+
+namespace attnres {
+namespace {
+
+constexpr const char *kLearned = "learned", *kInputDependent = "input_dependent", *kNone = "none";
+constexpr const char *kSoftmax = "softmax", *kSigmoid = "sigmoid";
+
+// Whether the two-phase schedule serves this arm: the fused operation computes it, and every site
+// reads every source.
+bool is_fused(const AttnResSettings& settings) {
+  return settings.query == kLearned && settings.weights == kSoftmax && settings.key_norm &&
+         settings.heads == 1;
+}
+bool serves_two_phase(const AttnResSettings& settings, const MixerShape& shape) {
+  return is_fused(settings) && settings.window >= shape.sublayers;
+}
+
+// Sites in a group, which shares phase 1: those of a block, or of as many whole blocks as there are
+// sites in sqrt(L), where phases 1 and 2 together read least (Full: Appendix B).
+int64_t sites_in_group(int64_t block_size, int sublayers) {
+  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(sublayers)));
+  return std::max<int64_t>(1, root / block_size) * block_size;
+}
+
+// That site `l` reads: the embedding, blocks, and the partial sum inside a block.
+int64_t num_sources(const AttnResSettings& settings, int l) {
+  return 1 + std::min((l + settings.block_size - 1) / settings.block_size, settings.window);
+}
+
+class BlockAttnRes : public DepthMixer {
+ public:
+  BlockAttnRes(const AttnResSettings& settings, const MixerShape& shape,
+               ParameterRegistry& parameters)
+      : settings_(settings), shape_(shape) {
+    for (int l = 0; l <= shape.sublayers; ++l) {
+      sites_.push_back(make_site(l, parameters));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    if (state.pending.defined() && ends_block(state.site)) fold(state);
+    const bool with_partial = has_partial(state) || state.pending.defined();
+    const bool has_choice = state.sealed.size() + (with_partial ? 1 : 0) > 1;
+    const bool two_phase = has_choice && !state.hold_weights &&
+                           serves_two_phase(settings_, shape_) &&
+                           can_fuse_depth_attention(state.sealed);
+    if (two_phase) {
+      const at::Tensor x = read_two_phase(state);
+      if (trace != nullptr) look(state, *trace);
+      return {.x = x};
+    }
+    fold(state);
+    if (trace != nullptr) look(state, *trace);
+    return {.x = read_single_pass(state)};
+  }
+
+  void write(DepthState& state, SublayerOutput output) const override {
+    state.pending = std::move(output.y);
+    ++state.site;
+  }
+
+  void settle(DepthState& state) const override {
+    fold(state);
+    state.cache.reset();
+  }
+
+  std::vector<int> cuts() const override {
+    std::vector<int> sites;
+    for (int site = 1; site < shape_.sublayers; ++site) {
+      if (ends_block(site) && site % 2 == 0) sites.push_back(site);
+    }
+    return sites;
+  }
+
+  std::vector<std::string> source_names(int site) const override {
+    if (settings_.weights == kSigmoid) return {};
+    std::vector<std::string> names = {"embedding"};
+    for (int64_t n = 1; n <= site / settings_.block_size; ++n) {
+      names.push_back(fmt::format("{} {}", settings_.block_size == 1 ? "sublayer" : "block", n));
+    }
+    if (!ends_block(site)) names.push_back("partial sum");
+    return in_window(std::move(names));
+  }
+
+  at::Tensor running_state(const DepthState& state) const override {
+    if (!has_partial(state)) return state.pending.defined() ? state.pending : state.sealed.back();
+    return state.pending.defined() ? at::add(state.open.back(), state.pending) : state.open.back();
+  }
+
+ private:
+  // What is undefined or empty, this site or arm does not have; site 0 has its norm only.
+  struct Site {
+    DepthQuery query;
+    at::Tensor query_proj;     // W_l of an input-dependent query
+    at::Tensor mixing_logits;  // [N] where there is no query
+    at::Tensor input_norm;
+  };
+
+  Site make_site(int l, ParameterRegistry& parameters) const {
+    const int64_t d = shape_.width;
+    Site site;
+    if (l > 0 && settings_.query == kLearned) {
+      site.query.pseudo_query =
+          parameters.add(l, "pseudo_query", ParameterKind::pseudo_query, {d}, Init::zeros());
+    }
+    if (l > 0 && settings_.query == kInputDependent) {
+      site.query_proj =
+          parameters.add(l, "query_proj", ParameterKind::matrix, {d, d}, Init::zeros());
+    }
+    if (l > 0 && settings_.query == kNone) {
+      site.mixing_logits = parameters.add(l, "mixing_logits", ParameterKind::mixing,
+                                          {num_sources(settings_, l)}, Init::zeros());
+    } else if (l > 0 && settings_.key_norm) {
+      site.query.key_gain = add_norm(parameters, l, "key_norm", shape_);
+    }
+    site.input_norm = add_norm(parameters, l, "input_norm", shape_);
+    return site;
+  }
+
+  bool fused(const DepthState& state) const { return is_fused(settings_) && !state.hold_weights; }
+
+  // `open` holds the mixed input of the site before, for an input-dependent query, and the partial
+  // sum, when there is one.
+  bool keeps_mixed() const { return settings_.query == kInputDependent; }
+  bool has_partial(const DepthState& state) const {
+    return state.open.size() > (keeps_mixed() ? 1 : 0);
+  }
+
+  // What the sites of a group share: the sources as they read them, and phase 1.
+  struct Cache : DepthCache {
+    std::vector<DepthSource> sources;     // of `sealed`
+    std::vector<EarlierSources> earlier;  // by site, from `first_site` on; none in the first group
+    int first_site = -1;
+    int end_site = -1;       // the group's end
+    size_t num_earlier = 0;  // sources that phase 1 read
+  };
+
+  // Whether `site` sublayers fill whole blocks.
+  bool ends_block(int site) const { return site % settings_.block_size == 0; }
+
+  // Adds the pending output to the partial sum, and seals it where its block ends.
+  void fold(DepthState& state) const {
+    if (!state.pending.defined()) return;
+    at::Tensor partial = state.pending;
+    if (has_partial(state)) {
+      partial = at::add(state.open.back(), partial);
+      state.open.pop_back();
+    }
+    state.pending.reset();
+    (ends_block(state.site) ? state.sealed : state.open).push_back(partial);
+  }
+
+  double input_norm_eps(size_t sources) const {
+    if (settings_.norm_eps == "fixed") return shape_.norm_eps;
+    return shape_.norm_eps / static_cast<double>(sources * sources);
+  }
+
+  at::Tensor read_two_phase(DepthState& state) const {
+    if (!state.cache) state.cache = std::make_unique<Cache>();
+    Cache& cache = static_cast<Cache&>(*state.cache);
+    while (cache.sources.size() < state.sealed.size()) {
+      cache.sources.emplace_back(state.sealed[cache.sources.size()]);
+    }
+    if (state.site >= cache.end_site) begin_group(state.site, cache);
+
+    const Site& site = sites_[state.site];
+    SiteSources sources;
+    if (!cache.earlier.empty()) sources.earlier = &cache.earlier[state.site - cache.first_site];
+    sources.sources = &cache.sources;
+    sources.first_recent = cache.num_earlier;
+    if (!state.open.empty()) sources.partial = state.open[0];
+    sources.pending = state.pending;
+    const bool with_partial = sources.partial.defined() || sources.pending.defined();
+    SiteInput input =
+        depth_attention_phase_two(sources, site.query, shape_.norm_eps, site.input_norm,
+                                  input_norm_eps(state.sealed.size() + (with_partial ? 1 : 0)));
+    if (sources.earlier != nullptr) *sources.earlier = {};
+    state.pending.reset();
+    if (with_partial) state.open = {input.partial};
+    return input.x;
+  }
+
+  // Phase 1 of the sites from this one to its group's end. What it reads depends on the group only,
+  // not on where in it a state was cut and taken up again.
+  void begin_group(int site, Cache& cache) const {
+    const int64_t group = site / sites_in_group(settings_.block_size, shape_.sublayers),
+                  begin = group * sites_in_group(settings_.block_size, shape_.sublayers);
+    cache.first_site = site;
+    cache.end_site = static_cast<int>(std::min<int64_t>(
+        begin + sites_in_group(settings_.block_size, shape_.sublayers), shape_.sublayers + 1));
+    cache.earlier.clear();
+    // Before the first group there is the embedding only, which needs no pass of its own.
+    cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;
+    if (group == 0) return;
+    std::vector<DepthQuery> queries;
+    for (int l = site; l < cache.end_site; ++l) queries.push_back(sites_[l].query);
+    cache.earlier =
+        depth_attention_phase_one(cache.sources, cache.num_earlier, queries, shape_.norm_eps);
+  }
+
+  // The first, and the newest after it.
+  template <class T>
+  std::vector<T> in_window(std::vector<T> sources) const {
+    const auto dropped = static_cast<int64_t>(sources.size()) - 1 - settings_.window;
+    if (dropped > 0) sources.erase(sources.begin() + 1, sources.begin() + 1 + dropped);
+    return sources;
+  }
+
+  std::vector<at::Tensor> sources_of(const DepthState& state) const {
+    std::vector<at::Tensor> sources = state.sealed;
+    if (has_partial(state)) sources.push_back(state.open.back());
+    return in_window(std::move(sources));
+  }
+
+  // [N], or [N, B, T, H].
+  at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
+    const Site& site = sites_[state.site];
+    const bool sigmoid = settings_.weights == kSigmoid;
+    if (site.mixing_logits.defined()) return weigh_scores(site.mixing_logits, sigmoid);
+    const at::Tensor query = site.query_proj.defined() ? at::linear(state.open[0], site.query_proj)
+                                                       : site.query.pseudo_query;
+    return weigh_scores(
+        depth_scores(sources, {query, site.query.key_gain, shape_.norm_eps, settings_.heads}),
+        sigmoid);
+  }
+
+  at::Tensor mix(const DepthState& state, const std::vector<at::Tensor>& sources) const {
+    if (sources.size() == 1) return sources[0];
+    if (!fused(state)) return weighted_sum(sources, held(state, weights_of(state, sources)));
+    const DepthQuery& query = sites_[state.site].query;
+    return depth_attention(sources, query.pseudo_query, query.key_gain, shape_.norm_eps);
+  }
+
+  at::Tensor read_single_pass(DepthState& state) const {
+    const std::vector<at::Tensor> sources = sources_of(state);
+    const at::Tensor mixed = mix(state, sources);
+    if (keeps_mixed() && state.site < shape_.sublayers) {
+      if (state.open.empty()) state.open.emplace_back();
+      state.open[0] = mixed;
+    }
+    return normalize(state, mixed, sites_[state.site].input_norm, input_norm_eps(sources.size()));
+  }
+
+  // What this site reads.
+  void look(const DepthState& state, ReadTrace& trace) const {
+    const at::AutoGradMode recording(state.hold_weights);
+    const std::vector<at::Tensor> sources = sources_of(state);
+    show_mixed(&trace, state, mix(state, sources));
+    if (settings_.weights == kSigmoid) return;
+    const at::NoGradGuard not_recording;
+    const at::Tensor ones = at::ones({1, sources[0].size(0), sources[0].size(1)},
+                                     sources[0].options().requires_grad(false));
+    if (sources.size() == 1) {
+      trace.weights = ones;
+      return;
+    }
+    const at::Tensor weights = weights_of(state, sources);
+    trace.weights = weights.dim() == 1 ? weights.view({-1, 1, 1}) * ones : weights.mean(-1);
+  }
+
+  AttnResSettings settings_;
+  MixerShape shape_;
+  std::vector<Site> sites_;
+};
+
+void check(const AttnResSettings& settings, const MixerShape& shape) {
+  const auto one_of = [](const char* key, const std::string& value,
+                         const std::vector<std::string>& choices) {
+    require_usage(std::find(choices.begin(), choices.end(), value) != choices.end(),
+                  "model.depth_mixing.{}: expected one of {}; got {}", key,
+                  fmt::join(choices, ", "), value);
+  };
+  require_usage(settings.block_size >= 1 && settings.block_size <= shape.sublayers,
+                "model.depth_mixing.block_size: expected 1 to {} (sublayers; two a Transformer "
+                "layer), got {}",
+                shape.sublayers, settings.block_size);
+  one_of("query", settings.query, {kLearned, kInputDependent, kNone});
+  one_of("weights", settings.weights, {kSoftmax, kSigmoid});
+  require_usage(settings.window >= 1,
+                "model.depth_mixing.window: expected 1 or more (the newest sources that a site "
+                "reads beside the embedding), got {}",
+                settings.window);
+  require_usage(settings.heads >= 1 && shape.width % settings.heads == 0,
+                "model.depth_mixing.heads: expected a divisor of the width {}, got {}", shape.width,
+                settings.heads);
+  require_usage(settings.query != kNone || (settings.key_norm && settings.heads == 1),
+                "model.depth_mixing.query: without a query there are no keys, and key_norm and "
+                "heads have no effect: leave them out");
+  one_of("norm_eps", settings.norm_eps, {"fixed", "per_source_count"});
+}
+
+AttnResSettings parse(const Json& json, const MixerShape& shape, bool in_blocks) {
+  AttnResSettings settings;
+  settings.in_blocks = in_blocks;
+  settings.window = std::max(1, shape.sublayers);
+  if (in_blocks) settings.block_size = std::max(1, shape.sublayers / 8);
+  read_config(json, "model.depth_mixing", settings);
+  check(settings, shape);
+  return settings;
+}
+
+// Table 1 where the two-phase schedule serves the arm; else a pass over all sources at every site.
+double traffic(const AttnResSettings& settings, const MixerShape& shape) {
+  const double L = shape.sublayers, S = static_cast<double>(settings.block_size);
+  if (serves_two_phase(settings, shape)) {
+    if (S > 1) return L / S / S + 5;
+    const auto group = static_cast<double>(sites_in_group(1, shape.sublayers));
+    return group + L / group;
+  }
+  double moved = 0;
+  for (int l = 0; l < shape.sublayers; ++l) {
+    const auto sources = static_cast<double>(num_sources(settings, l));
+    moved += sources + 1 + (settings.block_size > 1 ? 2 : 0);
+  }
+  return moved / L;
+}
+
+}  // namespace
+
+Mechanism attn_res_mechanism(MechanismText text, bool in_blocks) {
+  return {.text = std::move(text),
+          .resolve =
+              [in_blocks](const Json& json, const MixerShape& shape) {
+                return write_config(parse(json, shape, in_blocks));
+              },
+          .make = [in_blocks](const Json& json, const MixerShape& shape,
+                              ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
+            return std::make_unique<BlockAttnRes>(parse(json, shape, in_blocks), shape, parameters);
+          },
+          .traffic =
+              [in_blocks](const Json& json, const MixerShape& shape) {
+                return traffic(parse(json, shape, in_blocks), shape);
+              }};
+}
+
+Mechanism block_attn_res_mechanism() {
+  return attn_res_mechanism(
+      {.name = "block_attn_res",
+       .formula = "h_l = sum_i softmax_i(w_l . (g_l * RMS(b_i))) b_i over block sums b_i",
+       .start = "w = 0, g = 1: the mean of the block sums",
+       .source = "Block Attention Residuals, arXiv 2603.15031, Eqs. 5 and 6",
+       .traffic = "(N/S + 5)d, N = L/S blocks"},
+      /*in_blocks=*/true);
+}
+
+}  // namespace attnres

@@ -1,0 +1,49 @@
+// What manifold-constrained hyper-connections share (Xie et al., arXiv 2512.24880, Eqs. 7 and 8):
+// streams (streams.h) whose maps come from all streams of a token together,
+//   z = RMS(vec H) over the m d numbers of H, without a gain
+//   a = sg(s1 P1 z + c1),  b = 2 sg(s2 P2 z + c2),  A = matrix(s3 P3 z + c3)
+// sg: sigmoid. What `matrix` is tells mhc, mhc_lite and hc_identity apart.
+//
+// Start: P = 0, s = 0.01, c1 = c2 = 1 at stream l mod m and -1 elsewhere. The paper gives s; the c
+// are those of the code of mHC-lite (arXiv 2601.05732).
+//
+// Every A here has rows and columns that sum to one (mhc's columns as nearly as its rounds bring
+// them there). So it changes nothing at site 0, where all streams are equal, nor after the last
+// sublayer, where only the streams' sum is read: ours is that these two sites have the identity,
+// and no P3, s3, c3.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "attnres/depth/mechanisms/streams.h"
+
+namespace attnres {
+
+// How A comes from its logits.
+struct MixMatrix {
+  std::vector<double> start;  // c3 at the start, one for each logit; empty: A is the identity
+  // [B, T, m, m] from logits [B, T, R] in float32 or better.
+  std::function<at::Tensor(const at::Tensor& logits_BTR)> of;
+};
+
+class ConstrainedStreams : public StreamMixer {
+ public:
+  ConstrainedStreams(int64_t streams, MixMatrix matrix, const MixerShape& shape,
+                     ParameterRegistry& parameters);
+
+ private:
+  struct Site {
+    // The rows are those of b, of a (but at site 0) and of A (where it is not the identity).
+    at::Tensor projection;  // P [rows, m D]
+    at::Tensor bias;        // c [rows]
+    at::Tensor scale;       // s, one for each of the maps
+  };
+
+  StreamMaps maps(const at::Tensor& streams_BTMD, int site) const override;
+
+  MixMatrix matrix_;
+  std::vector<Site> sites_;
+};
+
+}  // namespace attnres

@@ -1,0 +1,205 @@
+#include "attnres/depth/mechanisms/dca.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kStartingScore = 1e-3;
+
+struct Settings {
+  int64_t recent_layers = 0;
+
+  template <class V>
+  void visit(V& v) {
+    v("recent_layers", recent_layers);
+  }
+  void check(const MixerShape& shape) const {
+    require_usage(recent_layers >= 0 && recent_layers <= shape.layers(),
+                  "model.depth_mixing.recent_layers: expected 0 (all) to {} (Transformer layers), "
+                  "got {}",
+                  shape.layers(), recent_layers);
+  }
+  // Sources of layer j, or of the output for j = J.
+  int64_t sources(int64_t layer) const {
+    return recent_layers == 0 ? layer + 1 : std::min(layer + 1, recent_layers + 2);
+  }
+};
+
+class Dca : public ComposedMixer {
+ public:
+  Dca(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        settings_(settings),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    for (int layer = 0; layer <= shape.layers(); ++layer) {
+      const int site = 2 * layer;
+      Layer& own = layers_.emplace_back();
+      const auto add_residual = [&](const std::string& prefix) {
+        const auto add = [&](const char* role, at::IntArrayRef sizes, Init init) {
+          return parameters.add(site, prefix + role, ParameterKind::mixing, sizes, init);
+        };
+        own.residuals.push_back(
+            {add("bias", {settings.sources(layer), shape.width}, Init::ones()),
+             add("score", {shape.width}, Init::normal(kStartingScore / std::sqrt(shape.width)))});
+      };
+      if (site == shape.sublayers) {
+        add_residual("");
+        continue;
+      }
+      for (const char* stream : {"query_", "key_", "value_"}) add_residual(stream);
+      own.key_norm = add_norm(parameters, site, "key_input_norm", shape);
+      own.value_norm = add_norm(parameters, site, "value_input_norm", shape);
+    }
+  }
+
+  SublayerNeeds needs(int site) const override { return {.separate_qkv = site % 2 == 0}; }
+
+  // `sealed` are the sources; with recent_layers only v_0, and `open` begins with the others. After
+  // a layer's attention `open` ends with o + g_q and o.
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const bool in_layer = state.site % 2 == 1;
+    if (in_layer) return read_one(state, state.open[state.open.size() - 2], trace);
+    const Layer& layer = layers_[state.site / 2];
+    const std::vector<at::Tensor> g = generalized_residuals(state, layer);
+    SublayerInput input = read_one(state, g[0], trace);
+    if (g.size() == 1) return input;
+    show_stream(trace, state, "key", g[1]);
+    show_stream(trace, state, "value", g[2]);
+    input.key = normalize(state, g[1], layer.key_norm, shape().norm_eps);
+    input.value = normalize(state, g[2], layer.value_norm, shape().norm_eps);
+    auto cache = std::make_unique<Cache>();
+    cache->query = g[0];
+    state.cache = std::move(cache);
+    return input;
+  }
+
+  at::Tensor running_state(const DepthState& state) const override {
+    const bool in_layer = state.site % 2 == 1;
+    if (in_layer) return state.open[state.open.size() - 2];
+    return state.open.empty() ? state.sealed.back() : state.open.back();
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const bool ends_layer = state.site % 2 == 1;
+    if (!ends_layer) {
+      state.open.push_back(at::add(static_cast<const Cache&>(*state.cache).query, y_BTD));
+      state.open.push_back(y_BTD);
+      state.cache.reset();
+      return;
+    }
+    const at::Tensor output = at::add(state.open.back(), y_BTD);
+    state.open.resize(state.open.size() - 2);
+    if (settings_.recent_layers == 0) {
+      state.sealed.push_back(output);
+      return;
+    }
+    state.open.push_back(output);
+    const bool middle_grows = state.open.size() > static_cast<size_t>(settings_.recent_layers) + 1;
+    if (middle_grows) {
+      state.open[1] = at::add(state.open[0], state.open[1]);
+      state.open.erase(state.open.begin());
+    }
+  }
+
+ private:
+  struct Residual {
+    at::Tensor bias, score;  // b, w
+  };
+  struct Layer {
+    std::vector<Residual> residuals;  // of query, key, value; the output has one
+    at::Tensor key_norm, value_norm;  // the query's is the input norm
+  };
+  // g_q of the layer whose attention is at work.
+  struct Cache : DepthCache {
+    at::Tensor query;
+  };
+
+  SublayerInput read_one(const DepthState& state, const at::Tensor& h, ReadTrace* trace) const {
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+  // relu(w . RMS(v)) for each w of scores_RD: [B, T, 1] each.
+  std::vector<at::Tensor> dynamic_weights(const DepthState& state, const at::Tensor& v_BTD,
+                                          const at::Tensor& scores_RD) const {
+    const at::ScalarType type = compute_dtype(v_BTD);
+    const at::Tensor v = v_BTD.to(type);
+    const at::Tensor inverse_rms = at::rsqrt(v.square().mean(-1, true).add(shape().norm_eps));
+    const at::Tensor scores = at::mul(at::linear(v, scores_RD.to(type)), inverse_rms);
+    return held(state, at::relu(scores).to(v_BTD.scalar_type())).split(1, /*dim=*/-1);
+  }
+
+  std::vector<at::Tensor> generalized_residuals(const DepthState& state, const Layer& layer) const {
+    std::vector<at::Tensor> sources = state.sealed;
+    sources.insert(sources.end(), state.open.begin(), state.open.end());
+    std::vector<at::Tensor> score_vectors;
+    std::vector<std::vector<at::Tensor>> biases;  // by residual and source
+    for (const Residual& residual : layer.residuals) {
+      score_vectors.push_back(residual.score);
+      biases.push_back(held(state, residual.bias).unbind(0));
+    }
+    const at::Tensor scores_RD = at::stack(score_vectors);
+    std::vector<at::Tensor> g(layer.residuals.size());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const at::Tensor& v = sources[i];
+      const auto dynamic = dynamic_weights(state, v, scores_RD);
+      for (size_t r = 0; r < g.size(); ++r) {
+        const at::Tensor& b = biases[r][i];
+        g[r] = at::addcmul(i == 0 ? at::mul(v, b) : at::addcmul(g[r], v, b), v, dynamic[r]);
+      }
+    }
+    return g;
+  }
+
+  Settings settings_;
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Layer> layers_;  // by layer; the output is the last
+};
+
+double traffic(const Settings& settings, const MixerShape& shape) {
+  double moved = 0;
+  for (int64_t layer = 0; layer < shape.layers(); ++layer) {
+    const bool middle_grows = settings.recent_layers > 0 && layer > settings.recent_layers + 1;
+    // Before attention: the sources, o for the newest of them; out come that source, g_q and
+    // perhaps the middle. Before the feed-forward: o and g_q.
+    moved += static_cast<double>(settings.sources(layer)) + 3 + (middle_grows ? 1 : 0) + 2;
+  }
+  return moved / shape.sublayers;
+}
+
+}  // namespace
+
+Mechanism dca_mechanism() {
+  return define_mechanism<Settings, Dca>(
+      {.name = "dca",
+       .formula = "query, key and value inputs are sums sum_i (b_i + relu(w . RMS(v_i))) * v_i of "
+                  "layers' outputs",
+       .start = "residual but for scores of about 1e-3: b = 1, w small",
+       .source = "DeepCrossAttention, arXiv 2502.06785",
+       .traffic = "(J + 11)/4 d; k recent layers: at most (k + 8)/2 d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,135 @@
+#include "attnres/depth/mechanisms/deep_delta.h"
+
+#include <ATen/ATen.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/tensors.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kSquaredLengthEps = 1e-10;
+
+struct Settings {
+  int64_t value_channels = 4;  // d_v
+
+  template <class V>
+  void visit(V& v) {
+    v("value_channels", value_channels);
+  }
+  void check(const MixerShape&) const {
+    require_usage(value_channels >= 1 && value_channels <= 64,
+                  "model.depth_mixing.value_channels: expected 1 to 64, got {}", value_channels);
+  }
+};
+
+class DeepDelta final : public ComposedMixer {
+ public:
+  DeepDelta(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), channels_(settings.value_channels) {
+    const int64_t d = shape.width, V = channels_;
+    for (int l = 0; l <= shape.sublayers; ++l) {
+      Site site;
+      site.input_norm = add_norm(parameters, l, "input_norm", shape);
+      if (V > 1) {
+        site.readout = parameters.add(l, "readout", ParameterKind::mixing, {V, d},
+                                      Init::constant(1.0 / static_cast<double>(V)));
+      }
+      if (l < shape.sublayers) {
+        site.value =
+            parameters.add(l, "value", ParameterKind::matrix, {V, d}, Init::normal(shape.init_std));
+        site.gate = parameters.add(l, "gate", ParameterKind::matrix, {1, d}, Init::zeros());
+        site.gate_bias = parameters.add(l, "gate_bias", ParameterKind::mixing, {1}, Init::zeros());
+      }
+      sites_.push_back(site);
+    }
+  }
+
+  // The state is kept as [B, T, d_v, D], the columns of X one after another.
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.open = {embedding_BTD.unsqueeze(2).repeat({1, 1, channels_, 1})};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const Site& site = sites_[state.site];
+    const at::Tensor& X_BTVD = state.open[0];
+    const at::Tensor x_BTD =
+        site.readout.defined() ? (X_BTVD * held(state, site.readout)).sum(2) : X_BTVD.select(2, 0);
+    show_mixed(trace, state, x_BTD);
+    const at::Tensor u_BTD = normalize(state, x_BTD, site.input_norm, shape().norm_eps);
+    if (state.site < shape().sublayers) {
+      const at::ScalarType wide = compute_dtype(u_BTD);
+      auto rewrite = std::make_unique<Rewrite>();
+      const at::Tensor gate_BT1 = at::linear(u_BTD, site.gate).to(wide) + site.gate_bias;
+      rewrite->beta_BT1 = held(state, 2 * at::sigmoid(gate_BT1));
+      rewrite->value_BTV = held(state, at::linear(u_BTD, site.value).to(wide));
+      state.cache = std::move(rewrite);
+    }
+    return {u_BTD};
+  }
+
+  at::Tensor running_state(const DepthState& state) const override { return state.open[0].mean(2); }
+
+ private:
+  struct Site {
+    at::Tensor input_norm;       // [D]
+    at::Tensor readout;          // r [d_v, D]; undefined for d_v = 1
+    at::Tensor value;            // W_v [d_v, D]
+    at::Tensor gate, gate_bias;  // w [1, D], b [1]
+  };
+
+  // From a read to the write that follows it, in float32 or better.
+  struct Rewrite : DepthCache {
+    at::Tensor beta_BT1, value_BTV;
+  };
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const auto& rewrite = static_cast<Rewrite&>(*state.cache);
+    const at::Tensor& X_BTVD = state.open[0];
+    const at::ScalarType storage = X_BTVD.scalar_type(), wide = compute_dtype(X_BTVD);
+    const at::Tensor inverse_length =
+        held(state, at::linalg_vector_norm(y_BTD, 2, {-1}, /*keepdim=*/true, wide)
+                        .square()
+                        .add(kSquaredLengthEps)
+                        .rsqrt());
+    const at::Tensor k_BTD = y_BTD * inverse_length.to(storage);
+    const at::Tensor erased_k_BTD = held(state, k_BTD);
+    const at::Tensor present_BTV =
+        at::matmul(X_BTVD, erased_k_BTD.unsqueeze(-1)).squeeze(-1).to(wide);
+    const auto along = [&](const at::Tensor& X, const at::Tensor& amounts_BTV,
+                           const at::Tensor& direction_BTD) {
+      return at::addcmul(X, (rewrite.beta_BT1 * amounts_BTV).to(storage).unsqueeze(-1),
+                         direction_BTD.unsqueeze(2));
+    };
+    state.open[0] = state.hold_weights
+                        ? along(along(X_BTVD, rewrite.value_BTV, k_BTD), -present_BTV, erased_k_BTD)
+                        : along(X_BTVD, rewrite.value_BTV - present_BTV, k_BTD);
+    state.cache.reset();
+  }
+
+  int64_t channels_;
+  std::vector<Site> sites_;
+};
+
+// X and y read, X written.
+double traffic(const Settings& settings, const MixerShape&) {
+  return static_cast<double>(2 * settings.value_channels + 1);
+}
+
+}  // namespace
+
+Mechanism deep_delta_mechanism() {
+  return define_mechanism<Settings, DeepDelta>(
+      {.name = "deep_delta",
+       .formula = "X <- X + beta k (v^T - k^T X), k = f_l(u) / |f_l(u)|, u = norm(sum_t r_t * X_t)",
+       .start = "beta = 1: k's component of X is replaced by v",
+       .source = "Deep Delta Learning, arXiv 2601.00417",
+       .traffic = "(2 d_v + 1)d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,62 @@
+#include "attnres/depth/mechanisms/deep_norm.h"
+
+#include <ATen/ops/add.h>
+
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+class DeepNorm : public ComposedMixer {
+ public:
+  DeepNorm(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        alpha_(std::pow(2.0 * shape.layers(), 0.25)),
+        beta_(std::pow(8.0 * shape.layers(), -0.25)) {
+    for (int site = 0; site < shape.sublayers; ++site) {
+      post_norms_.push_back(add_norm(parameters, site, "post_norm", shape));
+    }
+  }
+
+  SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = state.open[0]};
+  }
+
+ private:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[0] = normalize(state, at::add(y_BTD, state.open[0], alpha_), post_norms_[state.site],
+                              shape().norm_eps);
+  }
+
+  double alpha_;
+  double beta_;
+  std::vector<at::Tensor> post_norms_;
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism deep_norm_mechanism() {
+  return define_mechanism<NoSettings, DeepNorm>(
+      {.name = "deep_norm",
+       .formula = "h_{l+1} = norm(alpha h_l + f_l(h_l)), alpha = (2J)^(1/4)",
+       .start = "v, attention output and feed-forward maps times (8J)^(-1/4)",
+       .source = "DeepNorm, arXiv 2203.00555",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

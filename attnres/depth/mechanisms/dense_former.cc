@@ -1,0 +1,111 @@
+#include "attnres/depth/mechanisms/dense_former.h"
+
+#include <ATen/ops/add.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/depth_scores.h"
+
+namespace attnres {
+namespace {
+
+struct Settings {
+  std::string form = "report";
+
+  template <class V>
+  void visit(V& v) {
+    v("form", form);
+  }
+  void check(const MixerShape&) const {
+    require_usage(
+        form == "report" || form == "original",
+        "model.depth_mixing.form: expected report (a weight for each sublayer's output) or "
+        "original (for each Transformer layer's), got {}",
+        form);
+  }
+  bool original() const { return form == "original"; }
+};
+
+class DenseFormer : public ComposedMixer {
+ public:
+  DenseFormer(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        per_layer_(settings.original()),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+        weights_(shape.sublayers + 1) {
+    for (int site = 1; site <= shape.sublayers; ++site) {
+      if (!mixes(site)) continue;
+      const int64_t sources = 1 + (per_layer_ ? site / 2 : site);
+      const Init newest = Init::by_index([=](int64_t i) { return i == sources - 1 ? 1.0 : 0.0; });
+      weights_[site] = parameters.add(site, "depth_weights", ParameterKind::mixing, {sources},
+                                      per_layer_ ? newest : Init::ones());
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const int site = state.site;
+    at::Tensor h = state.sealed[0];
+    if (!mixes(site)) {
+      h = state.open[0];
+    } else if (site > 0) {
+      h = weighted_sum(state.sealed, held(state, weights_[site]));
+    }
+    if (per_layer_) {
+      auto cache = std::make_unique<Cache>();
+      cache->residual = h;
+      state.cache = std::move(cache);
+    }
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[site], shape().norm_eps)};
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    if (!per_layer_) {
+      state.sealed.push_back(y_BTD);
+      return;
+    }
+    const at::Tensor sum = at::add(static_cast<const Cache&>(*state.cache).residual, y_BTD);
+    state.cache.reset();
+    state.open.clear();
+    const bool ends_layer = state.site % 2 == 1;
+    (ends_layer ? state.sealed : state.open).push_back(sum);
+  }
+
+ private:
+  // What the site at work read, for the residual around its sublayer.
+  struct Cache : DepthCache {
+    at::Tensor residual;
+  };
+
+  // Whether a site reads the sources; the others, inside a layer, read its residual stream.
+  bool mixes(int site) const { return !per_layer_ || site % 2 == 0; }
+
+  bool per_layer_;
+  std::vector<at::Tensor> input_norms_;
+  std::vector<at::Tensor> weights_;  // by site
+};
+
+double traffic(const Settings& settings, const MixerShape& shape) {
+  return settings.original() ? (shape.layers() + 13) / 4.0 : (shape.sublayers + 3) / 2.0;
+}
+
+}  // namespace
+
+Mechanism dense_former_mechanism() {
+  return define_mechanism<Settings, DenseFormer>(
+      {.name = "dense_former",
+       .formula = "h_l = sum_i alpha_{i->l} v_i, learned scalars; or the same of layers' outputs",
+       .start = "residual: alpha = 1; of layers' outputs: 1 for the newest, else 0",
+       .source = "DenseFormer, arXiv 2402.02622; Table 5 of arXiv 2603.15031",
+       .traffic = "(L + 3)/2 d; original: (J + 13)/4 d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,76 @@
+#include "attnres/depth/mechanisms/dense_net.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+// A [d, sources * d] map whose output is the mean of the sources.
+Init mean_of_sources(int64_t width, int64_t sources) {
+  const int64_t columns = sources * width;
+  return Init::by_index([=](int64_t i) {
+    const bool same_channel = i % columns % width == i / columns;
+    return same_channel ? 1.0 / static_cast<double>(sources) : 0.0;
+  });
+}
+
+class DenseNet : public ComposedMixer {
+ public:
+  DenseNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    const int64_t d = shape.width;
+    for (int site = 0; site <= shape.sublayers; ++site) {
+      const int64_t sources = site + 1;
+      maps_.push_back(parameters.add(site, "dense_proj", ParameterKind::matrix, {d, sources * d},
+                                     mean_of_sources(d, sources)));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
+    at::Tensor h_MD;  // M = B T
+    for (size_t i = 0; i < maps.size(); ++i) {
+      const at::Tensor v_MD = state.sealed[i].flatten(0, 1), map = maps[i].t();
+      h_MD = i == 0 ? at::mm(v_MD, map) : at::addmm(h_MD, v_MD, map);
+    }
+    const at::Tensor h = h_MD.view_as(state.sealed[0]);
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.sealed.push_back(y_BTD);
+  }
+
+ private:
+  std::vector<at::Tensor> input_norms_, maps_;
+};
+
+double traffic(const NoSettings&, const MixerShape& shape) {
+  return (shape.sublayers + 3) / 2.0;
+}
+
+}  // namespace
+
+Mechanism dense_net_mechanism() {
+  return define_mechanism<NoSettings, DenseNet>(
+      {.name = "dense_net",
+       .formula = "h_l = P_l [v_0; ..; v_l], P_l d x (l+1)d",
+       .start = "P_l takes the mean of its sources (ours)",
+       .source = "DenseNet, arXiv 1608.06993, Eq. 2; Table 5 of arXiv 2603.15031",
+       .traffic = "(L + 3)/2 d"},
+      traffic);
+}
+
+}  // namespace attnres

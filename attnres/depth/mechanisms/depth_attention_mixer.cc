@@ -1,0 +1,101 @@
+#include "attnres/depth/mechanisms/depth_attention_mixer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+class DepthAttention final : public ComposedMixer {
+ public:
+  DepthAttention(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    const int64_t d = shape.width;
+    const auto add = [&](const char* role, Init init) {
+      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, std::move(init));
+    };
+    norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape);
+    q_proj_ = add("depth_q_proj", Init::normal(shape.init_std));
+    k_proj_ = add("depth_k_proj", Init::normal(shape.init_std));
+    v_proj_ = add("depth_v_proj", Init::normal(shape.init_std));
+    o_proj_ = add("depth_o_proj", Init::zeros());
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.open = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
+    const at::Tensor& h_BTD = state.open[0];
+    show_mixed(trace, state, h_BTD);
+    return {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  // Adds what the token's states so far give. Sealed are k and v [B, T, H, K] of every layer but
+  // the last, one layer after another.
+  void attend(DepthState& state) const {
+    const int layer = state.site / 2;
+    at::Tensor& X_BTD = state.open[0];
+    const at::Tensor normed_BTD = normalize(state, X_BTD, norm_, shape().norm_eps);
+    const auto heads_of = [&](const at::Tensor& projection) {
+      return at::linear(normed_BTD, held(state, projection)).unflatten(-1, {shape().heads, -1});
+    };
+    const at::Tensor q_BTHK = heads_of(q_proj_), k_BTHK = heads_of(k_proj_),
+                     v_BTHK = heads_of(v_proj_);
+    const double scale = 1 / std::sqrt(static_cast<double>(shape().head_width()));
+    std::vector<at::Tensor> scores;
+    const auto score = [&](const at::Tensor& key_BTHK) {
+      scores.push_back((q_BTHK * key_BTHK).sum(-1, /*keepdim=*/true, compute_dtype(X_BTD)));
+    };
+    for (int i = 0; i < layer; ++i) score(state.sealed[2 * i]);
+    score(k_BTHK);
+    const at::Tensor weights_NBTH1 =
+        held(state, at::softmax(at::stack(scores) * scale, 0)).to(X_BTD.scalar_type());
+    at::Tensor mixed_BTHK = v_BTHK * weights_NBTH1[layer];
+    for (int i = 0; i < layer; ++i) {
+      mixed_BTHK = at::addcmul(mixed_BTHK, state.sealed[2 * i + 1], weights_NBTH1[i]);
+    }
+    if (layer + 1 < shape().layers()) {
+      state.sealed.push_back(k_BTHK);
+      state.sealed.push_back(v_BTHK);
+    }
+    X_BTD = at::add(X_BTD, at::linear(mixed_BTHK.flatten(2), held(state, o_proj_)));
+  }
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[0] = at::add(state.open[0], y_BTD);
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  at::Tensor norm_, q_proj_, k_proj_, v_proj_, o_proj_;
+};
+
+// The residual stream's, and once a layer: the keys and values of j earlier layers read, those of
+// all layers but the last written.
+double traffic(const NoSettings&, const MixerShape& shape) {
+  const double layers = shape.layers();
+  return 3 + (layers - 1) * (layers + 2) / (2 * layers);
+}
+
+}  // namespace
+
+Mechanism depth_attention_mechanism() {
+  return define_mechanism<NoSettings, DepthAttention>(
+      {.name = "depth_attention",
+       .formula = "X_j <- X_j + O sum_{i<=j} softmax_i(q . k_i / sqrt(d_h)) v_i, then residual",
+       .start = "O = 0: equals residual",
+       .source = "Dreamer, arXiv 2601.21582 (equations not read)",
+       .traffic = "3d + (J - 1)(J + 2)/(2J) d"},
+      traffic);
+}
+
+}  // namespace attnres

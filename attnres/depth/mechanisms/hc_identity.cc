@@ -1,0 +1,34 @@
+#include "attnres/depth/mechanisms/hc_identity.h"
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/constrained_streams.h"
+
+namespace attnres {
+namespace {
+
+using Settings = StreamSettings<16>;
+
+class HcIdentity final : public ConstrainedStreams {
+ public:
+  HcIdentity(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ConstrainedStreams(settings.streams, MixMatrix{}, shape, parameters) {}
+};
+
+// As mhc, less reading and writing the streams to mix them.
+double traffic(const Settings& settings, const MixerShape&) {
+  return static_cast<double>(6 * settings.streams + 2);
+}
+
+}  // namespace
+
+Mechanism hc_identity_mechanism() {
+  return define_mechanism<Settings, HcIdentity>(
+      {.name = "hc_identity",
+       .formula = "H_j <- H_j + b_j f_l(norm(sum_i a_i H_i)), a and b sigmoid maps of H",
+       .start = "as mhc: near residual",
+       .source = "mHC (arXiv 2512.24880) with its residual map the identity",
+       .traffic = "(6m + 2)d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,67 @@
+#include "attnres/depth/mechanisms/highway.h"
+
+#include <ATen/ops/lerp.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/sigmoid.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+class Highway : public ComposedMixer {
+ public:
+  Highway(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    for (int site = 0; site < shape.sublayers; ++site) {
+      gates_.push_back({parameters.add(site, "transform_gate", ParameterKind::matrix,
+                                       {shape.width, shape.width}, Init::zeros()),
+                        parameters.add(site, "transform_gate_bias", ParameterKind::mixing,
+                                       {shape.width}, Init::constant(-2))});
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  struct Gate {
+    at::Tensor weight, bias;
+  };
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const Gate& gate = gates_[state.site];
+    const at::Tensor& h_BTD = state.open[0];
+    const at::Tensor g_BTD = at::sigmoid(at::linear(h_BTD, gate.weight, gate.bias));
+    state.open[0] = at::lerp(h_BTD, y_BTD, held(state, g_BTD));
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Gate> gates_;
+};
+
+// The gate reads h and writes g; the merge reads h, y and g and writes h.
+double traffic(const NoSettings&, const MixerShape&) {
+  return 6;
+}
+
+}  // namespace
+
+Mechanism highway_mechanism() {
+  return define_mechanism<NoSettings, Highway>(
+      {.name = "highway",
+       .formula = "h_{l+1} = (1 - g) * h_l + g * f_l(norm(h_l)), g = sigmoid(W_l h_l + b_l)",
+       .start = "W = 0, b = -2: gates of 0.12",
+       .source = "Highway networks, arXiv 1505.00387, Eq. 3",
+       .traffic = "6d"},
+      traffic);
+}
+
+}  // namespace attnres

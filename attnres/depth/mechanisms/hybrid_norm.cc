@@ -1,0 +1,109 @@
+#include "attnres/depth/mechanisms/hybrid_norm.h"
+
+#include <ATen/ops/add.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+
+namespace attnres {
+namespace {
+
+struct HybridNormSettings {
+  bool first_layer_pre_norm = false;
+
+  template <class V>
+  void visit(V& v) {
+    v("first_layer_pre_norm", first_layer_pre_norm);
+  }
+  void check(const MixerShape&) const {}
+};
+
+bool is_attention(int site) {
+  return site % 2 == 0;
+}
+
+class HybridNorm : public ComposedMixer {
+ public:
+  HybridNorm(const HybridNormSettings& settings, const MixerShape& shape,
+             ParameterRegistry& parameters)
+      : ComposedMixer(shape), settings_(settings) {
+    for (int l = 0; l <= shape.sublayers; ++l) {
+      Site site;
+      if (l == shape.sublayers || is_pre_norm(l) || !is_attention(l)) {
+        site.norm = add_norm(parameters, l, "input_norm", shape);
+      }
+      if (l < shape.sublayers && is_attention(l)) {
+        const auto add_head_norm = [&](const char* role) {
+          return parameters.add(l, role, ParameterKind::norm_gain, {shape.head_width()},
+                                Init::ones());
+        };
+        site.q_norm = add_head_norm("q_norm");
+        site.k_norm = add_head_norm("k_norm");
+        site.v_norm = add_head_norm("v_norm");
+      }
+      sites_.push_back(site);
+    }
+  }
+
+  SublayerNeeds needs(int site) const override { return {.adapt_heads = is_attention(site)}; }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const Site& site = sites_[state.site];
+    const at::Tensor& h_BTD = state.open[0];
+    const bool norms_here = state.site == shape().sublayers || is_pre_norm(state.site);
+    SublayerInput input;
+    input.x = norms_here ? normalize(state, h_BTD, site.norm, shape().norm_eps) : h_BTD;
+    if (site.q_norm.defined()) {
+      input.adapt_heads = [&site, eps = shape().norm_eps](AttentionHeads& heads) {
+        heads.q = rms_norm(heads.q, site.q_norm, eps);
+        heads.k = rms_norm(heads.k, site.k_norm, eps);
+        heads.v = rms_norm(heads.v, site.v_norm, eps);
+      };
+    }
+    show_mixed(trace, state, h_BTD);
+    return input;
+  }
+
+ private:
+  struct Site {
+    at::Tensor norm;                    // undefined where attention reads h as it is
+    at::Tensor q_norm, k_norm, v_norm;  // undefined but at attentions
+  };
+
+  bool is_pre_norm(int site) const { return settings_.first_layer_pre_norm && site < 2; }
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    at::Tensor h_BTD = at::add(state.open[0], y_BTD);
+    const int next = state.site + 1;
+    if (!is_attention(next) && next < shape().sublayers && !is_pre_norm(next)) {
+      h_BTD = normalize(state, h_BTD, sites_[next].norm, shape().norm_eps);
+    }
+    state.open[0] = h_BTD;
+  }
+
+  HybridNormSettings settings_;
+  std::vector<Site> sites_;
+};
+
+double traffic(const HybridNormSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism hybrid_norm_mechanism() {
+  return define_mechanism<HybridNormSettings, HybridNorm>(
+      {.name = "hybrid_norm",
+       .formula = "u = norm(h + attention(h)), h = u + ffn(u); q, k and v normed per head",
+       .start = "nothing of its own",
+       .source = "HybridNorm, arXiv 2503.04598",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,84 @@
+#include "attnres/depth/mechanisms/hyper_connections.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/streams.h"
+
+namespace attnres {
+namespace {
+
+using Settings = StreamSettings<16>;
+
+class HyperConnections final : public StreamMixer {
+ public:
+  HyperConnections(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : StreamMixer(settings.streams, shape, parameters) {
+    const int64_t m = settings.streams;
+    for (int l = 0; l < shape.sublayers; ++l) {
+      const auto add_mixing = [&](const char* role, at::IntArrayRef sizes, Init init) {
+        return parameters.add(l, role, ParameterKind::mixing, sizes, std::move(init));
+      };
+      Site site;
+      site.norm = add_norm(parameters, l, "stream_norm", shape);
+      site.dynamic = parameters.add(l, "dynamic_maps", ParameterKind::matrix,
+                                    {l == 0 ? m + 1 : m + 2, shape.width}, Init::zeros());
+      site.mix = add_mixing("mix_map", {m, m},
+                            Init::by_index([m](int64_t i) { return i / m == i % m ? 1.0 : 0.0; }));
+      site.write = add_mixing("write_map", {m}, Init::ones());
+      site.width_scale = add_mixing("width_scale", {1}, Init::constant(0.01));
+      site.depth_scale = add_mixing("depth_scale", {1}, Init::constant(0.01));
+      if (l > 0) {
+        site.read = add_mixing(
+            "read_map", {m}, Init::by_index([l, m](int64_t i) { return i == l % m ? 1.0 : 0.0; }));
+      }
+      sites_.push_back(site);
+    }
+  }
+
+  SublayerNeeds needs(int) const override {
+    return {.output_init_gain = std::sqrt(static_cast<double>(streams()))};
+  }
+
+ private:
+  struct Site {
+    at::Tensor norm;              // [D]
+    at::Tensor dynamic;           // W and w: rows for A (m), b (1) and a (1, none at site 0)
+    at::Tensor mix, write, read;  // static A [m, m], b [m], a [m]
+    at::Tensor width_scale, depth_scale;  // s, s'
+  };
+
+  StreamMaps maps(const at::Tensor& streams_BTMD, int l) const override {
+    const Site& site = sites_[l];
+    const int64_t m = streams();
+    const at::Tensor dynamic_BTMR =
+        at::tanh(project_normalised(streams_BTMD, site.dynamic * site.norm, shape().norm_eps));
+    StreamMaps maps;
+    maps.mix = (site.mix + site.width_scale * dynamic_BTMR.narrow(-1, 0, m)).transpose(-1, -2);
+    maps.write = site.write + site.depth_scale * dynamic_BTMR.select(-1, m);
+    if (l > 0) maps.read = site.read + site.width_scale * dynamic_BTMR.select(-1, m + 1);
+    return maps;
+  }
+
+  std::vector<Site> sites_;
+};
+
+double traffic(const Settings& settings, const MixerShape&) {
+  return static_cast<double>(8 * settings.streams + 2);
+}
+
+}  // namespace
+
+Mechanism hyper_connections_mechanism() {
+  return define_mechanism<Settings, HyperConnections>(
+      {.name = "hyper_connections",
+       .formula = "H <- H A + f_l(norm(H a)) b^T; a, b, A static plus s tanh of maps of H",
+       .start = "A = I, b = 1, a one-hot at l mod m: equals residual",
+       .source = "Hyper-Connections, arXiv 2409.19606, Algorithm 2",
+       .traffic = "(8m + 2)d"},
+      traffic);
+}
+
+}  // namespace attnres

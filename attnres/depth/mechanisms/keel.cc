@@ -1,0 +1,61 @@
+#include "attnres/depth/mechanisms/keel.h"
+
+#include <ATen/ops/add.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+class Keel : public ComposedMixer {
+ public:
+  Keel(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers - 1)),
+        post_norms_(shape.sublayers) {
+    for (int site = 1; site < shape.sublayers; ++site) {
+      post_norms_[site] = add_norm(parameters, site, "post_norm", shape);
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const at::Tensor& h_BTD = state.open[0];
+    show_mixed(trace, state, h_BTD);
+    if (state.site == shape().sublayers) return {.x = h_BTD};
+    return {.x = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const int64_t alpha = state.site < 2 ? 1 : shape().sublayers;
+    const at::Tensor sum_BTD = at::add(y_BTD, state.open[0], alpha);
+    const at::Tensor& gain = post_norms_[state.site];
+    state.open[0] = gain.defined() ? normalize(state, sum_BTD, gain, shape().norm_eps) : sum_BTD;
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<at::Tensor> post_norms_;  // undefined at site 0
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism keel_mechanism() {
+  return define_mechanism<NoSettings, Keel>(
+      {.name = "keel",
+       .formula = "h_{l+1} = norm(L h_l + f_l(norm(h_l))); layer 0 with 1 for L",
+       .start = "nothing of its own",
+       .source = "Keel, arXiv 2601.19895",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

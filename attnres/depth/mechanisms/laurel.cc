@@ -1,0 +1,157 @@
+#include "attnres/depth/mechanisms/laurel.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/softmax.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr int kActivations = 3;  // states that PA looks at
+
+struct LaurelSettings {
+  std::string variant = "rw+lr";
+  int64_t rank = 32;
+
+  template <class V>
+  void visit(V& v) {
+    v("variant", variant);
+    v("rank", rank);
+  }
+
+  void check(const MixerShape&) const {
+    require_usage(variant == "rw" || variant == "lr" || variant == "pa" || variant == "rw+lr" ||
+                      variant == "rw+pa",
+                  "model.depth_mixing.variant: expected rw, lr, pa, rw+lr or rw+pa, got {}",
+                  variant);
+    require_usage(rank >= 1, "model.depth_mixing.rank: expected 1 or more, got {}", rank);
+  }
+
+  bool weighs_residual() const { return variant.starts_with("rw"); }
+  bool looks_back() const { return variant.ends_with("pa"); }
+  // States that the maps of a site read, from the latest back.
+  int activations(int site) const {
+    if (looks_back()) return std::min(site + 1, kActivations);
+    return variant.ends_with("lr") ? 1 : 0;
+  }
+};
+
+class Laurel : public ComposedMixer {
+ public:
+  Laurel(const LaurelSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        settings_(settings),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    for (int l = 0; l < shape.sublayers; ++l) {
+      Site site;
+      if (settings.weighs_residual()) {
+        site.weights =
+            parameters.add(l, "residual_weights", ParameterKind::mixing, {2}, Init::zeros());
+      }
+      for (int k = 0; k < settings.activations(l); ++k) {
+        site.maps.push_back(add_map(parameters, l, k));
+      }
+      sites_.push_back(std::move(site));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  struct LowRankMap {
+    at::Tensor down, up;  // A, B
+    at::Tensor gamma;     // undefined but of PA
+  };
+  struct Site {
+    at::Tensor weights;  // s; undefined without RW
+    std::vector<LowRankMap> maps;
+  };
+
+  LowRankMap add_map(ParameterRegistry& parameters, int site, int k) const {
+    const int64_t d = shape().width, rank = settings_.rank;
+    const double entry = 1 / std::sqrt(static_cast<double>(rank * d));
+    const Init ones_by_turns =
+        Init::by_index([d, rank, entry](int64_t i) { return i % d % rank == i / d ? entry : 0.0; });
+    const auto role = [&](const char* name) {
+      return settings_.looks_back() ? fmt::format("{}_{}", name, k) : std::string(name);
+    };
+    LowRankMap map;
+    map.down = parameters.add(site, role("low_rank_down"), ParameterKind::matrix, {rank, d},
+                              ones_by_turns);
+    map.up =
+        parameters.add(site, role("low_rank_up"), ParameterKind::matrix, {d, rank}, Init::zeros());
+    if (settings_.looks_back()) {
+      map.gamma = parameters.add(site, role("gamma"), ParameterKind::mixing, {1}, Init::ones());
+    }
+    return map;
+  }
+
+  // The state's open tensors are h_l, then the earlier states that its site looks back to.
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const Site& site = sites_[state.site];
+    at::Tensor skip_BTD = state.open[0];
+    for (size_t k = 0; k < site.maps.size(); ++k) {
+      const LowRankMap& map = site.maps[k];
+      const at::Tensor mapped_BTD =
+          at::linear(at::linear(state.open[k], held(state, map.down)), held(state, map.up));
+      skip_BTD = map.gamma.defined() ? at::addcmul(skip_BTD, mapped_BTD, held(state, map.gamma))
+                                     : at::add(skip_BTD, mapped_BTD);
+    }
+    state.open.insert(state.open.begin(), merge(state, site.weights, y_BTD, skip_BTD));
+    const int next = state.site + 1;
+    const int kept = next < shape().sublayers ? settings_.activations(next) : 1;
+    state.open.resize(std::max(kept, 1));
+  }
+
+  // a y + b skip
+  static at::Tensor merge(const DepthState& state, const at::Tensor& weights,
+                          const at::Tensor& y_BTD, const at::Tensor& skip_BTD) {
+    if (!weights.defined()) return at::add(y_BTD, skip_BTD);
+    const auto precise = c10::promoteTypes(weights.scalar_type(), at::kFloat);
+    const at::Tensor ab = held(state, at::mul(at::softmax(weights, 0, precise), 2));
+    return at::add(at::mul(y_BTD, ab[0]), at::mul(skip_BTD, ab[1]));
+  }
+
+  LaurelSettings settings_;
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Site> sites_;
+};
+
+// Beside the merge, each map reads a state, and writes and reads again `rank` numbers.
+double traffic(const LaurelSettings& settings, const MixerShape& shape) {
+  int64_t maps = 0;
+  for (int site = 0; site < shape.sublayers; ++site) maps += settings.activations(site);
+  const double rank = static_cast<double>(settings.rank) / static_cast<double>(shape.width);
+  return 3 + static_cast<double>(maps) / shape.sublayers * (1 + 2 * rank);
+}
+
+}  // namespace
+
+Mechanism laurel_mechanism() {
+  return define_mechanism<LaurelSettings, Laurel>(
+      {.name = "laurel",
+       .formula = "h_{l+1} = a f_l(norm(h_l)) + b (h_l + sum_k gamma_k B_k A_k h_{l-k})",
+       .start = "a = b = 1, B = 0: residual",
+       .source = "LAuReL, arXiv 2411.07501",
+       .traffic = "3d; d + 2 rank more for each of its maps"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,60 @@
+#include "attnres/depth/mechanisms/layer_scale.h"
+
+#include <ATen/ops/addcmul.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+double initial_scale(int layers) {
+  if (layers <= 18) return 0.1;
+  return layers <= 24 ? 1e-5 : 1e-6;
+}
+
+class LayerScale : public ComposedMixer {
+ public:
+  LayerScale(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    for (int site = 0; site < shape.sublayers; ++site) {
+      scales_.push_back(parameters.add(site, "layer_scale", ParameterKind::mixing, {shape.width},
+                                       Init::constant(initial_scale(shape.layers()))));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
+  }
+
+ private:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[0] = at::addcmul(state.open[0], y_BTD, held(state, scales_[state.site]));
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<at::Tensor> scales_;  // lambda_l
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism layer_scale_mechanism() {
+  return define_mechanism<NoSettings, LayerScale>(
+      {.name = "layer_scale",
+       .formula = "h_{l+1} = h_l + lambda_l * f_l(norm(h_l))",
+       .start = "lambda = 0.1 up to 18 Transformer layers, 1e-5 up to 24, 1e-6 beyond",
+       .source = "LayerScale, arXiv 2103.17239",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

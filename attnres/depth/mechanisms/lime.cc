@@ -1,0 +1,86 @@
+#include "attnres/depth/mechanisms/lime.h"
+
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+
+#include <cmath>
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/adapted_attention.h"
+
+namespace attnres {
+namespace {
+
+class Lime final : public AdaptedAttention {
+ public:
+  Lime(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : AdaptedAttention(shape, parameters), routers_(shape.layers()), heads_(shape.kv_heads) {
+    for (int j = 1; j < shape.layers(); ++j) {
+      const int64_t width = (j + 1) * heads_;
+      const double bound = std::sqrt(3.0 / static_cast<double>(width));
+      routers_[j] = parameters.add(2 * j, "router", ParameterKind::mixing, {heads_, width},
+                                   {[=, own = j * heads_, uniform = Init::uniform(bound)](
+                                        const RandomStream& random, int64_t i) {
+                                     const int64_t row = i / width, column = i % width;
+                                     if (column >= own) return column - own == row ? 1.0 : 0.0;
+                                     return uniform.value(random, i);
+                                   }});
+    }
+  }
+
+ private:
+  bool adapts(int site) const override { return site % 2 == 0 && shape().layers() > 1; }
+
+  // Sealed are k and v of every layer but the last, one layer after another.
+  void adapt(DepthState& state, AttentionHeads& heads) const override {
+    const int layer = state.site / 2;
+    const AttentionHeads own = heads;
+    if (layer > 0) {
+      heads.k = mixed(state, layer, /*which=*/0, own.k);
+      heads.v = mixed(state, layer, /*which=*/1, own.v);
+    }
+    if (layer + 1 < shape().layers()) {
+      state.sealed.push_back(own.k);
+      state.sealed.push_back(own.v);
+    }
+  }
+
+  at::Tensor mixed(const DepthState& state, int layer, int which, const at::Tensor& own) const {
+    const auto by_token = [](const at::Tensor& heads_BTGK) { return heads_BTGK.flatten(0, 1); };
+    const auto router_of = [&](int i) {
+      return routers_[layer]
+          .narrow(1, i * heads_, heads_)
+          .expand({own.size(0) * own.size(1), -1, -1});
+    };
+    at::Tensor sum = at::bmm(router_of(layer), by_token(own));
+    for (int i = 0; i < layer; ++i) {
+      sum = at::baddbmm(sum, router_of(i), by_token(state.sealed[2 * i + which]));
+    }
+    return sum.view(own.sizes());
+  }
+
+  std::vector<at::Tensor> routers_;  // by layer
+  int64_t heads_;
+};
+
+// The residual stream's, and once a layer: the keys and values of j earlier layers read, those of
+// all layers but the last written.
+double traffic(const NoSettings&, const MixerShape& shape) {
+  const double layers = shape.layers();
+  return 3 + (layers - 1) * (layers + 2) / (2 * layers) * static_cast<double>(shape.kv_heads) /
+                 static_cast<double>(shape.heads);
+}
+
+}  // namespace
+
+Mechanism lime_mechanism() {
+  return define_mechanism<NoSettings, Lime>(
+      {.name = "lime",
+       .formula = "residual; in attention K'_h = sum_{i<=j,g} R_{h,i,g} K_{i,g}, V' likewise",
+       .start = "R the identity on the own layer, random on earlier ones",
+       .source = "LIMe, arXiv 2502.09245",
+       .traffic = "3d + (J - 1)(J + 2)/(2J) d H_kv/H"},
+      traffic);
+}
+
+}  // namespace attnres

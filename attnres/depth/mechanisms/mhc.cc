@@ -1,0 +1,68 @@
+#include "attnres/depth/mechanisms/mhc.h"
+
+#include <ATen/ops/log_softmax.h>
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/constrained_streams.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+struct Settings : StreamSettings<16> {
+  int64_t sinkhorn_rounds = 20;
+
+  template <class V>
+  void visit(V& v) {
+    StreamSettings::visit(v);
+    v("sinkhorn_rounds", sinkhorn_rounds);
+  }
+  void check(const MixerShape& shape) const {
+    StreamSettings::check(shape);
+    require_usage(sinkhorn_rounds >= 1 && sinkhorn_rounds <= 1000,
+                  "model.depth_mixing.sinkhorn_rounds: expected 1 to 1000, got {}",
+                  sinkhorn_rounds);
+  }
+};
+
+at::Tensor sinkhorn(const at::Tensor& logits_BTR, const Settings& settings) {
+  const int64_t m = settings.streams, B = logits_BTR.size(0), T = logits_BTR.size(1);
+  // Tokens last: each normalisation then runs over them all at once.
+  at::Tensor log_MMN = logits_BTR.reshape({B * T, m * m}).t().contiguous().view({m, m, B * T});
+  for (int64_t round = 0; round < settings.sinkhorn_rounds; ++round) {
+    log_MMN = at::log_softmax(at::log_softmax(log_MMN, 0), 1);
+  }
+  return log_MMN.exp().permute({2, 0, 1}).reshape({B, T, m, m});
+}
+
+MixMatrix doubly_stochastic(const Settings& settings) {
+  const int64_t m = settings.streams;
+  MixMatrix matrix;
+  for (int64_t i = 0; i < m * m; ++i) matrix.start.push_back(i / m == i % m ? 0 : -8);
+  matrix.of = [settings](const at::Tensor& logits) { return sinkhorn(logits, settings); };
+  return matrix;
+}
+
+class Mhc final : public ConstrainedStreams {
+ public:
+  Mhc(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ConstrainedStreams(settings.streams, doubly_stochastic(settings), shape, parameters) {}
+};
+
+double traffic(const Settings& settings, const MixerShape&) {
+  return static_cast<double>(8 * settings.streams + 2);
+}
+
+}  // namespace
+
+Mechanism mhc_mechanism() {
+  return define_mechanism<Settings, Mhc>(
+      {.name = "mhc",
+       .formula = "H <- A H + b f_l(norm(a H)), a and b sigmoid maps of H, A doubly stochastic",
+       .start = "A within 1e-3 of the identity, a and b larger at stream l mod m: near residual",
+       .source = "mHC, arXiv 2512.24880, Eqs. 7 to 9",
+       .traffic = "(8m + 2)d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,68 @@
+#include "attnres/depth/mechanisms/mhc_lite.h"
+
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/constrained_streams.h"
+
+namespace attnres {
+namespace {
+
+using Settings = StreamSettings<5>;
+
+// [m!, m, m]: row i of a matrix has its one where the permutation sends i.
+at::Tensor permutation_matrices(int64_t m) {
+  std::vector<int64_t> permutation(m);
+  std::iota(permutation.begin(), permutation.end(), 0);
+  std::vector<at::Tensor> matrices;
+  do {
+    at::Tensor matrix = at::zeros({m, m}, at::kDouble);
+    for (int64_t i = 0; i < m; ++i) matrix[i][permutation[i]] = 1;
+    matrices.push_back(matrix);
+  } while (std::next_permutation(permutation.begin(), permutation.end()));
+  return at::stack(matrices);
+}
+
+MixMatrix convex_combination(int64_t m) {
+  const at::Tensor permutations_RMM = permutation_matrices(m);
+  const int64_t count = permutations_RMM.size(0);
+  MixMatrix matrix;
+  matrix.start.assign(count, -8);
+  matrix.start[0] = 0;
+  matrix.of = [m, flat = permutations_RMM.view({count, m * m})](const at::Tensor& logits_BTR) {
+    const at::Tensor weights_BTR = at::softmax(logits_BTR, -1);
+    return at::matmul(weights_BTR, flat.to(weights_BTR.scalar_type())).unflatten(-1, {m, m});
+  };
+  return matrix;
+}
+
+class MhcLite final : public ConstrainedStreams {
+ public:
+  MhcLite(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : ConstrainedStreams(settings.streams, convex_combination(settings.streams), shape,
+                           parameters) {}
+};
+
+double traffic(const Settings& settings, const MixerShape&) {
+  return static_cast<double>(8 * settings.streams + 2);
+}
+
+}  // namespace
+
+Mechanism mhc_lite_mechanism() {
+  return define_mechanism<Settings, MhcLite>(
+      {.name = "mhc_lite",
+       .formula = "mhc with A = sum_r softmax_r(maps of H) Perm_r over the m! permutations",
+       .start = "A within 1e-2 of the identity, the rest as mhc: near residual",
+       .source = "mHC-lite, arXiv 2601.05732",
+       .traffic = "(8m + 2)d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,148 @@
+#include "attnres/depth/mechanisms/mrla.h"
+
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kValueTaps = 3;
+constexpr int64_t kHistory = kValueTaps - 1;  // earlier tokens that a value reads
+
+int64_t channel_taps(int64_t width) {
+  const auto near = static_cast<int64_t>((std::log2(static_cast<double>(width)) + 1) / 2);
+  return near % 2 == 1 ? near : near + 1;
+}
+
+// sum_s taps[s] * padded[.., s .. s + length, ..] along `dim`; a tap is a number or one a channel.
+at::Tensor convolve(const at::Tensor& padded, const at::Tensor& taps, int64_t dim, int64_t length) {
+  at::Tensor sum;
+  for (int64_t s = 0; s < taps.size(0); ++s) {
+    const at::Tensor shifted = padded.narrow(dim, s, length), tap = taps.select(0, s);
+    sum = s == 0 ? at::mul(shifted, tap) : at::addcmul(sum, shifted, tap);
+  }
+  return sum;
+}
+
+// The last tokens of every source, in the order of their sites.
+struct TokenHistory : SequenceCache {
+  std::vector<at::Tensor> last;  // [B, kHistory, D]; undefined before the first token
+};
+
+class Mrla : public ComposedMixer {
+ public:
+  Mrla(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+    const int64_t d = shape.width;
+    const Init token_itself =
+        Init::by_index([d](int64_t i) { return i / d == kHistory ? 1.0 : 0.0; });
+    for (int site = 0; site <= shape.sublayers; ++site) {
+      const auto add = [&](const char* role, at::IntArrayRef sizes, Init init) {
+        return parameters.add(site, role, ParameterKind::mixing, sizes, init);
+      };
+      kernels_.push_back({add("query_conv", {channel_taps(d)}, Init::zeros()),
+                          add("key_conv", {channel_taps(d)}, Init::zeros()),
+                          add("value_conv", {kValueTaps, d}, token_itself)});
+    }
+  }
+
+  std::unique_ptr<SequenceCache> make_cache(int64_t, int64_t) const override {
+    auto history = std::make_unique<TokenHistory>();
+    history->last.resize(shape().sublayers + 1);
+    return history;
+  }
+
+  // `open` is S of the sites before (none before site 0), then v, the source that comes next.
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.open = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const Kernels& kernels = kernels_[state.site];
+    const at::Tensor& v = state.open.back();
+    const at::Tensor padded = pad_channels(v);
+    const at::Tensor key = gate(state, padded, kernels.key), value = value_of(state, v);
+    auto cache = std::make_unique<Cache>();
+    cache->sum = state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
+    const at::Tensor h = at::mul(gate(state, padded, kernels.query), cache->sum);
+    state.cache = std::move(cache);
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+  at::Tensor running_state(const DepthState& state) const override { return state.open.back(); }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open = {static_cast<const Cache&>(*state.cache).sum, y_BTD};
+    state.cache.reset();
+  }
+
+ private:
+  struct Kernels {
+    at::Tensor query, key, value;
+  };
+  // S of the site at work.
+  struct Cache : DepthCache {
+    at::Tensor sum;
+  };
+
+  // `v` with zeros beyond its first and last channel, as gates read it.
+  static at::Tensor pad_channels(const at::Tensor& v_BTD) {
+    const int64_t beyond = channel_taps(v_BTD.size(2)) / 2;
+    return at::constant_pad_nd(v_BTD.to(compute_dtype(v_BTD)), {beyond, beyond});
+  }
+
+  // The sigmoid of a convolution across channels.
+  at::Tensor gate(const DepthState& state, const at::Tensor& padded, const at::Tensor& taps) const {
+    const at::Tensor sum =
+        convolve(padded, taps.to(padded.scalar_type()), /*dim=*/2, shape().width);
+    return held(state, at::sigmoid(sum).to(taps.scalar_type()));
+  }
+
+  at::Tensor value_of(const DepthState& state, const at::Tensor& v_BTD) const {
+    const int64_t B = v_BTD.size(0), T = v_BTD.size(1), D = v_BTD.size(2);
+    auto* history = static_cast<TokenHistory*>(state.sequence.cache);
+    at::Tensor earlier;
+    if (history != nullptr) earlier = history->last[state.site];
+    if (!earlier.defined()) earlier = at::zeros({B, kHistory, D}, v_BTD.options());
+    const at::Tensor padded = at::cat({earlier, v_BTD}, 1);
+    if (history != nullptr) {
+      history->last[state.site] = padded.detach().narrow(1, T, kHistory).clone();
+    }
+    return convolve(padded, held(state, kernels_[state.site].value), /*dim=*/1, T);
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Kernels> kernels_;
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism mrla_mechanism() {
+  return define_mechanism<NoSettings, Mrla>(
+      {.name = "mrla",
+       .formula = "h_l = sum_i sg(q_l) * sg(k_i) * u_i, q, k, u convolutions of v_l, v_i, v_i",
+       .start = "a quarter of the residual stream (ours)",
+       .source = "MRLA, arXiv 2302.03985; Table 5 of arXiv 2603.15031",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,146 @@
+#include "attnres/depth/mechanisms/muddformer.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kStreams = 4;  // query, key, value, residual
+
+class MuddFormer : public ComposedMixer {
+ public:
+  MuddFormer(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+        layers_(shape.layers() + 1),
+        unit_gain_(at::ones({shape.width}, parameters.dtype())) {
+    for (int i = 1; i <= shape.layers(); ++i) {
+      const int site = 2 * i;
+      const bool at_output = site == shape.sublayers;
+      const int64_t sources = i + 1, hidden = kStreams * sources;
+      const int64_t streams = at_output ? 1 : kStreams;
+      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes, Init init) {
+        return parameters.add(site, role, kind, sizes, init);
+      };
+      Layer& layer = layers_[i];
+      layer.up = add("weight_up", ParameterKind::matrix, {hidden, shape.width},
+                     Init::normal(1 / std::sqrt(shape.width)));
+      layer.down =
+          add("weight_down", ParameterKind::matrix, {streams * sources, hidden}, Init::zeros());
+      layer.fixed = add("depth_weights", ParameterKind::mixing, {streams, sources},
+                        Init::by_index([=](int64_t k) { return k % sources == i ? 1.0 : 0.0; }));
+      if (at_output) continue;
+      layer.key_norm = add_norm(parameters, site, "key_input_norm", shape);
+      layer.value_norm = add_norm(parameters, site, "value_input_norm", shape);
+    }
+  }
+
+  SublayerNeeds needs(int site) const override {
+    return {.separate_qkv = site % 2 == 0 && site > 0};
+  }
+
+  // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention.
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const int site = state.site;
+    const bool in_layer = site % 2 == 1, at_output = site == shape().sublayers;
+    if (in_layer) return read_one(state, state.open[0], trace);
+    auto cache = std::make_unique<Cache>();
+    if (site == 0) {
+      cache->residual = state.sealed[0];
+      state.cache = std::move(cache);
+      return read_one(state, state.sealed[0], trace);
+    }
+    const Layer& layer = layers_[site / 2];
+    const at::Tensor weights = stream_weights(state, layer);
+    const auto stream = [&](int64_t c) { return weighted_sum(state.sealed, weights[c]); };
+    if (at_output) return read_one(state, stream(0), trace);
+
+    const at::Tensor query = stream(0), key = stream(1), value = stream(2);
+    cache->residual = stream(3);
+    show_stream(trace, state, "key", key);
+    show_stream(trace, state, "value", value);
+    show_stream(trace, state, "residual", cache->residual);
+    state.cache = std::move(cache);
+    SublayerInput input = read_one(state, query, trace);
+    input.key = normalize(state, key, layer.key_norm, shape().norm_eps);
+    input.value = normalize(state, value, layer.value_norm, shape().norm_eps);
+    return input;
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    const bool ends_layer = state.site % 2 == 1;
+    if (ends_layer) {
+      state.sealed.push_back(at::add(state.open[0], y_BTD));
+      state.open.clear();
+    } else {
+      state.open = {at::add(static_cast<const Cache&>(*state.cache).residual, y_BTD)};
+      state.cache.reset();
+    }
+  }
+
+ private:
+  struct Layer {
+    at::Tensor up, down, fixed;       // W1, W2, a
+    at::Tensor key_norm, value_norm;  // the query's is the input norm
+  };
+  // X^r of the layer whose attention is at work.
+  struct Cache : DepthCache {
+    at::Tensor residual;
+  };
+
+  SublayerInput read_one(const DepthState& state, const at::Tensor& h, ReadTrace* trace) const {
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+  // A: [streams, sources, B, T, 1].
+  at::Tensor stream_weights(const DepthState& state, const Layer& layer) const {
+    const at::Tensor normed = rms_norm(state.sealed.back(), unit_gain_, shape().norm_eps);
+    const at::Tensor hidden = at::gelu(at::linear(normed, layer.up));
+    const at::Tensor weights = at::linear(hidden, layer.down, layer.fixed.flatten());
+    return held(state, weights)
+        .unflatten(-1, layer.fixed.sizes())
+        .permute({2, 3, 0, 1})
+        .unsqueeze(-1);
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Layer> layers_;  // by layer; the output is the last
+  at::Tensor unit_gain_;
+};
+
+double traffic(const NoSettings&, const MixerShape& shape) {
+  return (shape.layers() + 13) / 4.0;
+}
+
+}  // namespace
+
+Mechanism muddformer_mechanism() {
+  return define_mechanism<NoSettings, MuddFormer>(
+      {.name = "muddformer",
+       .formula = "query, key, value and residual inputs are sums sum_k A_{ik} Z_k of layers' "
+                  "outputs, A_i = GELU(RMS(Z_i) W1) W2 + a_i",
+       .start = "residual: W2 = 0, a = 1 for the newest output",
+       .source = "MUDDFormer, arXiv 2502.12170",
+       .traffic = "(J + 13)/4 d"},
+      traffic);
+}
+
+}  // namespace attnres

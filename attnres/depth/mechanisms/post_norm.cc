@@ -1,0 +1,54 @@
+#include "attnres/depth/mechanisms/post_norm.h"
+
+#include <ATen/ops/add.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+class PostNorm : public ComposedMixer {
+ public:
+  PostNorm(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape) {
+    for (int site = 0; site < shape.sublayers; ++site) {
+      post_norms_.push_back(add_norm(parameters, site, "post_norm", shape));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = state.open[0]};
+  }
+
+ private:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[0] =
+        normalize(state, at::add(state.open[0], y_BTD), post_norms_[state.site], shape().norm_eps);
+  }
+
+  std::vector<at::Tensor> post_norms_;
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism post_norm_mechanism() {
+  return define_mechanism<NoSettings, PostNorm>(
+      {.name = "post_norm",
+       .formula = "h_{l+1} = norm(h_l + f_l(h_l))",
+       .start = "nothing of its own",
+       .source = "PostNorm, arXiv 1706.03762, section 3.1",
+       .traffic = "3d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,80 @@
+#include "attnres/depth/mechanisms/residual.h"
+
+#include <ATen/ops/add.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+
+namespace attnres {
+namespace {
+
+class Residual : public DepthMixer {
+ public:
+  Residual(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.open = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const at::Tensor& gain = input_norms_[state.site];
+    SublayerInput input;
+    if (state.pending.defined()) {
+      auto [sum, x] = add_rms_norm(state.open[0], state.pending, gain, shape_.norm_eps);
+      state.open[0] = sum;
+      state.pending.reset();
+      input.x = x;
+    } else {
+      input.x = rms_norm(state.open[0], gain, shape_.norm_eps);
+    }
+    show_mixed(trace, state, state.open[0]);
+    return input;
+  }
+
+  void write(DepthState& state, SublayerOutput output) const override {
+    state.pending = std::move(output.y);
+    ++state.site;
+  }
+
+  void settle(DepthState& state) const override {
+    if (!state.pending.defined()) return;
+    state.open[0] = at::add(state.open[0], state.pending);
+    state.pending.reset();
+  }
+
+  std::vector<int> cuts() const override {
+    std::vector<int> sites;
+    for (int site = 2; site < shape_.sublayers; site += 2) sites.push_back(site);
+    return sites;
+  }
+
+  std::vector<std::string> source_names(int) const override { return {}; }
+  at::Tensor running_state(const DepthState& state) const override {
+    return state.pending.defined() ? at::add(state.open[0], state.pending) : state.open[0];
+  }
+
+ private:
+  MixerShape shape_;
+  std::vector<at::Tensor> input_norms_;
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism residual_mechanism() {
+  return define_mechanism<NoSettings, Residual>({.name = "residual",
+                                                 .formula = "h_{l+1} = h_l + f_l(norm(h_l))",
+                                                 .start = "nothing of its own",
+                                                 .source = "PreNorm, arXiv 2002.04745",
+                                                 .traffic = "3d"},
+                                                traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,53 @@
+#include "attnres/depth/mechanisms/rezero.h"
+
+#include <ATen/ops/addcmul.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+class ReZero : public ComposedMixer {
+ public:
+  ReZero(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape) {
+    for (int site = 0; site < shape.sublayers; site += 2) {
+      weights_.push_back(
+          parameters.add(site, "residual_weight", ParameterKind::mixing, {1}, Init::zeros()));
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    show_mixed(trace, state, state.open[0]);
+    return {.x = state.open[0]};
+  }
+
+ private:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[0] = at::addcmul(state.open[0], y_BTD, held(state, weights_[state.site / 2]));
+  }
+
+  std::vector<at::Tensor> weights_;  // a_j
+};
+
+double traffic(const NoSettings&, const MixerShape&) {
+  return 3;
+}
+
+}  // namespace
+
+Mechanism rezero_mechanism() {
+  return define_mechanism<NoSettings, ReZero>({.name = "rezero",
+                                               .formula = "h_{l+1} = h_l + a_j f_l(h_l), no norms",
+                                               .start = "a = 0: every site reads the embedding",
+                                               .source = "ReZero, arXiv 2003.04887",
+                                               .traffic = "3d"},
+                                              traffic);
+}
+
+}  // namespace attnres

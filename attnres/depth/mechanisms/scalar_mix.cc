@@ -1,0 +1,76 @@
+#include "attnres/depth/mechanisms/scalar_mix.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/softmax.h>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+// The state's open tensors. The mix has the terms so far, so that no X_j need be kept.
+enum Stream { kResidual, kMix };
+
+class ScalarMix : public ComposedMixer {
+ public:
+  ScalarMix(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+        layer_logits_(parameters.add(shape.sublayers, "layer_logits", ParameterKind::mixing,
+                                     {shape.layers() + 1}, Init::zeros())),
+        gamma_(parameters.add(shape.sublayers, "gamma", ParameterKind::mixing, {1}, Init::ones())) {
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD, at::mul(embedding_BTD, weight(0))}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const bool at_output = state.site == shape().sublayers;
+    const at::Tensor& h_BTD = state.open[at_output ? kMix : kResidual];
+    show_mixed(trace, state, h_BTD);
+    const at::Tensor x_BTD = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps);
+    return {.x = at_output ? at::mul(x_BTD, gamma_) : x_BTD};
+  }
+
+ private:
+  // softmax(s)_j
+  at::Tensor weight(int64_t j) const {
+    const auto precise = c10::promoteTypes(layer_logits_.scalar_type(), at::kFloat);
+    return at::softmax(layer_logits_, 0, precise)[j];
+  }
+
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.open[kResidual] = at::add(state.open[kResidual], y_BTD);
+    const int next = state.site + 1;
+    if (next % 2 == 0) {
+      state.open[kMix] =
+          at::add(state.open[kMix], at::mul(state.open[kResidual], held(state, weight(next / 2))));
+    }
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  at::Tensor layer_logits_;  // s
+  at::Tensor gamma_;
+};
+
+// The residual, and the mix read and written once a Transformer layer.
+double traffic(const NoSettings&, const MixerShape&) {
+  return 4;
+}
+
+}  // namespace
+
+Mechanism scalar_mix_mechanism() {
+  return define_mechanism<NoSettings, ScalarMix>(
+      {.name = "scalar_mix",
+       .formula = "residual; output = gamma norm(sum_j softmax(s)_j X_j)",
+       .start = "s = 0, gamma = 1: the mean of the states before layers and of the last",
+       .source = "ELMo, N18-1202, Eq. 1",
+       .traffic = "4d"},
+      traffic);
+}
+
+}  // namespace attnres

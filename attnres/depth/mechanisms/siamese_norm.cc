@@ -1,0 +1,97 @@
+#include "attnres/depth/mechanisms/siamese_norm.h"
+
+#include <ATen/ops/add.h>
+
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+
+namespace attnres {
+namespace {
+
+struct SiameseNormSettings {
+  bool depth_scaling = true;
+  bool input_norm = true;
+
+  template <class V>
+  void visit(V& v) {
+    v("depth_scaling", depth_scaling);
+    v("input_norm", input_norm);
+  }
+  void check(const MixerShape&) const {}
+};
+
+// The state's open tensors. The outer norm of x is taken where it is read.
+enum Stream { kY, kUnnormedX };
+
+class SiameseNorm : public ComposedMixer {
+ public:
+  SiameseNorm(const SiameseNormSettings& settings, const MixerShape& shape,
+              ParameterRegistry& parameters)
+      : ComposedMixer(shape), settings_(settings) {
+    for (int l = 0; l <= shape.sublayers; ++l) {
+      Site site = {
+          add_norm(parameters, l, "x_norm", shape), add_norm(parameters, l, "y_norm", shape), {}};
+      if (settings.input_norm) site.input_norm = add_norm(parameters, l, "input_norm", shape);
+      sites_.push_back(site);
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    return {.open = {embedding_BTD, embedding_BTD}};
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const Site& site = sites_[state.site];
+    const double eps = shape().norm_eps;
+    auto cache = std::make_unique<Cache>();
+    cache->x_BTD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
+    const at::Tensor sum_BTD =
+        at::add(cache->x_BTD, normalize(state, state.open[kY], site.y_norm, eps));
+    state.cache = std::move(cache);
+    show_mixed(trace, state, sum_BTD);
+    if (!settings_.input_norm) return {.x = sum_BTD};
+    return {.x = normalize(state, sum_BTD, site.input_norm, eps)};
+  }
+
+ private:
+  struct Site {
+    at::Tensor x_norm, y_norm;
+    at::Tensor input_norm;  // undefined without it
+  };
+
+  // What the read of a site leaves for its write.
+  struct Cache : DepthCache {
+    at::Tensor x_BTD;
+  };
+
+  void absorb(DepthState& state, const at::Tensor& o_BTD) const override {
+    const double c = settings_.depth_scaling ? std::sqrt(2.0 * (state.site / 2 + 1)) : 1.0;
+    const Cache& cache = static_cast<const Cache&>(*state.cache);
+    state.open[kUnnormedX] = at::add(cache.x_BTD, o_BTD, 1 / c);
+    state.open[kY] = at::add(state.open[kY], o_BTD);
+    state.cache.reset();
+  }
+
+  SiameseNormSettings settings_;
+  std::vector<Site> sites_;
+};
+
+double traffic(const SiameseNormSettings&, const MixerShape&) {
+  return 5;
+}
+
+}  // namespace
+
+Mechanism siamese_norm_mechanism() {
+  return define_mechanism<SiameseNormSettings, SiameseNorm>(
+      {.name = "siamese_norm",
+       .formula = "o = f(norm(x + norm(y))), x = norm(x + o / c), y = y + o",
+       .start = "x = norm(v_0), y = v_0",
+       .source = "SiameseNorm, arXiv 2602.08064",
+       .traffic = "5d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,112 @@
+#include "attnres/depth/mechanisms/sknet.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/softmax.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+class SkNet : public ComposedMixer {
+ public:
+  SkNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+      : ComposedMixer(shape),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+        selectors_(shape.sublayers + 1) {
+    const int64_t d = shape.width, m = std::max<int64_t>(d / 16, 32);
+    for (int site = 1; site <= shape.sublayers; ++site) {
+      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes, Init init) {
+        return parameters.add(site, role, kind, sizes, init);
+      };
+      selectors_[site] = {
+          add("fuse_proj", ParameterKind::matrix, {m, d}, Init::normal(1 / std::sqrt(d))),
+          add("fuse_norm", ParameterKind::norm_gain, {m}, Init::ones()),
+          add("select_proj", ParameterKind::matrix, {(site + 1) * d, m}, Init::zeros())};
+    }
+  }
+
+  DepthState start(const at::Tensor& embedding_BTD) const override {
+    DepthState state;
+    state.sealed = {embedding_BTD};
+    return state;
+  }
+
+  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+    const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
+    show_mixed(trace, state, h);
+    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+  }
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+    state.sealed.push_back(y_BTD);
+  }
+
+ private:
+  struct Selector {
+    at::Tensor fuse, fuse_norm, select;
+  };
+  // The sum of the first `sources` sources, which the sites carry on.
+  struct Cache : DepthCache {
+    at::Tensor sum;
+    size_t sources = 0;
+  };
+
+  static at::Tensor sum_of_sources(DepthState& state) {
+    if (!state.cache) state.cache = std::make_unique<Cache>();
+    Cache& cache = static_cast<Cache&>(*state.cache);
+    for (; cache.sources < state.sealed.size(); ++cache.sources) {
+      const at::Tensor& v = state.sealed[cache.sources];
+      cache.sum = cache.sources == 0 ? v : at::add(cache.sum, v);
+    }
+    return cache.sum;
+  }
+
+  at::Tensor select(DepthState& state) const {
+    const Selector& selector = selectors_[state.site];
+    const auto& sources = state.sealed;
+    const at::Tensor z = at::relu(rms_norm(at::linear(sum_of_sources(state), selector.fuse),
+                                           selector.fuse_norm, shape().norm_eps));
+    const auto num_sources = static_cast<int64_t>(sources.size());
+    const at::Tensor scores_BTND = at::linear(z, selector.select).unflatten(-1, {num_sources, -1});
+    const auto weights = held(state, at::softmax(scores_BTND, 2, compute_dtype(scores_BTND)))
+                             .to(sources[0].scalar_type())
+                             .unbind(2);
+    at::Tensor h = at::mul(weights[0], sources[0]);
+    for (size_t i = 1; i < sources.size(); ++i) h = at::addcmul(h, weights[i], sources[i]);
+    return h;
+  }
+
+  std::vector<at::Tensor> input_norms_;
+  std::vector<Selector> selectors_;  // by site
+};
+
+double traffic(const NoSettings&, const MixerShape& shape) {
+  return (shape.sublayers + 3) / 2.0;
+}
+
+}  // namespace
+
+Mechanism sknet_mechanism() {
+  return define_mechanism<NoSettings, SkNet>(
+      {.name = "sknet",
+       .formula = "h_l = sum_i a_i * v_i, a = softmax_i(B_i z) per channel, "
+                  "z = relu(norm(W sum_i v_i))",
+       .start = "B = 0: the mean of the sources",
+       .source = "SKNet, arXiv 1903.06586, Eqs. 1 to 6",
+       .traffic = "(L + 3)/2 d"},
+      traffic);
+}
+
+}  // namespace attnres

@@ -1,0 +1,67 @@
+// What the mechanisms share that carry m residual streams a token, H of m rows of width d
+// (hyper-connections and what came of them). Sublayer l reads one mixture of the streams, its
+// output goes to all of them, and the streams mix among themselves:
+//   h_l = sum_i a_i H_i,   H_j <- sum_i A_ji H_i + b_j f_l(norm(h_l))
+// H starts as m copies of the embedding and ends as the sum of its streams, which the output site
+// normalises. Each mechanism says how a, b and A come about.
+//
+// At site 0 every mixture is a multiple of the embedding, which the input norm makes the embedding
+// again: ours is that the site reads the embedding itself, and that no mechanism has an `a` there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "attnres/depth/composed_mixer.h"
+
+namespace attnres {
+
+// Refuses model.depth_mixing.streams outside 2 .. largest.
+void check_streams(int64_t streams, int64_t largest);
+
+template <int64_t kLargest>
+struct StreamSettings {
+  int64_t streams = 4;  // m
+
+  template <class V>
+  void visit(V& v) {
+    v("streams", streams);
+  }
+  void check(const MixerShape&) const { check_streams(streams, kLargest); }
+};
+
+// The maps of one site, a set for each token.
+struct StreamMaps {
+  at::Tensor read;   // a [B, T, m]; unused at site 0
+  at::Tensor write;  // b [B, T, m]
+  at::Tensor mix;    // A [B, T, m, m], a row for each new stream; undefined: the identity
+};
+
+class StreamMixer : public ComposedMixer {
+ public:
+  StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters);
+
+  DepthState start(const at::Tensor& embedding_BTD) const final;
+  SublayerInput read(DepthState& state, ReadTrace* trace) const final;
+  // The mean of the streams.
+  at::Tensor running_state(const DepthState& state) const final;
+
+ protected:
+  // The maps of a sublayer's site for streams [B, T, m, D], in float32 or better.
+  virtual StreamMaps maps(const at::Tensor& streams_BTMD, int site) const = 0;
+  void absorb(DepthState& state, const at::Tensor& y_BTD) const final;
+
+  int64_t streams() const { return streams_; }
+
+ private:
+  int64_t streams_;
+  std::vector<at::Tensor> input_norms_;
+};
+
+// The rows of `projection` [R, D] on x / sqrt(mean(x^2) + eps): [..., R] for x [..., D], in float32
+// or better.
+at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection, double eps);
+
+}  // namespace attnres

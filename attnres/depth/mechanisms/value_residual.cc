@@ -1,0 +1,70 @@
+#include "attnres/depth/mechanisms/value_residual.h"
+
+#include <ATen/ATen.h>
+
+#include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/adapted_attention.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kStart = 0.5;
+
+struct Settings {
+  bool learned = true;
+
+  template <class V>
+  void visit(V& v) {
+    v("learned", learned);
+  }
+  void check(const MixerShape&) const {}
+};
+
+class ValueResidual final : public AdaptedAttention {
+ public:
+  ValueResidual(const Settings& settings, const MixerShape& shape, ParameterRegistry& parameters)
+      : AdaptedAttention(shape, parameters), lambdas_(shape.layers()) {
+    if (!settings.learned) return;
+    for (int layer = 1; layer < shape.layers(); ++layer) {
+      lambdas_[layer] = parameters.add(2 * layer, "value_mix", ParameterKind::mixing, {2},
+                                       Init::constant(kStart));
+    }
+  }
+
+ private:
+  bool adapts(int site) const override { return site % 2 == 0 && shape().layers() > 1; }
+
+  void adapt(DepthState& state, AttentionHeads& heads) const override {
+    if (state.site == 0) {
+      state.sealed = {heads.v};
+      return;
+    }
+    const at::Tensor& first = state.sealed[0];
+    const at::Tensor& lambda = lambdas_[state.site / 2];
+    heads.v = lambda.defined() ? first * lambda[0] + heads.v * lambda[1]
+                               : kStart * at::add(first, heads.v);
+  }
+
+  std::vector<at::Tensor> lambdas_;  // [2] by layer; undefined: fixed
+};
+
+// The residual stream's, and the first layer's values in J - 1 of the 2 J sublayers.
+double traffic(const Settings&, const MixerShape& shape) {
+  const double layers = shape.layers();
+  return 3 + (layers - 1) / (2 * layers) * static_cast<double>(shape.kv_heads) /
+                 static_cast<double>(shape.heads);
+}
+
+}  // namespace
+
+Mechanism value_residual_mechanism() {
+  return define_mechanism<Settings, ValueResidual>(
+      {.name = "value_residual",
+       .formula = "residual; in attention v <- lambda_1 v_first + lambda_2 v",
+       .start = "lambda_1 = lambda_2 = 0.5",
+       .source = "ResFormer, arXiv 2410.17897",
+       .traffic = "3d + (J - 1)/(2J) d H_kv/H"},
+      traffic);
+}
+
+}  // namespace attnres
