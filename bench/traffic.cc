@@ -1,9 +1,9 @@
 // What depth mixing moves between memory and a core: bench_traffic [OPTIONS].
 //
 // Runs the kernels of every site of a model on counted storage (traffic.h), in the order in which
-// attnres/depth/mechanisms/{block_attn_res,residual}.cc call them, and prints tensors of [T, D] per site
-// beside Table 1 of the report (arXiv 2603.15031). Between two kernels the sublayers have run, so
-// each begins with an empty cache. Nothing is timed.
+// attnres/depth/mechanisms/{block_attn_res,residual}.cc call them, and prints tensors of [T, D] per
+// site beside Table 1 of the report (arXiv 2603.15031). Between two kernels the sublayers have run,
+// so each begins with an empty cache. Nothing is timed.
 #include "bench/traffic.h"
 
 #include <fmt/core.h>

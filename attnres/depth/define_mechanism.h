@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/support/config.h"
@@ -19,7 +18,7 @@ struct NoSettings {
 // Settings has visit(V&) and check(const MixerShape&), which throws UsageError; Mixer is made of
 // (settings, shape, parameters). `traffic` evaluates `text.traffic`.
 template <class Settings, class Mixer>
-Mechanism define_mechanism(MechanismText text,
+Mechanism define_mechanism(const MechanismText& text,
                            double (*traffic)(const Settings&, const MixerShape&)) {
   const auto parse = [](const Json& json, const MixerShape& shape) {
     Settings settings;
@@ -27,7 +26,7 @@ Mechanism define_mechanism(MechanismText text,
     settings.check(shape);
     return settings;
   };
-  return {.text = std::move(text),
+  return {.text = text,
           .resolve = [parse](const Json& json,
                              const MixerShape& shape) { return write_config(parse(json, shape)); },
           .make = [parse](const Json& json, const MixerShape& shape,

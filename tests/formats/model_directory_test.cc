@@ -129,9 +129,8 @@ TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
 
 class SavedModel : public ::testing::TestWithParam<std::tuple<Mixing, bool>> {
  protected:
-  const Transformer model_ =
-      small_model(std::get<0>(GetParam()).json,
-                  {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
+  const Transformer model_ = small_model(std::get<0>(GetParam()).json,
+                                         {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
   const at::Tensor ids_ = random_ids(2, 9);
 
   at::Tensor logits(const Transformer& model) const {

@@ -41,7 +41,8 @@ TEST_P(Decoding, PrefillInChunksEqualsOneShot) {
   const at::Tensor ids_BT = random_ids(2, 11);
   const at::Tensor expected = logits_of(model_, ids_BT);
   SequenceCaches caches = model_.make_caches(2, 11);
-  // Depth scores of keys that are not normed reach tens, and a softmax multiplies roundings by them.
+  // Depth scores of keys that are not normed reach tens, and a softmax multiplies roundings by
+  // them.
   const double wide = 10 * tolerance(at::kDouble);
   int64_t start = 0;
   for (const int64_t chunk : {4, 1, 6}) {
@@ -81,8 +82,7 @@ TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Mechanisms, Decoding,
-                         ::testing::ValuesIn(every_variant()),
+INSTANTIATE_TEST_SUITE_P(Mechanisms, Decoding, ::testing::ValuesIn(every_variant()),
                          [](const auto& test) { return test.param.name; });
 
 class Generating : public ::testing::Test {

@@ -21,12 +21,13 @@ namespace {
 constexpr const char *kLearned = "learned", *kInputDependent = "input_dependent", *kNone = "none";
 constexpr const char *kSoftmax = "softmax", *kSigmoid = "sigmoid";
 
-// Whether the two-phase schedule serves this arm: the fused operation computes it, and every site
-// reads every source.
+// Whether the fused operation computes this arm.
 bool is_fused(const AttnResSettings& settings) {
   return settings.query == kLearned && settings.weights == kSoftmax && settings.key_norm &&
          settings.heads == 1;
 }
+
+// Whether it does so in two phases: every site has to read every source.
 bool serves_two_phase(const AttnResSettings& settings, const MixerShape& shape) {
   return is_fused(settings) && settings.window >= shape.sublayers;
 }

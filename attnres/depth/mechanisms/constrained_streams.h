@@ -40,7 +40,7 @@ class ConstrainedStreams : public StreamMixer {
     at::Tensor scale;       // s, one for each of the maps
   };
 
-  StreamMaps maps(const at::Tensor& streams_BTMD, int site) const override;
+  StreamMaps maps(const at::Tensor& streams_BTMD, int l) const override;
 
   MixMatrix matrix_;
   std::vector<Site> sites_;

@@ -50,7 +50,7 @@ class Dca : public ComposedMixer {
       const int site = 2 * layer;
       Layer& own = layers_.emplace_back();
       const auto add_residual = [&](const std::string& prefix) {
-        const auto add = [&](const char* role, at::IntArrayRef sizes, Init init) {
+        const auto add = [&](const char* role, at::IntArrayRef sizes, const Init& init) {
           return parameters.add(site, prefix + role, ParameterKind::mixing, sizes, init);
         };
         own.residuals.push_back(

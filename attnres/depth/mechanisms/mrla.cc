@@ -47,7 +47,7 @@ class Mrla : public ComposedMixer {
     const Init token_itself =
         Init::by_index([d](int64_t i) { return i / d == kHistory ? 1.0 : 0.0; });
     for (int site = 0; site <= shape.sublayers; ++site) {
-      const auto add = [&](const char* role, at::IntArrayRef sizes, Init init) {
+      const auto add = [&](const char* role, at::IntArrayRef sizes, const Init& init) {
         return parameters.add(site, role, ParameterKind::mixing, sizes, init);
       };
       kernels_.push_back({add("query_conv", {channel_taps(d)}, Init::zeros()),
