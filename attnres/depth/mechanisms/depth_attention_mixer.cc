@@ -16,7 +16,7 @@ class DepthAttention final : public ComposedMixer {
   DepthAttention(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
     const int64_t d = shape.width;
-    const auto add = [&](const char* role, Init init) {
+    const auto add = [&](const char* role, const Init& init) {
       return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, std::move(init));
     };
     norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape);

@@ -18,7 +18,7 @@ class HyperConnections final : public StreamMixer {
       : StreamMixer(settings.streams, shape, parameters) {
     const int64_t m = settings.streams;
     for (int l = 0; l < shape.sublayers; ++l) {
-      const auto add_mixing = [&](const char* role, at::IntArrayRef sizes, Init init) {
+      const auto add_mixing = [&](const char* role, at::IntArrayRef sizes, const Init& init) {
         return parameters.add(l, role, ParameterKind::mixing, sizes, std::move(init));
       };
       Site site;

@@ -29,7 +29,8 @@ class MuddFormer : public ComposedMixer {
       const bool at_output = site == shape.sublayers;
       const int64_t sources = i + 1, hidden = kStreams * sources;
       const int64_t streams = at_output ? 1 : kStreams;
-      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes, Init init) {
+      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes,
+                           const Init& init) {
         return parameters.add(site, role, kind, sizes, init);
       };
       Layer& layer = layers_[i];

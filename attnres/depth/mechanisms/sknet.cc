@@ -26,7 +26,8 @@ class SkNet : public ComposedMixer {
         selectors_(shape.sublayers + 1) {
     const int64_t d = shape.width, m = std::max<int64_t>(d / 16, 32);
     for (int site = 1; site <= shape.sublayers; ++site) {
-      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes, Init init) {
+      const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes,
+                           const Init& init) {
         return parameters.add(site, role, kind, sizes, init);
       };
       selectors_[site] = {
