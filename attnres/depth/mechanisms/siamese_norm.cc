@@ -67,7 +67,8 @@ class SiameseNorm : public ComposedMixer {
   };
 
   void absorb(DepthState& state, const at::Tensor& o_BTD) const override {
-    const double c = settings_.depth_scaling ? std::sqrt(2.0 * (state.site / 2 + 1)) : 1.0;
+    const int layer = state.site / 2;
+    const double c = settings_.depth_scaling ? std::sqrt(2.0 * (layer + 1)) : 1.0;
     const Cache& cache = static_cast<const Cache&>(*state.cache);
     state.open[kUnnormedX] = at::add(cache.x_BTD, o_BTD, 1 / c);
     state.open[kY] = at::add(state.open[kY], o_BTD);
