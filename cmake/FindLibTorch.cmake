@@ -26,6 +26,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${LibTorch_INCLUDE_DIR}
                              ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
   target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
+  # The library is built with NDEBUG, which changes the layout of its structs (RecordFunction's).
+  target_compile_definitions(LibTorch::cpu INTERFACE NDEBUG)
   # g++ 13 sees the vector<bool> of torch's autograd functions overflow, which it does not.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(LibTorch::cpu INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
