@@ -14,6 +14,7 @@ class ComposedMixer : public DepthMixer {
  public:
   explicit ComposedMixer(const MixerShape& shape) : shape_(shape) {}
 
+  DepthState start(const at::Tensor& embedding_BTD) const override;  // one open stream
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
   std::vector<int> cuts() const override;                          // before every Transformer layer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/support/config.h"
@@ -15,13 +16,19 @@ struct NoSettings {
   void check(const MixerShape&) const {}
 };
 
-// Settings has visit(V&) and check(const MixerShape&), which throws UsageError; Mixer is made of
-// (settings, shape, parameters). `traffic` evaluates `text.traffic`.
-template <class Settings, class Mixer>
-Mechanism define_mechanism(const MechanismText& text,
-                           double (*traffic)(const Settings&, const MixerShape&)) {
+// Settings has visit(V&) and check(const MixerShape&), which throws UsageError, and a constructor
+// from the shape if its defaults depend on it; Mixer is made of (settings, shape, parameters).
+// `traffic` evaluates `text.traffic` for (settings, shape).
+template <class Settings, class Mixer, class Traffic>
+Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
   const auto parse = [](const Json& json, const MixerShape& shape) {
-    Settings settings;
+    auto settings = [&] {
+      if constexpr (std::is_constructible_v<Settings, const MixerShape&>) {
+        return Settings(shape);
+      } else {
+        return Settings();
+      }
+    }();
     read_config(json, "model.depth_mixing", settings);
     settings.check(shape);
     return settings;

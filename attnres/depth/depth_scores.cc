@@ -2,18 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/ops/tensors.h"
+
 namespace attnres {
-namespace {
-
-// In which statistics and weights are computed.
-at::ScalarType compute_type(const at::Tensor& source) {
-  return source.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
 
 at::Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring) {
-  const at::ScalarType type = compute_type(sources[0]);
+  const at::ScalarType type = compute_dtype(sources[0]);
   at::Tensor query = scoring.query.to(type);
   if (scoring.key_gain.defined()) query = query * scoring.key_gain.to(type);
   std::vector<at::Tensor> scores;

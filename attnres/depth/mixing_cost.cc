@@ -222,16 +222,22 @@ MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape
     for (const at::Tensor& tensor : state.sealed) cost.sealed += numbers_in(tensor) / unit;
     for (const at::Tensor& tensor : state.open) cost.open += numbers_in(tensor) / unit;
   }
-  {
-    const auto live = std::make_shared<LiveBytes>();
-    const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
-    DepthState state = mixer->start(embedding.detach().set_requires_grad(true));
-    const std::vector<at::Tensor> inputs = outputs.run(*mixer, state, L);
-    const at::Tensor output = mixer->read(state).x;
-    state = {};
-    cost.kept = static_cast<double>(live->bytes) / sizeof(float) / unit / L;
-  }
+  cost.kept = measure_kept(*mixer, shape);
   return cost;
+}
+
+double measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
+  const at::AutoGradMode recording(true);
+  const Outputs outputs(shape);
+  const at::Tensor embedding = at::randn({1, kTokens, shape.width});
+  const auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
+  DepthState state = mixer.start(embedding.set_requires_grad(true));
+  const std::vector<at::Tensor> inputs = outputs.run(mixer, state, shape.sublayers);
+  const at::Tensor output = mixer.read(state).x;
+  state = {};
+  return static_cast<double>(live->bytes) / sizeof(float) /
+         static_cast<double>(kTokens * shape.width * shape.sublayers);
 }
 
 }  // namespace attnres

@@ -26,4 +26,7 @@ struct MixingCost {
 
 MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape);
 
+// MixingCost::kept alone, of a mixer with float32 parameters.
+double measure_kept(const DepthMixer& mixer, const MixerShape& shape);
+
 }  // namespace attnres

@@ -41,7 +41,7 @@ class Sizes {
         mixer_parameters_(at::kFloat, 0),
         mixer_(
             make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)),
-        mixing_(measure_mixing_cost(recipe.model.depth_mixing, recipe.model.mixer_shape())) {}
+        mixer_keeps_(measure_kept(*mixer_, recipe.model.mixer_shape())) {}
 
   // Of the linear maps inside the sublayers.
   double sublayer_parameters() const {
@@ -98,7 +98,7 @@ class Sizes {
     return most;
   }
   // What the mixer was seen to keep, and the sublayer's output.
-  double site() const { return (mixing_.kept + 1) * width_; }
+  double site() const { return (mixer_keeps_ + 1) * width_; }
   double sublayer(int site) const {
     if (site % 2 == 1) return 4 * hidden_;  // gate, silu(gate), up, their product
     return 2 * width_ + 2 * keys_ + static_cast<double>(model_.heads);
@@ -114,7 +114,7 @@ class Sizes {
   double vocab_, width_, hidden_, keys_;
   ParameterRegistry mixer_parameters_;
   std::unique_ptr<DepthMixer> mixer_;
-  MixingCost mixing_;
+  double mixer_keeps_;  // by site, in units of the width
 };
 
 double peak_bytes(const Recipe& recipe, const Sizes& sizes) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/support/random.h"
+#include "tests/noise.h"
 
 namespace attnres::testing {
 
@@ -36,13 +36,7 @@ struct Bench {
 
   // Adds normal noise to every parameter, so that all of them matter.
   void perturb(double scale) {
-    for (const Parameter& p : parameters.all()) {
-      const RandomStream random(99, fmt::format("perturb.{}.{}", p.site, p.role));
-      const at::Tensor flat = p.tensor.detach().view(-1);
-      for (int64_t i = 0; i < flat.numel(); ++i) {
-        flat.data_ptr<double>()[i] += scale * random.normal(i);
-      }
-    }
+    for (const Parameter& p : parameters.all()) add_noise(p, scale);
   }
 
   ParameterRegistry parameters;

@@ -10,6 +10,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/support/random.h"
+#include "tests/noise.h"
 
 namespace attnres::testing {
 
@@ -90,15 +91,6 @@ inline ModelConfig small_config(const Json& depth_mixing, int64_t layers = 3) {
                             {"rope_theta", 500.0},
                             {"init_std", 0.4},
                             {"depth_mixing", depth_mixing}});
-}
-
-inline void add_noise(const Parameter& p, double scale) {
-  const RandomStream random(99, fmt::format("perturb.{}.{}", p.site, p.role));
-  at::Tensor noise = at::empty(p.tensor.sizes(), at::kDouble);
-  for (int64_t i = 0; i < noise.numel(); ++i) {
-    noise.mutable_data_ptr<double>()[i] = scale * random.normal(i);
-  }
-  p.tensor.detach().add_(noise.to(p.tensor.scalar_type()));
 }
 
 // Adds normal noise of standard deviation `scale` to all parameters of a kind.

@@ -7,12 +7,6 @@ namespace attnres {
 AdaptedAttention::AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters)
     : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
-DepthState AdaptedAttention::start(const at::Tensor& embedding_BTD) const {
-  DepthState state;
-  state.open = {embedding_BTD};
-  return state;
-}
-
 SublayerInput AdaptedAttention::read(DepthState& state, ReadTrace* trace) const {
   const at::Tensor& h_BTD = state.open[0];
   show_mixed(trace, state, h_BTD);

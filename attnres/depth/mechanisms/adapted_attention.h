@@ -14,7 +14,6 @@ class AdaptedAttention : public ComposedMixer {
   AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
 
   SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
-  DepthState start(const at::Tensor& embedding_BTD) const final;
   SublayerInput read(DepthState& state, ReadTrace* trace) const final;
 
  protected:

@@ -10,8 +10,7 @@ Mechanism attn_res_mechanism() {
        .formula = "h_l = sum_i softmax_i(w_l . (g_l * RMS(v_i))) v_i over v_0 .. v_l",
        .start = "w = 0, g = 1: the mean of the sources",
        .source = "Full Attention Residuals, arXiv 2603.15031, Eqs. 2 to 4",
-       .traffic = "(S + N)d, N = L/S groups of S sites"},
-      /*in_blocks=*/false);
+       .traffic = "(S + N)d, N = L/S groups of S sites"});
 }
 
 }  // namespace attnres

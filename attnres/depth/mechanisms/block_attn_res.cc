@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/depth_scores.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
-#include "attnres/support/config.h"
 
 namespace attnres {
 namespace {
@@ -67,14 +66,15 @@ class BlockAttnRes : public DepthMixer {
     const bool two_phase = has_choice && !state.hold_weights &&
                            serves_two_phase(settings_, shape_) &&
                            can_fuse_depth_attention(state.sealed);
-    if (two_phase) {
-      const at::Tensor x = read_two_phase(state);
-      if (trace != nullptr) look(state, *trace);
-      return {.x = x};
+    if (!two_phase) return {.x = read_single_pass(state, trace)};
+    const at::Tensor x = read_two_phase(state);
+    if (trace != nullptr) {
+      // The kernels keep no mixed input: it is computed again.
+      const at::NoGradGuard not_recording;
+      const std::vector<at::Tensor> sources = sources_of(state);
+      show(state, sources, mix(state, sources), *trace);
     }
-    fold(state);
-    if (trace != nullptr) look(state, *trace);
-    return {.x = read_single_pass(state)};
+    return {.x = x};
   }
 
   void write(DepthState& state, SublayerOutput output) const override {
@@ -206,11 +206,10 @@ class BlockAttnRes : public DepthMixer {
   // Phase 1 of the sites from this one to its group's end. What it reads depends on the group only,
   // not on where in it a state was cut and taken up again.
   void begin_group(int site, Cache& cache) const {
-    const int64_t group = site / sites_in_group(settings_.block_size, shape_.sublayers),
-                  begin = group * sites_in_group(settings_.block_size, shape_.sublayers);
+    const int64_t sites = sites_in_group(settings_.block_size, shape_.sublayers);
+    const int64_t group = site / sites, begin = group * sites;
     cache.first_site = site;
-    cache.end_site = static_cast<int>(std::min<int64_t>(
-        begin + sites_in_group(settings_.block_size, shape_.sublayers), shape_.sublayers + 1));
+    cache.end_site = static_cast<int>(std::min<int64_t>(begin + sites, shape_.sublayers + 1));
     cache.earlier.clear();
     // Before the first group there is the embedding only, which needs no pass of its own.
     cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;
@@ -254,9 +253,11 @@ class BlockAttnRes : public DepthMixer {
     return depth_attention(sources, query.pseudo_query, query.key_gain, shape_.norm_eps);
   }
 
-  at::Tensor read_single_pass(DepthState& state) const {
+  at::Tensor read_single_pass(DepthState& state, ReadTrace* trace) const {
+    fold(state);
     const std::vector<at::Tensor> sources = sources_of(state);
     const at::Tensor mixed = mix(state, sources);
+    if (trace != nullptr) show(state, sources, mixed, *trace);
     if (keeps_mixed() && state.site < shape_.sublayers) {
       if (state.open.empty()) state.open.emplace_back();
       state.open[0] = mixed;
@@ -264,11 +265,10 @@ class BlockAttnRes : public DepthMixer {
     return normalize(state, mixed, sites_[state.site].input_norm, input_norm_eps(sources.size()));
   }
 
-  // What this site reads.
-  void look(const DepthState& state, ReadTrace& trace) const {
-    const at::AutoGradMode recording(state.hold_weights);
-    const std::vector<at::Tensor> sources = sources_of(state);
-    show_mixed(&trace, state, mix(state, sources));
+  // What this site reads of its sources.
+  void show(const DepthState& state, const std::vector<at::Tensor>& sources,
+            const at::Tensor& mixed, ReadTrace& trace) const {
+    show_mixed(&trace, state, mixed);
     if (settings_.weights == kSigmoid) return;
     const at::NoGradGuard not_recording;
     const at::Tensor ones = at::ones({1, sources[0].size(0), sources[0].size(1)},
@@ -286,41 +286,18 @@ class BlockAttnRes : public DepthMixer {
   std::vector<Site> sites_;
 };
 
-void check(const AttnResSettings& settings, const MixerShape& shape) {
-  const auto one_of = [](const char* key, const std::string& value,
-                         const std::vector<std::string>& choices) {
-    require_usage(std::find(choices.begin(), choices.end(), value) != choices.end(),
-                  "model.depth_mixing.{}: expected one of {}; got {}", key,
-                  fmt::join(choices, ", "), value);
-  };
-  require_usage(settings.block_size >= 1 && settings.block_size <= shape.sublayers,
-                "model.depth_mixing.block_size: expected 1 to {} (sublayers; two a Transformer "
-                "layer), got {}",
-                shape.sublayers, settings.block_size);
-  one_of("query", settings.query, {kLearned, kInputDependent, kNone});
-  one_of("weights", settings.weights, {kSoftmax, kSigmoid});
-  require_usage(settings.window >= 1,
-                "model.depth_mixing.window: expected 1 or more (the newest sources that a site "
-                "reads beside the embedding), got {}",
-                settings.window);
-  require_usage(settings.heads >= 1 && shape.width % settings.heads == 0,
-                "model.depth_mixing.heads: expected a divisor of the width {}, got {}", shape.width,
-                settings.heads);
-  require_usage(settings.query != kNone || (settings.key_norm && settings.heads == 1),
-                "model.depth_mixing.query: without a query there are no keys, and key_norm and "
-                "heads have no effect: leave them out");
-  one_of("norm_eps", settings.norm_eps, {"fixed", "per_source_count"});
-}
+// Where the block size is a setting.
+struct BlockSettings : AttnResSettings {
+  explicit BlockSettings(const MixerShape& shape) : AttnResSettings(shape) {
+    block_size = std::max(1, shape.sublayers / 8);
+  }
 
-AttnResSettings parse(const Json& json, const MixerShape& shape, bool in_blocks) {
-  AttnResSettings settings;
-  settings.in_blocks = in_blocks;
-  settings.window = std::max(1, shape.sublayers);
-  if (in_blocks) settings.block_size = std::max(1, shape.sublayers / 8);
-  read_config(json, "model.depth_mixing", settings);
-  check(settings, shape);
-  return settings;
-}
+  template <class V>
+  void visit(V& v) {
+    v("block_size", block_size);
+    AttnResSettings::visit(v);
+  }
+};
 
 // Table 1 where the two-phase schedule serves the arm; else a pass over all sources at every site.
 double traffic(const AttnResSettings& settings, const MixerShape& shape) {
@@ -340,30 +317,46 @@ double traffic(const AttnResSettings& settings, const MixerShape& shape) {
 
 }  // namespace
 
-Mechanism attn_res_mechanism(MechanismText text, bool in_blocks) {
-  return {.text = std::move(text),
-          .resolve =
-              [in_blocks](const Json& json, const MixerShape& shape) {
-                return write_config(parse(json, shape, in_blocks));
-              },
-          .make = [in_blocks](const Json& json, const MixerShape& shape,
-                              ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
-            return std::make_unique<BlockAttnRes>(parse(json, shape, in_blocks), shape, parameters);
-          },
-          .traffic =
-              [in_blocks](const Json& json, const MixerShape& shape) {
-                return traffic(parse(json, shape, in_blocks), shape);
-              }};
+AttnResSettings::AttnResSettings(const MixerShape& shape) : window(std::max(1, shape.sublayers)) {}
+
+void AttnResSettings::check(const MixerShape& shape) const {
+  const auto one_of = [](const char* key, const std::string& value,
+                         const std::vector<std::string>& choices) {
+    require_usage(std::find(choices.begin(), choices.end(), value) != choices.end(),
+                  "model.depth_mixing.{}: expected one of {}; got {}", key,
+                  fmt::join(choices, ", "), value);
+  };
+  require_usage(block_size >= 1 && block_size <= shape.sublayers,
+                "model.depth_mixing.block_size: expected 1 to {} (sublayers; two a Transformer "
+                "layer), got {}",
+                shape.sublayers, block_size);
+  one_of("query", query, {kLearned, kInputDependent, kNone});
+  one_of("weights", weights, {kSoftmax, kSigmoid});
+  require_usage(window >= 1,
+                "model.depth_mixing.window: expected 1 or more (the newest sources that a site "
+                "reads beside the embedding), got {}",
+                window);
+  require_usage(heads >= 1 && shape.width % heads == 0,
+                "model.depth_mixing.heads: expected a divisor of the width {}, got {}", shape.width,
+                heads);
+  require_usage(query != kNone || (key_norm && heads == 1),
+                "model.depth_mixing.query: without a query there are no keys, and key_norm and "
+                "heads have no effect: leave them out");
+  one_of("norm_eps", norm_eps, {"fixed", "per_source_count"});
+}
+
+Mechanism attn_res_mechanism(const MechanismText& text) {
+  return define_mechanism<AttnResSettings, BlockAttnRes>(text, traffic);
 }
 
 Mechanism block_attn_res_mechanism() {
-  return attn_res_mechanism(
+  return define_mechanism<BlockSettings, BlockAttnRes>(
       {.name = "block_attn_res",
        .formula = "h_l = sum_i softmax_i(w_l . (g_l * RMS(b_i))) b_i over block sums b_i",
        .start = "w = 0, g = 1: the mean of the block sums",
        .source = "Block Attention Residuals, arXiv 2603.15031, Eqs. 5 and 6",
        .traffic = "(N/S + 5)d, N = L/S blocks"},
-      /*in_blocks=*/true);
+      traffic);
 }
 
 }  // namespace attnres

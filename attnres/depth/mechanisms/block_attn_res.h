@@ -19,14 +19,16 @@
 
 namespace attnres {
 
+// Of Full; Block AttnRes has block_size as a setting too, which makes 8 blocks if it is not given.
 struct AttnResSettings {
-  bool in_blocks = false;  // whether block_size is a setting
-  int64_t block_size = 1;  // S, in sublayers, from 1 to L; the recipe's default makes 8 blocks
+  explicit AttnResSettings(const MixerShape& shape);
+
+  int64_t block_size = 1;  // S, in sublayers, from 1 to L
   // "learned" w_l; "input_dependent": W_l h_{l-1}, W_l [d, d]; "none": a learned logit a source.
   std::string query = "learned";
   std::string weights = "softmax";  // or "sigmoid": every source weighed by itself
   bool key_norm = true;             // off: keys are the sources as they are, and there is no g_l
-  int64_t window = 0;               // sources read beside the embedding: the newest; L reads all
+  int64_t window;                   // sources read beside the embedding: the newest; L reads all
   int64_t heads = 1;                // channel groups, each with weights of its own; divides d
   // eps of a site's input norm: "fixed" is the model's norm_eps; "per_source_count" divides it by
   // n^2, n the site's number of sources, so that with zero pseudo-queries (h the mean of n sources)
@@ -35,7 +37,6 @@ struct AttnResSettings {
 
   template <class V>
   void visit(V& v) {
-    if (in_blocks) v("block_size", block_size);
     v("query", query);
     v("weights", weights);
     v("key_norm", key_norm);
@@ -43,10 +44,11 @@ struct AttnResSettings {
     v("heads", heads);
     v("norm_eps", norm_eps);
   }
+  void check(const MixerShape& shape) const;
 };
 
-// The mechanism with these texts; Full has no blocks.
-Mechanism attn_res_mechanism(MechanismText text, bool in_blocks);
+// Full Attention Residuals, which this mixer computes as blocks of one, with these texts.
+Mechanism attn_res_mechanism(const MechanismText& text);
 
 Mechanism block_attn_res_mechanism();
 

@@ -23,10 +23,6 @@ class DeepNorm : public ComposedMixer {
 
   SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD}};
-  }
-
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     show_mixed(trace, state, state.open[0]);
     return {.x = state.open[0]};

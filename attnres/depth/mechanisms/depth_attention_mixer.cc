@@ -17,19 +17,13 @@ class DepthAttention final : public ComposedMixer {
       : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
     const int64_t d = shape.width;
     const auto add = [&](const char* role, const Init& init) {
-      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, std::move(init));
+      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, init);
     };
     norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape);
     q_proj_ = add("depth_q_proj", Init::normal(shape.init_std));
     k_proj_ = add("depth_k_proj", Init::normal(shape.init_std));
     v_proj_ = add("depth_v_proj", Init::normal(shape.init_std));
     o_proj_ = add("depth_o_proj", Init::zeros());
-  }
-
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    DepthState state;
-    state.open = {embedding_BTD};
-    return state;
   }
 
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {

@@ -22,10 +22,6 @@ class Highway : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD}};
-  }
-
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     show_mixed(trace, state, state.open[0]);
     return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};

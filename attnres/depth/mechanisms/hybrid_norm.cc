@@ -48,10 +48,6 @@ class HybridNorm : public ComposedMixer {
 
   SublayerNeeds needs(int site) const override { return {.adapt_heads = is_attention(site)}; }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD}};
-  }
-
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const Site& site = sites_[state.site];
     const at::Tensor& h_BTD = state.open[0];

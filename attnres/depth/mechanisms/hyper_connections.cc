@@ -19,7 +19,7 @@ class HyperConnections final : public StreamMixer {
     const int64_t m = settings.streams;
     for (int l = 0; l < shape.sublayers; ++l) {
       const auto add_mixing = [&](const char* role, at::IntArrayRef sizes, const Init& init) {
-        return parameters.add(l, role, ParameterKind::mixing, sizes, std::move(init));
+        return parameters.add(l, role, ParameterKind::mixing, sizes, init);
       };
       Site site;
       site.norm = add_norm(parameters, l, "stream_norm", shape);

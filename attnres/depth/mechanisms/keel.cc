@@ -19,10 +19,6 @@ class Keel : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD}};
-  }
-
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const at::Tensor& h_BTD = state.open[0];
     show_mixed(trace, state, h_BTD);

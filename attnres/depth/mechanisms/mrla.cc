@@ -39,6 +39,7 @@ struct TokenHistory : SequenceCache {
   std::vector<at::Tensor> last;  // [B, kHistory, D]; undefined before the first token
 };
 
+// `open` is S of the sites before (none before site 0), then v, the source that comes next.
 class Mrla : public ComposedMixer {
  public:
   Mrla(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
@@ -60,13 +61,6 @@ class Mrla : public ComposedMixer {
     auto history = std::make_unique<TokenHistory>();
     history->last.resize(shape().sublayers + 1);
     return history;
-  }
-
-  // `open` is S of the sites before (none before site 0), then v, the source that comes next.
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    DepthState state;
-    state.open = {embedding_BTD};
-    return state;
   }
 
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {

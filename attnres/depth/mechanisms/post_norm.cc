@@ -17,10 +17,6 @@ class PostNorm : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD}};
-  }
-
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     show_mixed(trace, state, state.open[0]);
     return {.x = state.open[0]};
