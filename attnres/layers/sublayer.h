@@ -35,7 +35,8 @@ struct SublayerInput {
 };
 
 struct SublayerOutput {
-  at::Tensor y;  // [B, T, D]
+  at::Tensor y = {};            // [B, T, D]
+  at::Tensor expert_load = {};  // [E] int64: tokens that chose each expert, where there are experts
 };
 
 // What a sublayer keeps of earlier tokens while decoding (keys and values, a recurrent state).

@@ -81,6 +81,10 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
       sequence = {context.caches->length, context.caches->sublayers[site].get()};
     }
     SublayerOutput output = sublayers_[site]->forward(input, sequence);
+    if (context.expert_loads != nullptr && output.expert_load.defined()) {
+      at::Tensor& load = (*context.expert_loads)[site];
+      load = load.defined() ? load + output.expert_load : output.expert_load;
+    }
     if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;
     mixer_->write(state, std::move(output));
@@ -110,7 +114,8 @@ void Transformer::run_recomputed(DepthState& state, int last, const RunContext& 
     after.site = begin;
     {
       const at::NoGradGuard not_recording;
-      run_sublayers(after, end, {.observer = context.observer});
+      run_sublayers(after, end,
+                    {.observer = context.observer, .expert_loads = context.expert_loads});
       mixer_->settle(after);
     }
     std::vector<at::Tensor> outputs = added_by_span(after, sealed);

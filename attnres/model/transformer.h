@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -35,10 +36,14 @@ class RunObserver {
                          const at::Tensor& /*running_state*/) {}
 };
 
+// By site: tokens that chose each expert, [E], summed over runs.
+using ExpertLoads = std::map<int, at::Tensor>;
+
 struct RunContext {
   SequenceCaches* caches = nullptr;  // while decoding
   bool recompute = false;  // keep only what crosses a cut; compute the rest again backward
   RunObserver* observer = nullptr;
+  ExpertLoads* expert_loads = nullptr;  // added to; a recomputed span counts once
 };
 
 class Transformer {

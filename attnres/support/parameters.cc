@@ -30,6 +30,10 @@ bool has_weight_decay(ParameterKind kind) {
   return kind == ParameterKind::matrix || kind == ParameterKind::head;
 }
 
+bool is_differentiated(ParameterKind kind) {
+  return kind != ParameterKind::router_bias;
+}
+
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef shape, Init init) {
   require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
@@ -40,7 +44,7 @@ at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKi
     data[i] = init.value(random, i);
   }
   tensor = tensor.to(dtype_);
-  tensor.set_requires_grad(true);
+  tensor.set_requires_grad(is_differentiated(kind));
   parameters_.push_back({site, role, kind, tensor});
   return tensor;
 }

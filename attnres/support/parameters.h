@@ -16,16 +16,21 @@
 namespace attnres {
 
 enum class ParameterKind {
-  matrix,        // a linear map of a hidden layer
+  matrix,        // a linear map of a hidden layer; of experts [E, out, in]
   embedding,     // token embedding
   head,          // output projection
   norm_gain,     // gain of a norm
   pseudo_query,  // query over depth
   mixing,        // any other scalar, vector or table by which layers are combined
+  convolution,   // kernels of a depthwise convolution
+  decay,         // how fast a recurrent state decays
+  router_bias,   // moved by the experts' load, not by a gradient
 };
 
-// Weight decay applies to linear maps only: not to norms, embeddings, pseudo-queries or mixing.
+// Weight decay applies to linear maps only.
 bool has_weight_decay(ParameterKind kind);
+// Whether gradients move it.
+bool is_differentiated(ParameterKind kind);
 
 // How a parameter starts: the value of its i-th number, row by row.
 struct Init {
@@ -47,7 +52,7 @@ struct Parameter {
   int site = kEmbeddingSite;
   std::string role;  // "q_proj", "input_norm", "pseudo_query", ...
   ParameterKind kind = ParameterKind::matrix;
-  at::Tensor tensor;  // a leaf that requires a gradient
+  at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one
 };
 
 class ParameterRegistry {

@@ -1,0 +1,32 @@
+// The gated activation of a feed-forward: what its gate and up maps become before the down map.
+//
+//   silu   silu(gate) * up                              SwiGLU (Shazeer, arXiv 2002.05202)
+//   situ   Kimi K3's
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace attnres {
+
+struct Activation {
+  std::string type = "silu";  // or "situ"
+  double beta = 4;            // situ
+  double linear_beta = 25;    // situ; 0 or less leaves the up branch as it is
+
+  template <class V>
+  void visit(V& v) {
+    v("type", type);
+    v("beta", beta);
+    v("linear_beta", linear_beta);
+  }
+
+  // Throws UsageError naming the key, `path` before it.
+  void check(const std::string& path) const;
+
+  // Of equal shapes.
+  at::Tensor operator()(const at::Tensor& gate, const at::Tensor& up) const;
+};
+
+}  // namespace attnres

@@ -1,0 +1,67 @@
+// Kimi Delta Attention (KDA; Kimi Linear, arXiv 2510.26692): linear attention whose state of fixed
+// size is corrected by the delta rule and decays channel by channel. No positions, no softmax.
+//
+//   q, k, v = silu(conv(W x))      causal depthwise convolution over `conv_width` tokens
+//   q = q / |q| / sqrt(K), k = k / |k|               per head, |z| = sqrt(sum z^2 + 1e-6)
+//   g = -exp(A_log) softplus(F_b F_a x + dt_bias)    log decay per channel, A_log per head; with a
+//       b sigmoid(exp(A_log) (F_b F_a x + dt_bias))  lower bound b < 0, as in Kimi K3
+//   beta = sigmoid(B x)                              per head
+//   o = gated_delta_rule(q, k, v, g, beta)           ops/gated_delta_rule
+//   y = W_o [RMSNorm(o) * o_norm * sigmoid(z)]       z = G_b G_a x, or G x of full rank (Kimi K3)
+//
+// Start: A_log the logarithm of U(1, 16); dt_bias such that softplus(dt_bias) is log-uniform in
+// [1e-3, 0.1]; convolutions U(-1, 1) / sqrt(conv_width).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "attnres/layers/sublayer.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+struct DeltaAttentionSettings {
+  int64_t heads = 0;                     // H; 0 stands for the model's
+  int64_t head_width = 0;                // K, of keys and values; 0 stands for width / heads
+  int64_t conv_width = 4;                // tokens
+  double gate_lower_bound = 0;           // of the log decay; 0: none
+  std::string output_gate = "low_rank";  // by way of head_width; or "full_rank"
+
+  template <class V>
+  void visit(V& v) {
+    v("heads", heads);
+    v("head_width", head_width);
+    v("conv_width", conv_width);
+    v("gate_lower_bound", gate_lower_bound);
+    v("output_gate", output_gate);
+  }
+
+  // Fills in the defaults. Throws UsageError naming the key, `path` before it.
+  void resolve(int64_t width, int64_t model_heads, const std::string& path);
+};
+
+class DeltaAttention : public Sublayer {
+ public:
+  // Adds, at this site (P = H K): q_proj, k_proj, v_proj [P, D], q_conv1d, k_conv1d, v_conv1d
+  // [P, conv_width], A_log [H], dt_bias [P], f_a_proj [K, D], f_b_proj [P, K], b_proj [H, D],
+  // g_a_proj [K, D] and g_b_proj [P, K] or g_proj [P, D], o_norm [K], o_proj [D, P].
+  // Throws UsageError when a mechanism wants to adapt heads, which KDA has no keys and values for.
+  DeltaAttention(const DeltaAttentionSettings& settings, int64_t width, double norm_eps,
+                 double init_std, const SublayerNeeds& needs, int site,
+                 ParameterRegistry& parameters);
+
+  // With a cache, the call continues the convolutions and the state that it left.
+  SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
+
+ private:
+  DeltaAttentionSettings settings_;
+  double norm_eps_;
+  at::Tensor q_proj_, k_proj_, v_proj_, q_conv_, k_conv_, v_conv_;
+  at::Tensor A_log_, dt_bias_, f_a_proj_, f_b_proj_, b_proj_;
+  at::Tensor g_a_proj_, g_b_proj_, g_proj_;  // either the first two or the last
+  at::Tensor o_norm_, o_proj_;
+};
+
+}  // namespace attnres

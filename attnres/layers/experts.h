@@ -1,0 +1,71 @@
+// Sparsely activated feed-forward (mixture of experts) with sigmoid routing and balance by a bias,
+// as in DeepSeek-V3 (arXiv 2412.19437) and Kimi Linear (arXiv 2510.26692).
+//
+//   s = sigmoid(W_gate x)                       [E], float32 at least
+//   chosen = the `chosen` largest of s + bias   bias: e_score_correction_bias
+//   w_e = scaling s_e / (sum over chosen s + 1e-20)
+//   y = sum over chosen w_e f_e(x) + f_shared(x),    f(x) = W2 (act(W1 x) * (W3 x))
+//
+// With latent_width (Kimi K3): y = U RMSNorm(sum w_e f_e(D x)) + f_shared(x), the routed experts
+// working on latent_width numbers. Tokens are grouped by expert; an expert that no token chose is
+// not computed. The bias gets no gradient: training moves it by the load (`balance`).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "attnres/layers/activation.h"
+#include "attnres/layers/sublayer.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+struct ExpertsSettings {
+  int64_t count = 0;         // E; 0: every feed-forward is dense
+  int64_t chosen = 2;        // per token
+  int64_t width = 0;         // hidden width of an expert; 0 stands for ffn_width / chosen
+  int64_t shared = 1;        // experts that every token passes through: one of shared * width
+  int64_t dense_layers = 1;  // Transformer layers at the start whose feed-forward is dense
+  double scaling = 1;
+  int64_t latent_width = 0;  // 0: experts work on the full width
+
+  template <class V>
+  void visit(V& v) {
+    v("count", count);
+    v("chosen", chosen);
+    v("width", width);
+    v("shared", shared);
+    v("dense_layers", dense_layers);
+    v("scaling", scaling);
+    v("latent_width", latent_width);
+  }
+
+  // Fills in the defaults. Throws UsageError naming the key, `path` before it.
+  void resolve(int64_t ffn_width, const std::string& path);
+};
+
+class Experts : public Sublayer {
+ public:
+  // Adds, at this site (F = width, I = latent_width or D): gate [E, D], e_score_correction_bias
+  // [E]; w1, w3 [E, F, I], w2 [E, I, F]; with shared experts shared_w1, shared_w3 [shared F, D],
+  // shared_w2 [D, shared F]; with a latent width routed_expert_down_proj [I, D], routed_expert_norm
+  // [I], routed_expert_up_proj [D, I].
+  Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
+          double norm_eps, double init_std, const SublayerNeeds& needs, int site,
+          ParameterRegistry& parameters);
+
+  SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+
+ private:
+  ExpertsSettings settings_;
+  Activation activation_;
+  double norm_eps_;
+  at::Tensor gate_, bias_, w1_, w2_, w3_, shared_w1_, shared_w2_, shared_w3_;
+  at::Tensor latent_down_, latent_norm_, latent_up_;
+};
+
+// bias += rate * sign(mean load - load), the balance without an auxiliary loss of
+// arXiv 2408.15664. load: [E], tokens that chose each expert.
+void balance(at::Tensor& bias, const at::Tensor& load, double rate);
+
+}  // namespace attnres

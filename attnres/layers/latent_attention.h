@@ -1,0 +1,68 @@
+// Multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434) without rotary positions, as in
+// Kimi Linear (arXiv 2510.26692): keys and values are expanded from a narrow latent, and only the
+// latent is kept of earlier tokens.
+//
+//   c = RMSNorm(W_kva x)[: R]     latent (eps 1e-6, whatever the model's), and beside it s,
+//   s = (W_kva x)[R :]            shared_key_width numbers of every head's key, not normed
+//   [k_h, v_h] = W_kvb,h c        key_h = [k_h, s],  query_h = W_q,h x
+//   o_h = causal softmax(query_h . key_h / sqrt(key_width + shared_key_width)) v_h
+//   y = W_o [o * sigmoid(G x)]    the gate only with `output_gate` (Kimi K3)
+//
+// With q_rank, W_q x = W_qb RMSNorm(W_qa x) (Kimi K3). While decoding W_kvb is absorbed: scores and
+// sums are taken in the latent, R + shared_key_width numbers per token.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "attnres/layers/sublayer.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+struct LatentAttentionSettings {
+  int64_t kv_rank = 0;           // R; 0 stands for half the width
+  int64_t q_rank = 0;            // 0: the query map has full rank
+  int64_t key_width = 0;         // of a head's own part of the key; 0 stands for width / heads
+  int64_t shared_key_width = 0;  // of the part that heads share; 0 stands for half of key_width
+  int64_t value_width = 0;       // 0 stands for key_width
+  bool output_gate = false;
+
+  template <class V>
+  void visit(V& v) {
+    v("kv_rank", kv_rank);
+    v("q_rank", q_rank);
+    v("key_width", key_width);
+    v("shared_key_width", shared_key_width);
+    v("value_width", value_width);
+    v("output_gate", output_gate);
+  }
+
+  // Fills in the defaults. Throws UsageError naming the key, `path` before it.
+  void resolve(int64_t width, int64_t heads, const std::string& path);
+};
+
+class LatentAttention : public Sublayer {
+ public:
+  // Adds, at this site (H heads, q of H (key_width + shared_key_width)): q_proj [q, D], or q_a_proj
+  // [q_rank, D], q_a_layernorm [q_rank] and q_b_proj [q, q_rank]; kv_a_proj_with_mqa
+  // [R + shared_key_width, D], kv_a_layernorm [R], kv_b_proj [H (key_width + value_width), R];
+  // g_proj [H value_width, D] with an output gate; o_proj [D, H value_width].
+  // Throws UsageError when a mechanism wants inputs of their own for keys and values, which come
+  // from one latent here, or to adapt heads.
+  LatentAttention(const LatentAttentionSettings& settings, int64_t width, int64_t heads,
+                  double init_std, const SublayerNeeds& needs, int site,
+                  ParameterRegistry& parameters);
+
+  // With a cache, the call's latents are appended to it. Throws Error when it is full.
+  SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
+
+ private:
+  LatentAttentionSettings settings_;
+  int64_t heads_;
+  at::Tensor q_proj_, q_a_proj_, q_a_norm_, q_b_proj_;  // either the first or the others
+  at::Tensor kv_a_proj_, kv_a_norm_, kv_b_proj_, g_proj_, o_proj_;
+};
+
+}  // namespace attnres
