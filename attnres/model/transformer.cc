@@ -35,7 +35,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t
   for (int site = 0; site < L; site += 2) {
     attention.needs = mixer_->needs(site);
     sublayers_.push_back(std::make_unique<Attention>(attention, site, parameters_));
-    sublayers_.push_back(std::make_unique<FeedForward>(config.width, config.ffn_width,
+    sublayers_.push_back(std::make_unique<FeedForward>(config.width, config.ffn_width, Activation{},
                                                        config.init_std, mixer_->needs(site + 1),
                                                        site + 1, parameters_));
   }
