@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/error.h"
 
