@@ -48,8 +48,8 @@ std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t l
     return std::make_unique<Experts>(config.experts, config.activation, config.width,
                                      config.norm_eps, config.init_std, needs, site, parameters);
   }
-  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.init_std, needs, site,
-                                       parameters);
+  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.activation,
+                                       config.init_std, needs, site, parameters);
 }
 
 }  // namespace
