@@ -83,7 +83,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
     SublayerOutput output = sublayers_[site]->forward(input, sequence);
     if (context.expert_loads != nullptr && output.expert_load.defined()) {
       at::Tensor& load = (*context.expert_loads)[site];
-      load = load.defined() ? load + output.expert_load : output.expert_load;
+      load = load.defined() ? load.add(output.expert_load) : output.expert_load;
     }
     if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;
