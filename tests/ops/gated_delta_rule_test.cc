@@ -121,10 +121,10 @@ GatedDeltaRuleInputs rounded(const GatedDeltaRuleInputs& in, at::ScalarType dtyp
   return map(in, [&](const Tensor& x) { return x.to(dtype); });
 }
 
-GatedDeltaRuleInputs tokens(const GatedDeltaRuleInputs& in, int64_t first, int64_t count) {
-  GatedDeltaRuleInputs part = map(in, [&](const Tensor& x) { return x.narrow(1, first, count); });
-  part.state = Tensor();
-  return part;
+// Some of the tokens, without a state.
+GatedDeltaRuleInputs tokens(GatedDeltaRuleInputs in, int64_t first, int64_t count) {
+  in.state = Tensor();
+  return map(in, [&](const Tensor& x) { return x.narrow(1, first, count); });
 }
 
 double error(const GatedDeltaRuleOutput& actual, const GatedDeltaRuleOutput& expected) {
@@ -170,6 +170,26 @@ TEST(GatedDeltaRule, TakesEveryShape) {
       const GatedDeltaRuleInputs in = random_inputs(70, mixed_decays, K, V);
       EXPECT_LT(error(form(in), plain(in)), 1e-12) << name << ", " << K << ", " << V;
     }
+  }
+}
+
+// One sequence, one head, and inputs that lie elsewhere in memory than their shape says.
+TEST(GatedDeltaRule, TakesEveryLayout) {
+  const GatedDeltaRuleInputs in = random_inputs(130, mixed_decays);
+  const std::vector<std::function<Tensor(const Tensor&)>> layouts = {
+      [](const Tensor& x) { return x.narrow(0, 1, 1); },
+      [](const Tensor& x) { return x.transpose(0, 1).contiguous().transpose(0, 1); },
+      [](const Tensor& x) {
+        return at::stack({x, x}, -1).select(-1, 0);
+      }};
+  for (const auto& [name, form] : kForms) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const GatedDeltaRuleInputs laid = map(in, layouts[i]);
+      EXPECT_LT(error(form(laid), plain(laid)), 1e-12) << name << ", layout " << i;
+    }
+    GatedDeltaRuleInputs head = tokens(in, 0, 130);
+    head = map(head, [](const Tensor& x) { return x.narrow(2, 1, 1); });
+    EXPECT_LT(error(form(head), plain(head)), 1e-12) << name << ", one head";
   }
 }
 

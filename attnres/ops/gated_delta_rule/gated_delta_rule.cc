@@ -49,12 +49,15 @@ GatedDeltaRuleInputs prepare(const GatedDeltaRuleInputs& in) {
                                       : at::zeros({B, H, K, V}, in.q.options().dtype(dtype))};
 }
 
-// x_BTHF as chunks of C tokens [n, B H, C, F], the last filled up with zeros: tokens that neither
+// x_BTHF as chunks of C tokens [n B H, C, F], the last filled up with zeros: tokens that neither
 // change the state nor let it decay.
 Tensor to_chunks(const Tensor& x, int64_t C) {
   const int64_t B = x.size(0), T = x.size(1), H = x.size(2), F = x.size(3), n = (T + C - 1) / C;
   const Tensor whole = T == n * C ? x : at::constant_pad_nd(x, {0, 0, 0, 0, 0, n * C - T});
-  return whole.reshape({B, n, C, H, F}).permute({1, 0, 3, 2, 4}).reshape({n, B * H, C, F});
+  return whole.reshape({B, n, C, H, F})
+      .permute({1, 0, 3, 2, 4})
+      .contiguous()
+      .view({n * B * H, C, F});
 }
 
 Tensor from_chunks(const Tensor& chunks, int64_t B, int64_t T) {
@@ -154,7 +157,7 @@ GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs
                 K = in.k.size(3);
   const int64_t C = std::min<int64_t>(kChunk, std::bit_ceil(static_cast<uint64_t>(T)));
   const int64_t n = (T + C - 1) / C, M = n * B * H;
-  const auto chunks = [&](const Tensor& x) { return to_chunks(x, C).view({M, C, x.size(3)}); };
+  const auto chunks = [&](const Tensor& x) { return to_chunks(x, C); };
   const auto in_order = [&](const Tensor& x) {
     return x.view({n, B * H, x.size(1), x.size(2)}).unbind(0);
   };
