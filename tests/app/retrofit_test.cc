@@ -81,7 +81,7 @@ TEST_F(Imported, AResidualModelBecomesAnAttnResModelThatComputesTheSame) {
   EXPECT_EQ(config["attnres"]["depth_mixing"]["norm_eps"], "per_source_count");
   const std::vector<double> before = scores(run), after = scores(out);
   ASSERT_EQ(before.size(), after.size());
-  for (size_t i = 1; i < before.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-5);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-5);
 }
 
 TEST_F(Imported, RetrofitSaysWhatItNeeds) {
