@@ -8,6 +8,7 @@
 #include "attnres/formats/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/text/corpus.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
