@@ -51,7 +51,8 @@ void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
             gguf_tokenizer(*opened.tokenizer(), opened.model->vocab_size()),
             gguf_type(options.type));
   fmt::print("{}: {} parameters as {}, for llama.cpp's {}\n", options.out,
-             opened.model->parameters().count(), options.type, gguf_architecture(*opened.model));
+             opened.model->parameters().count(), options.type,
+             gguf_architecture(opened.model->config()));
 }
 
 void run_export(const ExportOptions& options) {
