@@ -19,11 +19,18 @@ struct StoredConfig {
   int64_t end_of_document = 0;  // bos_token_id and eos_token_id; not read back
 };
 
-// A Llama configuration, as transformers 5 writes it, for a model with plain residual connections;
-// `model_type: attnres` for every other.
+// What a model directory looks like to others.
+enum class FileLayout {
+  llama,        // as transformers 5 writes it: plain residual connections, grouped-query attention
+  kimi_linear,  // kimi_config_json.h
+  kimi_k3,      // the same, nested
+  attnres,      // every other: `model_type: attnres`
+};
+FileLayout layout_of(const ModelConfig& model);
+
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 
-// Reads both kinds; of Llama's also what other releases of transformers write. Keys that do not
+// Reads every layout; of others' also what other releases of transformers write. Keys that do not
 // change the function are ignored. Throws Error (`what` names the file) on an unknown model_type, a
 // missing key, a wrong type, sizes that do not fit together, and on settings that this program does
 // not compute: scaled rotary positions, biases, another activation, heads of another width,

@@ -4,11 +4,13 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "attnres/formats/model_config_json.h"
-#include "attnres/formats/safetensors.h"
+#include "attnres/formats/model_weights.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -18,14 +20,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kConfigFile = "config.json";
-constexpr const char* kWeightsFile = "model.safetensors";
-
-// As in the file: a pseudo-query is a linear map to one score, [1, d].
-std::vector<int64_t> stored_shape(const Parameter& parameter) {
-  std::vector<int64_t> shape = parameter.tensor.sizes().vec();
-  if (parameter.kind == ParameterKind::pseudo_query) shape.insert(shape.begin(), 1);
-  return shape;
-}
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kOutputScore = "model.output_attn_res_proj.weight";
+constexpr const char* kNested = "language_model.";  // before every name in K3's files
 
 StoredConfig read_stored_config(const fs::path& folder) {
   const fs::path path = folder / kConfigFile;
@@ -46,33 +44,120 @@ void repair_checkpoint(const fs::path& checkpoint) {
   }
 }
 
-void check_tensor(const SafetensorsFile& file, const std::string& what, const std::string& name,
-                  const std::vector<int64_t>& expected) {
-  require(file.contains(name), "{}: the tensor {} is missing", what, name);
-  const TensorInfo& info = file.info(name);
-  require(info.shape == expected, "{}: {} has the shape [{}], expected [{}]", what, name,
-          fmt::join(info.shape, ", "), fmt::join(expected, ", "));
-  require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
-          "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16", what, name,
-          c10::toString(info.dtype));
+// Replaces every `from` in the name.
+void rename(std::string& name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  if (at != std::string::npos) name.replace(at, from.size(), to);
 }
 
+// Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
+std::string our_name(std::string name) {
+  if (name.starts_with(kNested)) name.erase(0, std::string_view(kNested).size());
+  for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
+    rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
+  }
+  rename(name, ".block_sparse_moe.e_score_correction_bias",
+         ".block_sparse_moe.gate.e_score_correction_bias");
+  rename(name, "_res.proj_weight", "_res_proj.weight");
+  rename(name, "_res.norm_weight", "_res_norm.weight");
+  return name;
+}
+
+// Tensors that do not change what a text model computes.
+bool is_ignored(const std::string& name) {
+  // The frequencies of rotary positions, in older files, follow from rope_theta.
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  // K3's first attention has nothing to choose from.
+  if (name.starts_with("model.layers.0.self_attention_res_")) return true;
+  for (const char* part : {"model.mtp", "vision_", "mm_projector", "multi_modal_projector"}) {
+    if (name.starts_with(part)) return true;
+  }
+  return false;
+}
+
+// The file's tensors under our names.
+class NamedWeights {
+ public:
+  explicit NamedWeights(const ModelWeights& weights) : weights_(weights) {
+    for (const std::string& name : weights.names()) {
+      const auto [entry, is_new] = file_names_.emplace(our_name(name), name);
+      require(is_new, "{}: {} and {} are the same tensor", weights.what(), entry->second, name);
+    }
+  }
+
+  bool contains(const std::string& name) const { return file_names_.contains(name); }
+  at::Tensor read(const std::string& name) const { return weights_.read(file_names_.at(name)); }
+
+  // That it is there, in this shape but for dimensions of 1 (which programs write in several ways),
+  // and in a type that can be read.
+  void check(const std::string& name, const std::vector<int64_t>& expected) const {
+    require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
+            contains(name + "_packed")
+                ? ": the file holds it quantized, which attnres does not read"
+                : "");
+    const TensorInfo& info = weights_.info(file_names_.at(name));
+    require(without_ones(info.shape) == without_ones(expected),
+            "{}: {} has the shape [{}], expected [{}]", weights_.what(), file_names_.at(name),
+            fmt::join(info.shape, ", "), fmt::join(expected, ", "));
+    require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
+            "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
+            weights_.what(), file_names_.at(name), c10::toString(info.dtype));
+  }
+
+  // Throws when the file has a tensor that is in nobody's list.
+  void check_all_known(const std::set<std::string>& known) const {
+    for (const auto& [name, file_name] : file_names_) {
+      require(known.contains(name) || is_ignored(name), "{}: {} is no tensor of this model",
+              weights_.what(), file_name);
+    }
+  }
+
+ private:
+  static std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
+    std::erase(shape, 1);
+    return shape;
+  }
+
+  const ModelWeights& weights_;
+  std::map<std::string, std::string> file_names_;  // by ours
+};
+
 // Whether the file has what decides the size of a model, before one of that size is made.
-void check_dimensions(const SafetensorsFile& file, const std::string& what,
-                      const StoredConfig& stored) {
+void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
   const ModelConfig& model = stored.model;
-  check_tensor(file, what, "model.embed_tokens.weight", {stored.vocab_size, model.width});
+  weights.check(kEmbedding, {stored.vocab_size, model.width});
   for (int64_t layer = 0; layer < model.layers; ++layer) {
-    check_tensor(file, what, fmt::format("model.layers.{}.mlp.down_proj.weight", layer),
-                 {model.width, model.ffn_width});
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    if (!model.has_experts(layer)) {
+      weights.check(prefix + "mlp.down_proj.weight", {model.width, model.ffn_width});
+      continue;
+    }
+    const ExpertsSettings& experts = model.experts;
+    const int64_t last = experts.count - 1;
+    weights.check(fmt::format("{}block_sparse_moe.experts.{}.w1.weight", prefix, last),
+                  {experts.width, experts.latent_width > 0 ? experts.latent_width : model.width});
   }
 }
 
-// A tied model's file may hold the head nevertheless; it then is the embedding.
-void check_tied_head(const SafetensorsFile& file, const std::string& what,
-                     const std::string& name) {
-  require(at::equal(file.read(name), file.read("model.embed_tokens.weight")),
-          "{}: {} differs from the token embedding, but tie_word_embeddings is true", what, name);
+// What this layout holds beside the model's parameters, or in another shape.
+std::vector<std::pair<std::string, at::Tensor>> in_layout(
+    FileLayout layout, std::vector<std::pair<std::string, at::Tensor>> tensors) {
+  if (layout == FileLayout::kimi_linear) {
+    for (auto& [name, tensor] : tensors) {
+      if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
+    }
+  }
+  if (layout != FileLayout::kimi_k3) return tensors;
+  const auto is_score = [](const auto& entry) { return entry.first == kOutputScore; };
+  if (const auto score = std::find_if(tensors.begin(), tensors.end(), is_score);
+      score != tensors.end()) {
+    const at::Tensor like = score->second;
+    tensors.emplace_back("model.layers.0.self_attention_res_proj.weight", at::zeros_like(like));
+    tensors.emplace_back("model.layers.0.self_attention_res_norm.weight",
+                         at::ones_like(like).flatten());
+  }
+  for (auto& [name, tensor] : tensors) name.insert(0, kNested);
+  return tensors;
 }
 
 }  // namespace
@@ -104,45 +189,47 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
   const Json config = to_config_json(stored, dtype);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const Parameter& parameter : model.parameters().all()) {
-    tensors.emplace_back(hugging_face_name(parameter, model.sublayers()),
-                         parameter.tensor.detach().to(dtype).view(stored_shape(parameter)));
+    // A router's bias decides which experts are chosen: no file rounds it.
+    const bool is_exact = parameter.kind == ParameterKind::router_bias && dtype != at::kDouble;
+    const at::Tensor values = parameter.tensor.detach().to(is_exact ? at::kFloat : dtype);
+    for (const StoredTensor& stored_tensor : stored_tensors(parameter, model.sublayers())) {
+      tensors.emplace_back(stored_tensor.name, stored_tensor.view(values));
+    }
   }
-  write_safetensors(folder / kWeightsFile, tensors, {{"format", "pt"}});
+  write_model_weights(folder, in_layout(layout_of(model.config()), std::move(tensors)));
   write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType dtype) {
   const StoredConfig stored = read_stored_config(folder);
-  const fs::path path = folder / kWeightsFile;
-  require(fs::exists(path) || !fs::exists(folder / "pytorch_model.bin"),
-          "{}: pytorch_model.bin is a pickle, which attnres does not read; save the model again "
-          "with safe serialization, as {}",
-          folder.string(), kWeightsFile);
-  require(fs::exists(path), "{}: {} is missing", folder.string(), kWeightsFile);
-  const SafetensorsFile file(path);
-  const std::string what = path.string();
-  check_dimensions(file, what, stored);
+  const ModelWeights files(folder);
+  const NamedWeights weights(files);
+  check_dimensions(weights, stored);
 
   auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size, /*seed=*/0, dtype);
-  std::set<std::string> unknown(file.names().begin(), file.names().end());
+  std::set<std::string> known;
   for (const Parameter& parameter : model->parameters().all()) {
-    const std::string name = hugging_face_name(parameter, model->sublayers());
-    check_tensor(file, what, name, stored_shape(parameter));
-    unknown.erase(name);
+    for (const StoredTensor& tensor : stored_tensors(parameter, model->sublayers())) {
+      weights.check(tensor.name, tensor.shape);
+      known.insert(tensor.name);
+    }
   }
-  if (stored.model.tie_embeddings && unknown.erase("lm_head.weight") > 0) {
-    check_tied_head(file, what, "lm_head.weight");
+  if (stored.model.tie_embeddings && weights.contains(kHead)) {
+    // It then is the embedding.
+    require(at::equal(weights.read(kHead), weights.read(kEmbedding)),
+            "{}: {} differs from the token embedding, but tie_word_embeddings is true",
+            files.what(), kHead);
+    known.insert(kHead);
   }
-  // Older files hold the frequencies of the rotary positions, which follow from rope_theta.
-  std::erase_if(unknown, [](const auto& name) { return name.ends_with(".rotary_emb.inv_freq"); });
-  require(unknown.empty(), "{}: {} is no tensor of this model", what,
-          unknown.empty() ? "" : *unknown.begin());
-  file.verify_checksum();
+  weights.check_all_known(known);
+  files.verify_checksums();
 
   const at::NoGradGuard no_grad;
   for (const Parameter& parameter : model->parameters().all()) {
-    at::Tensor tensor = parameter.tensor;
-    tensor.copy_(file.read(hugging_face_name(parameter, model->sublayers())).view_as(tensor));
+    const at::Tensor tensor = parameter.tensor;
+    for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
+      part.view(tensor).copy_(weights.read(part.name).view(part.shape));
+    }
   }
   return model;
 }

@@ -1,10 +1,10 @@
-// A model as a folder in Hugging Face's layout: config.json and model.safetensors.
+// A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it.
 //
-// With plain residual connections the folder is a Llama one (`model_type: llama`), which
-// transformers and everything that reads its files can load. Otherwise it is
-// `model_type: attnres`, and config.json has an object `attnres` with the keys of a recipe's
-// `model`. Tensors have Hugging Face's names (model/parameter_names.h); pseudo-queries are stored
-// as [1, d], as Kimi K3 does; a tied head is not stored.
+// Where Llama, Kimi Linear or Kimi K3 is the same architecture the folder is one of theirs, which
+// transformers, mlx-lm and everything else that reads their files can load (model_config_json.h).
+// Otherwise it is `model_type: attnres`, and config.json has an object `attnres` with the keys of a
+// recipe's `model`. Tensors have Hugging Face's names (model/parameter_names.h); a tied head is not
+// stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@ namespace attnres {
 // first. Throws Error saying what is missing.
 std::filesystem::path find_model_directory(const std::filesystem::path& path);
 
-// Writes config.json and model.safetensors into an existing folder. `context` is the number of
+// Writes config.json and the weights into an existing folder. `context` is the number of
 // tokens that the model was trained on at once. Not atomic as a whole: see write_folder.
 void save_model(const Transformer& model, const std::filesystem::path& folder, int64_t context,
                 int64_t end_of_document, at::ScalarType dtype = at::kFloat);

@@ -1,7 +1,10 @@
 // The gated activation of a feed-forward: what its gate and up maps become before the down map.
 //
-//   silu   silu(gate) * up                              SwiGLU (Shazeer, arXiv 2002.05202)
-//   situ   Kimi K3's
+//   silu   silu(gate) * up                                        SwiGLU (Shazeer, arXiv
+//   2002.05202) situ   beta tanh(gate / beta) sigmoid(gate) * bounded(up)     Kimi K3
+//          bounded(u) = linear_beta tanh(u / linear_beta)
+//
+// SiTU is SwiGLU for small inputs, and never larger than beta * linear_beta.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +28,7 @@ struct Activation {
   // Throws UsageError naming the key, `path` before it.
   void check(const std::string& path) const;
 
-  // Of equal shapes.
+  // Of equal shapes. situ is computed in float32 at least.
   at::Tensor operator()(const at::Tensor& gate, const at::Tensor& up) const;
 };
 

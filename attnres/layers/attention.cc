@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/layers/causal_mask.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/error.h"
 
@@ -26,11 +27,6 @@ struct KeyValueCache : SequenceCache {
     return {keys_BHTK.narrow(2, 0, length), values_BHTK.narrow(2, 0, length)};
   }
 };
-
-// [T, K]: whether token t of this call, the (K - T + t)-th of its sequence, may see key k.
-at::Tensor causal_mask(int64_t tokens, int64_t keys) {
-  return at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
-}
 
 }  // namespace
 

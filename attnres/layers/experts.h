@@ -4,11 +4,15 @@
 //   s = sigmoid(W_gate x)                       [E], float32 at least
 //   chosen = the `chosen` largest of s + bias   bias: e_score_correction_bias
 //   w_e = scaling s_e / (sum over chosen s + 1e-20)
-//   y = sum over chosen w_e f_e(x) + f_shared(x),    f(x) = W2 (act(W1 x) * (W3 x))
+//   y = sum over chosen w_e f_e(x) + f_shared(x),    f(x) = W2 act(W1 x, W3 x)
 //
-// With latent_width (Kimi K3): y = U RMSNorm(sum w_e f_e(D x)) + f_shared(x), the routed experts
-// working on latent_width numbers. Tokens are grouped by expert; an expert that no token chose is
-// not computed. The bias gets no gradient: training moves it by the load (`balance`).
+// with act as in layers/activation.h. With latent_width (Kimi K3) the routed experts work on that
+// many numbers: y = W_up RMSNorm(sum over chosen w_e f_e(W_down x)) + f_shared(x); the router and
+// the shared expert still see x.
+//
+// Tokens are grouped by expert; an expert that no token chose is not computed and its gradient is
+// zero. Results do not depend on the number of threads. The bias gets no gradient: training moves
+// it by the load (`balance`). The router starts without `init_gain`, as query and key maps do.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +61,15 @@ class Experts : public Sublayer {
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
 
  private:
+  struct Routing {
+    at::Tensor chosen_NC;   // int64
+    at::Tensor weights_NC;  // w
+    at::Tensor load_E;      // int64
+  };
+  Routing route(const at::Tensor& x_ND) const;
+  // sum over chosen w_e f_e(x)
+  at::Tensor sum_of_chosen(const at::Tensor& x_NI, const Routing& routing) const;
+
   ExpertsSettings settings_;
   Activation activation_;
   double norm_eps_;

@@ -2,12 +2,12 @@
 
 #include <ATen/ops/linear.h>
 
-#include "attnres/ops/swiglu/swiglu.h"
-
 namespace attnres {
 
-FeedForward::FeedForward(int64_t width, int64_t hidden, double init_std, const SublayerNeeds& needs,
-                         int site, ParameterRegistry& parameters) {
+FeedForward::FeedForward(int64_t width, int64_t hidden, const Activation& activation,
+                         double init_std, const SublayerNeeds& needs, int site,
+                         ParameterRegistry& parameters)
+    : activation_(activation) {
   const auto add = [&](const char* role, int64_t out, int64_t in, double gain) {
     return parameters.add(site, role, ParameterKind::matrix, {out, in},
                           Init::normal(init_std * gain));
@@ -18,7 +18,8 @@ FeedForward::FeedForward(int64_t width, int64_t hidden, double init_std, const S
 }
 
 SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceContext&) const {
-  const at::Tensor hidden = swiglu(at::linear(input.x, gate_proj_), at::linear(input.x, up_proj_));
+  const at::Tensor hidden =
+      activation_(at::linear(input.x, gate_proj_), at::linear(input.x, up_proj_));
   return {at::linear(hidden, down_proj_)};
 }
 

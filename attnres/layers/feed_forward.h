@@ -1,8 +1,9 @@
-// SwiGLU feed-forward (Shazeer, arXiv 2002.05202): y = down(silu(gate x) * (up x)). No biases.
+// Gated feed-forward (Shazeer, arXiv 2002.05202): y = down(activation(gate x, up x)). No biases.
 #pragma once
 
 #include <cstdint>
 
+#include "attnres/layers/activation.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
@@ -11,12 +12,13 @@ namespace attnres {
 class FeedForward : public Sublayer {
  public:
   // Adds gate_proj and up_proj [hidden, width] and down_proj [width, hidden] at this site.
-  FeedForward(int64_t width, int64_t hidden, double init_std, const SublayerNeeds& needs, int site,
-              ParameterRegistry& parameters);
+  FeedForward(int64_t width, int64_t hidden, const Activation& activation, double init_std,
+              const SublayerNeeds& needs, int site, ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
 
  private:
+  Activation activation_;
   at::Tensor gate_proj_, up_proj_, down_proj_;
 };
 

@@ -2,14 +2,15 @@
 // Kimi Linear (arXiv 2510.26692): keys and values are expanded from a narrow latent, and only the
 // latent is kept of earlier tokens.
 //
-//   c = RMSNorm(W_kva x)[: R]     latent (eps 1e-6, whatever the model's), and beside it s,
+//   c = RMSNorm((W_kva x)[: R])   latent (eps 1e-6, whatever the model's), and beside it s,
 //   s = (W_kva x)[R :]            shared_key_width numbers of every head's key, not normed
 //   [k_h, v_h] = W_kvb,h c        key_h = [k_h, s],  query_h = W_q,h x
 //   o_h = causal softmax(query_h . key_h / sqrt(key_width + shared_key_width)) v_h
 //   y = W_o [o * sigmoid(G x)]    the gate only with `output_gate` (Kimi K3)
 //
-// With q_rank, W_q x = W_qb RMSNorm(W_qa x) (Kimi K3). While decoding W_kvb is absorbed: scores and
-// sums are taken in the latent, R + shared_key_width numbers per token.
+// With q_rank, W_q x = W_qb RMSNorm(W_qa x) (Kimi K3; eps 1e-6 too). Where few tokens meet many
+// keys, as in decoding, W_kvb is absorbed: queries and sums are taken into and out of the latent,
+// and earlier tokens, of which R + shared_key_width numbers are kept, are never expanded.
 #pragma once
 
 #include <cstdint>
@@ -64,5 +65,18 @@ class LatentAttention : public Sublayer {
   at::Tensor q_proj_, q_a_proj_, q_a_norm_, q_b_proj_;  // either the first or the others
   at::Tensor kv_a_proj_, kv_a_norm_, kv_b_proj_, g_proj_, o_proj_;
 };
+
+// What `forward` chooses from: two forms of o above, equal but for rounding. Queries [B, T, H,
+// key_width + shared_key_width] of a call's tokens, and [c, s] [B, N, R + shared_key_width] of all
+// N >= T tokens up to its last, give [B, T, H, value_width].
+struct LatentHeads {
+  at::Tensor q_BTHK, latents_BNC, kv_b_proj;
+};
+// Keys and values of all tokens, then ordinary attention.
+at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings);
+// W_kvb absorbed.
+at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings);
+// Whether few tokens meet so many keys that the second form multiplies less.
+bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings);
 
 }  // namespace attnres

@@ -2,18 +2,35 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "attnres/depth/mechanism.h"
+#include "attnres/layers/activation.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
 
+// Kinds of attention.
+inline constexpr const char* kGroupedQuery = "grouped_query";  // layers/attention.h, with rotary
+inline constexpr const char* kDelta = "delta";                 // layers/delta_attention.h
+inline constexpr const char* kLatent = "latent";               // layers/latent_attention.h
+
 struct ModelConfig {
   int64_t layers = 4;     // Transformer layers; two sublayers each
   int64_t width = 128;    // d
-  int64_t heads = 4;      // divides width
+  int64_t heads = 4;      // divides width where there is grouped-query attention
   int64_t kv_heads = 0;   // divides heads; 0 stands for `heads`
   int64_t ffn_width = 0;  // 0 stands for 8/3 of the width, rounded up to a multiple of 16
+  // The kind of layer after layer; a list that is shorter than `layers` is repeated.
+  std::vector<std::string> attention = {kGroupedQuery};
+  DeltaAttentionSettings delta_attention;
+  LatentAttentionSettings latent_attention;
+  ExpertsSettings experts;
+  Activation activation;  // of every feed-forward and expert
   double norm_eps = 1e-6;
   double rope_theta = 10000;
   double init_std = 0.02;
@@ -27,11 +44,24 @@ struct ModelConfig {
     v("heads", heads);
     v("kv_heads", kv_heads);
     v("ffn_width", ffn_width);
+    v("attention", attention);
+    v("delta_attention", delta_attention);
+    v("latent_attention", latent_attention);
+    v("experts", experts);
+    v("activation", activation);
     v("norm_eps", norm_eps);
     v("rope_theta", rope_theta);
     v("init_std", init_std);
     v("tie_embeddings", tie_embeddings);
     v("depth_mixing", depth_mixing);
+  }
+
+  const std::string& attention_of(int64_t layer) const {
+    return attention[static_cast<size_t>(layer) % attention.size()];
+  }
+  bool has_attention(const std::string& kind) const;
+  bool has_experts(int64_t layer) const {
+    return experts.count > 0 && layer >= experts.dense_layers;
   }
 
   int sublayers() const { return static_cast<int>(2 * layers); }  // L

@@ -1,11 +1,15 @@
 #include "attnres/model/transformer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 
 #include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
 #include "attnres/layers/feed_forward.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/support/error.h"
@@ -20,6 +24,34 @@ std::vector<at::Tensor> added_by_span(const DepthState& state, size_t sealed) {
   return tensors;
 }
 
+std::unique_ptr<Sublayer> make_attention(const ModelConfig& config, int64_t layer,
+                                         const SublayerNeeds& needs, int site,
+                                         ParameterRegistry& parameters) {
+  const std::string& kind = config.attention_of(layer);
+  if (kind == kDelta) {
+    return std::make_unique<DeltaAttention>(config.delta_attention, config.width, config.norm_eps,
+                                            config.init_std, needs, site, parameters);
+  }
+  if (kind == kLatent) {
+    return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
+                                             config.init_std, needs, site, parameters);
+  }
+  const AttentionShape shape = {config.width,      config.heads,    config.kv_heads,
+                                config.rope_theta, config.init_std, needs};
+  return std::make_unique<Attention>(shape, site, parameters);
+}
+
+std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t layer,
+                                            const SublayerNeeds& needs, int site,
+                                            ParameterRegistry& parameters) {
+  if (config.has_experts(layer)) {
+    return std::make_unique<Experts>(config.experts, config.activation, config.width,
+                                     config.norm_eps, config.init_std, needs, site, parameters);
+  }
+  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.activation,
+                                       config.init_std, needs, site, parameters);
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t seed,
@@ -30,14 +62,11 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t
   embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
                                {vocab_size, config.width}, init);
   mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
-  AttentionShape attention = {config.width,      config.heads,    config.kv_heads,
-                              config.rope_theta, config.init_std, {}};
   for (int site = 0; site < L; site += 2) {
-    attention.needs = mixer_->needs(site);
-    sublayers_.push_back(std::make_unique<Attention>(attention, site, parameters_));
-    sublayers_.push_back(std::make_unique<FeedForward>(config.width, config.ffn_width,
-                                                       config.init_std, mixer_->needs(site + 1),
-                                                       site + 1, parameters_));
+    const int64_t layer = site / 2;
+    sublayers_.push_back(make_attention(config, layer, mixer_->needs(site), site, parameters_));
+    sublayers_.push_back(
+        make_feed_forward(config, layer, mixer_->needs(site + 1), site + 1, parameters_));
   }
   head_ = config.tie_embeddings
               ? embedding_
@@ -83,7 +112,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
     SublayerOutput output = sublayers_[site]->forward(input, sequence);
     if (context.expert_loads != nullptr && output.expert_load.defined()) {
       at::Tensor& load = (*context.expert_loads)[site];
-      load = load.defined() ? load + output.expert_load : output.expert_load;
+      load = load.defined() ? at::add(load, output.expert_load) : output.expert_load;
     }
     if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;

@@ -1,0 +1,102 @@
+// Reading config.json, with errors that name the file and the key.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attnres/model/config.h"
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+
+// The keys of an object in config.json, with errors that name the file and the key.
+class ConfigKeys {
+ public:
+  ConfigKeys(const Json& object, std::string what) : object_(object), what_(std::move(what)) {
+    require(object.is_object(), "{}: expected an object with keys, got {}", what_, object.dump());
+  }
+
+  // Absent or null.
+  bool missing(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null();
+  }
+
+  const Json& at(const char* key) const {
+    require(!missing(key), "{}: the key {} is missing", what_, key);
+    return object_.at(key);
+  }
+
+  int64_t whole(const char* key) const {
+    const Json& value = at(key);
+    require(value.is_number_integer(), "{}: {}: expected a whole number, got {}", what_, key,
+            value.dump());
+    return value.get<int64_t>();
+  }
+  int64_t whole(const char* key, int64_t otherwise) const {
+    return missing(key) ? otherwise : whole(key);
+  }
+  double number(const char* key, double otherwise) const {
+    if (missing(key)) return otherwise;
+    const Json& value = at(key);
+    require(value.is_number(), "{}: {}: expected a number, got {}", what_, key, value.dump());
+    return value.get<double>();
+  }
+  bool flag(const char* key, bool otherwise) const {
+    if (missing(key)) return otherwise;
+    const Json& value = at(key);
+    require(value.is_boolean(), "{}: {}: expected true or false, got {}", what_, key, value.dump());
+    return value.get<bool>();
+  }
+  std::string text(const char* key) const {
+    const Json& value = at(key);
+    require(value.is_string(), "{}: {}: expected text, got {}", what_, key, value.dump());
+    return value.get<std::string>();
+  }
+
+  std::vector<std::string> texts(const char* key) const {
+    std::vector<std::string> values;
+    for (const Json& value : list(key)) {
+      require(value.is_string(), "{}: {}: expected texts, got {}", what_, key, value.dump());
+      values.push_back(value.get<std::string>());
+    }
+    return values;
+  }
+  std::vector<int64_t> whole_numbers(const char* key) const {
+    std::vector<int64_t> values;
+    for (const Json& value : list(key)) {
+      require(value.is_number_integer(), "{}: {}: expected whole numbers, got {}", what_, key,
+              value.dump());
+      values.push_back(value.get<int64_t>());
+    }
+    return values;
+  }
+
+  // Refuses a value other than the one that this program computes.
+  void only(const char* key, const Json& computed) const {
+    require(missing(key) || at(key) == computed, "{}: {} is {}, but attnres computes only {}",
+            what_, key, missing(key) ? "" : at(key).dump(), computed.dump());
+  }
+
+  ConfigKeys inner(const char* key) const { return {at(key), what_ + ": " + key}; }
+  const std::string& what() const { return what_; }
+
+ private:
+  const Json& list(const char* key) const {
+    const Json& value = at(key);
+    require(value.is_array(), "{}: {}: expected a list, got {}", what_, key, value.dump());
+    return value;
+  }
+
+  const Json& object_;
+  std::string what_;
+};
+
+// A recipe's `model`, made of what the file says. Throws Error naming the file where it is not one.
+ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path);
+
+}  // namespace attnres

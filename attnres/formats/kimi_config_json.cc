@@ -1,0 +1,265 @@
+#include "attnres/formats/kimi_config_json.h"
+
+#include <algorithm>
+
+#include "attnres/support/config.h"
+
+namespace attnres {
+namespace {
+
+const Json kResidual = {{"type", "residual"}};
+
+bool is_mixed_by(const ModelConfig& model, const Json& mixing) {
+  return model.depth_mixing == resolve_depth_mixing(mixing, model.mixer_shape());
+}
+
+// Delta and latent attention alone, and experts.
+bool has_kimi_layers(const ModelConfig& model) {
+  return !model.has_attention(kGroupedQuery) && model.has_attention(kDelta) &&
+         model.has_attention(kLatent) && model.experts.count > 0 && model.experts.shared > 0;
+}
+
+// Transformer layers in a block; 0 without Block AttnRes, or if it is not the plain one of whole
+// layers.
+int64_t block_of_layers(const ModelConfig& model) {
+  const auto size = model.depth_mixing.find("block_size");
+  if (size == model.depth_mixing.end() || size->get<int64_t>() % 2 != 0) return 0;
+  const Json plain = {{"type", "block_attn_res"}, {"block_size", *size}};
+  return is_mixed_by(model, plain) ? size->get<int64_t>() / 2 : 0;
+}
+
+Json common(const ModelConfig& model) {
+  return {{"hidden_size", model.width},
+          {"intermediate_size", model.ffn_width},
+          {"num_hidden_layers", model.layers},
+          {"num_attention_heads", model.heads},
+          {"num_key_value_heads", model.heads},
+          {"rms_norm_eps", model.norm_eps},
+          {"initializer_range", model.init_std},
+          {"kv_lora_rank", model.latent_attention.kv_rank},
+          {"q_lora_rank",
+           model.latent_attention.q_rank > 0 ? Json(model.latent_attention.q_rank) : Json(nullptr)},
+          {"qk_nope_head_dim", model.latent_attention.key_width},
+          {"qk_rope_head_dim", model.latent_attention.shared_key_width},
+          {"v_head_dim", model.latent_attention.value_width},
+          {"mla_use_nope", true},
+          {"num_experts", model.experts.count},
+          {"num_experts_per_token", model.experts.chosen},
+          {"num_shared_experts", model.experts.shared},
+          {"moe_intermediate_size", model.experts.width},
+          {"moe_router_activation_func", "sigmoid"},
+          {"moe_renormalize", true},
+          {"routed_scaling_factor", model.experts.scaling},
+          {"first_k_dense_replace", std::min(model.experts.dense_layers, model.layers)},
+          {"moe_layer_freq", 1},
+          {"use_grouped_topk", true},
+          {"num_expert_group", 1},
+          {"topk_group", 1},
+          {"use_cache", true}};
+}
+
+// Layers of a kind, counted from 1.
+Json layers_of(const ModelConfig& model, const char* kind) {
+  Json layers = Json::array();
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    if (model.attention_of(layer) == kind) layers.push_back(layer + 1);
+  }
+  return layers;
+}
+
+Json linear_attention(const ModelConfig& model) {
+  return {{"num_heads", model.delta_attention.heads},
+          {"head_dim", model.delta_attention.head_width},
+          {"short_conv_kernel_size", model.delta_attention.conv_width},
+          {"kda_layers", layers_of(model, kDelta)},
+          {"full_attn_layers", layers_of(model, kLatent)}};
+}
+
+// By layer_types, or by the two lists of linear_attn_config.
+std::vector<std::string> read_kinds(const ConfigKeys& keys, int64_t layers) {
+  std::vector<std::string> kinds;
+  if (!keys.missing("layer_types")) {
+    for (const std::string& type : keys.texts("layer_types")) {
+      require(type == "linear_attention" || type == "full_attention",
+              "{}: layer_types: expected linear_attention or full_attention, got {}", keys.what(),
+              type);
+      kinds.push_back(type == "linear_attention" ? kDelta : kLatent);
+    }
+    require(static_cast<int64_t>(kinds.size()) == layers,
+            "{}: layer_types has {} entries, but num_hidden_layers is {}", keys.what(),
+            kinds.size(), layers);
+    return kinds;
+  }
+  const ConfigKeys linear = keys.inner("linear_attn_config");
+  kinds.resize(layers);
+  const auto fill = [&](const char* key, const char* kind) {
+    for (const int64_t layer : linear.whole_numbers(key)) {
+      require(layer >= 1 && layer <= layers,
+              "{}: {}: layer {} is not one of the layers 1 to {} (they are counted from 1)",
+              linear.what(), key, layer, layers);
+      require(kinds[layer - 1].empty(), "{}: layer {} is listed twice", linear.what(), layer);
+      kinds[layer - 1] = kind;
+    }
+  };
+  fill("kda_layers", kDelta);
+  fill("full_attn_layers", kLatent);
+  const auto none = std::find(kinds.begin(), kinds.end(), "");
+  require(none == kinds.end(), "{}: layer {} is in neither kda_layers nor full_attn_layers",
+          linear.what(), none - kinds.begin() + 1);
+  return kinds;
+}
+
+Json read_delta_attention(const ConfigKeys& keys) {
+  if (keys.missing("linear_attn_config")) {
+    return {{"heads", keys.whole("linear_num_heads")},
+            {"head_width", keys.whole("linear_head_dim")},
+            {"conv_width", keys.whole("linear_conv_kernel_dim")}};
+  }
+  const ConfigKeys linear = keys.inner("linear_attn_config");
+  return {{"heads", linear.whole("num_heads")},
+          {"head_width", linear.whole("head_dim")},
+          {"conv_width", linear.whole("short_conv_kernel_size")},
+          {"gate_lower_bound", linear.number("gate_lower_bound", 0)},
+          {"output_gate", linear.flag("use_full_rank_gate", false) ? "full_rank" : "low_rank"}};
+}
+
+// Layers at the start whose feed-forward is dense.
+int64_t read_dense_layers(const ConfigKeys& keys, int64_t layers) {
+  keys.only("moe_layer_freq", 1);
+  if (keys.missing("mlp_layer_types")) return keys.whole("first_k_dense_replace", 1);
+  const std::vector<std::string> types = keys.texts("mlp_layer_types");
+  require(static_cast<int64_t>(types.size()) == layers,
+          "{}: mlp_layer_types has {} entries, but num_hidden_layers is {}", keys.what(),
+          types.size(), layers);
+  const auto sparse = std::find(types.begin(), types.end(), "sparse");
+  require(std::all_of(types.begin(), sparse, [](const auto& type) { return type == "dense"; }) &&
+              std::all_of(sparse, types.end(), [](const auto& type) { return type == "sparse"; }),
+          "{}: mlp_layer_types: expected dense layers, then sparse ones", keys.what());
+  return sparse - types.begin();
+}
+
+Json read_experts(const ConfigKeys& keys, int64_t layers) {
+  if (keys.whole("num_experts", 0) == 0) return Json::object();
+  keys.only("moe_router_activation_func", "sigmoid");
+  keys.only("moe_renormalize", true);
+  keys.only("num_expert_group", 1);
+  keys.only("topk_group", 1);
+  const bool latent = !keys.missing("routed_expert_hidden_size");
+  if (latent) keys.only("latent_moe_use_norm", true);
+  return {{"count", keys.whole("num_experts")},
+          {"chosen", keys.whole("num_experts_per_token")},
+          {"width", keys.whole("moe_intermediate_size")},
+          {"shared", keys.whole("num_shared_experts", 0)},
+          {"dense_layers", read_dense_layers(keys, layers)},
+          {"scaling", keys.number("routed_scaling_factor", 1)},
+          {"latent_width", latent ? keys.whole("routed_expert_hidden_size") : 0}};
+}
+
+// In sublayers. A block may be larger than the model.
+int64_t read_block_size(const ConfigKeys& keys, int64_t layers) {
+  const int64_t block = keys.whole("attn_res_block_size");
+  require(block >= 1, "{}: attn_res_block_size: expected 1 or more (layers) or null, got {}",
+          keys.what(), block);
+  return 2 * std::min(block, layers);
+}
+
+Json read_activation(const ConfigKeys& keys) {
+  const std::string type = keys.missing("hidden_act") ? "silu" : keys.text("hidden_act");
+  require(type == "silu" || type == "situ",
+          "{}: hidden_act is {}, but attnres computes only silu and situ", keys.what(), type);
+  if (type == "silu") return {{"type", type}};
+  return {{"type", type},
+          {"beta", keys.number("activation_situ_beta", 1)},
+          {"linear_beta", keys.number("activation_situ_linear_beta", 0)}};
+}
+
+}  // namespace
+
+bool is_kimi_linear(const ModelConfig& model) {
+  return has_kimi_layers(model) && is_mixed_by(model, kResidual) &&
+         model.delta_attention.gate_lower_bound == 0 &&
+         model.delta_attention.output_gate == "low_rank" && !model.latent_attention.output_gate &&
+         model.experts.latent_width == 0 && model.activation.type == "silu";
+}
+
+bool is_kimi_k3(const ModelConfig& model) {
+  return has_kimi_layers(model) && !is_kimi_linear(model) &&
+         (is_mixed_by(model, kResidual) || block_of_layers(model) > 0);
+}
+
+Json to_kimi_linear_json(const ModelConfig& model) {
+  Json json = {{"architectures", Json::array({"KimiLinearForCausalLM"})},
+               {"model_type", "kimi_linear"}};
+  json.update(common(model));
+  json["hidden_act"] = "silu";
+  json["linear_attn_config"] = linear_attention(model);
+  return json;
+}
+
+Json to_kimi_k3_text_json(const ModelConfig& model) {
+  Json json = common(model);
+  json["model_type"] = "kimi_linear";
+  json["hidden_act"] = model.activation.type;
+  if (model.activation.type == "situ") {
+    json["activation_situ_beta"] = model.activation.beta;
+    if (model.activation.linear_beta > 0) {
+      json["activation_situ_linear_beta"] = model.activation.linear_beta;
+    }
+  }
+  const int64_t block = block_of_layers(model);
+  json["attn_res_block_size"] = block > 0 ? Json(block) : Json(nullptr);
+  json["mla_use_output_gate"] = model.latent_attention.output_gate;
+  if (model.experts.latent_width > 0) {
+    json["routed_expert_hidden_size"] = model.experts.latent_width;
+    json["latent_moe_use_norm"] = true;
+  }
+  Json linear = linear_attention(model);
+  linear["use_full_rank_gate"] = model.delta_attention.output_gate == "full_rank";
+  if (model.delta_attention.gate_lower_bound < 0) {
+    linear["gate_lower_bound"] = model.delta_attention.gate_lower_bound;
+  }
+  json["linear_attn_config"] = linear;
+  return json;
+}
+
+ModelConfig from_kimi_json(const ConfigKeys& keys) {
+  const ModelConfig defaults;
+  const int64_t layers = keys.whole("num_hidden_layers");
+  require(layers >= 1 && layers <= 100000, "{}: num_hidden_layers: expected 1 or more, got {}",
+          keys.what(), layers);
+  keys.only("attention_bias", false);
+  keys.only("mla_use_nope", true);
+  require(keys.missing("quantization_config"),
+          "{}: quantization_config: quantized weights cannot be read; save the model without",
+          keys.what());
+  const Json latent = {
+      {"kv_rank", keys.whole("kv_lora_rank")},
+      {"q_rank", keys.whole("q_lora_rank", 0)},
+      {"key_width", keys.whole("qk_nope_head_dim")},
+      {"shared_key_width", keys.whole("qk_rope_head_dim")},
+      {"value_width", keys.whole("v_head_dim")},
+      {"output_gate", keys.flag("mla_use_output_gate", false)},
+  };
+  const bool mixed = !keys.missing("attn_res_block_size");
+  const int64_t heads = keys.whole("num_attention_heads");
+  return read_stored_model(
+      {{"layers", layers},
+       {"width", keys.whole("hidden_size")},
+       {"heads", heads},
+       {"kv_heads", heads},
+       {"ffn_width", keys.whole("intermediate_size")},
+       {"attention", read_kinds(keys, layers)},
+       {"delta_attention", read_delta_attention(keys)},
+       {"latent_attention", latent},
+       {"experts", read_experts(keys, layers)},
+       {"activation", read_activation(keys)},
+       {"norm_eps", keys.number("rms_norm_eps", defaults.norm_eps)},
+       {"init_std", keys.number("initializer_range", defaults.init_std)},
+       {"tie_embeddings", keys.flag("tie_word_embeddings", false)},
+       {"depth_mixing",
+        mixed ? Json{{"type", "block_attn_res"}, {"block_size", read_block_size(keys, layers)}}
+              : kResidual}},
+      keys, "as a model of attnres");
+}
+
+}  // namespace attnres

@@ -1,0 +1,190 @@
+#include "attnres/layers/latent_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "attnres/layers/causal_mask.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kNormEps = 1e-6;
+
+// Of each token its latent and, beside it, the part of the key that all heads share.
+struct LatentCache : SequenceCache {
+  at::Tensor latents_BNC;
+  int64_t length = 0;
+
+  int64_t capacity() const { return latents_BNC.size(1); }
+
+  // Appends, and returns all tokens so far.
+  at::Tensor append(const at::Tensor& latents) {
+    const int64_t tokens = latents.size(1);
+    require(length + tokens <= capacity(),
+            "latent attention: the cache holds {} tokens, {} more do not fit after {}", capacity(),
+            tokens, length);
+    latents_BNC.narrow(1, length, tokens).copy_(latents);
+    length += tokens;
+    return latents_BNC.narrow(1, 0, length);
+  }
+};
+
+// [B, T, H, N] as one matrix per head, [H, B T, N], and back.
+at::Tensor by_head(const at::Tensor& x_BTHN) {
+  return x_BTHN.permute({2, 0, 1, 3}).flatten(1, 2);
+}
+at::Tensor by_token(const at::Tensor& x_HMN, int64_t batch) {
+  return x_HMN.unflatten(1, {batch, -1}).permute({1, 2, 0, 3});
+}
+
+}  // namespace
+
+void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::string& path) {
+  const auto fill = [&](const char* key, int64_t& value, int64_t default_value) {
+    require_usage(value >= 0, "{}.{}: expected 0 or more, got {}", path, key, value);
+    if (value == 0) value = default_value;
+    require_usage(value > 0, "{}.{}: the default is less than 1 for this model, give it", path,
+                  key);
+  };
+  fill("kv_rank", kv_rank, width / 2);
+  require_usage(q_rank >= 0, "{}.q_rank: expected 0 or more, got {}", path, q_rank);
+  fill("key_width", key_width, width / heads);
+  fill("shared_key_width", shared_key_width, key_width / 2);
+  fill("value_width", value_width, key_width);
+}
+
+LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t width,
+                                 int64_t heads, double init_std, const SublayerNeeds& needs,
+                                 int site, ParameterRegistry& parameters)
+    : settings_(settings), heads_(heads) {
+  require_usage(!needs.separate_qkv,
+                "latent attention has no separate inputs for queries, keys and values, which this "
+                "depth mixing needs: choose another attention or another depth mixing");
+  require_usage(!needs.adapt_heads,
+                "latent attention has no keys and values of its own that a depth mixing could "
+                "change, which this one needs: choose another attention or another depth mixing");
+  const auto add = [&](const char* role, int64_t out, int64_t in, Init init) {
+    return parameters.add(site, role, ParameterKind::matrix, {out, in}, std::move(init));
+  };
+  const auto add_norm = [&](const char* role, int64_t size) {
+    return parameters.add(site, role, ParameterKind::norm_gain, {size}, Init::ones());
+  };
+  const LatentAttentionSettings& s = settings_;
+  const int64_t query = heads * (s.key_width + s.shared_key_width), value = heads * s.value_width;
+  const Init plain = Init::normal(init_std), scaled = Init::normal(init_std * needs.init_gain);
+  if (s.q_rank > 0) {
+    q_a_proj_ = add("q_a_proj", s.q_rank, width, plain);
+    q_a_norm_ = add_norm("q_a_layernorm", s.q_rank);
+    q_b_proj_ = add("q_b_proj", query, s.q_rank, plain);
+  } else {
+    q_proj_ = add("q_proj", query, width, plain);
+  }
+  kv_a_proj_ = add("kv_a_proj_with_mqa", s.kv_rank + s.shared_key_width, width, plain);
+  kv_a_norm_ = add_norm("kv_a_layernorm", s.kv_rank);
+  // Each head's rows are first of the key map, then of the value map, which alone has the gain.
+  const int64_t key_size = s.key_width * s.kv_rank, value_size = s.value_width * s.kv_rank;
+  const auto keys_or_values = [=](const RandomStream& random, int64_t i) {
+    return (i % (key_size + value_size) < key_size ? plain : scaled).value(random, i);
+  };
+  kv_b_proj_ = add("kv_b_proj", heads * (s.key_width + s.value_width), s.kv_rank, {keys_or_values});
+  if (s.output_gate) g_proj_ = add("g_proj", value, width, scaled);
+  o_proj_ = add("o_proj", width, value,
+                Init::normal(init_std * needs.init_gain * needs.output_init_gain));
+}
+
+SublayerOutput LatentAttention::forward(const SublayerInput& input,
+                                        const SequenceContext& context) const {
+  const at::Tensor& x_BTD = input.x;
+  const int64_t rank = settings_.kv_rank, shared_width = settings_.shared_key_width;
+  const at::Tensor q =
+      q_proj_.defined()
+          ? at::linear(x_BTD, q_proj_)
+          : at::linear(rms_norm(at::linear(x_BTD, q_a_proj_), q_a_norm_, kNormEps), q_b_proj_);
+  const at::Tensor q_BTHK = q.unflatten(-1, {heads_, -1});
+  const std::vector<at::Tensor> kv_a =
+      at::linear(x_BTD, kv_a_proj_).split_with_sizes({rank, shared_width}, -1);
+  at::Tensor latents_BNC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
+
+  if (context.cache != nullptr) {
+    latents_BNC = static_cast<LatentCache&>(*context.cache).append(latents_BNC);
+  }
+  const LatentHeads heads = {q_BTHK, latents_BNC, kv_b_proj_};
+  const at::Tensor o_BTHV = absorbing_is_cheaper(q_BTHK.size(1), latents_BNC.size(1), settings_)
+                                ? attend_absorbed(heads, settings_)
+                                : attend_expanded(heads, settings_);
+  at::Tensor o_BTP = o_BTHV.flatten(2);
+  if (g_proj_.defined()) o_BTP = o_BTP * at::sigmoid(at::linear(x_BTD, g_proj_));
+  return {at::linear(o_BTP, o_proj_)};
+}
+
+std::unique_ptr<SequenceCache> LatentAttention::make_cache(int64_t batch, int64_t capacity) const {
+  auto cache = std::make_unique<LatentCache>();
+  cache->latents_BNC = at::zeros({batch, capacity, settings_.kv_rank + settings_.shared_key_width},
+                                 kv_a_proj_.options().requires_grad(false));
+  return cache;
+}
+
+// Of one head and sequence. Expanded: every token's key and value from its latent, then scores and
+// sums over them. Absorbed: the call's queries into the latent and its sums out of it; scores and
+// sums over latents, which are longer. It holds all scores, so it is for few tokens among many.
+bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings) {
+  const int64_t rank = settings.kv_rank, shared = settings.shared_key_width;
+  const int64_t own = settings.key_width + settings.value_width;
+  const int64_t expanded = keys * rank * own + tokens * keys * (own + shared);
+  const int64_t absorbed = tokens * rank * own + tokens * keys * (2 * rank + shared);
+  return tokens < keys && absorbed < expanded;
+}
+
+at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings) {
+  const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
+  const int64_t T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
+  const std::vector<at::Tensor> latents =
+      latents_BNC.split_with_sizes({settings.kv_rank, settings.shared_key_width}, -1);
+  const std::vector<at::Tensor> kv_BNH =
+      at::linear(latents[0], kv_b_proj)
+          .unflatten(-1, {H, -1})
+          .split_with_sizes({settings.key_width, settings.value_width}, -1);
+  const at::Tensor shared_BNHS = latents[1].unsqueeze(2).expand({-1, -1, H, -1});
+  const at::Tensor k_BNHK = at::cat({kv_BNH[0], shared_BNHS}, -1);
+  // The kernel that never holds all scores wants values as wide as keys.
+  const int64_t missing = k_BNHK.size(-1) - settings.value_width;
+  const at::Tensor v_BNHV = missing > 0 ? at::constant_pad_nd(kv_BNH[1], {0, missing}) : kv_BNH[1];
+
+  c10::optional<at::Tensor> mask;
+  if (T > 1 && N > T) mask = causal_mask(T, N);
+  // One token sees every key: no mask at all.
+  const bool causal = T > 1 && !mask.has_value();
+  const at::Tensor o_BHTV = at::scaled_dot_product_attention(
+      q_BTHK.transpose(1, 2), k_BNHK.transpose(1, 2), v_BNHV.transpose(1, 2), mask,
+      /*dropout_p=*/0.0, causal);
+  return o_BHTV.narrow(-1, 0, settings.value_width).transpose(1, 2);
+}
+
+at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings) {
+  const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
+  const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
+  const std::vector<at::Tensor> kv_b_H =  // maps to keys and to values, [H, width, R] each
+      kv_b_proj.unflatten(0, {H, -1})
+          .split_with_sizes({settings.key_width, settings.value_width}, 1);
+  const std::vector<at::Tensor> q =
+      q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
+  const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);
+  // All heads read the same latents: their queries are the rows of one matrix.
+  const double scale = 1 / std::sqrt(static_cast<double>(q_BTHK.size(-1)));
+  const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
+  at::Tensor scores_BTHN = at::bmm(q_BMC, latents_BNC.transpose(1, 2)).view({B, T, H, N});
+  if (T > 1) {
+    const at::Tensor later_T1N = causal_mask(T, N).logical_not().unsqueeze(1);
+    scores_BTHN = scores_BTHN.masked_fill(later_T1N, -std::numeric_limits<double>::infinity());
+  }
+  const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
+  const at::Tensor sums_BMR = at::bmm(weights_BMN, latents_BNC.narrow(-1, 0, settings.kv_rank));
+  const at::Tensor sums_HMR = by_head(sums_BMR.unflatten(1, {T, H}));
+  return by_token(at::bmm(sums_HMR, kv_b_H[1].transpose(1, 2)), B);
+}
+
+}  // namespace attnres

@@ -1,0 +1,327 @@
+// Experts against their formulas in plain loops over tokens: as Kimi Linear 48B has them and as
+// Kimi K3.
+#include "attnres/layers/experts.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "attnres/support/error.h"
+#include "tests/layers/plain_layers.h"
+#include "tests/tolerances.h"
+
+namespace attnres {
+namespace {
+
+using testing::add_scaled;
+using testing::as_vector;
+using testing::close;
+using ::testing::HasSubstr;
+using testing::parameter;
+using testing::random_tensor;
+using testing::sigmoid;
+using testing::times;
+using testing::Vector;
+
+constexpr int64_t kWidth = 6, kCount = 5, kTokens = 12;
+constexpr double kNormEps = 1e-2;  // large: its part of the result must show
+
+struct Variant {
+  const char* name;
+  ExpertsSettings settings;
+  Activation activation;
+};
+const Variant kVariants[] = {
+    {"48B", {.count = kCount, .chosen = 2, .width = 4, .shared = 1, .scaling = 2.446}, {}},
+    {"K3",
+     {.count = kCount, .chosen = 3, .width = 4, .shared = 2, .scaling = 1.5, .latent_width = 3},
+     {"situ", 1.2, 2}},
+    {"OnlyRouted", {.count = kCount, .chosen = 1, .width = 3, .shared = 0}, {}},
+};
+
+struct Bench {
+  explicit Bench(const Variant& variant, at::ScalarType dtype = at::kDouble)
+      : parameters(dtype, 1),
+        layer(variant.settings, variant.activation, kWidth, kNormEps, 0.5, {}, 0, parameters) {
+    testing::move_all(parameters);
+  }
+  SublayerOutput operator()(const at::Tensor& x) const { return layer.forward({.x = x}, {}); }
+  at::Tensor bias() const { return parameter(parameters, "e_score_correction_bias"); }
+  ParameterRegistry parameters;
+  Experts layer;
+};
+
+struct Mistakes {
+  bool biased_weights = false, chosen_without_bias = false, norm_left_out = false;
+};
+
+struct Plain {
+  Vector y;
+  std::vector<size_t> chosen;
+  double margin = 0;  // by which the last of the chosen was better than the first of the others
+};
+
+Plain plain(const Variant& variant, const ParameterRegistry& parameters, const Vector& x,
+            const Mistakes& wrong = {}) {
+  const ExpertsSettings& s = variant.settings;
+  const auto weight = [&](const char* role) { return parameter(parameters, role); };
+  const auto feed_forward = [&](const at::Tensor& w1, const at::Tensor& w2, const at::Tensor& w3,
+                                const Vector& input) {
+    const Vector gate = times(w1, input), up = times(w3, input);
+    Vector hidden;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const auto& [type, beta, linear] = variant.activation;
+      hidden.push_back(type == "silu" ? gate[i] * sigmoid(gate[i]) * up[i]
+                                      : beta * std::tanh(gate[i] / beta) * sigmoid(gate[i]) *
+                                            linear * std::tanh(up[i] / linear));
+    }
+    return times(w2, hidden);
+  };
+
+  Vector scores = times(weight("gate"), x), biased = scores;
+  const Vector bias = as_vector(weight("e_score_correction_bias"));
+  for (size_t e = 0; e < kCount; ++e) {
+    scores[e] = sigmoid(scores[e]);
+    biased[e] = scores[e] + bias[e];
+  }
+  const Vector& criterion = wrong.chosen_without_bias ? scores : biased;
+  std::vector<size_t> order(kCount);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return criterion[a] > criterion[b]; });
+  Plain result;
+  result.margin = criterion[order[s.chosen - 1]] - criterion[order[s.chosen]];
+  order.resize(s.chosen);
+  result.chosen = order;
+
+  const Vector& weights = wrong.biased_weights ? biased : scores;
+  double total = 0;
+  for (const size_t e : order) total += weights[e];
+  const bool latent = s.latent_width > 0;
+  const Vector input = latent ? times(weight("routed_expert_down_proj"), x) : x;
+  Vector sum(input.size());
+  for (const size_t e : order) {
+    const auto i = static_cast<int64_t>(e);
+    add_scaled(s.scaling * weights[e] / total,
+               feed_forward(weight("w1")[i], weight("w2")[i], weight("w3")[i], input), sum);
+  }
+  if (latent) {
+    if (!wrong.norm_left_out) {
+      sum = testing::rms_normed(sum, weight("routed_expert_norm"), kNormEps);
+    }
+    sum = times(weight("routed_expert_up_proj"), sum);
+  }
+  if (s.shared > 0) {
+    add_scaled(1, feed_forward(weight("shared_w1"), weight("shared_w2"), weight("shared_w3"), x),
+               sum);
+  }
+  result.y = sum;
+  return result;
+}
+
+struct PlainBatch {
+  at::Tensor y, load;
+  double margin = 1;
+};
+
+PlainBatch plain_batch(const Variant& variant, const ParameterRegistry& parameters,
+                       const at::Tensor& x, const Mistakes& wrong = {}) {
+  Vector y;
+  PlainBatch batch;
+  batch.load = at::zeros({kCount}, at::kLong);
+  for (const at::Tensor& token : x.reshape({-1, kWidth}).unbind(0)) {
+    const Plain one = plain(variant, parameters, as_vector(token), wrong);
+    y.insert(y.end(), one.y.begin(), one.y.end());
+    for (const size_t e : one.chosen) batch.load[static_cast<int64_t>(e)] += 1;
+    batch.margin = std::min(batch.margin, one.margin);
+  }
+  batch.y = at::tensor(y, at::kDouble).view(x.sizes());
+  return batch;
+}
+
+TEST(Experts, AreTheirFormula) {
+  for (const Variant& variant : kVariants) {
+    for (const auto& [dtype, tolerance] : {std::pair{at::kDouble, 1e-12}, {at::kFloat, 2e-5}}) {
+      const Bench bench(variant, dtype);
+      for (const int64_t tokens : {1, 2, 24}) {
+        const at::Tensor x = random_tensor({2, tokens, kWidth}, 1, dtype);
+        const auto [y, load] = bench(x);
+        const auto expected = [&](const Mistakes& wrong) {
+          return plain_batch(variant, bench.parameters, x, wrong);
+        };
+        EXPECT_TRUE(close(y, expected({}).y, tolerance)) << variant.name << " " << tokens;
+        EXPECT_EQ(load.scalar_type(), at::kLong);
+        EXPECT_TRUE(load.equal(expected({}).load)) << variant.name;
+        EXPECT_EQ(load.sum().item<int64_t>(), 2 * tokens * variant.settings.chosen);
+        if (tokens < 24) continue;
+        EXPECT_FALSE(close(y, expected({.chosen_without_bias = true}).y, 1e-3)) << variant.name;
+        if (variant.settings.chosen > 1) {
+          EXPECT_FALSE(close(y, expected({.biased_weights = true}).y, 1e-3)) << variant.name;
+        }
+        if (variant.settings.latent_width > 0) {
+          EXPECT_FALSE(close(y, expected({.norm_left_out = true}).y, 1e-3)) << variant.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Experts, GradientsAreThoseOfDifferences) {
+  for (Variant variant : kVariants) {
+    SCOPED_TRACE(variant.name);
+    // Of one expert the renormalised weight is a constant, and the router learns nothing.
+    variant.settings.chosen = std::max<int64_t>(variant.settings.chosen, 2);
+    const Bench bench(variant);
+    const at::Tensor x = random_tensor({1, kTokens, kWidth}, 2);
+    ASSERT_GT(plain_batch(variant, bench.parameters, x).margin, 1e-3);  // no choice changes
+    testing::expect_gradients([&] { return bench(x).y; }, x, bench.parameters);
+    EXPECT_FALSE(bench.bias().requires_grad());
+  }
+}
+
+TEST(Experts, BiasChangesTheChoiceAndNotTheWeights) {
+  const Bench bench(kVariants[0]);
+  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 3);
+  bench.bias().zero_();
+  const SublayerOutput unbiased = bench(x);
+  bench.bias().fill_(0.7);  // of all alike: the order stays
+  EXPECT_TRUE(bench(x).y.equal(unbiased.y));
+  bench.bias().zero_().narrow(0, 1, 1).fill_(2);
+  const SublayerOutput preferred = bench(x);
+  EXPECT_LT(unbiased.expert_load[1].item<int64_t>(), kTokens);
+  EXPECT_EQ(preferred.expert_load[1].item<int64_t>(), kTokens);
+  EXPECT_TRUE(close(preferred.y, plain_batch(kVariants[0], bench.parameters, x).y, 1e-12));
+  EXPECT_FALSE(close(preferred.y,
+                     plain_batch(kVariants[0], bench.parameters, x, {.biased_weights = true}).y,
+                     1e-3));
+}
+
+TEST(Experts, WithoutATokenGetNoGradient) {
+  const Bench bench(kVariants[0]);
+  bench.bias()[3] = -10;
+  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 4);
+  const SublayerOutput output = bench(x);
+  EXPECT_EQ(output.expert_load[3].item<int64_t>(), 0);
+  torch::autograd::backward({output.y.square().sum()});
+  for (const char* role : {"w1", "w2", "w3"}) {
+    const at::Tensor of_expert = parameter(bench.parameters, role).grad().abs().amax({1, 2});
+    EXPECT_EQ(of_expert[3].item<double>(), 0) << role;
+    EXPECT_EQ(of_expert.gt(0).sum().item<int64_t>(), output.expert_load.gt(0).sum().item<int64_t>())
+        << role;
+  }
+}
+
+// Not computed: not even numbers that are none would show.
+TEST(Experts, WithoutATokenAreNotComputed) {
+  const Bench bench(kVariants[1]);
+  bench.bias()[2] = -10;
+  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 4), y = bench(x).y;
+  for (const char* role : {"w1", "w2", "w3"}) {
+    parameter(bench.parameters, role).detach().narrow(0, 2, 1).fill_(NAN);
+  }
+  EXPECT_TRUE(bench(x).y.equal(y));
+  bench.bias()[2] = 10;
+  EXPECT_FALSE(bench(x).y.isfinite().any().item<bool>());
+}
+
+TEST(Experts, ResultsDoNotDependOnThreads) {
+  const Bench bench(kVariants[1], at::kFloat);
+  const at::Tensor x = random_tensor({4, 300, kWidth}, 5, at::kFloat);
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> outputs, gradients;
+  for (const int n : {1, 3, 1}) {
+    at::set_num_threads(n);
+    at::Tensor input = x.clone().set_requires_grad(true);
+    outputs.push_back(bench(input).y);
+    torch::autograd::backward({outputs.back().square().sum()});
+    gradients.push_back(input.grad());
+  }
+  at::set_num_threads(threads);
+  for (const size_t i : {1, 2}) {
+    EXPECT_TRUE(outputs[i].equal(outputs[0])) << i;
+    EXPECT_TRUE(gradients[i].equal(gradients[0])) << i;
+  }
+}
+
+TEST(Balance, MovesAgainstTheLoad) {
+  at::Tensor bias = at::tensor({0.5, 0.0, -1.0, 2.0}, at::kDouble);
+  balance(bias, at::tensor({1, 5, 3, 3}, at::kLong), 0.25);  // of 3 on average
+  EXPECT_EQ(as_vector(bias), (Vector{0.75, -0.25, -1.0, 2.0}));
+}
+
+TEST(Balance, BringsARouterTowardsEqualLoad) {
+  const Bench bench(kVariants[0]);
+  at::Tensor bias = bench.bias();
+  bias.zero_()[2] = 0.8;  // nearly every token's choice
+  const at::Tensor x = random_tensor({1, 400, kWidth}, 6);
+  const auto unbalance = [&] {  // the largest load of the mean
+    const at::Tensor load = bench(x).expert_load.to(at::kDouble);
+    return (load.max() / load.mean()).item<double>();
+  };
+  EXPECT_GT(unbalance(), 2);
+  for (int step = 0; step < 200; ++step) balance(bias, bench(x).expert_load, 0.01);
+  EXPECT_LT(unbalance(), 1.2);
+}
+
+TEST(Experts, ParametersAreWhatTheyAre) {
+  const auto parameters_of = [](ParameterRegistry& parameters, const Variant& variant,
+                                const SublayerNeeds& needs) {
+    Experts(variant.settings, variant.activation, kWidth, kNormEps, 0.02, needs, 0, parameters);
+  };
+  for (const Variant& variant : kVariants) {
+    ParameterRegistry plain(at::kDouble, 1), scaled(at::kDouble, 1);
+    parameters_of(plain, variant, {});
+    parameters_of(scaled, variant, {.init_gain = 0.5, .output_init_gain = 0.5});
+    const std::string last = variant.settings.latent_width > 0 ? "routed_expert_up_proj" : "w2";
+    for (size_t i = 0; i < plain.all().size(); ++i) {
+      const Parameter& p = plain.all()[i];
+      const auto gain = [&] {
+        return (scaled.all()[i].tensor / p.tensor).detach().flatten()[0].item<double>();
+      };
+      if (p.role == "e_score_correction_bias") {
+        EXPECT_EQ(p.kind, ParameterKind::router_bias);
+        EXPECT_EQ(p.tensor.abs().max().item<double>(), 0);
+      } else if (p.role == "routed_expert_norm") {
+        EXPECT_EQ(p.kind, ParameterKind::norm_gain);
+      } else {
+        EXPECT_EQ(p.kind, ParameterKind::matrix) << p.role;
+        const double expected = p.role == "gate"                          ? 1
+                                : p.role == last || p.role == "shared_w2" ? 0.25
+                                                                          : 0.5;
+        EXPECT_DOUBLE_EQ(gain(), expected) << p.role;
+      }
+    }
+  }
+}
+
+TEST(Experts, FillInAndRefuseSettings) {
+  ExpertsSettings settings = {.count = 8};
+  settings.resolve(96, "model.experts");
+  EXPECT_EQ(settings.width, 48);
+  ExpertsSettings none;
+  none.resolve(96, "model.experts");  // dense
+
+  const auto message = [](ExpertsSettings bad) -> std::string {
+    try {
+      bad.resolve(96, "experts");
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message({.count = -1}), HasSubstr("experts.count: expected 0 or more, got -1"));
+  EXPECT_THAT(message({.count = 3, .chosen = 4}),
+              HasSubstr("experts.chosen: 4 cannot be chosen of 3 experts"));
+  EXPECT_THAT(message({.count = 3, .chosen = 0}), HasSubstr("experts.chosen"));
+  EXPECT_THAT(message({.count = 3, .width = -1}), HasSubstr("experts.width"));
+  EXPECT_THAT(message({.count = 3, .shared = -1}), HasSubstr("experts.shared"));
+  EXPECT_THAT(message({.count = 3, .dense_layers = -1}), HasSubstr("experts.dense_layers"));
+  EXPECT_THAT(message({.count = 3, .scaling = 0}), HasSubstr("experts.scaling"));
+  EXPECT_THAT(message({.count = 3, .latent_width = -5}), HasSubstr("experts.latent_width"));
+}
+
+}  // namespace
+}  // namespace attnres
