@@ -6,6 +6,7 @@ Builds libllama from the sources in llama-cpp-python's source distribution, some
 build/llama.cpp (LLAMA_CPP=FOLDER), and llama_cpp.c with it.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader
-from interop import REPOSITORY, Report, attnres, randomize, score, token_ids, train
+from interop import REPOSITORY, Report, attnres, randomize, score, token_ids
+from sentencepiece import SentencePieceProcessor
 
 VERSION = "llama-cpp-python==0.3.36"
 FOLDER = Path(os.environ.get("LLAMA_CPP", REPOSITORY / "build" / "llama.cpp"))
@@ -23,8 +25,9 @@ OFF = ("CURL", "OPENSSL", "BUILD_UI", "BUILD_COMMON", "BUILD_TOOLS", "BUILD_TEST
        "BUILD_EXAMPLES", "BUILD_SERVER", "BUILD_APP")  # fmt: skip
 # Log-probabilities in float32; with depth attention, which amplifies rounding.
 BOUND, BOUND_ATTN_RES = 5e-5, 5e-4
-# Text with spaces, line ends, bytes beyond ASCII, and characters that no token has.
-TEXTS = ("The copyright", " two  spaces\n\n\tand\r\n", "naïve — 日本語 🙂", "a\0b\0\0c", "")
+PROMPT = "The copyright"
+# Spaces, line ends, bytes beyond ASCII, characters that no token has.
+TEXTS = (PROMPT, " two  spaces\n\n\tand\r\n", "naïve — 日本語 🙂", "a\0b\0\0c", "</s> <0x41> [UNUSED]", "")
 
 
 def run(*command):
@@ -75,23 +78,110 @@ def words(ids):
     return " ".join(map(str, ids))
 
 
-def compare(report, what, folder, bound, kind="f32"):
-    """Log-probabilities of one model in both programs. Returns the GGUF file."""
-    file = export(report, folder, kind)
-    reader = GGUFReader(file)
-    ids = token_ids(len(reader.fields["tokenizer.ggml.tokens"].data))
+def compare(report, what, folder, bound):
+    """Log-probabilities of one model in both programs, and greedy continuations with caches."""
+    file = export(report, folder)
+    ids = token_ids(vocabulary_of(file))
     theirs = ask(file, *(f"score {words(sequence)}" for sequence in ids))
-    report.compare(f"{what}, {kind}", score(folder, ids), np.array(theirs), bound)
-    return file
+    report.compare(what, score(folder, ids), np.array(theirs), bound)
+    answer = json.loads(attnres("generate", "--model", folder, "--prompt", PROMPT, "--json",
+                                "--max-tokens", 40, "--temperature", 0))  # fmt: skip
+    count = len(answer["tokens"])
+    theirs = ask(file, f"generate {count} {words(tokenizer_of(folder)(PROMPT))}")[0]
+    report.equal(f"{what}: greedy generation", answer["tokens"], list(map(int, theirs)))
 
 
-def compare_text(report, what, folder, file):
-    """Tokens of texts, by asking both programs to continue them, and greedy continuations."""
-    questions, expected = [], []
-    for text in TEXTS:
-        if "\0" in text:  # no argument of a program can hold it
-            continue
-        questions.append(f"tokenize {text.encode().hex()}")
-        expected.append(tokens_of(folder, text))
-    theirs = [list(map(int, answer)) for answer in ask(file, *questions)]
-    report.equal(f"{what}: tokens of texts", expected, theirs)
+def compare_stored(report, what, folder, kind, bound):
+    """The same after rounding the weights, by the mean over tokens of the differences."""
+    file = export(report, folder, kind)
+    ids = token_ids(vocabulary_of(file))
+    theirs = ask(file, *(f"score {words(sequence)}" for sequence in ids))
+    report.compare(f"{what} as {kind}, mean", score(folder, ids).mean(), np.mean(theirs), bound)
+
+
+def compare_tokens(report, what, folder):
+    tokenizer = tokenizer_of(folder)
+    theirs = ask(export(report, folder), *(f"tokenize {text.encode().hex()}" for text in TEXTS))
+    for text, ids in zip(TEXTS, theirs):
+        report.equal(f"{what}: tokens of {text!r}", tokenizer(text), list(map(int, ids)))
+
+
+def vocabulary_of(file):
+    return len(GGUFReader(file).fields["tokenizer.ggml.tokens"].data)
+
+
+def tokenizer_of(folder):
+    """Text to ids, without attnres."""
+    model = folder / "tokenizer.model"
+    if model.exists():
+        return SentencePieceProcessor(model_file=str(model)).encode
+    return lambda text: list(text.encode())
+
+
+LLAMA = {"layers": 3, "width": 64, "heads": 4, "kv_heads": 2, "ffn_width": 96}
+KIMI = {
+    "layers": 4, "width": 64, "heads": 4, "ffn_width": 96, "norm_eps": 1e-6,
+    "attention": ["delta", "delta", "delta", "latent"],
+    "delta_attention": {"head_width": 32},
+    "latent_attention": {"kv_rank": 32, "key_width": 24, "shared_key_width": 8, "value_width": 16},
+    "experts": {"count": 4, "chosen": 2, "width": 32, "scaling": 2.446},
+}  # fmt: skip
+K3 = {
+    "delta_attention": {"head_width": 32, "output_gate": "full_rank", "gate_lower_bound": -5.0},
+    "latent_attention": {**KIMI["latent_attention"], "q_rank": 32, "output_gate": True},
+    "experts": {**KIMI["experts"], "latent_width": 32},
+    "activation": {"type": "situ"},
+}
+
+
+def block_attn_res(block_size):
+    return {"depth_mixing": {"type": "block_attn_res", "block_size": block_size}}
+
+
+def train(folder, model, steps=1, tokenizer=None):
+    """The model directory of a short training on this repository's text."""
+    folder.mkdir()
+    recipe = {"name": "interop", "model": model, "tokenizer": tokenizer or {"kind": "bytes"},
+              "train": {"steps": steps, "learning_rate": 0.02, "warmup": 5}}  # fmt: skip
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    text = [REPOSITORY / name for name in ("LICENSE", "CONTRIBUTING.md")]
+    attnres("train", "--recipe", folder / "recipe.json", "--data", *text, "--out", folder / "run")
+    return folder / "run" / "checkpoints" / "last"
+
+
+def check_trained(report):
+    """Models that know their text: greedy continuations and rounded weights mean something."""
+    for kind, size in (("bytes", 256), ("sentencepiece", 400)):
+        folder = train(report.folder / kind, {**LLAMA, "tie_embeddings": kind == "bytes"}, steps=60,
+                       tokenizer={"kind": kind, "vocab_size": size})  # fmt: skip
+        what = f"Llama, {kind}, trained"
+        compare(report, what, folder, BOUND)
+        compare_tokens(report, what, folder)
+        for stored, bound in (("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 2e-2)):
+            compare_stored(report, what, folder, stored, bound)
+
+
+def check_random(report, name, model, bound):
+    """A model whose every weight matters."""
+    folder = train(report.folder / name.replace(" ", "-"), model)
+    randomize(folder)
+    compare(report, name, folder, bound)
+
+
+def main():
+    build()
+    report = Report()
+    check_trained(report)
+    check_random(report, "Llama", LLAMA, BOUND)
+    check_random(report, "Kimi Linear", KIMI, BOUND)
+    check_random(report, "Kimi Linear dense", {**KIMI, "experts": {"count": 0}}, BOUND)
+    check_random(report, "Kimi K3 without AttnRes", {**KIMI, **K3}, BOUND)
+    for block_size in (2, 4, 8):
+        name = f"Kimi K3 in blocks of {block_size}"
+        check_random(report, name, {**KIMI, **K3, **block_attn_res(block_size)}, BOUND_ATTN_RES)
+    check_random(report, "Kimi Linear with AttnRes", {**KIMI, **block_attn_res(4)}, BOUND_ATTN_RES)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
