@@ -77,7 +77,9 @@ int run(int argc, char** argv) {
   add_generate_command(app);
   add_inspect_command(app);
   add_mechanisms_command(app);
+  add_import_command(app);
   add_export_command(app);
+  add_retrofit_command(app);
   add_report_command(app);
   add_doctor_command(app);
   add_verify_command(app);

@@ -10,9 +10,11 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/formats/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/text/tokenizer.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/trainer.h"
 
@@ -22,7 +24,7 @@ namespace {
 
 struct TrainOptions {
   MachineOptions machine;
-  std::string recipe;
+  std::string recipe, from;
   std::vector<std::string> data, overrides;
   std::string out;
   bool resume = false;
@@ -47,26 +49,40 @@ std::string resume_command(const fs::path& out, int64_t threads) {
                      threads > 0 ? fmt::format(" --threads {}", threads) : "");
 }
 
+// The recipe of a model directory's model, with the defaults of training.
+Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& overrides) {
+  const auto tokenizer = load_tokenizer(folder);
+  Json recipe = {
+      {"name", model_name(folder) + "-continued"},
+      {"model", write_config(model_config(folder))},
+      {"tokenizer", write_config(TokenizerConfig{tokenizer->kind(), tokenizer->vocab_size()})}};
+  for (const std::string& assignment : overrides) apply_override(recipe, assignment);
+  return parse_recipe(recipe);
+}
+
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
 TrainJob make_job(const TrainOptions& options) {
+  require_usage(!options.resume || options.from.empty(),
+                "--from begins a new run, --resume goes on with one that has begun; choose one");
   TrainJob job;
   job.resume = options.resume;
+  if (!options.from.empty()) job.from = find_model_directory(options.from);
   job.data.assign(options.data.begin(), options.data.end());
   if (!options.recipe.empty()) {
     job.recipe = load_recipe(options.recipe, options.overrides);
-    job.out = options.out.empty() ? fs::path("runs") / job.recipe.name : fs::path(options.out);
+  } else if (!options.from.empty()) {
+    job.recipe = recipe_of_model(job.from, options.overrides);
   } else {
     require_usage(options.resume && !options.out.empty(),
                   "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "
-                  "go on with a "
-                  "run: --resume --out DIR)");
+                  "go on with a run: --resume --out DIR, or from a model: --from DIR)");
     const RunPaths paths{options.out};
     require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
     Json recipe = read_run_json(paths).at("recipe");
     for (const std::string& assignment : options.overrides) apply_override(recipe, assignment);
     job.recipe = parse_recipe(recipe);
-    job.out = options.out;
   }
+  job.out = options.out.empty() ? fs::path("runs") / job.recipe.name : fs::path(options.out);
   const RunPaths paths{job.out};
   if (job.resume && job.data.empty() && fs::exists(paths.run_json())) {
     const Json run = read_run_json(paths);
@@ -141,6 +157,12 @@ void add_train_command(CLI::App& app) {
       ->add_option("--set", options->overrides,
                    "override keys of the recipe, for example model.depth_mixing.block_size=4")
       ->type_name("KEY=VALUE");
+  command
+      ->add_option("--from", options->from,
+                   "begin a new run with the weights and tokenizer of a model directory or of a "
+                   "run's\nbest checkpoint; the recipe must describe the same model (without "
+                   "--recipe it is that\nmodel's), its train part is free, and moments start anew")
+      ->type_name("DIR");
   command->add_flag("--resume", options->resume,
                     "go on with the run in --out; recipe and data are then known");
   command->add_flag("--json", options->json, "print the summary as JSON");
@@ -151,7 +173,8 @@ void add_train_command(CLI::App& app) {
       "  attnres train --recipe recipes/tiny-block-attn-res.json --data book.txt --set "
       "train.steps=200 "
       "train.seed=2\n"
-      "  attnres train --resume --out runs/tiny");
+      "  attnres train --resume --out runs/tiny\n"
+      "  attnres train --from runs/tiny --set train.context=1024 --out runs/tiny-long");
   command->callback([options] { run_train(*options); });
 }
 

@@ -14,7 +14,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizer.h"
 #include "bench/benchmark.h"
 
 namespace attnres {
@@ -24,7 +24,7 @@ double measured_seconds(const Recipe& recipe, int64_t vocab_size) {
   constexpr int kSteps = 20;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/1);
-  AdamW optimizer(model.parameters(), train);
+  Optimizer optimizer(model.parameters(), train);
   std::vector<double> seconds;
   for (int step = 0; step < kSteps; ++step) {
     const double start = monotonic_seconds();

@@ -25,7 +25,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizer.h"
 #include "bench/benchmark.h"
 
 namespace attnres::bench {
@@ -103,7 +103,7 @@ class Training {
  private:
   std::unique_ptr<Transformer> model_;
   TrainConfig config_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   at::Tensor inputs_BT_, targets_BT_;
   double learning_rate_;
 };

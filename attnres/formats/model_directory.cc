@@ -234,6 +234,10 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType d
   return model;
 }
 
+ModelConfig model_config(const fs::path& folder) {
+  return read_stored_config(folder).model;
+}
+
 int64_t model_context(const fs::path& folder) {
   return read_stored_config(folder).context;
 }

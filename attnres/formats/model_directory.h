@@ -33,6 +33,9 @@ void save_model(const Transformer& model, const std::filesystem::path& folder, i
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
                                         at::ScalarType dtype = at::kFloat);
 
+// What config.json says of the model, without reading its weights. Throws Error as load_model.
+ModelConfig model_config(const std::filesystem::path& folder);
+
 // max_position_embeddings. Throws Error when the folder does not say.
 int64_t model_context(const std::filesystem::path& folder);
 

@@ -2,13 +2,11 @@
 // fused CPU kernel:
 //   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 //   p = p - lr decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-// decay is zero for norms, embeddings and pseudo-queries.
+// decay is zero for all but linear maps (has_weight_decay).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "attnres/support/parameters.h"
@@ -18,21 +16,20 @@ namespace attnres {
 
 class AdamW {
  public:
-  AdamW(const ParameterRegistry& parameters, const TrainConfig& config);
+  AdamW(std::vector<Parameter> parameters, const TrainConfig& config);
 
-  // The L2 norm of all gradients together, in float64. Parameters without a gradient count as zero.
-  double gradient_norm() const;
-  // Scales every gradient by `factor`, updates every parameter, and clears the gradients.
-  void step(double learning_rate, double factor);
+  // Update number `t` (from 1) of every parameter that has a gradient.
+  void step(double learning_rate, int64_t t);
 
-  // Number of updates done, and the moments in the order of the parameters; both can be assigned to
-  // when a run resumes.
-  int64_t updates = 0;
-  std::vector<at::Tensor> first_moments, second_moments;
+  // These three in the same order.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<at::Tensor>& first_moments() const { return first_moments_; }
+  const std::vector<at::Tensor>& second_moments() const { return second_moments_; }
 
  private:
-  const ParameterRegistry& parameters_;
+  std::vector<Parameter> parameters_;
   TrainConfig config_;
+  std::vector<at::Tensor> first_moments_, second_moments_;
 };
 
 }  // namespace attnres

@@ -6,7 +6,6 @@
 
 #include "attnres/formats/model_directory.h"
 #include "attnres/formats/safetensors.h"
-#include "attnres/model/parameter_names.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/random.h"
@@ -63,10 +62,6 @@ void write_model_files(const fs::path& folder, const Transformer& model, const T
   tokenizer.save(folder);
 }
 
-std::string moment_name(const std::string& parameter, const char* moment) {
-  return parameter + "." + moment;
-}
-
 }  // namespace
 
 void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
@@ -77,18 +72,10 @@ void save_model_folder(const fs::path& folder, const Transformer& model, const T
 }
 
 void save_checkpoint(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                     int64_t context, const AdamW& optimizer, const TrainingState& state) {
+                     int64_t context, const Optimizer& optimizer, const TrainingState& state) {
   write_folder(folder, [&](const fs::path& filling) {
     write_model_files(filling, model, tokenizer, context);
-    std::vector<std::pair<std::string, at::Tensor>> moments;
-    size_t i = 0;
-    for (const Parameter& p : model.parameters().all()) {
-      const std::string name = hugging_face_name(p, model.sublayers());
-      moments.emplace_back(moment_name(name, "first_moment"), optimizer.first_moments[i]);
-      moments.emplace_back(moment_name(name, "second_moment"), optimizer.second_moments[i]);
-      ++i;
-    }
-    write_safetensors(filling / kOptimizerFile, moments);
+    write_safetensors(filling / kOptimizerFile, optimizer.state());
     write_state(filling, {state, optimizer.updates});
   });
 }
@@ -97,29 +84,26 @@ TrainingState read_training_state(const fs::path& folder) {
   return read_state(folder);
 }
 
-TrainingState load_checkpoint(const fs::path& folder, Transformer& model, AdamW& optimizer) {
+TrainingState load_checkpoint(const fs::path& folder, Transformer& model, Optimizer& optimizer) {
   const at::NoGradGuard not_recording;
   const StateFile state = read_state(folder);
   const std::unique_ptr<Transformer> saved = load_model(folder);
-  const SafetensorsFile moments(folder / kOptimizerFile);
-  moments.verify_checksum();
-  size_t i = 0;
   for (const Parameter& p : model.parameters().all()) {
     const Parameter* from = saved->parameters().find(p.site, p.role);
-    const std::string name = hugging_face_name(p, model.sublayers());
     require(from != nullptr && from->tensor.sizes() == p.tensor.sizes(),
-            "{}: {} does not have the shape that the recipe asks for", folder.string(), name);
+            "{}: {} of site {} does not have the shape that the recipe asks for", folder.string(),
+            p.role, p.site);
     p.tensor.copy_(from->tensor);
-    const auto read_moment = [&](const char* moment, at::Tensor& into) {
-      const at::Tensor tensor = moments.read(moment_name(name, moment));
-      require(tensor.sizes() == into.sizes() && tensor.scalar_type() == into.scalar_type(),
-              "{}: {} of {} has another shape or type than the parameter",
-              (folder / kOptimizerFile).string(), moment, name);
-      into.copy_(tensor);
-    };
-    read_moment("first_moment", optimizer.first_moments[i]);
-    read_moment("second_moment", optimizer.second_moments[i]);
-    ++i;
+  }
+  const SafetensorsFile moments(folder / kOptimizerFile);
+  moments.verify_checksum();
+  for (const auto& [name, moment] : optimizer.state()) {
+    const at::Tensor saved_moment = moments.read(name);
+    require(saved_moment.sizes() == moment.sizes() &&
+                saved_moment.scalar_type() == moment.scalar_type(),
+            "{}: {} has another shape or type than the parameter",
+            (folder / kOptimizerFile).string(), name);
+    moment.copy_(saved_moment);
   }
   optimizer.updates = state.updates;
   return state;

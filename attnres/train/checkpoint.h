@@ -1,7 +1,7 @@
 // Checkpoints: a model directory plus what a run needs to go on exactly where it was.
 //
 //   config.json, model.safetensors, tokenizer files   the model, as formats/model_directory.h says
-//   optimizer.safetensors                             first and second moments
+//   optimizer.safetensors                             the optimizer's moments
 //   training_state.json                               TrainingState, with a checksum
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/text/tokenizer.h"
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizer.h"
 
 namespace attnres {
 
@@ -29,7 +29,7 @@ struct TrainingState {
 // Replaces the folder in one step: a process killed at any moment leaves the old or the new one.
 // Throws Error when the disk is full; then the old one stands.
 void save_checkpoint(const std::filesystem::path& folder, const Transformer& model,
-                     const Tokenizer& tokenizer, int64_t context, const AdamW& optimizer,
+                     const Tokenizer& tokenizer, int64_t context, const Optimizer& optimizer,
                      const TrainingState& state);
 // The model alone, in the same way.
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
@@ -40,6 +40,6 @@ TrainingState read_training_state(const std::filesystem::path& folder);
 
 // Fills the model's parameters and the optimizer. Throws Error when anything does not fit.
 TrainingState load_checkpoint(const std::filesystem::path& folder, Transformer& model,
-                              AdamW& optimizer);
+                              Optimizer& optimizer);
 
 }  // namespace attnres

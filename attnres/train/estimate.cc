@@ -6,6 +6,7 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -17,7 +18,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
 
 namespace attnres {
@@ -26,6 +27,20 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
+
+// So many linear maps of one shape.
+struct Matrices {
+  double count, rows, columns;
+
+  double numbers() const { return count * rows * columns; }
+};
+
+// Multiply-adds of `orthogonalize`, per step A = X X^T, A A and A X.
+double newton_schulz(const Matrices& matrices) {
+  const double shorter = std::min(matrices.rows, matrices.columns);
+  const double products = 2 * matrices.rows * matrices.columns * shorter + std::pow(shorter, 3);
+  return kNewtonSchulzSteps * matrices.count * products;
+}
 
 // A recipe's sizes. What is said to be kept is in numbers per token.
 class Sizes {
@@ -41,17 +56,47 @@ class Sizes {
         mixer_parameters_(at::kFloat, 0),
         mixer_(
             make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)),
-        mixer_keeps_(measure_kept(*mixer_, recipe.model.mixer_shape())) {}
+        mixer_keeps_(measure_kept(*mixer_, recipe.model.mixer_shape())) {
+    const double layers = static_cast<double>(model_.layers);
+    sublayer_matrices_ = {
+        {2 * layers, width_, width_}, {2 * layers, keys_, width_}, {3 * layers, hidden_, width_}};
+    if (recipe.train.optimizer != "muon") return;
+    muon_matrices_ = sublayer_matrices_;
+    for (const Parameter& p : mixer_parameters_.all()) {
+      if (p.kind != ParameterKind::matrix) continue;
+      muon_matrices_.push_back(
+          {1, static_cast<double>(p.tensor.size(0)), static_cast<double>(p.tensor.size(1))});
+    }
+  }
 
   // Of the linear maps inside the sublayers.
   double sublayer_parameters() const {
-    return static_cast<double>(model_.layers) *
-           (2 * width_ * width_ + 2 * width_ * keys_ + 3 * width_ * hidden_);
+    double numbers = 0;
+    for (const Matrices& m : sublayer_matrices_) numbers += m.numbers();
+    return numbers;
   }
   double vocabulary_parameters() const { return vocab_ * width_; }
   double parameters() const {
     return sublayer_parameters() + (model_.tie_embeddings ? 1 : 2) * vocabulary_parameters() +
            static_cast<double>(mixer_parameters_.count());
+  }
+
+  // The optimizer's: AdamW keeps two for each parameter, Muon one.
+  double moments() const {
+    double numbers = 2 * parameters();
+    for (const Matrices& m : muon_matrices_) numbers -= m.numbers();
+    return numbers;
+  }
+  // Of the matrix that Muon is at: its update, one before and one after a step of Newton-Schulz.
+  double update() const {
+    double most = 0;
+    for (const Matrices& m : muon_matrices_) most = std::max(most, 3 * m.numbers() / m.count);
+    return most;
+  }
+  double update_flops() const {
+    double multiply_adds = 0;
+    for (const Matrices& m : muon_matrices_) multiply_adds += newton_schulz(m);
+    return 2 * multiply_adds;
   }
 
   // By a training step, the loss included.
@@ -115,6 +160,7 @@ class Sizes {
   ParameterRegistry mixer_parameters_;
   std::unique_ptr<DepthMixer> mixer_;
   double mixer_keeps_;  // by site, in units of the width
+  std::vector<Matrices> sublayer_matrices_, muon_matrices_;
 };
 
 double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
@@ -131,11 +177,11 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.vocabulary_parameters();
   const double working = std::max(
       {pass(static_cast<double>(rows) * context, sizes.kept(train.recompute)) + gradients,
-       parameters,
+       parameters + sizes.update(),
        pass(kProbeWindows * context, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
        pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
             sizes.kept_in_evaluation())});
-  return kLibrary + 4 * (3 * parameters + kFragmentation * working);
+  return kLibrary + 4 * (parameters + sizes.moments() + kFragmentation * working);
 }
 
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
@@ -145,7 +191,8 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   const double passes = train.recompute ? 4 : 3;
   const double flops =
       tokens * (passes * 2 * (sizes.sublayer_parameters() + sizes.vocabulary_parameters()) +
-                passes * sizes.attention_flops(static_cast<double>(train.context)));
+                passes * sizes.attention_flops(static_cast<double>(train.context))) +
+      sizes.update_flops();
   // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
   // widths of 64 to 512. The update reads and writes weights, gradients and moments.
   constexpr double kTouched = 24, kTouchedByUpdate = 9;
@@ -176,7 +223,7 @@ void require_memory(const Recipe& recipe, int64_t vocab_size) {
   const Sizes sizes(recipe, vocab_size);
   const double needed = peak_bytes(recipe, sizes);
   const double available = static_cast<double>(available_memory() + resident_bytes());
-  const double weights = kLibrary + 4 * 4 * sizes.parameters();
+  const double weights = kLibrary + 4 * (2 * sizes.parameters() + sizes.moments());
   require(needed <= available,
           "recipe {}: training needs about {} of memory ({} of it for weights, gradients and "
           "moments), {} is available. {}",
@@ -210,7 +257,7 @@ double time_step(const Recipe& recipe, int64_t vocab_size) {
   constexpr double kSecondsToSpend = 10;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/0);
-  AdamW optimizer(model.parameters(), train);
+  Optimizer optimizer(model.parameters(), train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
   std::vector<double> seconds;
   const double begin = monotonic_seconds();

@@ -19,14 +19,14 @@ struct Estimate {
   double seconds_per_step = 0;  // within 30 % on a machine that does nothing else
 };
 
-// Memory is counted, in float32: weights, two moments and gradients; what autograd keeps of each
-// site (the mixer's sources, mixed and normalised inputs, q, k, v and attention output, the four
-// hidden tensors of a feed-forward), or with recomputation what crosses the cuts and the largest
-// span; gradient buffers of the sources; logits of a chunk; libtorch itself. Evaluation and probes
-// count where they need more than a step does. The text is not in it.
+// Memory is counted, in float32: weights, gradients and the optimizer's moments; what autograd
+// keeps of each site (the mixer's sources, mixed and normalised inputs, q, k, v and attention
+// output, the four hidden tensors of a feed-forward), or with recomputation what crosses the cuts
+// and the largest span; gradient buffers of the sources; logits of a chunk; libtorch itself.
+// Evaluation and probes count where they need more than a step does. The text is not in it.
 //
-// Time is the matrix products' FLOPs over `speed.matmul` plus the traffic of everything else over
-// `speed.copy`. It leaves out evaluation and checkpoints.
+// Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul` plus
+// the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints.
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed);
 
 // Throws Error when the estimate exceeds the memory that is available: says both, and which keys of

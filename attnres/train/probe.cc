@@ -36,7 +36,9 @@ class Magnitudes : public RunObserver {
 ProbeReading probe(const Transformer& model, const Batch& batch) {
   Magnitudes seen(model);
   const at::AutoGradMode recording(true);
-  model.loss(batch.inputs_BT, batch.targets_BT, {.observer = &seen}).backward();
+  ExpertLoads expert_loads;
+  model.loss(batch.inputs_BT, batch.targets_BT, {.observer = &seen, .expert_loads = &expert_loads})
+      .backward();
   for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
 
   ProbeReading reading;
@@ -53,6 +55,12 @@ ProbeReading probe(const Transformer& model, const Batch& batch) {
     add(index, "state_rms", seen.state_rms[site]);
     add(index, "output_rms", rms(seen.outputs[site]));
     add(index, "gradient_rms", rms(seen.outputs[site].grad()));
+  }
+  for (const auto& [site, load_E] : expert_loads) {
+    const at::Tensor share_E =
+        load_E.to(at::kDouble).div(static_cast<double>(batch.inputs_BT.numel()));
+    const double* values = share_E.const_data_ptr<double>();
+    add(site, "expert_load", std::vector<double>(values, values + share_E.numel()));
   }
   reading.depth_weights = summarize(sites);
   return reading;

@@ -8,6 +8,7 @@
 //   output_rms      0 .. L-1 RMS of the sublayer's output
 //   gradient_rms    0 .. L-1 RMS of the loss gradient at the sublayer's output (Fig. 5c), with the
 //                            loss the mean over the probe's tokens
+//   expert_load     sites with experts: list, the share of the tokens that chose each expert
 #pragma once
 
 #include <optional>

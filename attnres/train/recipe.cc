@@ -58,9 +58,13 @@ void check(const TrainConfig& train) {
   check_below_one("beta1", train.beta1);
   check_below_one("beta2", train.beta2);
   check_range("epsilon", train.epsilon, 1e-30, 1);  // with 0, a gradient of 0 would give NaN
+  check_below_one("muon_momentum", train.muon_momentum);
+  check_range("expert_balance_rate", train.expert_balance_rate, 0, 1);
   check_range("clip", train.clip, 0, 1e9);
   require_usage(train.schedule == "cosine" || train.schedule == "wsd",
                 "train.schedule: expected cosine or wsd, got {}", train.schedule);
+  require_usage(train.optimizer == "adamw" || train.optimizer == "muon",
+                "train.optimizer: expected adamw or muon, got {}", train.optimizer);
 }
 
 }  // namespace

@@ -21,10 +21,13 @@ struct TrainConfig {
   int64_t warmup = 100;             // steps of linear warm-up
   double decay_fraction = 0.2;      // wsd: the last part of the steps, in which the rate decays
   double final_fraction = 0.1;      // of the peak rate, at the last step
+  std::string optimizer = "adamw";  // or "muon": Muon for matrices, AdamW for all else
   double weight_decay = 0.1;        // decoupled; on linear maps only
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // AdamW
-  double clip = 1.0;       // largest gradient norm; 0 switches clipping off
-  bool recompute = false;  // activation recomputation: less memory, more time
+  double muon_momentum = 0.95;
+  double clip = 1.0;                  // largest gradient norm; 0 switches clipping off
+  double expert_balance_rate = 1e-3;  // by which a step moves the experts' router biases
+  bool recompute = false;             // activation recomputation: less memory, more time
   int64_t seed = 1;
   int64_t eval_every = 100;
   int64_t eval_tokens = 65536;  // of the validation text in the evaluations during training
@@ -42,11 +45,14 @@ struct TrainConfig {
     v("warmup", warmup);
     v("decay_fraction", decay_fraction);
     v("final_fraction", final_fraction);
+    v("optimizer", optimizer);
     v("weight_decay", weight_decay);
     v("beta1", beta1);
     v("beta2", beta2);
     v("epsilon", epsilon);
+    v("muon_momentum", muon_momentum);
     v("clip", clip);
+    v("expert_balance_rate", expert_balance_rate);
     v("recompute", recompute);
     v("seed", seed);
     v("eval_every", eval_every);

@@ -15,6 +15,14 @@ Json read_run_json(const RunPaths& paths) {
   return run;
 }
 
+std::string model_name(const std::filesystem::path& folder) {
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
+  const RunPaths run{whole.parent_path().parent_path()};
+  const bool is_checkpoint = whole.parent_path() == run.checkpoints();
+  if (!is_checkpoint || !std::filesystem::exists(run.run_json())) return whole.filename().string();
+  return read_run_json(run).at("recipe").value("name", "unnamed");
+}
+
 std::vector<std::string> differences(const Json& before, const Json& after,
                                      const std::string& path) {
   if (before.is_object() && after.is_object()) {

@@ -1,7 +1,11 @@
 // Where a run keeps what. A run folder holds
-//   run.json          the resolved recipe, the build, the machine, and the data's hash
+//   run.json          the resolved recipe, the build, the machine, the data's hash, and of a run
+//                     that began with the weights of another (from): its name, the step where it
+//                     is known, and the checksum of its weights
 //   metrics.jsonl     a line per step: step, tokens, seconds, loss, lr, grad_norm,
-//                     tokens_per_second, and val_loss where it was measured
+//                     tokens_per_second, and val_loss where it was measured; with experts also
+//                     expert_load_max and expert_load_min, the load of the busiest and of the
+//                     idlest expert of all sites over the mean load of its site
 //   probes.jsonl      {step, site, name, value}, see probe.h
 //   samples.jsonl     {step, prompt, text}
 //   checkpoints/last, checkpoints/best
@@ -30,6 +34,10 @@ struct RunPaths {
 
 // run.json. Throws Error when it is missing or is not a run's.
 Json read_run_json(const RunPaths& paths);
+
+// What to call the model in a folder: the run whose checkpoint it is, by its recipe's name, or else
+// the folder itself.
+std::string model_name(const std::filesystem::path& folder);
 
 // What two JSON objects disagree about, as "key: a -> b", keys with their path.
 std::vector<std::string> differences(const Json& before, const Json& after,

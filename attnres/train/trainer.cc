@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "attnres/formats/model_directory.h"
+#include "attnres/formats/safetensors.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
 #include "attnres/model/transformer.h"
@@ -23,10 +25,11 @@
 #include "attnres/support/random.h"
 #include "attnres/text/batches.h"
 #include "attnres/text/corpus.h"
-#include "attnres/train/adamw.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/estimate.h"
+#include "attnres/train/expert_balance.h"
 #include "attnres/train/line_log.h"
+#include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/schedule.h"
@@ -72,6 +75,33 @@ std::unique_ptr<FolderLock> take_up(const TrainJob& job) {
   return lock;
 }
 
+// Throws Error unless the recipe describes the model and the tokenizer of the folder.
+void require_same_model(const Recipe& recipe, const fs::path& folder, const Tokenizer& tokenizer) {
+  const Json there = {
+      {"model", write_config(model_config(folder))},
+      {"tokenizer", write_config(TokenizerConfig{tokenizer.kind(), tokenizer.vocab_size()})}};
+  const Json here = {{"model", write_config(recipe.model)},
+                     {"tokenizer", write_config(recipe.tokenizer)}};
+  std::string list;
+  for (const std::string& difference : differences(there, here)) list += "\n  " + difference;
+  require(list.empty(),
+          "{}: to begin with its weights, the recipe must describe the same model and tokenizer, "
+          "but these differ:{}\nundo the change, or leave --recipe out and set only train keys",
+          folder.string(), list);
+}
+
+// A model of the recipe to begin a run with.
+std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size) {
+  if (job.from.empty()) {
+    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed);
+  }
+  auto model = load_model(job.from);
+  require(model->vocab_size() == vocab_size,
+          "{}: the model has {} token embeddings, but its tokenizer has {} tokens",
+          job.from.string(), model->vocab_size(), vocab_size);
+  return model;
+}
+
 Data read_data(const TrainJob& job, ProgressLine& progress) {
   Data data;
   data.paths = job.data.empty() ? default_corpus_paths() : job.data;
@@ -84,9 +114,14 @@ Data read_data(const TrainJob& job, ProgressLine& progress) {
   progress.update("tokenizing");
   // Training a tokenizer again would give the same one, but takes its time.
   const fs::path last = RunPaths{job.out}.last();
-  data.tokenizer = job.resume && fs::exists(last)
-                       ? load_tokenizer(last)
-                       : make_tokenizer(job.recipe.tokenizer, documents.train);
+  if (job.resume && fs::exists(last)) {
+    data.tokenizer = load_tokenizer(last);
+  } else if (!job.from.empty()) {
+    data.tokenizer = load_tokenizer(job.from);
+    require_same_model(job.recipe, job.from, *data.tokenizer);
+  } else {
+    data.tokenizer = make_tokenizer(job.recipe.tokenizer, documents.train);
+  }
   data.split = tokenize(documents, *data.tokenizer);
   progress.message(
       fmt::format("data: {}; {} tokens to train on, {} to validate", corpus.description,
@@ -102,6 +137,19 @@ uint64_t hash_tokens(const Split& split) {
     hash = hash_bytes({reinterpret_cast<const char*>(tokens->data()), tokens->size() * 4}, hash);
   }
   return hash;
+}
+
+// Which weights a run began with, wherever they lie.
+Json describe_origin(const fs::path& folder) {
+  Json origin = {{"name", model_name(folder)}};
+  if (fs::exists(folder / "training_state.json")) {
+    origin["step"] = read_training_state(folder).step;
+  }
+  const SafetensorsMetadata metadata = SafetensorsFile(folder / "model.safetensors").metadata();
+  if (const auto checksum = metadata.find(kSafetensorsChecksum); checksum != metadata.end()) {
+    origin["checksum"] = checksum->second;
+  }
+  return origin;
 }
 
 Json run_json(const Recipe& recipe, const Data& data, const Transformer& model) {
@@ -137,7 +185,7 @@ class Run {
         // Checks, before anything is written, that there is enough to validate on.
         validation_(data_.split.validation.tokens, config_.context, kProbeWindows) {
     require_memory(job.recipe, data_.tokenizer->vocab_size());
-    model_.emplace(job.recipe.model, data_.tokenizer->vocab_size(), config_.seed);
+    model_ = make_model(job, data_.tokenizer->vocab_size());
     optimizer_.emplace(model_->parameters(), config_);
   }
 
@@ -162,17 +210,27 @@ class Run {
  private:
   // Begins a run in the folder, or takes up the one that stopped.
   void open_folder() {
-    const Json now = run_json(job_.recipe, data_, *model_);
+    Json now = run_json(job_.recipe, data_, *model_);
     if (lock_ != nullptr) {
-      require_same_run(paths_.folder, read_run_json(paths_), now);
+      const Json before = read_run_json(paths_);
+      require_same_run(paths_.folder, before, now);
       if (fs::exists(paths_.last())) {
         state_ = load_checkpoint(paths_.last(), *model_, *optimizer_);
+      } else {
+        require(!before.contains("from"), "{}: the weights that this run began with are gone",
+                paths_.last().string());
       }
     } else {
       make_folder(paths_.checkpoints());
       lock_ = std::make_unique<FolderLock>(paths_.folder);
       // By another process, since we looked.
       if (fs::exists(paths_.run_json())) refuse_to_begin_over(paths_);
+      if (!job_.from.empty()) {
+        now["from"] = describe_origin(job_.from);
+        // Before there is a run to resume: it could not find the weights again.
+        save_checkpoint(paths_.last(), *model_, *data_.tokenizer, config_.context, *optimizer_,
+                        state_);
+      }
       write_file(paths_.run_json(), now.dump(2) + "\n");
     }
     metrics_.emplace(paths_.metrics(), state_.metrics_bytes);
@@ -190,10 +248,13 @@ class Run {
     const int64_t number = state_.step + 1;
     const int64_t rows = config_.batch_size / config_.accumulate;
     double loss = 0;
+    ExpertLoads expert_loads;
     for (int64_t part = 0; part < config_.accumulate; ++part) {
       const Batch batch = train_batches_.batch(number, part, rows);
       const at::Tensor part_loss =
-          model_->loss(batch.inputs_BT, batch.targets_BT, {.recompute = config_.recompute})
+          model_
+              ->loss(batch.inputs_BT, batch.targets_BT,
+                     {.recompute = config_.recompute, .expert_loads = &expert_loads})
               .div(static_cast<double>(config_.accumulate));
       part_loss.backward();
       loss += part_loss.item<double>();
@@ -205,6 +266,7 @@ class Run {
     const double rate = learning_rate_at(config_, number);
     const bool clips = config_.clip > 0 && norm > config_.clip;
     optimizer_->step(rate, clips ? config_.clip / norm : 1.0);
+    balance_experts(model_->parameters(), expert_loads, config_.expert_balance_rate);
 
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -219,6 +281,11 @@ class Run {
                  {"lr", rate},
                  {"grad_norm", norm},
                  {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+    if (!expert_loads.empty()) {
+      const LoadRange range = load_range(expert_loads);
+      line["expert_load_max"] = range.most;
+      line["expert_load_min"] = range.least;
+    }
     if (number % config_.eval_every == 0 || number == config_.steps) {
       line["val_loss"] = validate();
     }
@@ -338,8 +405,8 @@ class Run {
   const Data data_;
   const TrainBatches train_batches_;
   const EvaluationBatches validation_;
-  std::optional<Transformer> model_;
-  std::optional<AdamW> optimizer_;
+  std::unique_ptr<Transformer> model_;
+  std::optional<Optimizer> optimizer_;
   std::optional<LineLog> metrics_, probes_, samples_;
   TrainingState state_;
   std::optional<ProbeReading> reading_;

@@ -15,6 +15,9 @@ struct TrainJob {
   Recipe recipe;
   std::vector<std::filesystem::path> data;  // empty: the compiler's headers (default_corpus_paths)
   std::filesystem::path out;
+  // A model directory whose weights and tokenizer a new run begins with; empty: with neither. The
+  // recipe must describe that model; how it is trained is free. Moments and steps start anew.
+  std::filesystem::path from;
   bool resume = false;
   std::string resume_command;  // printed when the run is interrupted
 };
@@ -35,8 +38,9 @@ struct TrainSummary {
 
 // Shows a progress line on standard error. Throws
 //   UsageError  where recipe and data cannot go together
-//   Error       when the run folder holds another run or is in use, memory or disk run out, or the
-//               loss is no longer finite; the last good checkpoint stands
+//   Error       when the recipe describes another model or tokenizer than job.from holds (it names
+//               the keys that differ), the run folder holds another run or is in use, memory or
+//               disk run out, or the loss is no longer finite; the last good checkpoint stands
 //   Interrupted after Ctrl-C, once the state is saved
 TrainSummary train(const TrainJob& job);
 

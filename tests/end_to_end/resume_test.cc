@@ -36,42 +36,54 @@ void expect_complete_logs(const RunPaths& run) {
   EXPECT_EQ(sampled, (std::vector<int>{20, 40}));
 }
 
-// What a resumed run would do if it forgot its moments.
-void zero_moments(const RunPaths& run) {
+// What a resumed run would do if it forgot its moments, those whose names hold `part`.
+void zero_moments(const RunPaths& run, const std::string& part) {
   const fs::path path = run.last() / "optimizer.safetensors";
   std::vector<std::pair<std::string, at::Tensor>> zeros;
   {
     const SafetensorsFile file(path);
-    for (const std::string& name : file.names()) zeros.emplace_back(name, file.read(name).mul_(0));
+    for (const std::string& name : file.names()) {
+      const bool forgotten = name.find(part) != std::string::npos;
+      zeros.emplace_back(name, file.read(name).mul_(forgotten ? 0 : 1));
+    }
   }
   write_safetensors(path, zeros);
 }
 
-class Resume : public ::testing::TestWithParam<Mixing> {
- protected:
-  const Workshop workshop_{tiny_recipe(GetParam().json)};
-};
-
-TEST_P(Resume, AfterAKillIsExact) {
-  const RunPaths whole = workshop_.trained("whole");
+// `moments`: which the forgetful run loses, by what their names hold.
+void expect_exact_after_a_kill(const Json& recipe, const std::string& moments) {
+  const Workshop workshop(recipe);
+  const RunPaths whole = workshop.trained("whole");
   expect_complete_logs(whole);
-  EXPECT_EQ(disturb(workshop_, "killed", 21, SIGKILL).exit_code, 128 + SIGKILL);
-  const RunPaths killed{workshop_.folder("killed")}, forgetful{workshop_.folder("forgetful")};
+  EXPECT_EQ(disturb(workshop, "killed", 21, SIGKILL).exit_code, 128 + SIGKILL);
+  const RunPaths killed{workshop.folder("killed")}, forgetful{workshop.folder("forgetful")};
   EXPECT_GE(steps_logged(killed), 21);
   EXPECT_LT(steps_logged(killed), 40);
   fs::copy(killed.folder, forgetful.folder, fs::copy_options::recursive);
 
-  expect_resumes(workshop_, "killed");
+  expect_resumes(workshop, "killed");
   EXPECT_TRUE(same_results(killed, whole));
   expect_complete_logs(killed);
 
-  zero_moments(forgetful);
-  expect_resumes(workshop_, "forgetful");
+  zero_moments(forgetful, moments);
+  expect_resumes(workshop, "forgetful");
   EXPECT_FALSE(same_results(forgetful, whole));
+}
+
+class Resume : public ::testing::TestWithParam<Mixing> {};
+
+TEST_P(Resume, AfterAKillIsExact) {
+  expect_exact_after_a_kill(tiny_recipe(GetParam().json), "moment");
 }
 
 INSTANTIATE_TEST_SUITE_P(Mechanisms, Resume, ::testing::ValuesIn(every_mechanism()),
                          [](const auto& info) { return info.param.name; });
+
+TEST(ResumeAfterAKill, OfMuonIsExact) {
+  Json recipe = block_recipe();
+  recipe["train"]["optimizer"] = "muon";
+  expect_exact_after_a_kill(recipe, ".momentum");
+}
 
 TEST(ResumeAfterAKill, BeforeTheFirstCheckpoint) {
   const Workshop workshop(block_recipe());

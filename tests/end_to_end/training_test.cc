@@ -30,8 +30,8 @@ double byte_entropy(const std::string& text) {
 
 class Learning : public ::testing::TestWithParam<Mixing> {
  protected:
-  Json recipe() const {
-    Json recipe = tiny_recipe(GetParam().json);
+  static Json recipe(const Json& depth_mixing) {
+    Json recipe = tiny_recipe(depth_mixing);
     recipe["train"].update({{"steps", 250},
                             {"batch_size", 16},
                             {"learning_rate", 0.02},
@@ -40,22 +40,27 @@ class Learning : public ::testing::TestWithParam<Mixing> {
                             {"checkpoint_every", 250}});
     return recipe;
   }
+
+  void expect_learns(const Json& recipe) const {
+    const Workshop workshop(recipe, text_);
+    const Result result = workshop.train("run", "--json");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json summary = Json::parse(result.out);
+    const double entropy = byte_entropy(validation_text(text_) + '\0');
+    EXPECT_NEAR(summary["unigram_entropy"].get<double>(), entropy, 1e-9);
+    EXPECT_LT(summary["val_loss"].get<double>(), entropy - 0.3);
+    RecordProperty("loss", std::to_string(summary["val_loss"].get<double>()));
+  }
+
   const std::string text_ = real_text(100000);
 };
 
 TEST_P(Learning, GetsBelowTheUnigramEntropy) {
-  const Workshop workshop(recipe(), text_);
-  const Result result = workshop.train("run", "--json");
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const Json summary = Json::parse(result.out);
-  const double entropy = byte_entropy(validation_text(text_) + '\0');
-  EXPECT_NEAR(summary["unigram_entropy"].get<double>(), entropy, 1e-9);
-  EXPECT_LT(summary["val_loss"].get<double>(), entropy - 0.3);
-  RecordProperty("loss", std::to_string(summary["val_loss"].get<double>()));
+  expect_learns(recipe(GetParam().json));
 }
 
 TEST_P(Learning, DoesNotWithoutALearningRate) {
-  Json still = recipe();
+  Json still = recipe(GetParam().json);
   still["train"].update({{"learning_rate", 0}, {"steps", 20}});
   const Workshop workshop(still, text_);
   const Result result = workshop.train("run", "--json");
@@ -66,6 +71,19 @@ TEST_P(Learning, DoesNotWithoutALearningRate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mechanisms, Learning, ::testing::ValuesIn(every_mechanism()),
+                         [](const auto& info) { return info.param.name; });
+
+class LearningWithMuon : public Learning {};
+
+TEST_P(LearningWithMuon, GetsBelowTheUnigramEntropy) {
+  Json with_muon = recipe(GetParam().json);
+  with_muon["train"]["optimizer"] = "muon";
+  expect_learns(with_muon);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mechanisms, LearningWithMuon,
+                         ::testing::Values(Mixing{"residual", residual()},
+                                           Mixing{"block_attn_res", block_attn_res(2)}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {

@@ -100,6 +100,30 @@ inline void perturb(const Transformer& model, ParameterKind kind, double scale) 
   }
 }
 
+// A small model of Kimi's layers: delta, delta, latent, delta attention, experts after a dense
+// layer; as Kimi Linear has them, or with all that Kimi K3 adds.
+inline ModelConfig kimi_config(bool k3, const Json& depth_mixing) {
+  Json json = {{"layers", 4},
+               {"width", 32},
+               {"heads", 2},
+               {"ffn_width", 40},
+               {"attention", {kDelta, kDelta, kLatent, kDelta}},
+               {"delta_attention", {{"heads", 2}, {"head_width", 8}}},
+               {"latent_attention",
+                {{"kv_rank", 12}, {"key_width", 8}, {"shared_key_width", 4}, {"value_width", 6}}},
+               {"experts", {{"count", 5}, {"chosen", 2}, {"width", 12}, {"scaling", 2.4}}},
+               {"norm_eps", 1e-5},
+               {"init_std", 0.4},
+               {"depth_mixing", depth_mixing}};
+  if (k3) {
+    json["delta_attention"].update(Json{{"gate_lower_bound", -5.0}, {"output_gate", "full_rank"}});
+    json["latent_attention"].update(Json{{"q_rank", 10}, {"output_gate", true}});
+    json["experts"]["latent_width"] = 16;
+    json["activation"] = {{"type", "situ"}};
+  }
+  return read_model_config(json);
+}
+
 struct SmallModelOptions {
   int64_t layers = 3;
   bool tied = false;
@@ -116,17 +140,26 @@ inline void perturb_constant_matrices(const Transformer& model, double scale) {
   }
 }
 
-// With every parameter moved from where it starts, so that all matter: pseudo-queries that spread
-// the depth weights, gains that are not one.
-inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions& options = {}) {
-  ModelConfig config = small_config(depth_mixing, options.layers);
-  config.tie_embeddings = options.tied;
-  Transformer model(config, options.vocab_size, /*seed=*/1, options.dtype);
+// Moves every parameter from where it starts, so that all matter: pseudo-queries that spread the
+// depth weights, gains that are not one.
+inline Transformer perturbed(Transformer model) {
   perturb(model, ParameterKind::pseudo_query, 1.0);
   perturb(model, ParameterKind::norm_gain, 0.2);
   perturb(model, ParameterKind::mixing, 0.2);
+  perturb(model, ParameterKind::router_bias, 0.2);
   perturb_constant_matrices(model, 0.1);
   return model;
+}
+
+inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions& options = {}) {
+  ModelConfig config = small_config(depth_mixing, options.layers);
+  config.tie_embeddings = options.tied;
+  return perturbed(Transformer(config, options.vocab_size, /*seed=*/1, options.dtype));
+}
+
+inline Transformer kimi_model(bool k3, const Json& depth_mixing,
+                              at::ScalarType dtype = at::kDouble) {
+  return perturbed(Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, dtype));
 }
 
 // int64 ids_BT from 0 up to, not including, the vocabulary's size.

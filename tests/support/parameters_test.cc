@@ -49,5 +49,12 @@ TEST(WeightDecay, IsForLinearMapsOnly) {
   EXPECT_FALSE(has_weight_decay(ParameterKind::pseudo_query));
 }
 
+TEST(RouterBias, HasNoGradient) {
+  ParameterRegistry registry(at::kFloat, 1);
+  EXPECT_FALSE(
+      registry.add(0, "b", ParameterKind::router_bias, {4}, Init::zeros()).requires_grad());
+  EXPECT_TRUE(registry.add(0, "c", ParameterKind::convolution, {4}, Init::zeros()).requires_grad());
+}
+
 }  // namespace
 }  // namespace attnres

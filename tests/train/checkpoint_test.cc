@@ -20,35 +20,33 @@ using ::testing::HasSubstr;
 
 // A model and its optimizer, filled with numbers of their own.
 struct Trained {
-  explicit Trained(uint64_t seed, int64_t width = 16)
+  explicit Trained(uint64_t seed, int64_t width = 16, const std::string& optimizer_name = "adamw")
       : model(read_model_config({{"layers", 1},
                                  {"width", width},
                                  {"heads", 2},
                                  {"depth_mixing", {{"type", "attn_res"}}}}),
               256, seed),
-        optimizer(model.parameters(), TrainConfig()) {
+        optimizer(model.parameters(), {.optimizer = optimizer_name}) {
     const at::NoGradGuard not_recording;
     double value = static_cast<double>(seed);
-    for (size_t i = 0; i < model.parameters().all().size(); ++i) {
-      const at::Tensor& tensor = model.parameters().all()[i].tensor;
-      tensor.add_(value += 0.1);
-      optimizer.first_moments[i].fill_(value += 0.1);
-      optimizer.second_moments[i].fill_(value += 0.1);
-    }
+    for (const Parameter& p : model.parameters().all()) p.tensor.add_(value += 0.1);
+    for (const auto& [name, moment] : optimizer.state()) moment.fill_(value += 0.1);
     optimizer.updates = static_cast<int64_t>(10 * seed);
   }
 
   Transformer model;
-  AdamW optimizer;
+  Optimizer optimizer;
 };
 
 bool equal(const Trained& a, const Trained& b) {
   for (size_t i = 0; i < a.model.parameters().all().size(); ++i) {
-    if (!at::equal(a.model.parameters().all()[i].tensor, b.model.parameters().all()[i].tensor) ||
-        !at::equal(a.optimizer.first_moments[i], b.optimizer.first_moments[i]) ||
-        !at::equal(a.optimizer.second_moments[i], b.optimizer.second_moments[i])) {
+    if (!at::equal(a.model.parameters().all()[i].tensor, b.model.parameters().all()[i].tensor)) {
       return false;
     }
+  }
+  const auto moments = a.optimizer.state(), others = b.optimizer.state();
+  for (size_t i = 0; i < moments.size(); ++i) {
+    if (!at::equal(moments[i].second, others.at(i).second)) return false;
   }
   return a.optimizer.updates == b.optimizer.updates;
 }
@@ -88,6 +86,21 @@ TEST_F(Checkpoint, GivesEverythingBack) {
   EXPECT_TRUE(equal(loaded, saved_));
   EXPECT_TRUE(equal(read_training_state(folder_), state_));
   for (const Parameter& p : loaded.model.parameters().all()) EXPECT_TRUE(p.tensor.requires_grad());
+}
+
+TEST_F(Checkpoint, OfMuonGivesEverythingBack) {
+  const Trained muon(1, 16, "muon");
+  save(muon, state_);
+  Trained loaded(2, 16, "muon");
+  EXPECT_FALSE(equal(loaded, muon));
+  load_checkpoint(folder_, loaded.model, loaded.optimizer);
+  EXPECT_TRUE(equal(loaded, muon));
+}
+
+TEST_F(Checkpoint, OfAnotherOptimizerIsRefused) {
+  Trained muon(2, 16, "muon");
+  EXPECT_THAT(message_of<Error>([&] { load_checkpoint(folder_, muon.model, muon.optimizer); }),
+              HasSubstr("momentum"));
 }
 
 TEST_F(Checkpoint, IsReplacedAsAWhole) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -16,7 +17,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizer.h"
 
 namespace attnres {
 namespace {
@@ -40,6 +41,9 @@ const char* const kFull =
 const char* const kRecomputed =
     R"({"model": {"width": 256, "layers": 8, "heads": 4, "depth_mixing": {"type": "attn_res"}},
         "train": {"batch_size": 16, "context": 256, "recompute": true}})";
+const char* const kMuon =
+    R"({"model": {"width": 768, "layers": 4, "heads": 4},
+        "train": {"batch_size": 1, "context": 64, "optimizer": "muon"}})";
 const char* const kLargeVocabulary =
     R"({"model": {"width": 256, "layers": 2, "heads": 4},
         "train": {"batch_size": 8, "context": 256}})";
@@ -71,7 +75,7 @@ TEST(EstimateChild, DISABLED_Trains) {
   const Recipe r = recipe(text);
   const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
   const Transformer model(r.model, vocab_size, 1);
-  AdamW optimizer(model.parameters(), r.train);
+  Optimizer optimizer(model.parameters(), r.train);
   const int64_t rows = r.train.batch_size / r.train.accumulate;
   for (int step = 0; step < 2; ++step) {
     for (int64_t part = 0; part < r.train.accumulate; ++part) {
@@ -88,7 +92,7 @@ TEST(Estimate, MemoryIsWithin30Percent) {
 #endif
   for (const auto& [text, vocab_size] :
        {std::pair(kResidual, 256), std::pair(kBlocks, 256), std::pair(kFull, 256),
-        std::pair(kRecomputed, 256), std::pair(kLargeVocabulary, 32000)}) {
+        std::pair(kRecomputed, 256), std::pair(kLargeVocabulary, 32000), std::pair(kMuon, 256)}) {
     const double estimated = static_cast<double>(estimate(recipe(text), vocab_size, kSpeed).bytes);
     const double measured = static_cast<double>(measured_bytes(text, vocab_size));
     EXPECT_GT(estimated, 0.7 * measured) << text;
@@ -126,6 +130,24 @@ TEST(Estimate, FollowsTheSettings) {
 
   const MachineSpeed twice = {.matmul = 2 * kSpeed.matmul, .copy = 2 * kSpeed.copy};
   EXPECT_NEAR(estimate(base, 256, twice).seconds_per_step, before.seconds_per_step / 2, 1e-9);
+}
+
+// One moment instead of two for the matrices, and 5 steps of Newton-Schulz: for n x m, m >= n,
+// X X^T and (b A + c A A) X take 2 n^2 m FLOPs each, A A takes 2 n^3.
+TEST(Estimate, CountsMuon) {
+  Recipe muon = recipe(kMuon);
+  const Estimate with_muon = estimate(muon, 256, kSpeed);
+  muon.train.optimizer = "adamw";
+  const Estimate with_adamw = estimate(muon, 256, kSpeed);
+  const double width = 768, hidden = static_cast<double>(muon.model.ffn_width);
+  const double matrices = 4 * (4 * width * width + 3 * width * hidden);
+  const double square = 6 * std::pow(width, 3);
+  const double flops =
+      5 * 4 * (4 * square + 3 * (4 * width * width * hidden + 2 * std::pow(width, 3)));
+  EXPECT_NEAR(with_muon.seconds_per_step - with_adamw.seconds_per_step, flops / kSpeed.matmul,
+              1e-9);
+  EXPECT_LE(with_muon.bytes, with_adamw.bytes - 4 * matrices + 4 * 3.2 * width * hidden);
+  EXPECT_GE(with_muon.bytes, with_adamw.bytes - 4 * matrices);
 }
 
 TEST(RequireMemory, RefusesWhatCannotFit) {

@@ -1,0 +1,72 @@
+// The retrofit subcommand.
+#include "attnres/model/retrofit.h"
+
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "attnres/formats/model_directory.h"
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kTokensCompared = 64;
+
+struct RetrofitOptions {
+  ModelOption model;
+  int64_t block_size = 0;  // 0 where it is not given
+  bool full = false;
+  std::string out;
+};
+
+void run_retrofit(const RetrofitOptions& options) {
+  require_usage(options.full != (options.block_size != 0),
+                "retrofit: give --block-size S (in sublayers, two a Transformer layer) or --full");
+  require(!fs::exists(options.out), "--out {}: is there already; name a folder that is not",
+          options.out);
+  const OpenedModel opened = open_model(options.model);
+  const auto tokenizer = opened.tokenizer();
+  Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
+                 {"norm_eps", "per_source_count"}};
+  if (!options.full) mixing["block_size"] = options.block_size;
+  const auto model = retrofit(*opened.model, mixing);
+  const double difference = largest_difference(*opened.model, *model, kTokensCompared);
+  write_folder(options.out, [&](const fs::path& folder) {
+    save_model(*model, folder, opened.context, tokenizer->end_of_document());
+    tokenizer->save(folder);
+  });
+  fmt::print(
+      "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "
+      "{:.1e} from those of {}\n",
+      options.out, model->parameters().count() - opened.model->parameters().count(),
+      model->parameters().count(), kTokensCompared, difference, opened.folder.string());
+}
+
+}  // namespace
+
+void add_retrofit_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "retrofit",
+      "Turn a model with plain residual connections (Llama, Kimi Linear, or trained here) into one "
+      "with Attention Residuals that computes the same, to be trained further.");
+  const auto options = std::make_shared<RetrofitOptions>();
+  options->model.add_to(*command);
+  command->add_option("--block-size", options->block_size, "sublayers in a block, S")
+      ->type_name("S");
+  command->add_flag("--full", options->full, "Full Attention Residuals: every output a source");
+  command->add_option("--out", options->out, "the new model directory")
+      ->type_name("DIR")
+      ->required();
+  command->footer(
+      "Example:\n  attnres retrofit --model runs/residual --block-size 4 --out models/retrofitted\n"
+      "  attnres train --from models/retrofitted --data text --out runs/further");
+  command->callback([options] { run_retrofit(*options); });
+}
+
+}  // namespace attnres

@@ -1,0 +1,50 @@
+#include "attnres/model/retrofit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/roll.h>
+#include <ATen/ops/sub.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing) {
+  ModelConfig config = residual.config();
+  require(config.depth_mixing == resolve_depth_mixing({{"type", "residual"}}, config.mixer_shape()),
+          "retrofit: this model's depth mixing is {}; only a model with plain residual connections "
+          "can become another without changing what it computes",
+          config.depth_mixing.at("type").get<std::string>());
+  config.depth_mixing = resolve_depth_mixing(depth_mixing, config.mixer_shape());
+  auto model = std::make_unique<Transformer>(config, residual.vocab_size(), /*seed=*/0,
+                                             residual.parameters().dtype());
+  const at::NoGradGuard no_grad;
+  for (const Parameter& old : residual.parameters().all()) {
+    const Parameter* parameter = model->parameters().find(old.site, old.role);
+    require(parameter != nullptr, "retrofit: {} has no place for {} of site {}",
+            config.depth_mixing.at("type").get<std::string>(), old.role, old.site);
+    at::Tensor tensor = parameter->tensor;
+    tensor.copy_(old.tensor);
+  }
+  return model;
+}
+
+double largest_difference(const Transformer& a, const Transformer& b, int64_t tokens) {
+  at::Tensor ids_BT = at::empty({1, tokens}, at::kLong);
+  const RandomStream random(/*seed=*/1, "retrofit");
+  for (int64_t i = 0; i < tokens; ++i) {
+    ids_BT.mutable_data_ptr<int64_t>()[i] =
+        static_cast<int64_t>(random.below(static_cast<uint64_t>(a.vocab_size()), i));
+  }
+  const at::Tensor targets_BT = at::roll(ids_BT, -1, 1);
+  return at::sub(a.log_probabilities(ids_BT, targets_BT), b.log_probabilities(ids_BT, targets_BT))
+      .abs()
+      .max()
+      .item<double>();
+}
+
+}  // namespace attnres

@@ -1,0 +1,24 @@
+// A model with plain residual connections as one with depth attention that computes the same.
+//
+// With zero pseudo-queries a site reads the mean of its n sources, the residual stream over n, and
+// its norm removes the n, except in eps: RMSNorm(h / n; eps / n^2) = RMSNorm(h; eps). So with
+// `norm_eps: per_source_count` the new model equals the old one to rounding, and training goes on
+// from there.
+#pragma once
+
+#include <memory>
+
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+// Every parameter is copied; those that are new start where their mechanism says. Equal log-
+// probabilities follow for attn_res and block_attn_res with norm_eps per_source_count. Throws
+// Error when the model's connections are not plain residual ones, UsageError on settings that
+// depth_mixing cannot have.
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing);
+
+// The largest difference of two models' log-probabilities over `tokens` random tokens.
+double largest_difference(const Transformer& a, const Transformer& b, int64_t tokens);
+
+}  // namespace attnres

@@ -1,0 +1,43 @@
+// The gated delta rule with a decay per channel (Kimi Delta Attention, arXiv 2510.26692): a state S
+// [K, V] per head that decays, is corrected towards v where k points, and is read by q. For every
+// token, with a = e^log_decay,
+//   S <- diag(a) S
+//   S <- S + beta k (v - k^T S)^T
+//   o = S^T q
+//
+// Two forms of the same function, both differentiable any number of times. Composed of tensor
+// operations in float64 for float64 inputs and in float32 otherwise. Both are exact for decays from
+// 0 to 1 (logarithms from -inf to 0) in any mixture: no exponent is ever positive, and none is a
+// difference. Largest error against float64 for normalised keys and beta in (0, 1), relative to the
+// largest magnitude: 1e-5 in float32, 1e-13 in float64.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace attnres {
+
+// All of one device; of any floating dtypes.
+struct GatedDeltaRuleInputs {
+  at::Tensor q, k;        // [B, T, H, K], with T, K >= 1
+  at::Tensor v;           // [B, T, H, V]
+  at::Tensor log_decay;   // [B, T, H, K], natural logarithm, 0 or less
+  at::Tensor beta;        // [B, T, H]
+  at::Tensor state = {};  // [B, H, K, V], before the first token; undefined: zeros
+};
+
+struct GatedDeltaRuleOutput {
+  at::Tensor o;      // [B, T, H, V], of v's dtype
+  at::Tensor state;  // [B, H, K, V], after the last token: float32, or float64 for float64
+};
+
+// The faster of the two forms. Throws Error, as they do, naming the first input of a wrong shape.
+GatedDeltaRuleOutput gated_delta_rule(const GatedDeltaRuleInputs& inputs);
+
+// Token by token: for decoding.
+GatedDeltaRuleOutput gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs);
+
+// By chunks of 64 tokens, or of the next power of two where there are fewer: for training and long
+// prompts. Keeps about 60 numbers per token, head and channel for the backward.
+GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs);
+
+}  // namespace attnres

@@ -1,0 +1,134 @@
+// New runs that begin with the weights of others.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "attnres/formats/model_directory.h"
+#include "attnres/text/batches.h"
+#include "attnres/text/bytes.h"
+#include "attnres/text/corpus.h"
+#include "attnres/train/checkpoint.h"
+#include "tests/end_to_end/runs.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Continue : public ::testing::Test {
+ protected:
+  static Json recipe() {
+    Json recipe = block_recipe();
+    recipe["train"].update({{"steps", 80}, {"batch_size", 16}, {"learning_rate", 0.01}});
+    return recipe;
+  }
+
+  // Of `attnres train`, into the folder of that name, without a recipe.
+  std::string from(const fs::path& source, const std::string& name,
+                   const std::string& more = "") const {
+    return "train --threads 1 --data " + quoted(workshop_.data()) + " --from " + quoted(source) +
+           " --out " + quoted(workshop_.folder(name)) + " " + more;
+  }
+  void expect_refused(const Result& result, const std::vector<std::string>& parts,
+                      int exit_code = 1) const {
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(workshop_.folder("next")));
+  }
+
+  // Four steps at twice the context.
+  const std::string longer_ =
+      "--set train.steps=4 train.context=64 train.batch_size=8 train.warmup=0 "
+      "train.learning_rate=0.001 train.eval_every=2 train.checkpoint_every=2 ";
+  const Workshop workshop_{recipe()};
+  const RunPaths first_ = workshop_.trained("first");
+};
+
+// The loss of the weights in `folder` on what a run's first step sees.
+double loss_of_first_step(const fs::path& folder, const fs::path& data, int64_t context) {
+  const Split split = tokenize(split_documents(read_corpus({data})), ByteTokenizer());
+  const TrainBatches batches(split.train.tokens, context, /*seed=*/1);
+  const Batch batch = batches.batch(1, 0, 8);
+  return load_model(folder)->loss(batch.inputs_BT, batch.targets_BT).item<double>();
+}
+
+TEST_F(Continue, BeginsWithTheWeightsAtALongerContext) {
+  const double before = read_lines(first_.metrics()).back()["val_loss"];
+  EXPECT_LT(before, std::log(256) - 1) << "the run learned nothing: the test tests nothing";
+  const Result result = run_program(from(first_.folder, "next", longer_));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const RunPaths next{workshop_.folder("next")};
+  const std::vector<Json> metrics = read_lines(next.metrics());
+  ASSERT_EQ(metrics.size(), 4u);
+  EXPECT_EQ(metrics[0]["step"], 1);
+  EXPECT_EQ(metrics[0]["tokens"], 8 * 64);
+  const double loss = metrics[0]["loss"];
+  EXPECT_NEAR(loss, before, 0.4);
+  EXPECT_NEAR(loss, loss_of_first_step(first_.best(), workshop_.data(), 64), 1e-5);
+  EXPECT_EQ(model_context(next.last()), 64);
+
+  const Json run = read_run_json(next), old = read_run_json(first_);
+  EXPECT_EQ(run["recipe"]["name"], "tiny-continued");
+  EXPECT_EQ(run["recipe"]["model"], old["recipe"]["model"]);
+  EXPECT_EQ(run["from"]["name"], "tiny");
+  EXPECT_EQ(run["from"]["checksum"].get<std::string>().size(), 16u);
+  EXPECT_FALSE(old.contains("from"));
+}
+
+TEST_F(Continue, FromACheckpointAndFromAPlainModelDirectory) {
+  const auto first_loss = [&](const fs::path& source, const std::string& name) {
+    const Result result = run_program(from(source, name, longer_));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return read_lines(RunPaths{workshop_.folder(name)}.metrics()).at(0)["loss"];
+  };
+  const fs::path plain = workshop_.folder("plain");
+  fs::copy(first_.best(), plain);
+  EXPECT_EQ(first_loss(plain, "a"), first_loss(first_.folder, "b"));
+  EXPECT_EQ(read_run_json({workshop_.folder("a")})["from"]["name"], "plain");
+  first_loss(first_.last(), "c");
+  EXPECT_EQ(read_run_json({workshop_.folder("c")})["from"]["step"], 80);
+}
+
+TEST_F(Continue, TakesARecipeOfTheSameModelOnly) {
+  const auto with_recipe = [&](const std::string& more) {
+    return workshop_.train("next", "--from " + quoted(first_.folder) + " " + more);
+  };
+  expect_refused(with_recipe("--set model.width=64"), {"model.width: 32 -> 64"});
+  expect_refused(with_recipe("--set model.depth_mixing.block_size=4 model.layers=3"),
+                 {"model.depth_mixing.block_size: 2 -> 4", "model.layers: 2 -> 3"});
+  expect_refused(with_recipe("--set tokenizer.kind=sentencepiece tokenizer.vocab_size=400"),
+                 {"tokenizer.kind: \"bytes\" -> \"sentencepiece\"", "tokenizer.vocab_size"});
+  expect_refused(run_program(from(workshop_.folder("nowhere"), "next")), {"nowhere"});
+  expect_refused(run_program(from(first_.folder, "next", "--resume")), {"--from", "--resume"}, 2);
+  const Result result = with_recipe(longer_ + "train.optimizer=muon");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+// From a checkpoint of its own, since what it began with may be gone.
+TEST_F(Continue, ResumesExactlyEvenBeforeItsFirstCheckpoint) {
+  const RunPaths whole{workshop_.folder("whole")}, stopped{workshop_.folder("stopped")};
+  const std::string settings =
+      longer_ + "train.steps=60 train.eval_every=30 train.checkpoint_every=60";
+  ASSERT_EQ(run_program(from(first_.folder, "whole", settings)).exit_code, 0);
+  Child child(from(first_.folder, "stopped", settings));
+  ASSERT_TRUE(child.wait_for_steps(stopped, 3)) << child.errors();
+  child.send(SIGKILL);
+  EXPECT_EQ(child.wait(), 128 + SIGKILL);
+  EXPECT_EQ(read_training_state(stopped.last()).step, 0);
+  fs::rename(first_.folder, workshop_.folder("gone"));
+  const Result resumed = workshop_.resume("stopped");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(same_results(stopped, whole));
+}
+
+TEST_F(Continue, WithoutItsWeightsDoesNotResume) {
+  ASSERT_EQ(run_program(from(first_.folder, "next", longer_)).exit_code, 0);
+  fs::remove_all(RunPaths{workshop_.folder("next")}.last());
+  const Result resumed = workshop_.resume("next");
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("began with are gone"));
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,220 @@
+// Model directories of Kimi Linear and Kimi K3. The fixtures were made, and their log-probabilities
+// computed, by transformers and mlx-lm (tests/interop/make_fixtures.py).
+
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/model_directory.h"
+#include "attnres/formats/model_weights.h"
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "tests/model/small_models.h"
+#include "tests/text/test_files.h"
+#include "tests/tolerances.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+fs::path fixture(const std::string& name) {
+  return fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures" / name;
+}
+
+// The largest difference from the other program's log-probabilities.
+double error_against_fixture(const Transformer& model, const std::string& name) {
+  const SafetensorsFile expected(fixture(name) / "expected.safetensors");
+  const at::Tensor ids = expected.read("ids");
+  const int64_t T = ids.size(1);
+  const at::Tensor ours = model.log_probabilities(ids.narrow(1, 0, T - 1), ids.narrow(1, 1, T - 1));
+  return (ours - expected.read("log_probabilities")).abs().max().item<double>();
+}
+
+fs::path copy_of(const std::string& name) {
+  const fs::path folder = fresh_folder("copy");
+  fs::copy(fixture(name), folder, fs::copy_options::overwrite_existing);
+  return folder;
+}
+
+void edit(const fs::path& file, const std::function<void(Json&)>& change) {
+  Json json = read_json(file);
+  change(json);
+  write_file(file, json.dump());
+}
+
+TEST(KimiLinearDirectory, ScoresAsTransformersDoes) {
+  EXPECT_LT(error_against_fixture(*load_model(fixture("kimi_linear_tiny")), "kimi_linear_tiny"),
+            1e-4);
+}
+
+TEST(KimiK3Directory, ScoresAsMlxDoes) {
+  EXPECT_LT(error_against_fixture(*load_model(fixture("kimi_k3_tiny")), "kimi_k3_tiny"), 5e-4);
+}
+
+TEST(KimiK3Directory, EverySettingMatters) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"rms_norm_eps", 0.1},
+                                                 {"hidden_act", "silu"},
+                                                 {"activation_situ_beta", 1.0},
+                                                 {"attn_res_block_size", 1},
+                                                 {"num_experts_per_token", 1},
+                                                 {"routed_scaling_factor", 1.0}}) {
+    const fs::path folder = copy_of("kimi_k3_tiny");
+    edit(folder / "config.json",
+         [&key = key, &value = value](Json& json) { json["text_config"][key] = value; });
+    EXPECT_GT(error_against_fixture(*load_model(folder), "kimi_k3_tiny"), 1e-3) << key;
+  }
+}
+
+class SavedKimi : public ::testing::TestWithParam<std::pair<bool, Json>> {};
+
+TEST_P(SavedKimi, ComesBackExactly) {
+  const auto& [k3, depth_mixing] = GetParam();
+  const Transformer model = kimi_model(k3, depth_mixing, at::kFloat);
+  const fs::path folder = fresh_folder("saved");
+  save_model(model, folder, /*context=*/64, /*end_of_document=*/0);
+  const bool is_representable = depth_mixing == residual() || depth_mixing == block_attn_res(4);
+  const char* type = !is_representable                   ? "attnres"
+                     : !k3 && depth_mixing == residual() ? "kimi_linear"
+                                                         : "kimi_k3";
+  EXPECT_EQ(read_json(folder / "config.json")["model_type"], type);
+  const auto loaded = load_model(folder);
+  EXPECT_EQ(write_config(loaded->config()), write_config(model.config()));
+  EXPECT_EQ(model_context(folder), 64);
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = random_ids(2, 20);
+  EXPECT_TRUE(loaded->hidden(ids).equal(model.hidden(ids)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, SavedKimi,
+    ::testing::Values(std::pair{false, residual()}, std::pair{false, block_attn_res(4)},
+                      std::pair{true, residual()}, std::pair{true, block_attn_res(4)},
+                      std::pair{true, block_attn_res(3)}, std::pair{true, attn_res()}));
+
+TEST(ModelWeights, AreShardedWhereTheyAreLarge) {
+  const fs::path folder = fresh_folder("sharded");
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (int i = 0; i < 5; ++i) {
+    tensors.emplace_back("t" + std::to_string(i), at::full({10}, static_cast<double>(i)));
+  }
+  write_model_weights(folder, tensors, /*shard_bytes=*/100);
+  EXPECT_TRUE(fs::exists(folder / "model-00003-of-00003.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+  const ModelWeights weights(folder);
+  EXPECT_EQ(weights.names().size(), 5u);
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(weights.read(name).equal(tensor));
+  weights.verify_checksums();
+}
+
+// Each spoils the K3 fixture, which is in two shards, and what the message has to say.
+class DamagedKimi : public ::testing::Test {
+ protected:
+  const fs::path folder_ = copy_of("kimi_k3_tiny");
+  const fs::path index_ = folder_ / "model.safetensors.index.json";
+  static constexpr const char* kFirst = "model-00001-of-00002.safetensors";
+  static constexpr const char* kSecond = "model-00002-of-00002.safetensors";
+
+  std::string message() {
+    return message_of<Error>([&] { load_model(folder_); });
+  }
+  void edit_text(const char* key, const Json& value) {
+    edit(folder_ / "config.json", [&](Json& json) { json["text_config"][key] = value; });
+  }
+};
+
+TEST_F(DamagedKimi, MissingShard) {
+  fs::remove(folder_ / kSecond);
+  EXPECT_THAT(message(), AllOf(HasSubstr("index.json"), HasSubstr(kSecond), HasSubstr("missing")));
+}
+
+TEST_F(DamagedKimi, IndexNamesAnAbsentFile) {
+  edit(index_, [](Json& json) { json["weight_map"]["extra"] = "model-3.safetensors"; });
+  EXPECT_THAT(message(), HasSubstr("model-3.safetensors"));
+}
+
+TEST_F(DamagedKimi, IndexLeadsOutOfTheFolder) {
+  edit(index_, [](Json& json) { json["weight_map"]["extra"] = "../model.safetensors"; });
+  EXPECT_THAT(message(), AllOf(HasSubstr("extra"), HasSubstr("beside it")));
+}
+
+TEST_F(DamagedKimi, IndexNamesTheWrongShard) {
+  edit(index_, [](Json& json) {
+    json["weight_map"]["language_model.model.embed_tokens.weight"] = kSecond;
+  });
+  EXPECT_THAT(message(), AllOf(HasSubstr("embed_tokens"), HasSubstr(kSecond)));
+}
+
+TEST_F(DamagedKimi, TensorThatIsThereTwice) {
+  const SafetensorsFile file(folder_ / kSecond);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const std::string& name : file.names()) tensors.emplace_back(name, file.read(name));
+  const std::string twice = "language_model.model.embed_tokens.weight";
+  tensors.emplace_back(twice, at::zeros({2}));
+  write_safetensors(folder_ / kSecond, tensors);
+  EXPECT_THAT(message(), AllOf(HasSubstr(twice), HasSubstr("twice")));
+}
+
+TEST_F(DamagedKimi, LayersInTwoListsOrInNone) {
+  const auto lists = [&](const Json& delta, const Json& full) {
+    edit(folder_ / "config.json", [&](Json& json) {
+      Json& linear = json["text_config"]["linear_attn_config"];
+      linear["kda_layers"] = delta;
+      linear["full_attn_layers"] = full;
+    });
+    return message();
+  };
+  EXPECT_THAT(lists({1, 2, 4}, {3, 4, 5}), HasSubstr("layer 4 is listed twice"));
+  EXPECT_THAT(lists({1, 2}, {3, 5}), HasSubstr("layer 4 is in neither"));
+  EXPECT_THAT(lists({0, 1, 2, 4}, {3, 5}), HasSubstr("counted from 1"));
+}
+
+TEST_F(DamagedKimi, SettingsThatAreNotComputed) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"moe_router_activation_func", "softmax"},
+                                                 {"num_expert_group", 2},
+                                                 {"moe_layer_freq", 2},
+                                                 {"hidden_act", "gelu"},
+                                                 {"mla_use_nope", false},
+                                                 {"attention_bias", true},
+                                                 {"latent_moe_use_norm", false},
+                                                 {"attn_res_block_size", 0}}) {
+    fs::remove_all(folder_);
+    copy_of("kimi_k3_tiny");
+    edit_text(key, value);
+    EXPECT_THAT(message(), AllOf(HasSubstr("config.json"), HasSubstr(key)));
+  }
+}
+
+TEST_F(DamagedKimi, QuantizedExperts) {
+  const SafetensorsFile file(folder_ / kFirst);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const std::string name = "language_model.model.layers.1.block_sparse_moe.experts.5.w1.weight";
+  for (const std::string& other : file.names()) {
+    tensors.emplace_back(other == name ? name + "_packed" : other, file.read(other));
+  }
+  write_safetensors(folder_ / kFirst, tensors);
+  edit(index_, [&](Json& json) {
+    json["weight_map"].erase(name);
+    json["weight_map"][name + "_packed"] = kFirst;
+  });
+  EXPECT_THAT(message(), AllOf(HasSubstr("experts.5.w1"), HasSubstr("quantized")));
+}
+
+TEST_F(DamagedKimi, AnotherNumberOfExperts) {
+  edit_text("num_experts", 7);
+  EXPECT_THAT(message(), AllOf(HasSubstr("experts.6.w1"), HasSubstr("missing")));
+}
+
+TEST_F(DamagedKimi, UnknownModelType) {
+  edit(folder_ / "config.json", [](Json& json) { json["model_type"] = "mamba"; });
+  EXPECT_THAT(message(), AllOf(HasSubstr("mamba"), HasSubstr("kimi_k3")));
+}
+
+}  // namespace
+}  // namespace attnres::testing
