@@ -51,7 +51,7 @@ bool holds(const ParsedTensor& stored, const at::Tensor& expected) {
 
 // Kimi Linear's layers: two of delta attention, one of latent attention; a dense one, then experts.
 // The rows of most matrices are multiples of 32.
-Json kimi_json(const Json& changes = {}) {
+Json kimi_json(const Json& changes = Json::object()) {
   Json json = {{"layers", 3},
                {"width", 64},
                {"heads", 4},

@@ -50,7 +50,7 @@ TEST(SentencePieceModel, KnowsOtherModels) {
   Sentences sentences;
   std::string bytes;
   const auto status = sentencepiece::SentencePieceTrainer::Train({{"model_type", "unigram"},
-                                                                  {"vocab_size", "20"},
+                                                                  {"vocab_size", "16"},
                                                                   {"user_defined_symbols", "<sep>"},
                                                                   {"minloglevel", "2"}},
                                                                  &sentences, &bytes);
