@@ -48,8 +48,9 @@ struct RunContext {
 
 class Transformer {
  public:
+  // On the device `meta` it has shapes but no values and no memory: for planning.
   Transformer(const ModelConfig& config, int64_t vocab_size, uint64_t seed,
-              at::ScalarType dtype = at::kFloat);
+              at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
 
   // [B, T, D]. ids_BT is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_BT) const;

@@ -37,16 +37,22 @@ bool is_differentiated(ParameterKind kind) {
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef shape, Init init) {
   require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
-  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kDouble));
-  double* data = tensor.mutable_data_ptr<double>();
-  const RandomStream random(seed_, fmt::format("parameter.{}.{}", site, role));
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    data[i] = init.value(random, i);
-  }
-  tensor = tensor.to(dtype_);
+  at::Tensor tensor = device_.is_meta() ? at::empty(shape, at::TensorOptions(device_).dtype(dtype_))
+                                        : initial_values(site, role, shape, init);
   tensor.set_requires_grad(is_differentiated(kind));
   parameters_.push_back({site, role, kind, tensor});
   return tensor;
+}
+
+at::Tensor ParameterRegistry::initial_values(int site, const std::string& role,
+                                             at::IntArrayRef shape, const Init& init) const {
+  const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(at::kDouble));
+  double* data = values.mutable_data_ptr<double>();
+  const RandomStream random(seed_, fmt::format("parameter.{}.{}", site, role));
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    data[i] = init.value(random, i);
+  }
+  return values.to(dtype_);
 }
 
 const Parameter* ParameterRegistry::find(int site, const std::string& role) const {

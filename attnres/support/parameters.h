@@ -57,7 +57,9 @@ struct Parameter {
 
 class ParameterRegistry {
  public:
-  ParameterRegistry(at::ScalarType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
+  // On the device `meta` parameters have shapes but no values and no memory: for planning.
+  ParameterRegistry(at::ScalarType dtype, uint64_t seed, at::Device device = at::kCPU)
+      : dtype_(dtype), seed_(seed), device_(device) {}
 
   // Makes, initialises and keeps a parameter. Throws Error if (site, role) is taken.
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
@@ -70,8 +72,12 @@ class ParameterRegistry {
   at::ScalarType dtype() const { return dtype_; }
 
  private:
+  at::Tensor initial_values(int site, const std::string& role, at::IntArrayRef shape,
+                            const Init& init) const;
+
   at::ScalarType dtype_;
   uint64_t seed_;
+  at::Device device_;
   std::deque<Parameter> parameters_;
 };
 

@@ -26,20 +26,22 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
+// What delta attention keeps, in numbers per channel of all heads: measured.
+constexpr double kDeltaKeeps = 120;
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
-// So many linear maps of one shape.
-struct Matrices {
-  double count, rows, columns;
+// Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
+// A X.
+double newton_schulz(const at::Tensor& matrix) {
+  const double rows = static_cast<double>(matrix.size(-2));
+  const double columns = static_cast<double>(matrix.size(-1));
+  const double count = static_cast<double>(matrix.numel()) / (rows * columns);
+  const double shorter = std::min(rows, columns);
+  return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
+}
 
-  double numbers() const { return count * rows * columns; }
-};
-
-// Multiply-adds of `orthogonalize`, per step A = X X^T, A A and A X.
-double newton_schulz(const Matrices& matrices) {
-  const double shorter = std::min(matrices.rows, matrices.columns);
-  const double products = 2 * matrices.rows * matrices.columns * shorter + std::pow(shorter, 3);
-  return kNewtonSchulzSteps * matrices.count * products;
+bool is_vocabulary(ParameterKind kind) {
+  return kind == ParameterKind::embedding || kind == ParameterKind::head;
 }
 
 // A recipe's sizes. What is said to be kept is in numbers per token.
@@ -47,55 +49,45 @@ class Sizes {
  public:
   Sizes(const Recipe& recipe, int64_t vocab_size)
       : model_(recipe.model),
+        has_muon_(recipe.train.optimizer == "muon"),
         sublayers_(recipe.model.sublayers()),
         vocab_(static_cast<double>(vocab_size)),
         width_(static_cast<double>(recipe.model.width)),
-        hidden_(static_cast<double>(recipe.model.ffn_width)),
-        keys_(width_ / static_cast<double>(recipe.model.heads) *
-              static_cast<double>(recipe.model.kv_heads)),
+        plan_(recipe.model, vocab_size, /*seed=*/0, at::kFloat, at::kMeta),
         mixer_parameters_(at::kFloat, 0),
         mixer_(
             make_mixer(recipe.model.depth_mixing, recipe.model.mixer_shape(), mixer_parameters_)),
-        mixer_keeps_(measure_kept(*mixer_, recipe.model.mixer_shape())) {
-    const double layers = static_cast<double>(model_.layers);
-    sublayer_matrices_ = {
-        {2 * layers, width_, width_}, {2 * layers, keys_, width_}, {3 * layers, hidden_, width_}};
-    if (recipe.train.optimizer != "muon") return;
-    muon_matrices_ = sublayer_matrices_;
-    for (const Parameter& p : mixer_parameters_.all()) {
-      if (p.kind != ParameterKind::matrix) continue;
-      muon_matrices_.push_back(
-          {1, static_cast<double>(p.tensor.size(0)), static_cast<double>(p.tensor.size(1))});
-    }
-  }
+        mixer_keeps_(measure_kept(*mixer_, recipe.model.mixer_shape())) {}
 
-  // Of the linear maps inside the sublayers.
-  double sublayer_parameters() const {
+  // Numbers by which a token is multiplied in all linear maps, of experts the chosen ones'.
+  double multiplied() const {
     double numbers = 0;
-    for (const Matrices& m : sublayer_matrices_) numbers += m.numbers();
+    for (const Parameter& p : plan_.parameters().all()) {
+      if (p.kind == ParameterKind::matrix) numbers += active(p.tensor);
+    }
     return numbers;
   }
   double vocabulary_parameters() const { return vocab_ * width_; }
-  double parameters() const {
-    return sublayer_parameters() + (model_.tie_embeddings ? 1 : 2) * vocabulary_parameters() +
-           static_cast<double>(mixer_parameters_.count());
-  }
+  double parameters() const { return static_cast<double>(plan_.parameters().count()); }
 
   // The optimizer's: AdamW keeps two for each parameter, Muon one.
   double moments() const {
     double numbers = 2 * parameters();
-    for (const Matrices& m : muon_matrices_) numbers -= m.numbers();
+    for (const Parameter& p : muon_parameters()) numbers -= static_cast<double>(p.tensor.numel());
     return numbers;
   }
-  // Of the matrix that Muon is at: its update, one before and one after a step of Newton-Schulz.
+  // Of the matrices that Muon is at: their update, one before and one after a step of
+  // Newton-Schulz.
   double update() const {
     double most = 0;
-    for (const Matrices& m : muon_matrices_) most = std::max(most, 3 * m.numbers() / m.count);
+    for (const Parameter& p : muon_parameters()) {
+      most = std::max(most, 3 * static_cast<double>(p.tensor.numel()));
+    }
     return most;
   }
   double update_flops() const {
     double multiply_adds = 0;
-    for (const Matrices& m : muon_matrices_) multiply_adds += newton_schulz(m);
+    for (const Parameter& p : muon_parameters()) multiply_adds += newton_schulz(p.tensor);
     return 2 * multiply_adds;
   }
 
@@ -105,7 +97,7 @@ class Sizes {
     const double at_output = site() + 2 * width_;  // and the loss's gradient, twice
     // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
     // that is summed up and one that is just computed. Recomputed spans have their own beside them.
-    const double in_flight = 3 * (hidden_ + width_) + (recompute ? 4 : 2) * most_sources * width_;
+    const double in_flight = 3 * (hidden() + width_) + (recompute ? 4 : 2) * most_sources * width_;
     if (!recompute) return span(0, sublayers_) + at_output + in_flight;
 
     std::vector<int> ends = mixer_->cuts();
@@ -121,7 +113,7 @@ class Sizes {
   }
 
   // By a pass without gradients: the sources, and one sublayer at work.
-  double kept_in_evaluation() const { return (most_sources_read() + 4) * width_ + 3 * hidden_; }
+  double kept_in_evaluation() const { return (most_sources_read() + 4) * width_ + 3 * hidden(); }
 
   // Logits at one time, of `tokens` tokens: those of a chunk, and their exponentials.
   double logits(double tokens) const {
@@ -130,9 +122,11 @@ class Sizes {
 
   // Numbers per token that pass through memory in a step besides the matrix products.
   double traffic() const { return span(0, sublayers_) + site(); }
+  // Beside the linear maps, per token.
   double attention_flops(double context) const {
-    // Half of the T x T scores count, two products each.
-    return static_cast<double>(model_.layers) * 2 * context * width_;
+    double flops = 0;
+    for (int64_t layer = 0; layer < model_.layers; ++layer) flops += mixing_flops(layer, context);
+    return flops;
   }
 
  private:
@@ -144,9 +138,70 @@ class Sizes {
   }
   // What the mixer was seen to keep, and the sublayer's output.
   double site() const { return (mixer_keeps_ + 1) * width_; }
+  std::vector<Parameter> muon_parameters() const {
+    std::vector<Parameter> chosen;
+    for (const Parameter& p : plan_.parameters().all()) {
+      if (has_muon_ && p.kind == ParameterKind::matrix) chosen.push_back(p);
+    }
+    return chosen;
+  }
+  // Of a stack of experts [E, out, in] those of the chosen ones.
+  double active(const at::Tensor& matrix) const {
+    const auto numbers = static_cast<double>(matrix.numel());
+    if (matrix.dim() < 3) return numbers;
+    return numbers * static_cast<double>(model_.experts.chosen) /
+           static_cast<double>(model_.experts.count);
+  }
+  // The widest hidden layer that a token passes through.
+  double hidden() const {
+    const ExpertsSettings& e = model_.experts;
+    return static_cast<double>(
+        std::max(model_.ffn_width, e.count > 0 ? (e.chosen + e.shared) * e.width : 0));
+  }
+  double mixing_flops(int64_t layer, double context) const {
+    const std::string& kind = model_.attention_of(layer);
+    if (kind == kDelta) {
+      // Within a chunk of 64 tokens half of the scores of q k and k k and their sums of values
+      // count, and the triangular system; between chunks the state is read twice and updated.
+      const DeltaAttentionSettings& delta = model_.delta_attention;
+      const auto K = static_cast<double>(delta.head_width);
+      return static_cast<double>(delta.heads) * 2 * K * (64 * 3 + 3 * K);
+    }
+    // Half of the T x T scores count, two products each.
+    if (kind == kGroupedQuery) return 2 * context * width_;
+    const LatentAttentionSettings& latent = model_.latent_attention;
+    return static_cast<double>(model_.heads) * context *
+           static_cast<double>(latent.key_width + latent.shared_key_width + latent.value_width);
+  }
   double sublayer(int site) const {
-    if (site % 2 == 1) return 4 * hidden_;  // gate, silu(gate), up, their product
-    return 2 * width_ + 2 * keys_ + static_cast<double>(model_.heads);
+    const int64_t layer = site / 2;
+    if (site % 2 == 1) return feed_forward(layer);
+    const std::string& kind = model_.attention_of(layer);
+    if (kind == kDelta) {
+      const DeltaAttentionSettings& delta = model_.delta_attention;
+      return kDeltaKeeps * static_cast<double>(delta.heads * delta.head_width);
+    }
+    const auto heads = static_cast<double>(model_.heads);
+    if (kind == kGroupedQuery) {
+      const double keys = width_ / heads * static_cast<double>(model_.kv_heads);
+      return 2 * width_ + 2 * keys + heads;
+    }
+    // Queries; keys and values as they come out of their map and as attention reads them; its
+    // output, twice with a gate beside it; the latents.
+    const LatentAttentionSettings& latent = model_.latent_attention;
+    const auto keys = static_cast<double>(latent.key_width + latent.shared_key_width);
+    const auto values = static_cast<double>(latent.value_width);
+    return heads * (3 * keys + (latent.output_gate ? 5 : 3) * values + 1) +
+           static_cast<double>(2 * latent.kv_rank + 2 * latent.q_rank);
+  }
+  double feed_forward(int64_t layer) const {
+    // gate, silu(gate), up, their product
+    if (!model_.has_experts(layer)) return 4 * static_cast<double>(model_.ffn_width);
+    // Of experts also what they read, in the order of the experts, and wrote, and weights.
+    const ExpertsSettings& e = model_.experts;
+    const double read = e.latent_width > 0 ? static_cast<double>(e.latent_width) : width_;
+    return static_cast<double>(4 * (e.chosen + e.shared) * e.width + 4 * e.count) +
+           (2 * static_cast<double>(e.chosen) + 1) * read + width_;
   }
   double span(int begin, int end) const {
     double total = 0;
@@ -155,12 +210,13 @@ class Sizes {
   }
 
   const ModelConfig& model_;
+  bool has_muon_;
   int sublayers_;
-  double vocab_, width_, hidden_, keys_;
+  double vocab_, width_;
+  Transformer plan_;  // without values
   ParameterRegistry mixer_parameters_;
   std::unique_ptr<DepthMixer> mixer_;
   double mixer_keeps_;  // by site, in units of the width
-  std::vector<Matrices> sublayer_matrices_, muon_matrices_;
 };
 
 double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
@@ -190,7 +246,7 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   // Forward once, backward twice the forward, and the forward again where it is recomputed.
   const double passes = train.recompute ? 4 : 3;
   const double flops =
-      tokens * (passes * 2 * (sizes.sublayer_parameters() + sizes.vocabulary_parameters()) +
+      tokens * (passes * 2 * (sizes.multiplied() + sizes.vocabulary_parameters()) +
                 passes * sizes.attention_flops(static_cast<double>(train.context))) +
       sizes.update_flops();
   // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over

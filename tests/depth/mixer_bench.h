@@ -2,7 +2,8 @@
 // it with equations written out in plain loops.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+#include <ATen/ops/outer.h>
 #include <gtest/gtest.h>
 
 #include "attnres/support/error.h"

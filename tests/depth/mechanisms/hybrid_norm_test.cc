@@ -1,3 +1,5 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "tests/depth/plain_vectors.h"

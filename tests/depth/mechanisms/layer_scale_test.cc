@@ -1,3 +1,4 @@
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "tests/depth/plain_vectors.h"

@@ -1,3 +1,4 @@
+#include <ATen/ops/eye.h>
 #include <gtest/gtest.h>
 
 #include "tests/depth/mechanisms/adapted_attention_bench.h"

@@ -1,4 +1,5 @@
 // mhc, mhc_lite and hc_identity, which differ only in how the streams mix among themselves.
+#include <ATen/ops/eye.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,6 +2,9 @@
 // compared with.
 #pragma once
 
+#include <ATen/ops/eye.h>
+#include <ATen/ops/zeros.h>
+
 #include <functional>
 
 #include "tests/depth/plain_vectors.h"

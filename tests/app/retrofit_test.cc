@@ -1,0 +1,99 @@
+// The import and retrofit commands.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/file.h"
+#include "attnres/support/json.h"
+#include "tests/app/program.h"
+
+namespace attnres::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::string kFixtures = std::string(ATTNRES_SOURCE_DIR) + "/tests/fixtures/";
+
+class Imported : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    make_folder(folder_);
+  }
+  std::string at(const char* name) const { return (folder_ / name).string(); }
+
+  // Log-probabilities of a few tokens.
+  std::vector<double> scores(const std::string& model) {
+    const Result result =
+        run_program(fmt::format("score --model {} --ids 97,97,98,98,10,97 --json", model));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out, "score")["logprobs"].get<std::vector<double>>();
+  }
+
+  // A run of a small residual model, which is a Llama directory.
+  std::string trained() {
+    const std::string recipe = at("plain.json");
+    write_file(recipe, R"({"name": "plain",
+        "model": {"layers": 3, "width": 32, "heads": 4, "init_std": 0.3},
+        "train": {"steps": 4, "batch_size": 2, "context": 16, "eval_every": 4, "eval_tokens": 64,
+                  "checkpoint_every": 4, "sample_tokens": 0}})");
+    write_file(at("text"), std::string(4000, 'a') + std::string(4000, 'b'));
+    const Result result = run_program(
+        fmt::format("train --recipe {} --data {} --out {}", recipe, at("text"), at("run")));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return at("run");
+  }
+
+  const fs::path folder_ = fs::path(::testing::TempDir()) / "imported";
+};
+
+TEST_F(Imported, AModelKeepsItsScores) {
+  const std::string run = trained(), out = at("copy");
+  const Result result = run_program(fmt::format("import --from {} --out {}", run, out));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_json(fs::path(out) / "config.json")["model_type"], "llama");
+  EXPECT_EQ(scores(out), scores(run));
+}
+
+TEST_F(Imported, AModelNeedsATokenizerThatFits) {
+  const std::string from = kFixtures + "kimi_linear_tiny";  // has none, and 56 tokens
+  const Result none = run_program(fmt::format("import --from {} --out {}", from, at("x")));
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("tokenizer"));
+  const Result bytes = run_program(fmt::format("import --bytes --from {} --out {}", from, at("x")));
+  EXPECT_EQ(bytes.exit_code, 1);
+  EXPECT_THAT(bytes.err, AllOf(HasSubstr("256"), HasSubstr("56")));
+  EXPECT_FALSE(fs::exists(at("x")));
+}
+
+TEST_F(Imported, AResidualModelBecomesAnAttnResModelThatComputesTheSame) {
+  const std::string run = trained(), out = at("retrofitted");
+  const Result result =
+      run_program(fmt::format("retrofit --model {} --block-size 4 --out {}", run, out));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("differ by at most"));
+
+  const Json config = read_json(fs::path(out) / "config.json");
+  EXPECT_EQ(config["model_type"], "attnres");
+  EXPECT_EQ(config["attnres"]["depth_mixing"]["norm_eps"], "per_source_count");
+  const std::vector<double> before = scores(run), after = scores(out);
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-5);
+}
+
+TEST_F(Imported, RetrofitSaysWhatItNeeds) {
+  const std::string model = std::string(ATTNRES_SOURCE_DIR) + "/models/tiny-shakespeare";
+  const Result neither = run_program(fmt::format("retrofit --model {} --out {}", model, at("x")));
+  EXPECT_EQ(neither.exit_code, 2);
+  EXPECT_THAT(neither.err, AllOf(HasSubstr("--block-size"), HasSubstr("--full")));
+  const Result again =
+      run_program(fmt::format("retrofit --full --model {} --out {}", model, at("x")));
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("plain residual connections"));
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,63 @@
+#include "attnres/model/retrofit.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/model/small_models.h"
+#include "tests/text/test_files.h"
+#include "tests/tolerances.h"
+
+namespace attnres::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTokens = 80;
+
+Json with_divided_eps(Json mixing) {
+  mixing["norm_eps"] = "per_source_count";
+  return mixing;
+}
+
+// Large enough an eps that a model which did not divide it would differ.
+Transformer grouped_query_model() {
+  ModelConfig config = small_config(residual(), 4);
+  config.norm_eps = 0.1;
+  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kDouble));
+}
+
+TEST(Retrofit, ComputesTheSameToRounding) {
+  for (const Json& mixing :
+       {attn_res(), block_attn_res(1), block_attn_res(3), block_attn_res(4), block_attn_res(8)}) {
+    const Transformer model = grouped_query_model();
+    EXPECT_LT(largest_difference(model, *retrofit(model, with_divided_eps(mixing)), kTokens), 1e-10)
+        << mixing;
+    const Transformer kimi = kimi_model(/*k3=*/false, residual());
+    EXPECT_LT(largest_difference(kimi, *retrofit(kimi, with_divided_eps(mixing)), kTokens), 1e-10)
+        << mixing;
+    // Controls: one eps for all sites; a pseudo-query that is not zero.
+    EXPECT_GT(largest_difference(model, *retrofit(model, mixing), kTokens), 1e-3) << mixing;
+    const auto moved = retrofit(model, with_divided_eps(mixing));
+    perturb(*moved, ParameterKind::pseudo_query, 0.5);
+    EXPECT_GT(largest_difference(model, *moved, kTokens), 1e-3) << mixing;
+  }
+}
+
+TEST(Retrofit, LeavesSomethingToTrain) {
+  const Transformer model = grouped_query_model();
+  const auto retrofitted = retrofit(model, with_divided_eps(block_attn_res(4)));
+  retrofitted->loss(random_ids(2, 12), random_ids(2, 12, 5)).backward();
+  for (const Parameter& p : retrofitted->parameters().all()) {
+    if (p.kind != ParameterKind::pseudo_query) continue;
+    EXPECT_GT(p.tensor.grad().abs().max().item<double>(), 1e-9) << p.site;
+  }
+}
+
+TEST(Retrofit, StartsFromPlainResidualConnectionsOnly) {
+  const Transformer model = small_model({{"type", "rezero"}});
+  EXPECT_THAT(message_of<Error>([&] { retrofit(model, attn_res()); }),
+              AllOf(HasSubstr("rezero"), HasSubstr("plain residual")));
+}
+
+}  // namespace
+}  // namespace attnres::testing

@@ -1,0 +1,329 @@
+// The gated delta rule: both forms against the recurrence in plain loops in float64, and their
+// gradients against each other and against central differences.
+#include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <functional>
+
+#include "attnres/support/error.h"
+#include "tests/tolerances.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using testing::close;
+using testing::relative_error;
+
+constexpr int64_t kBatch = 2, kHeads = 3, kKey = 5, kValue = 4;
+const std::vector<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 130};
+
+using Form = GatedDeltaRuleOutput (*)(const GatedDeltaRuleInputs&);
+struct NamedForm {
+  const char* name;
+  Form form;
+};
+constexpr NamedForm kForms[] = {{"recurrent", gated_delta_rule_recurrent},
+                                {"chunked", gated_delta_rule_chunked},
+                                {"chosen", gated_delta_rule}};
+
+// log_decay of each token and channel.
+using Decays = std::function<Tensor(at::IntArrayRef)>;
+struct NamedDecays {
+  const char* name;
+  Decays decays;
+};
+const double kStrongest = std::log(1e-6);
+Tensor any_decays(at::IntArrayRef shape) {
+  return kStrongest * at::rand(shape, at::kDouble);
+}
+// Of all sizes, 1 and 1e-6 among them.
+Tensor mixed_decays(at::IntArrayRef shape) {
+  const Tensor choice = at::randint(4, shape, at::kDouble);
+  const Tensor weak = -at::pow(10, -6 * at::rand(shape, at::kDouble));
+  return at::where(choice == 0, at::zeros_like(weak),
+                   at::where(choice == 1, at::full_like(weak, kStrongest),
+                             at::where(choice == 2, weak, any_decays(shape))));
+}
+const NamedDecays kDecays[] = {
+    {"1e-6", [](at::IntArrayRef shape) { return at::full(shape, kStrongest, at::kDouble); }},
+    {"1", [](at::IntArrayRef shape) { return at::zeros(shape, at::kDouble); }},
+    {"any", any_decays},
+    {"mixed", mixed_decays}};
+
+Tensor unit(const Tensor& x) {
+  return x / x.norm(2, -1, true);
+}
+
+GatedDeltaRuleInputs random_inputs(int64_t T, const Decays& decays, int64_t K = kKey,
+                                   int64_t V = kValue) {
+  at::manual_seed(7);
+  const std::vector<int64_t> keys = {kBatch, T, kHeads, K};
+  return {.q = at::randn(keys, at::kDouble),
+          .k = unit(at::randn(keys, at::kDouble)),
+          .v = at::randn({kBatch, T, kHeads, V}, at::kDouble),
+          .log_decay = decays(keys),
+          .beta = at::rand({kBatch, T, kHeads}, at::kDouble),
+          .state = at::randn({kBatch, kHeads, K, V}, at::kDouble)};
+}
+
+std::vector<double> numbers(const Tensor& x) {
+  const Tensor dense = x.to(at::kDouble).contiguous();
+  return {dense.const_data_ptr<double>(), dense.const_data_ptr<double>() + dense.numel()};
+}
+
+// The recurrence, number by number.
+GatedDeltaRuleOutput plain(const GatedDeltaRuleInputs& in) {
+  const int64_t B = in.v.size(0), T = in.v.size(1), H = in.v.size(2), V = in.v.size(3),
+                K = in.k.size(3);
+  const auto q = numbers(in.q), k = numbers(in.k), v = numbers(in.v), g = numbers(in.log_decay),
+             beta = numbers(in.beta);
+  std::vector<double> states =
+      in.state.defined() ? numbers(in.state) : std::vector<double>(B * H * K * V, 0.0);
+  std::vector<double> o(B * T * H * V, 0.0);
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      double* S = &states[(b * H + h) * K * V];
+      for (int64_t t = 0; t < T; ++t) {
+        const int64_t token = (b * T + t) * H + h;
+        for (int64_t i = 0; i < K; ++i) {
+          for (int64_t j = 0; j < V; ++j) S[i * V + j] *= std::exp(g[token * K + i]);
+        }
+        for (int64_t j = 0; j < V; ++j) {
+          double recalled = 0;
+          for (int64_t i = 0; i < K; ++i) recalled += k[token * K + i] * S[i * V + j];
+          const double correction = beta[token] * (v[token * V + j] - recalled);
+          for (int64_t i = 0; i < K; ++i) S[i * V + j] += k[token * K + i] * correction;
+          for (int64_t i = 0; i < K; ++i) o[token * V + j] += q[token * K + i] * S[i * V + j];
+        }
+      }
+    }
+  }
+  return {at::tensor(o, at::kDouble).view({B, T, H, V}),
+          at::tensor(states, at::kDouble).view({B, H, K, V})};
+}
+
+GatedDeltaRuleInputs map(const GatedDeltaRuleInputs& in,
+                         const std::function<Tensor(const Tensor&)>& f) {
+  return {.q = f(in.q),
+          .k = f(in.k),
+          .v = f(in.v),
+          .log_decay = f(in.log_decay),
+          .beta = f(in.beta),
+          .state = in.state.defined() ? f(in.state) : Tensor()};
+}
+
+GatedDeltaRuleInputs rounded(const GatedDeltaRuleInputs& in, at::ScalarType dtype) {
+  return map(in, [&](const Tensor& x) { return x.to(dtype); });
+}
+
+// Some of the tokens, without a state.
+GatedDeltaRuleInputs tokens(GatedDeltaRuleInputs in, int64_t first, int64_t count) {
+  in.state = Tensor();
+  return map(in, [&](const Tensor& x) { return x.narrow(1, first, count); });
+}
+
+double error(const GatedDeltaRuleOutput& actual, const GatedDeltaRuleOutput& expected) {
+  return std::max(relative_error(actual.o, expected.o),
+                  relative_error(actual.state, expected.state));
+}
+
+std::vector<Tensor> list(const GatedDeltaRuleInputs& in) {
+  return {in.q, in.k, in.v, in.log_decay, in.beta, in.state};
+}
+
+// A scalar that depends on every output, each in a way of its own.
+Tensor loss(const GatedDeltaRuleOutput& out) {
+  at::manual_seed(11);
+  const Tensor o = at::randn(out.o.sizes(), at::kDouble).to(out.o.scalar_type()),
+               state = at::randn(out.state.sizes(), at::kDouble).to(out.state.scalar_type());
+  return (out.o * o).sum() + (out.state * state).sum();
+}
+
+std::vector<Tensor> gradients(Form form, const GatedDeltaRuleInputs& inputs) {
+  const GatedDeltaRuleInputs leaves =
+      map(inputs, [](const Tensor& x) { return x.detach().clone().set_requires_grad(true); });
+  return torch::autograd::grad({loss(form(leaves))}, list(leaves));
+}
+
+TEST(GatedDeltaRule, IsTheRecurrence) {
+  for (const auto& [name, form] : kForms) {
+    for (const auto& [decay, decays] : kDecays) {
+      for (const int64_t T : kLengths) {
+        const GatedDeltaRuleInputs in = random_inputs(T, decays);
+        EXPECT_LT(error(form(in), plain(in)), 1e-12) << name << ", " << T << ", decays " << decay;
+        const GatedDeltaRuleInputs single = rounded(in, at::kFloat);
+        EXPECT_LT(error(form(single), plain(single)), 1e-5)
+            << name << ", " << T << ", decays " << decay;
+      }
+    }
+  }
+}
+
+TEST(GatedDeltaRule, TakesEveryShape) {
+  for (const auto& [name, form] : kForms) {
+    for (const auto& [K, V] : {std::pair{1, 1}, {1, 7}, {64, 1}, {3, 64}}) {
+      const GatedDeltaRuleInputs in = random_inputs(70, mixed_decays, K, V);
+      EXPECT_LT(error(form(in), plain(in)), 1e-12) << name << ", " << K << ", " << V;
+    }
+  }
+}
+
+// One sequence, one head, and inputs that lie elsewhere in memory than their shape says.
+TEST(GatedDeltaRule, TakesEveryLayout) {
+  const GatedDeltaRuleInputs in = random_inputs(130, mixed_decays);
+  const std::vector<std::function<Tensor(const Tensor&)>> layouts = {
+      [](const Tensor& x) { return x.narrow(0, 1, 1); },
+      [](const Tensor& x) { return x.transpose(0, 1).contiguous().transpose(0, 1); },
+      [](const Tensor& x) {
+        return at::stack({x, x}, -1).select(-1, 0);
+      }};
+  for (const auto& [name, form] : kForms) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const GatedDeltaRuleInputs laid = map(in, layouts[i]);
+      EXPECT_LT(error(form(laid), plain(laid)), 1e-12) << name << ", layout " << i;
+    }
+    GatedDeltaRuleInputs head = tokens(in, 0, 130);
+    head = map(head, [](const Tensor& x) { return x.narrow(2, 1, 1); });
+    EXPECT_LT(error(form(head), plain(head)), 1e-12) << name << ", one head";
+  }
+}
+
+TEST(GatedDeltaRule, StartsAtZeroWithoutAState) {
+  GatedDeltaRuleInputs in = random_inputs(70, mixed_decays);
+  in.state = Tensor();
+  for (const auto& [name, form] : kForms) EXPECT_LT(error(form(in), plain(in)), 1e-12) << name;
+}
+
+TEST(GatedDeltaRule, ComputesBfloat16InFloat32) {
+  const GatedDeltaRuleInputs in = rounded(random_inputs(70, mixed_decays), at::kBFloat16);
+  for (const auto& [name, form] : kForms) {
+    const GatedDeltaRuleOutput out = form(in), wide = form(rounded(in, at::kFloat));
+    EXPECT_TRUE(at::equal(out.o, wide.o.to(at::kBFloat16))) << name;
+    EXPECT_EQ(out.state.scalar_type(), at::kFloat) << name;
+    EXPECT_TRUE(at::equal(out.state, wide.state)) << name;
+  }
+}
+
+TEST(GatedDeltaRule, ContinuesFromAState) {
+  const GatedDeltaRuleInputs in = random_inputs(130, mixed_decays);
+  const GatedDeltaRuleOutput whole = plain(in);
+  for (const auto& [name, form] : kForms) {
+    for (const int64_t cut : {1, 16, 64, 100}) {
+      GatedDeltaRuleInputs first = tokens(in, 0, cut), second = tokens(in, cut, 130 - cut);
+      first.state = in.state;
+      const GatedDeltaRuleOutput begun = form(first);
+      EXPECT_GT(relative_error(form(second).o, whole.o.narrow(1, cut, 130 - cut)), 1e-2);
+      second.state = begun.state;
+      const GatedDeltaRuleOutput ended = form(second);
+      EXPECT_LT(error({at::cat({begun.o, ended.o}, 1), ended.state}, whole), 1e-12)
+          << name << " cut at " << cut;
+    }
+  }
+}
+
+// Each input, and the order of decay and correction, shows in the result.
+TEST(GatedDeltaRule, ComparisonRefusesOtherRules) {
+  const GatedDeltaRuleInputs in = random_inputs(20, any_decays);
+  const GatedDeltaRuleOutput expected = plain(in);
+  const std::vector<std::function<void(GatedDeltaRuleInputs&)>> mistakes = {
+      [](GatedDeltaRuleInputs& x) { std::swap(x.q, x.k); },
+      [](GatedDeltaRuleInputs& x) { x.beta = at::ones_like(x.beta); },
+      [](GatedDeltaRuleInputs& x) { x.state = Tensor(); },
+      [](GatedDeltaRuleInputs& x) { x.log_decay = x.log_decay.roll(1, 1); },
+      [](GatedDeltaRuleInputs& x) { x.log_decay = x.log_decay.mean(-1, true).expand_as(x.k); },
+  };
+  for (const auto& [name, form] : kForms) {
+    for (size_t i = 0; i < mistakes.size(); ++i) {
+      GatedDeltaRuleInputs wrong = in;
+      mistakes[i](wrong);
+      EXPECT_GT(relative_error(form(wrong).o, expected.o), 1e-2) << name << ", mistake " << i;
+    }
+  }
+}
+
+TEST(GatedDeltaRule, FormsHaveEqualGradients) {
+  for (const auto& [decay, decays] : kDecays) {
+    for (const int64_t T : kLengths) {
+      const GatedDeltaRuleInputs in = random_inputs(T, decays);
+      const std::vector<Tensor> chunked = gradients(gated_delta_rule_chunked, in),
+                                recurrent = gradients(gated_delta_rule_recurrent, in);
+      for (size_t i = 0; i < chunked.size(); ++i) {
+        EXPECT_TRUE(close(chunked[i], recurrent[i], 1e-12))
+            << "input " << i << ", " << T << ", decays " << decay;
+      }
+    }
+  }
+}
+
+TEST(GatedDeltaRule, GradientsAreCentralDifferences) {
+  const GatedDeltaRuleInputs in = random_inputs(5, any_decays, 3, 2);
+  for (const auto& [name, form] : kForms) {
+    const std::vector<Tensor> gradient = gradients(form, in);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      const Tensor input = list(in)[i];
+      Tensor difference = at::empty_like(input);
+      for (int64_t n = 0; n < input.numel(); ++n) {
+        constexpr double kStep = 1e-5;
+        double* number = input.mutable_data_ptr<double>() + n;
+        const double value = *number;
+        *number = value + kStep;
+        const double above = loss(form(in)).item<double>();
+        *number = value - kStep;
+        const double below = loss(form(in)).item<double>();
+        *number = value;
+        difference.mutable_data_ptr<double>()[n] = (above - below) / (2 * kStep);
+      }
+      EXPECT_TRUE(close(gradient[i], difference, 1e-8)) << name << ", input " << i;
+      EXPECT_FALSE(close(gradient[i], -difference, 1e-8)) << name << ", input " << i;
+    }
+  }
+}
+
+// Decays over a chunk down to e^-884 and to nothing at all, where a quotient of cumulative decays
+// would be 0 / 0.
+TEST(GatedDeltaRule, ExtremeDecaysHaveFiniteGradients) {
+  const Decays vanishing = [](at::IntArrayRef shape) {
+    const Tensor decays = mixed_decays(shape);
+    return decays.masked_fill(decays == kStrongest, -INFINITY);
+  };
+  for (const Decays& decays : {kDecays[0].decays, Decays(mixed_decays), vanishing}) {
+    const GatedDeltaRuleInputs in = rounded(random_inputs(130, decays), at::kFloat);
+    for (const auto& [name, form] : kForms) {
+      EXPECT_LT(error(form(in), plain(in)), 1e-5) << name;
+      const std::vector<Tensor> single = gradients(form, in),
+                                exact = gradients(form, rounded(in, at::kDouble));
+      for (size_t i = 0; i < single.size(); ++i) {
+        EXPECT_TRUE(close(single[i], exact[i], 2e-5)) << name << ", input " << i;
+      }
+    }
+  }
+}
+
+TEST(GatedDeltaRule, RefusesWrongShapes) {
+  const auto message = [](const std::function<void(GatedDeltaRuleInputs&)>& spoil) -> std::string {
+    GatedDeltaRuleInputs in = random_inputs(3, any_decays);
+    spoil(in);
+    try {
+      gated_delta_rule(in);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(message([](auto& in) { in.beta = in.beta.narrow(2, 0, 1); }),
+            "gated_delta_rule: beta must be [2, 3, 3], but is [2, 3, 1]");
+  EXPECT_EQ(message([](auto& in) { in.state = in.state.transpose(2, 3); }),
+            "gated_delta_rule: state must be [2, 3, 5, 4], but is [2, 3, 4, 5]");
+  EXPECT_EQ(message([](auto& in) { in.q = in.q.narrow(1, 0, 0); }),
+            "gated_delta_rule: q must be [B, T, H, K], none of them 0");
+  EXPECT_EQ(message([](auto& in) { in.q = in.q[0]; }),
+            "gated_delta_rule: q must be [B, T, H, K], none of them 0");
+}
+
+}  // namespace
+}  // namespace attnres
