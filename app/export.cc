@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/gguf_tokenizer.h"
 #include "app/options.h"
+#include "attnres/formats/gguf_model.h"
 #include "attnres/formats/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -16,6 +18,7 @@ namespace {
 struct ExportOptions {
   ModelOption model;
   std::string out;
+  std::string format = "safetensors";
   std::string type = "f32";
 };
 
@@ -25,11 +28,15 @@ at::ScalarType storage_type(const std::string& name) {
   return at::kFloat;
 }
 
-void run_export(const ExportOptions& options) {
-  const OpenedModel opened = open_model(options.model);
+GgufType gguf_type(const std::string& name) {
+  if (name == "bf16") return GgufType::bf16;
+  if (name == "f16") return GgufType::f16;
+  if (name == "q8_0") return GgufType::q8_0;
+  return GgufType::f32;
+}
+
+void write_directory(const OpenedModel& opened, const ExportOptions& options) {
   const auto tokenizer = opened.tokenizer();
-  require(!fs::exists(options.out), "--out {}: is there already; name a folder that is not",
-          options.out);
   write_folder(options.out, [&](const fs::path& folder) {
     save_model(*opened.model, folder, opened.context, tokenizer->end_of_document(),
                storage_type(options.type));
@@ -39,24 +46,51 @@ void run_export(const ExportOptions& options) {
              options.type);
 }
 
+void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
+  save_gguf(*opened.model, options.out, opened.context,
+            gguf_tokenizer(*opened.tokenizer(), opened.model->vocab_size()),
+            gguf_type(options.type));
+  fmt::print("{}: {} parameters as {}, for llama.cpp's {}\n", options.out,
+             opened.model->parameters().count(), options.type,
+             gguf_architecture(opened.model->config()));
+}
+
+void run_export(const ExportOptions& options) {
+  const bool gguf = options.format == "gguf";
+  require_usage(gguf || options.type != "q8_0",
+                "--type q8_0: safetensors do not store it; use --format gguf, or bf16");
+  require(!fs::exists(options.out), "--out {}: is there already; name a {} that is not",
+          options.out, gguf ? "file" : "folder");
+  const OpenedModel opened = open_model(options.model);
+  gguf ? write_gguf_file(opened, options) : write_directory(opened, options);
+}
+
 }  // namespace
 
 void add_export_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("export",
-                         "Write a model as a directory of its own in Hugging Face's layout, in the "
-                         "number format asked "
-                         "for.\nA model with plain residual connections is a Llama directory.");
+  CLI::App* command = app.add_subcommand(
+      "export",
+      "Write a model in another number format, for other programs.\n"
+      "safetensors: a directory of its own in Hugging Face's layout; a model with plain residual "
+      "connections is a Llama directory.\n"
+      "gguf: one file with the tokenizer in it, for llama.cpp.");
   const auto options = std::make_shared<ExportOptions>();
   options->model.add_to(*command);
-  command->add_option("--out", options->out, "the new model directory")
-      ->type_name("DIR")
+  command->add_option("--out", options->out, "the new model directory, or GGUF file")
+      ->type_name("PATH")
       ->required();
-  command->add_option("--type", options->type, "how weights are stored: f32, bf16 or f16")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+  command->add_option("--format", options->format, "safetensors or gguf")
+      ->check(CLI::IsMember({"safetensors", "gguf"}))
+      ->type_name("FORMAT")
+      ->capture_default_str();
+  command->add_option("--type", options->type, "how weights are stored: f32, bf16, f16; gguf: q8_0")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}))
       ->type_name("TYPE")
       ->capture_default_str();
-  command->footer("Example:\n  attnres export --model runs/tiny --type bf16 --out models/tiny");
+  command->footer(
+      "Examples:\n"
+      "  attnres export --model runs/tiny --type bf16 --out models/tiny\n"
+      "  attnres export --model runs/tiny --format gguf --type q8_0 --out tiny.gguf");
   command->callback([options] { run_export(*options); });
 }
 

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/support/nearest.h"
 
@@ -130,53 +131,6 @@ std::optional<std::vector<int64_t>> whole_numbers(const nlohmann::json& object, 
 at::Tensor on_cpu(const at::Tensor& tensor) {
   return tensor.detach().cpu().contiguous();
 }
-
-// Writes `path`.new and renames it at the end; without finish() nothing remains.
-class AtomicWriter {
- public:
-  explicit AtomicWriter(const fs::path& path)
-      : path_(path),
-        aside_(path.string() + ".new"),
-        descriptor_(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    require(descriptor_ >= 0, "{}: cannot write: {}", path_.string(), std::strerror(errno));
-  }
-  ~AtomicWriter() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!finished_) ::unlink(aside_.c_str());
-  }
-  AtomicWriter(const AtomicWriter&) = delete;
-  AtomicWriter& operator=(const AtomicWriter&) = delete;
-
-  void write(const void* data, uint64_t bytes) {
-    const char* p = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t n = ::write(descriptor_, p, bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail_write();
-      p += n;
-      bytes -= static_cast<uint64_t>(n);
-    }
-  }
-
-  void finish() {
-    if (::fsync(descriptor_) != 0) fail_write();
-    const int closed = ::close(descriptor_);
-    descriptor_ = -1;
-    if (closed != 0 || ::rename(aside_.c_str(), path_.c_str()) != 0) fail_write();
-    finished_ = true;
-  }
-
- private:
-  [[noreturn]] void fail_write() const {
-    const int error = errno;
-    fail("{}: cannot write: {}{}", path_.string(), std::strerror(error),
-         error == ENOSPC || error == EDQUOT ? "; free some space, or choose another folder" : "");
-  }
-
-  fs::path path_, aside_;
-  int descriptor_;
-  bool finished_ = false;
-};
 
 }  // namespace
 

@@ -43,17 +43,6 @@ void flush(const fs::path& path) {
   require(::fsync(file.get()) == 0, "{}: cannot flush to disk: {}", path.string(), last_error());
 }
 
-void write_all(const fs::path& path, std::string_view text) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  while (!text.empty()) {
-    const ssize_t n = ::write(file.get(), text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    require(n >= 0, "{}: cannot write: {}", path.string(), last_error());
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  require(::fsync(file.get()) == 0, "{}: cannot flush to disk: {}", path.string(), last_error());
-}
-
 void rename_path(const fs::path& from, const fs::path& to) {
   std::error_code code;
   fs::rename(from, to, code);
@@ -80,16 +69,47 @@ std::string read_file(const fs::path& path) {
 }
 
 void write_file(const fs::path& path, std::string_view text) {
-  const fs::path aside = with_suffix(path, ".new");
-  try {
-    write_all(aside, text);
-    rename_path(aside, path);
-    flush(parent_of(path));
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(aside, ignored);
-    throw;
+  AtomicWriter writer(path);
+  writer.write(text.data(), text.size());
+  writer.finish();
+}
+
+AtomicWriter::AtomicWriter(const fs::path& path)
+    : path_(path),
+      aside_(with_suffix(path, ".new")),
+      descriptor_(::open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  require(descriptor_ >= 0, "{}: cannot write: {}", path_.string(), last_error());
+}
+
+AtomicWriter::~AtomicWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!finished_) ::unlink(aside_.c_str());
+}
+
+void AtomicWriter::write(const void* data, uint64_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(descriptor_, p, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_write();
+    p += n;
+    bytes -= static_cast<uint64_t>(n);
   }
+}
+
+void AtomicWriter::finish() {
+  if (::fsync(descriptor_) != 0) fail_write();
+  const int closed = ::close(descriptor_);
+  descriptor_ = -1;
+  if (closed != 0 || ::rename(aside_.c_str(), path_.c_str()) != 0) fail_write();
+  finished_ = true;
+  flush(parent_of(path_));
+}
+
+void AtomicWriter::fail_write() const {
+  const int error = errno;
+  fail("{}: cannot write: {}{}", path_.string(), std::strerror(error),
+       error == ENOSPC || error == EDQUOT ? "; free some space, or choose another folder" : "");
 }
 
 // A folder cannot be renamed over another: the old one moves aside first. Killed between the two

@@ -1,6 +1,7 @@
 // Files: whole reads, writes that are never half done, and a lock for a folder.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -14,6 +15,26 @@ std::string read_file(const std::filesystem::path& path);
 // Writes aside, flushes to the disk, then renames: the file has the old text or the new, never a
 // part. Throws Error (and removes what it wrote) when the disk is full or the folder is read-only.
 void write_file(const std::filesystem::path& path, std::string_view text);
+
+// A file written piece by piece in the same way: finish() makes it stand, without it nothing
+// remains.
+class AtomicWriter {
+ public:
+  explicit AtomicWriter(const std::filesystem::path& path);
+  ~AtomicWriter();
+  AtomicWriter(const AtomicWriter&) = delete;
+  AtomicWriter& operator=(const AtomicWriter&) = delete;
+
+  void write(const void* data, uint64_t bytes);
+  void finish();
+
+ private:
+  [[noreturn]] void fail_write() const;
+
+  std::filesystem::path path_, aside_;
+  int descriptor_;
+  bool finished_ = false;
+};
 
 // A folder written the same way: `write` fills a fresh folder beside `path`, whose files are then
 // flushed; the folder is renamed to `path`, replacing what was there. If `write` throws, or the

@@ -4,9 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/formats/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
+#include "attnres/text/bytes.h"
+#include "attnres/text/sentencepiece.h"
 #include "tests/app/program.h"
+#include "tests/formats/gguf_parser.h"
 
 namespace attnres::testing {
 namespace {
@@ -55,6 +59,95 @@ TEST_F(Export, ReplacesNothing) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("is there already"));
   EXPECT_EQ(read_file(out_ / "precious"), "text");
+}
+
+// A Llama model of this vocabulary, with the tokenizer beside it.
+fs::path llama_with(const Tokenizer& tokenizer, int64_t vocab_size) {
+  const fs::path folder = fresh_folder("llama");
+  const ModelConfig config = read_model_config({{"layers", 1}, {"width", 32}, {"heads", 2}});
+  const Transformer model(config, vocab_size, /*seed=*/1);
+  save_model(model, folder, /*context=*/64, tokenizer.end_of_document());
+  tokenizer.save(folder);
+  return folder;
+}
+
+TEST_F(Export, GgufHoldsTheByteTokenizer) {
+  const Result result =
+      run_program(fmt::format("export --model {} --format gguf --out {}",
+                              llama_with(ByteTokenizer(), 258).string(), out_.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("for llama.cpp's llama"));
+  const ParsedGguf file(out_);
+  const auto at = [&](const std::string& key) { return file.at("tokenizer.ggml." + key); };
+  EXPECT_EQ(at("model"), "gpt2");
+  EXPECT_EQ(at("pre"), "gpt-2");
+  EXPECT_EQ(at("merges"), Json::array());
+  EXPECT_EQ(at("add_bos_token"), false);
+  EXPECT_EQ(at("bos_token_id"), 0);
+  EXPECT_EQ(at("eos_token_id"), 0);
+  ASSERT_EQ(at("tokens").size(), 258u);
+  EXPECT_EQ(at("tokens")['A'], "A");
+  EXPECT_EQ(at("tokens")[' '], "\u0120");
+  EXPECT_EQ(at("token_type")[255], 1);
+  EXPECT_EQ(at("token_type")[257], 5) << "a token that the tokenizer lacks is unused";
+  EXPECT_EQ(file.tensor("token_embd.weight").sizes, (std::vector<int64_t>{32, 258}));
+}
+
+TEST_F(Export, GgufHoldsSentencePiece) {
+  const std::string text = "the cat and the hat and the bat sat on the mat";
+  const SentencePieceTokenizer tokenizer(train_sentencepiece({{"words.txt", text}}, 285), "words");
+  const Result result = run_program(
+      fmt::format("export --model {} --format gguf --type q8_0 --out {}",
+                  llama_with(tokenizer, tokenizer.vocab_size()).string(), out_.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ParsedGguf file(out_);
+  const auto at = [&](const std::string& key) { return file.at("tokenizer.ggml." + key); };
+  EXPECT_EQ(at("model"), "llama");
+  EXPECT_EQ(at("add_space_prefix"), false);
+  EXPECT_EQ(at("add_bos_token"), false);
+  EXPECT_EQ(at("eos_token_id"), tokenizer.end_of_document());
+  EXPECT_EQ(at("unknown_token_id"), 0);
+  ASSERT_EQ(at("tokens").size(), 285u);
+  EXPECT_EQ(at("tokens")[1], "<s>");
+  EXPECT_EQ(at("tokens")[3 + 'A'], "<0x41>");
+  EXPECT_EQ(at("token_type")[0], 2);
+  EXPECT_EQ(at("token_type")[1], 3);
+  EXPECT_EQ(at("token_type")[3 + 'A'], 6);
+  // A learned token's text is what it decodes to, with U+2581 for a space; earlier ones score more.
+  double last_score = 1;
+  for (int32_t id = 259; id < 285; ++id) {
+    std::string text_of_token = tokenizer.token_text(id);
+    if (text_of_token.starts_with(' ')) text_of_token.replace(0, 1, "\u2581");
+    EXPECT_EQ(at("tokens")[id], text_of_token);
+    EXPECT_EQ(at("token_type")[id], 1);
+    EXPECT_LT(at("scores")[id].get<double>(), last_score);
+    last_score = at("scores")[id].get<double>();
+  }
+}
+
+TEST_F(Export, GgufRefusesWhatLlamaCppCannotCompute) {
+  const Result result =
+      run_program(fmt::format("export --model {} --format gguf --out {}", kModel, out_.string()));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("block_attn_res: llama.cpp computes it with delta and latent"));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(Export, GgufReplacesNothing) {
+  write_file(out_, "text");
+  const Result result =
+      run_program(fmt::format("export --model {} --format gguf --out {}",
+                              llama_with(ByteTokenizer(), 256).string(), out_.string()));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("name a file that is not"));
+  EXPECT_EQ(read_file(out_), "text");
+}
+
+TEST_F(Export, SafetensorsHaveNoBlocks) {
+  const Result result =
+      run_program(fmt::format("export --model {} --type q8_0 --out {}", kModel, out_.string()));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--format gguf"));
 }
 
 TEST(ShippedModel, KnowsShakespeare) {

@@ -1,0 +1,21 @@
+// A tokenizer as GGUF files hold it.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/formats/gguf.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+// The keys tokenizer.ggml.* by which llama.cpp tokenizes alike: the byte tokenizer as GPT-2's
+// without merges, SentencePiece as Llama's. Tokens that the tokenizer lacks of `vocab_size` are
+// listed as unused. No token is added before a text or after it.
+//
+// One difference remains: llama.cpp reads the character U+2581 of a text, by which SentencePiece
+// writes spaces, as a space.
+//
+// Throws Error on a SentencePiece model that does more than merge pairs of the text as it is.
+GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size);
+
+}  // namespace attnres

@@ -1,0 +1,51 @@
+// GGUF files, version 3: metadata and named tensors, as ggml and llama.cpp read them.
+//
+//   "GGUF" | uint32 3 | uint64 tensors | uint64 keys | keys | tensor infos | data
+//   key:   string name | uint32 type | value;  an array is uint32 type | uint64 length | values
+//   info:  string name | uint32 dimensions | uint64 sizes, fastest first | uint32 type |
+//          uint64 offset in the data
+//
+// A string is uint64 length and bytes. The data, and each tensor in it, begins at a multiple of 32
+// bytes; all is little-endian.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace attnres {
+
+using GgufValue = std::variant<bool, uint32_t, float, std::string, std::vector<int32_t>,
+                               std::vector<float>, std::vector<std::string>>;
+using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
+
+// How numbers are stored; the values are ggml's. Stored numbers are off by at most
+//   f16   2^-11 of themselves, or 2^-25
+//   bf16  2^-8 of themselves
+//   q8_0  m / 220 (m / 254 + 2^-18 if m < 2^-7): m is the largest magnitude of the row's block of
+//         32 numbers, which has a float16 scale m / 127
+enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+
+inline constexpr int64_t kGgufBlock = 32;  // of q8_0; a row is a whole number of blocks
+
+struct GgufTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // slowest first, as everywhere here; one to four sizes
+  GgufType type = GgufType::f32;
+  // The numbers, in this shape: asked for once, when they are written.
+  std::function<at::Tensor()> values;
+};
+
+// Writes aside, flushes to the disk, then renames: the file is whole or not there. One tensor's
+// values are held at a time. Throws Error on a name that occurs twice or has more than 63 bytes, on
+// shapes that the type or the format does not have, on numbers too large for the type, a full disk.
+void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
+                const std::vector<GgufTensor>& tensors);
+
+}  // namespace attnres

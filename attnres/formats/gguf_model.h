@@ -1,0 +1,42 @@
+// A Transformer in the GGUF file from which llama.cpp computes it, by the first of its
+// architectures that can:
+//   llama        grouped-query attention, SwiGLU, residual connections
+//   kimi-linear  delta attention with a gate of low rank and latent attention, SwiGLU, experts with
+//                shared ones, residual connections
+//   kimi-k3      the same with everything that layers/{delta_attention,latent_attention,experts}.h
+//                have of Kimi K3, and Block AttnRes of whole Transformer layers
+//
+// What is stored in another form than here:
+// - llama turns neighbouring channels of a head by one angle: of the rows of a query or key map, c
+//   of a head's first half is stored at 2c and its partner in the second half at 2c + 1.
+// - A pseudo-query and its key norm's gain are their product; site 0 has zeros, which nothing
+// reads.
+// - A_log is -exp(A_log). W_kvb is one map per head for keys, transposed, and one for values.
+// - kimi-k3 computes SiTU only: SwiGLU is SiTU with beta 2^16, equal to float32 rounding for inputs
+//   below 30, and no linear_beta. A gate of low rank is the product of its two maps.
+//
+// llama.cpp has one eps: in latent norms and in the norms of delta attention's queries and keys it
+// takes the model's norm_eps where this program takes 1e-6. Equal results need norm_eps 1e-6.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "attnres/formats/gguf.h"
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+// The name of the architecture. Throws Error saying what of the model llama.cpp does not compute.
+std::string gguf_architecture(const ModelConfig& config);
+
+// `context`: the number of tokens that the model was trained on at once. `tokenizer`: the keys
+// tokenizer.ggml.*, with as many tokens as the model has embeddings. Matrices are stored as `type`,
+// rows that it does not have (q8_0: of another length than multiples of 32) as float16; norms,
+// vectors, convolutions and the router, which llama.cpp reads so, as float32. Throws Error as
+// gguf_architecture and write_gguf do.
+void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,
+               const GgufMetadata& tokenizer, GgufType type);
+
+}  // namespace attnres

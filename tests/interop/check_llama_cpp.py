@@ -1,0 +1,204 @@
+"""Models that attnres exported as GGUF files in llama.cpp.
+
+usage: python check_llama_cpp.py        (ATTNRES=PROGRAM; build/attnres if not set)
+
+Builds libllama from the sources in llama-cpp-python's source distribution, some minutes, into
+build/llama.cpp (LLAMA_CPP=FOLDER), and llama_cpp.c with it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader
+from interop import REPOSITORY, Report, attnres, randomize, score, token_ids
+from sentencepiece import SentencePieceProcessor
+
+VERSION = "llama-cpp-python==0.3.36"
+FOLDER = Path(os.environ.get("LLAMA_CPP", REPOSITORY / "build" / "llama.cpp"))
+ASK = FOLDER / "llama_cpp"
+OFF = ("CURL", "OPENSSL", "BUILD_UI", "BUILD_COMMON", "BUILD_TOOLS", "BUILD_TESTS",
+       "BUILD_EXAMPLES", "BUILD_SERVER", "BUILD_APP")  # fmt: skip
+# Log-probabilities in float32; with depth attention, which amplifies rounding.
+BOUND, BOUND_ATTN_RES = 5e-5, 5e-4
+PROMPT = "The copyright"
+# Spaces, line ends, bytes beyond ASCII, characters that no token has.
+TEXTS = (PROMPT, " two  spaces\n\n\tand\r\n", "naïve — 日本語 🙂", "a\0b\0\0c", "</s> <0x41> [UNUSED]", "")
+
+
+def run(*command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\nfailed: {done.stdout}{done.stderr}")
+
+
+def build():
+    source = REPOSITORY / "tests" / "interop" / "llama_cpp.c"
+    if ASK.exists() and ASK.stat().st_mtime > source.stat().st_mtime:
+        return
+    library = FOLDER / "build" / "bin" / "libllama.so"
+    if not library.exists():
+        print(f"building llama.cpp in {FOLDER}", flush=True)
+        run(sys.executable, "-m", "pip", "download", VERSION, "--no-deps", "--no-binary", ":all:",
+            "--dest", FOLDER)  # fmt: skip
+        with tarfile.open(next(FOLDER.glob("*.tar.gz"))) as archive:
+            archive.extractall(FOLDER, filter="data")
+        run("cmake", "-S", sources(), "-B", FOLDER / "build", "-DCMAKE_BUILD_TYPE=Release",
+            *(f"-DLLAMA_{option}=OFF" for option in OFF))  # fmt: skip
+        run("cmake", "--build", FOLDER / "build", "--target", "llama", "--parallel")
+    run("cc", "-O1", "-Wall", "-I", sources() / "include", "-I", sources() / "ggml" / "include",
+        source, "-o", ASK, "-L", library.parent, f"-Wl,-rpath,{library.parent}",
+        "-lllama", "-lm")  # fmt: skip
+
+
+def sources():
+    return next(FOLDER.glob("llama_cpp_python-*/vendor/llama.cpp"))
+
+
+def ask(file, *questions):
+    """A list of numbers for each question."""
+    done = subprocess.run([ASK, file], input="".join(f"{question}\n" for question in questions),
+                          capture_output=True, text=True)  # fmt: skip
+    if done.returncode:
+        sys.exit(f"llama.cpp on {file} failed: {done.stderr}")
+    return [list(map(float, line.split())) for line in done.stdout.splitlines()]
+
+
+def export(report, folder, kind="f32"):
+    file = report.folder / f"{len(list(report.folder.glob('*.gguf')))}.gguf"
+    attnres("export", "--model", folder, "--format", "gguf", "--type", kind, "--out", file)
+    return file
+
+
+def words(ids):
+    return " ".join(map(str, ids))
+
+
+def compare(report, what, folder, bound):
+    """Log-probabilities of one model in both programs, and greedy continuations with caches.
+
+    Returns llama.cpp's log-probabilities.
+    """
+    file = export(report, folder)
+    scores = score_in_llama_cpp(file)
+    report.compare(what, score(folder, ids_for(file)), scores, bound)
+    answer = json.loads(attnres("generate", "--model", folder, "--prompt", PROMPT, "--json",
+                                "--max-tokens", 40, "--temperature", 0))  # fmt: skip
+    count = len(answer["tokens"])
+    theirs = ask(file, f"generate {count} {words(tokenizer_of(folder)(PROMPT))}")[0]
+    report.equal(f"{what}: greedy generation", answer["tokens"], list(map(int, theirs)))
+    return scores
+
+
+def compare_stored(report, what, folder, kind, bound):
+    """The means of the log-probabilities, which rounded weights change little."""
+    file = export(report, folder, kind)
+    ours = score(folder, ids_for(file))
+    report.compare(f"{what} as {kind}, mean", ours.mean(), score_in_llama_cpp(file).mean(), bound)
+
+
+def compare_tokens(report, what, folder):
+    tokenizer = tokenizer_of(folder)
+    theirs = ask(export(report, folder), *(f"tokenize {text.encode().hex()}" for text in TEXTS))
+    for text, ids in zip(TEXTS, theirs):
+        report.equal(f"{what}: tokens of {text!r}", tokenizer(text), list(map(int, ids)))
+
+
+def ids_for(file):
+    return token_ids(len(GGUFReader(file).fields["tokenizer.ggml.tokens"].data))
+
+
+def score_in_llama_cpp(file):
+    return np.array(ask(file, *(f"score {words(sequence)}" for sequence in ids_for(file))))
+
+
+def tokenizer_of(folder):
+    """Text to ids, without attnres."""
+    model = folder / "tokenizer.model"
+    if model.exists():
+        return SentencePieceProcessor(model_file=str(model)).encode
+    return lambda text: list(text.encode())
+
+
+LLAMA = {"layers": 3, "width": 64, "heads": 4, "kv_heads": 2, "ffn_width": 96}
+KIMI = {
+    "layers": 4, "width": 64, "heads": 4, "ffn_width": 96, "norm_eps": 1e-6,
+    "attention": ["delta", "delta", "delta", "latent"],
+    "delta_attention": {"head_width": 32},
+    "latent_attention": {"kv_rank": 32, "key_width": 24, "shared_key_width": 8, "value_width": 16},
+    "experts": {"count": 4, "chosen": 2, "width": 32, "scaling": 2.446},
+}  # fmt: skip
+K3 = {
+    "delta_attention": {"head_width": 32, "output_gate": "full_rank", "gate_lower_bound": -5.0},
+    "latent_attention": {**KIMI["latent_attention"], "q_rank": 32, "output_gate": True},
+    "experts": {**KIMI["experts"], "latent_width": 32},
+    "activation": {"type": "situ"},
+}
+
+
+def block_attn_res(block_size):
+    return {"depth_mixing": {"type": "block_attn_res", "block_size": block_size}}
+
+
+def train(folder, model, steps=1, tokenizer=None):
+    """The model directory of a short training on this repository's text."""
+    folder.mkdir()
+    recipe = {"name": "interop", "model": model, "tokenizer": tokenizer or {"kind": "bytes"},
+              "train": {"steps": steps, "learning_rate": 0.02, "warmup": 5}}  # fmt: skip
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    text = [REPOSITORY / name for name in ("LICENSE", "CONTRIBUTING.md")]
+    attnres("train", "--recipe", folder / "recipe.json", "--data", *text, "--out", folder / "run")
+    return folder / "run" / "checkpoints" / "last"
+
+
+def check_trained(report):
+    """Models that know their text: greedy continuations and rounded weights mean something."""
+    for kind, size in (("bytes", 256), ("sentencepiece", 400)):
+        folder = train(report.folder / kind, {**LLAMA, "tie_embeddings": kind == "bytes"}, steps=60,
+                       tokenizer={"kind": kind, "vocab_size": size})  # fmt: skip
+        what = f"Llama, {kind}, trained"
+        compare(report, what, folder, BOUND)
+        compare_tokens(report, what, folder)
+        for stored, bound in (("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 2e-2)):
+            compare_stored(report, what, folder, stored, bound)
+
+
+def check_random(report, name, model, bound):
+    """A model whose every weight matters."""
+    folder = train(report.folder / name.replace(" ", "-"), model)
+    randomize(folder)
+    return compare(report, name, folder, bound)
+
+
+def check_blocks(report):
+    """The same weights in blocks of three sizes, whose results differ."""
+    scores = []
+    for block_size in (2, 4, 8):
+        name = f"Kimi K3 in blocks of {block_size}"
+        scores.append(
+            check_random(report, name, {**KIMI, **K3, **block_attn_res(block_size)}, BOUND_ATTN_RES)
+        )
+    least = min(np.abs(a - b).max() for a, b in combinations(scores, 2))
+    report.line(least > 100 * BOUND_ATTN_RES, f"block sizes make a difference: {least:.1e}")
+
+
+def main():
+    build()
+    report = Report()
+    check_trained(report)
+    check_random(report, "Llama", LLAMA, BOUND)
+    check_random(report, "Kimi Linear", KIMI, BOUND)
+    check_random(report, "Kimi Linear dense", {**KIMI, "experts": {"count": 0}}, BOUND)
+    check_random(report, "Kimi K3 without AttnRes", {**KIMI, **K3}, BOUND)
+    check_blocks(report)
+    check_random(report, "Kimi Linear with AttnRes", {**KIMI, **block_attn_res(4)}, BOUND_ATTN_RES)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
