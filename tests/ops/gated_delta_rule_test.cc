@@ -166,9 +166,11 @@ TEST(GatedDeltaRule, IsTheRecurrence) {
 
 TEST(GatedDeltaRule, TakesEveryShape) {
   for (const auto& [name, form] : kForms) {
-    for (const auto& [K, V] : {std::pair{1, 1}, {1, 7}, {64, 1}, {3, 64}}) {
+    for (const auto& [K, V] : {std::pair{1, 1}, {1, 7}, {128, 1}, {3, 64}}) {
       const GatedDeltaRuleInputs in = random_inputs(70, mixed_decays, K, V);
       EXPECT_LT(error(form(in), plain(in)), 1e-12) << name << ", " << K << ", " << V;
+      const GatedDeltaRuleInputs single = rounded(in, at::kFloat);
+      EXPECT_LT(error(form(single), plain(single)), 1e-5) << name << ", " << K << ", " << V;
     }
   }
 }
@@ -284,8 +286,8 @@ TEST(GatedDeltaRule, GradientsAreCentralDifferences) {
   }
 }
 
-// Decays over a chunk down to e^-884 and to nothing at all, where a quotient of cumulative decays
-// would be 0 / 0.
+// Decays over a chunk down to e^-884 and to nothing at all: a quotient of cumulative decays would
+// be 0 / 0.
 TEST(GatedDeltaRule, ExtremeDecaysHaveFiniteGradients) {
   const Decays vanishing = [](at::IntArrayRef shape) {
     const Tensor decays = mixed_decays(shape);
