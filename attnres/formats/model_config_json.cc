@@ -166,6 +166,9 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
   } else {
     json = {{"architectures", Json::array({"AttnResForCausalLM"})},
             {"model_type", "attnres"},
+            {"auto_map",
+             {{"AutoConfig", "modeling_attnres.AttnResConfig"},
+              {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
             {"attnres", write_config(model)}};
   }
   json.update(Json{{"vocab_size", stored.vocab_size},

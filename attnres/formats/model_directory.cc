@@ -8,6 +8,7 @@
 #include <set>
 
 #include "attnres/formats/model_config_json.h"
+#include "attnres/formats/modeling_attnres.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
@@ -108,6 +109,7 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
                          parameter.tensor.detach().to(dtype).view(stored_shape(parameter)));
   }
   write_safetensors(folder / kWeightsFile, tensors, {{"format", "pt"}});
+  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
   write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
 

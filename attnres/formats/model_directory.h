@@ -3,8 +3,9 @@
 // With plain residual connections the folder is a Llama one (`model_type: llama`), which
 // transformers and everything that reads its files can load. Otherwise it is
 // `model_type: attnres`, and config.json has an object `attnres` with the keys of a recipe's
-// `model`. Tensors have Hugging Face's names (model/parameter_names.h); pseudo-queries are stored
-// as [1, d], as Kimi K3 does; a tied head is not stored.
+// `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have Hugging
+// Face's names (model/parameter_names.h); pseudo-queries are stored as [1, d], as Kimi K3 does; a
+// tied head is not stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>

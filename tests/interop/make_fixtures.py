@@ -18,48 +18,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from interop import FIXTURES, log_probabilities, random_weight, token_ids
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
-BATCH, TOKENS = 2, 80
 EPS = 1e-5
-
-
-def random_weight(rng, name, shape):
-    """Weights that matter: every position, head, expert and source changes the result."""
-    uniform = lambda low, high: rng.uniform(low, high, shape)
-    if name.endswith("A_log"):
-        weight = np.log(uniform(1, 16))
-    elif name.endswith("dt_bias"):
-        step = np.exp(uniform(np.log(1e-3), np.log(0.1)))
-        weight = np.log(np.expm1(step))
-    elif name.endswith("e_score_correction_bias"):
-        weight = uniform(-0.2, 0.2)
-    elif "norm" in name:
-        weight = uniform(0.5, 1.5)
-    elif "res_proj" in name:
-        weight = rng.normal(0, 1 / np.sqrt(shape[-1]) * 1.5, shape)
-    elif "conv1d" in name:
-        weight = rng.normal(0, 0.5, shape)
-    elif "embed_tokens" in name:
-        weight = rng.normal(0, 1, shape)
-    elif "lm_head" in name:
-        weight = rng.normal(0, 2 / np.sqrt(shape[-1]), shape)
-    else:
-        weight = rng.normal(0, 1.2 / np.sqrt(shape[-1]), shape)
-    return weight.astype(np.float32)
-
-
-def token_ids(rng):
-    return rng.integers(0, VOCABULARY, (BATCH, TOKENS), dtype=np.int64)
 
 
 def write_expected(folder, ids, logits):
     spread = logits.std(-1).mean()
     assert spread > 1, f"{folder.name}: the logits' standard deviation is {spread}: too flat"
-    log_softmax = torch.from_numpy(np.asarray(logits, np.float64)).log_softmax(-1)
-    targets = torch.from_numpy(ids)[:, 1:, None]
-    expected = log_softmax[:, :-1].gather(2, targets)[..., 0].numpy().astype(np.float32)
+    expected = log_probabilities(logits, ids).astype(np.float32)
     save_file({"ids": ids, "log_probabilities": expected}, folder / "expected.safetensors")
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder.name}: {size / 1e3:.0f} kB, logits' standard deviation {spread:.2f}")
@@ -79,15 +48,14 @@ def make_kimi_linear(folder):
         mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
     )  # fmt: skip
     model = KimiLinearForCausalLM(config).eval()
-    rng = np.random.default_rng(1)
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            tensor.copy_(torch.from_numpy(random_weight(rng, name, tuple(tensor.shape))))
+            tensor.copy_(torch.from_numpy(random_weight(name, tuple(tensor.shape))))
     model.save_pretrained(folder)
     for file in folder.iterdir():
         if file.name not in ("config.json", "model.safetensors"):
             file.unlink()
-    ids = token_ids(rng)
+    ids = token_ids(VOCABULARY)
     with torch.no_grad():
         logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
     write_expected(folder, ids, logits)
@@ -193,14 +161,13 @@ def make_kimi_k3(folder):
         "text_config": text,
         "dtype": "float32",
     }
-    rng = np.random.default_rng(2)
-    weights = {name: random_weight(rng, name, shape) for name, shape in k3_shapes(text).items()}
+    weights = {name: random_weight(name, shape) for name, shape in k3_shapes(text).items()}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_shards(folder, weights, 2)
 
     model, _ = load_model(folder)  # strict: every tensor is known and none is missing
-    ids = token_ids(rng)
+    ids = token_ids(VOCABULARY)
     write_expected(folder, ids, np.array(model(mx.array(ids))))
 
 
@@ -218,7 +185,7 @@ def write_shards(folder, weights, count):
 
 
 def main():
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent / "fixtures")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else FIXTURES)
     make_kimi_linear(folder / "kimi_linear_tiny")
     make_kimi_k3(folder / "kimi_k3_tiny")
 
