@@ -3,15 +3,26 @@
 usage: python check_mlx.py        (ATTNRES=PROGRAM; build/attnres if not set)
 """
 
+import itertools
+
 import mlx.core as mx
 import numpy as np
-from interop import FIXTURES, Report, attnres, log_probabilities, score, token_ids, train
-from mlx_lm import generate, load
+from interop import (
+    FIXTURES,
+    PROMPT,
+    Report,
+    greedy,
+    log_probabilities,
+    randomize,
+    score,
+    token_ids,
+    train,
+)
+from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
 
 BOUND = 1e-4
 BOUND_DEPTH_ATTENTION = 5e-4  # which amplifies rounding about tenfold on random weights
-PROMPT = "The copyright"
 
 
 def compare(report, what, folder, vocabulary, bound):
@@ -20,25 +31,27 @@ def compare(report, what, folder, vocabulary, bound):
     ids = token_ids(vocabulary)
     logits = np.array(model(mx.array(ids)).astype(mx.float32))
     report.compare(what, score(folder, ids), log_probabilities(logits, ids), bound)
+    return model
 
 
-def check_trained_llama(report):
-    model = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
-    folder = train(report.folder / "llama", model, steps=60, learning_rate=0.02, warmup=5)
-    compare(report, "Llama, trained by attnres", folder, 256, BOUND)
+def compare_greedy(report, what, folder, model, count=40):
+    """Continuations, with the caches of both programs."""
+    steps = generate_step(mx.array(list(PROMPT)), model, max_tokens=count)
+    theirs = [int(token) for token, _ in itertools.islice(steps, count)]
+    report.equal(f"{what}: {count} tokens generated", greedy(folder, count), theirs)
 
-    # Greedy, with the caches of both programs.
-    loaded, tokenizer = load(str(folder))
-    theirs = generate(loaded, tokenizer, PROMPT, max_tokens=40)
-    ours = attnres("generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 40,
-                   "--temperature", 0)  # fmt: skip
-    report.equal("Llama: greedy generation", ours.rstrip("\n"), theirs.rstrip("\n"))
+
+def check_written(report, what, **model):
+    shape = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
+    folder = train(report.folder / what, shape | model)
+    randomize(folder)
+    compare_greedy(report, what, folder, compare(report, what, folder, 256, BOUND))
 
 
 def main():
     mx.set_default_device(mx.cpu)
     report = Report()
-    check_trained_llama(report)
+    check_written(report, "Llama")
     compare(report, "kimi_k3_tiny", FIXTURES / "kimi_k3_tiny", 56, BOUND_DEPTH_ATTENTION)
     report.finish()
 

@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
 PROGRAM = os.environ.get("ATTNRES", REPOSITORY / "build" / "attnres")
 BATCH, TOKENS = 2, 80  # past a chunk of KDA, which is 64 tokens
+PROMPT = b"The copyright"
 
 
 def attnres(*arguments):
@@ -36,6 +37,13 @@ def score(folder, ids):
     return np.array([json.loads(line)["logprobs"] for line in lines])
 
 
+def greedy(folder, count):
+    """The ids of the most likely continuation of PROMPT."""
+    printed = attnres("generate", "--model", folder, "--prompt", PROMPT.decode(),
+                      "--max-tokens", count, "--temperature", 0, "--json")  # fmt: skip
+    return json.loads(printed)["tokens"]
+
+
 def log_probabilities(logits, ids):
     """The same of another program's logits [B, T, V]."""
     logits = np.asarray(logits, np.float64)[:, :-1]
@@ -44,12 +52,12 @@ def log_probabilities(logits, ids):
     return np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0] - log_sum
 
 
-def token_ids(vocabulary, seed=0):
-    return np.random.default_rng(seed).integers(0, vocabulary, (BATCH, TOKENS), dtype=np.int64)
+def token_ids(vocabulary, tokens=TOKENS):
+    return np.random.default_rng(0).integers(0, vocabulary, (BATCH, tokens), dtype=np.int64)
 
 
 def train(folder, model, steps=1, **settings):
-    """The folder of a model that attnres trained for some steps on this repository's text."""
+    """A model directory that attnres wrote, after some steps on this repository's text."""
     recipe = {"name": "interop", "model": model, "train": {"steps": steps, **settings}}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "recipe.json"
@@ -95,7 +103,7 @@ def random_weight(name, shape):
 
 
 def randomize(folder):
-    """Replaces the weights of a model directory."""
+    """Gives a model directory weights that matter."""
     path = folder / "model.safetensors"
     weights = {name: random_weight(name, tensor.shape) for name, tensor in load_file(path).items()}
     save_file(weights, path, {"format": "pt"})
