@@ -2,12 +2,13 @@
 
     AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
 
-A decoder-only Transformer whose sublayers (self-attention or feed-forward) choose their own inputs
+Decoder-only Transformers whose sublayers (self-attention or feed-forward) choose their own inputs
 from everything computed before them: Attention Residuals (arXiv 2603.15031), and ways to combine
 layers that are compared with it. `attnres` in config.json is the model's part of its recipe.
 
 Written for reading and checking: every mechanism below is its formula as a loop over sublayers, and
-nothing is fused or cached, so generation computes the whole sequence for each token.
+nothing is fused or cached, so generation computes the whole sequence for each token. Weights are
+read, not made: a new model has zeros where a mechanism has weights of its own.
 
 Notation: L sublayers f_0 .. f_{L-1}; site l is the input of sublayer l, site L that of the head;
 v_0 is the token embedding, v_i the output of sublayer i-1; d is the width.
@@ -21,10 +22,25 @@ from torch import nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+# The settings that are computed here, and those that older files leave out.
 MODEL_KEYS = {
-    "layers", "width", "heads", "kv_heads", "ffn_width", "norm_eps", "rope_theta", "init_std",
+    "layers", "width", "heads", "kv_heads", "ffn_width", "attention", "delta_attention",
+    "latent_attention", "experts", "activation", "norm_eps", "rope_theta", "init_std",
     "tie_embeddings", "depth_mixing",
 }  # fmt: skip
+LAYER_KEYS = {
+    "delta_attention": {"heads", "head_width", "conv_width", "gate_lower_bound", "output_gate"},
+    "latent_attention": {
+        "kv_rank", "q_rank", "key_width", "shared_key_width", "value_width", "output_gate",
+    },
+    "experts": {"count", "chosen", "width", "shared", "dense_layers", "scaling", "latent_width"},
+    "activation": {"type", "beta", "linear_beta"},
+}  # fmt: skip
+DEFAULTS = {
+    "attention": ["grouped_query"],
+    "experts": {"count": 0},
+    "activation": {"type": "silu"},
+}
 
 
 class AttnResConfig(PretrainedConfig):
@@ -67,22 +83,27 @@ def rotate(x_BHTK, theta):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
+def projection(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=False)
+
+
 class Attention(nn.Module):
-    """Causal attention; heads / kv_heads queries share a key and a value."""
+    """Causal attention with rotary positions; heads / kv_heads queries share a key and a value."""
 
-    def __init__(self, width, heads, kv_heads, rope_theta):
+    def __init__(self, model):
         super().__init__()
-        self.head_width, self.rope_theta = width // heads, rope_theta
-        self.q_proj = nn.Linear(width, width, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * self.head_width, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * self.head_width, bias=False)
-        self.o_proj = nn.Linear(width, width, bias=False)
+        width, self.rope_theta = model["width"], model["rope_theta"]
+        self.head_width = width // model["heads"]
+        self.q_proj = projection(width, width)
+        self.k_proj = projection(width, model["kv_heads"] * self.head_width)
+        self.v_proj = projection(width, model["kv_heads"] * self.head_width)
+        self.o_proj = projection(width, width)
 
-    def forward(self, x, mask, adapt_heads=None):
+    def forward(self, x, mask, present, adapt_heads=None):
         """adapt_heads changes q, k and v [B, T, H, K] before rotary positions."""
         q, k, v = (
-            projection(x).unflatten(-1, (-1, self.head_width))
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            proj(x).unflatten(-1, (-1, self.head_width))
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         if adapt_heads is not None:
             q, k, v = adapt_heads(q, k, v)
@@ -94,25 +115,211 @@ class Attention(nn.Module):
         return self.o_proj(o.transpose(1, 2).flatten(-2))
 
 
-class FeedForward(nn.Module):
-    """SwiGLU."""
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (arXiv 2405.04434) without positions.
 
-    def __init__(self, width, hidden):
+    Keys and values are linear in a latent; every head's key has the same further channels.
+    """
+
+    def __init__(self, model):
         super().__init__()
-        self.gate_proj = nn.Linear(width, hidden, bias=False)
-        self.up_proj = nn.Linear(width, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.settings = s = model["latent_attention"]
+        width, self.heads = model["width"], model["heads"]
+        queries = self.heads * (s["key_width"] + s["shared_key_width"])
+        values = self.heads * s["value_width"]
+        if s["q_rank"] > 0:
+            self.q_a_proj = projection(width, s["q_rank"])
+            self.q_a_layernorm = nn.RMSNorm(s["q_rank"], eps=1e-6)
+            self.q_b_proj = projection(s["q_rank"], queries)
+        else:
+            self.q_proj = projection(width, queries)
+        self.kv_a_proj_with_mqa = projection(width, s["kv_rank"] + s["shared_key_width"])
+        self.kv_a_layernorm = nn.RMSNorm(s["kv_rank"], eps=1e-6)
+        self.kv_b_proj = projection(s["kv_rank"], self.heads * s["key_width"] + values)
+        if s["output_gate"]:
+            self.g_proj = projection(width, values)
+        self.o_proj = projection(values, width)
+
+    def forward(self, x, mask, present):
+        s = self.settings
+        if s["q_rank"] > 0:
+            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        else:
+            q = self.q_proj(x)
+        q = q.unflatten(-1, (self.heads, -1))
+        latent, shared = self.kv_a_proj_with_mqa(x).split([s["kv_rank"], s["shared_key_width"]], -1)
+        kv = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (self.heads, -1))
+        k, v = kv.split([s["key_width"], s["value_width"]], -1)
+        k = torch.cat([k, shared[:, :, None].expand(-1, -1, self.heads, -1)], -1)
+        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(-2)
+        if s["output_gate"]:
+            o = o * self.g_proj(x).sigmoid()
+        return self.o_proj(o)
+
+
+class DeltaAttention(nn.Module):
+    """Kimi Delta Attention (arXiv 2510.26692): for every head and token,
+
+    S = diag(e^g) S,  S = S + beta k (v - S^T k)^T,  o = S^T q
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.settings = s = model["delta_attention"]
+        width, heads, head_width = model["width"], s["heads"], s["head_width"]
+        inner = heads * head_width
+        for name in "qkv":
+            convolution = nn.Conv1d(inner, inner, s["conv_width"], groups=inner, bias=False)
+            self.add_module(f"{name}_proj", projection(width, inner))
+            self.add_module(f"{name}_conv1d", convolution)
+        self.A_log = nn.Parameter(torch.zeros(heads))
+        self.dt_bias = nn.Parameter(torch.zeros(inner))
+        self.f_a_proj = projection(width, head_width)
+        self.f_b_proj = projection(head_width, inner)
+        self.b_proj = projection(width, heads)
+        if s["output_gate"] == "low_rank":
+            self.g_a_proj = projection(width, head_width)
+            self.g_b_proj = projection(head_width, inner)
+        else:
+            self.g_proj = projection(width, inner)
+        self.o_norm = nn.RMSNorm(head_width, eps=model["norm_eps"])
+        self.o_proj = projection(inner, width)
+
+    def by_head(self, x):
+        return x.unflatten(-1, (self.settings["heads"], -1))
+
+    def convolved(self, name, x):
+        """The last conv_width tokens' projections, float32 [B, T, H, K]."""
+        z = self.get_submodule(f"{name}_proj")(x).transpose(1, 2)
+        z = F.pad(z, (self.settings["conv_width"] - 1, 0))
+        z = F.silu(self.get_submodule(f"{name}_conv1d")(z))
+        return self.by_head(z.transpose(1, 2)).float()
+
+    def log_decay(self, x):
+        z = self.by_head(self.f_b_proj(self.f_a_proj(x)).float() + self.dt_bias.float())
+        rate, bound = self.A_log.float().exp()[:, None], self.settings["gate_lower_bound"]
+        return bound * (rate * z).sigmoid() if bound < 0 else -rate * F.softplus(z)
+
+    def forward(self, x, mask, present):
+        if present is not None:  # a token left out changes neither the state nor the convolutions
+            x = x * present[..., None].to(x.dtype)
+        q, k, v = (self.convolved(name, x) for name in "qkv")
+        q, k = (z * torch.rsqrt(z.square().sum(-1, keepdim=True) + 1e-6) for z in (q, k))
+        q = q / math.sqrt(q.shape[-1])
+        decay, beta = self.log_decay(x).exp(), self.b_proj(x).float().sigmoid()
+
+        B, T, H, K = q.shape
+        S, outputs = q.new_zeros(B, H, K, K), []
+        for t in range(T):
+            S = decay[:, t, :, :, None] * S
+            error = v[:, t] - torch.einsum("bhkv,bhk->bhv", S, k[:, t])
+            S = S + torch.einsum("bh,bhk,bhv->bhkv", beta[:, t], k[:, t], error)
+            outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
+
+        low_rank = self.settings["output_gate"] == "low_rank"
+        gate = self.g_b_proj(self.g_a_proj(x)) if low_rank else self.g_proj(x)
+        o = self.o_norm(torch.stack(outputs, 1).to(x.dtype)) * self.by_head(gate).sigmoid()
+        return self.o_proj(o.flatten(-2))
+
+
+ATTENTIONS = {
+    "grouped_query": Attention,
+    "latent": LatentAttention,
+    "delta": DeltaAttention,
+}
+
+
+def activate(activation, gate, up):
+    """silu(gate) up, or Kimi K3's, in which both are bounded."""
+    if activation["type"] == "silu":
+        return F.silu(gate) * up
+    beta, linear_beta = activation["beta"], activation["linear_beta"]
+    if linear_beta > 0:
+        up = linear_beta * (up / linear_beta).tanh()
+    return beta * (gate / beta).tanh() * gate.sigmoid() * up
+
+
+class FeedForward(nn.Module):
+    def __init__(self, model, hidden):
+        super().__init__()
+        self.activation = model["activation"]
+        self.gate_proj = projection(model["width"], hidden)
+        self.up_proj = projection(model["width"], hidden)
+        self.down_proj = projection(hidden, model["width"])
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(activate(self.activation, self.gate_proj(x), self.up_proj(x)))
+
+
+class Expert(nn.Module):
+    def __init__(self, width, hidden, activation):
+        super().__init__()
+        self.activation = activation
+        self.w1, self.w3 = projection(width, hidden), projection(width, hidden)
+        self.w2 = projection(hidden, width)
+
+    def forward(self, x):
+        return self.w2(activate(self.activation, self.w1(x), self.w3(x)))
+
+
+class Experts(nn.Module):
+    """sum_e w_e f_e(x) + f_shared(x) over the experts with the largest sigmoid(W x) + bias,
+
+    w_e their sigmoid(W x), without the bias, divided by its sum and scaled. With a latent width the
+    routed experts work on a projection of x.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.settings = s = model["experts"]
+        width, latent = model["width"], s["latent_width"]
+        self.gate = projection(width, s["count"])
+        self.gate.register_buffer("e_score_correction_bias", torch.zeros(s["count"]))
+        self.experts = nn.ModuleList(
+            Expert(latent or width, s["width"], model["activation"]) for _ in range(s["count"])
+        )
+        if latent > 0:
+            self.routed_expert_down_proj = projection(width, latent)
+            self.routed_expert_norm = nn.RMSNorm(latent, eps=model["norm_eps"])
+            self.routed_expert_up_proj = projection(latent, width)
+        if s["shared"] > 0:
+            self.shared_experts = FeedForward(model, s["shared"] * s["width"])
+
+    def route(self, x):
+        """The weight of every expert, zero for those not chosen, [..., E]."""
+        scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
+        biased = scores + self.gate.e_score_correction_bias
+        chosen = biased.topk(self.settings["chosen"], -1).indices
+        weights = scores.gather(-1, chosen)
+        weights = self.settings["scaling"] * weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return torch.zeros_like(scores).scatter(-1, chosen, weights).to(x.dtype)
+
+    def forward(self, x):
+        weights, latent = self.route(x), self.settings["latent_width"] > 0
+        z = self.routed_expert_down_proj(x) if latent else x
+        y = torch.zeros_like(z)
+        for e, expert in enumerate(self.experts):
+            chose = weights[..., e] > 0
+            y[chose] = y[chose] + weights[..., e][chose][:, None] * expert(z[chose])
+        if latent:
+            y = self.routed_expert_up_proj(self.routed_expert_norm(y))
+        return y + self.shared_experts(x) if self.settings["shared"] > 0 else y
 
 
 class Layer(nn.Module):
-    def __init__(self, config):
+    def __init__(self, model, index):
         super().__init__()
-        width = config["width"]
-        self.self_attn = Attention(width, config["heads"], config["kv_heads"], config["rope_theta"])
-        self.mlp = FeedForward(width, config["ffn_width"])
+        kinds, experts = model["attention"], model["experts"]
+        self.self_attn = ATTENTIONS[kinds[index % len(kinds)]](model)
+        self.has_experts = experts["count"] > 0 and index >= experts["dense_layers"]
+        if self.has_experts:
+            self.block_sparse_moe = Experts(model)
+        else:
+            self.mlp = FeedForward(model, model["ffn_width"])
+
+    def feed_forward(self, x):
+        return self.block_sparse_moe(x) if self.has_experts else self.mlp(x)
 
 
 # Mechanisms: everything between sublayers.
@@ -603,13 +810,16 @@ class AttnResModel(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        model = config.attnres
+        model = DEFAULTS | config.attnres
         refuse_unknown("the setting", model, MODEL_KEYS)
+        for key, known in LAYER_KEYS.items():
+            refuse_unknown(f"{key} with", model.get(key, {}), known)
+        refuse_unknown("the attention", model["attention"], ATTENTIONS)
         mixing = model["depth_mixing"]
         refuse_unknown("the mechanism", [mixing["type"]], MECHANISMS)
         self.sublayers = 2 * model["layers"]
         self.embed_tokens = nn.Embedding(config.vocab_size, model["width"])
-        self.layers = nn.ModuleList(Layer(model) for _ in range(model["layers"]))
+        self.layers = nn.ModuleList(Layer(model, j) for j in range(model["layers"]))
         self.mechanism = MECHANISMS[mixing["type"]](model, mixing)
         for site in range(self.sublayers + 1):
             for role, shape in self.mechanism.parameters(site).items():
@@ -634,9 +844,11 @@ class AttnResModel(nn.Module):
             padding = ~attention_mask.bool()[:, None, None, :]
             mask = mask & ~padding | torch.eye(T, dtype=torch.bool, device=input_ids.device)
 
-        def sublayer(site, x, adapt_heads=None):
+        def sublayer(site, x, *adapt_heads):
             layer = self.layers[site // 2]
-            return layer.mlp(x) if site % 2 else layer.self_attn(x, mask, adapt_heads)
+            if site % 2 == 1:
+                return layer.feed_forward(x)
+            return layer.self_attn(x, mask, attention_mask, *adapt_heads)
 
         return self.mechanism.combine(self.embed_tokens(input_ids), sublayer, self.mixing_weight)
 

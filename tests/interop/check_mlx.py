@@ -9,6 +9,9 @@ import mlx.core as mx
 import numpy as np
 from interop import (
     FIXTURES,
+    KIMI_K3,
+    KIMI_LINEAR,
+    LLAMA,
     PROMPT,
     Report,
     greedy,
@@ -41,17 +44,18 @@ def compare_greedy(report, what, folder, model, count=40):
     report.equal(f"{what}: {count} tokens generated", greedy(folder, count), theirs)
 
 
-def check_written(report, what, **model):
-    shape = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
-    folder = train(report.folder / what, shape | model)
+def check_written(report, what, model, bound=BOUND):
+    folder = train(report.folder / what, model)
     randomize(folder)
-    compare_greedy(report, what, folder, compare(report, what, folder, 256, BOUND))
+    compare_greedy(report, what, folder, compare(report, what, folder, 256, bound))
 
 
 def main():
     mx.set_default_device(mx.cpu)
     report = Report()
-    check_written(report, "Llama")
+    check_written(report, "Llama", LLAMA)
+    check_written(report, "Kimi Linear", KIMI_LINEAR)
+    check_written(report, "Kimi K3", KIMI_K3, BOUND_DEPTH_ATTENTION)
     compare(report, "kimi_k3_tiny", FIXTURES / "kimi_k3_tiny", 56, BOUND_DEPTH_ATTENTION)
     report.finish()
 

@@ -9,7 +9,16 @@ import json
 
 import numpy as np
 import torch
-from interop import Report, attnres, log_probabilities, randomize, score, token_ids, train
+from interop import (
+    KIMI_K3,
+    Report,
+    attnres,
+    log_probabilities,
+    randomize,
+    score,
+    token_ids,
+    train,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -55,6 +64,17 @@ MIXINGS = [
     {"type": "scalar_mix"},
 ]
 
+LAYERS = {
+    "delta attention": {"attention": ["delta"]},
+    "delta and grouped-query attention": {"attention": ["delta", "grouped_query"]},
+    "latent attention": {"attention": ["latent"]},
+    "experts": {"experts": {"count": 6, "chosen": 3, "width": 12, "dense_layers": 0}},
+    "SiTU": {"activation": {"type": "situ", "beta": 2, "linear_beta": 0}},
+    # Native, since no other file says what the window is.
+    "Kimi K3 with a window": KIMI_K3
+    | {"depth_mixing": {"type": "block_attn_res", "block_size": 2, "window": 2}},
+}
+
 
 def name_of(mixing):
     settings = (f"{key}={value}" for key, value in mixing.items() if key != "type")
@@ -70,16 +90,16 @@ def logits_of(model, ids):
         return model(torch.from_numpy(ids)).logits.numpy()
 
 
-def check_mechanism(report, mixing, ids):
-    folder = train(report.folder / name_of(mixing), MODEL | {"depth_mixing": mixing})
+def check(report, name, model, ids):
+    folder = train(report.folder / name, MODEL | model)
     randomize(folder)
     theirs = log_probabilities(logits_of(load(folder), ids), ids)
-    report.compare(name_of(mixing), score(folder, ids), theirs, BOUND)
+    report.compare(name, score(folder, ids), theirs, BOUND)
     return theirs
 
 
 def check_all_differ(report, results):
-    """The comparisons see every mechanism and setting: no two agree."""
+    """The comparisons see every mechanism, layer and setting: no two agree."""
     closest = min(
         itertools.combinations(results, 2),
         key=lambda pair: np.abs(results[pair[0]] - results[pair[1]]).max(),
@@ -100,7 +120,8 @@ def check_use(report):
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     ids = token_ids(256)
     ours = score(folder, ids)
-    report.compare("tied head, trained", ours, log_probabilities(logits_of(loaded, ids), ids), BOUND)
+    theirs = log_probabilities(logits_of(loaded, ids), ids)
+    report.compare("tied head, trained", ours, theirs, BOUND)
     with torch.no_grad():
         loss = loaded(torch.from_numpy(ids), labels=torch.from_numpy(ids)).loss.item()
     report.compare("loss", -ours.mean(), loss, BOUND)
@@ -150,7 +171,10 @@ def check_covers_all(report):
 def main():
     report = Report()
     ids = token_ids(256)
-    results = {name_of(mixing): check_mechanism(report, mixing, ids) for mixing in MIXINGS}
+    models = {name_of(mixing): {"depth_mixing": mixing} for mixing in MIXINGS}
+    plain = {"depth_mixing": {"type": "block_attn_res", "block_size": 2}}
+    models |= {name: plain | layers for name, layers in LAYERS.items()}
+    results = {name: check(report, name, model, ids) for name, model in models.items()}
     check_all_differ(report, results)
     check_covers_all(report)
     check_use(report)

@@ -6,6 +6,8 @@ usage: python check_transformers.py        (ATTNRES=PROGRAM; build/attnres if no
 import torch
 from interop import (
     FIXTURES,
+    KIMI_LINEAR,
+    LLAMA,
     PROMPT,
     Report,
     attnres,
@@ -39,9 +41,8 @@ def compare_greedy(report, what, folder, model, count=40):
     report.equal(f"{what}: {count} tokens generated", greedy(folder, count), theirs)
 
 
-def check_written(report, what, **model):
-    shape = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
-    folder = train(report.folder / what, shape | model)
+def check_written(report, what, model):
+    folder = train(report.folder / what, model)
     randomize(folder)
     compare_greedy(report, what, folder, compare(report, what, folder))
     exported = report.folder / f"{what}, bfloat16"
@@ -51,8 +52,9 @@ def check_written(report, what, **model):
 
 def main():
     report = Report()
-    check_written(report, "Llama")
-    check_written(report, "Llama, tied", tie_embeddings=True)
+    check_written(report, "Llama", LLAMA)
+    check_written(report, "Llama, tied", LLAMA | {"tie_embeddings": True})
+    check_written(report, "Kimi Linear", KIMI_LINEAR)
     for name in ("llama_tiny", "kimi_linear_tiny"):
         compare(report, name, FIXTURES / name)
     report.finish()

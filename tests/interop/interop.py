@@ -18,6 +18,24 @@ PROGRAM = os.environ.get("ATTNRES", REPOSITORY / "build" / "attnres")
 BATCH, TOKENS = 2, 80  # past a chunk of KDA, which is 64 tokens
 PROMPT = b"The copyright"
 
+# Models of a recipe, small.
+LLAMA = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
+KIMI_LINEAR = {
+    "layers": 3, "width": 32, "heads": 4, "ffn_width": 48, "norm_eps": 1e-5,
+    "attention": ["delta", "delta", "latent"],
+    "delta_attention": {"heads": 2, "head_width": 12},
+    "latent_attention": {"kv_rank": 20, "key_width": 12, "shared_key_width": 4, "value_width": 10},
+    "experts": {"count": 6, "chosen": 2, "width": 12, "shared": 2, "scaling": 2.5},
+}  # fmt: skip
+KIMI_K3 = KIMI_LINEAR | {
+    "delta_attention": KIMI_LINEAR["delta_attention"]
+    | {"gate_lower_bound": -5, "output_gate": "full_rank"},
+    "latent_attention": KIMI_LINEAR["latent_attention"] | {"q_rank": 14, "output_gate": True},
+    "experts": KIMI_LINEAR["experts"] | {"latent_width": 20},
+    "activation": {"type": "situ", "beta": 2, "linear_beta": 3},
+    "depth_mixing": {"type": "block_attn_res", "block_size": 2},
+}
+
 
 def attnres(*arguments):
     """What the program prints."""

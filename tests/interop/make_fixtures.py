@@ -66,7 +66,7 @@ def k3_shapes(text):
     d, layers = text["hidden_size"], text["num_hidden_layers"]
     linear = text["linear_attn_config"]
     heads, head = linear["num_heads"], linear["head_dim"]
-    inner = heads * head
+    inner, kernel = heads * head, linear["short_conv_kernel_size"]
     mla_heads, nope, rope = (
         text[key] for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim")
     )
@@ -93,7 +93,7 @@ def k3_shapes(text):
         if layer + 1 in linear["kda_layers"]:
             for name in "qkv":
                 shapes[attention + name + "_proj.weight"] = (inner, d)
-                shapes[attention + name + "_conv1d.weight"] = (inner, 1, linear["short_conv_kernel_size"])
+                shapes[attention + name + "_conv1d.weight"] = (inner, 1, kernel)
             shapes[attention + "f_a_proj.weight"] = (head, d)
             shapes[attention + "f_b_proj.weight"] = (inner, head)
             shapes[attention + "b_proj.weight"] = (heads, d)
