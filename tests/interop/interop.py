@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -132,7 +131,8 @@ class Report:
 
     def __init__(self):
         self.failures = 0
-        self.folder = Path(tempfile.mkdtemp(prefix="attnres-interop-"))
+        self.directory = tempfile.TemporaryDirectory(prefix="attnres-interop-")
+        self.folder = Path(self.directory.name)
 
     def line(self, good, text):
         print("ok  " if good else "FAIL", text, flush=True)
@@ -148,7 +148,6 @@ class Report:
         self.line(same, what + ("" if same else f": attnres has {ours!r}, they have {theirs!r}"))
 
     def finish(self):
-        shutil.rmtree(self.folder)
         name = Path(sys.argv[0]).name
         if self.failures:
             sys.exit(f"{name}: {self.failures} comparisons failed")
