@@ -183,7 +183,7 @@ bool is_kimi_linear(const ModelConfig& model) {
 }
 
 bool is_kimi_k3(const ModelConfig& model) {
-  return has_kimi_layers(model) && !is_kimi_linear(model) &&
+  return has_kimi_layers(model) && model.activation.type == "situ" &&
          (is_mixed_by(model, kResidual) || block_of_layers(model) > 0);
 }
 

@@ -116,6 +116,9 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
                   ? to_kimi_k3_text_json(model)
                   : Json{{"architectures", Json::array({"AttnResForCausalLM"})},
                          {"model_type", "attnres"},
+                         {"auto_map",
+                          {{"AutoConfig", "modeling_attnres.AttnResConfig"},
+                           {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
                          {"attnres", write_config(model)}};
   json.update(Json{{"vocab_size", stored.vocab_size},
                    {"max_position_embeddings", stored.context},

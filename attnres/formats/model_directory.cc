@@ -11,6 +11,7 @@
 
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/model_weights.h"
+#include "attnres/formats/modeling_attnres.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -197,6 +198,7 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
     }
   }
   write_model_weights(folder, in_layout(layout_of(model.config()), std::move(tensors)));
+  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
   write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
 

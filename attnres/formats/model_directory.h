@@ -3,8 +3,8 @@
 // Where Llama, Kimi Linear or Kimi K3 is the same architecture the folder is one of theirs, which
 // transformers, mlx-lm and everything else that reads their files can load (model_config_json.h).
 // Otherwise it is `model_type: attnres`, and config.json has an object `attnres` with the keys of a
-// recipe's `model`. Tensors have Hugging Face's names (model/parameter_names.h); a tied head is not
-// stored.
+// recipe's `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have
+// Hugging Face's names (model/parameter_names.h); a tied head is not stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>

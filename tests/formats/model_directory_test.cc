@@ -178,7 +178,11 @@ TEST_P(SavedModel, SaysWhatItIs) {
   const SafetensorsFile file(folder / "model.safetensors");
   EXPECT_EQ(file.contains("lm_head.weight"), !tied);
   EXPECT_TRUE(file.verify_checksum());
+  EXPECT_EQ(json.contains("auto_map"), !is_llama);
+  EXPECT_EQ(fs::exists(folder / "modeling_attnres.py"), !is_llama);
   if (is_llama) return;
+  EXPECT_EQ(read_file(folder / "modeling_attnres.py"),
+            read_file(fs::path(ATTNRES_SOURCE_DIR) / "attnres/formats/modeling_attnres.py"));
   EXPECT_EQ(json["attnres"]["depth_mixing"]["type"], depth_mixing["type"]);
   if (mixing.name != "attn_res" && mixing.name != "block_attn_res") return;
   for (const char* name :

@@ -1,0 +1,186 @@
+"""Native model directories in transformers, by the modeling_attnres.py that they carry: every
+mechanism and setting that it computes, against `attnres score`, with weights that matter.
+
+usage: python check_modeling.py        (ATTNRES=PROGRAM; build/attnres if not set)
+"""
+
+import itertools
+import json
+
+import numpy as np
+import torch
+from interop import (
+    KIMI_K3,
+    Report,
+    attnres,
+    log_probabilities,
+    randomize,
+    score,
+    token_ids,
+    train,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+BOUND = 1e-4
+# eps large, so that it matters where it stands.
+MODEL = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48, "norm_eps": 1e-3}
+ARMS = [
+    {},
+    {"query": "input_dependent"},
+    {"query": "none"},
+    {"weights": "sigmoid"},
+    {"query": "input_dependent", "weights": "sigmoid", "heads": 4},
+    {"query": "none", "weights": "sigmoid"},
+    {"key_norm": False},
+    {"window": 2},
+    {"heads": 4},
+    {"norm_eps": "per_source_count"},
+    {"query": "input_dependent", "key_norm": False, "window": 1, "heads": 2},
+]
+MIXINGS = [
+    *({"type": "attn_res"} | arm for arm in ARMS),
+    *({"type": "block_attn_res", "block_size": 2} | arm for arm in ARMS),
+    *({"type": "block_attn_res", "block_size": size} for size in (4, 6)),  # 4: a short last block
+    {"type": "post_norm"},
+    {"type": "hybrid_norm"},
+    {"type": "hybrid_norm", "first_layer_pre_norm": True},
+    {"type": "rezero"},
+    {"type": "layer_scale"},
+    {"type": "highway"},
+    {"type": "deep_norm"},
+    {"type": "keel"},
+    {"type": "siamese_norm"},
+    {"type": "siamese_norm", "depth_scaling": False},
+    {"type": "siamese_norm", "input_norm": False},
+    {"type": "dense_net"},
+    {"type": "dense_former"},
+    {"type": "dense_former", "form": "original"},
+    {"type": "ancre", "temperature": 0.5},
+    {"type": "sknet"},
+    {"type": "value_residual"},
+    {"type": "value_residual", "learned": False},
+    *({"type": "laurel", "rank": 4, "variant": v} for v in ("rw", "lr", "pa", "rw+lr", "rw+pa")),
+    {"type": "scalar_mix"},
+]
+
+LAYERS = {
+    "delta attention": {"attention": ["delta"]},
+    "delta and grouped-query attention": {"attention": ["delta", "grouped_query"]},
+    "latent attention": {"attention": ["latent"]},
+    "experts": {"experts": {"count": 6, "chosen": 3, "width": 12, "dense_layers": 0}},
+    "SiTU": {"activation": {"type": "situ", "beta": 2, "linear_beta": 0}},
+    # Native, since no other file says what the window is.
+    "Kimi K3 with a window": KIMI_K3
+    | {"depth_mixing": {"type": "block_attn_res", "block_size": 2, "window": 2}},
+}
+
+
+def name_of(mixing):
+    settings = (f"{key}={value}" for key, value in mixing.items() if key != "type")
+    return " ".join([mixing["type"], *settings])
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model(torch.from_numpy(ids)).logits.numpy()
+
+
+def check(report, name, model, ids):
+    folder = train(report.folder / name, MODEL | model)
+    randomize(folder)
+    theirs = log_probabilities(logits_of(load(folder), ids), ids)
+    report.compare(name, score(folder, ids), theirs, BOUND)
+    return theirs
+
+
+def check_all_differ(report, results):
+    """The comparisons see every mechanism, layer and setting: no two agree."""
+    closest = min(
+        itertools.combinations(results, 2),
+        key=lambda pair: np.abs(results[pair[0]] - results[pair[1]]).max(),
+    )
+    difference = np.abs(results[closest[0]] - results[closest[1]]).max()
+    report.line(
+        difference > 100 * BOUND,
+        f"the two most alike, {closest[0]} and {closest[1]}, differ by {difference:.1e}",
+    )
+
+
+def check_use(report):
+    """Generation, batches with padding, the loss, a tied head."""
+    mixing = {"type": "block_attn_res", "block_size": 2}
+    model = MODEL | {"depth_mixing": mixing, "tie_embeddings": True}
+    folder = train(report.folder / "tied", model, steps=60, learning_rate=0.02, warmup=5)
+    loaded = load(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    ids = token_ids(256)
+    ours = score(folder, ids)
+    theirs = log_probabilities(logits_of(loaded, ids), ids)
+    report.compare("tied head, trained", ours, theirs, BOUND)
+    with torch.no_grad():
+        loss = loaded(torch.from_numpy(ids), labels=torch.from_numpy(ids)).loss.item()
+    report.compare("loss", -ours.mean(), loss, BOUND)
+
+    prompts = ["The copyright", "A new mechanism is"]
+    expected = [
+        attnres("generate", "--model", folder, "--prompt", prompt, "--max-tokens", 30,
+                "--temperature", 0).rstrip("\n")
+        for prompt in prompts
+    ]  # fmt: skip
+    tokenizer.pad_token_id, tokenizer.padding_side = 0, "left"
+    batch = tokenizer(prompts, return_tensors="pt", padding=True)
+    out = loaded.generate(**batch, max_new_tokens=30, do_sample=False, pad_token_id=0)
+    text = tokenizer.batch_decode(out[:, batch.input_ids.shape[1] :], skip_special_tokens=True)
+    report.equal("greedy generation in a padded batch", expected, [t.rstrip("\n") for t in text])
+
+
+def check_refusals(report):
+    """What the file does not compute, it names."""
+    folder = train(report.folder / "refused", MODEL | {"depth_mixing": {"type": "deep_delta"}})
+    refuses(report, folder, "deep_delta")
+    folder = report.folder / "tied" / "run" / "checkpoints" / "last"
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["attnres"]["depth_mixing"]["new_setting"] = 1
+    path.write_text(json.dumps(config))
+    refuses(report, folder, "new_setting")
+
+
+def refuses(report, folder, word):
+    try:
+        load(folder)
+        report.line(False, f"{word} is not refused")
+    except ValueError as error:
+        report.line(word in str(error), f"refuses {word}: {error}")
+
+
+def check_covers_all(report):
+    """Every mechanism of the file is among those compared; residual is written as Llama."""
+    folder = report.folder / name_of(MIXINGS[0]) / "run" / "checkpoints" / "last"
+    name = "modeling_attnres.AttnResForCausalLM"
+    module = get_class_from_dynamic_module(name, folder).__module__
+    known = set(__import__(module, fromlist=["MECHANISMS"]).MECHANISMS) - {"residual"}
+    report.equal("every mechanism is compared", sorted({m["type"] for m in MIXINGS}), sorted(known))
+
+
+def main():
+    report = Report()
+    ids = token_ids(256)
+    models = {name_of(mixing): {"depth_mixing": mixing} for mixing in MIXINGS}
+    plain = {"depth_mixing": {"type": "block_attn_res", "block_size": 2}}
+    models |= {name: plain | layers for name, layers in LAYERS.items()}
+    results = {name: check(report, name, model, ids) for name, model in models.items()}
+    check_all_differ(report, results)
+    check_covers_all(report)
+    check_use(report)
+    check_refusals(report)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

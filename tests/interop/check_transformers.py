@@ -1,0 +1,64 @@
+"""Models that attnres wrote in transformers, and models that transformers wrote in attnres.
+
+usage: python check_transformers.py        (ATTNRES=PROGRAM; build/attnres if not set)
+"""
+
+import torch
+from interop import (
+    FIXTURES,
+    KIMI_LINEAR,
+    LLAMA,
+    PROMPT,
+    Report,
+    attnres,
+    greedy,
+    log_probabilities,
+    randomize,
+    score,
+    token_ids,
+    train,
+)
+from transformers import AutoModelForCausalLM
+
+BOUND = 1e-4
+
+
+def compare(report, what, folder):
+    """Log-probabilities of one model directory in both programs."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = token_ids(model.config.vocab_size, min(80, model.config.max_position_embeddings))
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
+    report.compare(what, score(folder, ids), log_probabilities(logits, ids), BOUND)
+    return model
+
+
+def compare_greedy(report, what, folder, model, count=40):
+    """Continuations, with the caches of both programs."""
+    prompt = torch.tensor([list(PROMPT)])
+    out = model.generate(prompt, max_new_tokens=count, do_sample=False, pad_token_id=0)
+    theirs = out[0, len(PROMPT) :].tolist()
+    report.equal(f"{what}: {count} tokens generated", greedy(folder, count), theirs)
+
+
+def check_written(report, what, model):
+    folder = train(report.folder / what, model)
+    randomize(folder)
+    compare_greedy(report, what, folder, compare(report, what, folder))
+    exported = report.folder / f"{what}, bfloat16"
+    attnres("export", "--model", folder, "--out", exported, "--type", "bf16")
+    compare(report, f"{what}, exported in bfloat16", exported)
+
+
+def main():
+    report = Report()
+    check_written(report, "Llama", LLAMA)
+    check_written(report, "Llama, tied", LLAMA | {"tie_embeddings": True})
+    check_written(report, "Kimi Linear", KIMI_LINEAR)
+    for name in ("llama_tiny", "kimi_linear_tiny"):
+        compare(report, name, FIXTURES / name)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
