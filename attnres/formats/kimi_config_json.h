@@ -8,8 +8,8 @@
 namespace attnres {
 
 // Whether the file can say everything about the model. Both need delta and latent attention in
-// every layer and experts after the first dense layers. K3 also has a bounded gate, full-rank
-// output gates, a low-rank query map, experts in a latent space and the activation situ.
+// every layer and experts after the first dense layers. K3 also may have a bounded gate, full-rank
+// output gates, a low-rank query map and experts in a latent space, and its activation is situ.
 bool is_kimi_linear(const ModelConfig& model);
 bool is_kimi_k3(const ModelConfig& model);
 

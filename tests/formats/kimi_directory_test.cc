@@ -78,10 +78,10 @@ TEST_P(SavedKimi, ComesBackExactly) {
   const Transformer model = kimi_model(k3, depth_mixing, at::kFloat);
   const fs::path folder = fresh_folder("saved");
   save_model(model, folder, /*context=*/64, /*end_of_document=*/0);
-  const bool is_representable = depth_mixing == residual() || depth_mixing == block_attn_res(4);
-  const char* type = !is_representable                   ? "attnres"
+  const bool has_whole_blocks = depth_mixing == residual() || depth_mixing == block_attn_res(4);
+  const char* type = k3 && has_whole_blocks              ? "kimi_k3"
                      : !k3 && depth_mixing == residual() ? "kimi_linear"
-                                                         : "kimi_k3";
+                                                         : "attnres";
   EXPECT_EQ(read_json(folder / "config.json")["model_type"], type);
   const auto loaded = load_model(folder);
   EXPECT_EQ(write_config(loaded->config()), write_config(model.config()));
