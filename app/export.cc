@@ -7,7 +7,9 @@
 #include "app/gguf_tokenizer.h"
 #include "app/options.h"
 #include "attnres/formats/gguf_model.h"
+#include "attnres/formats/model_config_json.h"
 #include "attnres/formats/model_directory.h"
+#include "attnres/model/retrofit.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -20,6 +22,7 @@ struct ExportOptions {
   std::string out;
   std::string format = "safetensors";
   std::string type = "f32";
+  bool approximate = false;
 };
 
 at::ScalarType storage_type(const std::string& name) {
@@ -55,38 +58,57 @@ void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
              gguf_architecture(opened.model->config()));
 }
 
+// One eps for all sites in place of one for each number of sources.
+std::unique_ptr<Transformer> with_one_eps(const Transformer& model) {
+  constexpr int64_t kTokensCompared = 256;
+  Json mixing = model.config().depth_mixing;
+  require(mixing.value("norm_eps", "fixed") != "fixed",
+          "--approximate: this model has nothing that a file could only approximate; leave it out");
+  mixing["norm_eps"] = "fixed";
+  auto approximate = with_depth_mixing(model, mixing);
+  fmt::print("norms with one eps: log-probabilities of {} random tokens differ by at most {:.1e}\n",
+             kTokensCompared, largest_difference(model, *approximate, kTokensCompared));
+  return approximate;
+}
+
 void run_export(const ExportOptions& options) {
   const bool gguf = options.format == "gguf";
   require_usage(gguf || options.type != "q8_0",
                 "--type q8_0: safetensors do not store it; use --format gguf, or bf16");
   require(!fs::exists(options.out), "--out {}: is there already; name a {} that is not",
           options.out, gguf ? "file" : "folder");
-  const OpenedModel opened = open_model(options.model);
+  OpenedModel opened = open_model(options.model);
+  if (options.approximate) opened.model = with_one_eps(*opened.model);
+  if (options.format == "huggingface") require_public_layout(opened.model->config());
   gguf ? write_gguf_file(opened, options) : write_directory(opened, options);
 }
 
 }  // namespace
 
 void add_export_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "export",
-      "Write a model in another number format, for other programs.\n"
-      "safetensors: a directory of its own in Hugging Face's layout; a model with plain residual "
-      "connections is a Llama directory.\n"
-      "gguf: one file with the tokenizer in it, for llama.cpp.");
+  CLI::App* command =
+      app.add_subcommand("export",
+                         "Write a model in another number format, for other programs.\n"
+                         "safetensors: a directory of its own in Hugging Face's layout.\n"
+                         "huggingface: the same, but only as Llama, Kimi Linear or Kimi K3, which "
+                         "other programs know.\n"
+                         "gguf: one file with the tokenizer in it, for llama.cpp.");
   const auto options = std::make_shared<ExportOptions>();
   options->model.add_to(*command);
   command->add_option("--out", options->out, "the new model directory, or GGUF file")
       ->type_name("PATH")
       ->required();
-  command->add_option("--format", options->format, "safetensors or gguf")
-      ->check(CLI::IsMember({"safetensors", "gguf"}))
+  command->add_option("--format", options->format, "safetensors, huggingface or gguf")
+      ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
       ->type_name("FORMAT")
       ->capture_default_str();
   command->add_option("--type", options->type, "how weights are stored: f32, bf16, f16; gguf: q8_0")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}))
       ->type_name("TYPE")
       ->capture_default_str();
+  command->add_flag("--approximate", options->approximate,
+                    "of a retrofitted model: one eps in all norms, which other programs' files "
+                    "hold; says what that changes");
   command->footer(
       "Examples:\n"
       "  attnres export --model runs/tiny --type bf16 --out models/tiny\n"

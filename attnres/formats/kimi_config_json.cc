@@ -1,5 +1,7 @@
 #include "attnres/formats/kimi_config_json.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "attnres/support/config.h"
@@ -185,6 +187,33 @@ bool is_kimi_linear(const ModelConfig& model) {
 bool is_kimi_k3(const ModelConfig& model) {
   return has_kimi_layers(model) && model.activation.type == "situ" &&
          (is_mixed_by(model, kResidual) || block_of_layers(model) > 0);
+}
+
+std::string why_not_kimi_k3(const ModelConfig& model) {
+  if (is_kimi_k3(model)) return "";
+  const Json& mixing = model.depth_mixing;
+  const auto type = mixing.at("type").get<std::string>();
+  if (mixing.contains("block_size") && mixing["block_size"].get<int64_t>() % 2 != 0) {
+    return fmt::format(
+        "model.depth_mixing.block_size is {} sublayers, but Kimi K3's blocks are whole Transformer "
+        "layers, of two",
+        mixing["block_size"].get<int64_t>());
+  }
+  if (mixing.value("norm_eps", "fixed") != "fixed") {
+    return "model.depth_mixing.norm_eps divides the eps of every site, but Kimi K3's files hold "
+           "one "
+           "(--approximate exports with one and says what that changes)";
+  }
+  if (!is_mixed_by(model, kResidual) && block_of_layers(model) == 0) {
+    return fmt::format(
+        "model.depth_mixing is {}; Llama and Kimi Linear have plain residual "
+        "connections, Kimi K3 plain block_attn_res",
+        mixing.dump());
+  }
+  return "Block AttnRes, experts, delta and latent attention are known only of Kimi K3, where "
+         "every "
+         "layer has delta or latent attention, some have either, experts with shared ones follow "
+         "the first dense layers, and model.activation.type is situ";
 }
 
 Json to_kimi_linear_json(const ModelConfig& model) {

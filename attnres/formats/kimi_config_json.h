@@ -13,6 +13,9 @@ namespace attnres {
 bool is_kimi_linear(const ModelConfig& model);
 bool is_kimi_k3(const ModelConfig& model);
 
+// What of the model neither file can say, for people; empty where is_kimi_k3.
+std::string why_not_kimi_k3(const ModelConfig& model);
+
 // All but what every config.json says (model_config_json.h). K3's is nested in `text_config`.
 Json to_kimi_linear_json(const ModelConfig& model);
 Json to_kimi_k3_text_json(const ModelConfig& model);

@@ -107,6 +107,15 @@ FileLayout layout_of(const ModelConfig& model) {
   return is_llama ? FileLayout::llama : FileLayout::attnres;
 }
 
+void require_public_layout(const ModelConfig& model) {
+  if (layout_of(model) != FileLayout::attnres) return;
+  const std::string why = why_not_kimi_k3(model);
+  fail(
+      "no architecture that other programs have computes this model: {}; export it without "
+      "--format huggingface, as model_type attnres",
+      why);
+}
+
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
   const ModelConfig& model = stored.model;
   const FileLayout layout = layout_of(model);

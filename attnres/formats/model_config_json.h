@@ -27,6 +27,8 @@ enum class FileLayout {
   attnres,      // every other: `model_type: attnres`
 };
 FileLayout layout_of(const ModelConfig& model);
+// Throws Error saying why, where it is `attnres`.
+void require_public_layout(const ModelConfig& model);
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 

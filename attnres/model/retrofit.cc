@@ -13,24 +13,43 @@
 
 namespace attnres {
 
-std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing) {
-  ModelConfig config = residual.config();
-  require(config.depth_mixing == resolve_depth_mixing({{"type", "residual"}}, config.mixer_shape()),
-          "retrofit: this model's depth mixing is {}; only a model with plain residual connections "
-          "can become another without changing what it computes",
-          config.depth_mixing.at("type").get<std::string>());
+namespace {
+
+// Every parameter of the model is copied; those that only the new one has start as ever.
+std::unique_ptr<Transformer> copied_into(const Transformer& model, const Json& depth_mixing) {
+  ModelConfig config = model.config();
   config.depth_mixing = resolve_depth_mixing(depth_mixing, config.mixer_shape());
-  auto model = std::make_unique<Transformer>(config, residual.vocab_size(), /*seed=*/0,
-                                             residual.parameters().dtype());
+  auto other = std::make_unique<Transformer>(config, model.vocab_size(), /*seed=*/0,
+                                             model.parameters().dtype());
   const at::NoGradGuard no_grad;
-  for (const Parameter& old : residual.parameters().all()) {
-    const Parameter* parameter = model->parameters().find(old.site, old.role);
-    require(parameter != nullptr, "retrofit: {} has no place for {} of site {}",
+  for (const Parameter& old : model.parameters().all()) {
+    const Parameter* parameter = other->parameters().find(old.site, old.role);
+    require(parameter != nullptr && parameter->tensor.sizes() == old.tensor.sizes(),
+            "depth mixing {}: it has no place for {} of site {}",
             config.depth_mixing.at("type").get<std::string>(), old.role, old.site);
     at::Tensor tensor = parameter->tensor;
     tensor.copy_(old.tensor);
   }
-  return model;
+  return other;
+}
+
+}  // namespace
+
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing) {
+  const ModelConfig& config = residual.config();
+  require(config.depth_mixing == resolve_depth_mixing({{"type", "residual"}}, config.mixer_shape()),
+          "retrofit: this model's depth mixing is {}; only a model with plain residual connections "
+          "can become another without changing what it computes",
+          config.depth_mixing.at("type").get<std::string>());
+  return copied_into(residual, depth_mixing);
+}
+
+std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model, const Json& depth_mixing) {
+  auto other = copied_into(model, depth_mixing);
+  require(other->parameters().count() == model.parameters().count(),
+          "depth mixing {}: it has parameters that the model has not",
+          depth_mixing.at("type").get<std::string>());
+  return other;
 }
 
 double largest_difference(const Transformer& a, const Transformer& b, int64_t tokens) {

@@ -18,6 +18,10 @@ namespace attnres {
 // depth_mixing cannot have.
 std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing);
 
+// The same parameters under other settings of depth mixing. Throws Error where the two do not have
+// the same parameters, UsageError as above.
+std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model, const Json& depth_mixing);
+
 // The largest difference of two models' log-probabilities over `tokens` random tokens.
 double largest_difference(const Transformer& a, const Transformer& b, int64_t tokens);
 

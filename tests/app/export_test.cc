@@ -133,6 +133,44 @@ TEST_F(Export, GgufRefusesWhatLlamaCppCannotCompute) {
   EXPECT_FALSE(fs::exists(out_));
 }
 
+TEST_F(Export, HuggingFaceTakesWhatOtherProgramsKnowOnly) {
+  const auto exported = [&](const Json& model, const std::string& more = "") {
+    fs::remove_all(out_);
+    const fs::path folder = fresh_folder("model");
+    save_model(Transformer(read_model_config(model), 256, /*seed=*/1), folder, /*context=*/64, 0);
+    ByteTokenizer().save(folder);
+    return run_program(fmt::format("export --model {} --format huggingface --out {} {}",
+                                   folder.string(), out_.string(), more));
+  };
+  Json model = {{"layers", 2}, {"width", 32}, {"heads", 2}};
+  EXPECT_EQ(exported(model).exit_code, 0);
+  EXPECT_EQ(read_json(out_ / "config.json")["model_type"], "llama");
+
+  model["depth_mixing"] = {{"type", "attn_res"}};
+  Result result = exported(model);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("attn_res"));
+  model["depth_mixing"] = {{"type", "block_attn_res"}, {"block_size", 3}};
+  EXPECT_THAT(exported(model).err, HasSubstr("block_size is 3"));
+
+  // Kimi K3's, retrofitted.
+  model.update(
+      Json{{"attention", {"delta", "latent"}},
+           {"experts", {{"count", 2}}},
+           {"activation", {{"type", "situ"}}},
+           {"depth_mixing",
+            {{"type", "block_attn_res"}, {"block_size", 2}, {"norm_eps", "per_source_count"}}}});
+  result = exported(model);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("--approximate"));
+  result = exported(model, "--approximate");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("differ by at most"));
+  EXPECT_EQ(read_json(out_ / "config.json")["model_type"], "kimi_k3");
+  model["depth_mixing"].erase("norm_eps");
+  EXPECT_THAT(exported(model, "--approximate").err, HasSubstr("leave it out"));
+}
+
 TEST_F(Export, GgufReplacesNothing) {
   write_file(out_, "text");
   const Result result =
