@@ -16,7 +16,8 @@
 //   below 30, and no linear_beta. A gate of low rank is the product of its two maps.
 //
 // llama.cpp has one eps: in latent norms and in the norms of delta attention's queries and keys it
-// takes the model's norm_eps where this program takes 1e-6. Equal results need norm_eps 1e-6.
+// takes the model's norm_eps where this program takes 1e-6. So results are equal at norm_eps 1e-6;
+// at 1e-5 log-probabilities of a small trained Kimi Linear differ by 6e-5.
 #pragma once
 
 #include <cstdint>
