@@ -114,9 +114,9 @@ inline double linearity_defect(const Bench& bench, int64_t width, int sublayers,
       if (!h.requires_grad()) return 1e300;
       const at::Tensor u = rows("u", l);
       h.backward(u, /*retain_graph=*/true);
-      double sum = (u * h).sum().item<double>();
+      double sum = u.mul(h).sum().item<double>();
       for (const at::Tensor& leaf : leaves) {
-        if (leaf.grad().defined()) sum -= (leaf.grad() * leaf).sum().item<double>();
+        if (leaf.grad().defined()) sum -= leaf.grad().mul(leaf).sum().item<double>();
         leaf.mutable_grad().reset();
       }
       defect = std::max(defect, std::abs(sum));

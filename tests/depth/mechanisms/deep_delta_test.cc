@@ -1,4 +1,4 @@
-#include <ATen/ops/outer.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "attnres/support/error.h"
