@@ -221,6 +221,10 @@ Json to_kimi_linear_json(const ModelConfig& model) {
                {"model_type", "kimi_linear"}};
   json.update(common(model));
   json["hidden_act"] = "silu";
+  // What these programs ask for without a use of it, or have defaults for that do not fit.
+  json["head_dim"] = model.width / model.heads;
+  json["rope_theta"] = model.rope_theta;
+  json["pad_token_id"] = nullptr;
   json["linear_attn_config"] = linear_attention(model);
   return json;
 }

@@ -129,13 +129,15 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
                           {{"AutoConfig", "modeling_attnres.AttnResConfig"},
                            {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
                          {"attnres", write_config(model)}};
-  json.update(Json{{"vocab_size", stored.vocab_size},
-                   {"max_position_embeddings", stored.context},
-                   {"tie_word_embeddings", model.tie_embeddings},
-                   {"bos_token_id", stored.end_of_document},
-                   {"eos_token_id", stored.end_of_document},
-                   {"dtype", dtype_name(dtype)},
-                   {"torch_dtype", dtype_name(dtype)}});
+  json.update(
+      Json{{"vocab_size", stored.vocab_size},
+           {layout == FileLayout::kimi_linear ? "model_max_length" : "max_position_embeddings",
+            stored.context},
+           {"tie_word_embeddings", model.tie_embeddings},
+           {"bos_token_id", stored.end_of_document},
+           {"eos_token_id", stored.end_of_document},
+           {"dtype", dtype_name(dtype)},
+           {"torch_dtype", dtype_name(dtype)}});
   if (layout != FileLayout::kimi_k3) return json;
   return {{"architectures", Json::array({"KimiK3ForConditionalGeneration"})},
           {"model_type", "kimi_k3"},

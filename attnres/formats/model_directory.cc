@@ -89,15 +89,16 @@ class NamedWeights {
   bool contains(const std::string& name) const { return file_names_.contains(name); }
   at::Tensor read(const std::string& name) const { return weights_.read(file_names_.at(name)); }
 
-  // That it is there, in this shape but for dimensions of 1 (which programs write in several ways),
-  // and in a type that can be read.
+  // That it is there, in this shape (A_log is stored in several, of one long dimension), and in a
+  // type that can be read.
   void check(const std::string& name, const std::vector<int64_t>& expected) const {
     require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
             contains(name + "_packed")
                 ? ": the file holds it quantized, which attnres does not read"
                 : "");
     const TensorInfo& info = weights_.info(file_names_.at(name));
-    require(without_ones(info.shape) == without_ones(expected),
+    const bool is_flat = name.ends_with(".A_log");
+    require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
             "{}: {} has the shape [{}], expected [{}]", weights_.what(), file_names_.at(name),
             fmt::join(info.shape, ", "), fmt::join(expected, ", "));
     require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,

@@ -27,7 +27,7 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
 // What delta attention keeps, in numbers per channel of all heads: measured.
-constexpr double kDeltaKeeps = 120;
+constexpr double kDeltaKeeps = 60;
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
 // Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
@@ -38,10 +38,6 @@ double newton_schulz(const at::Tensor& matrix) {
   const double count = static_cast<double>(matrix.numel()) / (rows * columns);
   const double shorter = std::min(rows, columns);
   return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
-}
-
-bool is_vocabulary(ParameterKind kind) {
-  return kind == ParameterKind::embedding || kind == ParameterKind::head;
 }
 
 // A recipe's sizes. What is said to be kept is in numbers per token.

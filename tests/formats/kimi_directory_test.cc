@@ -9,6 +9,7 @@
 
 #include "attnres/formats/model_directory.h"
 #include "attnres/formats/model_weights.h"
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/model/small_models.h"
@@ -37,7 +38,8 @@ double error_against_fixture(const Transformer& model, const std::string& name) 
 
 fs::path copy_of(const std::string& name) {
   const fs::path folder = fresh_folder("copy");
-  fs::copy(fixture(name), folder, fs::copy_options::overwrite_existing);
+  fs::copy(fixture(name), folder,
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   return folder;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "attnres/support/error.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 #include "tests/tolerances.h"

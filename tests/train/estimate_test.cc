@@ -48,6 +48,13 @@ const char* const kLargeVocabulary =
     R"({"model": {"width": 256, "layers": 2, "heads": 4},
         "train": {"batch_size": 8, "context": 256}})";
 
+const char* const kKimi =
+    R"({"model": {"width": 128, "layers": 4, "heads": 4,
+                  "attention": ["delta", "delta", "delta", "latent"],
+                  "experts": {"count": 8, "chosen": 2, "width": 128},
+                  "depth_mixing": {"type": "block_attn_res", "block_size": 4}},
+        "train": {"batch_size": 8, "context": 256}})";
+
 // What a process of its own holds at most during two steps of training: the kernel counts it when
 // the process has ended, so that nothing of the test itself is in it.
 int64_t measured_bytes(const std::string& text, int64_t vocab_size) {
@@ -92,7 +99,8 @@ TEST(Estimate, MemoryIsWithin30Percent) {
 #endif
   for (const auto& [text, vocab_size] :
        {std::pair(kResidual, 256), std::pair(kBlocks, 256), std::pair(kFull, 256),
-        std::pair(kRecomputed, 256), std::pair(kLargeVocabulary, 32000), std::pair(kMuon, 256)}) {
+        std::pair(kRecomputed, 256), std::pair(kLargeVocabulary, 32000), std::pair(kKimi, 256),
+        std::pair(kMuon, 256)}) {
     const double estimated = static_cast<double>(estimate(recipe(text), vocab_size, kSpeed).bytes);
     const double measured = static_cast<double>(measured_bytes(text, vocab_size));
     EXPECT_GT(estimated, 0.7 * measured) << text;
@@ -103,7 +111,7 @@ TEST(Estimate, MemoryIsWithin30Percent) {
 }
 
 TEST(Estimate, ParametersAreExact) {
-  for (const char* text : {kResidual, kBlocks, kFull}) {
+  for (const char* text : {kResidual, kBlocks, kFull, kKimi}) {
     const Recipe r = recipe(text);
     EXPECT_EQ(estimate(r, 300, kSpeed).parameters,
               Transformer(r.model, 300, 1).parameters().count());

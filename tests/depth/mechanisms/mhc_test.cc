@@ -1,5 +1,5 @@
 // mhc, mhc_lite and hc_identity, which differ only in how the streams mix among themselves.
-#include <ATen/ops/eye.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include <ATen/ops/sin.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "tests/depth/mechanisms/cross_layer.h"
