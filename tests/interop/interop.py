@@ -16,6 +16,7 @@ FIXTURES = REPOSITORY / "tests" / "fixtures"
 PROGRAM = os.environ.get("ATTNRES", REPOSITORY / "build" / "attnres")
 BATCH, TOKENS = 2, 80  # past a chunk of KDA, which is 64 tokens
 PROMPT = b"The copyright"
+END_OF_DOCUMENT = 0
 
 # Models of a recipe, small.
 LLAMA = {"layers": 3, "width": 32, "heads": 4, "kv_heads": 2, "ffn_width": 48}
