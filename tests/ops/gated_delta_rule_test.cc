@@ -306,6 +306,20 @@ TEST(GatedDeltaRule, ExtremeDecaysHaveFiniteGradients) {
   }
 }
 
+// The recurrent form has a second derivative; the chunked one refuses rather than return none.
+TEST(GatedDeltaRule, SecondDerivatives) {
+  const auto differentiate_twice = [](Form form) {
+    const GatedDeltaRuleInputs in = map(random_inputs(5, any_decays), [](const Tensor& x) {
+      return x.detach().clone().set_requires_grad(true);
+    });
+    const Tensor first = torch::autograd::grad({loss(form(in))}, {in.k}, {}, /*retain_graph=*/true,
+                                               /*create_graph=*/true)[0];
+    return torch::autograd::grad({first.square().sum()}, {in.k})[0];
+  };
+  EXPECT_GT(differentiate_twice(gated_delta_rule_recurrent).abs().max().item<double>(), 1e-3);
+  EXPECT_THROW(differentiate_twice(gated_delta_rule_chunked), Error);
+}
+
 TEST(GatedDeltaRule, RefusesWrongShapes) {
   const auto message = [](const std::function<void(GatedDeltaRuleInputs&)>& spoil) -> std::string {
     GatedDeltaRuleInputs in = random_inputs(3, any_decays);

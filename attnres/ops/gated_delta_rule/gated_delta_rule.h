@@ -5,11 +5,10 @@
 //   S <- S + beta k (v - k^T S)^T
 //   o = S^T q
 //
-// Two forms of the same function, both differentiable any number of times. Composed of tensor
-// operations in float64 for float64 inputs and in float32 otherwise. Decays from 0 to 1 (logarithms
-// from -inf to 0) in any mixture cost no accuracy: they are only ever multiplied. Largest error
-// against float64 for normalised keys and beta in (0, 1), relative to the largest magnitude: 1e-5
-// in float32, 1e-12 in float64.
+// Two forms of the same function. Composed of tensor operations in float64 for float64 inputs and
+// in float32 otherwise. Decays from 0 to 1 (logarithms from -inf to 0) in any mixture cost no
+// accuracy: they are only ever multiplied. Largest error against float64 for normalised keys and
+// beta in (0, 1), relative to the largest magnitude: 1e-5 in float32, 1e-12 in float64.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,11 +32,12 @@ struct GatedDeltaRuleOutput {
 // The faster of the two forms. Throws Error, as they do, naming the first input of a wrong shape.
 GatedDeltaRuleOutput gated_delta_rule(const GatedDeltaRuleInputs& inputs);
 
-// Token by token: for decoding.
+// Token by token: for decoding. Differentiable any number of times.
 GatedDeltaRuleOutput gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs);
 
-// By chunks of 64 tokens, or of the next power of two where there are fewer: for training and long
-// prompts. Keeps about 40 numbers per token, head and channel for the backward.
+// By chunks of 32 tokens, or of the next power of two where there are fewer: for training and long
+// prompts. Differentiable once. Keeps about 12 numbers per token, head and channel for the
+// backward.
 GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs);
 
 }  // namespace attnres
