@@ -27,7 +27,7 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
 // What delta attention keeps, in numbers per channel of all heads: measured.
-constexpr double kDeltaKeeps = 60;
+constexpr double kDeltaKeeps = 32;
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
 // Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
@@ -157,11 +157,11 @@ class Sizes {
   double mixing_flops(int64_t layer, double context) const {
     const std::string& kind = model_.attention_of(layer);
     if (kind == kDelta) {
-      // Within a chunk of 64 tokens half of the scores of q k and k k and their sums of values
+      // Within a chunk of 32 tokens half of the scores of q k and k k and their sums of values
       // count, and the triangular system; between chunks the state is read twice and updated.
       const DeltaAttentionSettings& delta = model_.delta_attention;
       const auto K = static_cast<double>(delta.head_width);
-      return static_cast<double>(delta.heads) * 2 * K * (64 * 3 + 3 * K);
+      return static_cast<double>(delta.heads) * 2 * K * (32 * 3 + 3 * K);
     }
     // Half of the T x T scores count, two products each.
     if (kind == kGroupedQuery) return 2 * context * width_;
