@@ -85,6 +85,10 @@ TEST(ResumeAfterAKill, OfMuonIsExact) {
   expect_exact_after_a_kill(recipe, ".momentum");
 }
 
+TEST(ResumeAfterAKill, OfAModelWithExpertsIsExact) {
+  expect_exact_after_a_kill(kimi_recipe(), ".momentum");
+}
+
 TEST(ResumeAfterAKill, BeforeTheFirstCheckpoint) {
   const Workshop workshop(block_recipe());
   const RunPaths whole = workshop.trained("whole");

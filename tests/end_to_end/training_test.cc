@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "tests/end_to_end/runs.h"
 #include "tests/model/small_models.h"
@@ -28,29 +29,33 @@ double byte_entropy(const std::string& text) {
   return entropy;
 }
 
+Json learning_recipe(Json recipe) {
+  recipe["train"].update({{"steps", 250},
+                          {"batch_size", 16},
+                          {"learning_rate", 0.02},
+                          {"eval_every", 50},
+                          {"eval_tokens", 1000000},
+                          {"checkpoint_every", 250}});
+  return recipe;
+}
+
+// Trains in the workshop's folder "run".
+void learns(const Workshop& workshop, const std::string& text) {
+  const Result result = workshop.train("run", "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json summary = Json::parse(result.out);
+  const double entropy = byte_entropy(validation_text(text) + '\0');
+  EXPECT_NEAR(summary["unigram_entropy"].get<double>(), entropy, 1e-9);
+  EXPECT_LT(summary["val_loss"].get<double>(), entropy - 0.3);
+  ::testing::Test::RecordProperty("loss", std::to_string(summary["val_loss"].get<double>()));
+}
+
 class Learning : public ::testing::TestWithParam<Mixing> {
  protected:
   static Json recipe(const Json& depth_mixing) {
-    Json recipe = tiny_recipe(depth_mixing);
-    recipe["train"].update({{"steps", 250},
-                            {"batch_size", 16},
-                            {"learning_rate", 0.02},
-                            {"eval_every", 50},
-                            {"eval_tokens", 1000000},
-                            {"checkpoint_every", 250}});
-    return recipe;
+    return learning_recipe(tiny_recipe(depth_mixing));
   }
-
-  void expect_learns(const Json& recipe) const {
-    const Workshop workshop(recipe, text_);
-    const Result result = workshop.train("run", "--json");
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const Json summary = Json::parse(result.out);
-    const double entropy = byte_entropy(validation_text(text_) + '\0');
-    EXPECT_NEAR(summary["unigram_entropy"].get<double>(), entropy, 1e-9);
-    EXPECT_LT(summary["val_loss"].get<double>(), entropy - 0.3);
-    RecordProperty("loss", std::to_string(summary["val_loss"].get<double>()));
-  }
+  void expect_learns(const Json& recipe) const { learns(Workshop(recipe, text_), text_); }
 
   const std::string text_ = real_text(100000);
 };
@@ -85,6 +90,26 @@ INSTANTIATE_TEST_SUITE_P(Mechanisms, LearningWithMuon,
                          ::testing::Values(Mixing{"residual", residual()},
                                            Mixing{"block_attn_res", block_attn_res(2)}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(LearningWithExperts, GetsBelowTheUnigramEntropyAndReportsTheirLoad) {
+  const std::string text = real_text(100000);
+  const Workshop workshop(learning_recipe(kimi_recipe()), text);
+  learns(workshop, text);
+  const RunPaths run{workshop.folder("run")};
+  for (const Json& line : read_lines(run.metrics())) {
+    EXPECT_GE(line.at("expert_load_max"), 1);
+    EXPECT_LE(line.at("expert_load_min"), 1);
+  }
+  std::set<int> sites;
+  for (const Json& line : read_lines(run.probes())) {
+    if (line["name"] != "expert_load") continue;
+    sites.insert(line["site"].get<int>());
+    double sum = 0;
+    for (const Json& share : line["value"]) sum += share.get<double>();
+    EXPECT_NEAR(sum, 2, 1e-6);  // two experts a token
+  }
+  EXPECT_EQ(sites, (std::set<int>{3, 5}));  // the first layer is dense
+}
 
 TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
   Json recipe = block_recipe();

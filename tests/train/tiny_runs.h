@@ -46,6 +46,16 @@ inline Json block_recipe() {
   return tiny_recipe({{"type", "block_attn_res"}, {"block_size", 2}});
 }
 
+// Delta and latent attention, experts after a dense layer, Muon.
+inline Json kimi_recipe() {
+  Json recipe = block_recipe();
+  recipe["model"].update(Json{{"layers", 3},
+                              {"attention", {"delta", "delta", "latent"}},
+                              {"experts", {{"count", 4}, {"chosen", 2}, {"width", 24}}}});
+  recipe["train"]["optimizer"] = "muon";
+  return recipe;
+}
+
 inline std::vector<Json> read_lines(const std::filesystem::path& path) {
   std::istringstream in(read_file(path));
   std::vector<Json> lines;
