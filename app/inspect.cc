@@ -6,7 +6,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
@@ -30,17 +29,24 @@ struct InspectOptions {
   bool json = false;
 };
 
-// The part of the model that a parameter belongs to.
-const char* part_of(const Parameter& parameter) {
-  static const std::set<std::string> attention = {"q_proj", "k_proj", "v_proj", "o_proj"};
-  static const std::set<std::string> feed_forward = {"gate_proj", "up_proj", "down_proj"};
-  if (parameter.kind == ParameterKind::embedding) return "embedding";
-  if (parameter.kind == ParameterKind::head) return "head";
-  if (parameter.role == "input_norm") return "norms";
-  if (attention.contains(parameter.role)) return "attention";
-  if (feed_forward.contains(parameter.role)) return "feed-forward";
-  return "depth mixing";
-}
+// The parts of a model that its parameters belong to.
+class Parts {
+ public:
+  explicit Parts(const ModelConfig& config) : mixing_(at::kFloat, /*seed=*/0, at::kMeta) {
+    make_mixer(config.depth_mixing, config.mixer_shape(), mixing_);
+  }
+
+  const char* operator()(const Parameter& parameter) const {
+    if (parameter.kind == ParameterKind::embedding) return "embedding";
+    if (parameter.kind == ParameterKind::head) return "head";
+    if (parameter.role == "input_norm") return "norms";
+    if (mixing_.find(parameter.site, parameter.role) != nullptr) return "depth mixing";
+    return parameter.site % 2 == 0 ? "attention" : "feed-forward";
+  }
+
+ private:
+  ParameterRegistry mixing_;  // the mixer's own, without values
+};
 
 // Numbers in each part, and in all.
 Json count_parameters(const Transformer& model) {
@@ -49,6 +55,7 @@ Json count_parameters(const Transformer& model) {
        {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
     counts[part] = 0;
   }
+  const Parts part_of(model.config());
   for (const Parameter& parameter : model.parameters().all()) {
     Json& count = counts[part_of(parameter)];
     count = count.get<int64_t>() + parameter.tensor.numel();
@@ -208,9 +215,9 @@ void run_inspect(const InspectOptions& options) {
 
   fmt::print("{}\n\n", opened.folder.string());
   for (const auto& [key, value] : config.items()) {
-    fmt::print("{:16}{}\n", key, value.dump());
+    fmt::print("{:18}{}\n", key, value.dump());
   }
-  fmt::print("{:16}{}\n{:16}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
+  fmt::print("{:18}{}\n{:18}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
              opened.context);
   for (const auto& [part, count] : parameters.items()) {
     const auto n = count.get<int64_t>();
