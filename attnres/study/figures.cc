@@ -439,4 +439,40 @@ std::string entropy_figure(const std::vector<RunData>& runs) {
          left_out(shown.missing, "no depth entropy in its probes");
 }
 
+std::string expert_load_figures(const std::vector<RunData>& runs) {
+  std::string maps;
+  double most = 0;
+  std::vector<HeatMap> drawn;
+  for (const RunData& run : runs) {
+    HeatMap& map = drawn.emplace_back();
+    map = {.alt = "Load of experts, " + run.label, .x_label = "expert", .y_label = "layer"};
+    for (const auto& [site, shares] : last_probe(run, "expert_load").sites) {
+      if (shares.empty()) continue;
+      double mean = 0;
+      for (const double share : shares) mean += share / static_cast<double>(shares.size());
+      map.row_names.push_back(std::to_string(site / 2 + 1));
+      std::vector<double>& row = map.values.emplace_back();
+      for (const double share : shares) row.push_back(mean > 0 ? share / mean : kNotMeasured);
+      most = std::max(most, *std::max_element(row.begin(), row.end()));
+      map.column_names.resize(std::max(map.column_names.size(), shares.size()));
+    }
+    for (size_t e = 0; e < map.column_names.size(); ++e) {
+      map.column_names[e] = std::to_string(e + 1);
+    }
+    for (std::vector<double>& row : map.values) row.resize(map.column_names.size(), kNotMeasured);
+  }
+  if (most == 0) most = 1;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (drawn[i].values.empty()) continue;
+    drawn[i].high = most;
+    maps += figure("<bdi>" + escape_html(runs[i].label) + "</bdi>",
+                   draw(drawn[i], fmt::format("experts{}", i)));
+  }
+  if (maps.empty()) return "";
+  return row_of(maps) + fmt::format(
+                            "<p class=\"key\">tokens that chose an expert, over the mean of its "
+                            "layer {}</p>\n",
+                            heat_legend(0, most));
+}
+
 }  // namespace attnres

@@ -26,4 +26,8 @@ std::string magnitude_figures(const std::vector<RunData>& runs);
 // Entropy of the depth weights, mean over sites, against training step.
 std::string entropy_figure(const std::vector<RunData>& runs);
 
+// Load of each expert over the mean load of its site, at the last probed step: a row for each
+// Transformer layer with experts. Empty when no run has experts.
+std::string expert_load_figures(const std::vector<RunData>& runs);
+
 }  // namespace attnres

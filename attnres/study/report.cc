@@ -186,6 +186,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& summary)
   const Comparison& c = summary.comparison;
   const std::string title = runs.size() == 1 ? "<bdi>" + escape_html(runs[0].label) + "</bdi>"
                                              : fmt::format("{} runs compared", runs.size());
+  const std::string expert_loads = expert_load_figures(runs);
   std::string plain_title = "attnres report:";
   for (size_t i = 0; i < runs.size(); ++i) plain_title += (i ? ", " : " ") + runs[i].label;
   return fmt::format(
@@ -200,6 +201,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& summary)
          section("depth-weights", "Depth weights", depth_weight_figures(runs)) +
          section("magnitudes", "Magnitudes over depth", magnitude_figures(runs)) +
          section("entropy", "Depth entropy", entropy_figure(runs)) +
+         (expert_loads.empty() ? "" : section("expert-load", "Load of experts", expert_loads)) +
          section("samples", "Samples", samples(runs)) +
          section("configuration", "Configuration", configuration(runs)) +
          section("provenance", "Data, build, machine", provenance(runs)) +

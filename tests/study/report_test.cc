@@ -172,6 +172,26 @@ TEST_F(ReportTest, EachPlotShowsItsOwnData) {
   EXPECT_THAT(edit("probes.jsonl", of_probe("output_rms"), "$010.9"), IsEmpty());
 }
 
+TEST_F(ReportTest, DrawsTheLoadOfExpertsWhereThereAreSome) {
+  const std::vector<fs::path> runs = three();
+  const char* const alt = "Load of experts, full";
+  EXPECT_THAT(plot(page(runs), alt), IsEmpty());
+  EXPECT_FALSE(has(page(runs), ">Load of experts<"));
+  const auto with_loads = [&](const char* second) {
+    std::ofstream(runs[1] / "probes.jsonl", std::ios::app)
+        << R"({"step": 200, "site": 3, "name": "expert_load", "value": [0.5, 1.0, 0.5]})"
+        << "\n"
+        << R"({"step": 200, "site": 5, "name": "expert_load", "value": )" << second << "}\n";
+    return page(runs);
+  };
+  const std::string even = with_loads("[0.7, 0.7, 0.6]");
+  EXPECT_TRUE(has(even, ">Load of experts<"));
+  EXPECT_THAT(plot(even, alt), Not(IsEmpty()));
+  const std::string uneven = with_loads("[2.0, 0.0, 0.0]");
+  EXPECT_NE(plot(uneven, alt), plot(even, alt));
+  EXPECT_THAT(plot(uneven, "Load of experts, base"), IsEmpty());
+}
+
 TEST_F(ReportTest, HostileTextIsHarmless) {
   const std::string name = "<script>alert('x')</script>\"`touch trap`$(touch trap)";
   FakeRun hostile = full_;
