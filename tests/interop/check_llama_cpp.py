@@ -50,7 +50,8 @@ def build():
             archive.extractall(FOLDER, filter="data")
         run("cmake", "-S", sources(), "-B", FOLDER / "build", "-DCMAKE_BUILD_TYPE=Release",
             "-DBUILD_SHARED_LIBS=ON", *(f"-DLLAMA_{option}=OFF" for option in OFF))  # fmt: skip
-        run("cmake", "--build", FOLDER / "build", "--target", "llama", "--parallel")
+        run("cmake", "--build", FOLDER / "build", "--target", "llama",
+            "--parallel", str(os.cpu_count()))
     run("cc", "-O1", "-Wall", "-I", sources() / "include", "-I", sources() / "ggml" / "include",
         source, "-o", ASK, "-L", library.parent, f"-Wl,-rpath,{library.parent}",
         "-lllama", "-lm")  # fmt: skip
