@@ -31,6 +31,8 @@ int64_t block_of_layers(const ModelConfig& model) {
 }
 
 Json common(const ModelConfig& model) {
+  Json q_rank;  // null: the query map has full rank
+  if (model.latent_attention.q_rank > 0) q_rank = model.latent_attention.q_rank;
   return {{"hidden_size", model.width},
           {"intermediate_size", model.ffn_width},
           {"num_hidden_layers", model.layers},
@@ -39,8 +41,7 @@ Json common(const ModelConfig& model) {
           {"rms_norm_eps", model.norm_eps},
           {"initializer_range", model.init_std},
           {"kv_lora_rank", model.latent_attention.kv_rank},
-          {"q_lora_rank",
-           model.latent_attention.q_rank > 0 ? Json(model.latent_attention.q_rank) : Json(nullptr)},
+          {"q_lora_rank", q_rank},
           {"qk_nope_head_dim", model.latent_attention.key_width},
           {"qk_rope_head_dim", model.latent_attention.shared_key_width},
           {"v_head_dim", model.latent_attention.value_width},
@@ -112,17 +113,31 @@ std::vector<std::string> read_kinds(const ConfigKeys& keys, int64_t layers) {
 }
 
 Json read_delta_attention(const ConfigKeys& keys) {
+  Json delta;
   if (keys.missing("linear_attn_config")) {
-    return {{"heads", keys.whole("linear_num_heads")},
-            {"head_width", keys.whole("linear_head_dim")},
-            {"conv_width", keys.whole("linear_conv_kernel_dim")}};
+    delta["heads"] = keys.whole("linear_num_heads");
+    delta["head_width"] = keys.whole("linear_head_dim");
+    delta["conv_width"] = keys.whole("linear_conv_kernel_dim");
+    return delta;
   }
   const ConfigKeys linear = keys.inner("linear_attn_config");
-  return {{"heads", linear.whole("num_heads")},
-          {"head_width", linear.whole("head_dim")},
-          {"conv_width", linear.whole("short_conv_kernel_size")},
-          {"gate_lower_bound", linear.number("gate_lower_bound", 0)},
-          {"output_gate", linear.flag("use_full_rank_gate", false) ? "full_rank" : "low_rank"}};
+  delta["heads"] = linear.whole("num_heads");
+  delta["head_width"] = linear.whole("head_dim");
+  delta["conv_width"] = linear.whole("short_conv_kernel_size");
+  delta["gate_lower_bound"] = linear.number("gate_lower_bound", 0);
+  delta["output_gate"] = linear.flag("use_full_rank_gate", false) ? "full_rank" : "low_rank";
+  return delta;
+}
+
+Json read_latent_attention(const ConfigKeys& keys) {
+  Json latent;
+  latent["kv_rank"] = keys.whole("kv_lora_rank");
+  latent["q_rank"] = keys.whole("q_lora_rank", 0);
+  latent["key_width"] = keys.whole("qk_nope_head_dim");
+  latent["shared_key_width"] = keys.whole("qk_rope_head_dim");
+  latent["value_width"] = keys.whole("v_head_dim");
+  latent["output_gate"] = keys.flag("mla_use_output_gate", false);
+  return latent;
 }
 
 // Layers at the start whose feed-forward is dense.
@@ -148,13 +163,15 @@ Json read_experts(const ConfigKeys& keys, int64_t layers) {
   keys.only("topk_group", 1);
   const bool latent = !keys.missing("routed_expert_hidden_size");
   if (latent) keys.only("latent_moe_use_norm", true);
-  return {{"count", keys.whole("num_experts")},
-          {"chosen", keys.whole("num_experts_per_token")},
-          {"width", keys.whole("moe_intermediate_size")},
-          {"shared", keys.whole("num_shared_experts", 0)},
-          {"dense_layers", read_dense_layers(keys, layers)},
-          {"scaling", keys.number("routed_scaling_factor", 1)},
-          {"latent_width", latent ? keys.whole("routed_expert_hidden_size") : 0}};
+  Json experts;
+  experts["count"] = keys.whole("num_experts");
+  experts["chosen"] = keys.whole("num_experts_per_token");
+  experts["width"] = keys.whole("moe_intermediate_size");
+  experts["shared"] = keys.whole("num_shared_experts", 0);
+  experts["dense_layers"] = read_dense_layers(keys, layers);
+  experts["scaling"] = keys.number("routed_scaling_factor", 1);
+  experts["latent_width"] = latent ? keys.whole("routed_expert_hidden_size") : 0;
+  return experts;
 }
 
 // In sublayers. A block may be larger than the model.
@@ -170,9 +187,10 @@ Json read_activation(const ConfigKeys& keys) {
   require(type == "silu" || type == "situ",
           "{}: hidden_act is {}, but attnres computes only silu and situ", keys.what(), type);
   if (type == "silu") return {{"type", type}};
-  return {{"type", type},
-          {"beta", keys.number("activation_situ_beta", 1)},
-          {"linear_beta", keys.number("activation_situ_linear_beta", 0)}};
+  Json situ = {{"type", type}};
+  situ["beta"] = keys.number("activation_situ_beta", 1);
+  situ["linear_beta"] = keys.number("activation_situ_linear_beta", 0);
+  return situ;
 }
 
 }  // namespace
@@ -265,34 +283,28 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
   require(keys.missing("quantization_config"),
           "{}: quantization_config: quantized weights cannot be read; save the model without",
           keys.what());
-  const Json latent = {
-      {"kv_rank", keys.whole("kv_lora_rank")},
-      {"q_rank", keys.whole("q_lora_rank", 0)},
-      {"key_width", keys.whole("qk_nope_head_dim")},
-      {"shared_key_width", keys.whole("qk_rope_head_dim")},
-      {"value_width", keys.whole("v_head_dim")},
-      {"output_gate", keys.flag("mla_use_output_gate", false)},
-  };
-  const bool mixed = !keys.missing("attn_res_block_size");
-  const int64_t heads = keys.whole("num_attention_heads");
-  return read_stored_model(
-      {{"layers", layers},
-       {"width", keys.whole("hidden_size")},
-       {"heads", heads},
-       {"kv_heads", heads},
-       {"ffn_width", keys.whole("intermediate_size")},
-       {"attention", read_kinds(keys, layers)},
-       {"delta_attention", read_delta_attention(keys)},
-       {"latent_attention", latent},
-       {"experts", read_experts(keys, layers)},
-       {"activation", read_activation(keys)},
-       {"norm_eps", keys.number("rms_norm_eps", defaults.norm_eps)},
-       {"init_std", keys.number("initializer_range", defaults.init_std)},
-       {"tie_embeddings", keys.flag("tie_word_embeddings", false)},
-       {"depth_mixing",
-        mixed ? Json{{"type", "block_attn_res"}, {"block_size", read_block_size(keys, layers)}}
-              : kResidual}},
-      keys, "as a model of attnres");
+  // What may throw comes before the nested list below: GCC 12 unwinds an unfinished one wrongly.
+  const int64_t heads = keys.whole("num_attention_heads"), width = keys.whole("hidden_size");
+  const int64_t ffn_width = keys.whole("intermediate_size");
+  const std::vector<std::string> kinds = read_kinds(keys, layers);
+  const Json delta = read_delta_attention(keys), latent = read_latent_attention(keys);
+  const Json experts = read_experts(keys, layers), activation = read_activation(keys);
+  const double norm_eps = keys.number("rms_norm_eps", defaults.norm_eps);
+  const double init_std = keys.number("initializer_range", defaults.init_std);
+  const bool tied = keys.flag("tie_word_embeddings", false);
+  Json mixing = kResidual;
+  if (!keys.missing("attn_res_block_size")) {
+    const int64_t block_size = read_block_size(keys, layers);
+    mixing = {{"type", "block_attn_res"}, {"block_size", block_size}};
+  }
+  const Json model = {{"layers", layers},         {"width", width},
+                      {"heads", heads},           {"kv_heads", heads},
+                      {"ffn_width", ffn_width},   {"attention", kinds},
+                      {"delta_attention", delta}, {"latent_attention", latent},
+                      {"experts", experts},       {"activation", activation},
+                      {"norm_eps", norm_eps},     {"init_std", init_std},
+                      {"tie_embeddings", tied},   {"depth_mixing", mixing}};
+  return read_stored_model(model, keys, "as a model of attnres");
 }
 
 }  // namespace attnres
