@@ -24,8 +24,8 @@ struct SentencePieceModel {
   bool adds_space = true;  // before every text
 };
 
-// `model`: the bytes of a tokenizer.model; `what` names it in errors. Throws Error where they end
+// `bytes`: those of a tokenizer.model; `what` names it in errors. Throws Error where they end
 // inside a field.
-SentencePieceModel read_sentencepiece_model(std::string_view model, const std::string& what);
+SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& what);
 
 }  // namespace attnres
