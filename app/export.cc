@@ -8,13 +8,11 @@
 #include "app/options.h"
 #include "attnres/formats/gguf_model.h"
 #include "attnres/formats/model_config_json.h"
-#include "attnres/formats/model_directory.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/support/error.h"
-#include "attnres/support/file.h"
+#include "attnres/train/checkpoint.h"
 
 namespace attnres {
-namespace fs = std::filesystem;
 namespace {
 
 struct ExportOptions {
@@ -39,12 +37,8 @@ GgufType gguf_type(const std::string& name) {
 }
 
 void write_directory(const OpenedModel& opened, const ExportOptions& options) {
-  const auto tokenizer = opened.tokenizer();
-  write_folder(options.out, [&](const fs::path& folder) {
-    save_model(*opened.model, folder, opened.context, tokenizer->end_of_document(),
-               storage_type(options.type));
-    tokenizer->save(folder);
-  });
+  save_model_folder(options.out, *opened.model, *opened.tokenizer(), opened.context,
+                    storage_type(options.type));
   fmt::print("{}: {} parameters as {}\n", options.out, opened.model->parameters().count(),
              options.type);
 }
@@ -75,8 +69,7 @@ void run_export(const ExportOptions& options) {
   const bool gguf = options.format == "gguf";
   require_usage(gguf || options.type != "q8_0",
                 "--type q8_0: safetensors do not store it; use --format gguf, or bf16");
-  require(!fs::exists(options.out), "--out {}: is there already; name a {} that is not",
-          options.out, gguf ? "file" : "folder");
+  require_new(options.out, gguf ? "file" : "folder");
   OpenedModel opened = open_model(options.model);
   if (options.approximate) opened.model = with_one_eps(*opened.model);
   if (options.format == "huggingface") require_public_layout(opened.model->config());

@@ -5,13 +5,11 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/formats/model_directory.h"
 #include "attnres/support/error.h"
-#include "attnres/support/file.h"
 #include "attnres/text/corpus.h"
+#include "attnres/train/checkpoint.h"
 
 namespace attnres {
-namespace fs = std::filesystem;
 namespace {
 
 struct ImportOptions {
@@ -30,14 +28,10 @@ std::unique_ptr<Tokenizer> tokenizer_of(const OpenedModel& opened, bool bytes) {
 }
 
 void run_import(const ImportOptions& options) {
-  require(!fs::exists(options.out), "--out {}: is there already; name a folder that is not",
-          options.out);
+  require_new(options.out, "folder");
   const OpenedModel opened = open_model({options.from});
   const auto tokenizer = tokenizer_of(opened, options.bytes);
-  write_folder(options.out, [&](const fs::path& folder) {
-    save_model(*opened.model, folder, opened.context, tokenizer->end_of_document());
-    tokenizer->save(folder);
-  });
+  save_model_folder(options.out, *opened.model, *tokenizer, opened.context);
   fmt::print("{}: {} parameters, {} layers of width {}, {} tokenizer of {}\n", options.out,
              opened.model->parameters().count(), opened.model->config().layers,
              opened.model->config().width, tokenizer->kind(), tokenizer->vocab_size());

@@ -48,6 +48,11 @@ OpenedModel open_model(const ModelOption& option) {
   return {folder, load_model(folder), model_context(folder)};
 }
 
+void require_new(const std::filesystem::path& out, const char* kind) {
+  require(!std::filesystem::exists(out), "--out {}: is there already; name a {} that is not",
+          out.string(), kind);
+}
+
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
   const Corpus corpus = read_corpus({paths.begin(), paths.end()});
   std::vector<Passage> passages;

@@ -42,6 +42,9 @@ struct OpenedModel {
 
 OpenedModel open_model(const ModelOption& option);
 
+// Throws Error when --out, which is to become a `kind` ("folder", "file"), is there already.
+void require_new(const std::filesystem::path& out, const char* kind);
+
 // The files and folders' text as one stream of tokens.
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
 

@@ -8,12 +8,10 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/formats/model_directory.h"
 #include "attnres/support/error.h"
-#include "attnres/support/file.h"
+#include "attnres/train/checkpoint.h"
 
 namespace attnres {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kTokensCompared = 64;
@@ -28,8 +26,7 @@ struct RetrofitOptions {
 void run_retrofit(const RetrofitOptions& options) {
   require_usage(options.full != (options.block_size != 0),
                 "retrofit: give --block-size S (in sublayers, two a Transformer layer) or --full");
-  require(!fs::exists(options.out), "--out {}: is there already; name a folder that is not",
-          options.out);
+  require_new(options.out, "folder");
   const OpenedModel opened = open_model(options.model);
   const auto tokenizer = opened.tokenizer();
   Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
@@ -37,10 +34,7 @@ void run_retrofit(const RetrofitOptions& options) {
   if (!options.full) mixing["block_size"] = options.block_size;
   const auto model = retrofit(*opened.model, mixing);
   const double difference = largest_difference(*opened.model, *model, kTokensCompared);
-  write_folder(options.out, [&](const fs::path& folder) {
-    save_model(*model, folder, opened.context, tokenizer->end_of_document());
-    tokenizer->save(folder);
-  });
+  save_model_folder(options.out, *model, *tokenizer, opened.context);
   fmt::print(
       "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "
       "{:.1e} from those of {}\n",

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "attnres/ops/swiglu/swiglu.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -23,7 +24,7 @@ void Activation::check(const std::string& path) const {
 
 at::Tensor Activation::operator()(const at::Tensor& gate, const at::Tensor& up) const {
   if (type == "silu") return swiglu(gate, up);
-  const at::ScalarType dtype = gate.scalar_type(), wide = at::promoteTypes(dtype, at::kFloat);
+  const at::ScalarType dtype = gate.scalar_type(), wide = compute_dtype(gate);
   const at::Tensor g = gate.to(wide), u = up.to(wide);
   const at::Tensor y =
       bounded(g, beta) * at::sigmoid(g) * (linear_beta > 0 ? bounded(u, linear_beta) : u);

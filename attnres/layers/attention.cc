@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "attnres/layers/causal_mask.h"
+#include "attnres/layers/causal_attention.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/error.h"
 
@@ -60,17 +60,11 @@ SublayerOutput Attention::forward(const SublayerInput& input,
   at::Tensor k_BHTK = apply_rotary(heads.k, rotary).transpose(1, 2);
   at::Tensor v_BHTK = heads.v.transpose(1, 2);
 
-  c10::optional<at::Tensor> mask;
   if (context.cache != nullptr) {
     auto& cache = static_cast<KeyValueCache&>(*context.cache);
     std::tie(k_BHTK, v_BHTK) = cache.append(k_BHTK, v_BHTK);
-    if (T > 1 && k_BHTK.size(2) > T) mask = causal_mask(T, k_BHTK.size(2));
   }
-  // One token sees every key: no mask at all.
-  const bool causal = T > 1 && !mask.has_value();
-  const at::Tensor o_BHTK = at::scaled_dot_product_attention(
-      q_BHTK, k_BHTK, v_BHTK, mask, /*dropout_p=*/0.0, causal, /*scale=*/c10::nullopt,
-      /*enable_gqa=*/shape_.heads != shape_.kv_heads);
+  const at::Tensor o_BHTK = causal_attention(q_BHTK, k_BHTK, v_BHTK);
   return {at::linear(o_BHTK.transpose(1, 2).reshape({B, T, shape_.width}), o_proj_)};
 }
 

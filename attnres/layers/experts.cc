@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -90,7 +91,7 @@ SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContex
 }
 
 Experts::Routing Experts::route(const at::Tensor& x_ND) const {
-  const at::ScalarType dtype = at::promoteTypes(x_ND.scalar_type(), at::kFloat);
+  const at::ScalarType dtype = compute_dtype(x_ND);
   const at::Tensor scores_NE = at::sigmoid(at::linear(x_ND.to(dtype), gate_.to(dtype)));
   const at::Tensor chosen_NC = std::get<1>((scores_NE.detach() + bias_).topk(settings_.chosen, -1));
   const at::Tensor scores_NC = scores_NE.gather(-1, chosen_NC);

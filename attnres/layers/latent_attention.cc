@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attnres/layers/causal_mask.h"
+#include "attnres/layers/causal_attention.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/error.h"
 
@@ -141,7 +141,7 @@ bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSet
 
 at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings) {
   const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
-  const int64_t T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
+  const int64_t H = q_BTHK.size(2);
   const std::vector<at::Tensor> latents =
       latents_BNC.split_with_sizes({settings.kv_rank, settings.shared_key_width}, -1);
   const std::vector<at::Tensor> kv_BNH =
@@ -154,13 +154,8 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
   const int64_t missing = k_BNHK.size(-1) - settings.value_width;
   const at::Tensor v_BNHV = missing > 0 ? at::constant_pad_nd(kv_BNH[1], {0, missing}) : kv_BNH[1];
 
-  c10::optional<at::Tensor> mask;
-  if (T > 1 && N > T) mask = causal_mask(T, N);
-  // One token sees every key: no mask at all.
-  const bool causal = T > 1 && !mask.has_value();
-  const at::Tensor o_BHTV = at::scaled_dot_product_attention(
-      q_BTHK.transpose(1, 2), k_BNHK.transpose(1, 2), v_BNHV.transpose(1, 2), mask,
-      /*dropout_p=*/0.0, causal);
+  const at::Tensor o_BHTV =
+      causal_attention(q_BTHK.transpose(1, 2), k_BNHK.transpose(1, 2), v_BNHV.transpose(1, 2));
   return o_BHTV.narrow(-1, 0, settings.value_width).transpose(1, 2);
 }
 

@@ -57,17 +57,17 @@ StateFile read_state(const fs::path& folder) {
 }
 
 void write_model_files(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                       int64_t context) {
-  save_model(model, folder, context, tokenizer.end_of_document());
+                       int64_t context, at::ScalarType dtype = at::kFloat) {
+  save_model(model, folder, context, tokenizer.end_of_document(), dtype);
   tokenizer.save(folder);
 }
 
 }  // namespace
 
 void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                       int64_t context) {
+                       int64_t context, at::ScalarType dtype) {
   write_folder(folder, [&](const fs::path& filling) {
-    write_model_files(filling, model, tokenizer, context);
+    write_model_files(filling, model, tokenizer, context, dtype);
   });
 }
 

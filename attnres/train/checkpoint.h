@@ -31,9 +31,10 @@ struct TrainingState {
 void save_checkpoint(const std::filesystem::path& folder, const Transformer& model,
                      const Tokenizer& tokenizer, int64_t context, const Optimizer& optimizer,
                      const TrainingState& state);
-// The model alone, in the same way.
+// The model alone, in the same way, its weights stored as `dtype`.
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
-                       const Tokenizer& tokenizer, int64_t context);
+                       const Tokenizer& tokenizer, int64_t context,
+                       at::ScalarType dtype = at::kFloat);
 
 // Throws Error when the file is missing or damaged.
 TrainingState read_training_state(const std::filesystem::path& folder);

@@ -1,0 +1,24 @@
+#include "attnres/layers/causal_attention.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+namespace attnres {
+
+at::Tensor causal_mask(int64_t tokens, int64_t keys) {
+  return at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
+}
+
+at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
+                            const at::Tensor& v_BHNV) {
+  const int64_t T = q_BHTK.size(2), N = k_BHNK.size(2);
+  c10::optional<at::Tensor> mask;
+  if (T > 1 && N > T) mask = causal_mask(T, N);
+  // One token sees every key: no mask at all.
+  const bool causal = T > 1 && !mask.has_value();
+  return at::scaled_dot_product_attention(q_BHTK, k_BHNK, v_BHNV, mask, /*dropout_p=*/0.0, causal,
+                                          /*scale=*/c10::nullopt,
+                                          /*enable_gqa=*/q_BHTK.size(1) != k_BHNK.size(1));
+}
+
+}  // namespace attnres
