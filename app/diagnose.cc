@@ -10,7 +10,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/study/diagnosis.h"
+#include "attnres/conformance/diagnosis.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 

@@ -4,13 +4,13 @@
 #include <memory>
 
 #include "app/commands.h"
-#include "app/gguf_tokenizer.h"
 #include "app/options.h"
 #include "attnres/formats/gguf_model.h"
 #include "attnres/formats/model_config_json.h"
 #include "attnres/model/retrofit.h"
+#include "attnres/pretrained/gguf_tokenizer.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
-#include "attnres/train/checkpoint.h"
 
 namespace attnres {
 namespace {

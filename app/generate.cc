@@ -15,7 +15,7 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/token_ids.h"
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"

@@ -5,10 +5,10 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/text/corpus.h"
-#include "attnres/train/checkpoint.h"
 
 namespace attnres {
 namespace {

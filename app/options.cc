@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/text/corpus.h"

@@ -8,8 +8,8 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
-#include "attnres/train/checkpoint.h"
 
 namespace attnres {
 namespace {

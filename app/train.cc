@@ -8,7 +8,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"

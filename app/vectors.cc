@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/study/test_vectors.h"
+#include "attnres/conformance/test_vectors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {

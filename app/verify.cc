@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "app/verify_operations.h"
+#include "attnres/conformance/verify_operations.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 #include "attnres/support/progress.h"

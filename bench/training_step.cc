@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/model/transformer.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/optimizer.h"

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/formats/safetensors.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/random.h"
@@ -56,35 +56,13 @@ StateFile read_state(const fs::path& folder) {
   return state;
 }
 
-void write_model_files(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                       int64_t context, at::ScalarType dtype = at::kFloat) {
-  save_model(model, folder, context, tokenizer.end_of_document(), dtype);
-  tokenizer.save(folder);
-}
-
 }  // namespace
-
-void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                       int64_t context, at::ScalarType dtype) {
-  write_folder(folder, [&](const fs::path& filling) {
-    write_model_files(filling, model, tokenizer, context, dtype);
-  });
-}
-
-void save_model_folder_like(const fs::path& folder, const Transformer& model, const fs::path& like,
-                            int64_t context, at::ScalarType dtype) {
-  write_folder(folder, [&](const fs::path& filling) {
-    save_model(model, filling, context, model_document_ids(like), dtype);
-    for (const fs::path& file : tokenizer_files(like)) {
-      write_file(filling / file.filename(), read_file(file));
-    }
-  });
-}
 
 void save_checkpoint(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
                      int64_t context, const Optimizer& optimizer, const TrainingState& state) {
   write_folder(folder, [&](const fs::path& filling) {
-    write_model_files(filling, model, tokenizer, context);
+    save_model(model, filling, context, tokenizer.end_of_document());
+    tokenizer.save(filling);
     write_safetensors(filling / kOptimizerFile, optimizer.state());
     write_state(filling, {state, optimizer.updates});
   });

@@ -1,7 +1,7 @@
 // Checkpoints: a model directory plus what a run needs to go on exactly where it was.
 //
-//   config.json, model.safetensors, tokenizer files   the model, as formats/model_directory.h says
-//   optimizer.safetensors                             the optimizer's moments
+//   config.json, model.safetensors, tokenizer files   the model, as pretrained/model_directory.h
+//   says optimizer.safetensors                             the optimizer's moments
 //   training_state.json                               TrainingState, with a checksum
 #pragma once
 
@@ -31,15 +31,6 @@ struct TrainingState {
 void save_checkpoint(const std::filesystem::path& folder, const Transformer& model,
                      const Tokenizer& tokenizer, int64_t context, const Optimizer& optimizer,
                      const TrainingState& state);
-// The model alone, in the same way, its weights stored as `dtype`.
-void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
-                       const Tokenizer& tokenizer, int64_t context,
-                       at::ScalarType dtype = at::kFloat);
-// With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
-// what its config.json says of the begin and the end of documents.
-void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
-                            const std::filesystem::path& like, int64_t context,
-                            at::ScalarType dtype = at::kFloat);
 
 // Throws Error when the file is missing or damaged.
 TrainingState read_training_state(const std::filesystem::path& folder);

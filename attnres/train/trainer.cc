@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
 #include "attnres/model/transformer.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/utf8.h"
 #include "tests/app/program.h"

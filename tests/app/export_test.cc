@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"

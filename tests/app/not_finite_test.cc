@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/formats/safetensors.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/infer/generate.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"

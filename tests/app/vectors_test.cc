@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/conformance/test_vectors.h"
 #include "attnres/formats/safetensors.h"
-#include "attnres/study/test_vectors.h"
 #include "attnres/support/json.h"
 #include "tests/app/program.h"
 

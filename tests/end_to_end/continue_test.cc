@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/train/checkpoint.h"
 #include "tests/end_to_end/runs.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "attnres/depth/mechanisms/constrained_streams.h"
-#include "tests/study/vector_entries.h"
+#include "tests/conformance/vector_entries.h"
 
 namespace attnres::testing {
 namespace {

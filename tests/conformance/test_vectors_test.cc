@@ -1,4 +1,4 @@
-#include "attnres/study/test_vectors.h"
+#include "attnres/conformance/test_vectors.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "tests/conformance/vector_entries.h"
 #include "tests/depth/mechanisms/attn_res_reference.h"
-#include "tests/study/vector_entries.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::test_vectors_test {

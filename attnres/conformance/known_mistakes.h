@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/test_vectors.h"
+#include "attnres/conformance/test_vectors.h"
 
 namespace attnres {
 

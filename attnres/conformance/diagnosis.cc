@@ -1,4 +1,4 @@
-#include "attnres/study/diagnosis.h"
+#include "attnres/conformance/diagnosis.h"
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,8 @@
 #include <limits>
 #include <map>
 
+#include "attnres/conformance/test_vectors.h"
 #include "attnres/formats/safetensors.h"
-#include "attnres/study/test_vectors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/nearest.h"
 

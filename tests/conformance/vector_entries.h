@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "attnres/conformance/diagnosis.h"
+#include "attnres/conformance/test_vectors.h"
 #include "attnres/formats/safetensors.h"
-#include "attnres/study/diagnosis.h"
-#include "attnres/study/test_vectors.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing {

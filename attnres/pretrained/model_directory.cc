@@ -1,4 +1,4 @@
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -202,6 +202,24 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
   write_model_weights(folder, in_layout(layout_of(model.config()), std::move(tensors)));
   if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
   write_file(folder / kConfigFile, config.dump(2) + "\n");
+}
+
+void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                       int64_t context, at::ScalarType dtype) {
+  write_folder(folder, [&](const fs::path& filling) {
+    save_model(model, filling, context, tokenizer.end_of_document(), dtype);
+    tokenizer.save(filling);
+  });
+}
+
+void save_model_folder_like(const fs::path& folder, const Transformer& model, const fs::path& like,
+                            int64_t context, at::ScalarType dtype) {
+  write_folder(folder, [&](const fs::path& filling) {
+    save_model(model, filling, context, model_document_ids(like), dtype);
+    for (const fs::path& file : tokenizer_files(like)) {
+      write_file(filling / file.filename(), read_file(file));
+    }
+  });
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType dtype) {

@@ -1,16 +1,16 @@
-#include "attnres/study/diagnosis.h"
+#include "attnres/conformance/diagnosis.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include <functional>
 
+#include "attnres/conformance/known_mistakes.h"
 #include "attnres/formats/safetensors.h"
-#include "attnres/study/known_mistakes.h"
 #include "attnres/support/error.h"
+#include "tests/conformance/vector_entries.h"
 #include "tests/depth/mechanisms/attn_res_reference.h"
 #include "tests/larger.h"
-#include "tests/study/vector_entries.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::diagnosis_test {

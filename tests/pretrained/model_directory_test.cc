@@ -1,4 +1,4 @@
-#include "attnres/formats/model_directory.h"
+#include "attnres/pretrained/model_directory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,25 +1,18 @@
-#include "app/verify_operations.h"
+#include "attnres/conformance/operation_problems.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <optional>
-#include <string_view>
 
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/reference_sites.h"
 #include "attnres/ops/depth_attention/two_phase.h"
-#include "attnres/ops/instruction_sets.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/rotary/reference.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/ops/swiglu/reference.h"
 #include "attnres/ops/swiglu/swiglu.h"
-#include "attnres/support/random.h"
 
 namespace attnres {
 namespace {
@@ -32,59 +25,6 @@ using reference::Vector;
 
 // A large constant of the norms, so that its terms show, and gradients of one channel are not zero.
 constexpr double kEps = 1e-6, kNormEps = 1, kTheta = 10000;
-
-// For inputs of one shape: what a kernel computes, and the same by the formula.
-struct Problem {
-  Tensors inputs;  // float64
-  std::function<Tensors(const Tensors& inputs)> compute;
-  // The results, then the gradients of the inputs for these gradients of the results.
-  std::function<Tensors(const Tensors& inputs, const Tensors& gradients)> reference;
-};
-
-struct Bounds {
-  double float32, float64, bfloat16;
-};
-
-struct Operation {
-  std::string name;
-  Bounds forward;
-  std::optional<Bounds> backward;  // none: its gradients are not compared
-  std::vector<Problem> problems;
-  Problem large;  // enough tokens for several threads; has no reference
-};
-
-// ---- Inputs ----
-
-class Draw {
- public:
-  explicit Draw(std::string_view name) : random_(1, name) {}
-
-  Tensor normal(at::IntArrayRef shape, double scale) {
-    return fill(shape, [&](uint64_t i) { return scale * random_.normal(i); });
-  }
-  // Tokens, as sublayers write them.
-  Tensor rows(at::IntArrayRef shape) { return normal(shape, 1.5); }
-  Tensor gain(int64_t width) {
-    return fill({width}, [&](uint64_t i) { return 0.5 + random_.uniform(i); });
-  }
-  // Of this length: the standard deviation of its scores.
-  Tensor query(int64_t width, double length) {
-    const Tensor query = normal({width}, 1);
-    return query * (length / std::max(1e-3, query.norm().item<double>()));
-  }
-
- private:
-  template <class F>
-  Tensor fill(at::IntArrayRef shape, const F& f) {
-    Tensor tensor = at::empty(shape, at::kDouble);
-    double* values = tensor.data_ptr<double>();
-    for (int64_t i = 0; i < tensor.numel(); ++i) values[i] = f(counter_++);
-    return tensor;
-  }
-
-  RandomStream random_;
-  uint64_t counter_ = 0;
-};
 
 // ---- Tokens of tensors as vectors, and back ----
 
@@ -127,9 +67,9 @@ const std::vector<int64_t> kWidths = {1,  2,  3,  5,  7,  8,   15,  16,  17,  31
                                       32, 33, 63, 64, 65, 127, 128, 257, 2000};
 
 // Inputs: sources, query, key gain.
-Problem depth_attention_problem(int64_t sources, int64_t tokens, int64_t width, double length) {
-  Draw draw("depth attention");
-  Problem problem;
+OperationProblem depth_attention_problem(int64_t sources, int64_t tokens, int64_t width, double length) {
+  DrawnInputs draw("depth attention");
+  OperationProblem problem;
   for (int64_t n = 0; n < sources; ++n) problem.inputs.push_back(draw.rows({tokens, width}));
   problem.inputs.push_back(draw.query(width, length));
   problem.inputs.push_back(draw.gain(width));
@@ -213,9 +153,9 @@ reference::Sites<Number> sites_at(const Group& group, const Tensors& in, int64_t
 }
 
 // Inputs: sources, outputs, and each site's query, key gain and norm gain. Results: every x.
-Problem two_phase_problem(const Group& group) {
-  Draw draw("two-phase");
-  Problem problem;
+OperationProblem two_phase_problem(const Group& group) {
+  DrawnInputs draw("two-phase");
+  OperationProblem problem;
   for (size_t i = 0; i < group.sources() + group.outputs(); ++i) {
     problem.inputs.push_back(draw.rows({group.tokens, group.width}));
   }
@@ -248,9 +188,9 @@ Problem two_phase_problem(const Group& group) {
 }
 
 // Inputs: state, pending output, gain. Results: the norm of their sum, and the sum.
-Problem add_rms_norm_problem(int64_t tokens, int64_t width) {
-  Draw draw("rms norm");
-  Problem problem;
+OperationProblem add_rms_norm_problem(int64_t tokens, int64_t width) {
+  DrawnInputs draw("rms norm");
+  OperationProblem problem;
   problem.inputs = {draw.rows({tokens, width}), draw.rows({tokens, width}), draw.gain(width)};
   problem.compute = [](const Tensors& in) -> Tensors {
     const AddedAndNormalized result = add_rms_norm(in[0], in[1], in[2], kNormEps);
@@ -277,9 +217,9 @@ Problem add_rms_norm_problem(int64_t tokens, int64_t width) {
 }
 
 // Inputs: gate, up.
-Problem swiglu_problem(int64_t tokens, int64_t width) {
-  Draw draw("swiglu");
-  Problem problem;
+OperationProblem swiglu_problem(int64_t tokens, int64_t width) {
+  DrawnInputs draw("swiglu");
+  OperationProblem problem;
   problem.inputs = {draw.normal({tokens, width}, 4), draw.rows({tokens, width})};
   problem.compute = [](const Tensors& in) -> Tensors { return {swiglu(in[0], in[1])}; };
   problem.reference = [](const Tensors& in, const Tensors& gradients) {
@@ -297,10 +237,10 @@ Problem swiglu_problem(int64_t tokens, int64_t width) {
 }
 
 // Input: heads [1, tokens, 2, width].
-Problem rotary_problem(int64_t tokens, int64_t width) {
+OperationProblem rotary_problem(int64_t tokens, int64_t width) {
   constexpr int64_t kHeads = 2;
-  Draw draw("rotary");
-  Problem problem;
+  DrawnInputs draw("rotary");
+  OperationProblem problem;
   problem.inputs = {draw.rows({1, tokens, kHeads, width})};
   problem.compute = [=](const Tensors& in) -> Tensors {
     return {apply_rotary(in[0], rotary_table(0, tokens, width, kTheta, in[0].scalar_type()))};
@@ -318,10 +258,36 @@ Problem rotary_problem(int64_t tokens, int64_t width) {
   return problem;
 }
 
-std::vector<Operation> all_operations() {
-  Operation single = {.name = "depth attention",
+}  // namespace
+
+Tensor DrawnInputs::normal(at::IntArrayRef shape, double scale) {
+  return fill(shape, [&](uint64_t i) { return scale * random_.normal(i); });
+}
+
+Tensor DrawnInputs::rows(at::IntArrayRef shape) {
+  return normal(shape, 1.5);
+}
+
+Tensor DrawnInputs::gain(int64_t width) {
+  return fill({width}, [&](uint64_t i) { return 0.5 + random_.uniform(i); });
+}
+
+Tensor DrawnInputs::query(int64_t width, double length) {
+  const Tensor query = normal({width}, 1);
+  return query * (length / std::max(1e-3, query.norm().item<double>()));
+}
+
+Tensor DrawnInputs::fill(at::IntArrayRef shape, const std::function<double(uint64_t)>& value) {
+  Tensor tensor = at::empty(shape, at::kDouble);
+  double* values = tensor.data_ptr<double>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) values[i] = value(counter_++);
+  return tensor;
+}
+
+std::vector<OperationProblems> all_operation_problems() {
+  OperationProblems single = {.name = "depth attention",
                       .forward = {5e-6, 1e-14, 4e-3},
-                      .backward = Bounds{1e-5, 2e-14, 8e-3},
+                      .backward = ErrorBounds{1e-5, 2e-14, 8e-3},
                       .problems = {},
                       .large = depth_attention_problem(9, 600, 130, 3)};
   for (int64_t n = 1; n <= 33; ++n) {
@@ -336,10 +302,10 @@ std::vector<Operation> all_operations() {
 
   // Partial sums and o are rounded to the storage type. The gradients of queries are differences of
   // sums over channels, whose every term has the rounding of the x from which the backward has h.
-  Operation two_phase = {
+  OperationProblems two_phase = {
       .name = "two-phase",
       .forward = {5e-6, 1e-14, 2e-2},
-      .backward = Bounds{3e-5, 6e-14, 2e-1},
+      .backward = ErrorBounds{3e-5, 6e-14, 2e-1},
       .problems = {},
       .large = two_phase_problem(
           {.earlier = 5, .finished = 1, .sites = 4, .tokens = 600, .width = 130})};
@@ -360,8 +326,8 @@ std::vector<Operation> all_operations() {
 
   // Scores far beyond what e^x can hold. 1e-6 (1 + max |score|), as scores are rounded.
   constexpr double kLength = 1000, kLargest = 5 * kLength;
-  const Bounds saturated = {1e-6 * kLargest, 1e-15 * kLargest, 1e-6 * kLargest + 4e-3};
-  Operation large_scores = {.name = "two-phase, large scores",
+  const ErrorBounds saturated = {1e-6 * kLargest, 1e-15 * kLargest, 1e-6 * kLargest + 4e-3};
+  OperationProblems large_scores = {.name = "two-phase, large scores",
                             .forward = saturated,
                             .backward = {},
                             .problems = {},
@@ -372,7 +338,7 @@ std::vector<Operation> all_operations() {
                                                         .tokens = 300,
                                                         .width = 64,
                                                         .query_length = kLength})};
-  Operation large_scores_single = {.name = "depth attention, large scores",
+  OperationProblems large_scores_single = {.name = "depth attention, large scores",
                                    .forward = saturated,
                                    .backward = {},
                                    .problems = {},
@@ -388,9 +354,9 @@ std::vector<Operation> all_operations() {
   }
 
   const auto elementary = [](const char* name, const std::vector<int64_t>& widths,
-                             Problem (*make)(int64_t, int64_t), const Bounds& forward,
-                             const Bounds& backward) {
-    Operation operation = {.name = name,
+                             OperationProblem (*make)(int64_t, int64_t), const ErrorBounds& forward,
+                             const ErrorBounds& backward) {
+    OperationProblems operation = {.name = name,
                            .forward = forward,
                            .backward = backward,
                            .problems = {},
@@ -399,8 +365,8 @@ std::vector<Operation> all_operations() {
     return operation;
   };
   std::vector<int64_t> even = {2, 4, 6, 14, 16, 32, 34, 64, 66, 128, 256};
-  const Bounds tight = {2e-6, 4e-15, 8e-3};
-  std::vector<Operation> all;
+  const ErrorBounds tight = {2e-6, 4e-15, 8e-3};
+  std::vector<OperationProblems> all;
   all.push_back(std::move(single));
   all.push_back(std::move(large_scores_single));
   all.push_back(std::move(two_phase));
@@ -409,145 +375,6 @@ std::vector<Operation> all_operations() {
   all.push_back(elementary("SwiGLU", kWidths, swiglu_problem, tight, tight));
   all.push_back(elementary("rotary", even, rotary_problem, tight, tight));
   return all;
-}
-
-// ---- Comparing ----
-
-struct StorageType {
-  const char* name;
-  at::ScalarType dtype;
-  double Bounds::*bound;
-};
-
-constexpr StorageType kStorageTypes[] = {{"float32", at::kFloat, &Bounds::float32},
-                                         {"float64", at::kDouble, &Bounds::float64},
-                                         {"bfloat16", at::kBFloat16, &Bounds::bfloat16}};
-
-// What errors are relative to: the largest magnitude of the tensor, and a tenth of the largest of
-// all `tensors` at least. The gradients of queries and gains are differences of terms as large as
-// the others, and where a site has one source and no choice, zero.
-std::vector<double> magnitudes(const Tensors& tensors) {
-  std::vector<double> largest;
-  for (const Tensor& tensor : tensors) largest.push_back(tensor.abs().max().item<double>());
-  const double least = 0.1 * *std::max_element(largest.begin(), largest.end());
-  for (double& magnitude : largest) magnitude = std::max(magnitude, least);
-  return largest;
-}
-
-double largest_error(const Tensor& actual, const Tensor& expected) {
-  const Tensor values = actual.detach().to(at::kDouble).contiguous();
-  const double *is = values.data_ptr<double>(), *should = expected.data_ptr<double>();
-  double error = 0;
-  for (int64_t i = 0; i < expected.numel(); ++i) {
-    if (!std::isfinite(is[i])) return INFINITY;
-    error = std::max(error, std::abs(is[i] - should[i]));
-  }
-  return error;
-}
-
-Tensors rounded(const Tensors& tensors, at::ScalarType dtype) {
-  Tensors list;
-  for (const Tensor& tensor : tensors) list.push_back(tensor.to(dtype));
-  return list;
-}
-
-// A problem in one storage type.
-class Instance {
- public:
-  Instance(const Problem& problem, at::ScalarType dtype, bool with_backward)
-      : problem_(problem), with_backward_(with_backward), inputs_(rounded(problem.inputs, dtype)) {
-    Draw draw("gradients");
-    for (const Tensor& result : problem.compute(inputs_)) {
-      gradients_.push_back(draw.normal(result.sizes(), 1).to(dtype));
-    }
-  }
-
-  // The results, then the gradients of the inputs.
-  Tensors run() const {
-    Tensors leaves;
-    for (const Tensor& input : inputs_) {
-      leaves.push_back(input.detach().requires_grad_(with_backward_));
-    }
-    Tensors all = problem_.compute(leaves);
-    if (!with_backward_) return all;
-    torch::autograd::backward(all, gradients_);
-    for (const Tensor& leaf : leaves) {
-      all.push_back(leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf));
-    }
-    return all;
-  }
-
-  Tensors expected() const {
-    return problem_.reference(rounded(inputs_, at::kDouble), rounded(gradients_, at::kDouble));
-  }
-
-  size_t num_results() const { return gradients_.size(); }
-
- private:
-  const Problem& problem_;
-  bool with_backward_;
-  Tensors inputs_, gradients_;
-};
-
-bool same_bits_for_any_threads(const Instance& instance, int threads) {
-  Tensors first;
-  bool same = true;
-  for (int count = 1; count <= threads; ++count) {
-    at::set_num_threads(count);
-    const Tensors all = instance.run();
-    if (first.empty()) first = all;
-    same &= std::equal(all.begin(), all.end(), first.begin(),
-                       [](const Tensor& a, const Tensor& b) { return at::equal(a, b); });
-  }
-  at::set_num_threads(threads);
-  return same;
-}
-
-}  // namespace
-
-Verification verify_operations(double bound_factor) {
-  Verification verification = {.instruction_sets = depth_attention_instruction_sets(),
-                               .threads = at::get_num_threads(),
-                               .operations = {}};
-  for (const Operation& operation : all_operations()) {
-    for (const auto& [storage, dtype, bound] : kStorageTypes) {
-      const bool with_backward = operation.backward.has_value();
-      std::vector<Instance> instances;
-      std::vector<Tensors> expected;
-      std::vector<std::vector<double>> scales;
-      for (const Problem& problem : operation.problems) {
-        instances.emplace_back(problem, dtype, with_backward);
-        expected.push_back(instances.back().expected());
-        const auto gradients = expected.back().begin() + instances.back().num_results();
-        scales.push_back(joined(magnitudes({expected.back().begin(), gradients}),
-                                magnitudes({gradients, expected.back().end()})));
-      }
-      VerifiedOperation forward = {
-          operation.name + ", forward", storage, operation.forward.*bound * bound_factor, {}};
-      VerifiedOperation backward = {operation.name + ", backward", storage, 0, {}};
-      for (const std::string& name : verification.instruction_sets) {
-        const InstructionSet instruction_set(name);
-        double errors[] = {0, 0};
-        for (size_t i = 0; i < instances.size(); ++i) {
-          const Tensors actual = instances[i].run();
-          for (size_t k = 0; k < actual.size(); ++k) {
-            double& error = errors[k < instances[i].num_results() ? 0 : 1];
-            error = std::max(error, largest_error(actual[k], expected[i][k]) / scales[i][k]);
-          }
-        }
-        forward.errors.push_back(errors[0]);
-        backward.errors.push_back(errors[1]);
-      }
-      forward.same_bits =
-          same_bits_for_any_threads({operation.large, dtype, with_backward}, verification.threads);
-      verification.operations.push_back(forward);
-      if (!with_backward) continue;
-      backward.bound = (*operation.backward).*bound * bound_factor;
-      backward.same_bits = forward.same_bits;
-      verification.operations.push_back(backward);
-    }
-  }
-  return verification;
 }
 
 }  // namespace attnres

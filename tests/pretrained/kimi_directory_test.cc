@@ -7,8 +7,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "attnres/formats/model_directory.h"
 #include "attnres/formats/model_weights.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"

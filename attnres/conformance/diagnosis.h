@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/known_mistakes.h"
+#include "attnres/conformance/known_mistakes.h"
 
 namespace attnres {
 

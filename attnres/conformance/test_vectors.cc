@@ -1,4 +1,4 @@
-#include "attnres/study/test_vectors.h"
+#include "attnres/conformance/test_vectors.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

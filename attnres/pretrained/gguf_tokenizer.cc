@@ -1,4 +1,4 @@
-#include "app/gguf_tokenizer.h"
+#include "attnres/pretrained/gguf_tokenizer.h"
 
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"

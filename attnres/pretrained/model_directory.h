@@ -15,6 +15,7 @@
 
 #include "attnres/formats/model_config_json.h"
 #include "attnres/model/transformer.h"
+#include "attnres/text/tokenizer.h"
 
 namespace attnres {
 
@@ -25,9 +26,21 @@ std::filesystem::path find_model_directory(const std::filesystem::path& path);
 
 // Writes config.json and the weights into an existing folder. `context` is the number of
 // tokens that the model was trained on at once. Throws Error on numbers that are not finite as
-// `dtype`. Not atomic as a whole: see write_folder.
+// `dtype`. Not atomic as a whole.
 void save_model(const Transformer& model, const std::filesystem::path& folder, int64_t context,
                 const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat);
+
+// The same with a tokenizer's files, replacing the folder in one step: a process killed at any
+// moment leaves the old or the new one. Throws Error when the disk is full; then the old one
+// stands.
+void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
+                       const Tokenizer& tokenizer, int64_t context,
+                       at::ScalarType dtype = at::kFloat);
+// With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
+// what its config.json says of the begin and the end of documents.
+void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
+                            const std::filesystem::path& like, int64_t context,
+                            at::ScalarType dtype = at::kFloat);
 
 // Reads a folder of either kind; weights stored in float32, bfloat16 or float16 are converted to
 // `dtype`. Throws Error, before any large allocation, on a configuration that this program cannot

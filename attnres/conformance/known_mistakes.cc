@@ -1,4 +1,4 @@
-#include "attnres/study/known_mistakes.h"
+#include "attnres/conformance/known_mistakes.h"
 
 #include <ATen/ATen.h>
 
