@@ -15,6 +15,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/optimizer.h"
+#include "attnres/train/training_step.h"
 #include "bench/benchmark.h"
 
 namespace attnres {
@@ -25,16 +26,16 @@ double measured_seconds(const Recipe& recipe, int64_t vocab_size) {
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/1);
   Optimizer optimizer(model.parameters(), train);
+  TrainingStep training(model, optimizer, train);
   std::vector<double> seconds;
   for (int step = 0; step < kSteps; ++step) {
     const double start = monotonic_seconds();
     for (int64_t part = 0; part < train.accumulate; ++part) {
       const at::Tensor ids_BT =
           at::randint(vocab_size, {train.batch_size / train.accumulate, train.context}, at::kLong);
-      model.loss(ids_BT, ids_BT, {.recompute = train.recompute}).backward();
+      training.forward_backward({ids_BT, ids_BT});
     }
-    optimizer.gradient_norm();
-    optimizer.step(/*learning_rate=*/1e-4, /*factor=*/1);
+    training.update(/*learning_rate=*/1e-4);
     seconds.push_back(monotonic_seconds() - start);
   }
   std::nth_element(seconds.begin(), seconds.begin() + kSteps / 2, seconds.end());

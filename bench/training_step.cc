@@ -3,6 +3,8 @@
 // bench_training_step [OPTIONS].
 //
 // With --serve it answers requests instead, one JSON object a line (bench/README.md).
+#include "attnres/train/training_step.h"
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -69,8 +71,9 @@ void CountingAllocator::release(void* data) {
   allocator.inner_->raw_deallocate(data);
 }
 
-struct StepResult {
-  double ms = 0, loss = 0, gradient_norm = 0;
+struct MeasuredStep {
+  StepResult result;
+  double ms = 0;
   int64_t peak_bytes = 0;  // of tensors, above what was there before the step
 };
 
@@ -79,32 +82,30 @@ class Training {
  public:
   Training(std::unique_ptr<Transformer> model, const at::Tensor& ids_BT, double learning_rate)
       : model_(std::move(model)),
-        optimizer_(model_->parameters(), config_),
-        inputs_BT_(ids_BT.slice(1, 0, -1).contiguous()),
-        targets_BT_(ids_BT.slice(1, 1).contiguous()),
+        optimizer_(model_->parameters(), {}),
+        step_(*model_, optimizer_, {}),
+        batch_{ids_BT.slice(1, 0, -1).contiguous(), ids_BT.slice(1, 1).contiguous()},
         learning_rate_(learning_rate) {}
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
 
-  StepResult step() {
-    StepResult result;
+  MeasuredStep step() {
+    MeasuredStep measured;
     const int64_t before = allocator.now();
     allocator.reset_peak();
-    result.ms = milliseconds([&] {
-      const at::Tensor loss = model_->loss(inputs_BT_, targets_BT_);
-      loss.backward();
-      result.loss = loss.item<double>();
-      result.gradient_norm = optimizer_.gradient_norm();
-      const bool clips = result.gradient_norm > config_.clip;
-      optimizer_.step(learning_rate_, clips ? config_.clip / result.gradient_norm : 1.0);
+    measured.ms = milliseconds([&] {
+      step_.forward_backward(batch_);
+      measured.result = step_.update(learning_rate_);
     });
-    result.peak_bytes = allocator.peak() - before;
-    return result;
+    measured.peak_bytes = allocator.peak() - before;
+    return measured;
   }
 
  private:
   std::unique_ptr<Transformer> model_;
-  TrainConfig config_;
   Optimizer optimizer_;
-  at::Tensor inputs_BT_, targets_BT_;
+  TrainingStep step_;
+  Batch batch_;
   double learning_rate_;
 };
 
@@ -139,10 +140,10 @@ void serve_requests() {
       Training& training = open.at(request.at("step"));
       Json reply = {{"ms", Json::array()}};
       for (int i = request.at("repeats"); i > 0; --i) {
-        const StepResult result = training.step();
-        reply["ms"].push_back(result.ms);
-        reply["loss"].push_back(result.loss);
-        reply["gradient_norm"].push_back(result.gradient_norm);
+        const MeasuredStep step = training.step();
+        reply["ms"].push_back(step.ms);
+        reply["loss"].push_back(step.result.loss);
+        reply["gradient_norm"].push_back(step.result.gradient_norm);
       }
       return reply;
     }
@@ -198,10 +199,10 @@ void print_table(const Options& options, int64_t width) {
   }
   for (int round = 0; round < options.rounds; ++round) {
     for (Arm& arm : arms) {
-      const StepResult result = arm.training->step();
-      arm.ms.push_back(result.ms);
-      arm.ratios.push_back(result.ms / arms[0].ms.back());
-      arm.peak_bytes = std::max(arm.peak_bytes, result.peak_bytes);
+      const MeasuredStep step = arm.training->step();
+      arm.ms.push_back(step.ms);
+      arm.ratios.push_back(step.ms / arms[0].ms.back());
+      arm.peak_bytes = std::max(arm.peak_bytes, step.peak_bytes);
     }
   }
   const double tokens = static_cast<double>(options.batch * options.context);

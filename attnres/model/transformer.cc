@@ -52,6 +52,10 @@ std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t l
                                        config.init_std, needs, site, parameters);
 }
 
+int64_t count_targets(const at::Tensor& targets_BT) {
+  return targets_BT.ne(-100).sum().item<int64_t>();
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
@@ -206,11 +210,16 @@ at::Tensor Transformer::logits(const at::Tensor& hidden_BTD) const {
 
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                              const RunContext& context) const {
-  const at::Tensor hidden_MD = hidden(ids_BT, context).flatten(0, 1);
-  const at::Tensor targets_M = targets_BT.flatten();
-  const int64_t counted = targets_M.ne(-100).sum().item<int64_t>();
-  return linear_cross_entropy(hidden_MD, head_, targets_M,
+  const int64_t counted = count_targets(targets_BT);
+  return linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_, targets_BT.flatten(),
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
+}
+
+LossSum Transformer::loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
+                              const RunContext& context) const {
+  return {linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_, targets_BT.flatten(),
+                               /*scale=*/1),
+          count_targets(targets_BT)};
 }
 
 at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,

@@ -42,6 +42,12 @@ class RunObserver {
 // By site: tokens that chose each expert, [E], summed over runs.
 using ExpertLoads = std::map<int, at::Tensor>;
 
+// Losses summed over the tokens that count, and how many they are.
+struct LossSum {
+  at::Tensor sum;  // a scalar, in nats
+  int64_t count = 0;
+};
+
 struct RunContext {
   SequenceCaches* caches = nullptr;  // while decoding
   bool recompute = false;  // keep only what crosses a cut; compute the rest again backward
@@ -74,6 +80,9 @@ class Transformer {
   // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count.
   at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                   const RunContext& context = {}) const;
+  // The same summed instead of averaged: sums of parts add up to that of the whole.
+  LossSum loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
+                   const RunContext& context = {}) const;
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
 

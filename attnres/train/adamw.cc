@@ -15,8 +15,9 @@ AdamW::AdamW(std::vector<Parameter> parameters, const TrainConfig& config)
   }
 }
 
-void AdamW::step(double learning_rate, int64_t t) {
+void AdamW::step(double learning_rate, int64_t t, double divisor) {
   const at::NoGradGuard not_recording;
+  const at::Tensor grad_scale = at::full({}, divisor, at::kFloat);
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> tensors, gradients, first, second, counts;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -32,7 +33,7 @@ void AdamW::step(double learning_rate, int64_t t) {
     at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
                       learning_rate, config_.beta1, config_.beta2,
                       decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, grad_scale);
   }
 }
 

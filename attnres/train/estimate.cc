@@ -22,6 +22,7 @@
 #include "attnres/support/progress.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
+#include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -374,6 +375,7 @@ double time_step(const Recipe& recipe, int64_t vocab_size) {
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/0);
   Optimizer optimizer(model.parameters(), train);
+  TrainingStep step(model, optimizer, train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
   std::vector<double> seconds;
   const double begin = monotonic_seconds();
@@ -381,11 +383,10 @@ double time_step(const Recipe& recipe, int64_t vocab_size) {
          (seconds.size() < 1 + kSteps && monotonic_seconds() - begin < kSecondsToSpend)) {
     const at::Tensor ids_BT = at::randint(vocab_size, shape, at::kLong);
     const double start = monotonic_seconds();
-    model.loss(ids_BT, ids_BT, {.recompute = train.recompute}).backward();
+    step.forward_backward({ids_BT, ids_BT});
     const double parts = (monotonic_seconds() - start) * static_cast<double>(train.accumulate);
     const double update = monotonic_seconds();
-    optimizer.gradient_norm();
-    optimizer.step(/*learning_rate=*/0, /*factor=*/1);
+    step.update(/*learning_rate=*/0);
     seconds.push_back(parts + monotonic_seconds() - update);
   }
   std::sort(seconds.begin() + 1, seconds.end());

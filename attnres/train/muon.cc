@@ -37,14 +37,15 @@ Muon::Muon(std::vector<Parameter> parameters, const TrainConfig& config)
   }
 }
 
-void Muon::step(double learning_rate) {
+void Muon::step(double learning_rate, double divisor) {
   const at::NoGradGuard not_recording;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor w = parameters_[i].tensor, moment = moments_[i];
     const at::Tensor& gradient = w.grad();
     if (!gradient.defined()) continue;
-    moment.mul_(config_.muon_momentum).add_(gradient);
-    const at::Tensor update = orthogonalize(gradient.add(moment, config_.muon_momentum));
+    moment.mul_(config_.muon_momentum).add_(gradient, 1 / divisor);
+    const at::Tensor update =
+        orthogonalize(gradient.add(moment, config_.muon_momentum * divisor).div_(divisor));
     const double longer = static_cast<double>(std::max(w.size(-2), w.size(-1)));
     w.mul_(1 - learning_rate * config_.weight_decay)
         .add_(update, -learning_rate * 0.2 * std::sqrt(longer));

@@ -1,4 +1,5 @@
-// Muon (Jordan et al., 2024) as in Moonlight (arXiv 2502.16982), for matrices W [out, in]:
+// Muon (Jordan et al., 2024) as in Moonlight (arXiv 2502.16982), for matrices W [out, in] whose
+// gradients G are given `divisor` times as large:
 //   M = momentum M + G,  O = orthogonalize(G + momentum M)          (Nesterov)
 //   W = W - lr decay W - lr 0.2 sqrt(max(out, in)) O
 // The factor gives O the root mean square of AdamW's updates, so that both share one learning rate
@@ -27,7 +28,7 @@ class Muon {
   Muon(std::vector<Parameter> parameters, const TrainConfig& config);
 
   // Updates every parameter that has a gradient.
-  void step(double learning_rate);
+  void step(double learning_rate, double divisor);
 
   // These two in the same order.
   const std::vector<Parameter>& parameters() const { return parameters_; }

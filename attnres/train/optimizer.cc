@@ -1,6 +1,5 @@
 #include "attnres/train/optimizer.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <fmt/core.h>
 
@@ -39,14 +38,14 @@ double Optimizer::gradient_norm() const {
   return std::sqrt(sum);
 }
 
-void Optimizer::step(double learning_rate, double factor) {
-  const at::NoGradGuard not_recording;
+void Optimizer::step(double learning_rate, double divisor) {
   ++updates;
-  for (const Parameter& p : parameters_.all()) {
-    if (p.tensor.grad().defined()) p.tensor.grad().mul_(factor);
-  }
-  adamw_.step(learning_rate, updates);
-  muon_.step(learning_rate);
+  adamw_.step(learning_rate, updates, divisor);
+  muon_.step(learning_rate, divisor);
+  clear_gradients();
+}
+
+void Optimizer::clear_gradients() {
   for (const Parameter& p : parameters_.all()) p.tensor.mutable_grad().reset();
 }
 

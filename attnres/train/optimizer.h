@@ -28,8 +28,9 @@ class Optimizer {
 
   // The L2 norm of all gradients together, in float64. Parameters without a gradient count as zero.
   double gradient_norm() const;
-  // Scales every gradient by `factor`, updates every parameter, and clears the gradients.
-  void step(double learning_rate, double factor);
+  // Updates every parameter along its gradient over `divisor`, and clears the gradients.
+  void step(double learning_rate, double divisor);
+  void clear_gradients();
 
   // Number of updates done; assigned to when a run resumes.
   int64_t updates = 0;

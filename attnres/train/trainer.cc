@@ -32,6 +32,7 @@
 #include "attnres/train/run_folder.h"
 #include "attnres/train/run_text.h"
 #include "attnres/train/schedule.h"
+#include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -166,6 +167,7 @@ class Run {
         validation_(text_.split.validation.tokens, config_.context, kProbeWindows) {
     model_ = make_model(job, text_.tokenizer->vocab_size());
     optimizer_.emplace(model_->parameters(), config_);
+    step_.emplace(*model_, *optimizer_, config_);
   }
 
   TrainSummary train() {
@@ -250,26 +252,16 @@ class Run {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t number = state_.step + 1;
     const int64_t rows = config_.batch_size / config_.accumulate;
-    double loss = 0;
-    ExpertLoads expert_loads;
     for (int64_t part = 0; part < config_.accumulate; ++part) {
-      const Batch batch = train_batches_.batch(number, part, rows);
-      const at::Tensor part_loss =
-          model_
-              ->loss(batch.inputs_BT, batch.targets_BT,
-                     {.recompute = config_.recompute, .expert_loads = &expert_loads})
-              .div(static_cast<double>(config_.accumulate));
-      part_loss.backward();
-      loss += part_loss.item<double>();
-    }
-    const double norm = optimizer_->gradient_norm();
-    if (!std::isfinite(loss) || !std::isfinite(norm)) {
-      fail_diverged(number, fmt::format("the loss is {} and the gradient norm {}", loss, norm));
+      step_->forward_backward(train_batches_.batch(number, part, rows));
     }
     const double rate = learning_rate_at(config_, number);
-    const bool clips = config_.clip > 0 && norm > config_.clip;
-    optimizer_->step(rate, clips ? config_.clip / norm : 1.0);
-    balance_experts(model_->parameters(), expert_loads, config_.expert_balance_rate);
+    StepResult result;
+    try {
+      result = step_->update(rate);
+    } catch (const Diverged& e) {
+      fail_diverged(number, e.what());
+    }
 
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -280,12 +272,12 @@ class Run {
     Json line = {{"step", number},
                  {"tokens", state_.tokens},
                  {"seconds", state_.seconds},
-                 {"loss", loss},
+                 {"loss", result.loss},
                  {"lr", rate},
-                 {"grad_norm", norm},
+                 {"grad_norm", result.gradient_norm},
                  {"tokens_per_second", static_cast<double>(tokens) / seconds}};
-    if (!expert_loads.empty()) {
-      const LoadRange range = load_range(expert_loads);
+    if (!result.expert_loads.empty()) {
+      const LoadRange range = load_range(result.expert_loads);
       line["expert_load_max"] = range.most;
       line["expert_load_min"] = range.least;
     }
@@ -410,6 +402,7 @@ class Run {
   const EvaluationBatches validation_;
   std::unique_ptr<Transformer> model_;
   std::optional<Optimizer> optimizer_;
+  std::optional<TrainingStep> step_;
   std::optional<LineLog> metrics_, probes_, samples_;
   TrainingState state_;
   std::optional<ProbeReading> reading_;

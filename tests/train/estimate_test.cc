@@ -18,6 +18,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/optimizer.h"
+#include "attnres/train/training_step.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::estimate_test {
@@ -84,13 +85,14 @@ TEST(EstimateChild, DISABLED_Trains) {
   const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
   const Transformer model(r.model, vocab_size, 1);
   Optimizer optimizer(model.parameters(), r.train);
+  TrainingStep step(model, optimizer, r.train);
   const int64_t rows = r.train.batch_size / r.train.accumulate;
-  for (int step = 0; step < 2; ++step) {
+  for (int i = 0; i < 2; ++i) {
     for (int64_t part = 0; part < r.train.accumulate; ++part) {
       const at::Tensor ids = at::randint(vocab_size, {rows, r.train.context}, at::kLong);
-      model.loss(ids, ids, {.recompute = r.train.recompute}).backward();
+      step.forward_backward({ids, ids});
     }
-    optimizer.step(1e-3, 1);
+    step.update(1e-3);
   }
 }
 

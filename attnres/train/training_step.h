@@ -1,0 +1,61 @@
+// One step of training, with a batch in one part or more:
+//
+//   for (const Batch& part : parts) step.forward_backward(part);
+//   const StepResult result = step.update(learning_rate);
+//
+// What forward_backward gathers are sums over tokens: of losses, of their gradients, of targets,
+// and of the tokens that chose each expert. They are divided by the number of targets in update
+// alone. So a step is the same, but for rounding, however its batch is cut into parts, and
+// processes that have a part each would add these sums together between the two calls.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/model/transformer.h"
+#include "attnres/support/error.h"
+#include "attnres/text/batches.h"
+#include "attnres/train/optimizer.h"
+#include "attnres/train/recipe.h"
+
+namespace attnres {
+
+// What should be a number no longer is: the learning rate was too high.
+class Diverged : public Error {
+ public:
+  using Error::Error;
+};
+
+struct StepResult {
+  double loss = 0;           // mean over the targets, nats
+  double gradient_norm = 0;  // of the mean loss, before it was clipped
+  int64_t targets = 0;       // that counted
+  ExpertLoads expert_loads;
+};
+
+class TrainingStep {
+ public:
+  // Of `config` it takes recompute, clip and expert_balance_rate. Model and optimizer must outlive
+  // it.
+  TrainingStep(const Transformer& model, Optimizer& optimizer, const TrainConfig& config);
+
+  // Adds the sums of one part.
+  void forward_backward(const Batch& part);
+
+  // With the gradient of the mean loss, scaled down to the norm `clip` where it is longer, moves
+  // the parameters, and the experts' router biases by the loads. Ends the step: the next part
+  // belongs to another. Where the loss or the norm is not finite it throws Diverged, where no
+  // target counts Error; then the step is dropped and nothing has moved.
+  StepResult update(double learning_rate);
+
+ private:
+  const Transformer& model_;
+  Optimizer& optimizer_;
+  bool recompute_;
+  double clip_, expert_balance_rate_;
+  // Of the parts so far; their gradients are in the parameters.
+  double loss_ = 0;
+  int64_t targets_ = 0;
+  ExpertLoads expert_loads_;
+};
+
+}  // namespace attnres
