@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "app/commands.h"
 #include "app/options.h"
@@ -12,6 +15,8 @@
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/support/progress.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/trainer.h"
@@ -104,8 +109,51 @@ TrainJob make_job(const TrainOptions& options) {
     recall("paths", job.data);
     recall("validation_paths", job.validation);
   }
-  job.resume_command = resume_command(job.out, options.machine.threads);
   return job;
+}
+
+// Shows a run on a line of standard error, and stops it when the user does.
+class ShownRun : public TrainObserver {
+ public:
+  void on_activity(std::string_view activity) override { line_.update(std::string(activity)); }
+  void on_message(std::string_view line) override { line_.message(line); }
+  void on_begin(int64_t step, int64_t steps) override {
+    interrupt_.emplace();
+    eta_.emplace(steps, step);
+    steps_ = steps;
+  }
+  void on_step(const StepReport& report) override { line_.update(describe(report)); }
+  bool should_stop() override { return interrupted(); }
+
+ private:
+  // What matters most comes first: a narrow terminal cuts the rest.
+  std::string describe(const StepReport& report) const {
+    std::string text = fmt::format("step {}/{}", report.step, steps_);
+    if (report.step < steps_) {
+      text += fmt::format(" | {} left", format_duration(eta_->left(report.step)));
+    }
+    text += fmt::format(
+        " | loss {:.4f} | val {} | {} tok/s | {:.0f} ms | lr {:.2e} | norm {:.2f}", report.loss,
+        report.validation_loss ? fmt::format("{:.4f}", *report.validation_loss) : "-",
+        format_count(report.tokens_per_second), report.seconds * 1000, report.learning_rate,
+        report.gradient_norm);
+    if (report.depth_weights) {
+      text += fmt::format(" | depth entropy {:.2f}, embedding {:.0f} %",
+                          report.depth_weights->relative_entropy,
+                          100 * report.depth_weights->embedding_share);
+    }
+    return text;
+  }
+
+  ProgressLine line_;
+  std::optional<InterruptGuard> interrupt_;
+  std::optional<Eta> eta_;
+  int64_t steps_ = 0;
+};
+
+TrainSummary train_shown(const TrainJob& job) {
+  ShownRun shown;
+  return train(job, shown);
 }
 
 void print_for_a_program(const TrainSummary& summary) {
@@ -144,7 +192,13 @@ void print_for_a_person(const TrainSummary& summary) {
 
 void run_train(const TrainOptions& options) {
   options.machine.apply();
-  const TrainSummary summary = train(make_job(options));
+  const TrainJob job = make_job(options);
+  const TrainSummary summary = train_shown(job);
+  if (summary.was_stopped) {
+    throw Interrupted(fmt::format("interrupted; step {} of {} is saved. To go on:\n  {}",
+                                  summary.steps, job.recipe.train.steps,
+                                  resume_command(job.out, options.machine.threads)));
+  }
   if (options.json) {
     print_for_a_program(summary);
   } else {

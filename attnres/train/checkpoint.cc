@@ -1,14 +1,15 @@
 #include "attnres/train/checkpoint.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "attnres/formats/model_config_json.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/random.h"
+#include "attnres/train/run_folder.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -56,15 +57,41 @@ StateFile read_state(const fs::path& folder) {
   return state;
 }
 
+// Throws Error unless the model that was loaded is the one that `config` describes.
+void require_model(const fs::path& folder, const Transformer& loaded, const ModelConfig& config,
+                   int64_t vocab_size) {
+  const Transformer plan(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  for (const Parameter& p : plan.parameters().all()) {
+    const Parameter* there = loaded.parameters().find(p.site, p.role);
+    require(there != nullptr && there->tensor.sizes() == p.tensor.sizes(),
+            "{}: {} of site {} does not have the shape that the recipe asks for", folder.string(),
+            p.role, p.site);
+  }
+  // What has no shape, as the base of rotary positions. Compared as files have it: they leave out
+  // settings without effect.
+  const auto as_saved = [&](const ModelConfig& model) {
+    return to_config_json({model, vocab_size, /*context=*/0, {}}, at::kFloat);
+  };
+  std::string list;
+  for (const std::string& difference : differences(as_saved(loaded.config()), as_saved(config))) {
+    list += "\n  " + difference;
+  }
+  require(list.empty(), "{}: its model is not the one that the recipe describes:{}",
+          folder.string(), list);
+}
+
 }  // namespace
 
-void save_checkpoint(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                     int64_t context, const Optimizer& optimizer, const TrainingState& state) {
+Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config)
+    : model(std::move(made)), optimizer(model->parameters(), config) {}
+
+void save_checkpoint(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
+                     int64_t context) {
   write_folder(folder, [&](const fs::path& filling) {
-    save_model(model, filling, context, tokenizer.end_of_document());
+    save_model(*training.model, filling, context, tokenizer.end_of_document());
     tokenizer.save(filling);
-    write_safetensors(filling / kOptimizerFile, optimizer.state());
-    write_state(filling, {state, optimizer.updates});
+    write_safetensors(filling / kOptimizerFile, training.optimizer.state());
+    write_state(filling, {training.state, training.optimizer.updates});
   });
 }
 
@@ -72,29 +99,23 @@ TrainingState read_training_state(const fs::path& folder) {
   return read_state(folder);
 }
 
-TrainingState load_checkpoint(const fs::path& folder, Transformer& model, Optimizer& optimizer) {
-  const at::NoGradGuard not_recording;
+Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64_t vocab_size,
+                         const TrainConfig& config) {
   const StateFile state = read_state(folder);
-  const std::unique_ptr<Transformer> saved = load_model(folder);
-  for (const Parameter& p : model.parameters().all()) {
-    const Parameter* from = saved->parameters().find(p.site, p.role);
-    require(from != nullptr && from->tensor.sizes() == p.tensor.sizes(),
-            "{}: {} of site {} does not have the shape that the recipe asks for", folder.string(),
-            p.role, p.site);
-    p.tensor.copy_(from->tensor);
-  }
+  Training training(load_model(folder), config);
+  require_model(folder, *training.model, model, vocab_size);
   const SafetensorsFile moments(folder / kOptimizerFile);
   moments.verify_checksum();
-  for (const auto& [name, moment] : optimizer.state()) {
-    const at::Tensor saved_moment = moments.read(name);
-    require(saved_moment.sizes() == moment.sizes() &&
-                saved_moment.scalar_type() == moment.scalar_type(),
+  for (const auto& [name, moment] : training.optimizer.state()) {
+    const at::Tensor saved = moments.read(name);
+    require(saved.sizes() == moment.sizes() && saved.scalar_type() == moment.scalar_type(),
             "{}: {} has another shape or type than the parameter",
             (folder / kOptimizerFile).string(), name);
-    moment.copy_(saved_moment);
+    moment.copy_(saved);
   }
-  optimizer.updates = state.updates;
-  return state;
+  training.optimizer.updates = state.updates;
+  training.state = state;
+  return training;
 }
 
 }  // namespace attnres

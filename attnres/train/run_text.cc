@@ -51,14 +51,14 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   return paths;
 }
 
-void show_text(const std::string& description, const Split& split, ProgressLine& progress) {
+void show_text(const std::string& description, const Split& split, TrainObserver& observer) {
   const auto count = [](const TokenStream& stream) {
     return format_count(static_cast<double>(stream.tokens.size()));
   };
-  progress.message(fmt::format("data: {}; {} tokens to train on, {} to validate", description,
-                               count(split.train), count(split.validation)));
+  observer.on_message(fmt::format("data: {}; {} tokens to train on, {} to validate", description,
+                                  count(split.train), count(split.validation)));
   if (std::ssize(split.validation.tokens) < kFewValidationTokens) {
-    progress.message(
+    observer.on_message(
         fmt::format("warning: only {} tokens to validate on: small differences between losses are "
                     "chance. Give more text, a larger data.validation_fraction, or text to "
                     "validate on (--validation)",
@@ -69,12 +69,12 @@ void show_text(const std::string& description, const Split& split, ProgressLine&
 }  // namespace
 
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      const TokenizerFor& tokenizer_for, ProgressLine& progress) {
+                      const TokenizerFor& tokenizer_for, TrainObserver& observer) {
   const bool goes_on = !recorded.is_null();
   SplitRule rule = SplitRule::by_size;
   if (goes_on && rule_of(recorded) == SplitRule::by_file) rule = SplitRule::by_file;
   if (!paths.validation.empty()) rule = SplitRule::given;
-  progress.update("reading text");
+  observer.on_activity("reading text");
   const auto data = paths.data.empty() ? default_corpus_paths() : paths.data;
   Corpus corpus = read_corpus(data), validation;
   if (rule == SplitRule::given) validation = without_duplicates(read_corpus(paths.validation));
@@ -86,7 +86,7 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
                  {"bytes", corpus.bytes},
                  {"hash", hex(corpus.hash)}};
   std::string description = corpus.description();
-  progress.update("tokenizing");
+  observer.on_activity("tokenizing");
   const auto tokenize_as = [&](const DocumentSplit& documents) {
     text.tokenizer = tokenizer_for(documents.train);
     text.split = tokenize(documents, *text.tokenizer);
@@ -130,7 +130,7 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
   text.record["tokens_hash"] = hex(hash_tokens(text.split));
   text.record["train_tokens"] = text.split.train.tokens.size();
   text.record["validation_tokens"] = text.split.validation.tokens.size();
-  show_text(description, text.split, progress);
+  show_text(description, text.split, observer);
   return text;
 }
 

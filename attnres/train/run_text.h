@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "attnres/support/json.h"
-#include "attnres/support/progress.h"
 #include "attnres/text/corpus.h"
 #include "attnres/train/recipe.h"
 #include "attnres/train/run_folder.h"
+#include "attnres/train/train_observer.h"
 
 namespace attnres {
 
@@ -38,11 +38,12 @@ struct RunText {
 using TokenizerFor =
     std::function<std::unique_ptr<Tokenizer>(const std::vector<Passage>& training_text)>;
 
-// Reads the text, without duplicates, and shows a line about it. `recorded` is the run.json of the
-// run that goes on, whose rule then holds, or null. What a new run holds out fills a context; a
-// line warns where losses on it mean little. Throws Error where the text is too short for that.
+// Reads the text, without duplicates, and tells the observer about it. `recorded` is the run.json
+// of the run that goes on, whose rule then holds, or null. What a new run holds out fills a
+// context; a line warns where losses on it mean little. Throws Error where the text is too short
+// for that.
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      const TokenizerFor& tokenizer_for, ProgressLine& progress);
+                      const TokenizerFor& tokenizer_for, TrainObserver& observer);
 
 // The text that a run held out, read again. Throws Error when it is gone or has changed.
 TokenStream read_held_out(const RunPaths& run, const Tokenizer& tokenizer);

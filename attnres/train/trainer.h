@@ -3,31 +3,20 @@
 // and resuming is exact.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
-#include <vector>
 
-#include "attnres/train/recipe.h"
+#include "attnres/train/train_job.h"
+#include "attnres/train/train_observer.h"
 
 namespace attnres {
-
-struct TrainJob {
-  Recipe recipe;
-  std::vector<std::filesystem::path> data;  // empty: the compiler's headers (default_corpus_paths)
-  std::vector<std::filesystem::path> validation = {};  // empty: of the data (see run_text.h)
-  std::filesystem::path out;
-  // A model directory whose weights and tokenizer a new run begins with; empty: with neither. The
-  // recipe must describe that model; how it is trained is free. Moments and steps start anew.
-  std::filesystem::path from = {};
-  bool resume = false;
-  bool force = false;          // begin even where memory or disk look too small (check_resources)
-  std::string resume_command;  // printed when the run is interrupted
-};
 
 struct TrainSummary {
   std::string name;
   std::filesystem::path folder;
   bool was_finished = false;  // nothing was left to do
+  bool was_stopped = false;   // by the observer before the last step, and saved
   int64_t steps = 0, tokens = 0;
   double seconds = 0;     // of training, without evaluation
   double final_loss = 0;  // of the validation text, nats per token
@@ -38,13 +27,14 @@ struct TrainSummary {
   int64_t peak_bytes = 0;  // resident memory of the process at its largest
 };
 
-// Shows a progress line on standard error. Throws
+// Can be called again and again; handles no signals and writes nothing but the run folder. Throws
 //   UsageError  where recipe and data cannot go together
 //   Error       when the recipe describes another model or tokenizer than job.from holds (it names
 //               the keys that differ), the run folder holds another run or is in use, memory or
 //               disk are too small or run out, or the loss is no longer finite; the last good
 //               checkpoint stands
-//   Interrupted after Ctrl-C, SIGTERM or SIGHUP, once the state is saved
+TrainSummary train(const TrainJob& job, TrainObserver& observer);
+// In silence.
 TrainSummary train(const TrainJob& job);
 
 }  // namespace attnres

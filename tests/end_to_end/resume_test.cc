@@ -1,7 +1,6 @@
 // Whatever ends a run, going on with it leaves what it would have left undisturbed.
 #include <gmock/gmock.h>
 
-#include "attnres/formats/safetensors.h"
 #include "attnres/support/random.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/model/small_models.h"
@@ -34,20 +33,6 @@ void expect_complete_logs(const RunPaths& run) {
   std::vector<int> sampled;
   for (const Json& line : read_lines(run.samples())) sampled.push_back(line["step"]);
   EXPECT_EQ(sampled, (std::vector<int>{20, 40}));
-}
-
-// What a resumed run would do if it forgot its moments, those whose names hold `part`.
-void zero_moments(const RunPaths& run, const std::string& part) {
-  const fs::path path = run.last() / "optimizer.safetensors";
-  std::vector<std::pair<std::string, at::Tensor>> zeros;
-  {
-    const SafetensorsFile file(path);
-    for (const std::string& name : file.names()) {
-      const bool forgotten = name.find(part) != std::string::npos;
-      zeros.emplace_back(name, file.read(name).mul_(forgotten ? 0 : 1));
-    }
-  }
-  write_safetensors(path, zeros);
 }
 
 // `forgotten`: what the names of the moments hold that the forgetful run loses.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <string>
 
+#include "attnres/formats/safetensors.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/batches.h"
 #include "attnres/text/bytes.h"
@@ -37,6 +39,20 @@ inline Batch first_batch(const std::filesystem::path& data, int64_t context, int
   const Corpus corpus = read_corpus({data});
   const Split split = tokenize(split_by_size(corpus, 0.05, context), ByteTokenizer());
   return TrainBatches(split.train.tokens, context, /*seed=*/1).batch(1, 0, rows);
+}
+
+// Makes a run that is resumed forget its moments, those whose names hold `part`.
+inline void zero_moments(const RunPaths& run, const std::string& part) {
+  const std::filesystem::path path = run.last() / "optimizer.safetensors";
+  std::vector<std::pair<std::string, at::Tensor>> zeros;
+  {
+    const SafetensorsFile file(path);
+    for (const std::string& name : file.names()) {
+      const bool forgotten = name.find(part) != std::string::npos;
+      zeros.emplace_back(name, file.read(name).mul_(forgotten ? 0 : 1));
+    }
+  }
+  write_safetensors(path, zeros);
 }
 
 // A recipe and a text on disk, to train on again and again.
@@ -75,8 +91,7 @@ class Workshop {
                            .data = {data_},
                            .out = folder(name),
                            .from = {},
-                           .resume = resume,
-                           .resume_command = "the command"});
+                           .resume = resume});
   }
 
  private:

@@ -54,6 +54,21 @@ TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
   EXPECT_EQ(own_loss(" --model " + quoted(run.last())), loss_of(run.last()));
 }
 
+// Nothing of a run stays behind in the process.
+TEST(RunsInOneProcess, LeaveTheBitsOfTwoProcesses) {
+  Json recipe = kimi_recipe();
+  const Workshop workshop(recipe);
+  const RunPaths first = workshop.trained("first"),
+                 second = workshop.trained("second", "--set train.seed=2");
+  workshop.train_here("first here");
+  recipe["train"]["seed"] = 2;
+  workshop.set_recipe(recipe);
+  workshop.train_here("second here");
+  EXPECT_TRUE(same_results({workshop.folder("first here")}, first));
+  EXPECT_TRUE(same_results({workshop.folder("second here")}, second));
+  EXPECT_FALSE(same_results(first, second));
+}
+
 TEST(SentencePiece, TrainsResumesEvaluatesAndGenerates) {
   Json recipe = block_recipe();
   recipe["tokenizer"] = {{"kind", "sentencepiece"}, {"vocab_size", 400}};

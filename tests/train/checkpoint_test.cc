@@ -18,37 +18,27 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// A model and its optimizer, filled with numbers of their own.
-struct Trained {
-  explicit Trained(uint64_t seed, int64_t width = 16, const std::string& optimizer_name = "adamw")
-      : model(read_model_config({{"layers", 1},
-                                 {"width", width},
-                                 {"heads", 2},
-                                 {"depth_mixing", {{"type", "attn_res"}}}}),
-              256, seed),
-        optimizer(model.parameters(), {.optimizer = optimizer_name}) {
-    const at::NoGradGuard not_recording;
-    double value = static_cast<double>(seed);
-    for (const Parameter& p : model.parameters().all()) p.tensor.add_(value += 0.1);
-    for (const auto& [name, moment] : optimizer.state()) moment.fill_(value += 0.1);
-    optimizer.updates = static_cast<int64_t>(10 * seed);
-  }
+ModelConfig small_config(const Json& changes = Json::object()) {
+  Json json = {
+      {"layers", 1}, {"width", 16}, {"heads", 2}, {"depth_mixing", {{"type", "attn_res"}}}};
+  json.update(changes);
+  return read_model_config(json);
+}
 
-  Transformer model;
-  Optimizer optimizer;
-};
+const TrainConfig kAdamW, kMuon = {.optimizer = "muon"};
+constexpr int64_t kVocabulary = 256;
 
-bool equal(const Trained& a, const Trained& b) {
-  for (size_t i = 0; i < a.model.parameters().all().size(); ++i) {
-    if (!at::equal(a.model.parameters().all()[i].tensor, b.model.parameters().all()[i].tensor)) {
-      return false;
-    }
-  }
-  const auto moments = a.optimizer.state(), others = b.optimizer.state();
-  for (size_t i = 0; i < moments.size(); ++i) {
-    if (!at::equal(moments[i].second, others.at(i).second)) return false;
-  }
-  return a.optimizer.updates == b.optimizer.updates;
+// Filled with numbers of its own.
+Training trained(uint64_t seed, const TrainConfig& config = kAdamW,
+                 const TrainingState& state = {}) {
+  Training training(std::make_unique<Transformer>(small_config(), kVocabulary, seed), config);
+  const at::NoGradGuard not_recording;
+  double value = static_cast<double>(seed);
+  for (const Parameter& p : training.model->parameters().all()) p.tensor.add_(value += 0.1);
+  for (const auto& [name, moment] : training.optimizer.state()) moment.fill_(value += 0.1);
+  training.optimizer.updates = static_cast<int64_t>(10 * seed);
+  training.state = state;
+  return training;
 }
 
 bool equal(const TrainingState& a, const TrainingState& b) {
@@ -58,16 +48,35 @@ bool equal(const TrainingState& a, const TrainingState& b) {
          a.probes_bytes == b.probes_bytes && a.samples_bytes == b.samples_bytes;
 }
 
+bool equal(const Training& a, const Training& b) {
+  const auto &parameters = a.model->parameters().all(), &others = b.model->parameters().all();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!at::equal(parameters[i].tensor, others.at(i).tensor)) return false;
+  }
+  const auto moments = a.optimizer.state(), other_moments = b.optimizer.state();
+  for (size_t i = 0; i < moments.size(); ++i) {
+    if (!at::equal(moments[i].second, other_moments.at(i).second)) return false;
+  }
+  return a.optimizer.updates == b.optimizer.updates && equal(a.state, b.state);
+}
+
 class Checkpoint : public ::testing::Test {
  protected:
-  Checkpoint() { save(saved_, state_); }
+  Checkpoint() { save(saved_); }
 
-  void save(const Trained& trained, const TrainingState& state) const {
-    save_checkpoint(folder_, trained.model, ByteTokenizer(), 32, trained.optimizer, state);
+  void save(const Training& training) const {
+    save_checkpoint(folder_, training, ByteTokenizer(), 32);
+  }
+  Training load(const TrainConfig& config = kAdamW) const {
+    return load_checkpoint(folder_, small_config(), kVocabulary, config);
+  }
+  // Of loading it as a model that differs in these keys.
+  std::string refusal(const Json& changes, int64_t vocab_size = kVocabulary) const {
+    return message_of<Error>(
+        [&] { load_checkpoint(folder_, small_config(changes), vocab_size, kAdamW); });
   }
 
   const fs::path folder_ = fresh_folder("checkpoints") / "last";
-  const Trained saved_{1};
   const TrainingState state_ = {.step = 20,
                                 .tokens = 2560,
                                 .seconds = 1.0 / 3,
@@ -77,37 +86,34 @@ class Checkpoint : public ::testing::Test {
                                 .metrics_bytes = 1,
                                 .probes_bytes = 2,
                                 .samples_bytes = 3};
+  const Training saved_ = trained(1, kAdamW, state_);
 };
 
 TEST_F(Checkpoint, GivesEverythingBack) {
-  Trained loaded(2);
-  EXPECT_FALSE(equal(loaded, saved_));
-  EXPECT_TRUE(equal(load_checkpoint(folder_, loaded.model, loaded.optimizer), state_));
+  const Training loaded = load();
   EXPECT_TRUE(equal(loaded, saved_));
+  EXPECT_FALSE(equal(loaded, trained(2, kAdamW, state_)));
+  EXPECT_FALSE(equal(loaded, trained(1)));
   EXPECT_TRUE(equal(read_training_state(folder_), state_));
-  for (const Parameter& p : loaded.model.parameters().all()) EXPECT_TRUE(p.tensor.requires_grad());
+  for (const Parameter& p : loaded.model->parameters().all()) {
+    EXPECT_TRUE(p.tensor.requires_grad());
+  }
 }
 
 TEST_F(Checkpoint, OfMuonGivesEverythingBack) {
-  const Trained muon(1, 16, "muon");
-  save(muon, state_);
-  Trained loaded(2, 16, "muon");
-  EXPECT_FALSE(equal(loaded, muon));
-  load_checkpoint(folder_, loaded.model, loaded.optimizer);
-  EXPECT_TRUE(equal(loaded, muon));
+  const Training muon = trained(1, kMuon);
+  save(muon);
+  EXPECT_TRUE(equal(load(kMuon), muon));
+  EXPECT_FALSE(equal(load(kMuon), trained(2, kMuon)));
 }
 
 TEST_F(Checkpoint, OfAnotherOptimizerIsRefused) {
-  Trained muon(2, 16, "muon");
-  EXPECT_THAT(message_of<Error>([&] { load_checkpoint(folder_, muon.model, muon.optimizer); }),
-              HasSubstr("momentum"));
+  EXPECT_THAT(message_of<Error>([&] { load(kMuon); }), HasSubstr("momentum"));
 }
 
 TEST_F(Checkpoint, IsReplacedAsAWhole) {
-  save(Trained(3), {.step = 40});
-  Trained loaded(2);
-  EXPECT_EQ(load_checkpoint(folder_, loaded.model, loaded.optimizer).step, 40);
-  EXPECT_TRUE(equal(loaded, Trained(3)));
+  save(trained(3, kAdamW, {.step = 40}));
+  EXPECT_TRUE(equal(load(), trained(3, kAdamW, {.step = 40})));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.parent_path()), {}), 1);
 }
 
@@ -115,28 +121,38 @@ TEST_F(Checkpoint, StandsWhenTheNextCannotBeWritten) {
   struct Broken : ByteTokenizer {
     void save(const fs::path&) const override { fail("no space left"); }
   };
-  const Trained next(3);
-  EXPECT_THROW(save_checkpoint(folder_, next.model, Broken(), 32, next.optimizer, {}), Error);
-  Trained loaded(2);
-  EXPECT_TRUE(equal(load_checkpoint(folder_, loaded.model, loaded.optimizer), state_));
-  EXPECT_TRUE(equal(loaded, saved_));
+  EXPECT_THROW(save_checkpoint(folder_, trained(3), Broken(), 32), Error);
+  EXPECT_TRUE(equal(load(), saved_));
 }
 
-TEST_F(Checkpoint, OfAnotherShapeIsRefused) {
-  Trained wide(2, 32);
-  EXPECT_THAT(message_of<Error>([&] { load_checkpoint(folder_, wide.model, wide.optimizer); }),
-              HasSubstr("does not have the shape"));
+TEST_F(Checkpoint, OfAnotherModelIsRefused) {
+  EXPECT_THAT(refusal({{"width", 32}}), HasSubstr("does not have the shape"));
+  EXPECT_THAT(refusal({{"layers", 2}}), HasSubstr("does not have the shape"));
+  EXPECT_THAT(refusal(Json::object(), 300), HasSubstr("does not have the shape"));
+  // What has no shape.
+  EXPECT_THAT(refusal({{"rope_theta", 500.0}}), HasSubstr("rope_theta: 10000.0 -> 500.0"));
+  EXPECT_THAT(refusal({{"depth_mixing", {{"type", "attn_res"}, {"window", 1}}}}),
+              HasSubstr("depth_mixing.window"));
+}
+
+// A file leaves out what has no effect, and the model is the same.
+TEST_F(Checkpoint, OfTheSameModelSaidInOtherWordsIsLoaded) {
+  const Json residual = {{"layers", 2}, {"depth_mixing", {{"type", "residual"}}}};
+  save_checkpoint(
+      folder_,
+      Training(std::make_unique<Transformer>(small_config(residual), kVocabulary, 1), kAdamW),
+      ByteTokenizer(), 32);
+  Json wordy = residual;
+  wordy["attention"] = {"grouped_query", "grouped_query"};
+  EXPECT_NO_THROW(load_checkpoint(folder_, small_config(wordy), kVocabulary, kAdamW));
 }
 
 TEST_F(Checkpoint, WithAFileMissingIsRefused) {
   for (const char* name :
        {"config.json", "model.safetensors", "optimizer.safetensors", "training_state.json"}) {
-    save(saved_, state_);
+    save(saved_);
     fs::remove(folder_ / name);
-    Trained loaded(2);
-    EXPECT_THAT(
-        message_of<Error>([&] { load_checkpoint(folder_, loaded.model, loaded.optimizer); }),
-        HasSubstr(name));
+    EXPECT_THAT(message_of<Error>([&] { load(); }), HasSubstr(name));
   }
 }
 
@@ -153,10 +169,8 @@ TEST_F(Checkpoint, ThatIsDamagedIsRefused) {
       const uint64_t range = i % 2 == 0 ? bad.size() : std::min<size_t>(bad.size(), 1024);
       bad[random.below(range, 2 * i)] ^= static_cast<char>(1 << random.below(8, 2 * i + 1));
       write_text(folder_ / name, bad);
-      Trained loaded(2);
       try {
-        const TrainingState state = load_checkpoint(folder_, loaded.model, loaded.optimizer);
-        EXPECT_TRUE(equal(loaded, saved_) && equal(state, state_)) << name << " " << i;
+        EXPECT_TRUE(equal(load(), saved_)) << name << " " << i;
       } catch (const Error& e) {
         EXPECT_THAT(e.what(), HasSubstr(folder_.string()));
         ++refused;
@@ -165,9 +179,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsRefused) {
     EXPECT_GT(refused, 20) << name;
     for (const size_t length : {size_t{0}, good.size() / 2, good.size() - 2}) {
       write_text(folder_ / name, good.substr(0, length));
-      Trained loaded(2);
-      EXPECT_THROW(load_checkpoint(folder_, loaded.model, loaded.optimizer), Error)
-          << name << " " << length;
+      EXPECT_THROW(load(), Error) << name << " " << length;
     }
     write_text(folder_ / name, good);
   }

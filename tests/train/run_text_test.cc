@@ -24,6 +24,11 @@ std::string squares(const std::string& name, int count) {
   return text;
 }
 
+struct Messages : TrainObserver {
+  void on_message(std::string_view line) override { lines += fmt::format("{}\n", line); }
+  std::string lines;
+};
+
 class TextOfARun : public ::testing::Test {
  protected:
   TextOfARun() {
@@ -40,14 +45,13 @@ class TextOfARun : public ::testing::Test {
   }
   RunText read(const TextPaths& paths, const Recipe& recipe = TextOfARun::recipe(),
                const Json& recorded = Json()) {
-    shown_.clear();
-    ProgressLine progress({.write = [&](std::string_view text) { shown_ += text; },
-                           .terminal = false,
-                           .columns = [] { return 80; }});
+    Messages messages;
     const auto tokenizer_for = [&](const std::vector<Passage>& training_text) {
       return make_tokenizer(recipe.tokenizer, training_text);
     };
-    return read_run_text(paths, recipe, recorded, tokenizer_for, progress);
+    RunText text = read_run_text(paths, recipe, recorded, tokenizer_for, messages);
+    shown_ = messages.lines;
+    return text;
   }
   // A run's folder as far as its text is concerned.
   RunPaths record(const RunText& text, const Recipe& recipe = TextOfARun::recipe()) const {

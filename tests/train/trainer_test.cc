@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attnres/support/error.h"
+#include "attnres/train/checkpoint.h"
 #include "attnres/train/schedule.h"
 #include "tests/larger.h"
 #include "tests/text/test_files.h"
@@ -15,6 +16,8 @@ namespace attnres::testing::trainer_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class Trainer : public ::testing::Test {
@@ -33,10 +36,7 @@ class Trainer : public ::testing::Test {
     recipe["train"]["eval_every"] = 3;
     recipe["train"].update(train);
     recipe["model"].update(model);
-    return {.recipe = parse_recipe(recipe),
-            .data = {base_ / "text.txt"},
-            .out = base_ / name,
-            .resume_command = "the command"};
+    return {.recipe = parse_recipe(recipe), .data = {base_ / "text.txt"}, .out = base_ / name};
   }
   RunPaths trained(const std::string& name, const Json& train = Json::object(),
                    const Json& model = Json::object()) const {
@@ -235,6 +235,67 @@ TEST_F(Trainer, MakesAFinishedRunLonger) {
     EXPECT_TRUE(attnres::train(more).was_finished);
     EXPECT_EQ(read_json(longer.run_json()), record);
   }
+}
+
+// What a run tells, and where it is stopped.
+class Notes : public TrainObserver {
+ public:
+  explicit Notes(int64_t stop_after = 1000) : stop_after_(stop_after) {}
+
+  void on_activity(std::string_view activity) override { activities.emplace_back(activity); }
+  void on_message(std::string_view line) override { messages.emplace_back(line); }
+  void on_begin(int64_t step, int64_t steps) override { begun = {step, steps}; }
+  void on_step(const StepReport& report) override { reports.push_back(report); }
+  bool should_stop() override { return reports.back().step >= stop_after_; }
+
+  std::vector<std::string> activities, messages;
+  std::pair<int64_t, int64_t> begun;
+  std::vector<StepReport> reports;
+
+ private:
+  int64_t stop_after_;
+};
+
+TEST_F(Trainer, TellsWhoeverStartedIt) {
+  Notes notes;
+  const TrainJob made = job("run");
+  attnres::train(made, notes);
+  EXPECT_THAT(notes.activities, ElementsAre("planning", "reading text", "tokenizing"));
+  EXPECT_THAT(notes.messages, Contains(HasSubstr("19.0K tokens to train on")));
+  EXPECT_EQ(notes.begun, std::pair(int64_t{0}, int64_t{8}));
+  const std::vector<Json> lines = read_lines(RunPaths{made.out}.metrics());
+  ASSERT_EQ(notes.reports.size(), lines.size());
+  std::optional<double> validation_loss;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const StepReport& report = notes.reports[i];
+    EXPECT_EQ(report.step, lines[i]["step"]);
+    EXPECT_EQ(report.loss, lines[i]["loss"]);
+    EXPECT_EQ(report.gradient_norm, lines[i]["grad_norm"]);
+    EXPECT_EQ(report.learning_rate, lines[i]["lr"]);
+    EXPECT_EQ(report.tokens_per_second, lines[i]["tokens_per_second"]);
+    if (lines[i].contains("val_loss")) validation_loss = lines[i]["val_loss"];
+    EXPECT_EQ(report.validation_loss, validation_loss);
+    EXPECT_EQ(report.depth_weights.has_value(), validation_loss.has_value());
+  }
+}
+
+TEST_F(Trainer, StopsWhereItIsToldAndGoesOnExactly) {
+  const RunPaths whole = trained("whole");
+  TrainJob made = job("stopped");
+  for (const int64_t stop_after : {5, 6}) {
+    Notes notes(stop_after);
+    const TrainSummary summary = attnres::train(made, notes);
+    EXPECT_TRUE(summary.was_stopped);
+    EXPECT_EQ(summary.steps, stop_after);
+    EXPECT_EQ(notes.begun.first, stop_after == 5 ? 0 : 5);
+    EXPECT_EQ(read_training_state(RunPaths{made.out}.last()).step, stop_after);
+    made.resume = true;
+  }
+  // Told so after the last step, it has finished.
+  Notes notes(8);
+  EXPECT_FALSE(attnres::train(made, notes).was_stopped);
+  EXPECT_EQ(notes.reports.front().validation_loss, read_lines(whole.metrics())[5]["val_loss"]);
+  EXPECT_TRUE(same_results({made.out}, whole));
 }
 
 TEST_F(Trainer, OverwritesNothingThatIsNotARuns) {

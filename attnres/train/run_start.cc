@@ -1,0 +1,197 @@
+#include "attnres/train/run_start.h"
+
+#include <ATen/Parallel.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/safetensors.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/support/build_info.h"
+#include "attnres/support/config.h"
+#include "attnres/support/format.h"
+#include "attnres/support/machine.h"
+#include "attnres/train/estimate.h"
+#include "attnres/train/run_folder.h"
+#include "attnres/train/schedule.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void refuse_to_begin_over(const RunPaths& paths) {
+  const int64_t step = fs::exists(paths.last()) ? read_training_state(paths.last()).step : 0;
+  const Json run = read_run_json(paths);
+  const int64_t steps = run["recipe"]["train"]["steps"];
+  if (step >= steps) {
+    fail("{}: holds a finished run of {}; choose another --out", paths.folder.string(),
+         counted(steps, "step"));
+  }
+  fail(
+      "{}: holds an unfinished run (step {} of {}); add --resume to go on with it, or choose "
+      "another --out",
+      paths.folder.string(), step, steps);
+}
+
+// Throws Error unless the recipe describes the model and the tokenizer of the folder.
+void require_same_model(const Recipe& recipe, const fs::path& folder, const Tokenizer& tokenizer) {
+  const Json there = {
+      {"model", write_config(model_config(folder))},
+      {"tokenizer", write_config(TokenizerConfig{tokenizer.kind(), tokenizer.vocab_size()})}};
+  const Json here = {{"model", write_config(recipe.model)},
+                     {"tokenizer", write_config(recipe.tokenizer)}};
+  std::string list;
+  for (const std::string& difference : differences(there, here)) list += "\n  " + difference;
+  require(list.empty(),
+          "{}: to begin with its weights, the recipe must describe the same model and tokenizer, "
+          "but these differ:{}\nundo the change, or leave --recipe out and set only train keys",
+          folder.string(), list);
+}
+
+// A model of the recipe to begin a run with.
+std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size) {
+  if (job.from.empty()) {
+    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed);
+  }
+  auto model = load_model(job.from);
+  require(model->vocab_size() == vocab_size,
+          "{}: the model has {} token embeddings, but its tokenizer has {} tokens",
+          job.from.string(), model->vocab_size(), vocab_size);
+  return model;
+}
+
+// Which weights a run began with, wherever they lie.
+Json describe_origin(const fs::path& folder) {
+  Json origin = {{"name", model_name(folder)}};
+  if (fs::exists(folder / "training_state.json")) {
+    origin["step"] = read_training_state(folder).step;
+  }
+  const SafetensorsMetadata metadata = SafetensorsFile(folder / "model.safetensors").metadata();
+  if (const auto checksum = metadata.find(kSafetensorsChecksum); checksum != metadata.end()) {
+    origin["checksum"] = checksum->second;
+  }
+  return origin;
+}
+
+// run.json of a run that begins.
+Json describe_run(const Recipe& recipe, const RunText& text, const Transformer& model) {
+  return {{"recipe", recipe_to_json(recipe)},
+          {"parameters", model.parameters().count()},
+          {"data", text.record},
+          {"build",
+           {{"version", program_version()},
+            {"compiler", compiler_version()},
+            {"torch", torch_version()}}},
+          {"machine", {{"cpu", describe_machine().cpu}, {"threads", at::get_num_threads()}}}};
+}
+
+// The settings that a run may go on with changed.
+void change_settings(const TrainJob& job, const Json& before, const Json& now, int64_t step,
+                     TrainObserver& observer) {
+  const Json changed = with_changes(before, now, step);
+  if (changed == before) return;
+  for (const std::string& change : differences(before.at("recipe"), changed.at("recipe"))) {
+    observer.on_message(fmt::format("from step {} on, {}", step + 1, change));
+  }
+  const TrainConfig& config = job.recipe.train;
+  if (const int64_t steps = before.at("recipe").at("train").at("steps"); steps < config.steps) {
+    TrainConfig old = config;
+    old.steps = steps;
+    const auto rate = [](const TrainConfig& train, int64_t at) {
+      return fmt::format("{:.2e} at step {}", learning_rate_at(train, at), at);
+    };
+    observer.on_message(
+        fmt::format("learning rate: {}from here on that of a run of {} steps, {}, {}",
+                    step > 0 ? rate(old, step) + "; " : "", config.steps, rate(config, step + 1),
+                    rate(config, config.steps)));
+  }
+  write_file(RunPaths{job.out}.run_json(), changed.dump(2) + "\n");
+}
+
+// With the run's lock held.
+Training take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observer) {
+  const RunPaths paths{job.out};
+  const Json now = {{"recipe", recipe_to_json(job.recipe)}, {"data", text.record}};
+  Json before = read_run_json(paths);
+  // With the defaults of keys that are younger than the run.
+  before["recipe"] = recipe_to_json(parse_recipe(before["recipe"]));
+  require_same_run(paths.folder, before, now);
+  const int64_t vocab_size = text.tokenizer->vocab_size();
+  const bool saved = fs::exists(paths.last());
+  require(saved || !before.contains("from"), "{}: the weights that this run began with are gone",
+          paths.last().string());
+  Training training =
+      saved ? load_checkpoint(paths.last(), job.recipe.model, vocab_size, job.recipe.train)
+            : Training(make_model(job, vocab_size), job.recipe.train);
+  change_settings(job, before, now, training.state.step, observer);
+  return training;
+}
+
+// In a folder that nobody else has begun a run in meanwhile.
+StartedRun begin_run(const TrainJob& job, const RunText& text) {
+  const RunPaths paths{job.out};
+  Training training(make_model(job, text.tokenizer->vocab_size()), job.recipe.train);
+  make_folder(paths.checkpoints());
+  auto lock = std::make_unique<FolderLock>(paths.folder);
+  // By another process, since we looked.
+  if (fs::exists(paths.run_json())) refuse_to_begin_over(paths);
+  Json record = describe_run(job.recipe, text, *training.model);
+  if (!job.from.empty()) {
+    record["from"] = describe_origin(job.from);
+    // Before there is a run to resume: it could not find the weights again.
+    save_checkpoint(paths.last(), training, *text.tokenizer, job.recipe.train.context);
+  }
+  write_file(paths.run_json(), record.dump(2) + "\n");
+  return {std::move(lock), std::move(training)};
+}
+
+}  // namespace
+
+std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
+  const TrainConfig& train = job.recipe.train;
+  if (train.warmup > train.steps) {
+    observer.on_message(
+        fmt::format("warning: train.warmup has {} steps and the run {}: the learning rate ends on "
+                    "its way up, at {:.1e}",
+                    train.warmup, train.steps, learning_rate_at(train, train.steps)));
+  }
+  const RunPaths paths{job.out};
+  std::unique_ptr<FolderLock> lock;
+  if (fs::exists(paths.run_json())) {
+    lock = std::make_unique<FolderLock>(paths.folder);
+    if (!job.resume) refuse_to_begin_over(paths);
+    recover_folder(paths.last());
+    recover_folder(paths.best());
+  } else {
+    require_free_folder(paths);
+  }
+  observer.on_activity("planning");
+  for (const std::string& warning :
+       check_resources(job.recipe, job.recipe.tokenizer.vocab_size,
+                       find_resources(paths.checkpoints()), job.force)) {
+    observer.on_message("warning: " + warning);
+  }
+  return lock;
+}
+
+RunText read_text(const TrainJob& job, TrainObserver& observer) {
+  const RunPaths run{job.out};
+  const bool goes_on = job.resume && fs::exists(run.run_json());
+  const auto tokenizer_for = [&](const std::vector<Passage>& training_text) {
+    // Training a tokenizer again would give the same one, but takes its time.
+    if (job.resume && fs::exists(run.last())) return load_tokenizer(run.last());
+    if (job.from.empty()) return make_tokenizer(job.recipe.tokenizer, training_text);
+    auto tokenizer = load_tokenizer(job.from);
+    require_same_model(job.recipe, job.from, *tokenizer);
+    return tokenizer;
+  };
+  return read_run_text({job.data, job.validation}, job.recipe,
+                       goes_on ? read_run_json(run) : Json(), tokenizer_for, observer);
+}
+
+StartedRun start_run(const TrainJob& job, const RunText& text, std::unique_ptr<FolderLock> lock,
+                     TrainObserver& observer) {
+  if (lock == nullptr) return begin_run(job, text);
+  return {std::move(lock), take_up_run(job, text, observer)};
+}
+
+}  // namespace attnres

@@ -1,0 +1,29 @@
+// How a run gets to its first step: begun in an empty folder, or taken up where it stopped.
+#pragma once
+
+#include <memory>
+
+#include "attnres/support/file.h"
+#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_text.h"
+#include "attnres/train/train_job.h"
+#include "attnres/train/train_observer.h"
+
+namespace attnres {
+
+// What can be seen to fail before the text is read, which can take long: the folder, memory, disk.
+// Locks the run that the job goes on with, and repairs its checkpoints; null where there is none.
+std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer);
+
+RunText read_text(const TrainJob& job, TrainObserver& observer);
+
+struct StartedRun {
+  std::unique_ptr<FolderLock> lock;
+  Training training;
+};
+
+// Goes on with the run that was locked, or begins one. The first that writes into the folder.
+StartedRun start_run(const TrainJob& job, const RunText& text, std::unique_ptr<FolderLock> lock,
+                     TrainObserver& observer);
+
+}  // namespace attnres

@@ -1,0 +1,23 @@
+// What there is to train.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "attnres/train/recipe.h"
+
+namespace attnres {
+
+struct TrainJob {
+  Recipe recipe;
+  std::vector<std::filesystem::path> data;  // empty: the compiler's headers (default_corpus_paths)
+  std::vector<std::filesystem::path> validation = {};  // empty: of the data (see run_text.h)
+  std::filesystem::path out;                           // the run folder (see run_folder.h)
+  // A model directory whose weights and tokenizer a new run begins with; empty: with neither. The
+  // recipe must describe that model; how it is trained is free. Moments and steps start anew.
+  std::filesystem::path from = {};
+  bool resume = false;
+  bool force = false;  // begin even where memory or disk look too small (check_resources)
+};
+
+}  // namespace attnres
