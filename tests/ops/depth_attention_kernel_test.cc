@@ -264,8 +264,9 @@ TYPED_TEST(DepthAttentionKernel, EveryWidth) {
   }
 }
 
+// Up to more than one tile in a range.
 TYPED_TEST(DepthAttentionKernel, EveryNumberOfTokens) {
-  for (const int64_t tokens : {0, 1, 2, 7, 63, 130}) {
+  for (const int64_t tokens : {0, 1, 2, 7, 63, 130, 300}) {
     for (const int64_t width : {5, 16, 33}) {
       this->check_on_every_target({3, tokens, width}, Flavour::kPlain);
     }
@@ -282,6 +283,66 @@ TYPED_TEST(DepthAttentionKernel, ZeroSources) {
   for (const int64_t width : kWidths) {
     this->check_on_every_target({5, 4, width}, Flavour::kZeroSources);
   }
+}
+
+// What is as large as this, in whole cache lines, is stored past the caches: the same bits.
+TYPED_TEST(DepthAttentionKernel, LargeResultsAreTheSameAtAnyAlignment) {
+  constexpr int64_t kTokens = 1 << 16, kWidth = 32, kLine = 64;
+  using Number = Compute<TypeParam>;
+  const auto random = [](int64_t size, at::ScalarType dtype) {
+    return at::randn({size}, at::kFloat).to(dtype);
+  };
+  at::manual_seed(1);
+  const at::Tensor sources = random(2 * kTokens * kWidth, kDtype<TypeParam>),
+                   grad_output = random(kTokens * kWidth, kDtype<TypeParam>),
+                   query = random(kWidth, kDtype<Number>);
+  const auto* first = static_cast<const TypeParam*>(sources.const_data_ptr());
+  const TypeParam* const source_pointers[] = {first, first + kTokens * kWidth};
+  const DepthAttentionInputs<TypeParam> inputs{
+      source_pointers, query.const_data_ptr<Number>(), 2, 1, kTokens, kWidth};
+  std::vector<Number> inverse_rms(2 * kTokens), scores(2 * kTokens), weights(2 * kTokens);
+  Number* const rms[] = {&inverse_rms[0], &inverse_rms[kTokens]};
+  const bool no[] = {false, false};
+  // The output and both gradients, `offset` numbers after the beginning of a cache line.
+  const auto results = [&](int64_t offset) {
+    const at::Tensor memory = at::zeros({3, kTokens * kWidth + kLine}, kDtype<TypeParam>);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data_ptr()) % kLine, 0U);
+    const auto at = [&](int64_t i) {
+      return static_cast<TypeParam*>(memory[i].data_ptr()) + offset;
+    };
+    TypeParam* const outputs[] = {at(0)};
+    TypeParam* const grads[] = {at(1), at(2)};
+    const DepthAttentionForward<TypeParam> forward{.inputs = inputs,
+                                                   .eps = kEps,
+                                                   .complete = true,
+                                                   .inverse_rms_N = rms,
+                                                   .rms_known_N = no,
+                                                   .outputs_S = outputs,
+                                                   .max_ST = nullptr,
+                                                   .sum_ST = nullptr,
+                                                   .scores_SNT = scores.data(),
+                                                   .weights_SNT = weights.data()};
+    depth_attention_forward(forward, 0, kTokens);
+    const TypeParam* const grad_outputs[] = {
+        static_cast<const TypeParam*>(grad_output.const_data_ptr())};
+    const DepthAttentionBackward<TypeParam> backward{.inputs = inputs,
+                                                     .inverse_rms_N = rms,
+                                                     .scores_SNT = scores.data(),
+                                                     .weights_SNT = weights.data(),
+                                                     .grad_outputs_S = grad_outputs,
+                                                     .grad_sum_ST = nullptr,
+                                                     .grad_weights_SNT = nullptr,
+                                                     .grad_sources_N = grads,
+                                                     .accumulate_N = no};
+    std::vector<Number> grad_query(kWidth);
+    depth_attention_backward(backward, 0, kTokens, grad_query.data());
+    return memory.narrow(1, offset, kTokens * kWidth);
+  };
+  testing::on_every_target([&] {
+    const at::Tensor aligned = results(0);
+    EXPECT_TRUE(aligned.ne(0).any(1).all().template item<bool>());
+    EXPECT_TRUE(aligned.equal(results(1)));
+  });
 }
 
 // Halfway cases go to even, and what is not a number stays so.
@@ -317,6 +378,35 @@ TEST(DepthAttentionKernelBFloat16, OutputIsRoundedToNearestEven) {
     low[3] = {0x7fc0};
     depth_attention_forward(forward, 0, 1);
     EXPECT_TRUE(std::isnan(to_double(output[3])));
+  });
+}
+
+// One of all ones would be rounded up to a zero.
+TEST(DepthAttentionKernelBFloat16, EveryNaNStaysOne) {
+  testing::on_every_target([] {
+    const size_t width = 35;
+    const std::vector<BFloat16> ones(width, to_storage<BFloat16>(1));
+    const std::vector<float> query(width, 1.f);
+    const float scores[] = {1}, weights[] = {1}, inverse_rms[] = {1},
+                grad_weights[] = {std::bit_cast<float>(0x7fffffff)};
+    std::vector<BFloat16> grad(width);
+    std::vector<float> grad_query(width);
+    const BFloat16* const rows[] = {ones.data()};
+    const float* const rms_pointers[] = {inverse_rms};
+    BFloat16* const grads[] = {grad.data()};
+    const bool accumulate[] = {false};
+    const DepthAttentionBackward<BFloat16> backward{
+        .inputs = {rows, query.data(), 1, 1, 1, static_cast<int64_t>(width)},
+        .inverse_rms_N = rms_pointers,
+        .scores_SNT = scores,
+        .weights_SNT = weights,
+        .grad_outputs_S = rows,
+        .grad_sum_ST = nullptr,
+        .grad_weights_SNT = grad_weights,
+        .grad_sources_N = grads,
+        .accumulate_N = accumulate};
+    depth_attention_backward(backward, 0, 1, grad_query.data());
+    for (size_t k = 0; k < width; ++k) EXPECT_TRUE(std::isnan(to_double(grad[k]))) << k;
   });
 }
 
