@@ -25,7 +25,7 @@ TEST(Mechanisms, AreAllListed) {
   ASSERT_EQ(list.size(), mechanisms().size());
   for (size_t i = 0; i < list.size(); ++i) {
     EXPECT_EQ(list[i]["name"], mechanisms()[i].text.name);
-    EXPECT_THAT(table.out, HasSubstr(mechanisms()[i].text.name));
+    EXPECT_THAT(table.out, HasSubstr(fmt::format("\n{} ", mechanisms()[i].text.name)));
     for (const char* text : {"formula", "start", "source"}) EXPECT_NE(list[i][text], "");
   }
   const auto entry = [&](const char* name) {
