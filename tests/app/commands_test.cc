@@ -56,15 +56,15 @@ TEST(Program, NamesTheNearestCommandAndOption) {
 }
 
 TEST(Program, ChecksWhatIsShared) {
-  for (const char* command : {"score --ids 1,2", "inspect", "generate", "eval --data x"}) {
-    const std::string with_model = std::string(command) + " --model " + kLlama;
+  const std::string with_model = " --model " + kLlama;
+  for (const std::string command : {"score --ids 1,2", "inspect", "generate", "eval --data x"}) {
     expect_fails(command, 2, {"--model"});
-    expect_fails(with_model + " --threads 0", 2, {"--threads", "1 to"});
-    expect_fails(with_model + " --threads -3", 2, {"--threads"});
-    expect_fails(with_model + " --device cuda", 2, {"--device cuda", "CPU"});
-    expect_fails(with_model + " --device tpu", 2, {"--device", "cuda"});
-    expect_fails(std::string(command) + " --model nowhere", 1, {"nowhere", "no such"});
+    expect_fails(command + with_model + " --device cuda", 2, {"--device cuda", "CPU"});
+    expect_fails(command + " --model nowhere", 1, {"nowhere", "no such"});
   }
+  expect_fails("inspect --threads 0" + with_model, 2, {"--threads", "1 to"});
+  expect_fails("inspect --threads -3" + with_model, 2, {"--threads"});
+  expect_fails("inspect --device tpu" + with_model, 2, {"--device", "cuda"});
 }
 
 TEST(Score, PrintsWhatTheModelSays) {

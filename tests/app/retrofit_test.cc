@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "tests/app/program.h"
@@ -153,7 +154,7 @@ TEST_F(Imported, AFolderMayBeNamedWithASlash) {
       const Result result = run_program(fmt::format("{} --out {}{}", command, out, end));
       ASSERT_EQ(result.exit_code, 0) << command << " " << result.err;
       EXPECT_THAT(result.out, HasSubstr(out + ": "));
-      EXPECT_EQ(scores(out).size(), 5u);
+      EXPECT_NO_THROW(load_model(out));
       for (const auto& entry : fs::directory_iterator(out)) {
         EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << entry.path();
       }
