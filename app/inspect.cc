@@ -3,14 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
 #include "app/options.h"
+#include "attnres/model/attention_kinds.h"
 #include "attnres/model/depth_weights.h"
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
@@ -53,19 +54,15 @@ class Parts {
 // The configuration without what this model does not use.
 Json used_settings(const ModelConfig& config) {
   Json used = write_config(config);
-  const auto leave_out = [&](bool is_used, std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      if (!is_used) used.erase(key);
-    }
-  };
-  const bool grouped_query = config.has_attention(kGroupedQuery);
-  const bool latent = config.has_attention(kLatent);
-  leave_out(grouped_query, {"kv_heads", "rope_theta"});
-  leave_out(grouped_query || latent, {"heads"});
-  leave_out(config.has_attention(kDelta), {"delta_attention"});
-  leave_out(latent, {"latent_attention"});
-  leave_out(config.experts.count > 0, {"experts"});
-  leave_out(config.experts.count == 0 || config.experts.dense_layers > 0, {"ffn_width"});
+  std::set<std::string> unused, read;
+  for (const AttentionKind& kind : attention_kinds()) {
+    (config.has_attention(kind.name) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
+  }
+  if (config.experts.count == 0) unused.insert("experts");
+  if (config.experts.count > 0 && config.experts.dense_layers == 0) unused.insert("ffn_width");
+  for (const std::string& key : unused) {
+    if (!read.contains(key)) used.erase(key);
+  }
   if (config.activation.type == "silu") used["activation"] = {{"type", "silu"}};
   return used;
 }

@@ -20,7 +20,8 @@ struct NoSettings {
 
 // Settings has visit(V&) and check(const MixerShape&), which throws UsageError, and a constructor
 // from the shape if its defaults depend on it; Mixer is made of (settings, shape, parameters).
-// Where settings change the formula, Settings has formula(const MixerShape&) too.
+// Where settings change the formula, Settings has formula(const MixerShape&) too; where a recipe
+// may say one of them in other words, respell(Json, const MixerShape&), which gives the usual ones.
 // `traffic` evaluates `text.traffic` for (settings, shape).
 template <class Settings, class Mixer, class Traffic>
 Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
@@ -33,7 +34,11 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
   };
   const auto parse = [defaults](const Json& json, const MixerShape& shape) {
     Settings settings = defaults(shape);
-    read_config(json, "model.depth_mixing", settings);
+    if constexpr (requires { Settings::respell(json, shape); }) {
+      read_config(Settings::respell(json, shape), "model.depth_mixing", settings);
+    } else {
+      read_config(json, "model.depth_mixing", settings);
+    }
     settings.check(shape);
     return settings;
   };

@@ -32,29 +32,29 @@ struct KeyValueCache : SequenceCache {
 
 Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
     : shape_(shape) {
-  const int64_t d = shape.width, kv = shape.kv_heads * shape.head_width();
-  const auto add = [&](const char* role, int64_t out, double gain) {
-    return parameters.add(site, role, ParameterKind::matrix, {out, d},
-                          Init::normal(shape.init_std * gain));
-  };
-  q_proj_ = add("q_proj", d, 1);
-  k_proj_ = add("k_proj", kv, 1);
-  v_proj_ = add("v_proj", kv, shape.needs.init_gain);
-  o_proj_ = add("o_proj", d, shape.needs.init_gain * shape.needs.output_init_gain);
+  const int64_t d = shape.width;
+  const int64_t q = shape.heads * shape.head_width, kv = shape.kv_heads * shape.head_width;
+  const auto normal = [&](double gain) { return Init::normal(shape.init_std * gain); };
+  const double gain = shape.needs.init_gain;
+  qkv_proj_ = LinearGroup(parameters, site, d,
+                          {{"q_proj", q, normal(1), Shard::outputs},
+                           {"k_proj", kv, normal(1), Shard::outputs},
+                           {"v_proj", kv, normal(gain), Shard::outputs}});
+  o_proj_ = Linear(parameters, site, q,
+                   {"o_proj", d, normal(gain * shape.needs.output_init_gain), Shard::inputs});
 }
 
 SublayerOutput Attention::forward(const SublayerInput& input,
                                   const SequenceContext& context) const {
   const at::Tensor& x_BTD = input.x;
   const int64_t B = x_BTD.size(0), T = x_BTD.size(1);
-  const RotaryTable rotary = rotary_table(context.position, T, shape_.head_width(),
-                                          shape_.rope_theta, x_BTD.scalar_type());
-  const auto project = [&](const at::Tensor& own_input, const at::Tensor& projection) {
-    return at::linear(own_input.defined() ? own_input : x_BTD, projection)
-        .view({B, T, projection.size(0) / shape_.head_width(), shape_.head_width()});
+  const RotaryTable rotary =
+      rotary_table(context.position, T, shape_.head_width, shape_.rope_theta, x_BTD.scalar_type());
+  const auto by_head = [&](const at::Tensor& projected) {
+    return projected.reshape({B, T, projected.size(-1) / shape_.head_width, shape_.head_width});
   };
-  AttentionHeads heads = {project(input.query, q_proj_), project(input.key, k_proj_),
-                          project(input.value, v_proj_)};
+  const std::vector<at::Tensor> qkv = qkv_proj_(x_BTD, input.own_inputs());
+  AttentionHeads heads = {by_head(qkv[0]), by_head(qkv[1]), by_head(qkv[2])};
   if (input.adapt_heads) input.adapt_heads(heads);
   const at::Tensor q_BHTK = apply_rotary(heads.q, rotary).transpose(1, 2);
   at::Tensor k_BHTK = apply_rotary(heads.k, rotary).transpose(1, 2);
@@ -65,14 +65,24 @@ SublayerOutput Attention::forward(const SublayerInput& input,
     std::tie(k_BHTK, v_BHTK) = cache.append(k_BHTK, v_BHTK);
   }
   const at::Tensor o_BHTK = causal_attention(q_BHTK, k_BHTK, v_BHTK);
-  return {at::linear(o_BHTK.transpose(1, 2).reshape({B, T, shape_.width}), o_proj_)};
+  return {o_proj_(o_BHTK.transpose(1, 2).flatten(2))};
+}
+
+SublayerCost Attention::cost(int64_t context) const {
+  const auto q = static_cast<double>(shape_.heads * shape_.head_width);
+  const auto kv = static_cast<double>(shape_.kv_heads * shape_.head_width);
+  const auto heads = static_cast<double>(shape_.heads);
+  // Half of the T x T scores count, of two products each. Queries, keys, values, what attention
+  // gives, and its normaliser are kept.
+  return {.multiply_adds = static_cast<double>(context) * q, .kept = 2 * q + 2 * kv + heads};
 }
 
 std::unique_ptr<SequenceCache> Attention::make_cache(int64_t batch, int64_t capacity) const {
   auto cache = std::make_unique<KeyValueCache>();
-  const std::vector<int64_t> shape = {batch, shape_.kv_heads, capacity, shape_.head_width()};
-  cache->keys_BHTK = at::zeros(shape, k_proj_.options().requires_grad(false));
-  cache->values_BHTK = at::zeros(shape, k_proj_.options().requires_grad(false));
+  const std::vector<int64_t> shape = {batch, shape_.kv_heads, capacity, shape_.head_width};
+  const at::TensorOptions options = o_proj_.weight().options().requires_grad(false);
+  cache->keys_BHTK = at::zeros(shape, options);
+  cache->values_BHTK = at::zeros(shape, options);
   return cache;
 }
 

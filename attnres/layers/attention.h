@@ -4,34 +4,37 @@
 
 #include <cstdint>
 
+#include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
 namespace attnres {
 
 struct AttentionShape {
-  int64_t width = 0;     // d
-  int64_t heads = 0;     // divides width
-  int64_t kv_heads = 0;  // divides heads
+  int64_t width = 0;  // d
+  int64_t heads = 0;
+  int64_t kv_heads = 0;    // divides heads
+  int64_t head_width = 0;  // even
   double rope_theta = 10000;
   double init_std = 0.02;
-  SublayerNeeds needs;
-
-  int64_t head_width() const { return width / heads; }  // even
+  SublayerNeeds needs = {};
 };
 
 class Attention : public Sublayer {
  public:
-  // Adds q_proj, k_proj, v_proj, o_proj, each [out, in], at this site.
+  // Adds q_proj [heads head_width, d], k_proj and v_proj [kv_heads head_width, d], o_proj
+  // [d, heads head_width] at this site.
   Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters);
 
   // With a cache, the call's keys and values are appended to it. Throws Error when it is full.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
+  SublayerCost cost(int64_t context) const override;
   std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
 
  private:
   AttentionShape shape_;
-  at::Tensor q_proj_, k_proj_, v_proj_, o_proj_;
+  LinearGroup qkv_proj_;
+  Linear o_proj_;
 };
 
 }  // namespace attnres

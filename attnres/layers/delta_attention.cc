@@ -84,35 +84,37 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
                 "delta attention cannot serve this depth mixing, which changes the keys and values "
                 "of attention; choose another mechanism, or attention in every layer");
   const int64_t H = settings.heads, K = settings.head_width, P = H * K, D = width;
-  const auto add_matrix = [&](const char* role, int64_t out, int64_t in, double gain = 1) {
-    return parameters.add(site, role, ParameterKind::matrix, {out, in},
-                          Init::normal(init_std * gain));
-  };
+  const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
   const auto add_convolution = [&](const char* role) {
     return parameters.add(site, role, ParameterKind::convolution, {P, settings.conv_width},
-                          Init::uniform(1 / std::sqrt(static_cast<double>(settings.conv_width))));
+                          Init::uniform(1 / std::sqrt(static_cast<double>(settings.conv_width))),
+                          Shard::outputs);
   };
-  q_proj_ = add_matrix("q_proj", P, D);
-  k_proj_ = add_matrix("k_proj", P, D);
-  v_proj_ = add_matrix("v_proj", P, D, needs.init_gain);
+  // The gates are within bounds whatever their maps: init_gain, which tames the output, spares
+  // them.
+  const bool full_rank = settings.output_gate == "full_rank";
+  input_proj_ = LinearGroup(parameters, site, D,
+                            {{"q_proj", P, normal(1), Shard::outputs},
+                             {"k_proj", P, normal(1), Shard::outputs},
+                             {"v_proj", P, normal(needs.init_gain), Shard::outputs},
+                             {"f_a_proj", K, normal(1)},
+                             {"b_proj", H, normal(1), Shard::outputs},
+                             full_rank ? MatrixRole{"g_proj", P, normal(1), Shard::outputs}
+                                       : MatrixRole{"g_a_proj", K, normal(1)}});
   q_conv_ = add_convolution("q_conv1d");
   k_conv_ = add_convolution("k_conv1d");
   v_conv_ = add_convolution("v_conv1d");
-  A_log_ = parameters.add(site, "A_log", ParameterKind::decay, {H}, log_uniform_rates());
-  dt_bias_ = parameters.add(site, "dt_bias", ParameterKind::decay, {P}, log_uniform_steps());
-  // The gates are within bounds whatever their maps: init_gain, which tames the output, spares
-  // them.
-  f_a_proj_ = add_matrix("f_a_proj", K, D);
-  f_b_proj_ = add_matrix("f_b_proj", P, K);
-  b_proj_ = add_matrix("b_proj", H, D);
-  if (settings.output_gate == "full_rank") {
-    g_proj_ = add_matrix("g_proj", P, D);
-  } else {
-    g_a_proj_ = add_matrix("g_a_proj", K, D);
-    g_b_proj_ = add_matrix("g_b_proj", P, K);
+  A_log_ =
+      parameters.add(site, "A_log", ParameterKind::decay, {H}, log_uniform_rates(), Shard::outputs);
+  dt_bias_ = parameters.add(site, "dt_bias", ParameterKind::decay, {P}, log_uniform_steps(),
+                            Shard::outputs);
+  f_b_proj_ = Linear(parameters, site, K, {"f_b_proj", P, normal(1), Shard::outputs});
+  if (!full_rank) {
+    g_b_proj_ = Linear(parameters, site, K, {"g_b_proj", P, normal(1), Shard::outputs});
   }
   o_norm_ = parameters.add(site, "o_norm", ParameterKind::norm_gain, {K}, Init::ones());
-  o_proj_ = add_matrix("o_proj", D, P, needs.init_gain * needs.output_init_gain);
+  o_proj_ = Linear(parameters, site, P,
+                   {"o_proj", D, normal(needs.init_gain * needs.output_init_gain), Shard::inputs});
 }
 
 SublayerOutput DeltaAttention::forward(const SublayerInput& input,
@@ -120,20 +122,18 @@ SublayerOutput DeltaAttention::forward(const SublayerInput& input,
   const Tensor& x_BTD = input.x;
   const int64_t B = x_BTD.size(0), T = x_BTD.size(1), H = settings_.heads, K = settings_.head_width;
   auto* cache = static_cast<DeltaCache*>(context.cache);
-  const auto heads = [&](const Tensor& x_BTP) { return x_BTP.view({B, T, H, K}); };
-  const auto projected = [&](const Tensor& own_input, const Tensor& projection,
-                             const Tensor& kernel, Tensor* earlier) {
-    const Tensor x = at::linear(own_input.defined() ? own_input : x_BTD, projection);
-    return heads(at::silu(causal_convolution(x, kernel, earlier)));
+  const auto heads = [&](const Tensor& x_BTP) { return x_BTP.reshape({B, T, H, K}); };
+  const std::vector<Tensor> projected = input_proj_(x_BTD, input.own_inputs());
+  const auto convolved = [&](const Tensor& x_BTP, const Tensor& kernel, Tensor* earlier) {
+    return heads(at::silu(causal_convolution(x_BTP, kernel, earlier)));
   };
-  const Tensor q = projected(input.query, q_proj_, q_conv_, cache ? &cache->q_inputs : nullptr);
-  const Tensor k = projected(input.key, k_proj_, k_conv_, cache ? &cache->k_inputs : nullptr);
-  const Tensor v = projected(input.value, v_proj_, v_conv_, cache ? &cache->v_inputs : nullptr);
+  const Tensor q = convolved(projected[0], q_conv_, cache ? &cache->q_inputs : nullptr);
+  const Tensor k = convolved(projected[1], k_conv_, cache ? &cache->k_inputs : nullptr);
+  const Tensor v = convolved(projected[2], v_conv_, cache ? &cache->v_inputs : nullptr);
 
   const at::ScalarType wide = compute_dtype(x_BTD);
   const Tensor rate_H1 = A_log_.to(wide).exp().unsqueeze(1);
-  const Tensor step =
-      heads(at::linear(at::linear(x_BTD, f_a_proj_), f_b_proj_).to(wide) + dt_bias_.to(wide));
+  const Tensor step = heads(f_b_proj_(projected[3]).to(wide) + dt_bias_.to(wide));
   const Tensor log_decay = settings_.gate_lower_bound < 0
                                ? settings_.gate_lower_bound * at::sigmoid(rate_H1 * step)
                                : -rate_H1 * at::softplus(step);
@@ -142,25 +142,34 @@ SublayerOutput DeltaAttention::forward(const SublayerInput& input,
                         .k = normalized(k.to(wide)),
                         .v = v,
                         .log_decay = log_decay,
-                        .beta = at::sigmoid(at::linear(x_BTD, b_proj_)),
+                        .beta = at::sigmoid(projected[4]),
                         .state = cache ? cache->state_BHKV : Tensor()});
   if (cache) cache->state_BHKV = out.state;
 
-  const Tensor gate = g_proj_.defined() ? at::linear(x_BTD, g_proj_)
-                                        : at::linear(at::linear(x_BTD, g_a_proj_), g_b_proj_);
+  const Tensor gate = g_b_proj_.defined() ? g_b_proj_(projected[5]) : projected[5];
   const Tensor o = rms_norm(out.o, o_norm_, norm_eps_) * heads(gate.sigmoid());
-  return {at::linear(o.view({B, T, H * K}), o_proj_)};
+  return {o_proj_(o.view({B, T, H * K}))};
+}
+
+SublayerCost DeltaAttention::cost(int64_t /*context*/) const {
+  constexpr double kChunk = 32;  // tokens of gated_delta_rule_chunked
+  constexpr double kKept = 32;   // numbers per channel of all heads: measured
+  const auto K = static_cast<double>(settings_.head_width);
+  const auto P = static_cast<double>(settings_.heads * settings_.head_width);
+  // Within a chunk half of the scores of q k and k k and their sums of values count, and the
+  // triangular system; between chunks the state is read twice and updated.
+  return {.multiply_adds = P * (3 * kChunk + 3 * K), .kept = kKept * P};
 }
 
 std::unique_ptr<SequenceCache> DeltaAttention::make_cache(int64_t batch,
                                                           int64_t /*capacity*/) const {
   const int64_t H = settings_.heads, K = settings_.head_width;
-  const at::TensorOptions options = q_proj_.options().requires_grad(false);
+  const at::TensorOptions options = o_proj_.weight().options().requires_grad(false);
   auto cache = std::make_unique<DeltaCache>();
   for (Tensor* inputs : {&cache->q_inputs, &cache->k_inputs, &cache->v_inputs}) {
     *inputs = at::zeros({batch, settings_.conv_width - 1, H * K}, options);
   }
-  cache->state_BHKV = at::zeros({batch, H, K, K}, options.dtype(compute_dtype(q_proj_)));
+  cache->state_BHKV = at::zeros({batch, H, K, K}, options.dtype(compute_dtype(o_proj_.weight())));
   return cache;
 }
 

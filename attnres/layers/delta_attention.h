@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
@@ -53,15 +54,15 @@ class DeltaAttention : public Sublayer {
 
   // With a cache, the call continues the convolutions and the state that it left.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  SublayerCost cost(int64_t context) const override;
   std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
 
  private:
   DeltaAttentionSettings settings_;
   double norm_eps_;
-  at::Tensor q_proj_, k_proj_, v_proj_, q_conv_, k_conv_, v_conv_;
-  at::Tensor A_log_, dt_bias_, f_a_proj_, f_b_proj_, b_proj_;
-  at::Tensor g_a_proj_, g_b_proj_, g_proj_;  // either the first two or the last
-  at::Tensor o_norm_, o_proj_;
+  LinearGroup input_proj_;               // q, k, v, f_a, b, and g or g_a
+  Linear f_b_proj_, g_b_proj_, o_proj_;  // g_b_proj where the gate is of low rank
+  at::Tensor q_conv_, k_conv_, v_conv_, A_log_, dt_bias_, o_norm_;
 };
 
 }  // namespace attnres

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/config.h"
@@ -44,29 +45,32 @@ void ExpertsSettings::resolve(int64_t ffn_width, const std::string& path) {
 Experts::Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
                  double norm_eps, double init_std, const SublayerNeeds& needs, int site,
                  ParameterRegistry& parameters)
-    : settings_(settings), activation_(activation), norm_eps_(norm_eps) {
-  const auto add = [&](const char* role, const std::vector<int64_t>& shape, double gain) {
-    return parameters.add(site, role, ParameterKind::matrix, shape, Init::normal(init_std * gain));
+    : settings_(settings), width_(width), activation_(activation), norm_eps_(norm_eps) {
+  const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
+  const auto add_stack = [&](const char* role, int64_t out, int64_t in, double gain, Shard shard) {
+    return parameters.add(site, role, ParameterKind::matrix, {settings.count, out, in},
+                          normal(gain), shard);
   };
   const int64_t E = settings.count, F = settings.width, D = width;
   const int64_t I = settings.latent_width > 0 ? settings.latent_width : D;
   const double inner = needs.init_gain, last = needs.init_gain * needs.output_init_gain;
-  gate_ = add("gate", {E, D}, 1);
+  gate_ = parameters.add(site, "gate", ParameterKind::matrix, {E, D}, normal(1));
   bias_ = parameters.add(site, "e_score_correction_bias", ParameterKind::router_bias, {E},
                          Init::zeros());
-  w1_ = add("w1", {E, F, I}, inner);
-  w2_ = add("w2", {E, I, F}, settings.latent_width > 0 ? inner : last);
-  w3_ = add("w3", {E, F, I}, inner);
-  if (settings.shared > 0) {
-    shared_w1_ = add("shared_w1", {settings.shared * F, D}, inner);
-    shared_w2_ = add("shared_w2", {D, settings.shared * F}, last);
-    shared_w3_ = add("shared_w3", {settings.shared * F, D}, inner);
+  w1_ = add_stack("w1", F, I, inner, Shard::outputs);
+  w2_ = add_stack("w2", I, F, settings.latent_width > 0 ? inner : last, Shard::inputs);
+  w3_ = add_stack("w3", F, I, inner, Shard::outputs);
+  if (const int64_t shared = settings.shared * F; shared > 0) {
+    shared_w1_and_w3_ = LinearGroup(parameters, site, D,
+                                    {{"shared_w1", shared, normal(inner), Shard::outputs},
+                                     {"shared_w3", shared, normal(inner), Shard::outputs}});
+    shared_w2_ = Linear(parameters, site, shared, {"shared_w2", D, normal(last), Shard::inputs});
   }
   if (settings.latent_width > 0) {
-    latent_down_ = add("routed_expert_down_proj", {I, D}, inner);
+    latent_down_ = Linear(parameters, site, D, {"routed_expert_down_proj", I, normal(inner)});
     latent_norm_ =
         parameters.add(site, "routed_expert_norm", ParameterKind::norm_gain, {I}, Init::ones());
-    latent_up_ = add("routed_expert_up_proj", {D, I}, last);
+    latent_up_ = Linear(parameters, site, I, {"routed_expert_up_proj", D, normal(last)});
   }
 }
 
@@ -75,22 +79,33 @@ SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContex
   const Routing routing = route(x_ND);
   at::Tensor y_ND;
   if (latent_down_.defined()) {
-    const at::Tensor sum_NI = sum_of_chosen(at::linear(x_ND, latent_down_), routing);
-    y_ND = at::linear(rms_norm(sum_NI, latent_norm_, norm_eps_), latent_up_);
+    const at::Tensor sum_NI = sum_of_chosen(latent_down_(x_ND), routing);
+    y_ND = latent_up_(rms_norm(sum_NI, latent_norm_, norm_eps_));
   } else {
     y_ND = sum_of_chosen(x_ND, routing);
   }
-  if (shared_w1_.defined()) {
-    y_ND =
-        y_ND + at::linear(activation_(at::linear(x_ND, shared_w1_), at::linear(x_ND, shared_w3_)),
-                          shared_w2_);
+  if (shared_w2_.defined()) {
+    const std::vector<at::Tensor> hidden = shared_w1_and_w3_(x_ND);
+    y_ND = y_ND + shared_w2_(activation_(hidden[0], hidden[1]));
   }
   return {y_ND.view_as(input.x), routing.load_E};
 }
 
+SublayerCost Experts::cost(int64_t /*context*/) const {
+  const ExpertsSettings& s = settings_;
+  const auto width = static_cast<double>(width_), chosen = static_cast<double>(s.chosen);
+  const auto hidden = static_cast<double>((s.chosen + s.shared) * s.width);
+  const double read = s.latent_width > 0 ? static_cast<double>(s.latent_width) : width;
+  // As of a feed-forward; the scores; and what experts read, in their order, and wrote, and
+  // weights.
+  return {.kept = 4 * hidden + 4 * static_cast<double>(s.count) + (2 * chosen + 1) * read + width,
+          .widest = hidden,
+          .active_experts = chosen / static_cast<double>(s.count)};
+}
+
 Experts::Routing Experts::route(const at::Tensor& x_ND) const {
   const at::ScalarType dtype = compute_dtype(x_ND);
-  const at::Tensor scores_NE = at::sigmoid(at::linear(x_ND.to(dtype), gate_.to(dtype)));
+  const at::Tensor scores_NE = at::sigmoid(linear_map(x_ND.to(dtype), gate_.to(dtype)));
   const at::Tensor chosen_NC = std::get<1>((scores_NE.detach() + bias_).topk(settings_.chosen, -1));
   const at::Tensor scores_NC = scores_NE.gather(-1, chosen_NC);
   const at::Tensor weights_NC =
@@ -116,8 +131,8 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_NI, const Routing& routing
                                 w3 = slices_at(w3_, used);
   std::vector<at::Tensor> rows = x_NI.index_select(0, tokens).split_with_sizes(loads);
   for (size_t i = 0; i < used.size(); ++i) {
-    rows[i] =
-        at::linear(activation_(at::linear(rows[i], w1[i]), at::linear(rows[i], w3[i])), w2[i]);
+    const std::vector<at::Tensor> hidden = linear_maps(rows[i], {w1[i], w3[i]});
+    rows[i] = linear_map(activation_(hidden[0], hidden[1]), w2[i]);
   }
   const at::Tensor weights = routing.weights_NC.flatten().index_select(0, choices).unsqueeze(-1);
   return at::zeros_like(x_NI).index_add(0, tokens, weights * at::cat(rows));

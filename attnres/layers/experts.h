@@ -19,6 +19,7 @@
 #include <string>
 
 #include "attnres/layers/activation.h"
+#include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
@@ -61,6 +62,7 @@ class Experts : public Sublayer {
           ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  SublayerCost cost(int64_t context) const override;
 
  private:
   struct Routing {
@@ -73,10 +75,15 @@ class Experts : public Sublayer {
   at::Tensor sum_of_chosen(const at::Tensor& x_NI, const Routing& routing) const;
 
   ExpertsSettings settings_;
+  int64_t width_;
   Activation activation_;
   double norm_eps_;
-  at::Tensor gate_, bias_, w1_, w2_, w3_, shared_w1_, shared_w2_, shared_w3_;
-  at::Tensor latent_down_, latent_norm_, latent_up_;
+  at::Tensor gate_, bias_;   // of the router
+  at::Tensor w1_, w2_, w3_;  // of all experts
+  LinearGroup shared_w1_and_w3_;
+  Linear shared_w2_;                // no map where there are no shared experts
+  Linear latent_down_, latent_up_;  // no maps without a latent width
+  at::Tensor latent_norm_;
 };
 
 // bias += rate * sign(mean load - load), the balance without an auxiliary loss of

@@ -1,26 +1,28 @@
 #include "attnres/layers/feed_forward.h"
 
-#include <ATen/ops/linear.h>
-
 namespace attnres {
 
 FeedForward::FeedForward(int64_t width, int64_t hidden, const Activation& activation,
                          double init_std, const SublayerNeeds& needs, int site,
                          ParameterRegistry& parameters)
-    : activation_(activation) {
-  const auto add = [&](const char* role, int64_t out, int64_t in, double gain) {
-    return parameters.add(site, role, ParameterKind::matrix, {out, in},
-                          Init::normal(init_std * gain));
-  };
-  gate_proj_ = add("gate_proj", hidden, width, needs.init_gain);
-  up_proj_ = add("up_proj", hidden, width, needs.init_gain);
-  down_proj_ = add("down_proj", width, hidden, needs.init_gain * needs.output_init_gain);
+    : hidden_(hidden), activation_(activation) {
+  const Init inner = Init::normal(init_std * needs.init_gain);
+  const Init last = Init::normal(init_std * needs.init_gain * needs.output_init_gain);
+  gate_and_up_proj_ = LinearGroup(
+      parameters, site, width,
+      {{"gate_proj", hidden, inner, Shard::outputs}, {"up_proj", hidden, inner, Shard::outputs}});
+  down_proj_ = Linear(parameters, site, hidden, {"down_proj", width, last, Shard::inputs});
 }
 
 SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceContext&) const {
-  const at::Tensor hidden =
-      activation_(at::linear(input.x, gate_proj_), at::linear(input.x, up_proj_));
-  return {at::linear(hidden, down_proj_)};
+  const std::vector<at::Tensor> gate_and_up = gate_and_up_proj_(input.x);
+  return {down_proj_(activation_(gate_and_up[0], gate_and_up[1]))};
+}
+
+SublayerCost FeedForward::cost(int64_t /*context*/) const {
+  const auto hidden = static_cast<double>(hidden_);
+  // gate, silu(gate), up, their product
+  return {.kept = 4 * hidden, .widest = hidden};
 }
 
 }  // namespace attnres

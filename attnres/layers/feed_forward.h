@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attnres/layers/activation.h"
+#include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
@@ -16,10 +17,13 @@ class FeedForward : public Sublayer {
               const SublayerNeeds& needs, int site, ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
+  SublayerCost cost(int64_t context) const override;
 
  private:
+  int64_t hidden_;
   Activation activation_;
-  at::Tensor gate_proj_, up_proj_, down_proj_;
+  LinearGroup gate_and_up_proj_;
+  Linear down_proj_;
 };
 
 }  // namespace attnres

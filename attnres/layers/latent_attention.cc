@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attnres/layers/causal_attention.h"
+#include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -68,64 +69,78 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
   require_usage(!needs.adapt_heads,
                 "latent attention has no keys and values of its own that a depth mixing could "
                 "change, which this one needs: choose another attention or another depth mixing");
-  const auto add = [&](const char* role, int64_t out, int64_t in, Init init) {
-    return parameters.add(site, role, ParameterKind::matrix, {out, in}, std::move(init));
-  };
   const auto add_norm = [&](const char* role, int64_t size) {
     return parameters.add(site, role, ParameterKind::norm_gain, {size}, Init::ones());
   };
   const LatentAttentionSettings& s = settings_;
   const int64_t query = heads * (s.key_width + s.shared_key_width), value = heads * s.value_width;
   const Init plain = Init::normal(init_std), scaled = Init::normal(init_std * needs.init_gain);
+  std::vector<MatrixRole> roles;
   if (s.q_rank > 0) {
-    q_a_proj_ = add("q_a_proj", s.q_rank, width, plain);
-    q_a_norm_ = add_norm("q_a_layernorm", s.q_rank);
-    q_b_proj_ = add("q_b_proj", query, s.q_rank, plain);
+    roles.push_back({"q_a_proj", s.q_rank, plain});
   } else {
-    q_proj_ = add("q_proj", query, width, plain);
+    roles.push_back({"q_proj", query, plain, Shard::outputs});
   }
-  kv_a_proj_ = add("kv_a_proj_with_mqa", s.kv_rank + s.shared_key_width, width, plain);
+  roles.push_back({"kv_a_proj_with_mqa", s.kv_rank + s.shared_key_width, plain});
+  if (s.output_gate) roles.push_back({"g_proj", value, scaled, Shard::outputs});
+  input_proj_ = LinearGroup(parameters, site, width, roles);
+  if (s.q_rank > 0) {
+    q_a_norm_ = add_norm("q_a_layernorm", s.q_rank);
+    q_b_proj_ = Linear(parameters, site, s.q_rank, {"q_b_proj", query, plain, Shard::outputs});
+  }
   kv_a_norm_ = add_norm("kv_a_layernorm", s.kv_rank);
   // Each head's rows are first of the key map, then of the value map, which alone has the gain.
   const int64_t key_size = s.key_width * s.kv_rank, value_size = s.value_width * s.kv_rank;
   const auto keys_or_values = [=](const RandomStream& random, int64_t i) {
     return (i % (key_size + value_size) < key_size ? plain : scaled).value(random, i);
   };
-  kv_b_proj_ = add("kv_b_proj", heads * (s.key_width + s.value_width), s.kv_rank, {keys_or_values});
-  if (s.output_gate) g_proj_ = add("g_proj", value, width, scaled);
-  o_proj_ = add("o_proj", width, value,
-                Init::normal(init_std * needs.init_gain * needs.output_init_gain));
+  kv_b_proj_ = Linear(
+      parameters, site, s.kv_rank,
+      {"kv_b_proj", heads * (s.key_width + s.value_width), {keys_or_values}, Shard::outputs});
+  o_proj_ =
+      Linear(parameters, site, value,
+             {"o_proj", width, Init::normal(init_std * needs.init_gain * needs.output_init_gain),
+              Shard::inputs});
 }
 
 SublayerOutput LatentAttention::forward(const SublayerInput& input,
                                         const SequenceContext& context) const {
   const at::Tensor& x_BTD = input.x;
   const int64_t rank = settings_.kv_rank, shared_width = settings_.shared_key_width;
+  const std::vector<at::Tensor> projected = input_proj_(x_BTD);
   const at::Tensor q =
-      q_proj_.defined()
-          ? at::linear(x_BTD, q_proj_)
-          : at::linear(rms_norm(at::linear(x_BTD, q_a_proj_), q_a_norm_, kNormEps), q_b_proj_);
+      q_b_proj_.defined() ? q_b_proj_(rms_norm(projected[0], q_a_norm_, kNormEps)) : projected[0];
   const at::Tensor q_BTHK = q.unflatten(-1, {heads_, -1});
-  const std::vector<at::Tensor> kv_a =
-      at::linear(x_BTD, kv_a_proj_).split_with_sizes({rank, shared_width}, -1);
+  const std::vector<at::Tensor> kv_a = projected[1].split_with_sizes({rank, shared_width}, -1);
   at::Tensor latents_BNC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
 
   if (context.cache != nullptr) {
     latents_BNC = static_cast<LatentCache&>(*context.cache).append(latents_BNC);
   }
-  const LatentHeads heads = {q_BTHK, latents_BNC, kv_b_proj_};
+  const LatentHeads heads = {q_BTHK, latents_BNC, kv_b_proj_.weight()};
   const at::Tensor o_BTHV = absorbing_is_cheaper(q_BTHK.size(1), latents_BNC.size(1), settings_)
                                 ? attend_absorbed(heads, settings_)
                                 : attend_expanded(heads, settings_);
   at::Tensor o_BTP = o_BTHV.flatten(2);
-  if (g_proj_.defined()) o_BTP = o_BTP * at::sigmoid(at::linear(x_BTD, g_proj_));
-  return {at::linear(o_BTP, o_proj_)};
+  if (settings_.output_gate) o_BTP = o_BTP * at::sigmoid(projected[2]);
+  return {o_proj_(o_BTP)};
+}
+
+SublayerCost LatentAttention::cost(int64_t context) const {
+  const LatentAttentionSettings& s = settings_;
+  const auto heads = static_cast<double>(heads_), values = static_cast<double>(s.value_width);
+  const auto keys = static_cast<double>(s.key_width + s.shared_key_width);
+  // Half of the T x T scores count. Queries; keys and values as they come out of their map and as
+  // attention reads them; its output, twice with a gate beside it; the latents are kept.
+  return {.multiply_adds = heads * static_cast<double>(context) * (keys + values) / 2,
+          .kept = heads * (3 * keys + (s.output_gate ? 5 : 3) * values + 1) +
+                  static_cast<double>(2 * s.kv_rank + 2 * s.q_rank)};
 }
 
 std::unique_ptr<SequenceCache> LatentAttention::make_cache(int64_t batch, int64_t capacity) const {
   auto cache = std::make_unique<LatentCache>();
   cache->latents_BNC = at::zeros({batch, capacity, settings_.kv_rank + settings_.shared_key_width},
-                                 kv_a_proj_.options().requires_grad(false));
+                                 o_proj_.weight().options().requires_grad(false));
   return cache;
 }
 
@@ -146,7 +161,7 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
   const std::vector<at::Tensor> latents =
       latents_BNC.split_with_sizes({settings.kv_rank, settings.shared_key_width}, -1);
   const std::vector<at::Tensor> kv_BNH =
-      at::linear(latents[0], kv_b_proj)
+      linear_map(latents[0], kv_b_proj)
           .unflatten(-1, {H, -1})
           .split_with_sizes({settings.key_width, settings.value_width}, -1);
   const at::Tensor shared_BNHS = latents[1].unsqueeze(2).expand({-1, -1, H, -1});

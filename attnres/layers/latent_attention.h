@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/support/parameters.h"
 
@@ -57,13 +58,15 @@ class LatentAttention : public Sublayer {
 
   // With a cache, the call's latents are appended to it. Throws Error when it is full.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  SublayerCost cost(int64_t context) const override;
   std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
 
  private:
   LatentAttentionSettings settings_;
   int64_t heads_;
-  at::Tensor q_proj_, q_a_proj_, q_a_norm_, q_b_proj_;  // either the first or the others
-  at::Tensor kv_a_proj_, kv_a_norm_, kv_b_proj_, g_proj_, o_proj_;
+  LinearGroup input_proj_;  // of the queries or of their latent, of the latent, and of the gate
+  Linear q_b_proj_, kv_b_proj_, o_proj_;
+  at::Tensor q_a_norm_, kv_a_norm_;
 };
 
 // What `forward` chooses from: two forms of o above, equal but for rounding. Queries [B, T, H,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace attnres {
 
@@ -32,6 +33,12 @@ struct SublayerInput {
   at::Tensor query = {}, key = {}, value = {};  // [B, T, D]; undefined: x
   // Changes an attention's projections (norms of them, mixtures with those of other layers).
   std::function<void(AttentionHeads&)> adapt_heads = {};
+
+  // Of the query, key and value maps; none where they all read x.
+  std::vector<at::Tensor> own_inputs() const {
+    if (!query.defined() && !key.defined() && !value.defined()) return {};
+    return {query.defined() ? query : x, key.defined() ? key : x, value.defined() ? value : x};
+  }
 };
 
 struct SublayerOutput {
@@ -51,10 +58,20 @@ struct SequenceContext {
   SequenceCache* cache = nullptr;  // this sublayer's, when decoding; null in training
 };
 
+// What a sublayer takes for each token of a training step.
+struct SublayerCost {
+  double multiply_adds = 0;   // of a forward pass beside its linear maps
+  double kept = 0;            // numbers that its backward needs
+  double widest = 0;          // numbers of the widest tensor between its maps
+  double active_experts = 1;  // the part of stacked experts that a token passes through
+};
+
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
   virtual SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const = 0;
+  // For a token among `context` tokens that see each other causally.
+  virtual SublayerCost cost(int64_t context) const = 0;
   // A cache for `batch` sequences of at most `capacity` tokens; null if none is needed.
   virtual std::unique_ptr<SequenceCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
     return nullptr;

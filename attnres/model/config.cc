@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attnres/model/attention_kinds.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -15,11 +16,7 @@ void check_kinds(const std::string& path, const ModelConfig& config) {
       !config.attention.empty() && config.attention.size() <= static_cast<size_t>(config.layers),
       "{}.attention: expected 1 to {} kinds, one a layer, got {}", path, config.layers,
       config.attention.size());
-  for (const std::string& kind : config.attention) {
-    require_usage(kind == kGroupedQuery || kind == kDelta || kind == kLatent,
-                  "{}.attention: expected {}, {} or {}, got {}", path, kGroupedQuery, kDelta,
-                  kLatent, kind);
-  }
+  for (const std::string& kind : config.attention) find_attention_kind(kind, path);
 }
 
 // The shortest list that says the same when it is repeated.
@@ -36,39 +33,28 @@ void shorten(std::vector<std::string>& kinds) {
 }
 
 // Settings of what the model does not have would be silently without effect.
-template <class Settings>
-void check_unused(const std::string& path, const char* key, const Settings& settings,
-                  const char* missing) {
-  require_usage(write_config(settings) == write_config(Settings()),
-                "{}.{}: this model has no {}: leave its settings out, or add it", path, key,
-                missing);
+void require_used(const std::string& path, const std::string& key, bool is_default,
+                  const std::string& missing) {
+  require_usage(is_default, "{}.{}: this model has no {}: leave its settings out, or add it", path,
+                key, missing);
 }
 
 void resolve_layers(const std::string& path, ModelConfig& config) {
-  if (config.has_attention(kDelta)) {
-    config.delta_attention.resolve(config.width, config.heads, path + ".delta_attention");
-  } else {
-    check_unused(path, "delta_attention", config.delta_attention, "delta attention");
-  }
-  if (config.has_attention(kLatent)) {
-    config.latent_attention.resolve(config.width, config.heads, path + ".latent_attention");
-  } else {
-    check_unused(path, "latent_attention", config.latent_attention, "latent attention");
+  const Json given = write_config(config), defaults = write_config(ModelConfig());
+  for (const AttentionKind& kind : attention_kinds()) {
+    if (config.has_attention(kind.name)) {
+      kind.resolve(config, path);
+    } else if (!kind.settings.empty()) {
+      require_used(path, kind.settings, given[kind.settings] == defaults[kind.settings],
+                   kind.name + " attention");
+    }
   }
   if (config.experts.count != 0) {
     config.experts.resolve(config.ffn_width, path + ".experts");
   } else {
-    check_unused(path, "experts", config.experts, "experts (count is 0)");
+    require_used(path, "experts", given["experts"] == defaults["experts"], "experts (count is 0)");
   }
   config.activation.check(path + ".activation");
-}
-
-void check_grouped_query(const std::string& path, const ModelConfig& config) {
-  require_usage(config.width % config.heads == 0, "{}.width: {} is not divisible by {} heads", path,
-                config.width, config.heads);
-  require_usage(config.width / config.heads % 2 == 0,
-                "{}.heads: rotary positions need an even head width, {} / {} is {}", path,
-                config.width, config.heads, config.width / config.heads);
 }
 
 }  // namespace
@@ -91,7 +77,6 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
 
   check_kinds(path, config);
   shorten(config.attention);
-  if (config.has_attention(kGroupedQuery)) check_grouped_query(path, config);
   require_usage(config.heads % config.kv_heads == 0,
                 "{}.kv_heads: {} heads are not divisible by {}", path, config.heads,
                 config.kv_heads);

@@ -3,15 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/linear.h>
 
-#include "attnres/layers/attention.h"
-#include "attnres/layers/delta_attention.h"
 #include "attnres/layers/experts.h"
 #include "attnres/layers/feed_forward.h"
-#include "attnres/layers/latent_attention.h"
+#include "attnres/model/attention_kinds.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "attnres/ops/matmul/matmul.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -22,23 +20,6 @@ std::vector<at::Tensor> added_by_span(const DepthState& state, size_t sealed) {
   std::vector<at::Tensor> tensors(state.sealed.begin() + sealed, state.sealed.end());
   tensors.insert(tensors.end(), state.open.begin(), state.open.end());
   return tensors;
-}
-
-std::unique_ptr<Sublayer> make_attention(const ModelConfig& config, int64_t layer,
-                                         const SublayerNeeds& needs, int site,
-                                         ParameterRegistry& parameters) {
-  const std::string& kind = config.attention_of(layer);
-  if (kind == kDelta) {
-    return std::make_unique<DeltaAttention>(config.delta_attention, config.width, config.norm_eps,
-                                            config.init_std, needs, site, parameters);
-  }
-  if (kind == kLatent) {
-    return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
-                                             config.init_std, needs, site, parameters);
-  }
-  const AttentionShape shape = {config.width,      config.heads,    config.kv_heads,
-                                config.rope_theta, config.init_std, needs};
-  return std::make_unique<Attention>(shape, site, parameters);
 }
 
 std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t layer,
@@ -68,7 +49,8 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
   for (int site = 0; site < L; site += 2) {
     const int64_t layer = site / 2;
-    sublayers_.push_back(make_attention(config, layer, mixer_->needs(site), site, parameters_));
+    sublayers_.push_back(find_attention_kind(config.attention_of(layer), "model")
+                             .make(config, mixer_->needs(site), site, parameters_));
     sublayers_.push_back(
         make_feed_forward(config, layer, mixer_->needs(site + 1), site + 1, parameters_));
   }
@@ -205,7 +187,7 @@ at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& conte
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden_BTD) const {
-  return at::linear(hidden_BTD, head_);
+  return linear_map(hidden_BTD, head_);
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,

@@ -94,6 +94,7 @@ class Transformer {
   const ParameterRegistry& parameters() const { return parameters_; }
   int64_t vocab_size() const { return embedding_.size(0); }
   int sublayers() const { return static_cast<int>(sublayers_.size()); }
+  const Sublayer& sublayer(int site) const { return *sublayers_.at(site); }
 
  private:
   void check_caches(const DepthState& state, const RunContext& context) const;

@@ -60,8 +60,28 @@ bool is_differentiated(ParameterKind kind) {
 }
 
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,
-                                  at::IntArrayRef shape, const Init& init) {
-  require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
+                                  at::IntArrayRef shape, const Init& init, Shard shard) {
+  const at::Tensor tensor = allocate(site, role, shape);
+  keep({site, role, kind, tensor, shard}, init);
+  return tensor;
+}
+
+at::Tensor ParameterRegistry::add_joined(int site, int64_t inputs,
+                                         const std::vector<MatrixRole>& roles) {
+  int64_t outputs = 0;
+  for (const MatrixRole& role : roles) outputs += role.outputs;
+  const at::Tensor joined = allocate(site, roles.front().role, {outputs, inputs});
+  int64_t first = 0;
+  for (const MatrixRole& role : roles) {
+    const at::Tensor rows = joined.narrow(0, first, role.outputs).detach();
+    keep({site, role.role, ParameterKind::matrix, rows, role.shard}, role.init);
+    first += role.outputs;
+  }
+  return joined;
+}
+
+at::Tensor ParameterRegistry::allocate(int site, const std::string& role,
+                                       at::IntArrayRef shape) const {
   double total = static_cast<double>(count_), numbers = 1;
   for (const int64_t size : shape) numbers *= static_cast<double>(size);
   total += numbers;
@@ -70,15 +90,19 @@ at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKi
       "a model of {:.1e} parameters and more ({} of site {} alone has {:.1e}) is beyond any "
       "machine; at most {:.0e} are possible",
       total, role, site, numbers, kMostNumbers);
-  const at::Tensor tensor = at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
+  return at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
+}
+
+void ParameterRegistry::keep(Parameter parameter, const Init& init) {
+  const auto& [site, role, kind, tensor, shard] = parameter;
+  require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
   if (seed_.has_value() && !device_.is_meta()) {
     initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)));
   }
   tensor.set_requires_grad(is_differentiated(kind));
-  places_[{site, role}] = parameters_.size();
-  parameters_.push_back({site, role, kind, tensor});
   count_ += tensor.numel();
-  return tensor;
+  places_[{site, role}] = parameters_.size();
+  parameters_.push_back(std::move(parameter));
 }
 
 const Parameter* ParameterRegistry::find(int site, const std::string& role) const {

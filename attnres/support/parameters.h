@@ -47,6 +47,13 @@ struct Init {
   static Init by_index(std::function<double(int64_t i)> value);
 };
 
+// What each of several processes holds that compute a layer together.
+enum class Shard {
+  none,     // all of it
+  outputs,  // some of its outputs: rows of a matrix [out, in], channels or heads of what follows it
+  inputs,   // some of its inputs: columns of a matrix, whose products are added up
+};
+
 // Sublayers are sites 0 .. L-1, the output is site L; the token embedding, and what all sites
 // share, comes before them all.
 inline constexpr int kEmbeddingSite = -1;
@@ -56,6 +63,15 @@ struct Parameter {
   std::string role;  // "q_proj", "input_norm", "pseudo_query", ...
   ParameterKind kind = ParameterKind::matrix;
   at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one
+  Shard shard = Shard::none;
+};
+
+// The weight [outputs, inputs] of a linear map.
+struct MatrixRole {
+  std::string role;
+  int64_t outputs = 0;
+  Init init = Init::zeros();
+  Shard shard = Shard::none;
 };
 
 class ParameterRegistry {
@@ -71,7 +87,10 @@ class ParameterRegistry {
   // (site, role) is taken, and UsageError when all together would have more numbers than any
   // machine holds (10^15).
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
-                 const Init& init);
+                 const Init& init, Shard shard = Shard::none);
+  // Parameters of kind matrix, each [outputs, inputs], one below the other in the storage that is
+  // returned. Throws as add.
+  at::Tensor add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
 
   const std::deque<Parameter>& all() const { return parameters_; }
   // The parameter at a site with a role, or nullptr.
@@ -80,6 +99,9 @@ class ParameterRegistry {
   at::ScalarType dtype() const { return dtype_; }
 
  private:
+  at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape) const;
+  void keep(Parameter parameter, const Init& init);
+
   at::ScalarType dtype_;
   std::optional<uint64_t> seed_;
   at::Device device_;

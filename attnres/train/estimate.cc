@@ -9,11 +9,10 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <vector>
 
-#include "attnres/depth/mixing_cost.h"
 #include "attnres/infer/evaluate.h"
+#include "attnres/model/model_cost.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -30,8 +29,6 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
-// What delta attention keeps, in numbers per channel of all heads: measured.
-constexpr double kDeltaKeeps = 32;
 constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
 // Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
@@ -44,29 +41,17 @@ double newton_schulz(const at::Tensor& matrix) {
   return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
 }
 
-// A recipe's sizes. What is said to be kept is in numbers per token.
+// A recipe's model, and what its optimizer adds.
 class Sizes {
  public:
   Sizes(const Recipe& recipe, int64_t vocab_size)
-      : model_(recipe.model),
+      : model(recipe.model, vocab_size),
         has_muon_(recipe.train.optimizer == "muon"),
-        sublayers_(recipe.model.sublayers()),
-        vocab_(static_cast<double>(vocab_size)),
-        width_(static_cast<double>(recipe.model.width)),
-        plan_(recipe.model, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta) {}
+        vocab_(static_cast<double>(vocab_size)) {}
 
-  // Numbers by which a token is multiplied in all linear maps, of experts the chosen ones'.
-  double multiplied() const {
-    double numbers = 0;
-    for (const Parameter& p : plan_.parameters().all()) {
-      if (p.kind == ParameterKind::matrix) numbers += active(p.tensor);
-    }
-    return numbers;
-  }
-  double vocabulary_parameters() const { return vocab_ * width_; }
-  double parameters() const { return static_cast<double>(plan_.parameters().count()); }
+  double parameters() const { return static_cast<double>(model.parameters().count()); }
 
-  // The optimizer's: AdamW keeps two for each parameter, Muon one.
+  // AdamW keeps two for each parameter, Muon one.
   double moments() const {
     double numbers = 2 * parameters();
     for (const Parameter& p : muon_parameters()) numbers -= static_cast<double>(p.tensor.numel());
@@ -87,142 +72,24 @@ class Sizes {
     return 2 * multiply_adds;
   }
 
-  // By a training step, the loss included.
-  double kept(bool recompute) const {
-    const double most_sources = most_sources_read();
-    const double at_output = site() + 2 * width_;  // and the loss's gradient, twice
-    // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
-    // that is summed up and one that is just computed. Recomputed spans have their own beside them.
-    const double in_flight = 3 * (hidden() + width_) + (recompute ? 4 : 2) * most_sources * width_;
-    if (!recompute) return span(0, sublayers_) + at_output + in_flight;
-
-    std::vector<int> ends = plan_.mixer().cuts();
-    ends.push_back(sublayers_);
-    double crossing = 0, largest = 0;
-    int begin = 0;
-    for (const int end : ends) {
-      crossing += std::max(1.0, sources(end) - sources(begin)) * width_;
-      largest = std::max(largest, span(begin, end));
-      begin = end;
-    }
-    return crossing + largest + at_output + in_flight;
-  }
-
-  // By a pass without gradients: the sources, and one sublayer at work.
-  double kept_in_evaluation() const { return (most_sources_read() + 4) * width_ + 3 * hidden(); }
-
   // Logits at one time, of `tokens` tokens: those of a chunk, and their exponentials.
   double logits(double tokens) const {
     return 2 * vocab_ * std::min(tokens, std::max(64.0, 4.0 * kMiB / vocab_));
   }
 
-  // Numbers per token that pass through memory in a step besides the matrix products.
-  double traffic() const { return span(0, sublayers_) + site(); }
-  // Beside the linear maps, per token.
-  double attention_flops(double context) const {
-    double flops = 0;
-    for (int64_t layer = 0; layer < model_.layers; ++layer) flops += mixing_flops(layer, context);
-    return flops;
-  }
+  const ModelCost model;
 
  private:
-  double sources(int site) const {
-    return static_cast<double>(plan_.mixer().source_names(site).size());
-  }
-  double most_sources_read() const {
-    double most = 0;
-    for (int site = 0; site <= sublayers_; ++site) most = std::max(most, sources(site));
-    return most;
-  }
-  // What the mixer was seen to keep, and the sublayer's output.
-  double site() const {
-    if (!mixer_keeps_) mixer_keeps_ = measure_mixer(model_);
-    return (*mixer_keeps_ + 1) * width_;
-  }
-  static double measure_mixer(const ModelConfig& model) {
-    ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-    return measure_kept(*make_mixer(model.depth_mixing, model.mixer_shape(), parameters),
-                        model.mixer_shape());
-  }
   std::vector<Parameter> muon_parameters() const {
     std::vector<Parameter> chosen;
-    for (const Parameter& p : plan_.parameters().all()) {
+    for (const Parameter& p : model.parameters().all()) {
       if (has_muon_ && p.kind == ParameterKind::matrix) chosen.push_back(p);
     }
     return chosen;
   }
-  // Of a stack of experts [E, out, in] those of the chosen ones.
-  double active(const at::Tensor& matrix) const {
-    const auto numbers = static_cast<double>(matrix.numel());
-    if (matrix.dim() < 3) return numbers;
-    return numbers * static_cast<double>(model_.experts.chosen) /
-           static_cast<double>(model_.experts.count);
-  }
-  // The widest hidden layer that a token passes through.
-  double hidden() const {
-    const ExpertsSettings& e = model_.experts;
-    return static_cast<double>(
-        std::max(model_.ffn_width, e.count > 0 ? (e.chosen + e.shared) * e.width : 0));
-  }
-  double mixing_flops(int64_t layer, double context) const {
-    const std::string& kind = model_.attention_of(layer);
-    if (kind == kDelta) {
-      // Within a chunk of 32 tokens half of the scores of q k and k k and their sums of values
-      // count, and the triangular system; between chunks the state is read twice and updated.
-      const DeltaAttentionSettings& delta = model_.delta_attention;
-      const auto K = static_cast<double>(delta.head_width);
-      return static_cast<double>(delta.heads) * 2 * K * (32 * 3 + 3 * K);
-    }
-    // Half of the T x T scores count, two products each.
-    if (kind == kGroupedQuery) return 2 * context * width_;
-    const LatentAttentionSettings& latent = model_.latent_attention;
-    return static_cast<double>(model_.heads) * context *
-           static_cast<double>(latent.key_width + latent.shared_key_width + latent.value_width);
-  }
-  double sublayer(int site) const {
-    const int64_t layer = site / 2;
-    if (site % 2 == 1) return feed_forward(layer);
-    const std::string& kind = model_.attention_of(layer);
-    if (kind == kDelta) {
-      const DeltaAttentionSettings& delta = model_.delta_attention;
-      return kDeltaKeeps * static_cast<double>(delta.heads * delta.head_width);
-    }
-    const auto heads = static_cast<double>(model_.heads);
-    if (kind == kGroupedQuery) {
-      const double keys = width_ / heads * static_cast<double>(model_.kv_heads);
-      return 2 * width_ + 2 * keys + heads;
-    }
-    // Queries; keys and values as they come out of their map and as attention reads them; its
-    // output, twice with a gate beside it; the latents.
-    const LatentAttentionSettings& latent = model_.latent_attention;
-    const auto keys = static_cast<double>(latent.key_width + latent.shared_key_width);
-    const auto values = static_cast<double>(latent.value_width);
-    return heads * (3 * keys + (latent.output_gate ? 5 : 3) * values + 1) +
-           static_cast<double>(2 * latent.kv_rank + 2 * latent.q_rank);
-  }
-  double feed_forward(int64_t layer) const {
-    // gate, silu(gate), up, their product
-    if (!model_.has_experts(layer)) return 4 * static_cast<double>(model_.ffn_width);
-    // Of experts also what they read, in the order of the experts, and wrote, and weights.
-    const ExpertsSettings& e = model_.experts;
-    const double read = e.latent_width > 0 ? static_cast<double>(e.latent_width) : width_;
-    return static_cast<double>(4 * (e.chosen + e.shared) * e.width + 4 * e.count) +
-           (2 * static_cast<double>(e.chosen) + 1) * read + width_;
-  }
-  double span(int begin, int end) const {
-    double total = 0;
-    for (int l = begin; l < end; ++l) total += site() + sublayer(l);
-    return total;
-  }
 
-  const ModelConfig& model_;
   bool has_muon_;
-  int sublayers_;
-  double vocab_, width_;
-  Transformer plan_;  // without values
-  // By site, in units of the width. Measured when it is asked for: that takes memory and time,
-  // which a model that is too large from its weights alone should not cost.
-  mutable std::optional<double> mixer_keeps_;
+  double vocab_;
 };
 
 // Of weights, gradients and moments, and the library's.
@@ -247,13 +114,13 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   };
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
-  const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.vocabulary_parameters();
+  const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
   const double working = std::max(
-      {pass(static_cast<double>(rows) * context, sizes.kept(train.recompute)) + gradients,
+      {pass(static_cast<double>(rows) * context, sizes.model.kept(train.recompute)) + gradients,
        parameters + sizes.update(),
-       pass(kProbeWindows * context, sizes.kept(false)) + 2 * sizes.vocabulary_parameters(),
+       pass(kProbeWindows * context, sizes.model.kept(false)) + 2 * sizes.model.head(),
        pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
-            sizes.kept_in_evaluation())});
+            sizes.model.kept_in_evaluation())});
   return kLibrary + 4 * (parameters + sizes.moments() + kFragmentation * working);
 }
 
@@ -262,14 +129,14 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   const double tokens = static_cast<double>(train.batch_size * train.context);
   // Forward once, backward twice the forward, and the forward again where it is recomputed.
   const double passes = train.recompute ? 4 : 3;
-  const double flops =
-      tokens * (passes * 2 * (sizes.multiplied() + sizes.vocabulary_parameters()) +
-                passes * sizes.attention_flops(static_cast<double>(train.context))) +
-      sizes.update_flops();
+  const double flops = tokens * passes * 2 *
+                           (sizes.model.linear_maps() + sizes.model.head() +
+                            sizes.model.between_tokens(train.context)) +
+                       sizes.update_flops();
   // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
   // widths of 64 to 512. The update reads and writes weights, gradients and moments.
   constexpr double kTouched = 24, kTouchedByUpdate = 9;
-  const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.traffic() +
+  const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.model.kept_at_sites() +
                             kTouchedByUpdate * sizes.parameters());
   return flops / speed.matmul + bytes / speed.copy;
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/depth/mechanism.h"
+#include "attnres/model/attention_kinds.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -120,7 +121,7 @@ void collect(const Json& recipe, const std::string& path, IsLeftOver is_left_ove
 
 // Settings that have no meaning since a choice changed; see apply_overrides.
 std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
-  const auto changed = [&](const char* path) {
+  const auto changed = [&](const std::string& path) {
     return value_at(before, path) != value_at(after, path);
   };
   const auto all = [](const std::string&) { return true; };
@@ -133,13 +134,19 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
     };
     collect(after, "model.depth_mixing", is_unknown, left);
   }
+  // Two ways to say the same.
+  for (const auto& [set, other] :
+       {std::pair("num_blocks", "block_size"), std::pair("block_size", "num_blocks")}) {
+    if (!changed(fmt::format("model.depth_mixing.{}", set))) continue;
+    collect(
+        after, "model.depth_mixing", [&](const auto& name) { return name == other; }, left);
+  }
   if (changed("model.attention")) {
     const Json kinds = value_at(after, "model.attention");
-    const auto is_gone = [&](const char* kind) {
-      return std::find(kinds.begin(), kinds.end(), kind) == kinds.end();
-    };
-    if (is_gone(kDelta)) collect(after, "model.delta_attention", all, left);
-    if (is_gone(kLatent)) collect(after, "model.latent_attention", all, left);
+    for (const AttentionKind& kind : attention_kinds()) {
+      const bool is_gone = std::find(kinds.begin(), kinds.end(), kind.name) == kinds.end();
+      if (is_gone && !kind.settings.empty()) collect(after, "model." + kind.settings, all, left);
+    }
   }
   if (changed("model.experts.count") && value_at(after, "model.experts.count") == 0) {
     collect(after, "model.experts", all, left);
@@ -177,6 +184,7 @@ std::vector<std::string> apply_overrides(Json& recipe, const std::vector<std::st
   for (const Setting& setting : settings_left_over(before, recipe)) {
     if (is_overridden(setting.key(), overrides)) continue;
     Json& object = *find_at(recipe, setting.object);
+    if (!object.contains(setting.name)) continue;  // it had two reasons to go
     dropped.push_back(fmt::format("{}={}", setting.key(), object.at(setting.name).dump()));
     object.erase(setting.name);
   }

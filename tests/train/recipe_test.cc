@@ -73,6 +73,8 @@ TEST(Overrides, OfAChoiceDropWhatItLeavesWithoutMeaning) {
   EXPECT_THAT(dropped({"model.attention=[\"latent\"]"}),
               ElementsAre("model.delta_attention.heads=2"));
   EXPECT_THAT(dropped({"model.experts.count=0"}), ElementsAre("model.experts.chosen=1"));
+  EXPECT_THAT(dropped({"model.depth_mixing.num_blocks=4"}),
+              ElementsAre("model.depth_mixing.block_size=2"));
   EXPECT_THAT(dropped({"tokenizer.kind=bytes"}), ElementsAre("tokenizer.vocab_size=400"));
   // Nothing else does.
   EXPECT_THAT(dropped({"model.depth_mixing.type=block_attn_res", "model.experts.count=2",

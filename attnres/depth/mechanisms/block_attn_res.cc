@@ -300,6 +300,26 @@ struct BlockSettings : AttnResSettings {
   std::string formula(const MixerShape& shape) const {
     return formula_over(shape, "b", "block sums b_i");
   }
+  // num_blocks N in the place of block_size, as the report keeps N near 8 at every size.
+  static Json respell(Json json, const MixerShape& shape) {
+    const auto blocks = json.find("num_blocks");
+    if (blocks == json.end()) return json;
+    require_usage(!json.contains("block_size"),
+                  "model.depth_mixing: block_size and num_blocks say the same; leave one out");
+    const int64_t L = shape.sublayers;
+    require_usage(blocks->is_number_integer() && *blocks >= 1 && *blocks <= L,
+                  "model.depth_mixing.num_blocks: expected 1 to {} (sublayers), got {}", L,
+                  blocks->dump());
+    const auto count = blocks->get<int64_t>();
+    const int64_t size = (L + count - 1) / count, made = (L + size - 1) / size;
+    require_usage(made == count,
+                  "model.depth_mixing.num_blocks: {} sublayers make {} blocks of {} or {} of {}, "
+                  "but not {}; choose one of them",
+                  L, made, size, (L + size - 2) / (size - 1), size - 1, count);
+    json.erase("num_blocks");
+    json["block_size"] = size;
+    return json;
+  }
 };
 
 // Table 1 where the two-phase schedule serves the arm; else a pass over all sources at every site.

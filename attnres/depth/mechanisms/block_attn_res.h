@@ -22,7 +22,8 @@
 
 namespace attnres {
 
-// Of Full; Block AttnRes has block_size as a setting too, which makes 8 blocks if it is not given.
+// Of Full; Block AttnRes has block_size as a setting too, or num_blocks in its place; without
+// either it makes 8 blocks.
 struct AttnResSettings {
   explicit AttnResSettings(const MixerShape& shape);
 

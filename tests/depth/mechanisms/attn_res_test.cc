@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@ namespace attnres::attn_res_test {
 namespace {
 
 using namespace testing;
+using ::testing::HasSubstr;
 
 Json full() {
   return {{"type", "attn_res"}};
@@ -164,6 +166,24 @@ std::string refusal(const Json& depth_mixing, int sublayers = 8) {
 TEST(AttnRes, MakesEightBlocksUnlessItIsTold) {
   EXPECT_EQ(source_counts({{"type", "block_attn_res"}}, 48), source_counts(block(6), 48));
   EXPECT_EQ(source_counts({{"type", "block_attn_res"}}, 4), source_counts(full(), 4));
+}
+
+TEST(AttnRes, TakesTheNumberOfBlocksInPlaceOfTheirSize) {
+  const auto blocks = [](const Json& count) {
+    return Json{{"type", "block_attn_res"}, {"num_blocks", count}};
+  };
+  const MixerShape shape = {.width = 4, .sublayers = 22, .norm_eps = 1e-6};
+  // The last block is short.
+  EXPECT_EQ(resolve_depth_mixing(blocks(8), shape), resolve_depth_mixing(block(3), shape));
+  EXPECT_EQ(resolve_depth_mixing(blocks(22), shape), resolve_depth_mixing(block(1), shape));
+  EXPECT_NE(resolve_depth_mixing(blocks(1), shape), resolve_depth_mixing(block(3), shape));
+  EXPECT_EQ(refusal(blocks(4)), "accepted");
+  EXPECT_THAT(refusal(blocks(5)), HasSubstr("8 sublayers make 4 blocks of 2 or 8 of 1, but not 5"));
+  EXPECT_THAT(refusal(blocks(9)), HasSubstr("expected 1 to 8 (sublayers), got 9"));
+  EXPECT_THAT(refusal(blocks(2.5)), HasSubstr("got 2.5"));
+  Json both = block(2);
+  both["num_blocks"] = 4;
+  EXPECT_THAT(refusal(both), HasSubstr("leave one out"));
 }
 
 TEST(AttnRes, RefusesImpossibleSettings) {

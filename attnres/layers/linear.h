@@ -1,0 +1,51 @@
+// Linear maps of a layer, without bias, y = x W^T: the only way in which a layer multiplies by a
+// matrix.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+class Linear {
+ public:
+  Linear() = default;  // no map
+  // A weight [outputs, inputs] that somebody else keeps.
+  explicit Linear(at::Tensor weight) : weight_(std::move(weight)) {}
+  // Adds the weight as a parameter of kind matrix.
+  Linear(ParameterRegistry& parameters, int site, int64_t inputs, const MatrixRole& role);
+
+  // x [..., inputs] gives [..., outputs].
+  at::Tensor operator()(const at::Tensor& x) const;
+
+  bool defined() const { return weight_.defined(); }
+  int64_t outputs() const { return weight_.size(0); }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  at::Tensor weight_;
+};
+
+// Maps that read the same input. Each role is a parameter of its own, a part of one storage, so
+// that in decoding a token meets one matrix.
+class LinearGroup {
+ public:
+  LinearGroup() = default;
+  LinearGroup(ParameterRegistry& parameters, int site, int64_t inputs,
+              const std::vector<MatrixRole>& roles);
+
+  // One output for each role. The first roles may have inputs of their own in the place of x.
+  std::vector<at::Tensor> operator()(const at::Tensor& x,
+                                     const std::vector<at::Tensor>& own_inputs = {}) const;
+
+ private:
+  std::vector<at::Tensor> weights_;
+  std::vector<int64_t> outputs_;
+  at::Tensor joined_;  // all weights, one below the other
+};
+
+}  // namespace attnres

@@ -1,0 +1,82 @@
+// What a model is said to take, against the matrix products of a forward pass as they happen.
+#include "attnres/model/model_cost.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "tests/model/small_models.h"
+
+namespace attnres::model_cost_test {
+namespace {
+
+// Multiply-adds of every matrix product on this thread while it lives.
+class CountedProducts {
+ public:
+  CountedProducts() {
+    count_ = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& function) {
+          if (std::string_view(function.name()) == "aten::mm") {
+            const at::Tensor a = function.inputs()[0].toTensor();
+            count_ += a.numel() * function.inputs()[1].toTensor().size(1);
+          }
+          return std::unique_ptr<at::ObserverContext>();
+        })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CountedProducts() { at::removeCallback(handle_); }
+  CountedProducts(const CountedProducts&) = delete;
+  CountedProducts& operator=(const CountedProducts&) = delete;
+
+  int64_t count() const { return count_; }
+
+ private:
+  static thread_local int64_t count_;
+  at::CallbackHandle handle_;
+};
+
+thread_local int64_t CountedProducts::count_ = 0;
+
+double counted_a_token(const ModelConfig& config) {
+  constexpr int64_t kTokens = 24;
+  const at::NoGradGuard not_recording;
+  const Transformer model(config, testing::kSmallVocabulary, /*seed=*/1);
+  const at::Tensor ids = at::randint(testing::kSmallVocabulary, {2, kTokens / 2}, at::kLong);
+  const CountedProducts products;
+  model.logits(model.hidden(ids));
+  return static_cast<double>(products.count()) / kTokens;
+}
+
+TEST(ModelCost, LinearMapsAreTheProductsOfAForwardPass) {
+  for (const ModelConfig& config : {testing::small_config(testing::residual()),
+                                    testing::kimi_config(true, testing::residual())}) {
+    const ModelCost cost(config, testing::kSmallVocabulary);
+    EXPECT_EQ(cost.linear_maps() + cost.head(), counted_a_token(config));
+    EXPECT_GT(cost.linear_maps(), cost.head());
+  }
+}
+
+TEST(ModelCost, OfExpertsCountsTheChosen) {
+  ModelConfig config = testing::kimi_config(true, testing::residual());
+  const double before = ModelCost(config, testing::kSmallVocabulary).linear_maps();
+  config.experts.chosen += 1;
+  const double after = ModelCost(config, testing::kSmallVocabulary).linear_maps();
+  const int64_t width =
+      config.experts.latent_width > 0 ? config.experts.latent_width : config.width;
+  const auto sites = static_cast<double>(config.layers - config.experts.dense_layers);
+  EXPECT_EQ(after - before, sites * static_cast<double>(3 * config.experts.width * width));
+}
+
+TEST(ModelCost, BetweenTokensGrowsWithTheContextWhereAttentionSeesAll) {
+  const ModelCost cost(testing::small_config(testing::residual()), testing::kSmallVocabulary);
+  EXPECT_EQ(cost.between_tokens(64), 2 * cost.between_tokens(32));
+  EXPECT_GT(cost.between_tokens(32), 0);
+}
+
+}  // namespace
+}  // namespace attnres::model_cost_test
