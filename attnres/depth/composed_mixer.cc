@@ -62,8 +62,9 @@ void show_stream(ReadTrace* trace, const DepthState& state, const std::string& n
 }
 
 at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,
-                    const MixerShape& shape) {
-  return parameters.add(site, role, ParameterKind::norm_gain, {shape.width}, Init::ones());
+                    const MixerShape& shape, std::vector<int> used_at) {
+  return parameters.add(site, role, ParameterKind::norm_gain, {shape.width}, Init::ones(),
+                        Shard::none, std::move(used_at));
 }
 
 std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,

@@ -46,7 +46,7 @@ void show_stream(ReadTrace* trace, const DepthState& state, const std::string& n
 
 // A norm gain [width] that starts at one.
 at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,
-                    const MixerShape& shape);
+                    const MixerShape& shape, std::vector<int> used_at = {});
 
 // "input_norm" of every site from 0 to `last`.
 std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,

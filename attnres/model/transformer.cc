@@ -4,6 +4,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/embedding.h>
 
+#include <algorithm>
+
 #include "attnres/layers/experts.h"
 #include "attnres/layers/feed_forward.h"
 #include "attnres/model/attention_kinds.h"
@@ -20,6 +22,15 @@ std::vector<at::Tensor> added_by_span(const DepthState& state, size_t sealed) {
   std::vector<at::Tensor> tensors(state.sealed.begin() + sealed, state.sealed.end());
   tensors.insert(tensors.end(), state.open.begin(), state.open.end());
   return tensors;
+}
+
+SiteRange within(const SiteRange& sites, int output) {
+  const SiteRange inside = {sites.first, std::min(sites.last, output + 1)};
+  require(0 <= inside.first && inside.first < inside.last,
+          "transformer: a stage has one site or more of 0 to {}, which is the output, not those "
+          "from {} up to {}",
+          output, sites.first, sites.last);
+  return inside;
 }
 
 std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t layer,
@@ -40,26 +51,39 @@ int64_t count_targets(const at::Tensor& targets_BT) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
-                         std::optional<uint64_t> seed, at::ScalarType dtype, at::Device device)
-    : config_(config), parameters_(dtype, seed, device) {
+                         std::optional<uint64_t> seed, at::ScalarType dtype, at::Device device,
+                         SiteRange sites)
+    : config_(config),
+      vocab_size_(vocab_size),
+      sites_(within(sites, config.sublayers())),
+      parameters_(dtype, seed, device, sites_) {
   const int L = config.sublayers();
   const Init init = Init::normal(config.init_std);
   embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
-                               {vocab_size, config.width}, init);
+                               {vocab_size, config.width}, init, Shard::none,
+                               config.tie_embeddings ? std::vector{0, L} : std::vector{0});
   mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
-  for (int site = 0; site < L; site += 2) {
-    const int64_t layer = site / 2;
-    sublayers_.push_back(find_attention_kind(config.attention_of(layer), "model")
-                             .make(config, mixer_->needs(site), site, parameters_));
-    sublayers_.push_back(
-        make_feed_forward(config, layer, mixer_->needs(site + 1), site + 1, parameters_));
+  sublayers_.resize(L);
+  for (int site = sites_.first; site < std::min(sites_.last, L); ++site) {
+    const SublayerNeeds needs = mixer_->needs(site);
+    sublayers_[site] = site % 2 == 0
+                           ? find_attention_kind(config.attention_of(site / 2), "model")
+                                 .make(config, needs, site, parameters_)
+                           : make_feed_forward(config, site / 2, needs, site, parameters_);
   }
   head_ = config.tie_embeddings
               ? embedding_
               : parameters_.add(L, "head", ParameterKind::head, {vocab_size, config.width}, init);
 }
 
+void Transformer::require_sites(int first, int last) const {
+  require(first >= last || (sites_.has(first) && sites_.has(last - 1)),
+          "transformer: this stage has the sites {} to {}, not {} to {}", sites_.first,
+          sites_.last - 1, first, last - 1);
+}
+
 at::Tensor Transformer::token_embeddings(const at::Tensor& ids_BT) const {
+  require_sites(0, 1);
   require(ids_BT.dim() == 2 && ids_BT.scalar_type() == at::kLong,
           "transformer: expected token ids of type int64 and shape [batch, tokens]");
   if (ids_BT.numel() > 0) {
@@ -76,10 +100,8 @@ DepthState Transformer::embed(const at::Tensor& ids_BT) const {
 }
 
 void Transformer::run(DepthState& state, int last, const RunContext& context) const {
-  if (context.caches) {
-    check_caches(state, context);
-    state.sequence = {context.caches->length, context.caches->mixer.get()};
-  }
+  require_sites(state.site, last);
+  if (context.caches) use_caches(state, context);
   if (context.recompute && at::GradMode::is_enabled()) {
     run_recomputed(state, last, context);
   } else {
@@ -87,7 +109,7 @@ void Transformer::run(DepthState& state, int last, const RunContext& context) co
   }
 }
 
-void Transformer::check_caches(const DepthState& state, const RunContext& context) const {
+void Transformer::use_caches(DepthState& state, const RunContext& context) const {
   const SequenceCaches& caches = *context.caches;
   require(caches.owner == mixer_.get(),
           "transformer: the caches are of another model; use those of this one's make_caches");
@@ -103,6 +125,7 @@ void Transformer::check_caches(const DepthState& state, const RunContext& contex
           caches.capacity, count, caches.length);
   require(!context.recompute || !at::GradMode::is_enabled(),
           "transformer: what fills caches cannot be recomputed; leave one of the two out");
+  state.sequence = {caches.length, caches.mixer.get()};
 }
 
 void Transformer::run_sublayers(DepthState& state, int last, const RunContext& context) const {
@@ -172,6 +195,8 @@ void Transformer::run_recomputed(DepthState& state, int last, const RunContext& 
 }
 
 at::Tensor Transformer::output(DepthState& state, const RunContext& context) const {
+  require_sites(sublayers(), sublayers() + 1);
+  if (context.caches) use_caches(state, context);
   ReadTrace trace;
   const SublayerInput input = mixer_->read(state, context.observer ? &trace : nullptr);
   if (context.observer) context.observer->on_read(state.site, trace);
@@ -187,6 +212,7 @@ at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& conte
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden_BTD) const {
+  require_sites(sublayers(), sublayers() + 1);
   return linear_map(hidden_BTD, head_);
 }
 
@@ -218,7 +244,7 @@ SequenceCaches Transformer::make_caches(int64_t batch, int64_t capacity) const {
   caches.owner = mixer_.get();
   caches.mixer = mixer_->make_cache(batch, capacity);
   for (const auto& sublayer : sublayers_) {
-    caches.sublayers.push_back(sublayer->make_cache(batch, capacity));
+    caches.sublayers.push_back(sublayer ? sublayer->make_cache(batch, capacity) : nullptr);
   }
   return caches;
 }

@@ -55,20 +55,26 @@ struct RunContext {
   ExpertLoads* expert_loads = nullptr;  // added to; a recomputed span counts once
 };
 
+// The whole model, or of sites 0 .. L, the output being L, those that a pipeline stage has: it
+// holds the parameters that these use, and equals the whole in them. Site 0 brings the token
+// embedding and the state's start, site L the output's mixing and norm and the head. A parameter
+// that several stages use (`Parameter::used_at`: tied embeddings, one map for all sites) is in each
+// of them.
 class Transformer {
  public:
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
   // memory either, for planning.
   Transformer(const ModelConfig& config, int64_t vocab_size, std::optional<uint64_t> seed,
-              at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
+              at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
+              SiteRange sites = {});
 
   // [B, T, D]. ids_BT is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_BT) const;
   // The state before site 0.
   DepthState embed(const at::Tensor& ids_BT) const;
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
-  // Throws Error, and changes nothing, where the caches are of another model or batch, have no room
-  // for these tokens, or would have to be recomputed.
+  // Throws Error, and changes nothing, where a site is another stage's, or the caches are of
+  // another model or batch, have no room for these tokens, or would have to be recomputed.
   void run(DepthState& state, int last, const RunContext& context = {}) const;
   // What site L reads: [B, T, D], normalised.
   at::Tensor output(DepthState& state, const RunContext& context = {}) const;
@@ -92,21 +98,26 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const DepthMixer& mixer() const { return *mixer_; }
   const ParameterRegistry& parameters() const { return parameters_; }
-  int64_t vocab_size() const { return embedding_.size(0); }
-  int sublayers() const { return static_cast<int>(sublayers_.size()); }
+  int64_t vocab_size() const { return vocab_size_; }
+  int sublayers() const { return config_.sublayers(); }  // L, of the whole model
+  SiteRange sites() const { return sites_; }
+  // Of one of these sites.
   const Sublayer& sublayer(int site) const { return *sublayers_.at(site); }
 
  private:
-  void check_caches(const DepthState& state, const RunContext& context) const;
+  void require_sites(int first, int last) const;
+  void use_caches(DepthState& state, const RunContext& context) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
   void run_recomputed(DepthState& state, int last, const RunContext& context) const;
 
   ModelConfig config_;
+  int64_t vocab_size_;
+  SiteRange sites_;
   ParameterRegistry parameters_;
   at::Tensor embedding_;  // [V, D]
   at::Tensor head_;       // [V, D]; the embedding itself when tied
   std::unique_ptr<DepthMixer> mixer_;
-  std::vector<std::unique_ptr<Sublayer>> sublayers_;
+  std::vector<std::unique_ptr<Sublayer>> sublayers_;  // by site; null those of other stages
 };
 
 }  // namespace attnres

@@ -29,6 +29,10 @@ void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& 
   });
 }
 
+bool uses_any(const SiteRange& range, const std::vector<int>& sites) {
+  return std::any_of(sites.begin(), sites.end(), [&](int site) { return range.has(site); });
+}
+
 }  // namespace
 
 Init Init::constant(double value) {
@@ -59,22 +63,34 @@ bool is_differentiated(ParameterKind kind) {
   return kind != ParameterKind::router_bias;
 }
 
+std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages) {
+  std::vector<size_t> with;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (uses_any(stages[i], parameter.used_at)) with.push_back(i);
+  }
+  return with;
+}
+
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,
-                                  at::IntArrayRef shape, const Init& init, Shard shard) {
+                                  at::IntArrayRef shape, const Init& init, Shard shard,
+                                  std::vector<int> used_at) {
+  if (used_at.empty()) used_at = {site};
+  if (!uses_any(sites_, used_at)) return {};
   const at::Tensor tensor = allocate(site, role, shape);
-  keep({site, role, kind, tensor, shard}, init);
+  keep({site, role, kind, tensor, shard, std::move(used_at)}, init);
   return tensor;
 }
 
 at::Tensor ParameterRegistry::add_joined(int site, int64_t inputs,
                                          const std::vector<MatrixRole>& roles) {
+  if (!uses_any(sites_, {site})) return {};
   int64_t outputs = 0;
   for (const MatrixRole& role : roles) outputs += role.outputs;
   const at::Tensor joined = allocate(site, roles.front().role, {outputs, inputs});
   int64_t first = 0;
   for (const MatrixRole& role : roles) {
     const at::Tensor rows = joined.narrow(0, first, role.outputs).detach();
-    keep({site, role.role, ParameterKind::matrix, rows, role.shard}, role.init);
+    keep({site, role.role, ParameterKind::matrix, rows, role.shard, {site}}, role.init);
     first += role.outputs;
   }
   return joined;
@@ -94,7 +110,7 @@ at::Tensor ParameterRegistry::allocate(int site, const std::string& role,
 }
 
 void ParameterRegistry::keep(Parameter parameter, const Init& init) {
-  const auto& [site, role, kind, tensor, shard] = parameter;
+  const auto& [site, role, kind, tensor, shard, used_at] = parameter;
   require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
   if (seed_.has_value() && !device_.is_meta()) {
     initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,12 +59,22 @@ enum class Shard {
 // share, comes before them all.
 inline constexpr int kEmbeddingSite = -1;
 
+// The sites from `first` up to, not including, `last`: those of a pipeline stage. All, if nothing
+// else is said.
+struct SiteRange {
+  int first = 0;
+  int last = std::numeric_limits<int>::max();
+
+  bool has(int site) const { return first <= site && site < last; }
+};
+
 struct Parameter {
   int site = kEmbeddingSite;
   std::string role;  // "q_proj", "input_norm", "pseudo_query", ...
   ParameterKind kind = ParameterKind::matrix;
   at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one
   Shard shard = Shard::none;
+  std::vector<int> used_at = {};  // the sites that compute with it, ascending
 };
 
 // The weight [outputs, inputs] of a linear map.
@@ -74,20 +85,26 @@ struct MatrixRole {
   Shard shard = Shard::none;
 };
 
+// The numbers of the stages that hold a parameter, in their order: those that have a site which
+// uses it. Where there are several, their tensors are copies of one parameter: its gradient is the
+// sum of theirs, and it counts once in a norm of all gradients, at the first of them.
+std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages);
+
 class ParameterRegistry {
  public:
   // Without a seed parameters have shapes but no values, which whoever asked for them must fill in:
   // loading writes every number once. On the device `meta` they have no memory either: for
-  // planning.
+  // planning. What none of `sites` uses is not kept.
   ParameterRegistry(at::ScalarType dtype, std::optional<uint64_t> seed,
-                    at::Device device = at::kCPU)
-      : dtype_(dtype), seed_(seed), device_(device) {}
+                    at::Device device = at::kCPU, SiteRange sites = {})
+      : dtype_(dtype), seed_(seed), device_(device), sites_(sites) {}
 
-  // Makes and keeps a parameter, which starts as `init` says where there is a seed. Throws Error if
-  // (site, role) is taken, and UsageError when all together would have more numbers than any
-  // machine holds (10^15).
+  // Makes and keeps a parameter, which starts as `init` says where there is a seed; `used_at` are
+  // the sites that compute with it, its own alone if there are none. Undefined, and nothing is
+  // kept, where these are all out of range. Throws Error if (site, role) is taken, and UsageError
+  // when all together would have more numbers than any machine holds (10^15).
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
-                 const Init& init, Shard shard = Shard::none);
+                 const Init& init, Shard shard = Shard::none, std::vector<int> used_at = {});
   // Parameters of kind matrix, each [outputs, inputs], one below the other in the storage that is
   // returned. Throws as add.
   at::Tensor add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
@@ -105,6 +122,7 @@ class ParameterRegistry {
   at::ScalarType dtype_;
   std::optional<uint64_t> seed_;
   at::Device device_;
+  SiteRange sites_;
   std::deque<Parameter> parameters_;
   std::map<std::pair<int, std::string>, size_t> places_;  // in parameters_, by site and role
   int64_t count_ = 0;

@@ -16,10 +16,12 @@ class DepthAttention final : public ComposedMixer {
   DepthAttention(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
     const int64_t d = shape.width;
+    std::vector<int> attentions;
+    for (int site = 0; site < shape.sublayers; site += 2) attentions.push_back(site);
     const auto add = [&](const char* role, const Init& init) {
-      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, init);
+      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, init, attentions);
     };
-    norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape);
+    norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape, attentions);
     q_proj_ = add("depth_q_proj", Init::normal(shape.init_std));
     k_proj_ = add("depth_k_proj", Init::normal(shape.init_std));
     v_proj_ = add("depth_v_proj", Init::normal(shape.init_std));

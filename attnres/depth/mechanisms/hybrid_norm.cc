@@ -30,8 +30,10 @@ class HybridNorm : public ComposedMixer {
       : ComposedMixer(shape), settings_(settings) {
     for (int l = 0; l <= shape.sublayers; ++l) {
       Site site;
-      if (l == shape.sublayers || is_pre_norm(l) || !is_attention(l)) {
+      if (l == shape.sublayers || is_pre_norm(l)) {
         site.norm = add_norm(parameters, l, "input_norm", shape);
+      } else if (!is_attention(l)) {
+        site.norm = add_norm(parameters, l, "input_norm", shape, /*used_at=*/{l - 1});
       }
       if (l < shape.sublayers && is_attention(l)) {
         const auto add_head_norm = [&](const char* role) {

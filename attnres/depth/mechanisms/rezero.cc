@@ -13,8 +13,8 @@ class ReZero : public ComposedMixer {
   ReZero(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : ComposedMixer(shape) {
     for (int site = 0; site < shape.sublayers; site += 2) {
-      weights_.push_back(
-          parameters.add(site, "residual_weight", ParameterKind::mixing, {1}, Init::zeros()));
+      weights_.push_back(parameters.add(site, "residual_weight", ParameterKind::mixing, {1},
+                                        Init::zeros(), Shard::none, {site, site + 1}));
     }
   }
 

@@ -19,7 +19,7 @@ class ScalarMix : public ComposedMixer {
       : ComposedMixer(shape),
         input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         layer_logits_(parameters.add(shape.sublayers, "layer_logits", ParameterKind::mixing,
-                                     {shape.layers() + 1}, Init::zeros())),
+                                     {shape.layers() + 1}, Init::zeros(), terms_added_at(shape))),
         gamma_(parameters.add(shape.sublayers, "gamma", ParameterKind::mixing, {1}, Init::ones())) {
   }
 
@@ -36,6 +36,13 @@ class ScalarMix : public ComposedMixer {
   }
 
  private:
+  // The sites that add a term to the mix: at the start, and after each Transformer layer.
+  static std::vector<int> terms_added_at(const MixerShape& shape) {
+    std::vector<int> sites = {0};
+    for (int site = 1; site < shape.sublayers; site += 2) sites.push_back(site);
+    return sites;
+  }
+
   // softmax(s)_j
   at::Tensor weight(int64_t j) const {
     const auto precise = c10::promoteTypes(layer_logits_.scalar_type(), at::kFloat);
