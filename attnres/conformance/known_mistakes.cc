@@ -35,6 +35,8 @@ class MistakenMixer : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const at::Tensor mixed = mix(state.sealed);
     show_mixed(trace, state, mixed);

@@ -1,6 +1,9 @@
 #include "attnres/depth/composed_mixer.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
+
+#include <algorithm>
 
 #include "attnres/ops/rms_norm/rms_norm.h"
 
@@ -27,6 +30,10 @@ void ComposedMixer::settle(DepthState& state) const {
   state.cache.reset();
 }
 
+StatePlan ComposedMixer::plan(int) const {
+  return {.open = {{.name = "stream", .sizes = {shape_.width}}}};
+}
+
 std::vector<int> ComposedMixer::cuts() const {
   std::vector<int> sites;
   for (int site = 2; site < shape_.sublayers; site += 2) sites.push_back(site);
@@ -39,6 +46,49 @@ std::vector<std::string> ComposedMixer::source_names(int) const {
 
 at::Tensor ComposedMixer::running_state(const DepthState& state) const {
   return state.open.empty() ? state.sealed.back() : state.open[0];
+}
+
+std::string source_name(const char* kind, int64_t i) {
+  return i == 0 ? "embedding" : fmt::format("{} {}", kind, i);
+}
+
+StatePlan plan_of_outputs(int site, const MixerShape& shape) {
+  StatePlan plan;
+  for (int i = 0; i <= site; ++i) {
+    plan.sealed.push_back({.name = source_name("sublayer", i),
+                           .sizes = {shape.width},
+                           .last_reader = shape.sublayers});
+  }
+  return plan;
+}
+
+StatePlan plan_of_layers(int site, const MixerShape& shape) {
+  const bool in_layer = site % 2 == 1;
+  StatePlan plan;
+  for (int i = 0; i <= site / 2; ++i) {
+    plan.sealed.push_back({.name = source_name("layer", i),
+                           .sizes = {shape.width},
+                           .read = !in_layer,
+                           .last_reader = shape.sublayers});
+  }
+  if (in_layer) plan.open = {{.name = "stream", .sizes = {shape.width}}};
+  return plan;
+}
+
+std::vector<PlannedTensor> plan_of_keys_and_values(int site, const MixerShape& shape,
+                                                   int64_t heads) {
+  std::vector<PlannedTensor> sealed;
+  const int layers = std::min((site + 1) / 2, shape.layers() - 1);  // whose attention has run
+  for (int layer = 1; layer <= layers; ++layer) {
+    for (const char* which : {"keys", "values"}) {
+      sealed.push_back({.name = fmt::format("{} of layer {}", which, layer),
+                        .sizes = {heads, shape.head_width()},
+                        .axis = ShardAxis::heads,
+                        .read = site % 2 == 0 && site < shape.sublayers,
+                        .last_reader = shape.sublayers - 2});
+    }
+  }
+  return sealed;
 }
 
 at::Tensor held(const DepthState& state, const at::Tensor& weight) {

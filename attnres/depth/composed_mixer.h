@@ -17,6 +17,7 @@ class ComposedMixer : public DepthMixer {
   DepthState start(const at::Tensor& embedding_BTD) const override;  // one open stream
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
+  StatePlan plan(int site) const override;                         // that stream
   std::vector<int> cuts() const override;                          // before every Transformer layer
   std::vector<std::string> source_names(int site) const override;  // none
   at::Tensor running_state(const DepthState& state) const override;  // open[0], or sealed.back()
@@ -30,6 +31,20 @@ class ComposedMixer : public DepthMixer {
  private:
   MixerShape shape_;
 };
+
+// The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block left:
+// "layer 2".
+std::string source_name(const char* kind, int64_t i);
+
+// The plan of those who seal the embedding and every sublayer's output, which every site reads.
+StatePlan plan_of_outputs(int site, const MixerShape& shape);
+// Of those who seal the embedding and what every Transformer layer leaves, which is read before a
+// layer and at the output; inside a layer a stream is open.
+StatePlan plan_of_layers(int site, const MixerShape& shape);
+// The sealed tensors of those who seal keys and values [B, T, heads, K] of every layer's attention
+// but the last, which all later attentions read.
+std::vector<PlannedTensor> plan_of_keys_and_values(int site, const MixerShape& shape,
+                                                   int64_t heads);
 
 // A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
 at::Tensor held(const DepthState& state, const at::Tensor& weight);

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/depth/state_plan.h"
 #include "attnres/layers/sublayer.h"
 
 namespace attnres {
@@ -65,6 +66,8 @@ class DepthMixer {
   // Folds the pending output in and drops the cache, so that `sealed` and `open` are all there is.
   virtual void settle(DepthState& state) const = 0;
 
+  // What a settled state is before site `site`, 0 to L.
+  virtual StatePlan plan(int site) const = 0;
   // The sites, ascending, before which a recomputed span may end.
   virtual std::vector<int> cuts() const = 0;
   // Names of the sources whose weights a trace of this site holds; empty if it holds none.

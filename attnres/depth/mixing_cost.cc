@@ -219,14 +219,14 @@ MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape
     cost.moved = (counter.count().read + counter.count().written) / unit / L;
     cost.multiply_adds = counter.count().multiply_adds / static_cast<double>(tokens) / L;
   }
-  {
-    const at::NoGradGuard not_recording;
-    DepthState state = mixer->start(embedding);
-    outputs.run(*mixer, state, L / 2);
-    mixer->settle(state);
-    for (const at::Tensor& tensor : state.sealed) cost.sealed += numbers_in(tensor) / unit;
-    for (const at::Tensor& tensor : state.open) cost.open += numbers_in(tensor) / unit;
+  const StatePlan plan = mixer->plan(L / 2);
+  const auto units = [&](const PlannedTensor& tensor) {
+    return static_cast<double>(tensor.numbers()) / static_cast<double>(shape.width);
+  };
+  for (const PlannedTensor& tensor : plan.sealed) {
+    if (tensor.last_reader >= L / 2) cost.sealed += units(tensor);
   }
+  for (const PlannedTensor& tensor : plan.open) cost.open += units(tensor);
   cost.kept = measure_kept(*mixer, shape);
   return cost;
 }

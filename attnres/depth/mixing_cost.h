@@ -20,7 +20,8 @@ struct MixingCost {
   // Numbers in units of d that a training step keeps between forward and backward, with the input
   // of the sublayer and without its output.
   double kept = 0;
-  // What crosses a cut in the middle of the model per token, in units of d: sent once, sent always.
+  // What crosses a cut in the middle of the model per token, in units of d, by the mixer's plan:
+  // sent once, sent always.
   double sealed = 0, open = 0;
 };
 

@@ -45,6 +45,18 @@ class Ancre : public ComposedMixer {
     return state;
   }
 
+  // X_i begins layer i, and the shortcuts of this layer and all later ones carry it.
+  StatePlan plan(int site) const override {
+    StatePlan plan = plan_of_layers(site, shape());
+    const bool in_layer = site % 2 == 1;
+    for (PlannedTensor& X : plan.sealed) {
+      const bool newest = &X == &plan.sealed.back();
+      X.read = in_layer || newest;
+      X.last_reader = shape().sublayers - (newest && site == shape().sublayers ? 0 : 1);
+    }
+    return plan;
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const at::Tensor h = running_state(state);
     show_mixed(trace, state, h);

@@ -87,6 +87,21 @@ class BlockAttnRes : public DepthMixer {
     state.cache.reset();
   }
 
+  StatePlan plan(int site) const override {
+    StatePlan plan;
+    const std::vector<int64_t> sizes = {shape_.width};
+    const int64_t blocks = site / settings_.block_size;
+    for (int64_t n = 0; n <= blocks; ++n) {
+      plan.sealed.push_back({.name = source_name(kind_of_source(), n),
+                             .sizes = sizes,
+                             .read = n == 0 || n >= first_in_window(site),
+                             .last_reader = last_reader(n)});
+    }
+    if (keeps_mixed() && site > 0) plan.open.push_back({.name = "mixed input", .sizes = sizes});
+    if (!ends_block(site)) plan.open.push_back({.name = "partial sum", .sizes = sizes});
+    return plan;
+  }
+
   std::vector<int> cuts() const override {
     std::vector<int> sites;
     for (int site = 1; site < shape_.sublayers; ++site) {
@@ -97,9 +112,9 @@ class BlockAttnRes : public DepthMixer {
 
   std::vector<std::string> source_names(int site) const override {
     if (settings_.weights == kSigmoid) return {};
-    std::vector<std::string> names = {"embedding"};
-    for (int64_t n = 1; n <= site / settings_.block_size; ++n) {
-      names.push_back(fmt::format("{} {}", settings_.block_size == 1 ? "sublayer" : "block", n));
+    std::vector<std::string> names;
+    for (int64_t n = 0; n <= site / settings_.block_size; ++n) {
+      names.push_back(source_name(kind_of_source(), n));
     }
     if (!ends_block(site)) names.push_back("partial sum");
     return in_window(std::move(names));
@@ -160,6 +175,19 @@ class BlockAttnRes : public DepthMixer {
 
   // Whether `site` sublayers fill whole blocks.
   bool ends_block(int site) const { return site % settings_.block_size == 0; }
+
+  const char* kind_of_source() const { return settings_.block_size == 1 ? "sublayer" : "block"; }
+
+  // The first block that a site reads, or 1; every site reads the embedding.
+  int64_t first_in_window(int site) const {
+    const int64_t newest = (site + settings_.block_size - 1) / settings_.block_size;
+    return std::max<int64_t>(newest - settings_.window + 1, 1);
+  }
+  // Of block n, or of the embedding.
+  int last_reader(int64_t n) const {
+    const int64_t L = shape_.sublayers, window = std::min(settings_.window, L);
+    return static_cast<int>(n == 0 ? L : std::min(L, (n + window - 1) * settings_.block_size));
+  }
 
   // Adds the pending output to the partial sum, and seals it where its block ends.
   void fold(DepthState& state) const {

@@ -77,6 +77,27 @@ class Dca : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override {
+    const std::vector<int64_t> sizes = {shape().width};
+    StatePlan plan = plan_of_layers(site, shape());
+    plan.open.clear();
+    if (settings_.recent_layers > 0) {
+      plan.sealed.resize(1);
+      const int64_t layers = site / 2, kept = std::min(layers, settings_.recent_layers + 1);
+      for (int64_t i = layers - kept + 1; i <= layers; ++i) {
+        const bool middle = kept > settings_.recent_layers && i == layers - kept + 1;
+        plan.open.push_back({.name = middle ? "middle layers" : source_name("layer", i),
+                             .sizes = sizes});
+      }
+    }
+    const bool in_layer = site % 2 == 1;
+    if (in_layer) {
+      plan.open.push_back({.name = "attention and its query sum", .sizes = sizes});
+      plan.open.push_back({.name = "attention", .sizes = sizes});
+    }
+    return plan;
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const bool in_layer = state.site % 2 == 1;
     if (in_layer) return read_one(state, state.open[state.open.size() - 2], trace);

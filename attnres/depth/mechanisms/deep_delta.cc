@@ -55,6 +55,10 @@ class DeepDelta final : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int) const override {
+    return {.open = {{.name = "X", .sizes = {channels_, shape().width}}}};
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const Site& site = sites_[state.site];
     const at::Tensor& X_BTVD = state.open[0];

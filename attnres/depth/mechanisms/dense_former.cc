@@ -49,6 +49,10 @@ class DenseFormer : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override {
+    return per_layer_ ? plan_of_layers(site, shape()) : plan_of_outputs(site, shape());
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const int site = state.site;
     at::Tensor h = state.sealed[0];

@@ -36,6 +36,8 @@ class DenseNet : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
     at::Tensor h_MD;  // M = B T

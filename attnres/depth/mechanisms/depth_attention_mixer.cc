@@ -28,6 +28,12 @@ class DepthAttention final : public ComposedMixer {
     o_proj_ = add("depth_o_proj", Init::zeros());
   }
 
+  StatePlan plan(int site) const override {
+    StatePlan plan = ComposedMixer::plan(site);
+    plan.sealed = plan_of_keys_and_values(site, shape(), shape().heads);
+    return plan;
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
     const at::Tensor& h_BTD = state.open[0];

@@ -65,6 +65,15 @@ class Laurel : public ComposedMixer {
     }
   }
 
+  StatePlan plan(int site) const override {
+    StatePlan plan;
+    for (int k = 0; k < kept_before(site); ++k) {
+      plan.open.push_back({.name = k == 0 ? "stream" : fmt::format("stream {} sites before", k),
+                           .sizes = {shape().width}});
+    }
+    return plan;
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     show_mixed(trace, state, state.open[0]);
     return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
@@ -111,9 +120,12 @@ class Laurel : public ComposedMixer {
                                      : at::add(skip_BTD, mapped_BTD);
     }
     state.open.insert(state.open.begin(), merge(state, site.weights, y_BTD, skip_BTD));
-    const int next = state.site + 1;
-    const int kept = next < shape().sublayers ? settings_.activations(next) : 1;
-    state.open.resize(std::max(kept, 1));
+    state.open.resize(kept_before(state.site + 1));
+  }
+
+  // How many states a site needs, its own included.
+  int kept_before(int site) const {
+    return site < shape().sublayers ? std::max(settings_.activations(site), 1) : 1;
   }
 
   // a y + b skip

@@ -28,6 +28,13 @@ class Lime final : public AdaptedAttention {
     }
   }
 
+  StatePlan plan(int site) const override {
+    StatePlan plan = ComposedMixer::plan(site);
+    plan.sealed = plan_of_keys_and_values(site, shape(), heads_);
+    for (PlannedTensor& tensor : plan.sealed) tensor.mixes_heads = true;
+    return plan;
+  }
+
  private:
   bool adapts(int site) const override { return site % 2 == 0 && shape().layers() > 1; }
 

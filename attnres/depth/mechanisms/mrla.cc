@@ -63,6 +63,14 @@ class Mrla : public ComposedMixer {
     return history;
   }
 
+  StatePlan plan(int site) const override {
+    const std::vector<int64_t> sizes = {shape().width};
+    StatePlan plan;
+    if (site > 0) plan.open.push_back({.name = "sum", .sizes = sizes});
+    plan.open.push_back({.name = "newest source", .sizes = sizes, .halo = kHistory});
+    return plan;
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const Kernels& kernels = kernels_[state.site];
     const at::Tensor& v = state.open.back();

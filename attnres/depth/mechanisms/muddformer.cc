@@ -57,6 +57,8 @@ class MuddFormer : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override { return plan_of_layers(site, shape()); }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const int site = state.site;
     const bool in_layer = site % 2 == 1, at_output = site == shape().sublayers;

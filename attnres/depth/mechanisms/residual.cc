@@ -46,6 +46,10 @@ class Residual : public DepthMixer {
     state.pending.reset();
   }
 
+  StatePlan plan(int) const override {
+    return {.open = {{.name = "stream", .sizes = {shape_.width}}}};
+  }
+
   std::vector<int> cuts() const override {
     std::vector<int> sites;
     for (int site = 2; site < shape_.sublayers; site += 2) sites.push_back(site);

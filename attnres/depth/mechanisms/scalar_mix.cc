@@ -27,6 +27,11 @@ class ScalarMix : public ComposedMixer {
     return {.open = {embedding_BTD, at::mul(embedding_BTD, weight(0))}};
   }
 
+  StatePlan plan(int) const override {
+    const std::vector<int64_t> sizes = {shape().width};
+    return {.open = {{.name = "stream", .sizes = sizes}, {.name = "mix", .sizes = sizes}}};
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const bool at_output = state.site == shape().sublayers;
     const at::Tensor& h_BTD = state.open[at_output ? kMix : kResidual];

@@ -42,6 +42,11 @@ class SiameseNorm : public ComposedMixer {
     return {.open = {embedding_BTD, embedding_BTD}};
   }
 
+  StatePlan plan(int) const override {
+    const std::vector<int64_t> sizes = {shape().width};
+    return {.open = {{.name = "y", .sizes = sizes}, {.name = "x before its norm", .sizes = sizes}}};
+  }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const Site& site = sites_[state.site];
     const double eps = shape().norm_eps;

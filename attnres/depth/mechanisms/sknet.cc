@@ -43,6 +43,8 @@ class SkNet : public ComposedMixer {
     return state;
   }
 
+  StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
+
   SublayerInput read(DepthState& state, ReadTrace* trace) const override {
     const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
     show_mixed(trace, state, h);

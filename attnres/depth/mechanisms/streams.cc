@@ -26,6 +26,10 @@ DepthState StreamMixer::start(const at::Tensor& embedding_BTD) const {
   return state;
 }
 
+StatePlan StreamMixer::plan(int) const {
+  return {.open = {{.name = "streams", .sizes = {streams_, shape().width}}}};
+}
+
 SublayerInput StreamMixer::read(DepthState& state, ReadTrace* trace) const {
   const at::Tensor& H_BTMD = state.open[0];
   at::Tensor h_BTD;

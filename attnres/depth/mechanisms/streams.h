@@ -46,6 +46,7 @@ class StreamMixer : public ComposedMixer {
   StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters);
 
   DepthState start(const at::Tensor& embedding_BTD) const final;
+  StatePlan plan(int site) const final;
   SublayerInput read(DepthState& state, ReadTrace* trace) const final;
   // The mean of the streams.
   at::Tensor running_state(const DepthState& state) const final;

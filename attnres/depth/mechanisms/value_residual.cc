@@ -32,6 +32,18 @@ class ValueResidual final : public AdaptedAttention {
     }
   }
 
+  StatePlan plan(int site) const override {
+    StatePlan plan = ComposedMixer::plan(site);
+    if (site > 0 && shape().layers() > 1) {
+      plan.sealed = {{.name = "values of layer 1",
+                      .sizes = {shape().kv_heads, shape().head_width()},
+                      .axis = ShardAxis::heads,
+                      .read = adapts(site) && site < shape().sublayers,
+                      .last_reader = shape().sublayers - 2}};
+    }
+    return plan;
+  }
+
  private:
   bool adapts(int site) const override { return site % 2 == 0 && shape().layers() > 1; }
 
