@@ -37,9 +37,9 @@ class MistakenMixer : public ComposedMixer {
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const at::Tensor mixed = mix(state.sealed);
-    show_mixed(trace, state, mixed);
+    show_mixed(state, mixed);
     return {normalize(state, mixed, input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "attnres/depth/mixing_analysis.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/random.h"
@@ -56,6 +57,8 @@ class Run {
     const at::Tensor embedding = give("embedding", sizes, 1);
     move_parameters();
     DepthState state = mixer_->start(embedding);
+    MixingAnalysis analysis;
+    state.analysis = &analysis;
     for (int site = 0;; ++site) {
       read(state, site);
       if (site == shape.sublayers) break;
@@ -89,8 +92,8 @@ class Run {
   }
 
   void read(DepthState& state, int site) {
-    ReadTrace trace;
-    const SublayerInput input = mixer_->read(state, &trace);
+    const SublayerInput input = mixer_->read(state);
+    const ReadTrace& trace = state.analysis->read;
     add_result(at_site("mixed", site), trace.mixed);
     for (const auto& [stream, mixed] : trace.other_streams) {
       add_result(at_site("mixed." + stream, site), mixed);

@@ -7,6 +7,7 @@
 
 #include "attnres/depth/depth_mixer.h"
 #include "attnres/depth/mechanism.h"
+#include "attnres/depth/mixing_analysis.h"
 
 namespace attnres {
 
@@ -17,13 +18,12 @@ class ComposedMixer : public DepthMixer {
   DepthState start(const at::Tensor& embedding_BTD) const override;  // one open stream
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
-  StatePlan plan(int site) const override;                         // that stream
-  std::vector<int> cuts() const override;                          // before every Transformer layer
-  std::vector<std::string> source_names(int site) const override;  // none
+  StatePlan plan(int site) const override;  // that stream
+  std::vector<int> cuts() const override;  // before every Transformer layer
   at::Tensor running_state(const DepthState& state) const override;  // open[0], or sealed.back()
 
  protected:
-  // Takes in the output of sublayer `state.site`.
+  // Takes in the output of sublayer `state.site`, with what its read left in `state.carried`.
   virtual void absorb(DepthState& state, const at::Tensor& y_BTD) const = 0;
 
   const MixerShape& shape() const { return shape_; }
@@ -45,19 +45,6 @@ StatePlan plan_of_layers(int site, const MixerShape& shape);
 // but the last, which all later attentions read.
 std::vector<PlannedTensor> plan_of_keys_and_values(int site, const MixerShape& shape,
                                                    int64_t heads);
-
-// A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
-at::Tensor held(const DepthState& state, const at::Tensor& weight);
-
-// RMSNorm with this gain; its statistics are held where the state's are.
-at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Tensor& gain,
-                     double eps);
-
-// Notes what the site at work reads, if anybody looks.
-void show_mixed(ReadTrace* trace, const DepthState& state, const at::Tensor& mixed_BTD);
-// The same of another stream that the site's attention reads.
-void show_stream(ReadTrace* trace, const DepthState& state, const std::string& name,
-                 const at::Tensor& mixed_BTD);
 
 // A norm gain [width] that starts at one.
 at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,

@@ -13,7 +13,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "attnres/depth/state_plan.h"
@@ -21,31 +20,29 @@
 
 namespace attnres {
 
-// What a mixer derives from a state and could derive again.
+struct MixingAnalysis;
+
+// What a mixer derives from `sealed` and `open` and could derive again.
 struct DepthCache {
   virtual ~DepthCache() = default;
+};
+
+// What a site's read hands to the write that follows it.
+struct CarriedToWrite {
+  virtual ~CarriedToWrite() = default;
 };
 
 // All that the depth state of a batch of tokens is. `sealed` and `open` are what crosses a boundary
 // (a recomputed span, a pipeline stage); every tensor is [B, T, ...].
 struct DepthState {
-  std::vector<at::Tensor> sealed = {};     // never changes once appended
-  std::vector<at::Tensor> open = {};       // still changes
-  at::Tensor pending = {};                 // a sublayer's output, not yet added
-  int site = 0;                            // the site that reads next
-  std::unique_ptr<DepthCache> cache = {};  // the mixer's own
-  SequenceContext sequence = {};           // while decoding, what the mixer keeps of earlier tokens
-  // Mixing weights and norm statistics count as constants, so that everything read is linear in
-  // the embedding and the outputs written, to autograd: of depth mixing matrices.
-  bool hold_weights = false;
-};
-
-// What a read saw, for those who look. Without gradients, unless the state holds its weights.
-struct ReadTrace {
-  at::Tensor weights;  // [N, B, T] depth weights; undefined for mechanisms that have none
-  at::Tensor mixed;    // [B, T, D] the mixed input, before its norm
-  // Mixed inputs that an attention reads in other streams, by their names; `mixed` is the first.
-  std::vector<std::pair<std::string, at::Tensor>> other_streams;
+  std::vector<at::Tensor> sealed = {};  // never changes once appended
+  std::vector<at::Tensor> open = {};    // still changes
+  at::Tensor pending = {};              // a sublayer's output, from its write to the next read
+  int site = 0;                         // the site that reads next, or whose write is next
+  std::unique_ptr<CarriedToWrite> carried = {};  // from a site's read to its write
+  std::unique_ptr<DepthCache> cache = {};        // may be dropped at any moment
+  SequenceContext sequence = {};      // while decoding, what the mixer keeps of earlier tokens
+  MixingAnalysis* analysis = nullptr;  // of those who look (mixing_analysis.h); not owned
 };
 
 class DepthMixer {
@@ -61,17 +58,17 @@ class DepthMixer {
 
   virtual DepthState start(const at::Tensor& embedding_BTD) const = 0;
   // Folds the pending output in, mixes, normalises. Site L gives the input of the head.
-  virtual SublayerInput read(DepthState& state, ReadTrace* trace = nullptr) const = 0;
+  virtual SublayerInput read(DepthState& state) const = 0;
   virtual void write(DepthState& state, SublayerOutput output) const = 0;
-  // Folds the pending output in and drops the cache, so that `sealed` and `open` are all there is.
+  // Folds the pending output in and drops the cache; what is computed afterwards stays the same,
+  // bit for bit. Between a write and the next read, and at the start, `sealed` and `open` then are
+  // all there is. Between a read and its write there is what it carries too: no cut can be there.
   virtual void settle(DepthState& state) const = 0;
 
   // What a settled state is before site `site`, 0 to L.
   virtual StatePlan plan(int site) const = 0;
   // The sites, ascending, before which a recomputed span may end.
   virtual std::vector<int> cuts() const = 0;
-  // Names of the sources whose weights a trace of this site holds; empty if it holds none.
-  virtual std::vector<std::string> source_names(int site) const = 0;
   // What the last sublayer left behind, its pending output added: the residual stream, the partial
   // sum, or the block that it ends. Its magnitude is Fig. 5b of the report.
   virtual at::Tensor running_state(const DepthState& state) const = 0;

@@ -122,11 +122,11 @@ std::vector<MixingMatrix> mixing_matrices(const DepthMixer& mixer, int sublayers
   };
   MixingMatrixProbe probe;
   DepthState state = mixer.start(probe.leaf(output(0)));
-  state.hold_weights = true;
+  MixingAnalysis analysis = {.hold_weights = true};
+  state.analysis = &analysis;
   for (int site = 0;; ++site) {
-    ReadTrace trace;
-    mixer.read(state, &trace);
-    probe.on_read(trace);
+    mixer.read(state);
+    probe.on_read(analysis.read);
     if (site == sublayers) return probe.matrices();
     mixer.write(state, {probe.leaf(output(site + 1))});
   }

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/depth/depth_mixer.h"
+#include "attnres/depth/mixing_analysis.h"
 
 namespace attnres {
 
@@ -37,8 +37,8 @@ struct MixingMatrix {
 int semiseparable_rank(const Matrix& lower_triangle);
 
 // Sees what passes between a mixer and its sublayers. Give it the embedding before the mixer
-// starts, set `hold_weights` of the state, and show it every output before it is written and every
-// read.
+// starts, have the state's analysis hold weights, and show it every output before it is written and
+// every read.
 class MixingMatrixProbe {
  public:
   // A leaf in place of the embedding or of an output: the derivatives are taken by it.

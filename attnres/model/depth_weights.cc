@@ -47,13 +47,14 @@ std::optional<DepthWeightSummary> summarize(const std::vector<SiteDepthWeights>&
 }
 
 DepthWeightAverage::DepthWeightAverage(const Transformer& model)
-    : model_(model), sums_(model.sublayers() + 1) {}
+    : sublayers_(model.sublayers()), sums_(model.sublayers() + 1) {}
 
 void DepthWeightAverage::on_read(int site, const ReadTrace& trace) {
   if (!trace.weights.defined() || trace.weights.numel() == 0) return;
   const at::Tensor weights_NM = trace.weights.detach().flatten(1).to(at::kDouble);
   const at::Tensor sum_N = weights_NM.sum(1);
   Sums& sums = sums_.at(site);
+  sums.sources = trace.sources;
   sums.weights.resize(sum_N.size(0));
   for (int64_t i = 0; i < sum_N.size(0); ++i) sums.weights[i] += sum_N[i].item<double>();
   sums.entropy -= at::xlogy(weights_NM, weights_NM).sum().item<double>();
@@ -62,11 +63,10 @@ void DepthWeightAverage::on_read(int site, const ReadTrace& trace) {
 
 std::vector<SiteDepthWeights> DepthWeightAverage::sites() const {
   std::vector<SiteDepthWeights> result;
-  for (int site = 0; site <= model_.sublayers(); ++site) {
+  for (int site = 0; site <= sublayers_; ++site) {
     const Sums& sums = sums_[site];
     if (sums.tokens == 0) continue;
-    SiteDepthWeights mean = {site, site_name(site, model_.sublayers()),
-                             model_.mixer().source_names(site), sums.weights, 0};
+    SiteDepthWeights mean = {site, site_name(site, sublayers_), sums.sources, sums.weights, 0};
     for (double& weight : mean.weights) weight /= static_cast<double>(sums.tokens);
     mean.entropy = sums.entropy / static_cast<double>(sums.tokens);
     result.push_back(std::move(mean));

@@ -46,11 +46,12 @@ class DepthWeightAverage : public RunObserver {
 
  private:
   struct Sums {
+    std::vector<std::string> sources;
     std::vector<double> weights;
     double entropy = 0;
     int64_t tokens = 0;
   };
-  const Transformer& model_;
+  int sublayers_;
   std::vector<Sums> sums_;  // by site
 };
 

@@ -74,7 +74,11 @@ double ModelCost::kept_at_sites() const {
 }
 
 double ModelCost::sources(int site) const {
-  return static_cast<double>(plan_.mixer().source_names(site).size());
+  double numbers = 0;
+  for (const PlannedTensor& tensor : plan_.mixer().plan(site).sealed) {
+    numbers += static_cast<double>(tensor.numbers());
+  }
+  return numbers / width_;
 }
 
 double ModelCost::most_sources_read() const {

@@ -19,7 +19,8 @@ std::vector<MixingMatrix> mixing_matrices(const Transformer& model, const at::Te
   const at::AutoGradMode recording(true);
   Observer observer;
   DepthState state = model.mixer().start(observer.probe.leaf(model.token_embeddings(ids_BT)));
-  state.hold_weights = true;
+  MixingAnalysis analysis = {.hold_weights = true};
+  state.analysis = &analysis;
   model.run(state, model.sublayers(), {.observer = &observer});
   model.output(state, {.observer = &observer});
   return observer.probe.matrices();

@@ -128,13 +128,21 @@ void Transformer::use_caches(DepthState& state, const RunContext& context) const
   state.sequence = {caches.length, caches.mixer.get()};
 }
 
+SublayerInput Transformer::read(DepthState& state, const RunContext& context) const {
+  if (context.observer == nullptr) return mixer_->read(state);
+  MixingAnalysis looking;
+  const bool looked_at = state.analysis != nullptr;
+  if (!looked_at) state.analysis = &looking;
+  SublayerInput input = mixer_->read(state);
+  context.observer->on_read(state.site, state.analysis->read);
+  if (!looked_at) state.analysis = nullptr;
+  return input;
+}
+
 void Transformer::run_sublayers(DepthState& state, int last, const RunContext& context) const {
   while (state.site < last) {
     const int site = state.site;
-    ReadTrace trace;
-    const SublayerInput input = mixer_->read(state, context.observer ? &trace : nullptr);
-    if (context.observer) context.observer->on_read(site, trace);
-
+    const SublayerInput input = read(state, context);
     SequenceContext sequence;
     if (context.caches) {
       sequence = {context.caches->length, context.caches->sublayers[site].get()};
@@ -197,10 +205,7 @@ void Transformer::run_recomputed(DepthState& state, int last, const RunContext& 
 at::Tensor Transformer::output(DepthState& state, const RunContext& context) const {
   require_sites(sublayers(), sublayers() + 1);
   if (context.caches) use_caches(state, context);
-  ReadTrace trace;
-  const SublayerInput input = mixer_->read(state, context.observer ? &trace : nullptr);
-  if (context.observer) context.observer->on_read(state.site, trace);
-  return input.x;
+  return read(state, context).x;
 }
 
 at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& context) const {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "attnres/depth/depth_mixer.h"
+#include "attnres/depth/mixing_analysis.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/model/config.h"
 #include "attnres/support/parameters.h"
@@ -107,6 +107,7 @@ class Transformer {
  private:
   void require_sites(int first, int last) const;
   void use_caches(DepthState& state, const RunContext& context) const;
+  SublayerInput read(DepthState& state, const RunContext& context) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
   void run_recomputed(DepthState& state, int last, const RunContext& context) const;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attnres/depth/mechanism.h"
+#include "attnres/depth/mixing_analysis.h"
 #include "attnres/support/random.h"
 #include "tests/larger.h"
 #include "tests/noise.h"
@@ -84,10 +85,12 @@ struct Reads {
 inline Reads reads_by(Bench& bench, const Vector& embedding, int sublayers) {
   const int64_t d = static_cast<int64_t>(embedding.size());
   DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, d}));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   Reads reads;
   for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    const Vector x = as_vector(bench.mixer->read(state, &trace).x);
+    const Vector x = as_vector(bench.mixer->read(state).x);
+    const ReadTrace& trace = analysis.read;
     reads.mixed.push_back(as_vector(trace.mixed));
     reads.inputs.push_back(x);
     if (l < sublayers) {

@@ -50,10 +50,11 @@ Products products(const Json& depth_mixing, bool hold_weights) {
   };
   Products result;
   DepthState state = bench.mixer->start(leaf());
-  state.hold_weights = hold_weights;
+  MixingAnalysis analysis = {.hold_weights = hold_weights};
+  state.analysis = &analysis;
   for (int site = 0;; ++site) {
-    ReadTrace trace;
-    const at::Tensor x = bench.mixer->read(state, &trace).x;
+    const at::Tensor x = bench.mixer->read(state).x;
+    const ReadTrace& trace = analysis.read;
     std::vector<at::Tensor> reads = {hold_weights ? trace.mixed : x};
     if (hold_weights) {
       for (const auto& [name, mixed] : trace.other_streams) reads.push_back(mixed);
@@ -124,9 +125,11 @@ TEST(MixingMatrix, OfAttentionResidualsHoldsTheirDepthWeights) {
       return vector_tensor(row).view({1, 1, kShape.width});
     };
     DepthState state = bench.mixer->start(outputs(0));
+    MixingAnalysis analysis;
+    state.analysis = &analysis;
     for (int l = 0; l <= kSublayers; ++l) {
-      ReadTrace trace;
-      bench.mixer->read(state, &trace);
+      bench.mixer->read(state);
+      const ReadTrace& trace = analysis.read;
       for (int i = 0; i <= l; ++i) {
         const int64_t source = i == 0 ? 0 : 1 + (i - 1) / block_size;
         EXPECT_NEAR(matrix.mean[l][i], trace.weights[source].item<double>(), 1e-9)

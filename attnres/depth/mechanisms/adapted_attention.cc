@@ -7,9 +7,9 @@ namespace attnres {
 AdaptedAttention::AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters)
     : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
-SublayerInput AdaptedAttention::read(DepthState& state, ReadTrace* trace) const {
+SublayerInput AdaptedAttention::read(DepthState& state) const {
   const at::Tensor& h_BTD = state.open[0];
-  show_mixed(trace, state, h_BTD);
+  show_mixed(state, h_BTD);
   SublayerInput input = {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
   if (state.site < shape().sublayers && adapts(state.site)) {
     input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };

@@ -14,7 +14,7 @@ class AdaptedAttention : public ComposedMixer {
   AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
 
   SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
-  SublayerInput read(DepthState& state, ReadTrace* trace) const final;
+  SublayerInput read(DepthState& state) const final;
 
  protected:
   // Whether the heads of the attention at this site are looked at.

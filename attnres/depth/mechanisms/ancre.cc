@@ -57,9 +57,9 @@ class Ancre : public ComposedMixer {
     return plan;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const at::Tensor h = running_state(state);
-    show_mixed(trace, state, h);
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 

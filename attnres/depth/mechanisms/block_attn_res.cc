@@ -59,20 +59,20 @@ class BlockAttnRes : public DepthMixer {
     return state;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     if (state.pending.defined() && ends_block(state.site)) fold(state);
     const bool with_partial = has_partial(state) || state.pending.defined();
     const bool has_choice = state.sealed.size() + (with_partial ? 1 : 0) > 1;
-    const bool two_phase = has_choice && !state.hold_weights &&
+    const bool two_phase = has_choice && !holds_weights(state) &&
                            serves_two_phase(settings_, shape_) &&
                            can_fuse_depth_attention(state.sealed);
-    if (!two_phase) return {.x = read_single_pass(state, trace)};
+    if (!two_phase) return {.x = read_single_pass(state)};
     const at::Tensor x = read_two_phase(state);
-    if (trace != nullptr) {
+    if (state.analysis != nullptr) {
       // The kernels keep no mixed input: it is computed again.
       const at::NoGradGuard not_recording;
       const std::vector<at::Tensor> sources = sources_of(state);
-      show(state, sources, mix(state, sources), *trace);
+      show(state, sources, mix(state, sources));
     }
     return {.x = x};
   }
@@ -110,16 +110,6 @@ class BlockAttnRes : public DepthMixer {
     return sites;
   }
 
-  std::vector<std::string> source_names(int site) const override {
-    if (settings_.weights == kSigmoid) return {};
-    std::vector<std::string> names;
-    for (int64_t n = 0; n <= site / settings_.block_size; ++n) {
-      names.push_back(source_name(kind_of_source(), n));
-    }
-    if (!ends_block(site)) names.push_back("partial sum");
-    return in_window(std::move(names));
-  }
-
   at::Tensor running_state(const DepthState& state) const override {
     if (!has_partial(state)) return state.pending.defined() ? state.pending : state.sealed.back();
     return state.pending.defined() ? at::add(state.open.back(), state.pending) : state.open.back();
@@ -155,7 +145,7 @@ class BlockAttnRes : public DepthMixer {
     return site;
   }
 
-  bool fused(const DepthState& state) const { return is_fused(settings_) && !state.hold_weights; }
+  bool fused(const DepthState& state) const { return is_fused(settings_) && !holds_weights(state); }
 
   // `open` holds the mixed input of the site before, for an input-dependent query, and the partial
   // sum, when there is one.
@@ -256,6 +246,15 @@ class BlockAttnRes : public DepthMixer {
     return sources;
   }
 
+  std::vector<std::string> source_names(int site) const {
+    std::vector<std::string> names;
+    for (int64_t n = 0; n <= site / settings_.block_size; ++n) {
+      names.push_back(source_name(kind_of_source(), n));
+    }
+    if (!ends_block(site)) names.push_back("partial sum");
+    return in_window(std::move(names));
+  }
+
   std::vector<at::Tensor> sources_of(const DepthState& state) const {
     std::vector<at::Tensor> sources = state.sealed;
     if (has_partial(state)) sources.push_back(state.open.back());
@@ -281,11 +280,11 @@ class BlockAttnRes : public DepthMixer {
     return depth_attention(sources, query.pseudo_query, query.key_gain, shape_.norm_eps);
   }
 
-  at::Tensor read_single_pass(DepthState& state, ReadTrace* trace) const {
+  at::Tensor read_single_pass(DepthState& state) const {
     fold(state);
     const std::vector<at::Tensor> sources = sources_of(state);
     const at::Tensor mixed = mix(state, sources);
-    if (trace != nullptr) show(state, sources, mixed, *trace);
+    if (state.analysis != nullptr) show(state, sources, mixed);
     if (keeps_mixed() && state.site < shape_.sublayers) {
       if (state.open.empty()) state.open.emplace_back();
       state.open[0] = mixed;
@@ -295,18 +294,17 @@ class BlockAttnRes : public DepthMixer {
 
   // What this site reads of its sources.
   void show(const DepthState& state, const std::vector<at::Tensor>& sources,
-            const at::Tensor& mixed, ReadTrace& trace) const {
-    show_mixed(&trace, state, mixed);
+            const at::Tensor& mixed) const {
+    show_mixed(state, mixed);
     if (settings_.weights == kSigmoid) return;
     const at::NoGradGuard not_recording;
-    const at::Tensor ones = at::ones({1, sources[0].size(0), sources[0].size(1)},
-                                     sources[0].options().requires_grad(false));
-    if (sources.size() == 1) {
-      trace.weights = ones;
-      return;
+    at::Tensor weights_NBT = at::ones({1, sources[0].size(0), sources[0].size(1)},
+                                      sources[0].options().requires_grad(false));
+    if (sources.size() > 1) {
+      const at::Tensor weights = weights_of(state, sources);
+      weights_NBT = weights.dim() == 1 ? weights.view({-1, 1, 1}) * weights_NBT : weights.mean(-1);
     }
-    const at::Tensor weights = weights_of(state, sources);
-    trace.weights = weights.dim() == 1 ? weights.view({-1, 1, 1}) * ones : weights.mean(-1);
+    show_weights(state, weights_NBT, source_names(state.site));
   }
 
   AttnResSettings settings_;

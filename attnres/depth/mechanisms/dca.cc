@@ -98,20 +98,20 @@ class Dca : public ComposedMixer {
     return plan;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const bool in_layer = state.site % 2 == 1;
-    if (in_layer) return read_one(state, state.open[state.open.size() - 2], trace);
+    if (in_layer) return read_one(state, state.open[state.open.size() - 2]);
     const Layer& layer = layers_[state.site / 2];
     const std::vector<at::Tensor> g = generalized_residuals(state, layer);
-    SublayerInput input = read_one(state, g[0], trace);
+    SublayerInput input = read_one(state, g[0]);
     if (g.size() == 1) return input;
-    show_stream(trace, state, "key", g[1]);
-    show_stream(trace, state, "value", g[2]);
+    show_stream(state, "key", g[1]);
+    show_stream(state, "value", g[2]);
     input.key = normalize(state, g[1], layer.key_norm, shape().norm_eps);
     input.value = normalize(state, g[2], layer.value_norm, shape().norm_eps);
-    auto cache = std::make_unique<Cache>();
-    cache->query = g[0];
-    state.cache = std::move(cache);
+    auto carried = std::make_unique<Carried>();
+    carried->query = g[0];
+    state.carried = std::move(carried);
     return input;
   }
 
@@ -125,9 +125,8 @@ class Dca : public ComposedMixer {
   void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
     const bool ends_layer = state.site % 2 == 1;
     if (!ends_layer) {
-      state.open.push_back(at::add(static_cast<const Cache&>(*state.cache).query, y_BTD));
+      state.open.push_back(at::add(static_cast<const Carried&>(*state.carried).query, y_BTD));
       state.open.push_back(y_BTD);
-      state.cache.reset();
       return;
     }
     const at::Tensor output = at::add(state.open.back(), y_BTD);
@@ -153,12 +152,12 @@ class Dca : public ComposedMixer {
     at::Tensor key_norm, value_norm;  // the query's is the input norm
   };
   // g_q of the layer whose attention is at work.
-  struct Cache : DepthCache {
+  struct Carried : CarriedToWrite {
     at::Tensor query;
   };
 
-  SublayerInput read_one(const DepthState& state, const at::Tensor& h, ReadTrace* trace) const {
-    show_mixed(trace, state, h);
+  SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -59,12 +59,12 @@ class DeepDelta final : public ComposedMixer {
     return {.open = {{.name = "X", .sizes = {channels_, shape().width}}}};
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
     const at::Tensor& X_BTVD = state.open[0];
     const at::Tensor x_BTD =
         site.readout.defined() ? (X_BTVD * held(state, site.readout)).sum(2) : X_BTVD.select(2, 0);
-    show_mixed(trace, state, x_BTD);
+    show_mixed(state, x_BTD);
     const at::Tensor u_BTD = normalize(state, x_BTD, site.input_norm, shape().norm_eps);
     if (state.site < shape().sublayers) {
       const at::ScalarType wide = compute_dtype(u_BTD);
@@ -72,7 +72,7 @@ class DeepDelta final : public ComposedMixer {
       const at::Tensor gate_BT1 = at::linear(u_BTD, site.gate).to(wide) + site.gate_bias;
       rewrite->beta_BT1 = held(state, 2 * at::sigmoid(gate_BT1));
       rewrite->value_BTV = held(state, at::linear(u_BTD, site.value).to(wide));
-      state.cache = std::move(rewrite);
+      state.carried = std::move(rewrite);
     }
     return {u_BTD};
   }
@@ -88,12 +88,12 @@ class DeepDelta final : public ComposedMixer {
   };
 
   // From a read to the write that follows it, in float32 or better.
-  struct Rewrite : DepthCache {
+  struct Rewrite : CarriedToWrite {
     at::Tensor beta_BT1, value_BTV;
   };
 
   void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    const auto& rewrite = static_cast<Rewrite&>(*state.cache);
+    const auto& rewrite = static_cast<const Rewrite&>(*state.carried);
     const at::Tensor& X_BTVD = state.open[0];
     const at::ScalarType storage = X_BTVD.scalar_type(), wide = compute_dtype(X_BTVD);
     const at::Tensor inverse_length =
@@ -110,10 +110,9 @@ class DeepDelta final : public ComposedMixer {
       return at::addcmul(X, (rewrite.beta_BT1 * amounts_BTV).to(storage).unsqueeze(-1),
                          direction_BTD.unsqueeze(2));
     };
-    state.open[0] = state.hold_weights
+    state.open[0] = holds_weights(state)
                         ? along(along(X_BTVD, rewrite.value_BTV, k_BTD), -present_BTV, erased_k_BTD)
                         : along(X_BTVD, rewrite.value_BTV - present_BTV, k_BTD);
-    state.cache.reset();
   }
 
   int64_t channels_;

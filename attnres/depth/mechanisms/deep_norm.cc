@@ -23,8 +23,8 @@ class DeepNorm : public ComposedMixer {
 
   SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
-    show_mixed(trace, state, state.open[0]);
+  SublayerInput read(DepthState& state) const override {
+    show_mixed(state, state.open[0]);
     return {.x = state.open[0]};
   }
 

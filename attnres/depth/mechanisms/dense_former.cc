@@ -53,7 +53,7 @@ class DenseFormer : public ComposedMixer {
     return per_layer_ ? plan_of_layers(site, shape()) : plan_of_outputs(site, shape());
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const int site = state.site;
     at::Tensor h = state.sealed[0];
     if (!mixes(site)) {
@@ -62,11 +62,11 @@ class DenseFormer : public ComposedMixer {
       h = weighted_sum(state.sealed, held(state, weights_[site]));
     }
     if (per_layer_) {
-      auto cache = std::make_unique<Cache>();
-      cache->residual = h;
-      state.cache = std::move(cache);
+      auto carried = std::make_unique<Carried>();
+      carried->residual = h;
+      state.carried = std::move(carried);
     }
-    show_mixed(trace, state, h);
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[site], shape().norm_eps)};
   }
 
@@ -76,8 +76,7 @@ class DenseFormer : public ComposedMixer {
       state.sealed.push_back(y_BTD);
       return;
     }
-    const at::Tensor sum = at::add(static_cast<const Cache&>(*state.cache).residual, y_BTD);
-    state.cache.reset();
+    const at::Tensor sum = at::add(static_cast<const Carried&>(*state.carried).residual, y_BTD);
     state.open.clear();
     const bool ends_layer = state.site % 2 == 1;
     (ends_layer ? state.sealed : state.open).push_back(sum);
@@ -85,7 +84,7 @@ class DenseFormer : public ComposedMixer {
 
  private:
   // What the site at work read, for the residual around its sublayer.
-  struct Cache : DepthCache {
+  struct Carried : CarriedToWrite {
     at::Tensor residual;
   };
 

@@ -38,7 +38,7 @@ class DenseNet : public ComposedMixer {
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
     at::Tensor h_MD;  // M = B T
     for (size_t i = 0; i < maps.size(); ++i) {
@@ -46,7 +46,7 @@ class DenseNet : public ComposedMixer {
       h_MD = i == 0 ? at::mm(v_MD, map) : at::addmm(h_MD, v_MD, map);
     }
     const at::Tensor h = h_MD.view_as(state.sealed[0]);
-    show_mixed(trace, state, h);
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -34,10 +34,10 @@ class DepthAttention final : public ComposedMixer {
     return plan;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
     const at::Tensor& h_BTD = state.open[0];
-    show_mixed(trace, state, h_BTD);
+    show_mixed(state, h_BTD);
     return {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
   }
 

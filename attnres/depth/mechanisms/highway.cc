@@ -22,8 +22,8 @@ class Highway : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
-    show_mixed(trace, state, state.open[0]);
+  SublayerInput read(DepthState& state) const override {
+    show_mixed(state, state.open[0]);
     return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
   }
 

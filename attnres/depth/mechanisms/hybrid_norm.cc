@@ -50,7 +50,7 @@ class HybridNorm : public ComposedMixer {
 
   SublayerNeeds needs(int site) const override { return {.adapt_heads = is_attention(site)}; }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
     const at::Tensor& h_BTD = state.open[0];
     const bool norms_here = state.site == shape().sublayers || is_pre_norm(state.site);
@@ -63,7 +63,7 @@ class HybridNorm : public ComposedMixer {
         heads.v = rms_norm(heads.v, site.v_norm, eps);
       };
     }
-    show_mixed(trace, state, h_BTD);
+    show_mixed(state, h_BTD);
     return input;
   }
 

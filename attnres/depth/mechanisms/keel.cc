@@ -19,9 +19,9 @@ class Keel : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const at::Tensor& h_BTD = state.open[0];
-    show_mixed(trace, state, h_BTD);
+    show_mixed(state, h_BTD);
     if (state.site == shape().sublayers) return {.x = h_BTD};
     return {.x = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
   }

@@ -74,8 +74,8 @@ class Laurel : public ComposedMixer {
     return plan;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
-    show_mixed(trace, state, state.open[0]);
+  SublayerInput read(DepthState& state) const override {
+    show_mixed(state, state.open[0]);
     return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -71,16 +71,16 @@ class Mrla : public ComposedMixer {
     return plan;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const Kernels& kernels = kernels_[state.site];
     const at::Tensor& v = state.open.back();
     const at::Tensor padded = pad_channels(v);
     const at::Tensor key = gate(state, padded, kernels.key), value = value_of(state, v);
-    auto cache = std::make_unique<Cache>();
-    cache->sum = state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
-    const at::Tensor h = at::mul(gate(state, padded, kernels.query), cache->sum);
-    state.cache = std::move(cache);
-    show_mixed(trace, state, h);
+    auto carried = std::make_unique<Carried>();
+    carried->sum = state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
+    const at::Tensor h = at::mul(gate(state, padded, kernels.query), carried->sum);
+    state.carried = std::move(carried);
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 
@@ -88,8 +88,7 @@ class Mrla : public ComposedMixer {
 
  protected:
   void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open = {static_cast<const Cache&>(*state.cache).sum, y_BTD};
-    state.cache.reset();
+    state.open = {static_cast<const Carried&>(*state.carried).sum, y_BTD};
   }
 
  private:
@@ -97,7 +96,7 @@ class Mrla : public ComposedMixer {
     at::Tensor query, key, value;
   };
   // S of the site at work.
-  struct Cache : DepthCache {
+  struct Carried : CarriedToWrite {
     at::Tensor sum;
   };
 

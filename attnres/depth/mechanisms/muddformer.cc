@@ -59,28 +59,28 @@ class MuddFormer : public ComposedMixer {
 
   StatePlan plan(int site) const override { return plan_of_layers(site, shape()); }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const int site = state.site;
     const bool in_layer = site % 2 == 1, at_output = site == shape().sublayers;
-    if (in_layer) return read_one(state, state.open[0], trace);
-    auto cache = std::make_unique<Cache>();
+    if (in_layer) return read_one(state, state.open[0]);
+    auto carried = std::make_unique<Carried>();
     if (site == 0) {
-      cache->residual = state.sealed[0];
-      state.cache = std::move(cache);
-      return read_one(state, state.sealed[0], trace);
+      carried->residual = state.sealed[0];
+      state.carried = std::move(carried);
+      return read_one(state, state.sealed[0]);
     }
     const Layer& layer = layers_[site / 2];
     const at::Tensor weights = stream_weights(state, layer);
     const auto stream = [&](int64_t c) { return weighted_sum(state.sealed, weights[c]); };
-    if (at_output) return read_one(state, stream(0), trace);
+    if (at_output) return read_one(state, stream(0));
 
     const at::Tensor query = stream(0), key = stream(1), value = stream(2);
-    cache->residual = stream(3);
-    show_stream(trace, state, "key", key);
-    show_stream(trace, state, "value", value);
-    show_stream(trace, state, "residual", cache->residual);
-    state.cache = std::move(cache);
-    SublayerInput input = read_one(state, query, trace);
+    carried->residual = stream(3);
+    SublayerInput input = read_one(state, query);
+    show_stream(state, "key", key);
+    show_stream(state, "value", value);
+    show_stream(state, "residual", carried->residual);
+    state.carried = std::move(carried);
     input.key = normalize(state, key, layer.key_norm, shape().norm_eps);
     input.value = normalize(state, value, layer.value_norm, shape().norm_eps);
     return input;
@@ -93,8 +93,7 @@ class MuddFormer : public ComposedMixer {
       state.sealed.push_back(at::add(state.open[0], y_BTD));
       state.open.clear();
     } else {
-      state.open = {at::add(static_cast<const Cache&>(*state.cache).residual, y_BTD)};
-      state.cache.reset();
+      state.open = {at::add(static_cast<const Carried&>(*state.carried).residual, y_BTD)};
     }
   }
 
@@ -104,12 +103,12 @@ class MuddFormer : public ComposedMixer {
     at::Tensor key_norm, value_norm;  // the query's is the input norm
   };
   // X^r of the layer whose attention is at work.
-  struct Cache : DepthCache {
+  struct Carried : CarriedToWrite {
     at::Tensor residual;
   };
 
-  SublayerInput read_one(const DepthState& state, const at::Tensor& h, ReadTrace* trace) const {
-    show_mixed(trace, state, h);
+  SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -20,7 +20,7 @@ class Residual : public DepthMixer {
     return state;
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const at::Tensor& gain = input_norms_[state.site];
     SublayerInput input;
     if (state.pending.defined()) {
@@ -31,7 +31,7 @@ class Residual : public DepthMixer {
     } else {
       input.x = rms_norm(state.open[0], gain, shape_.norm_eps);
     }
-    show_mixed(trace, state, state.open[0]);
+    show_mixed(state, state.open[0]);
     return input;
   }
 
@@ -56,7 +56,6 @@ class Residual : public DepthMixer {
     return sites;
   }
 
-  std::vector<std::string> source_names(int) const override { return {}; }
   at::Tensor running_state(const DepthState& state) const override {
     return state.pending.defined() ? at::add(state.open[0], state.pending) : state.open[0];
   }

@@ -18,8 +18,8 @@ class ReZero : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
-    show_mixed(trace, state, state.open[0]);
+  SublayerInput read(DepthState& state) const override {
+    show_mixed(state, state.open[0]);
     return {.x = state.open[0]};
   }
 

@@ -32,10 +32,10 @@ class ScalarMix : public ComposedMixer {
     return {.open = {{.name = "stream", .sizes = sizes}, {.name = "mix", .sizes = sizes}}};
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const bool at_output = state.site == shape().sublayers;
     const at::Tensor& h_BTD = state.open[at_output ? kMix : kResidual];
-    show_mixed(trace, state, h_BTD);
+    show_mixed(state, h_BTD);
     const at::Tensor x_BTD = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps);
     return {.x = at_output ? at::mul(x_BTD, gamma_) : x_BTD};
   }

@@ -47,15 +47,15 @@ class SiameseNorm : public ComposedMixer {
     return {.open = {{.name = "y", .sizes = sizes}, {.name = "x before its norm", .sizes = sizes}}};
   }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
     const double eps = shape().norm_eps;
-    auto cache = std::make_unique<Cache>();
-    cache->x_BTD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
+    auto carried = std::make_unique<Carried>();
+    carried->x_BTD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
     const at::Tensor sum_BTD =
-        at::add(cache->x_BTD, normalize(state, state.open[kY], site.y_norm, eps));
-    state.cache = std::move(cache);
-    show_mixed(trace, state, sum_BTD);
+        at::add(carried->x_BTD, normalize(state, state.open[kY], site.y_norm, eps));
+    state.carried = std::move(carried);
+    show_mixed(state, sum_BTD);
     if (!settings_.input_norm) return {.x = sum_BTD};
     return {.x = normalize(state, sum_BTD, site.input_norm, eps)};
   }
@@ -67,17 +67,16 @@ class SiameseNorm : public ComposedMixer {
   };
 
   // What the read of a site leaves for its write.
-  struct Cache : DepthCache {
+  struct Carried : CarriedToWrite {
     at::Tensor x_BTD;
   };
 
   void absorb(DepthState& state, const at::Tensor& o_BTD) const override {
     const int layer = state.site / 2;
     const double c = settings_.depth_scaling ? std::sqrt(2.0 * (layer + 1)) : 1.0;
-    const Cache& cache = static_cast<const Cache&>(*state.cache);
-    state.open[kUnnormedX] = at::add(cache.x_BTD, o_BTD, 1 / c);
+    const Carried& carried = static_cast<const Carried&>(*state.carried);
+    state.open[kUnnormedX] = at::add(carried.x_BTD, o_BTD, 1 / c);
     state.open[kY] = at::add(state.open[kY], o_BTD);
-    state.cache.reset();
   }
 
   SiameseNormSettings settings_;

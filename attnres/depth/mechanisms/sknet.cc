@@ -45,9 +45,9 @@ class SkNet : public ComposedMixer {
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
-  SublayerInput read(DepthState& state, ReadTrace* trace) const override {
+  SublayerInput read(DepthState& state) const override {
     const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
-    show_mixed(trace, state, h);
+    show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 

@@ -9,7 +9,7 @@ namespace attnres {
 namespace {
 
 // From a read to the write that follows it.
-struct MapsInUse : DepthCache {
+struct MapsInUse : CarriedToWrite {
   StreamMaps maps;
 };
 
@@ -30,7 +30,7 @@ StatePlan StreamMixer::plan(int) const {
   return {.open = {{.name = "streams", .sizes = {streams_, shape().width}}}};
 }
 
-SublayerInput StreamMixer::read(DepthState& state, ReadTrace* trace) const {
+SublayerInput StreamMixer::read(DepthState& state) const {
   const at::Tensor& H_BTMD = state.open[0];
   at::Tensor h_BTD;
   if (state.site == shape().sublayers) {
@@ -43,18 +43,17 @@ SublayerInput StreamMixer::read(DepthState& state, ReadTrace* trace) const {
     }
     h_BTD =
         state.site == 0 ? H_BTMD.select(2, 0) : at::matmul(a_BTM.unsqueeze(2), H_BTMD).squeeze(2);
-    state.cache = std::move(in_use);
+    state.carried = std::move(in_use);
   }
-  show_mixed(trace, state, h_BTD);
+  show_mixed(state, h_BTD);
   return {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
 }
 
 void StreamMixer::absorb(DepthState& state, const at::Tensor& y_BTD) const {
-  const StreamMaps& maps = static_cast<MapsInUse&>(*state.cache).maps;
+  const StreamMaps& maps = static_cast<const MapsInUse&>(*state.carried).maps;
   const at::Tensor mixed_BTMD =
       maps.mix.defined() ? at::matmul(maps.mix, state.open[0]) : state.open[0];
   state.open[0] = at::addcmul(mixed_BTMD, maps.write.unsqueeze(-1), y_BTD.unsqueeze(2));
-  state.cache.reset();
 }
 
 at::Tensor StreamMixer::running_state(const DepthState& state) const {

@@ -47,7 +47,7 @@ class StreamMixer : public ComposedMixer {
 
   DepthState start(const at::Tensor& embedding_BTD) const final;
   StatePlan plan(int site) const final;
-  SublayerInput read(DepthState& state, ReadTrace* trace) const final;
+  SublayerInput read(DepthState& state) const final;
   // The mean of the streams.
   at::Tensor running_state(const DepthState& state) const final;
 

@@ -43,10 +43,12 @@ inline std::vector<Vector> mixed_by_attention(Bench& bench, const Vector& embedd
     return vector_tensor(v).view({1, 1, kHeads, kHeadWidth});
   };
   DepthState state = bench.mixer->start(row(embedding));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   std::vector<Vector> mixed;
   for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    const SublayerInput input = bench.mixer->read(state, &trace);
+    const SublayerInput input = bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     mixed.push_back(as_vector(trace.mixed));
     if (l == sublayers) break;
     const Vector x = as_vector(input.x);

@@ -94,6 +94,8 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
   }
   const auto row = [](const Vector& v) { return vector_tensor(v).view({1, 1, 4}); };
   DepthState state = bench.mixer->start(row({3, 0, 0, 0}));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   const std::vector<at::Tensor> outputs = {row({0, 1, 0, 0}), row({0, 0, 1, 0}), row({0, 0, 0, 1}),
                                            row({0, 1, 1, 1})};
   const std::vector<at::Tensor> expected = {row({3, 0, 0, 0}), row({2.9460413, 0.0179862, 0, 0}),
@@ -101,8 +103,8 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
                                             row({2.8939894, 0.0176684, 0.0176684, 0.0176684}),
                                             row({2.8939894, 0.0353369, 0.0353369, 0.0353369})};
   for (int l = 0; l <= L; ++l) {
-    ReadTrace trace;
-    bench.mixer->read(state, &trace);
+    bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     EXPECT_LT((trace.mixed - expected[l]).abs().max().item<double>(), 1e-6) << "site " << l;
     if (l < L) bench.mixer->write(state, {outputs[l]});
   }
@@ -112,12 +114,14 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
 std::vector<int64_t> source_counts(const Json& depth_mixing, int sublayers) {
   Bench bench(depth_mixing, 2, sublayers);
   DepthState state = bench.mixer->start(at::ones({1, 1, 2}, at::kDouble));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   std::vector<int64_t> counts;
   for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    bench.mixer->read(state, &trace);
+    bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     counts.push_back(trace.weights.size(0));
-    EXPECT_EQ(bench.mixer->source_names(l).size(), static_cast<size_t>(counts.back())) << l;
+    EXPECT_EQ(trace.sources.size(), static_cast<size_t>(counts.back())) << l;
     if (l < sublayers) bench.mixer->write(state, {at::ones({1, 1, 2}, at::kDouble)});
   }
   return counts;
@@ -140,7 +144,7 @@ TEST(AttnRes, SealsBlocksWhereKimiK3Does) {
   std::vector<int> sealed_before = {0};  // the embedding
   for (int site = 0; site < L; ++site) {
     const size_t before = state.sealed.size();
-    bench.mixer->read(state, nullptr);
+    bench.mixer->read(state);
     if (state.sealed.size() > before) sealed_before.push_back(site / 2);
     bench.mixer->write(state, {at::ones({1, 1, 2}, at::kDouble)});
   }

@@ -51,10 +51,12 @@ using StreamReads = std::vector<std::map<std::string, Vector>>;
 inline StreamReads stream_reads_by(Bench& bench, const Vector& embedding, int sublayers) {
   const int64_t d = static_cast<int64_t>(embedding.size());
   DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, d}));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   StreamReads reads;
   for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    const SublayerInput input = bench.mixer->read(state, &trace);
+    const SublayerInput input = bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     auto& read = reads.emplace_back();
     read["mixed"] = as_vector(trace.mixed);
     for (const auto& [name, mixed] : trace.other_streams) read[name] = as_vector(mixed);
@@ -92,11 +94,12 @@ inline double linearity_defect(const Bench& bench, int64_t width, int sublayers,
   };
   std::vector<at::Tensor> leaves = {rows("embedding", 0).set_requires_grad(true)};
   DepthState state = bench.mixer->start(leaves[0]);
-  state.hold_weights = hold_weights;
+  MixingAnalysis analysis = {.hold_weights = hold_weights};
+  state.analysis = &analysis;
   double defect = 0;
   for (int l = 0; l <= sublayers; ++l) {
-    ReadTrace trace;
-    bench.mixer->read(state, &trace);
+    bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     std::vector<at::Tensor> streams = {trace.mixed};
     for (const auto& [name, mixed] : trace.other_streams) streams.push_back(mixed);
     for (const at::Tensor& h : streams) {

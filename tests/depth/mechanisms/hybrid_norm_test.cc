@@ -86,7 +86,7 @@ TEST(HybridNorm, NormsQueriesKeysAndValuesPerHead) {
     bench.perturb(0.3);
     DepthState state = bench.mixer->start(at::zeros({1, 1, kWidth}, at::kDouble));
     for (int l = 0; l < kSublayers; ++l) {
-      const SublayerInput input = bench.mixer->read(state, nullptr);
+      const SublayerInput input = bench.mixer->read(state);
       EXPECT_EQ(bench.mixer->needs(l).adapt_heads, l % 2 == 0);
       EXPECT_EQ(static_cast<bool>(input.adapt_heads), l % 2 == 0);
       if (input.adapt_heads) {

@@ -95,7 +95,7 @@ TEST(Laurel, KeepsTheStatesThatTheNextSiteLooksBackTo) {
     for (int l = 0; l <= kSublayers; ++l) {
       EXPECT_EQ(state.open.size(), counts[l]) << variant << ", site " << l;
       if (l == kSublayers) break;
-      bench.mixer->read(state, nullptr);
+      bench.mixer->read(state);
       bench.mixer->write(state, {at::ones({1, 1, kWidth}, at::kDouble)});
     }
   }

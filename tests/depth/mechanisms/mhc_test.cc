@@ -156,10 +156,12 @@ struct Gates {
 };
 Gates gates_at(const Bench& bench, int site, int64_t streams) {
   DepthState state;
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   state.site = site;
   state.open = {at::eye(streams, kWidth, at::kDouble).view({1, 1, streams, kWidth})};
-  ReadTrace trace;
-  bench.mixer->read(state, &trace);
+  bench.mixer->read(state);
+  const ReadTrace& trace = analysis.read;
   const at::Tensor y = at::zeros({1, 1, kWidth}, at::kDouble);
   y.select(-1, streams).fill_(1);
   bench.mixer->write(state, {y});

@@ -91,11 +91,13 @@ Sequence as_sequence(const at::Tensor& x_1TD) {
 std::vector<Sequence> mixed_of(const Bench& bench, const Sequence& embedding,
                                SequenceCache* cache = nullptr) {
   DepthState state = bench.mixer->start(as_tensor(embedding));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   state.sequence.cache = cache;
   std::vector<Sequence> mixed;
   for (int l = 0; l <= L; ++l) {
-    ReadTrace trace;
-    const Sequence x = as_sequence(bench.mixer->read(state, &trace).x);
+    const Sequence x = as_sequence(bench.mixer->read(state).x);
+    const ReadTrace& trace = analysis.read;
     mixed.push_back(as_sequence(trace.mixed));
     if (l == L) break;
     Sequence y;
@@ -133,10 +135,12 @@ TEST(Mrla, StartsAsAQuarterOfTheResidualStream) {
   Bench bench(kMrla, d, L);
   const Sequence embedding = random_sequence();
   DepthState state = bench.mixer->start(as_tensor(embedding));
+  MixingAnalysis analysis;
+  state.analysis = &analysis;
   at::Tensor sum = as_tensor(embedding);
   for (int l = 0; l <= L; ++l) {
-    ReadTrace trace;
-    bench.mixer->read(state, &trace);
+    bench.mixer->read(state);
+    const ReadTrace& trace = analysis.read;
     EXPECT_LT((trace.mixed - sum / 4).abs().max().item<double>(), 1e-12) << l;
     if (l == L) break;
     const at::Tensor y = at::sin(sum + l);

@@ -1,4 +1,4 @@
-#include "attnres/depth/state_plan.h"
+#include "attnres/depth/depth_mixer.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -6,14 +6,14 @@
 #include "attnres/model/transformer.h"
 #include "tests/model/small_models.h"
 
-namespace attnres::testing::state_plan_test {
+namespace attnres::testing::depth_state_test {
 namespace {
 
 constexpr int64_t kBatch = 2, kTokens = 7;
 
-class EveryPlan : public ::testing::TestWithParam<Mixing> {
+class EveryState : public ::testing::TestWithParam<Mixing> {
  protected:
-  EveryPlan() : model_(small_model(GetParam().json)), ids_(random_ids(kBatch, kTokens)) {}
+  EveryState() : model_(small_model(GetParam().json)), ids_(random_ids(kBatch, kTokens)) {}
 
   int L() const { return model_.sublayers(); }
   StatePlan plan(int site) const { return model_.mixer().plan(site); }
@@ -42,7 +42,7 @@ class EveryPlan : public ::testing::TestWithParam<Mixing> {
   at::Tensor ids_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Mechanisms, EveryPlan, ::testing::ValuesIn(every_variant()),
+INSTANTIATE_TEST_SUITE_P(Mechanisms, EveryState, ::testing::ValuesIn(every_variant()),
                          [](const auto& info) { return info.param.name; });
 
 std::vector<std::vector<int64_t>> sizes_of(const std::vector<PlannedTensor>& planned) {
@@ -67,7 +67,7 @@ bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
                     [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
 }
 
-TEST_P(EveryPlan, SaysWhatCrosses) {
+TEST_P(EveryState, SaysWhatCrosses) {
   for (int site = 0; site <= L(); ++site) {
     const DepthState state = before(site);
     EXPECT_EQ(sizes_of(plan(site).sealed), sizes_of(state.sealed)) << "before site " << site;
@@ -75,7 +75,7 @@ TEST_P(EveryPlan, SaysWhatCrosses) {
   }
 }
 
-TEST_P(EveryPlan, KeepsTheNamesOfWhatIsSealed) {
+TEST_P(EveryState, KeepsTheNamesOfWhatIsSealed) {
   for (int site = 0; site < L(); ++site) {
     const auto earlier = plan(site).sealed, later = plan(site + 1).sealed;
     ASSERT_LE(earlier.size(), later.size());
@@ -87,7 +87,7 @@ TEST_P(EveryPlan, KeepsTheNamesOfWhatIsSealed) {
 }
 
 // A tensor is read where another in its place changes the result.
-TEST_P(EveryPlan, SaysWhichSitesReadWhatIsSealed) {
+TEST_P(EveryState, SaysWhichSitesReadWhatIsSealed) {
   std::vector<int> last_readers;
   for (int site = 0; site <= L(); ++site) {
     const DepthState state = before(site);
@@ -109,7 +109,7 @@ TEST_P(EveryPlan, SaysWhichSitesReadWhatIsSealed) {
 }
 
 // A state without what no later site reads goes on as it would have.
-TEST_P(EveryPlan, FreesWhatIsReadNoMore) {
+TEST_P(EveryState, FreesWhatIsReadNoMore) {
   const at::Tensor expected = model_.hidden(ids_);
   int freed = 0;
   for (int site = 0; site <= L(); ++site) {
@@ -148,15 +148,18 @@ class MixerAlone {
   }
 
   DepthState before(int site) const {
-    const std::vector<int64_t> sizes = {kBatch, kTokens, config_.width};
-    DepthState state = mixer_->start(random("embedding", sizes));
+    DepthState state = mixer_->start(random("embedding", {kBatch, kTokens, config_.width}));
     while (state.site < site) {
-      const int l = state.site;
       read(state, 0, kTokens);
-      mixer_->write(state, {random(fmt::format("output {}", l), sizes)});
+      write(state);
     }
     mixer_->settle(state);
     return state;
+  }
+
+  void write(DepthState& state) const {
+    const std::string name = fmt::format("output {}", state.site);
+    mixer_->write(state, {random(name, {kBatch, kTokens, config_.width})});
   }
 
   // All that the sublayer reads of tokens first .. first + count, which the state holds.
@@ -187,7 +190,7 @@ class MixerAlone {
 };
 
 // Who holds tokens from the fifth on reads of them what the whole does, but for a halo.
-TEST_P(EveryPlan, SaysWhatAShardOfTokensLacks) {
+TEST_P(EveryState, SaysWhatAShardOfTokensLacks) {
   constexpr int64_t kFirst = 4, kCount = kTokens - kFirst;
   const MixerAlone alone(GetParam().json);
   for (int site = 0; site <= alone.sublayers(); ++site) {
@@ -215,7 +218,7 @@ TEST_P(EveryPlan, SaysWhatAShardOfTokensLacks) {
 
 // Who holds the second head of what is sealed reads of it what the whole does, unless all heads are
 // mixed.
-TEST_P(EveryPlan, SaysWhereHeadsAreMixed) {
+TEST_P(EveryState, SaysWhereHeadsAreMixed) {
   const MixerAlone alone(GetParam().json);
   for (int site = 0; site <= alone.sublayers(); ++site) {
     const auto sealed = alone.mixer().plan(site).sealed;
@@ -239,5 +242,26 @@ TEST_P(EveryPlan, SaysWhereHeadsAreMixed) {
   }
 }
 
+// Between a read and its write too, where the state is not all that there is.
+TEST_P(EveryState, IsSettledAtAnyMoment) {
+  const MixerAlone alone(GetParam().json);
+  const auto reads = [&](bool settle) {
+    DepthState state = alone.before(0);
+    std::vector<at::Tensor> all;
+    while (true) {
+      const auto read = alone.read(state, 0, kTokens);
+      all.insert(all.end(), read.begin(), read.end());
+      if (settle) alone.mixer().settle(state);
+      EXPECT_EQ(state.cache != nullptr && settle, false);
+      if (state.site == alone.sublayers()) return all;
+      alone.write(state);
+      EXPECT_EQ(state.carried, nullptr);
+      if (settle) alone.mixer().settle(state);
+      if (settle) alone.mixer().settle(state);
+    }
+  };
+  EXPECT_TRUE(equal(reads(/*settle=*/true), reads(/*settle=*/false)));
+}
+
 }  // namespace
-}  // namespace attnres::testing::state_plan_test
+}  // namespace attnres::testing::depth_state_test

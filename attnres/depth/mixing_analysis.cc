@@ -1,0 +1,50 @@
+#include "attnres/depth/mixing_analysis.h"
+
+#include <ATen/ATen.h>
+
+#include "attnres/ops/rms_norm/rms_norm.h"
+
+namespace attnres {
+namespace {
+
+// As a trace holds it: with a history only where weights are held.
+at::Tensor traced(const DepthState& state, const at::Tensor& mixed_BTD) {
+  return holds_weights(state) ? mixed_BTD : mixed_BTD.detach();
+}
+
+}  // namespace
+
+bool holds_weights(const DepthState& state) {
+  return state.analysis != nullptr && state.analysis->hold_weights;
+}
+
+at::Tensor held(const DepthState& state, const at::Tensor& weight) {
+  return holds_weights(state) ? weight.detach() : weight;
+}
+
+at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Tensor& gain,
+                     double eps) {
+  if (!holds_weights(state)) return rms_norm(x, gain, eps);
+  const at::Tensor inverse_rms = x.detach().square().mean(-1, /*keepdim=*/true).add(eps).rsqrt();
+  return x * (inverse_rms * gain.detach());
+}
+
+void show_mixed(const DepthState& state, const at::Tensor& mixed_BTD) {
+  if (state.analysis == nullptr) return;
+  state.analysis->read = {};
+  state.analysis->read.mixed = traced(state, mixed_BTD);
+}
+
+void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_BTD) {
+  if (state.analysis == nullptr) return;
+  state.analysis->read.other_streams.emplace_back(name, traced(state, mixed_BTD));
+}
+
+void show_weights(const DepthState& state, const at::Tensor& weights_NBT,
+                  std::vector<std::string> sources) {
+  if (state.analysis == nullptr) return;
+  state.analysis->read.weights = weights_NBT;
+  state.analysis->read.sources = std::move(sources);
+}
+
+}  // namespace attnres

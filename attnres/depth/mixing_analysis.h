@@ -1,0 +1,50 @@
+// What only analysis asks of a mixer: to see what a site read, and reads that are linear. Whoever
+// analyses a run points DepthState::analysis here; nobody else pays for it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attnres/depth/depth_mixer.h"
+
+namespace attnres {
+
+// What a read saw. Without gradients, unless weights are held.
+struct ReadTrace {
+  at::Tensor weights;                // [N, B, T] depth weights; undefined where there are none
+  std::vector<std::string> sources;  // whose weights they are, N names
+  at::Tensor mixed;                  // [B, T, D] the mixed input, before its norm
+  // Mixed inputs that an attention reads in other streams, by their names; `mixed` is the first.
+  std::vector<std::pair<std::string, at::Tensor>> other_streams;
+};
+
+struct MixingAnalysis {
+  // Mixing weights and norm statistics count as constants, so that everything read is linear in
+  // the embedding and the outputs written, to autograd: of depth mixing matrices.
+  bool hold_weights = false;
+  ReadTrace read;  // of the site that read last
+};
+
+// For mixers. The last three do nothing where nobody looks.
+
+bool holds_weights(const DepthState& state);
+
+// A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
+at::Tensor held(const DepthState& state, const at::Tensor& weight);
+
+// RMSNorm with this gain; its statistics are held where the state's are.
+at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Tensor& gain,
+                     double eps);
+
+// Begins the trace of what the site at work reads.
+void show_mixed(const DepthState& state, const at::Tensor& mixed_BTD);
+// The same of another stream that the site's attention reads.
+void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_BTD);
+// The depth weights [N, B, T] of a read, and the names of its N sources.
+void show_weights(const DepthState& state, const at::Tensor& weights_NBT,
+                  std::vector<std::string> sources);
+
+}  // namespace attnres
