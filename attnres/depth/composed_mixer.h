@@ -19,7 +19,7 @@ class ComposedMixer : public DepthMixer {
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
   StatePlan plan(int site) const override;  // that stream
-  std::vector<int> cuts() const override;  // before every Transformer layer
+  std::vector<int> cuts() const override;   // before every Transformer layer
   at::Tensor running_state(const DepthState& state) const override;  // open[0], or sealed.back()
 
  protected:
@@ -32,8 +32,8 @@ class ComposedMixer : public DepthMixer {
   MixerShape shape_;
 };
 
-// The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block left:
-// "layer 2".
+// The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block
+// left: "layer 2".
 std::string source_name(const char* kind, int64_t i);
 
 // The plan of those who seal the embedding and every sublayer's output, which every site reads.

@@ -41,7 +41,7 @@ struct DepthState {
   int site = 0;                         // the site that reads next, or whose write is next
   std::unique_ptr<CarriedToWrite> carried = {};  // from a site's read to its write
   std::unique_ptr<DepthCache> cache = {};        // may be dropped at any moment
-  SequenceContext sequence = {};      // while decoding, what the mixer keeps of earlier tokens
+  SequenceContext sequence = {};       // while decoding, what the mixer keeps of earlier tokens
   MixingAnalysis* analysis = nullptr;  // of those who look (mixing_analysis.h); not owned
 };
 

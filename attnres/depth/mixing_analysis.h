@@ -25,7 +25,7 @@ struct MixingAnalysis {
   // Mixing weights and norm statistics count as constants, so that everything read is linear in
   // the embedding and the outputs written, to autograd: of depth mixing matrices.
   bool hold_weights = false;
-  ReadTrace read;  // of the site that read last
+  ReadTrace read = {};  // of the site that read last
 };
 
 // For mixers. The last three do nothing where nobody looks.

@@ -17,8 +17,8 @@ enum class ShardAxis {
 
 // A tensor of a state: [B, T, sizes..].
 struct PlannedTensor {
-  std::string name;            // "embedding", "block 2", "keys of layer 1"
-  std::vector<int64_t> sizes;  // of a token
+  std::string name = {};            // "embedding", "block 2", "keys of layer 1"
+  std::vector<int64_t> sizes = {};  // of a token
   ShardAxis axis = ShardAxis::tokens;
   // Every head of a reader reads all heads: who holds some of them must be given the others.
   bool mixes_heads = false;
@@ -35,8 +35,8 @@ struct PlannedTensor {
 
 // What crosses before a site: DepthState's tensors, in their order.
 struct StatePlan {
-  std::vector<PlannedTensor> sealed;
-  std::vector<PlannedTensor> open;
+  std::vector<PlannedTensor> sealed = {};
+  std::vector<PlannedTensor> open = {};
 };
 
 }  // namespace attnres

@@ -1,11 +1,14 @@
 #include "attnres/model/recompute.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <utility>
+
+#include "attnres/model/stage_run.h"
+#include "attnres/ops/gradient_slot.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -13,10 +16,16 @@ namespace {
 
 using torch::autograd::variable_list;
 
+// A span's backward. The gradients that arrive are of what it sealed, then of what it left open.
 class ReplayNode : public torch::autograd::Node {
  public:
-  ReplayNode(Replay replay, const variable_list& inputs) : replay_(std::move(replay)) {
+  // `before`: settled, whose sealed tensors have slots, where they need a gradient.
+  ReplayNode(const Transformer& model, const DepthState& before, SiteRange span)
+      : model_(model), span_(span), num_sealed_(before.sealed.size()) {
+    variable_list inputs = before.sealed;
+    inputs.insert(inputs.end(), before.open.begin(), before.open.end());
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+    for (const at::Tensor& sealed : before.sealed) slots_.push_back(slot_of(sealed));
     set_next_edges(torch::autograd::collect_next_edges(inputs));
   }
 
@@ -24,38 +33,74 @@ class ReplayNode : public torch::autograd::Node {
 
   variable_list apply(variable_list&& gradients) override {
     require(!inputs_.empty(), "recomputation: this span's backward already ran");
-    variable_list inputs;
+    CutState before;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      inputs.push_back(
-          inputs_[i].unpack().detach().set_requires_grad(task_should_compute_output(i)));
+      (i < num_sealed_ ? before.sealed : before.open).push_back(inputs_[i].unpack());
     }
     const at::AutoGradMode recording(true);
-    const variable_list replayed = replay_(inputs);
-    variable_list roots, root_gradients;
-    for (size_t i = 0; i < replayed.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      roots.push_back(replayed[i]);
-      root_gradients.push_back(gradients[i]);
+    StageRun again(model_, before, span_);
+    CutState later;
+    for (const auto& slot : slots_) {
+      later.sealed.push_back(slot ? std::exchange(slot->gradient, {}) : at::Tensor());
     }
-    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
-    variable_list result;
-    for (const at::Tensor& input : inputs) result.push_back(input.grad());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const bool sealed = num_sealed_ + i < again.after().sealed.size();
+      (sealed ? later.sealed : later.open).push_back(std::move(gradients[i]));
+    }
+    CutState earlier = again.backward(std::move(later));
+    for (size_t i = 0; i < num_sealed_; ++i) {
+      if (slots_[i]) slots_[i]->gradient = std::move(earlier.sealed[i]);
+    }
+    variable_list result(num_sealed_);  // in their slots
+    result.insert(result.end(), earlier.open.begin(), earlier.open.end());
     return result;
   }
 
   void release_variables() override { inputs_.clear(); }
 
  private:
-  Replay replay_;
+  const Transformer& model_;
+  SiteRange span_;
+  size_t num_sealed_;
   std::vector<torch::autograd::SavedVariable> inputs_;
+  std::vector<std::shared_ptr<GradientSlot>> slots_;  // of the sealed inputs
 };
+
+void run_span(const Transformer& model, DepthState& state, int last, const RunContext& context) {
+  model.mixer().settle(state);
+  for (at::Tensor& sealed : state.sealed) sealed = with_slot(sealed);
+  DepthState after;
+  after.sealed = state.sealed;
+  after.open = state.open;
+  after.site = state.site;
+  {
+    const at::NoGradGuard not_recording;
+    model.run(after, last, {.observer = context.observer, .expert_loads = context.expert_loads});
+    model.mixer().settle(after);
+  }
+  const auto node = std::make_shared<ReplayNode>(model, state, SiteRange{state.site, last});
+  const auto with_history = [&](const at::Tensor& tensor) {
+    at::Tensor output = tensor.detach();
+    torch::autograd::set_history(output, node);
+    return output;
+  };
+  for (size_t i = state.sealed.size(); i < after.sealed.size(); ++i) {
+    state.sealed.push_back(with_slot(with_history(after.sealed[i])));
+  }
+  state.open.clear();
+  for (const at::Tensor& tensor : after.open) state.open.push_back(with_history(tensor));
+  state.site = last;
+}
 
 }  // namespace
 
-void differentiate_by_replay(std::vector<at::Tensor>& outputs,
-                             const std::vector<at::Tensor>& inputs, Replay replay) {
-  const auto node = std::make_shared<ReplayNode>(std::move(replay), inputs);
-  for (at::Tensor& output : outputs) torch::autograd::set_history(output, node);
+void run_recomputed(const Transformer& model, DepthState& state, int last,
+                    const RunContext& context) {
+  std::vector<int> ends = model.mixer().cuts();
+  ends.push_back(last);
+  for (const int end : ends) {
+    if (state.site < end && end <= last) run_span(model, state, end, context);
+  }
 }
 
 }  // namespace attnres

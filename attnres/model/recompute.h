@@ -1,22 +1,16 @@
-// Activation recomputation (Chen et al., arXiv 1604.06174): the intermediates of a piece of the
-// forward are dropped, and computed again when the backward needs them.
+// Activation recomputation (Chen et al., arXiv 1604.06174): of each span between two of the mixer's
+// cuts only what crosses its ends is kept, and the backward runs the span again (StageRun).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <functional>
-#include <vector>
+#include "attnres/model/transformer.h"
 
 namespace attnres {
 
-// Computes a piece's outputs from its inputs, the same each time it is called.
-using Replay = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
-
-// Makes `outputs`, which were computed from `inputs` without recording gradients, differentiable:
-// the backward calls `replay` on the inputs, recording, and differentiates that (a re-entrant
-// backward). Gradients reach the inputs and every parameter that the replay uses; the outputs
-// themselves are not kept. No output may be an input. At least one input has to require a gradient.
-void differentiate_by_replay(std::vector<at::Tensor>& outputs,
-                             const std::vector<at::Tensor>& inputs, Replay replay);
+// As Transformer::run, whose model must outlive the backward. The observer sees the first pass
+// only, and experts' loads count it only. The second pass's backward is re-entrant: C++ has no
+// saved-tensor hooks. Gradients of sealed tensors gather in slots, one for each, and not in a
+// tensor of every span.
+void run_recomputed(const Transformer& model, DepthState& state, int last,
+                    const RunContext& context);
 
 }  // namespace attnres

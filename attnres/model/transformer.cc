@@ -17,13 +17,6 @@
 namespace attnres {
 namespace {
 
-// What a span leaves behind: the sources sealed after the first `sealed`, then the open ones.
-std::vector<at::Tensor> added_by_span(const DepthState& state, size_t sealed) {
-  std::vector<at::Tensor> tensors(state.sealed.begin() + sealed, state.sealed.end());
-  tensors.insert(tensors.end(), state.open.begin(), state.open.end());
-  return tensors;
-}
-
 SiteRange within(const SiteRange& sites, int output) {
   const SiteRange inside = {sites.first, std::min(sites.last, output + 1)};
   require(0 <= inside.first && inside.first < inside.last,
@@ -103,7 +96,7 @@ void Transformer::run(DepthState& state, int last, const RunContext& context) co
   require_sites(state.site, last);
   if (context.caches) use_caches(state, context);
   if (context.recompute && at::GradMode::is_enabled()) {
-    run_recomputed(state, last, context);
+    run_recomputed(*this, state, last, context);
   } else {
     run_sublayers(state, last, context);
   }
@@ -159,46 +152,6 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
       const at::NoGradGuard not_recording;
       context.observer->on_output(site, y, mixer_->running_state(state));
     }
-  }
-}
-
-// Of each span between cuts only what crosses its ends is kept; the backward runs it again, and the
-// observer, which saw the first pass, doesn't see that.
-void Transformer::run_recomputed(DepthState& state, int last, const RunContext& context) const {
-  std::vector<int> ends = mixer_->cuts();
-  ends.push_back(last);
-  for (const int end : ends) {
-    if (end <= state.site || end > last) continue;
-    mixer_->settle(state);
-    const int begin = state.site;
-    const size_t sealed = state.sealed.size();
-    std::vector<at::Tensor> inputs = state.sealed;
-    inputs.insert(inputs.end(), state.open.begin(), state.open.end());
-
-    DepthState after;
-    after.sealed = state.sealed;
-    after.open = state.open;
-    after.site = begin;
-    {
-      const at::NoGradGuard not_recording;
-      run_sublayers(after, end,
-                    {.observer = context.observer, .expert_loads = context.expert_loads});
-      mixer_->settle(after);
-    }
-    std::vector<at::Tensor> outputs = added_by_span(after, sealed);
-    const size_t newly_sealed = after.sealed.size() - sealed;
-    differentiate_by_replay(outputs, inputs, [=, this](const std::vector<at::Tensor>& again) {
-      DepthState replayed;
-      replayed.site = begin;
-      replayed.sealed.assign(again.begin(), again.begin() + sealed);
-      replayed.open.assign(again.begin() + sealed, again.end());
-      run_sublayers(replayed, end, {});
-      mixer_->settle(replayed);
-      return added_by_span(replayed, sealed);
-    });
-    state.sealed.insert(state.sealed.end(), outputs.begin(), outputs.begin() + newly_sealed);
-    state.open.assign(outputs.begin() + newly_sealed, outputs.end());
-    state.site = end;
   }
 }
 

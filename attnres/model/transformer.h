@@ -109,7 +109,6 @@ class Transformer {
   void use_caches(DepthState& state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
-  void run_recomputed(DepthState& state, int last, const RunContext& context) const;
 
   ModelConfig config_;
   int64_t vocab_size_;

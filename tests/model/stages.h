@@ -29,8 +29,8 @@ inline std::vector<Transformer> small_stages(const Json& depth_mixing,
   config.tie_embeddings = options.tied;
   std::vector<Transformer> stages;
   for (const SiteRange& sites : ranges) {
-    stages.push_back(perturbed(Transformer(config, options.vocab_size, /*seed=*/1, options.dtype,
-                                           at::kCPU, sites)));
+    stages.push_back(perturbed(
+        Transformer(config, options.vocab_size, /*seed=*/1, options.dtype, at::kCPU, sites)));
   }
   return stages;
 }

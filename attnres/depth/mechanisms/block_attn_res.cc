@@ -200,7 +200,9 @@ class BlockAttnRes : public DepthMixer {
     if (!state.cache) state.cache = std::make_unique<Cache>();
     Cache& cache = static_cast<Cache&>(*state.cache);
     while (cache.sources.size() < state.sealed.size()) {
-      cache.sources.emplace_back(state.sealed[cache.sources.size()]);
+      at::Tensor& sealed = state.sealed[cache.sources.size()];
+      cache.sources.emplace_back(sealed);
+      sealed = cache.sources.back().value();  // so that who else reads it adds to the same slot
     }
     if (state.site >= cache.end_site) begin_group(state.site, cache);
 
@@ -221,13 +223,15 @@ class BlockAttnRes : public DepthMixer {
     return input.x;
   }
 
-  // Phase 1 of the sites from this one to its group's end. What it reads depends on the group only,
-  // not on where in it a state was cut and taken up again.
+  // Phase 1 of the sites from this one to its group's end, or to the stage's, whose last query that
+  // is. What it reads depends on the group only, not on where in it a state was cut and taken up
+  // again.
   void begin_group(int site, Cache& cache) const {
     const int64_t sites = sites_in_group(settings_.block_size, shape_.sublayers);
     const int64_t group = site / sites, begin = group * sites;
     cache.first_site = site;
     cache.end_site = static_cast<int>(std::min<int64_t>(begin + sites, shape_.sublayers + 1));
+    while (!sites_[cache.end_site - 1].input_norm.defined()) --cache.end_site;
     cache.earlier.clear();
     // Before the first group there is the embedding only, which needs no pass of its own.
     cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;

@@ -86,8 +86,8 @@ class Dca : public ComposedMixer {
       const int64_t layers = site / 2, kept = std::min(layers, settings_.recent_layers + 1);
       for (int64_t i = layers - kept + 1; i <= layers; ++i) {
         const bool middle = kept > settings_.recent_layers && i == layers - kept + 1;
-        plan.open.push_back({.name = middle ? "middle layers" : source_name("layer", i),
-                             .sizes = sizes});
+        plan.open.push_back(
+            {.name = middle ? "middle layers" : source_name("layer", i), .sizes = sizes});
       }
     }
     const bool in_layer = site % 2 == 1;

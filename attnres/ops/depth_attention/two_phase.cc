@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
@@ -27,12 +26,6 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// A tensor of its own on the same data, without a history.
-Tensor same_data(const Tensor& tensor) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return at::alias(tensor);
-}
-
 void require_first_derivative() {
   require(!at::GradMode::is_enabled(),
           "depth attention: the two-phase schedule cannot be differentiated twice; use "
@@ -40,14 +33,23 @@ void require_first_derivative() {
 }
 
 // Where the gradient of a source goes: null where it is not wanted, and whether it is to be added
-// to what is there.
+// to what is there. The kernels write the storage's dtype: where that is not the slot's, into a
+// tensor of its own, which is then added to the slot.
 class SlotTarget {
  public:
   SlotTarget(const std::shared_ptr<GradientSlot>& slot, const Tensor& source, bool wanted) {
     if (!wanted || !slot) return;
+    if (source.scalar_type() != compute_dtype(source)) {
+      gradient_ = empty_like_rows(source);
+      return;
+    }
     accumulate_ = slot->gradient.defined();
     if (!accumulate_) slot->gradient = empty_like_rows(source);
     gradient_ = slot->gradient;
+  }
+  // After the kernel.
+  void gather(GradientSlot* slot) {
+    if (gradient_.defined() && !gradient_.is_same(slot->gradient)) slot->add(std::move(gradient_));
   }
   template <class Storage>
   Storage* pointer() const {
@@ -58,22 +60,6 @@ class SlotTarget {
  private:
   Tensor gradient_;
   bool accumulate_ = false;
-};
-
-// The identity, through which a source's gradient leaves its slot.
-class SealNode : public torch::autograd::Node {
- public:
-  explicit SealNode(std::shared_ptr<GradientSlot> slot) : slot_(std::move(slot)) {}
-  std::string name() const override { return "DepthSourceBackward"; }
-
-  variable_list apply(variable_list&& gradients) override {
-    const Tensor gradient = std::exchange(slot_->gradient, Tensor());
-    if (!gradient.defined()) return {gradients[0]};
-    return {gradients[0].defined() ? at::add(gradient, gradients[0]) : gradient};
-  }
-
- private:
-  std::shared_ptr<GradientSlot> slot_;
 };
 
 struct SavedSource {
@@ -144,6 +130,7 @@ class PhaseOneNode : public torch::autograd::Node {
                             kernel::depth_attention_backward(op, begin, end, data<T>(sums));
                           });
     });
+    for (size_t n = 0; n < N; ++n) targets[n].gather(sources[n].slot.get());
     for (size_t s = 0; s < S; ++s) {
       const Tensor folded = grad_queries.narrow(0, static_cast<int64_t>(s) * width, width);
       const Tensor query = queries[s].unpack(), key_gain = key_gains[s].unpack();
@@ -243,6 +230,7 @@ class PhaseTwoNode : public torch::autograd::Node {
             kernel::phase_two_backward(op, begin, end, data<T>(to), data<T>(to) + width);
           });
     });
+    for (size_t k = 0; k < recent.size(); ++k) targets[k].gather(recent[k].slot.get());
 
     const Tensor query_value = query.unpack(), key_gain_value = key_gain.unpack();
     const Tensor folded = sums.narrow(0, 0, width);
@@ -287,14 +275,7 @@ bool invertible(const Tensor& gain) {
 
 }  // namespace
 
-DepthSource::DepthSource(const Tensor& value) : value_(value) {
-  if (!records({value})) return;
-  slot_ = std::make_shared<GradientSlot>();
-  const auto node = std::make_shared<SealNode>(slot_);
-  node->set_next_edges(torch::autograd::collect_next_edges(value));
-  value_ = same_data(value);
-  torch::autograd::set_history(value_, node);
-}
+DepthSource::DepthSource(const Tensor& value) : value_(with_slot(value)), slot_(slot_of(value_)) {}
 
 std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& sources,
                                                       size_t num_sources,

@@ -20,15 +20,12 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/ops/gradient_slot.h"
+
 namespace attnres {
 
-// Where the backwards of all sites that read a source add up its gradient, in one tensor.
-struct GradientSlot {
-  at::Tensor gradient;  // undefined: nothing added yet
-};
-
-// A finished source, as sites read it. Its gradient goes through the slot, and reaches `value`'s
-// own graph when every site that read it has run backward.
+// A finished source, as sites read it. Their backwards add its gradient up in its slot, which is
+// `value`'s where it has one; from there it reaches `value`'s own graph (gradient_slot.h).
 class DepthSource {
  public:
   explicit DepthSource(const at::Tensor& value);

@@ -1,0 +1,95 @@
+#include "attnres/ops/gradient_slot.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/alias.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <utility>
+
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using torch::autograd::variable_list;
+
+// Whether nobody else sees the tensor's numbers.
+bool is_unshared(const Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+}
+
+// The identity to its readers, whose gradients gather in the slot: at the end of a slot the sum
+// leaves for the source's own graph; at a way into it nothing does, and that graph only waits.
+class SlotNode : public torch::autograd::Node {
+ public:
+  SlotNode(std::shared_ptr<GradientSlot> slot, const Tensor& source, bool is_end)
+      : slot_(std::move(slot)), dtype_(source.scalar_type()), is_end_(is_end) {
+    set_next_edges(torch::autograd::collect_next_edges(source));
+  }
+  std::string name() const override { return "GradientSlotBackward"; }
+  const std::shared_ptr<GradientSlot>& slot() const { return slot_; }
+
+  variable_list apply(variable_list&& gradients) override {
+    Tensor arrived = std::move(gradients[0]);
+    if (!is_end_) {
+      if (arrived.defined()) slot_->add(std::move(arrived));
+      return variable_list(num_outputs());
+    }
+    Tensor sum = std::exchange(slot_->gradient, Tensor());
+    if (!sum.defined()) return {arrived};
+    if (arrived.defined()) sum = at::add(sum, arrived);
+    return {sum.to(dtype_)};
+  }
+
+ private:
+  std::shared_ptr<GradientSlot> slot_;
+  at::ScalarType dtype_;
+  bool is_end_;
+};
+
+Tensor through_slot(const std::shared_ptr<GradientSlot>& slot, const Tensor& source, bool is_end) {
+  const auto node = std::make_shared<SlotNode>(slot, source, is_end);
+  Tensor value = same_data(source);
+  torch::autograd::set_history(value, node);
+  return value;
+}
+
+}  // namespace
+
+Tensor same_data(const Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::alias(tensor);
+}
+
+void GradientSlot::add(Tensor part) {
+  const at::NoGradGuard not_recording;
+  if (gradient.defined()) {
+    gradient.add_(part);
+    return;
+  }
+  const at::ScalarType dtype = compute_dtype(part);
+  const bool is_own = part.scalar_type() == dtype && part.is_contiguous() && is_unshared(part);
+  gradient =
+      is_own ? std::move(part) : at::empty(part.sizes(), part.options().dtype(dtype)).copy_(part);
+}
+
+Tensor with_slot(const Tensor& source) {
+  if (!records({source}) || slot_of(source)) return source;
+  return through_slot(std::make_shared<GradientSlot>(), source, /*is_end=*/true);
+}
+
+Tensor reading_into(const std::shared_ptr<GradientSlot>& slot, const Tensor& source) {
+  return through_slot(slot, source, /*is_end=*/false);
+}
+
+std::shared_ptr<GradientSlot> slot_of(const Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  const auto node = std::dynamic_pointer_cast<SlotNode>(tensor.grad_fn());
+  return node ? node->slot() : nullptr;
+}
+
+}  // namespace attnres

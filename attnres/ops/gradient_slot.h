@@ -1,0 +1,35 @@
+// The gradient of a tensor that many read, added up in one place and in float32 or better whatever
+// the tensor's dtype. Autograd alone would make a tensor of every reader's part and add them in the
+// tensor's own dtype.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+namespace attnres {
+
+// Where it is added up.
+struct GradientSlot {
+  at::Tensor gradient;  // contiguous, in the compute dtype; undefined: nothing was added yet
+
+  void add(at::Tensor part);
+};
+
+// The same numbers as `source`, for readers whose gradients go to one slot. When all of them have
+// run backward what is in the slot leaves it for the source's own graph, rounded once. It is
+// `source` itself where that has a slot already, or where no gradient is wanted.
+at::Tensor with_slot(const at::Tensor& source);
+
+// The same numbers as `source`, for readers whose gradients go to this slot and no further; a graph
+// of the source waits for them. Its own slot if it has one, so that these readers' parts are
+// not added to others' before they reach it.
+at::Tensor reading_into(const std::shared_ptr<GradientSlot>& slot, const at::Tensor& source);
+
+// The slot of what one of these returned; else null.
+std::shared_ptr<GradientSlot> slot_of(const at::Tensor& tensor);
+
+// A tensor of its own on the same data, without a history.
+at::Tensor same_data(const at::Tensor& tensor);
+
+}  // namespace attnres
