@@ -133,8 +133,8 @@ void run_phase_two(bool backward) {
                                    .grad_sum_T = all.numbers(kTokens),
                                    .grad_recent_K = grads.data(),
                                    .accumulate_K = none};
-  float *grad_query = all.numbers(kWidth), *grad_gain = all.numbers(kWidth);
-  counted_call([&] { phase_two_backward(op, 0, kTokens, grad_query, grad_gain); });
+  float* sums = all.numbers(2 * kWidth);
+  counted_call([&] { phase_two_backward(op, 0, kTokens, sums); });
 }
 
 void run_rms_norm(bool backward) {

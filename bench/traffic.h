@@ -323,11 +323,8 @@ class TrafficCounter {
                                                .grad_sum_T = statistic(1),
                                                .grad_recent_K = grad_recent.data(),
                                                .accumulate_K = accumulate.get()};
-    std::vector<float> grad_query(width_), grad_gain(width_);
-    return count([&] {
-      kernels::PhaseTwoBackwardPass<Counted>(op, grad_query.data(), grad_gain.data())
-          .run(0, share_);
-    });
+    std::vector<float> sums(2 * width_);
+    return count([&] { kernels::PhaseTwoBackwardPass<Counted>(op, sums.data()).run(0, share_); });
   }
 
   Traffic rms_norm_forward(bool pending) {

@@ -23,8 +23,12 @@ bool records(at::TensorList inputs) {
          });
 }
 
+at::ScalarType compute_dtype(at::ScalarType storage) {
+  return storage == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 at::ScalarType compute_dtype(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return compute_dtype(tensor.scalar_type());
 }
 
 std::string shape_of(const at::Tensor& tensor) {
@@ -38,14 +42,18 @@ int64_t tokens_of(const at::Tensor& rows) {
 }
 
 at::Tensor empty_like_rows(const at::Tensor& rows) {
-  return at::empty(rows.sizes(), rows.options().requires_grad(false));
+  return at::empty_symint(rows.sym_sizes(), rows.options().requires_grad(false));
 }
 
 at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies) {
-  std::vector<int64_t> sizes = rows.sizes().vec();
+  std::vector<c10::SymInt> sizes = rows.sym_sizes().vec();
   sizes.pop_back();
   if (copies) sizes.insert(sizes.begin(), *copies);
-  return at::empty(sizes, rows.options().dtype(compute_dtype(rows)).requires_grad(false));
+  return at::empty_symint(sizes, rows.options().dtype(compute_dtype(rows)).requires_grad(false));
+}
+
+at::Tensor empty_result(const at::Tensor& rows) {
+  return at::empty({0}, rows.options().dtype(compute_dtype(rows)).requires_grad(false));
 }
 
 void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,

@@ -22,7 +22,8 @@ bool has_kernel(const at::Tensor& tensor);
 // Whether an operation on these inputs (some may be undefined) is to be recorded for a backward.
 bool records(at::TensorList inputs);
 
-// The dtype in which a kernel computes, and of its statistics.
+// The dtype in which a kernel computes, and of its statistics: float64 for float64, else float32.
+at::ScalarType compute_dtype(at::ScalarType storage);
 at::ScalarType compute_dtype(const at::Tensor& tensor);
 
 // For messages: "[4, 16]".
@@ -31,20 +32,26 @@ std::string shape_of(const at::Tensor& tensor);
 // Of a tensor [..., D].
 int64_t tokens_of(const at::Tensor& rows);
 
-// Contiguous, of the same shape and dtype, for a kernel to fill.
+// What follows allocates results for kernels, and for Meta functions, which know sizes as symbols.
+
+// Contiguous, of the same shape and dtype.
 at::Tensor empty_like_rows(const at::Tensor& rows);
 
 // One number a token of rows [..., D], or `copies` of them: [...] or [copies, ...].
 at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies = {});
 
+// Without numbers, in the place of a result that is not wanted.
+at::Tensor empty_result(const at::Tensor& rows);
+
 // Runs f(first, last) over the tokens on all threads, each with enough work to be worth waking.
 void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,
                           const std::function<void(int64_t first, int64_t last)>& f);
 
-// Typed by the kernel's storage type, which torch does not know.
+// Typed by the kernel's storage type, which torch does not know. Null for a tensor that is
+// undefined or has no numbers.
 template <class T>
 T* data(const at::Tensor& tensor) {
-  return static_cast<T*>(tensor.data_ptr());
+  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
 }
 
 // Sums over tokens that do not depend on the number of threads: calls f(first, last, sums), which
@@ -76,9 +83,10 @@ class Rows {
   explicit Rows(at::TensorList tensors) {
     for (const at::Tensor& tensor : tensors) add(tensor);
   }
-  void add(const at::Tensor& tensor) {
-    tensors_.push_back(tensor.contiguous());
-    pointers_.push_back(data<const Storage>(tensors_.back()));
+  // The pointer, null for an undefined tensor.
+  const Storage* add(const at::Tensor& tensor) {
+    tensors_.push_back(tensor.defined() ? tensor.contiguous() : tensor);
+    return pointers_.emplace_back(data<const Storage>(tensors_.back()));
   }
   const Storage* const* pointers() const { return pointers_.data(); }
 

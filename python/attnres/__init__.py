@@ -1,8 +1,9 @@
 """Attention Residuals (arXiv 2603.15031) for PyTorch.
 
 `BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections;
-`depth_attention` is the operation inside. On CPUs they run fused kernels in float32, float64 and
-bfloat16, elsewhere compositions of PyTorch's operations. `torch.compile` sees through both.
+`depth_attention` is the operation inside, which they run in two phases, forward and backward. On
+CPUs they run fused kernels in float32, float64 and bfloat16, elsewhere compositions of PyTorch's
+operations. `torch.compile` sees through both.
 """
 
 from pathlib import Path

@@ -1,12 +1,19 @@
 """Attention Residuals as modules that take the place of `x = x + sublayer(norm(x))`."""
 
+from math import isqrt
 from operator import index
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .operations import depth_attention, depth_attention_weights
+from .operations import (
+    EarlierSources,
+    depth_attention,
+    depth_attention_phase_one,
+    depth_attention_phase_two,
+    depth_attention_weights,
+)
 
 
 class DepthState(NamedTuple):
@@ -18,6 +25,10 @@ class DepthState(NamedTuple):
     blocks: tuple[Tensor, ...]  # b_0 .. b_{n-1}, each [..., D]: the embedding, finished blocks
     partial: Tensor | None  # the sum of the current block's outputs; None: there is none yet
     site: int  # the sublayers that have written
+    # What phase 1 left for the next site and those after it that share its pass, and how many of
+    # the blocks it read. Derived from the blocks: it belongs to no more than these sites.
+    earlier: tuple[EarlierSources, ...] = ()
+    num_earlier: int = 0
 
     @property
     def sources(self) -> list[Tensor]:
@@ -56,6 +67,10 @@ class BlockAttnRes(nn.Module):
             shorter.
         eps: of the keys' RMS.
 
+    It runs in two phases (Algorithm 1): the sites of a block, or of as many whole blocks as there
+    are sites in sqrt(L), share one pass over the blocks that are finished when the first of them
+    reads; each site then merges what came since.
+
     Parameters, for each of the L + 1 sites: the pseudo-query w_l [D], zero at the start, where
     every h is the mean of its sources; and the key gain g_l [D], one. Weight decay would pull the
     gains to zero: leave it off for both.
@@ -81,6 +96,8 @@ class BlockAttnRes(nn.Module):
                 f"(attention and MLP count one each), but is {block_size}"
             )
         self.eps = eps
+        # Sites that share phase 1, where both phases together read least.
+        self._group = max(1, isqrt(self.num_sublayers) // self.block_size) * self.block_size
         like = {"device": device, "dtype": dtype}
         sites = range(num_sublayers + 1)
         self.pseudo_query = nn.ParameterList(torch.zeros(width, **like) for _ in sites)
@@ -92,7 +109,10 @@ class BlockAttnRes(nn.Module):
 
     def read(self, state: DepthState) -> Tensor:
         """h [..., D], the next sublayer's input before its norm; after the last, the output's."""
-        return depth_attention(state.sources, *self._site(state))
+        if not state.earlier:  # the first group: there is no pass to share
+            return depth_attention(state.sources, *self._site(state))
+        recent = state.sources[state.num_earlier :]
+        return depth_attention_phase_two(state.earlier[0], recent, self.eps)
 
     def weights(self, state: DepthState) -> Tensor:
         """The depth weights alpha [N, ...] that `read` uses, one for each of `state.sources`."""
@@ -111,10 +131,15 @@ class BlockAttnRes(nn.Module):
             )
         output = output.to(state.blocks[0].dtype)
         partial = output if state.partial is None else state.partial + output
-        site = state.site + 1
+        site, blocks = state.site + 1, state.blocks
         if site % self.block_size == 0:
-            return DepthState((*state.blocks, partial), None, site)
-        return DepthState(state.blocks, partial, site)
+            blocks, partial = (*blocks, partial), None
+        if site % self._group > 0:
+            return DepthState(blocks, partial, site, state.earlier[1:], state.num_earlier)
+        sites = range(site, min(site + self._group, self.num_sublayers + 1))
+        queries, key_gains = ([v[s] for s in sites] for v in (self.pseudo_query, self.key_gain))
+        earlier = depth_attention_phase_one(blocks, queries, key_gains, self.eps)
+        return DepthState(blocks, partial, site, tuple(earlier), len(blocks))
 
     def _site(self, state: DepthState) -> tuple[Tensor, Tensor, float]:
         return self.pseudo_query[state.site], self.key_gain[state.site], self.eps

@@ -1,6 +1,7 @@
 """Depth attention: a softmax over the outputs of everything before a sublayer."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,3 +47,49 @@ def depth_attention_composed(
     It is differentiable any number of times, and slower: the sources are copied.
     """
     return torch.ops.attnres.depth_attention_composed(list(sources), query, key_gain, eps)
+
+
+class EarlierSources(NamedTuple):
+    """What phase 1 leaves for a site, of the sources v_i that it read, with scores s_i."""
+
+    output: Tensor  # o = sum_i e^(s_i - m) v_i, [..., D], not divided
+    max: Tensor  # m = max_i s_i, [...], without a gradient
+    sum: Tensor  # l = sum_i e^(s_i - m), [...]
+    query: Tensor  # q = query * key_gain of the site, [D], float32 or float64
+
+
+def depth_attention_phase_one(
+    sources: Sequence[Tensor],
+    queries: Sequence[Tensor],
+    key_gains: Sequence[Tensor],
+    eps: float = 1e-6,
+) -> list[EarlierSources]:
+    """Phase 1 of `depth_attention` for many sites at once (arXiv 2603.15031, Algorithm 1).
+
+    The sources are read once for all sites. `depth_attention_phase_two` merges, at each site, what
+    came since.
+
+    Args:
+        sources: those that are finished when the first of the sites reads.
+        queries: the pseudo-query of each site, as `depth_attention` takes them.
+        key_gains: the gain of each site.
+        eps: added to the mean square.
+
+    Raises:
+        RuntimeError: naming the argument that is not as said.
+    """
+    compute = torch.float64 if sources[0].dtype == torch.float64 else torch.float32
+    folded = torch.stack(list(queries)).to(compute) * torch.stack(list(key_gains)).to(compute)
+    phase_one = torch.ops.attnres.depth_attention_phase_one(list(sources), folded, eps)
+    return [EarlierSources(*site) for site in zip(*phase_one, folded.unbind(), strict=True)]
+
+
+def depth_attention_phase_two(
+    earlier: EarlierSources, recent: Sequence[Tensor], eps: float = 1e-6
+) -> Tensor:
+    """h [..., D] of a site: of the sources that phase 1 read, and of the `recent` ones after them.
+
+    It is `depth_attention` of all of them to rounding; the same holds of dtypes and derivatives.
+    """
+    o, m, l, query = earlier
+    return torch.ops.attnres.depth_attention_phase_two(o, m, l, list(recent), query, eps)

@@ -148,9 +148,9 @@ std::vector<Numbers> compute(int ranges) {
                                             .grad_sum_T = grad_sum.data(),
                                             .grad_recent_K = &grad_recent,
                                             .accumulate_K = no.data()};
-  std::vector<Numbers> grad_queries(ranges, Numbers(kWidth)), grad_gains(ranges, Numbers(kWidth));
+  std::vector<Numbers> site_sums(ranges, Numbers(2 * kWidth));
   in_ranges(ranges, [&](int range, int64_t a, int64_t b) {
-    phase_two_backward(two_back, a, b, grad_queries[range].data(), grad_gains[range].data());
+    phase_two_backward(two_back, a, b, site_sums[range].data());
   });
 
   std::vector<Numbers> results = {max, sum,          scores,   weights,   total,

@@ -11,7 +11,7 @@ import sys
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
 
 EPS = 1e-6
@@ -42,7 +42,51 @@ def loss_inputs(tokens, width, vocabulary, dtype=torch.float64):
     return hidden, weight, targets
 
 
+def norm_inputs(dtype=torch.float64, gain_dtype=None):
+    state, pending = (torch.randn(2, 3, 5, dtype=dtype) for _ in range(2))
+    gain = 1 + 0.3 * torch.randn(5, dtype=gain_dtype or dtype)
+    return [tensor.requires_grad_() for tensor in (state, pending, gain)]
+
+
+def swiglu_inputs(dtype=torch.float64):
+    return [(2 * torch.randn(3, 7, dtype=dtype)).requires_grad_() for _ in range(2)]
+
+
+def rotary_inputs(dtype=torch.float64):
+    """Two sequences of 4 tokens, 3 heads of 6 channels."""
+    table = torch.float64 if dtype == torch.float64 else torch.float32
+    angles = torch.randn(4, 1, 3, dtype=table)
+    return [torch.randn(2, 4, 3, 6, dtype=dtype).requires_grad_(), angles.cos(), angles.sin()]
+
+
+def folded(queries, key_gains):
+    return torch.stack(queries) * torch.stack(key_gains)
+
+
+def site(ops, sources, num_earlier, query):
+    """h of one site in two phases."""
+    (o,), (m,), (l,) = ops.depth_attention_phase_one(sources[:num_earlier], query[None], EPS)
+    return ops.depth_attention_phase_two(o, m, l, sources[num_earlier:], query, EPS)
+
+
 def check_values(ops):
+    state, pending, gain = norm_inputs()
+    h, normalized = ops.add_rms_norm(state, pending, gain, EPS)
+    expected = torch.nn.functional.rms_norm(state + pending, (5,), gain, EPS)
+    torch.testing.assert_close((h, normalized), (state + pending, expected))
+    torch.testing.assert_close(ops.rms_norm(h, gain, EPS), expected)
+    assert not torch.allclose(ops.rms_norm(state, gain, EPS), expected)
+
+    gate, up = swiglu_inputs()
+    torch.testing.assert_close(ops.swiglu(gate, up), torch.nn.functional.silu(gate) * up)
+    assert not torch.allclose(ops.swiglu(up, gate), ops.swiglu(gate, up))
+
+    x, cosine, sine = rotary_inputs()
+    a, b = x.chunk(2, -1)
+    turned = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+    torch.testing.assert_close(ops.rotary(x, cosine, sine), turned)
+    assert not torch.allclose(ops.rotary(x, cosine, -sine), turned)
+
     sources, query, key_gain = depth_inputs(5, (3, 2, 7))
     output, weights = composed(sources, query, key_gain, EPS)
     torch.testing.assert_close(ops.depth_attention(sources, query, key_gain, EPS), output)
@@ -53,6 +97,11 @@ def check_values(ops):
     assert not torch.allclose(
         ops.depth_attention_weights(swapped, query, key_gain, EPS), weights, atol=1e-3
     )
+
+    for num_earlier in (1, 3, 5):
+        h = site(ops, sources, num_earlier, query * key_gain)
+        torch.testing.assert_close(h, output)
+    assert not torch.allclose(site(ops, sources, 3, query), output)
 
     hidden, weight, targets = loss_inputs(9, 4, 6)
     expected = torch.nn.functional.cross_entropy(
@@ -79,6 +128,29 @@ def check_gradients(ops):
         (key_gain, sources[0], sources[2]),
     )
 
+    # Two sites share phase 1; the second reads two sources more.
+    sources, query, key_gain = depth_inputs(4, (2, 3, 5))
+    other_query, other_gain = (tensor.requires_grad_() for tensor in torch.randn(2, 5).double())
+
+    def both_sites(query, key_gain, other_query, other_gain, *sources):
+        queries = folded([query, other_query], [key_gain, other_gain])
+        outputs, maxima, sums = ops.depth_attention_phase_one(sources[:2], queries, EPS)
+        return [
+            ops.depth_attention_phase_two(o, m, l, recent, q, EPS)
+            for o, m, l, recent, q in zip(outputs, maxima, sums, ([], sources[2:]), queries)
+        ]
+
+    assert gradcheck(both_sites, (query, key_gain, other_query, other_gain, *sources))
+    sources[0].requires_grad_(False)
+    sources[3].requires_grad_(False)
+    assert gradcheck(both_sites, (query, key_gain, other_query, other_gain, *sources))
+
+    assert gradcheck(lambda *inputs: ops.add_rms_norm(*inputs, EPS), norm_inputs())
+    assert gradcheck(lambda x, gain: ops.rms_norm(x, gain, EPS), norm_inputs()[1:])
+    assert gradcheck(ops.swiglu, swiglu_inputs())
+    assert gradcheck(ops.rotary, rotary_inputs())
+    assert gradgradcheck(ops.rotary, rotary_inputs())
+
     hidden, weight, targets = loss_inputs(5, 3, 7)
     assert gradcheck(
         lambda hidden, weight: ops.linear_cross_entropy(hidden, weight, targets, 0.25),
@@ -92,6 +164,10 @@ def check_no_second_derivative(ops):
     for name, result, leaf in [
         ("depth_attention", ops.depth_attention(sources, query, key_gain, EPS).sum(), query),
         ("linear_cross_entropy", ops.linear_cross_entropy(hidden, weight, targets, 1.0), weight),
+        ("depth_attention_phase_two", site(ops, sources, 2, query * key_gain).sum(), sources[2]),
+        ("depth_attention_phase_one", site(ops, sources, 3, query * key_gain).sum(), sources[0]),
+        ("add_rms_norm", ops.rms_norm(hidden, weight[0], EPS).sum(), hidden),
+        ("swiglu", ops.swiglu(hidden, hidden).sum(), hidden),
     ]:
         (gradient,) = torch.autograd.grad(result, leaf, create_graph=True)
         try:
@@ -111,10 +187,68 @@ def check_rules(ops):
         arguments = (*depth_inputs(3, (2, 4, 6), dtype, query_dtype=query_dtype), EPS)
         opcheck(ops.depth_attention.default, arguments)
         opcheck(ops.depth_attention_weights.default, arguments)
-        opcheck(ops.depth_attention_fused.default, arguments)
+        opcheck(ops.depth_attention_fused.default, (*arguments, True, True))
+        sources, query, key_gain = arguments[:3]
+        queries = (query * key_gain)[None].to(torch.promote_types(dtype, torch.float32)).detach()
+        queries = torch.cat([queries, 0.5 * queries]).requires_grad_()
+        opcheck(ops.depth_attention_phase_one.default, (sources, queries, EPS))
+        opcheck(ops.depth_attention_phase_one_fused.default, (sources, queries, EPS, True))
+        (o, _), (m, _), (l, _) = ops.depth_attention_phase_one(sources[:1], queries, EPS)
+        earlier = [tensor.detach().requires_grad_() for tensor in (o, m, l)]
+        earlier[1].requires_grad_(False)
+        for recent in (sources[1:], []):
+            inputs = (*earlier, recent, queries.detach()[0].requires_grad_(), EPS)
+            opcheck(ops.depth_attention_phase_two.default, inputs)
+            opcheck(ops.depth_attention_phase_two_fused.default, (*inputs, True))
+        state, pending, gain = norm_inputs(dtype, query_dtype)
+        opcheck(ops.add_rms_norm.default, (state, pending, gain, EPS))
+        opcheck(ops.rms_norm.default, (state, gain, EPS))
+        for added in (pending, None):
+            opcheck(ops.add_rms_norm_fused.default, (state, added, gain, EPS, True))
+        opcheck(ops.swiglu.default, swiglu_inputs(dtype))
+        opcheck(ops.swiglu_fused.default, swiglu_inputs(dtype))
+        opcheck(ops.rotary.default, rotary_inputs(dtype))
+        opcheck(ops.rotary_fused.default, rotary_inputs(dtype))
 
+    # What no gradient needs is not there.
     sources, query, key_gain = depth_inputs(3, (2, 4, 6), requires_grad=False)
-    output, weights, scores, inverse_rms = ops.depth_attention_fused(sources, query, key_gain, EPS)
+    queries = torch.stack([query, key_gain])
+    *_, scores, weights, inverse_rms = ops.depth_attention_phase_one_fused(
+        sources, queries, EPS, False
+    )
+    assert scores.numel() == weights.numel() == len(inverse_rms) == 0
+    output, weights, scores, inverse_rms = ops.depth_attention_fused(
+        sources, query, key_gain, EPS, False, False
+    )
+    assert weights.numel() == scores.numel() == inverse_rms.numel() == 0
+    torch.testing.assert_close(output, ops.depth_attention(sources, query, key_gain, EPS))
+
+    outputs, _, sums, scores, weights, inverse_rms = ops.depth_attention_phase_one_fused(
+        sources, queries, EPS, True
+    )
+    saved = sources, queries, scores, weights, inverse_rms
+    opcheck(
+        ops.depth_attention_phase_one_fused_backward.default,
+        ([o.clone() for o in outputs], torch.ones_like(sums), *saved, [True, False, True]),
+    )
+    o, m, l = outputs[0], torch.zeros_like(sums[0]), sums[0]
+    output, *saved = ops.depth_attention_phase_two_fused(o, m, l, sources[1:], query, EPS, True)
+    opcheck(
+        ops.depth_attention_phase_two_fused_backward.default,
+        (torch.ones_like(output), output, sources[1:], query, *saved, [False, True]),
+    )
+    state, pending, gain = (tensor.detach() for tensor in norm_inputs())
+    total, normalized, inverse_rms = ops.add_rms_norm_fused(state, pending, gain, EPS, True)
+    for later in (None, pending):
+        opcheck(
+            ops.add_rms_norm_fused_backward.default, (normalized, later, total, gain, inverse_rms)
+        )
+    gate, up = (tensor.detach() for tensor in swiglu_inputs())
+    opcheck(ops.swiglu_fused_backward.default, (gate + up, gate, up))
+
+    output, weights, scores, inverse_rms = ops.depth_attention_fused(
+        sources, query, key_gain, EPS, True, True
+    )
     gradients = torch.ones_like(output), torch.randn_like(weights)
     for grad_output, grad_weights in [gradients, (None, gradients[1]), (gradients[0], None)]:
         opcheck(
@@ -133,9 +267,18 @@ def check_rules(ops):
 
 
 def check_compiled(ops, backend):
+    cosine, sine = (f(torch.arange(6.0)[:, None, None] * torch.tensor([1, 0.1])) for f in
+                    (torch.cos, torch.sin))  # fmt: skip
+
     def model(sources, query, key_gain, weight, targets):
+        tokens = sources[0].shape[1]
         state = ops.depth_attention(sources, query, key_gain, EPS)
+        state = state + site(ops, sources, 2, query * key_gain)
         weights = ops.depth_attention_weights(sources, query, key_gain, EPS)
+        total, normalized = ops.add_rms_norm(state, sources[0], key_gain, EPS)
+        heads = normalized.unflatten(-1, (2, 4))
+        turned = ops.rotary(heads, cosine[:tokens], sine[:tokens]).flatten(-2)
+        state = ops.swiglu(turned, total) + ops.rms_norm(state, key_gain, EPS)
         loss = ops.linear_cross_entropy(torch.tanh(state).flatten(0, 1), weight, targets, 0.1)
         return loss + weights.square().sum()
 
@@ -150,6 +293,9 @@ def check_compiled(ops, backend):
             loss = run(sources, query, key_gain, weight, targets)
             results.append([loss, *torch.autograd.grad(loss, leaves)])
         torch.testing.assert_close(results[0], results[1])
+        with torch.no_grad():
+            inputs = sources, query, key_gain, weight, targets
+            torch.testing.assert_close(compiled(*inputs), results[0][0].detach())
 
 
 def main():

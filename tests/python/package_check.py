@@ -112,6 +112,28 @@ def check_modules():
     assert worst_difference(ours, naive) > 0.1, "block size counted in Transformer layers"
 
 
+def check_schedule():
+    """Each group's sites share one pass over what was finished before it."""
+    for block_size, groups in [(1, [2, 2, 2, 2]), (2, [2, 2, 2, 2]), (3, [3, 3, 2]), (7, [7, 1])]:
+        mix, _, sublayers = make_model(block_size)
+        embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+        with torch.profiler.profile() as profile:
+            module_inputs(mix, embedding, sublayers)
+        count = {event.key: event.count for event in profile.key_averages()}
+        name = "attnres::depth_attention"
+        assert count[f"{name}_fused"] == groups[0], (block_size, count)
+        assert count[f"{name}_phase_one_fused"] == len(groups) - 1, (block_size, count)
+        assert count[f"{name}_phase_two_fused"] == sum(groups[1:]), (block_size, count)
+
+        # A state without phase 1's results reads the same from the blocks alone.
+        state = mix.start(embedding)
+        for sublayer in sublayers:
+            h = mix.read(state)
+            alone = mix.read(attnres.DepthState(state.blocks, state.partial, state.site))
+            assert worst_difference([h], [alone]) < 1e-12, block_size
+            state = mix.write(state, sublayer(h))
+
+
 def check_published_numbers():
     """The two-source example of equations 2 to 4 with w = [2, 0, 0, 0]."""
     a, b = torch.eye(4, dtype=torch.float64)[:2]
@@ -298,6 +320,7 @@ def check_other_torch_is_refused():
 def main():
     torch.manual_seed(0)
     check_modules()
+    check_schedule()
     check_published_numbers()
     check_start()
     check_derivatives()

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "attnres/ops/depth_attention/fused.h"
+#include "attnres/ops/once_differentiable.h"
 
 namespace attnres {
 namespace {
@@ -35,24 +36,13 @@ const c10::TypedOperatorHandle<BackwardFunction>& backward_operation() {
   return handle;
 }
 
-std::vector<Tensor> allocate_source_gradients(at::TensorList sources,
-                                              const c10::List<bool>& source_needed) {
-  std::vector<Tensor> gradients;
-  for (size_t n = 0; n < sources.size(); ++n) {
-    if (!source_needed[n]) continue;
-    const auto options = sources[n].options();
-    gradients.push_back(at::empty_like(sources[n], options, at::MemoryFormat::Contiguous));
-  }
-  return gradients;
-}
-
 Gradients backward_cpu(const std::optional<Tensor>& grad_output,
                        const std::optional<Tensor>& grad_weights, at::TensorList sources,
                        const Tensor& query, const Tensor& key_gain, const Tensor& weights,
                        const Tensor& scores, const Tensor& inverse_rms,
                        c10::List<bool> source_needed) {
   const at::ScalarType compute = compute_dtype(sources[0]);
-  const std::vector<Tensor> grad_sources = allocate_source_gradients(sources, source_needed);
+  const std::vector<Tensor> grad_sources = allocate_gradients(sources, source_needed);
   const Tensor dh =
       grad_output ? grad_output->contiguous() : at::zeros_like(sources[0]).contiguous();
   const Tensor dalpha = grad_weights ? grad_weights->contiguous() : Tensor();
@@ -95,7 +85,7 @@ Gradients backward_meta(const std::optional<Tensor>&, const std::optional<Tensor
                         at::TensorList sources, const Tensor& query, const Tensor& key_gain,
                         const Tensor&, const Tensor&, const Tensor&,
                         c10::List<bool> source_needed) {
-  return {allocate_source_gradients(sources, source_needed), at::empty_like(query),
+  return {allocate_gradients(sources, source_needed), at::empty_like(query),
           at::empty_like(key_gain)};
 }
 
@@ -107,7 +97,8 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
                                const Tensor& query, const Tensor& key_gain, double eps) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [output, weights, scores, inverse_rms] =
-        depth_attention_fused(sources, query, key_gain, eps);
+        depth_attention_fused(sources, query, key_gain, eps, /*give_weights=*/true,
+                              /*for_backward=*/true);
     variable_list saved(sources.begin(), sources.end());
     saved.insert(saved.end(), {query, key_gain, weights, scores, inverse_rms});
     context->save_for_backward(saved);
@@ -144,48 +135,13 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
 };
 
 FusedResult fused_autograd(at::TensorList sources, const Tensor& query, const Tensor& key_gain,
-                           double eps) {
-  const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
-  return {results[0], results[1], results[2], results[3]};
-}
-
-// Gradients are not differentiable again; asking for it is an error rather than a zero.
-class DepthAttentionBackwardFunction
-    : public torch::autograd::Function<DepthAttentionBackwardFunction> {
- public:
-  static variable_list forward(AutogradContext*, const std::optional<Tensor>& grad_output,
-                               const std::optional<Tensor>& grad_weights, at::TensorList sources,
-                               const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-                               const Tensor& scores, const Tensor& inverse_rms,
-                               c10::List<bool> source_needed) {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [results, grad_query, grad_key_gain] =
-        backward_operation().call(grad_output, grad_weights, sources, query, key_gain, weights,
-                                  scores, inverse_rms, std::move(source_needed));
-    results.insert(results.end(), {grad_query, grad_key_gain});
-    return results;
+                           double eps, bool give_weights, bool for_backward) {
+  if (for_backward) {
+    const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
+    return {results[0], results[1], results[2], results[3]};
   }
-
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    fail(
-        "depth_attention: its gradient cannot be differentiated again; use "
-        "depth_attention_composed, or take the first gradient without create_graph");
-  }
-};
-
-Gradients backward_autograd(const std::optional<Tensor>& grad_output,
-                            const std::optional<Tensor>& grad_weights, at::TensorList sources,
-                            const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-                            const Tensor& scores, const Tensor& inverse_rms,
-                            c10::List<bool> source_needed) {
-  variable_list results =
-      DepthAttentionBackwardFunction::apply(grad_output, grad_weights, sources, query, key_gain,
-                                            weights, scores, inverse_rms, source_needed);
-  const Tensor grad_key_gain = results.back();
-  results.pop_back();
-  const Tensor grad_query = results.back();
-  results.pop_back();
-  return {results, grad_query, grad_key_gain};
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return depth_attention_fused(sources, query, key_gain, eps, give_weights, for_backward);
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
@@ -204,7 +160,8 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("depth_attention_fused", &fused_autograd);
-  m.impl("depth_attention_fused_backward", &backward_autograd);
+  m.impl("depth_attention_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace

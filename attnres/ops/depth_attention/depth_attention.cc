@@ -1,7 +1,5 @@
 #include "attnres/ops/depth_attention/depth_attention.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -53,30 +51,29 @@ void check_inputs(at::TensorList sources, const at::Tensor& query, const at::Ten
   require(eps > 0, "depth_attention: eps must be positive, but is {}", eps);
 }
 
-// Allocates for both the kernel and the Meta function, which knows sizes only as symbols.
-FusedResult allocate_results(at::TensorList sources) {
-  const at::Tensor& source = sources[0];
-  std::vector<c10::SymInt> sizes_NT = source.sym_sizes().vec();
-  sizes_NT.pop_back();
-  sizes_NT.insert(sizes_NT.begin(), static_cast<int64_t>(sources.size()));
-  const auto options = source.options().dtype(compute_dtype(source));
-  return {at::empty_like(source, source.options(), at::MemoryFormat::Contiguous),
-          at::empty_symint(sizes_NT, options), at::empty_symint(sizes_NT, options),
-          at::empty_symint(sizes_NT, options)};
+FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tensor&, double,
+                       bool give_weights, bool for_backward) {
+  const auto N = static_cast<int64_t>(sources.size());
+  const auto per_source = [&](bool wanted) {
+    return wanted ? empty_per_token(sources[0], N) : empty_result(sources[0]);
+  };
+  return {empty_like_rows(sources[0]), per_source(give_weights || for_backward),
+          per_source(for_backward), per_source(for_backward)};
 }
 
 FusedResult fused_cpu(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain,
-                      double eps) {
-  const FusedResult result = allocate_results(sources);
+                      double eps, bool give_weights, bool for_backward) {
+  const FusedResult result = fused_meta(sources, query, key_gain, eps, give_weights, for_backward);
   const auto& [output, weights, scores, inverse_rms] = result;
-  const int64_t width = sources[0].size(-1), tokens = sources[0].numel() / width;
+  const int64_t width = sources[0].size(-1), tokens = tokens_of(sources[0]);
   const auto N = static_cast<int64_t>(sources.size());
-  const at::Tensor folded_query = fold_query(query, key_gain, weights.scalar_type());
+  const at::Tensor folded_query = fold_query(query, key_gain, compute_dtype(sources[0]));
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
-    const std::vector<T*> rms = slices<T>(inverse_rms, N, tokens);
+    const std::vector<T*> rms =
+        for_backward ? slices<T>(inverse_rms, N, tokens) : std::vector<T*>(N, nullptr);
     const Flags rms_known(N, false);
     Storage* const outputs[] = {data<Storage>(output)};
     const kernel::DepthAttentionForward<Storage> op{
@@ -97,17 +94,17 @@ FusedResult fused_cpu(at::TensorList sources, const at::Tensor& query, const at:
   return result;
 }
 
-FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tensor&, double) {
-  return allocate_results(sources);
-}
-
 DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::Tensor& query,
-                                             const at::Tensor& key_gain, double eps) {
+                                             const at::Tensor& key_gain, double eps,
+                                             bool give_weights) {
   check_inputs(sources, query, key_gain, eps);
   if (!can_fuse_depth_attention(sources)) {
     return depth_attention_composed(sources, query, key_gain, eps);
   }
-  const FusedResult result = depth_attention_fused(sources, query, key_gain, eps);
+  std::vector<at::Tensor> inputs(sources.begin(), sources.end());
+  inputs.insert(inputs.end(), {query, key_gain});
+  const FusedResult result =
+      depth_attention_fused(sources, query, key_gain, eps, give_weights, records(inputs));
   return {std::get<0>(result), std::get<1>(result)};
 }
 
@@ -120,11 +117,12 @@ at::Tensor composed_output(at::TensorList sources, const at::Tensor& query,
 }  // namespace
 
 FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& query,
-                                  const at::Tensor& key_gain, double eps) {
+                                  const at::Tensor& key_gain, double eps, bool give_weights,
+                                  bool for_backward) {
   static const auto operation = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("attnres::depth_attention_fused", "")
                                     .typed<decltype(depth_attention_fused)>();
-  return operation.call(sources, query, key_gain, eps);
+  return operation.call(sources, query, key_gain, eps, give_weights, for_backward);
 }
 
 std::vector<std::string> depth_attention_instruction_sets() {
@@ -137,12 +135,12 @@ bool can_fuse_depth_attention(at::TensorList sources) {
 
 at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,
                            const at::Tensor& key_gain, double eps) {
-  return checked_depth_attention(sources, query, key_gain, eps).output;
+  return checked_depth_attention(sources, query, key_gain, eps, /*give_weights=*/false).output;
 }
 
 at::Tensor depth_attention_weights(at::TensorList sources, const at::Tensor& query,
                                    const at::Tensor& key_gain, double eps) {
-  return checked_depth_attention(sources, query, key_gain, eps).weights;
+  return checked_depth_attention(sources, query, key_gain, eps, /*give_weights=*/true).weights;
 }
 
 // The public operations decompose into the fused one, which has the kernels and the gradient
@@ -159,7 +157,8 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       " -> Tensor",
       &composed_output);
   m.def(
-      "depth_attention_fused(Tensor[] sources, Tensor query, Tensor key_gain, float eps)"
+      "depth_attention_fused(Tensor[] sources, Tensor query, Tensor key_gain, float eps,"
+      " bool give_weights, bool for_backward)"
       " -> (Tensor output, Tensor weights, Tensor scores, Tensor inverse_rms)");
 }
 

@@ -1,26 +1,41 @@
-// What the two directions of fused depth attention share.
+// What the two directions of fused depth attention and of its phases share.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <tuple>
+#include <vector>
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
 
-// h [..., D], and [N, ...] each: alpha, the scores, the sources' reciprocal RMS.
+// h [..., D], and [N, ...] each: alpha, the scores, the sources' reciprocal RMS; without numbers
+// where they are not wanted.
 using FusedResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// Calls attnres::depth_attention_fused through the dispatcher.
+// Calls attnres::depth_attention_fused through the dispatcher. Alpha is given where `give_weights`
+// or `for_backward`, which also gives the rest; without it there is no gradient.
 FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& query,
-                                  const at::Tensor& key_gain, double eps);
+                                  const at::Tensor& key_gain, double eps, bool give_weights,
+                                  bool for_backward);
 
 // w * g in the compute type: a product rounded to bfloat16 would be another query.
 inline at::Tensor fold_query(const at::Tensor& query, const at::Tensor& key_gain,
                              at::ScalarType compute) {
   return query.to(compute).mul(key_gain.to(compute)).contiguous();
+}
+
+// For a backward to fill: one for each source that is needed, in their order.
+inline std::vector<at::Tensor> allocate_gradients(at::TensorList sources,
+                                                  const c10::List<bool>& needed) {
+  std::vector<at::Tensor> gradients;
+  for (size_t n = 0; n < sources.size(); ++n) {
+    if (needed[n]) gradients.push_back(empty_like_rows(sources[n]));
+  }
+  return gradients;
 }
 
 }  // namespace attnres

@@ -33,13 +33,13 @@ struct DepthAttentionForward {
   DepthAttentionInputs<Storage> inputs;
   double eps;
   bool complete;
-  T* const* inverse_rms_N;    // 1 / RMS(v_i), each [T]
+  T* const* inverse_rms_N;    // 1 / RMS(v_i), each [T], or null where not known and not wanted
   const bool* rms_known_N;    // whether inverse_rms is read; else it is written
   Storage* const* outputs_S;  // h or o, each [T, D]
   T* max_ST;                  // m and ell; null where not wanted
   T* sum_ST;
-  T* scores_SNT;   // saved for the backward
-  T* weights_SNT;  // saved for the backward
+  T* scores_SNT;   // saved for the backward; null where not wanted
+  T* weights_SNT;  // likewise; wanted where the scores are
 };
 
 // Complete: the softmax's own term c = sum alpha_i dalpha_i is computed here, of this site's

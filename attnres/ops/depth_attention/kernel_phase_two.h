@@ -1,4 +1,4 @@
-// Phase 2 of depth attention at one site (arXiv 2603.15031, Algorithm 1), fused with what stands
+// Phase 2 of depth attention at one site (arXiv 2603.15031, Algorithm 1), fused with what may stand
 // around it: the pending sublayer output is added to the partial sum, the sources that phase 1 did
 // not see are scored, both softmax parts are merged, and the sublayer's input norm is applied. One
 // token's rows are read from memory once. Raw pointers, no tensor library, no threads of its own.
@@ -16,6 +16,7 @@ namespace attnres::kernel {
 // With z_k the recent sources' scores, m' = max(m, z_k), kappa = e^{m - m'} / Z, w_k = e^{z_k - m'}
 // / Z, and Z such that kappa ell + sum w_k = 1:
 //   h = kappa o + sum_k w_k v_k,   x = gain * h rho,   rho = 1 / sqrt(mean(h^2) + norm_eps)
+// and x = h without a norm. What is saved for the backward is null where no gradient is wanted.
 template <class Storage>
 struct PhaseTwoForward {
   using T = Compute<Storage>;
@@ -27,32 +28,34 @@ struct PhaseTwoForward {
   Storage* sum_TD;                         // receives partial + pending
   const T* folded_query_D;                 // pseudo-query times key-norm gain; unused if K = 0
   double eps;                              // of the sources' RMS
-  const T* gain_D;                         // of the input norm
+  const T* gain_D;                         // of the input norm; null: there is none
   double norm_eps;
-  T* const* inverse_rms_K;  // 1 / RMS(v_k), each [T]
+  T* const* inverse_rms_K;  // 1 / RMS(v_k), each [T], or null where not known and not wanted
   const bool* rms_known_K;  // whether inverse_rms is read; else it is written
   Storage* x_TD;
-  Storage* normalized_TD;  // receives h rho; may be null
-  T* scores_KT;            // the rest is saved for the backward
-  T* weights_KT;           // w_k
-  T* earlier_weight_T;     // kappa; null if there was no phase 1
+  Storage* normalized_TD;  // h rho, and the rest: saved for the backward; may be null
+  T* scores_KT;
+  T* weights_KT;        // w_k
+  T* earlier_weight_T;  // kappa
   T* rho_T;
 };
 
 // Nothing of size D is needed beyond the recent sources and x: h rho = x / gain, and
 // c = sum_i alpha_i dh . v_i = dh . h = norm_eps rho^2 (dx . x), since the norm does not see the
-// scale of h.
+// scale of h. Without a norm, c = dx . x.
 template <class Storage>
 struct PhaseTwoBackward {
   using T = Compute<Storage>;
   int64_t num_recent, num_tokens, width;
   const Storage* const* recent_K;  // the last is the sum, where one was formed
   const T* folded_query_D;
-  const T* gain_D;
+  const T* gain_D;  // null: there is no norm
   double norm_eps;
   const T* const* inverse_rms_K;
-  const T *scores_KT, *weights_KT, *earlier_weight_T, *rho_T;
-  // x with the reciprocal gain, or h rho with ones: their product is h rho.
+  const T *scores_KT, *weights_KT, *earlier_weight_T;
+  const T* rho_T;  // of a norm
+  // x with the reciprocal gain, or h rho with ones: their product is h rho. Without a norm, h
+  // alone.
   const Storage* kept_TD;
   const T* kept_factor_D;
   const Storage* grad_x_TD;
@@ -68,12 +71,11 @@ void phase_two_forward(const PhaseTwoForward<double>&, int64_t first, int64_t la
 void phase_two_forward(const PhaseTwoForward<BFloat16>&, int64_t first, int64_t last);
 
 // Writes the gradients of tokens [first, last), and adds these tokens' parts of the folded query's
-// and the norm gain's gradients, in the order of the tokens.
-void phase_two_backward(const PhaseTwoBackward<float>&, int64_t first, int64_t last,
-                        float* grad_folded_query_D, float* grad_gain_D);
-void phase_two_backward(const PhaseTwoBackward<double>&, int64_t first, int64_t last,
-                        double* grad_folded_query_D, double* grad_gain_D);
+// gradient to `sums` [D] and, where there is a norm, of its gain's to the [D] after it, in the
+// order of the tokens.
+void phase_two_backward(const PhaseTwoBackward<float>&, int64_t first, int64_t last, float* sums);
+void phase_two_backward(const PhaseTwoBackward<double>&, int64_t first, int64_t last, double* sums);
 void phase_two_backward(const PhaseTwoBackward<BFloat16>&, int64_t first, int64_t last,
-                        float* grad_folded_query_D, float* grad_gain_D);
+                        float* sums);
 
 }  // namespace attnres::kernel

@@ -4,6 +4,7 @@
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
+#include "attnres/ops/exported_kernel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attnres/ops/depth_attention/kernel_simd.cc"
@@ -17,28 +18,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attnres::kernel {
 namespace HWY_NAMESPACE {
 
-#define ATTNRES_DEFINE(SUFFIX, STORAGE)                                                          \
-  void forward_##SUFFIX(const DepthAttentionForward<STORAGE>& op, int64_t first, int64_t last) { \
-    ForwardPass<STORAGE>(op).run(first, last);                                                   \
-  }                                                                                              \
-  void backward_##SUFFIX(const DepthAttentionBackward<STORAGE>& op, int64_t first, int64_t last, \
-                         Compute<STORAGE>* grad_folded_queries_SD) {                             \
-    BackwardPass<STORAGE>(op, grad_folded_queries_SD).run(first, last);                          \
-  }                                                                                              \
-  void two_forward_##SUFFIX(const PhaseTwoForward<STORAGE>& op, int64_t first, int64_t last) {   \
-    PhaseTwoForwardPass<STORAGE>(op).run(first, last);                                           \
-  }                                                                                              \
-  void two_backward_##SUFFIX(const PhaseTwoBackward<STORAGE>& op, int64_t first, int64_t last,   \
-                             Compute<STORAGE>* grad_folded_query_D,                              \
-                             Compute<STORAGE>* grad_gain_D) {                                    \
-    PhaseTwoBackwardPass<STORAGE>(op, grad_folded_query_D, grad_gain_D).run(first, last);        \
-  }
-
-ATTNRES_DEFINE(f32, float)
-ATTNRES_DEFINE(f64, double)
-ATTNRES_DEFINE(bf16, BFloat16)
-
-#undef ATTNRES_DEFINE
+ATTNRES_COMPILE(depth_attention_forward, DepthAttentionForward, pass_over_sources)
+ATTNRES_COMPILE_WITH_SUMS(depth_attention_backward, DepthAttentionBackward,
+                          pass_over_sources_backward)
+ATTNRES_COMPILE(phase_two_forward, PhaseTwoForward, phase_two_forward_pass)
+ATTNRES_COMPILE_WITH_SUMS(phase_two_backward, PhaseTwoBackward, phase_two_backward_pass)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -55,31 +39,10 @@ std::vector<std::string> instruction_sets() {
   return names;
 }
 
-#define ATTNRES_EXPORT(SUFFIX, STORAGE)                                                           \
-  HWY_EXPORT(forward_##SUFFIX);                                                                   \
-  HWY_EXPORT(backward_##SUFFIX);                                                                  \
-  HWY_EXPORT(two_forward_##SUFFIX);                                                               \
-  HWY_EXPORT(two_backward_##SUFFIX);                                                              \
-  void depth_attention_forward(const DepthAttentionForward<STORAGE>& op, int64_t first,           \
-                               int64_t last) {                                                    \
-    HWY_DYNAMIC_DISPATCH(forward_##SUFFIX)(op, first, last);                                      \
-  }                                                                                               \
-  void depth_attention_backward(const DepthAttentionBackward<STORAGE>& op, int64_t first,         \
-                                int64_t last, Compute<STORAGE>* grad_folded_queries_SD) {         \
-    HWY_DYNAMIC_DISPATCH(backward_##SUFFIX)(op, first, last, grad_folded_queries_SD);             \
-  }                                                                                               \
-  void phase_two_forward(const PhaseTwoForward<STORAGE>& op, int64_t first, int64_t last) {       \
-    HWY_DYNAMIC_DISPATCH(two_forward_##SUFFIX)(op, first, last);                                  \
-  }                                                                                               \
-  void phase_two_backward(const PhaseTwoBackward<STORAGE>& op, int64_t first, int64_t last,       \
-                          Compute<STORAGE>* grad_folded_query_D, Compute<STORAGE>* grad_gain_D) { \
-    HWY_DYNAMIC_DISPATCH(two_backward_##SUFFIX)                                                   \
-    (op, first, last, grad_folded_query_D, grad_gain_D);                                          \
-  }
-
-ATTNRES_EXPORT(f32, float)
-ATTNRES_EXPORT(f64, double)
-ATTNRES_EXPORT(bf16, BFloat16)
+ATTNRES_EXPORT(depth_attention_forward, DepthAttentionForward)
+ATTNRES_EXPORT_WITH_SUMS(depth_attention_backward, DepthAttentionBackward)
+ATTNRES_EXPORT(phase_two_forward, PhaseTwoForward)
+ATTNRES_EXPORT_WITH_SUMS(phase_two_backward, PhaseTwoBackward)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

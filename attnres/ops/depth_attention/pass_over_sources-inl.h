@@ -164,7 +164,6 @@ class ForwardPass {
   // Source n's scores at all sites.
   void score(int64_t n, int64_t first, int64_t tokens) {
     const hn::ScalableTag<T> d;
-    T* known = op_.inverse_rms_N[n] + first;
     for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
       const bool squares = begin == 0 && !op_.rms_known_N[n];
       with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
@@ -180,14 +179,16 @@ class ForwardPass {
       });
     }
     if (op_.rms_known_N[n]) {
-      std::copy_n(known, tokens, inverse_rms_.begin());
+      std::copy_n(op_.inverse_rms_N[n] + first, tokens, inverse_rms_.begin());
     } else {
       const auto width = hn::Set(d, static_cast<T>(D_)), eps = hn::Set(d, static_cast<T>(op_.eps));
       for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
         const auto mean = hn::Div(load(d, &inverse_rms_[t]), width);
         store(d, hn::Div(hn::Set(d, T{1}), hn::Sqrt(hn::Add(mean, eps))), &inverse_rms_[t]);
       }
-      std::copy_n(inverse_rms_.begin(), tokens, known);
+      if (op_.inverse_rms_N[n] != nullptr) {
+        std::copy_n(inverse_rms_.begin(), tokens, op_.inverse_rms_N[n] + first);
+      }
     }
     for (int64_t s = 0; s < S_; ++s) {
       for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
@@ -253,7 +254,7 @@ class ForwardPass {
     const hn::ScalableTag<T> d;
     const T *max = &max_[s * tiling_.padded], *sum = &sum_[s * tiling_.padded];
     const int64_t T_all = op_.inputs.num_tokens;
-    for (int64_t n = 0; n < N_; ++n) {
+    for (int64_t n = 0; n < N_ && op_.weights_SNT != nullptr; ++n) {
       if (tiling_.group < N_) {  // an earlier group's largest score was not the last
         for (int64_t t = 0; t < tiling_.padded; t += hn::Lanes(d)) {
           const auto weight = hn::Exp(d, hn::Sub(load(d, scores(s, n) + t), load(d, max + t)));
@@ -261,7 +262,7 @@ class ForwardPass {
         }
       }
       const int64_t at = (s * N_ + n) * T_all + first;
-      std::copy_n(scores(s, n), tokens, op_.scores_SNT + at);
+      if (op_.scores_SNT != nullptr) std::copy_n(scores(s, n), tokens, op_.scores_SNT + at);
       std::copy_n(weights(s, n), tokens, op_.weights_SNT + at);
     }
     if (op_.max_ST != nullptr) {
@@ -462,6 +463,17 @@ class BackwardPass {
   std::vector<GradientRow<Storage>> rows_;  // of a group, at one token
   bool streaming_ = false;
 };
+
+template <class Storage>
+void pass_over_sources(const DepthAttentionForward<Storage>& op, int64_t first, int64_t last) {
+  ForwardPass<Storage>(op).run(first, last);
+}
+
+template <class Storage>
+void pass_over_sources_backward(const DepthAttentionBackward<Storage>& op, int64_t first,
+                                int64_t last, Compute<Storage>* grad_folded_queries_SD) {
+  BackwardPass<Storage>(op, grad_folded_queries_SD).run(first, last);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel

@@ -60,13 +60,13 @@ class PhaseTwoForwardPass {
     for (int64_t t = 0; t < tokens; ++t) mix(first, t);
     for (int64_t k = 0; k < K_; ++k) {
       const int64_t from = k * padded_, to = k * op_.num_tokens + first;
-      std::copy_n(&scores_[from], tokens, op_.scores_KT + to);
-      std::copy_n(&weights_[from], tokens, op_.weights_KT + to);
-      if (!op_.rms_known_K[k]) {
+      if (op_.scores_KT != nullptr) std::copy_n(&scores_[from], tokens, op_.scores_KT + to);
+      if (op_.weights_KT != nullptr) std::copy_n(&weights_[from], tokens, op_.weights_KT + to);
+      if (!op_.rms_known_K[k] && op_.inverse_rms_K[k] != nullptr) {
         std::copy_n(&inverse_rms_[from], tokens, op_.inverse_rms_K[k] + first);
       }
     }
-    if (op_.earlier_TD != nullptr) {
+    if (op_.earlier_weight_T != nullptr) {
       std::copy_n(earlier_weight_.begin(), tokens, op_.earlier_weight_T + first);
     }
   }
@@ -130,25 +130,39 @@ class PhaseTwoForwardPass {
     }
   }
 
+  // h of one token, from channel c on.
+  template <class WholeOrPart>
+  HWY_INLINE hn::Vec<hn::ScalableTag<T>> mixed(int64_t token, int64_t t, size_t c,
+                                               WholeOrPart part) const {
+    const hn::ScalableTag<T> d;
+    auto h = op_.earlier_TD == nullptr ? hn::Zero(d)
+                                       : hn::Mul(hn::Set(d, earlier_weight_[t]),
+                                                 load(d, op_.earlier_TD + token * D_ + c, part));
+    for (int64_t k = 0; k < K_; ++k) {
+      h = hn::MulAdd(hn::Set(d, weights_[k * padded_ + t]), load(d, recent(k, token) + c, part), h);
+    }
+    return h;
+  }
+
   // h of one token, and its norm.
   void mix(int64_t first, int64_t t) {
     const hn::ScalableTag<T> d;
     const int64_t token = first + t;
+    if (op_.gain_D == nullptr) {
+      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+        store(d, mixed(token, t, c, part), op_.x_TD + token * D_ + c, part);
+      });
+      return;
+    }
     auto square = hn::Zero(d);
     for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-      auto h = op_.earlier_TD == nullptr ? hn::Zero(d)
-                                         : hn::Mul(hn::Set(d, earlier_weight_[t]),
-                                                   load(d, op_.earlier_TD + token * D_ + c, part));
-      for (int64_t k = 0; k < K_; ++k) {
-        h = hn::MulAdd(hn::Set(d, weights_[k * padded_ + t]), load(d, recent(k, token) + c, part),
-                       h);
-      }
+      const auto h = mixed(token, t, c, part);
       square = hn::MulAdd(h, h, square);
       store(d, h, &h_[c], part);
     });
     const T mean = hn::GetLane(hn::SumOfLanes(d, square)) / static_cast<T>(D_);
     const T rho = T{1} / std::sqrt(mean + static_cast<T>(op_.norm_eps));
-    op_.rho_T[token] = rho;
+    if (op_.rho_T != nullptr) op_.rho_T[token] = rho;
     for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
       const auto normalized = hn::Mul(load(d, &h_[c], part), hn::Set(d, rho));
       if (op_.normalized_TD != nullptr) {
@@ -169,15 +183,16 @@ class PhaseTwoForwardPass {
 //   dh = rho (u - n a / D),  c = norm_eps rho^2 a
 //   ds_k = w_k (dh . v_k - c),  do = kappa dh,  dell = -kappa c
 //   dv_k = w_k dh + ds_k r_k q - ds_k s_k r_k^2 v_k / D,  dq = sum ds_k r_k v_k,  dgain = dx * n
+// Without a norm dh = dx and c = a.
 template <class Storage>
 class PhaseTwoBackwardPass {
  public:
   using T = Compute<Storage>;
 
-  PhaseTwoBackwardPass(const PhaseTwoBackward<Storage>& op, T* grad_query, T* grad_gain)
+  PhaseTwoBackwardPass(const PhaseTwoBackward<Storage>& op, T* sums)
       : op_(op),
-        grad_query_(grad_query),
-        grad_gain_(grad_gain),
+        grad_query_(sums),
+        grad_gain_(sums + op.width),
         K_(op.num_recent),
         D_(op.width),
         tile_(phase_two_tile<Storage>(2 * K_ + 4, D_)),
@@ -191,12 +206,16 @@ class PhaseTwoBackwardPass {
   void run(int64_t first, int64_t last) {
     for (int64_t begin = first; begin < last; begin += tile_) {
       const int64_t end = std::min(last, begin + tile_);
-      for (int64_t token = begin; token < end; ++token) project(token, token - begin);
+      for (int64_t token = begin; token < end; ++token) {
+        has_norm() ? project(token, token - begin) : project_without_norm(token, token - begin);
+      }
       for (int64_t token = begin; token < end; ++token) add_gradients(token, token - begin);
     }
   }
 
  private:
+  bool has_norm() const { return op_.gain_D != nullptr; }
+
   // a, and dh . v_k.
   void project(int64_t token, int64_t t) {
     const hn::ScalableTag<T> d;
@@ -224,6 +243,22 @@ class PhaseTwoBackwardPass {
     }
   }
 
+  void project_without_norm(int64_t token, int64_t t) {
+    const hn::ScalableTag<T> d;
+    const auto along_gradient = [&](const Storage* rows) HWY_ATTR {
+      const Storage *dx = op_.grad_x_TD + token * D_, *row = rows + token * D_;
+      auto dot = hn::Zero(d);
+      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+        dot = hn::MulAdd(load(d, dx + c, part), load(d, row + c, part), dot);
+      });
+      return hn::GetLane(hn::SumOfLanes(d, dot));
+    };
+    along_[t] = along_gradient(op_.kept_TD);
+    for (int64_t k = 0; k < K_; ++k) {
+      grad_weights_[k * tile_ + t] = along_gradient(op_.recent_K[k]);
+    }
+  }
+
   struct Recent {
     const Storage* source;
     const Storage* arriving;  // a gradient to be added, or null
@@ -233,8 +268,8 @@ class PhaseTwoBackwardPass {
 
   void add_gradients(int64_t token, int64_t t) {
     const hn::ScalableTag<T> d;
-    const T rho = op_.rho_T[token];
-    const T shift = static_cast<T>(op_.norm_eps) * rho * rho * along_[t];
+    const T rho = has_norm() ? op_.rho_T[token] : T{1};
+    const T shift = has_norm() ? static_cast<T>(op_.norm_eps) * rho * rho * along_[t] : along_[t];
     for (int64_t k = 0; k < K_; ++k) {
       const int64_t at = k * op_.num_tokens + token;
       const T weight = op_.weights_KT[at], inverse_rms = op_.inverse_rms_K[k][token];
@@ -253,20 +288,33 @@ class PhaseTwoBackwardPass {
           grad_score * inverse_rms,
           grad_score * op_.scores_KT[at] * inverse_rms * inverse_rms / static_cast<T>(D_)};
     }
-    T earlier_weight = 0;
     if (op_.grad_earlier_TD != nullptr) {
-      earlier_weight = op_.earlier_weight_T[token];
-      op_.grad_sum_T[token] = -earlier_weight * shift;
+      op_.grad_sum_T[token] = -op_.earlier_weight_T[token] * shift;
     }
 
-    const Storage *dx = op_.grad_x_TD + token * D_, *kept = op_.kept_TD + token * D_;
+    const Storage* dx = op_.grad_x_TD + token * D_;
+    if (!has_norm()) {
+      return spread(token, [&](size_t c, auto part) HWY_ATTR { return load(d, dx + c, part); });
+    }
+    const Storage* kept = op_.kept_TD + token * D_;
     const auto along = hn::Set(d, along_[t] / static_cast<T>(D_)), scale = hn::Set(d, rho);
-    for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+    spread(token, [&](size_t c, auto part) HWY_ATTR {
       const auto grad_x = load(d, dx + c, part);
       const auto n = hn::Mul(load(d, kept + c, part), load(d, op_.kept_factor_D + c, part));
       const auto u = hn::Mul(grad_x, load(d, op_.gain_D + c, part));
-      const auto dh = hn::Mul(scale, hn::NegMulAdd(n, along, u));
       store(d, hn::MulAdd(grad_x, n, load(d, grad_gain_ + c, part)), grad_gain_ + c, part);
+      return hn::Mul(scale, hn::NegMulAdd(n, along, u));
+    });
+  }
+
+  // The gradients of o, the recent sources and the query, from dh_at(c, Whole or Part), the
+  // channels of dh from c on.
+  template <class DhAt>
+  HWY_INLINE void spread(int64_t token, const DhAt& dh_at) {
+    const hn::ScalableTag<T> d;
+    const T earlier_weight = op_.grad_earlier_TD != nullptr ? op_.earlier_weight_T[token] : T{0};
+    for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+      const auto dh = dh_at(c, part);
       if (op_.grad_earlier_TD != nullptr) {
         put(d, hn::Mul(hn::Set(d, earlier_weight), dh), op_.grad_earlier_TD + token * D_ + c,
             streaming_, part);
@@ -292,11 +340,22 @@ class PhaseTwoBackwardPass {
   const PhaseTwoBackward<Storage>& op_;
   T *const grad_query_, *const grad_gain_;
   const int64_t K_, D_, tile_;
-  std::vector<T> along_;         // [tile]: dx . x
+  std::vector<T> along_;         // [tile]: a
   std::vector<T> grad_weights_;  // [K, tile]: dh . v_k
   std::vector<Recent> recent_;   // at one token
   bool streaming_ = false;
 };
+
+template <class Storage>
+void phase_two_forward_pass(const PhaseTwoForward<Storage>& op, int64_t first, int64_t last) {
+  PhaseTwoForwardPass<Storage>(op).run(first, last);
+}
+
+template <class Storage>
+void phase_two_backward_pass(const PhaseTwoBackward<Storage>& op, int64_t first, int64_t last,
+                             Compute<Storage>* sums) {
+  PhaseTwoBackwardPass<Storage>(op, sums).run(first, last);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel

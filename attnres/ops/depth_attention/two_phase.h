@@ -47,9 +47,10 @@ struct DepthQuery {
 
 // What phase 1 leaves for a site, with scores s_i of the sources it read.
 struct EarlierSources {
-  at::Tensor output;  // o = sum_i e^{s_i - m} v_i, [..., D]
-  at::Tensor max;     // m = max s_i, [...]
-  at::Tensor sum;     // ell = sum_i e^{s_i - m}, [...]
+  at::Tensor output;        // o = sum_i e^{s_i - m} v_i, [..., D]
+  at::Tensor max;           // m = max s_i, [...]
+  at::Tensor sum;           // ell = sum_i e^{s_i - m}, [...]
+  at::Tensor folded_query;  // the site's pseudo-query times its key gain, [D]
 };
 
 // Phase 1 of as many sites as there are queries. Computes the sources' reciprocal RMS where it is

@@ -19,7 +19,7 @@ struct RmsNormForward {
   const T* gain_D;
   double eps;
   Storage* y_TD;
-  T* rho_T;
+  T* rho_T;  // null: not wanted
 };
 
 // dh = dh_later + rho (gain * dy - h rho^2 (gain * dy . h) / D),  dgain = sum dy * h rho

@@ -39,7 +39,7 @@ void rms_norm_forward_rows(const RmsNormForward<Storage>& op, int64_t first, int
     const Storage* h = (op.pending_TD != nullptr ? op.h_TD : op.state_TD) + t * D;
     const T mean = hn::GetLane(hn::SumOfLanes(d, square)) / static_cast<T>(D);
     const T rho = T{1} / std::sqrt(mean + static_cast<T>(op.eps));
-    op.rho_T[t] = rho;
+    if (op.rho_T != nullptr) op.rho_T[t] = rho;
     for_each_vector(d, D, [&](size_t k, auto part) HWY_ATTR {
       const auto normalized = hn::Mul(load(d, h + k, part), hn::Set(d, rho));
       store(d, hn::Mul(load(d, op.gain_D + k, part), normalized), op.y_TD + t * D + k, part);

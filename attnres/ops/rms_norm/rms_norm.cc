@@ -1,15 +1,17 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <optional>
+#include <tuple>
 
-#include "attnres/ops/recorded_operation.h"
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/tensors.h"
 
@@ -17,66 +19,73 @@ namespace attnres {
 namespace {
 
 using at::Tensor;
-using torch::autograd::SavedVariable;
+using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The gradients that arrive are those of y and, where there was an addition, of the sum.
-class RmsNormNode : public torch::autograd::Node {
- public:
-  std::string name() const override { return "AddRmsNormBackward"; }
+// The sum, without numbers where nothing is added; its norm; 1 / RMS a token, without numbers where
+// no gradient will be wanted.
+using NormResult = std::tuple<Tensor, Tensor, Tensor>;
+using NormFunction = NormResult(const Tensor& state, const std::optional<Tensor>& pending,
+                                const Tensor& gain, double eps, bool for_backward);
 
-  variable_list apply(variable_list&& gradients) override {
-    require(h.has_value(), "rms_norm: its backward already ran");
-    require(!at::GradMode::is_enabled(),
-            "rms_norm: its gradient cannot be differentiated again; take it without create_graph");
-    const Tensor state = h->unpack(shared_from_this()).contiguous(), gain_value = gain.unpack();
-    const Tensor gain_compute = gain_value.to(rho.scalar_type()).contiguous();
-    const Tensor grad_y =
-        gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(state);
-    const Tensor later = added && gradients[1].defined() ? gradients[1].contiguous() : Tensor();
-    const Tensor grad_h = empty_like_rows(state);
-    const int64_t width = state.size(-1);
-    Tensor grad_gain;
-    with_storage_type(state.scalar_type(), [&](auto storage) {
-      using Storage = decltype(storage);
-      using T = kernel::Compute<Storage>;
-      const kernel::RmsNormBackward<Storage> op{
-          .width = width,
-          .h_TD = data<const Storage>(state),
-          .rho_T = data<const T>(rho),
-          .gain_D = data<const T>(gain_compute),
-          .grad_y_TD = data<const Storage>(grad_y),
-          .grad_later_TD = later.defined() ? data<const Storage>(later) : nullptr,
-          .grad_h_TD = data<Storage>(grad_h)};
-      grad_gain = sum_over_tokens(tokens_of(state), width, rho.scalar_type(),
-                                  [&](int64_t first, int64_t last, const Tensor& sums) {
-                                    kernel::rms_norm_backward(op, first, last, data<T>(sums));
-                                  });
-    });
-    variable_list result = {grad_h};
-    if (added) result.push_back(grad_h);
-    result.push_back(grad_gain.to(gain_value.scalar_type()));
-    return result;
+// Of the sum, and of the gain.
+using NormGradients = std::tuple<Tensor, Tensor>;
+using NormBackwardFunction = NormGradients(const Tensor& grad_normalized,
+                                           const std::optional<Tensor>& grad_sum, const Tensor& sum,
+                                           const Tensor& gain, const Tensor& inverse_rms);
+
+const c10::TypedOperatorHandle<NormFunction>& norm_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::add_rms_norm_fused", "")
+                                 .typed<NormFunction>();
+  return handle;
+}
+
+const c10::TypedOperatorHandle<NormBackwardFunction>& norm_backward_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::add_rms_norm_fused_backward", "")
+                                 .typed<NormBackwardFunction>();
+  return handle;
+}
+
+void check_norm_inputs(const Tensor& state, const std::optional<Tensor>& pending,
+                       const Tensor& gain) {
+  const char* name = pending ? "add_rms_norm" : "rms_norm";
+  if (state.dim() < 1 || state.sym_size(-1) < 1 || gain.dim() != 1 ||
+      gain.sym_size(0) != state.sym_size(-1)) {
+    fail("{}: gain must be [D] for rows [..., D], D positive; it is {}, the rows {}", name,
+         shape_of(gain), shape_of(state));
   }
+  if (gain.scalar_type() != state.scalar_type() && gain.scalar_type() != at::kFloat) {
+    fail("{}: gain must be {} like the rows, or float32, but is {}", name,
+         c10::toString(state.scalar_type()), c10::toString(gain.scalar_type()));
+  }
+  if (gain.device() != state.device()) {
+    fail("{}: gain is on {}, the rows on {}; move it there", name, gain.device().str(),
+         state.device().str());
+  }
+  if (!pending) return;
+  if (pending->sym_sizes() != state.sym_sizes() || pending->scalar_type() != state.scalar_type() ||
+      pending->device() != state.device()) {
+    fail("add_rms_norm: pending is {} {} on {}, the state {} {} on {}; they must be alike",
+         c10::toString(pending->scalar_type()), shape_of(*pending), pending->device().str(),
+         c10::toString(state.scalar_type()), shape_of(state), state.device().str());
+  }
+}
 
-  void release_variables() override { h.reset(); }
+NormResult norm_meta(const Tensor& state, const std::optional<Tensor>& pending,
+                     const Tensor& /*gain*/, double /*eps*/, bool for_backward) {
+  return {pending ? empty_like_rows(state) : empty_result(state), empty_like_rows(state),
+          for_backward ? empty_per_token(state) : empty_result(state)};
+}
 
-  bool added = false;
-  std::optional<SavedVariable> h;
-  SavedVariable gain;
-  Tensor rho;
-};
-
-AddedAndNormalized fused(const Tensor& state, const Tensor& pending, const Tensor& gain,
-                         double eps) {
-  const bool added = pending.defined();
-  RecordedOperation recorded(added ? "attnres::add_rms_norm" : "attnres::rms_norm",
-                             {state, pending, gain});
+NormResult norm_cpu(const Tensor& state, const std::optional<Tensor>& pending, const Tensor& gain,
+                    double eps, bool for_backward) {
+  const NormResult result = norm_meta(state, pending, gain, eps, for_backward);
+  const auto& [sum, normalized, inverse_rms] = result;
   const Tensor state_rows = state.contiguous();
-  const Tensor pending_rows = added ? pending.contiguous() : Tensor();
-  const Tensor gain_compute = gain.detach().to(compute_dtype(state)).contiguous();
-  AddedAndNormalized result = {added ? empty_like_rows(state) : state_rows, empty_like_rows(state)};
-  const Tensor rho = empty_per_token(state);
+  const Tensor pending_rows = pending ? pending->contiguous() : Tensor();
+  const Tensor gain_compute = gain.to(compute_dtype(state)).contiguous();
   const int64_t width = state.size(-1);
   with_storage_type(state.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
@@ -84,44 +93,141 @@ AddedAndNormalized fused(const Tensor& state, const Tensor& pending, const Tenso
     const kernel::RmsNormForward<Storage> op{
         .width = width,
         .state_TD = data<const Storage>(state_rows),
-        .pending_TD = added ? data<const Storage>(pending_rows) : nullptr,
-        .h_TD = added ? data<Storage>(result.sum) : nullptr,
+        .pending_TD = pending ? data<const Storage>(pending_rows) : nullptr,
+        .h_TD = pending ? data<Storage>(sum) : nullptr,
         .gain_D = data<const T>(gain_compute),
         .eps = eps,
-        .y_TD = data<Storage>(result.normalized),
-        .rho_T = data<T>(rho)};
+        .y_TD = data<Storage>(normalized),
+        .rho_T = for_backward ? data<T>(inverse_rms) : nullptr};
     parallel_over_tokens(tokens_of(state), 3 * width, [&](int64_t first, int64_t last) {
       kernel::rms_norm_forward(op, first, last);
     });
   });
-  recorded.wrote({added ? result.sum : Tensor(), result.normalized});
-  variable_list inputs = {state};
-  if (added) inputs.push_back(pending);
-  inputs.push_back(gain);
-  if (!records(inputs)) return result;
-  const auto node = std::make_shared<RmsNormNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-  torch::autograd::set_history(result.normalized, node);
-  if (added) torch::autograd::set_history(result.sum, node);
-  node->added = added;
-  node->h.emplace(added ? result.sum : state_rows, /*is_output=*/added);
-  node->gain = SavedVariable(gain, false);
-  node->rho = rho;
   return result;
+}
+
+NormGradients norm_backward_meta(const Tensor& /*grad_normalized*/,
+                                 const std::optional<Tensor>& /*grad_sum*/, const Tensor& sum,
+                                 const Tensor& gain, const Tensor& /*inverse_rms*/) {
+  return {empty_like_rows(sum), at::empty_like(gain)};
+}
+
+NormGradients norm_backward_cpu(const Tensor& grad_normalized,
+                                const std::optional<Tensor>& grad_sum, const Tensor& sum,
+                                const Tensor& gain, const Tensor& inverse_rms) {
+  const Tensor h = sum.contiguous(), grad_y = grad_normalized.contiguous();
+  const Tensor later = grad_sum ? grad_sum->contiguous() : Tensor();
+  const Tensor gain_compute = gain.to(inverse_rms.scalar_type()).contiguous();
+  const Tensor grad_h = empty_like_rows(h);
+  const int64_t width = h.size(-1);
+  Tensor grad_gain;
+  with_storage_type(h.scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    using T = kernel::Compute<Storage>;
+    const kernel::RmsNormBackward<Storage> op{
+        .width = width,
+        .h_TD = data<const Storage>(h),
+        .rho_T = data<const T>(inverse_rms),
+        .gain_D = data<const T>(gain_compute),
+        .grad_y_TD = data<const Storage>(grad_y),
+        .grad_later_TD = later.defined() ? data<const Storage>(later) : nullptr,
+        .grad_h_TD = data<Storage>(grad_h)};
+    grad_gain = sum_over_tokens(tokens_of(h), width, inverse_rms.scalar_type(),
+                                [&](int64_t first, int64_t last, const Tensor& sums) {
+                                  kernel::rms_norm_backward(op, first, last, data<T>(sums));
+                                });
+  });
+  return {grad_h, grad_gain.to(gain.scalar_type())};
+}
+
+class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& state,
+                               const std::optional<Tensor>& pending, const Tensor& gain,
+                               double eps) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [sum, normalized, inverse_rms] =
+        norm_operation().call(state, pending, gain, eps, /*for_backward=*/true);
+    context->save_for_backward({pending ? sum : state, gain, inverse_rms});
+    context->saved_data["added"] = pending.has_value();
+    context->mark_non_differentiable(pending ? variable_list{inverse_rms}
+                                             : variable_list{sum, inverse_rms});
+    context->set_materialize_grads(false);
+    return {sum, normalized, inverse_rms};
+  }
+
+  // Of the state, the pending output, the gain and eps.
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!grads[0].defined() && !grads[1].defined()) return variable_list(4);
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &sum = saved[0], &gain = saved[1], &inverse_rms = saved[2];
+    const auto [grad_sum, grad_gain] = norm_backward_operation().call(
+        grads[1].defined() ? grads[1] : at::zeros_like(sum),
+        grads[0].defined() ? std::make_optional(grads[0]) : std::nullopt, sum, gain, inverse_rms);
+    const bool added = context->saved_data["added"].toBool();
+    return {grad_sum, added ? grad_sum : Tensor(), grad_gain, Tensor()};
+  }
+};
+
+NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pending,
+                         const Tensor& gain, double eps, bool for_backward) {
+  if (for_backward) {
+    const variable_list results = AddRmsNormFunction::apply(state, pending, gain, eps);
+    return {results[0], results[1], results[2]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return norm_operation().call(state, pending, gain, eps, for_backward);
 }
 
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps) {
+  check_norm_inputs(x, std::nullopt, gain);
   if (!has_kernel(x)) return at::rms_norm(x, gain.sizes(), gain, eps);
-  return fused(x, {}, gain, eps).normalized;
+  return std::get<1>(norm_operation().call(x, std::nullopt, gain, eps, records({x, gain})));
 }
 
 AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, const Tensor& gain,
                                 double eps) {
-  if (has_kernel(state)) return fused(state, pending, gain, eps);
-  const Tensor sum = at::add(state, pending);
-  return {sum, at::rms_norm(sum, gain.sizes(), gain, eps)};
+  check_norm_inputs(state, pending, gain);
+  if (!has_kernel(state)) {
+    const Tensor sum = at::add(state, pending);
+    return {sum, at::rms_norm(sum, gain.sizes(), gain, eps)};
+  }
+  const auto [sum, normalized, inverse_rms] =
+      norm_operation().call(state, pending, gain, eps, records({state, pending, gain}));
+  return {sum, normalized};
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("rms_norm(Tensor x, Tensor gain, float eps) -> Tensor", &rms_norm);
+  m.def(
+      "add_rms_norm(Tensor state, Tensor pending, Tensor gain, float eps)"
+      " -> (Tensor sum, Tensor normalized)",
+      [](const Tensor& state, const Tensor& pending, const Tensor& gain, double eps) {
+        const auto [sum, normalized] = add_rms_norm(state, pending, gain, eps);
+        return std::make_tuple(sum, normalized);
+      });
+  m.def(
+      "add_rms_norm_fused(Tensor state, Tensor? pending, Tensor gain, float eps,"
+      " bool for_backward) -> (Tensor sum, Tensor normalized, Tensor inverse_rms)");
+  m.def(
+      "add_rms_norm_fused_backward(Tensor grad_normalized, Tensor? grad_sum, Tensor sum,"
+      " Tensor gain, Tensor inverse_rms) -> (Tensor grad_sum, Tensor grad_gain)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("add_rms_norm_fused", &norm_cpu);
+  m.impl("add_rms_norm_fused_backward", &norm_backward_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("add_rms_norm_fused", &norm_meta);
+  m.impl("add_rms_norm_fused_backward", &norm_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("add_rms_norm_fused", &norm_autograd);
+  m.impl("add_rms_norm_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace attnres

@@ -2,7 +2,10 @@
 //   y = gain * x / sqrt(mean(x^2) + eps)
 // x is [..., D], gain [D] in x's dtype or float32. On the CPU in float32, float64 and bfloat16 (the
 // statistics in float32 or better) by a kernel of one pass forward and one backward, differentiable
-// once; elsewhere composed of tensor operations. The kernel keeps x and one number a token.
+// once; elsewhere composed of tensor operations. Where a gradient is wanted x and one number a
+// token are kept. Throws Error, naming the argument, where the inputs are not as said.
+//
+// In Python: torch.ops.attnres.rms_norm(x, gain, eps) and add_rms_norm(state, pending, gain, eps).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/rotary/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -31,15 +32,7 @@ void turn(const Rotary<Storage>& op, int64_t first, int64_t last) {
   }
 }
 
-void rotary_f32(const Rotary<float>& op, int64_t first, int64_t last) {
-  turn(op, first, last);
-}
-void rotary_f64(const Rotary<double>& op, int64_t first, int64_t last) {
-  turn(op, first, last);
-}
-void rotary_bf16(const Rotary<BFloat16>& op, int64_t first, int64_t last) {
-  turn(op, first, last);
-}
+ATTNRES_COMPILE(rotary, Rotary, turn)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -48,19 +41,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-HWY_EXPORT(rotary_f32);
-HWY_EXPORT(rotary_f64);
-HWY_EXPORT(rotary_bf16);
-
-void rotary(const Rotary<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rotary_f32)(op, first, last);
-}
-void rotary(const Rotary<double>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rotary_f64)(op, first, last);
-}
-void rotary(const Rotary<BFloat16>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rotary_bf16)(op, first, last);
-}
+ATTNRES_EXPORT(rotary, Rotary)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

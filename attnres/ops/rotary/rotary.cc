@@ -1,7 +1,9 @@
 #include "attnres/ops/rotary/rotary.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <map>
 #include <mutex>
@@ -25,37 +27,71 @@ RotaryTable make_table(int64_t tokens, int64_t head_width, double theta, at::Sca
   return {angles.cos().to(compute), angles.sin().to(compute)};
 }
 
-Tensor turn(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+using RotaryFused = Tensor(const Tensor& x, const Tensor& cosine, const Tensor& sine);
+
+const c10::TypedOperatorHandle<RotaryFused>& rotary_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::rotary_fused", "")
+                                 .typed<RotaryFused>();
+  return handle;
+}
+
+void check_rotary_inputs(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+  if (x.dim() != 4 || x.sym_size(3) % 2 != 0) {
+    fail("rotary: x must be [B, T, H, K] with an even K, but is {}", shape_of(x));
+  }
+  for (const Tensor& table : {cosine, sine}) {
+    if (table.dim() != 3 || table.sym_size(0) != x.sym_size(1) || table.sym_size(1) != 1 ||
+        table.sym_size(2) * 2 != x.sym_size(3) || table.scalar_type() != compute_dtype(x)) {
+      fail("rotary: cosine and sine must be [T, 1, K/2] {} for x of {}, but one is {} {}",
+           c10::toString(compute_dtype(x)), shape_of(x), shape_of(table),
+           c10::toString(table.scalar_type()));
+    }
+    require(!table.requires_grad(), "rotary: cosine and sine are constants and get no gradient");
+  }
+}
+
+Tensor rotary_meta(const Tensor& x, const Tensor& /*cosine*/, const Tensor& /*sine*/) {
+  return empty_like_rows(x);
+}
+
+Tensor rotary_cpu(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
   const Tensor rows = x.contiguous(), y = empty_like_rows(x);
+  const Tensor cosine_rows = cosine.contiguous(), sine_rows = sine.contiguous();
   with_storage_type(x.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const kernel::Rotary<Storage> op{.num_tokens = x.size(1),
                                      .heads = x.size(2),
                                      .half = x.size(3) / 2,
-                                     .cosine = data<const T>(cosine),
-                                     .sine = data<const T>(sine),
+                                     .cosine = data<const T>(cosine_rows),
+                                     .sine = data<const T>(sine_rows),
                                      .x = data<const Storage>(rows),
                                      .y = data<Storage>(y)};
-    parallel_over_tokens(x.size(0) * x.size(1), x.size(2) * x.size(3),
+    parallel_over_tokens(x.size(0) * x.size(1), std::max<int64_t>(1, x.size(2) * x.size(3)),
                          [&](int64_t first, int64_t last) { kernel::rotary(op, first, last); });
   });
   return y;
 }
 
+// The gradient is turned back, by the operation itself.
 class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& cosine,
                         const Tensor& sine) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({cosine, sine});
-    return turn(x, cosine, sine);
+    return rotary_operation().call(x, cosine, sine);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    // The turn back.
-    return {RotaryFunction::apply(gradients[0], saved[0], saved[1].neg()), Tensor(), Tensor()};
+    return {rotary_operation().call(gradients[0], saved[0], saved[1].neg()), Tensor(), Tensor()};
   }
 };
+
+Tensor rotary_autograd(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+  return RotaryFunction::apply(x, cosine, sine);
+}
 
 }  // namespace
 
@@ -63,7 +99,7 @@ RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, d
                          at::ScalarType dtype) {
   static std::mutex mutex;
   static std::map<std::tuple<int64_t, double, at::ScalarType>, RotaryTable> tables;
-  const at::ScalarType compute = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType compute = compute_dtype(dtype);
   const std::lock_guard lock(mutex);
   RotaryTable& table = tables[{head_width, theta, compute}];
   const int64_t needed = position + tokens;
@@ -76,11 +112,32 @@ RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, d
 }
 
 Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
-  if (has_kernel(x_BTHK)) return RotaryFunction::apply(x_BTHK, table.cosine, table.sine);
+  check_rotary_inputs(x_BTHK, table.cosine, table.sine);
+  if (has_kernel(x_BTHK) && has_kernel(table.cosine) && has_kernel(table.sine)) {
+    return rotary_operation().call(x_BTHK, table.cosine, table.sine);
+  }
   const Tensor cosine = table.cosine.to(x_BTHK.options()), sine = table.sine.to(x_BTHK.options());
   const auto halves = x_BTHK.chunk(2, -1);
   const Tensor &a = halves[0], &b = halves[1];
   return at::cat({a * cosine - b * sine, b * cosine + a * sine}, -1);
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("rotary(Tensor x, Tensor cosine, Tensor sine) -> Tensor",
+        [](const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+          return apply_rotary(x, {cosine, sine});
+        });
+  m.def("rotary_fused(Tensor x, Tensor cosine, Tensor sine) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("rotary_fused", &rotary_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("rotary_fused", &rotary_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("rotary_fused", &rotary_autograd);
 }
 
 }  // namespace attnres

@@ -1,7 +1,9 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864) in the half-split layout of Llama:
 // channel c < K/2 of a head is paired with channel c + K/2 and turned by position * theta^(-2c/K).
 // On the CPU in float32, float64 and bfloat16 one kernel each way, which keeps nothing but the
-// table; elsewhere composed of tensor operations.
+// table; elsewhere composed of tensor operations. Differentiable in x, any number of times.
+//
+// In Python: torch.ops.attnres.rotary(x, cosine, sine).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +20,8 @@ struct RotaryTable {
 RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, double theta,
                          at::ScalarType dtype);
 
-// x_BTHK, turned; the table has its T tokens. Works for any number of heads.
+// x_BTHK, turned; the table has its T tokens, and is in x's compute dtype. Works for any number of
+// heads. Throws Error where the inputs are not as said.
 at::Tensor apply_rotary(const at::Tensor& x_BTHK, const RotaryTable& table);
 
 }  // namespace attnres

@@ -1,3 +1,4 @@
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/swiglu/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -45,19 +46,8 @@ void backward(const SwigluBackward<Storage>& op, int64_t first, int64_t last) {
   });
 }
 
-#define ATTNRES_DEFINE(SUFFIX, STORAGE)                                                           \
-  void swiglu_forward_##SUFFIX(const SwigluForward<STORAGE>& op, int64_t first, int64_t last) {   \
-    forward(op, first, last);                                                                     \
-  }                                                                                               \
-  void swiglu_backward_##SUFFIX(const SwigluBackward<STORAGE>& op, int64_t first, int64_t last) { \
-    backward(op, first, last);                                                                    \
-  }
-
-ATTNRES_DEFINE(f32, float)
-ATTNRES_DEFINE(f64, double)
-ATTNRES_DEFINE(bf16, BFloat16)
-
-#undef ATTNRES_DEFINE
+ATTNRES_COMPILE(swiglu_forward, SwigluForward, forward)
+ATTNRES_COMPILE(swiglu_backward, SwigluBackward, backward)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -66,19 +56,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-#define ATTNRES_EXPORT(SUFFIX, STORAGE)                                                  \
-  HWY_EXPORT(swiglu_forward_##SUFFIX);                                                   \
-  HWY_EXPORT(swiglu_backward_##SUFFIX);                                                  \
-  void swiglu_forward(const SwigluForward<STORAGE>& op, int64_t first, int64_t last) {   \
-    HWY_DYNAMIC_DISPATCH(swiglu_forward_##SUFFIX)(op, first, last);                      \
-  }                                                                                      \
-  void swiglu_backward(const SwigluBackward<STORAGE>& op, int64_t first, int64_t last) { \
-    HWY_DYNAMIC_DISPATCH(swiglu_backward_##SUFFIX)(op, first, last);                     \
-  }
-
-ATTNRES_EXPORT(f32, float)
-ATTNRES_EXPORT(f64, double)
-ATTNRES_EXPORT(bf16, BFloat16)
+ATTNRES_EXPORT(swiglu_forward, SwigluForward)
+ATTNRES_EXPORT(swiglu_backward, SwigluBackward)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

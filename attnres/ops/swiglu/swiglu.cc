@@ -1,9 +1,14 @@
 #include "attnres/ops/swiglu/swiglu.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
+#include <tuple>
+
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/swiglu/kernel.h"
 #include "attnres/ops/tensors.h"
 
@@ -14,49 +19,117 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using SwigluFused = Tensor(const Tensor& gate, const Tensor& up);
+// Of gate and of up.
+using SwigluFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, const Tensor& gate,
+                                                       const Tensor& up);
+
+const c10::TypedOperatorHandle<SwigluFused>& swiglu_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::swiglu_fused", "")
+                                 .typed<SwigluFused>();
+  return handle;
+}
+
+const c10::TypedOperatorHandle<SwigluFusedBackward>& swiglu_backward_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::swiglu_fused_backward", "")
+                                 .typed<SwigluFusedBackward>();
+  return handle;
+}
+
+Tensor swiglu_meta(const Tensor& gate, const Tensor& /*up*/) {
+  return empty_like_rows(gate);
+}
+
+Tensor swiglu_cpu(const Tensor& gate, const Tensor& up) {
+  const Tensor gate_rows = gate.contiguous(), up_rows = up.contiguous(), y = empty_like_rows(gate);
+  with_storage_type(gate.scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    const kernel::SwigluForward<Storage> op{data<const Storage>(gate_rows),
+                                            data<const Storage>(up_rows), data<Storage>(y)};
+    parallel_over_tokens(y.numel(), 1, [&](int64_t first, int64_t last) {
+      kernel::swiglu_forward(op, first, last);
+    });
+  });
+  return y;
+}
+
+std::tuple<Tensor, Tensor> swiglu_backward_meta(const Tensor& /*grad_y*/, const Tensor& gate,
+                                                const Tensor& up) {
+  return {empty_like_rows(gate), empty_like_rows(up)};
+}
+
+std::tuple<Tensor, Tensor> swiglu_backward_cpu(const Tensor& grad_y, const Tensor& gate,
+                                               const Tensor& up) {
+  const Tensor grad_rows = grad_y.contiguous(), gate_rows = gate.contiguous(),
+               up_rows = up.contiguous();
+  const Tensor grad_gate = empty_like_rows(gate), grad_up = empty_like_rows(up);
+  with_storage_type(gate.scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    const kernel::SwigluBackward<Storage> op{
+        data<const Storage>(gate_rows), data<const Storage>(up_rows),
+        data<const Storage>(grad_rows), data<Storage>(grad_gate), data<Storage>(grad_up)};
+    parallel_over_tokens(grad_rows.numel(), 1, [&](int64_t first, int64_t last) {
+      kernel::swiglu_backward(op, first, last);
+    });
+  });
+  return {grad_gate, grad_up};
+}
+
 class SwigluFunction : public torch::autograd::Function<SwigluFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
-    const Tensor gate_rows = gate.contiguous(), up_rows = up.contiguous();
-    const Tensor y = empty_like_rows(gate);
-    with_storage_type(gate.scalar_type(), [&](auto storage) {
-      using Storage = decltype(storage);
-      const kernel::SwigluForward<Storage> op{data<const Storage>(gate_rows),
-                                              data<const Storage>(up_rows), data<Storage>(y)};
-      parallel_over_tokens(y.numel(), 1, [&](int64_t first, int64_t last) {
-        kernel::swiglu_forward(op, first, last);
-      });
-    });
-    context->save_for_backward({gate_rows, up_rows});
-    return y;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->save_for_backward({gate, up});
+    return swiglu_operation().call(gate, up);
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require(!at::GradMode::is_enabled(),
-            "swiglu: its gradient cannot be differentiated again; take it without create_graph");
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const Tensor grad_y = gradients[0].contiguous();
-    const Tensor grad_gate = empty_like_rows(grad_y), grad_up = empty_like_rows(grad_y);
-    with_storage_type(grad_y.scalar_type(), [&](auto storage) {
-      using Storage = decltype(storage);
-      const kernel::SwigluBackward<Storage> op{
-          data<const Storage>(saved[0]), data<const Storage>(saved[1]), data<const Storage>(grad_y),
-          data<Storage>(grad_gate), data<Storage>(grad_up)};
-      parallel_over_tokens(grad_y.numel(), 1, [&](int64_t first, int64_t last) {
-        kernel::swiglu_backward(op, first, last);
-      });
-    });
+    const auto [grad_gate, grad_up] =
+        swiglu_backward_operation().call(grads[0], saved[0], saved[1]);
     return {grad_gate, grad_up};
   }
 };
 
+Tensor swiglu_autograd(const Tensor& gate, const Tensor& up) {
+  return SwigluFunction::apply(gate, up);
+}
+
 }  // namespace
 
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
-  require(gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type(),
-          "swiglu: gate and up must have one shape and dtype");
-  if (!has_kernel(gate) || !has_kernel(up)) return at::mul(at::silu(gate), up);
-  return SwigluFunction::apply(gate, up);
+  if (gate.sym_sizes() != up.sym_sizes() || gate.scalar_type() != up.scalar_type() ||
+      gate.device() != up.device()) {
+    fail("swiglu: gate is {} {} on {}, up {} {} on {}; they must be alike",
+         c10::toString(gate.scalar_type()), shape_of(gate), gate.device().str(),
+         c10::toString(up.scalar_type()), shape_of(up), up.device().str());
+  }
+  if (!has_kernel(gate)) return at::mul(at::silu(gate), up);
+  return swiglu_operation().call(gate, up);
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("swiglu(Tensor gate, Tensor up) -> Tensor", &swiglu);
+  m.def("swiglu_fused(Tensor gate, Tensor up) -> Tensor");
+  m.def(
+      "swiglu_fused_backward(Tensor grad_y, Tensor gate, Tensor up)"
+      " -> (Tensor grad_gate, Tensor grad_up)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("swiglu_fused", &swiglu_cpu);
+  m.impl("swiglu_fused_backward", &swiglu_backward_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("swiglu_fused", &swiglu_meta);
+  m.impl("swiglu_fused_backward", &swiglu_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("swiglu_fused", &swiglu_autograd);
+  m.impl("swiglu_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace attnres

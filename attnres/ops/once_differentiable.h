@@ -1,0 +1,18 @@
+// Backwards by hand are not differentiated again; asking for it is an error rather than a zero.
+#pragma once
+
+#include <vector>
+
+namespace c10 {
+class OperatorHandle;
+struct IValue;
+}  // namespace c10
+
+namespace attnres {
+
+// The Autograd kernel of an operation `NAME_backward`: runs it, and where its results would need a
+// gradient, that gradient is an Error which names the operation. Registered with
+// torch::CppFunction::makeFromBoxedFunction<&once_differentiable>().
+void once_differentiable(const c10::OperatorHandle& operation, std::vector<c10::IValue>* stack);
+
+}  // namespace attnres
