@@ -13,6 +13,7 @@
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
+#include "attnres/ops/gated_delta_rule/kernel.h"
 #include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/rotary/kernel.h"
 #include "attnres/ops/swiglu/kernel.h"
@@ -184,6 +185,25 @@ void run_rotary() {
   counted_call([&] { rotary(op, 0, kTokens); });
 }
 
+// One sequence of 4 heads, K = V.
+void run_gated_delta_rule() {
+  Operands all;
+  constexpr int64_t kHeads = 4, kHeadWidth = kWidth / kHeads;
+  const GatedDeltaRule<float> op{.tokens = kTokens,
+                                 .heads = kHeads,
+                                 .key_width = kHeadWidth,
+                                 .value_width = kHeadWidth,
+                                 .q = all.rows(),
+                                 .k = all.rows(),
+                                 .decay = all.rows(),
+                                 .v = all.rows(),
+                                 .beta = all.numbers(kTokens * kHeads),
+                                 .state = all.numbers(kWidth * kHeadWidth),
+                                 .o = all.rows(),
+                                 .new_state = all.numbers(kWidth * kHeadWidth)};
+  counted_call([&] { gated_delta_rule(op, 0, kHeads * op.pieces()); });
+}
+
 struct Kernel {
   const char* name;
   void (*run)();
@@ -201,6 +221,7 @@ constexpr Kernel kKernels[] = {
     {"SwiGLU, forward", [] { run_swiglu(false); }},
     {"SwiGLU, backward", [] { run_swiglu(true); }},
     {"rotary", [] { run_rotary(); }},
+    {"gated delta rule, forward", [] { run_gated_delta_rule(); }},
 };
 
 void describe() {

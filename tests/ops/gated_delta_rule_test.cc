@@ -1,5 +1,6 @@
-// The gated delta rule: both forms against the recurrence in plain loops in float64, and their
-// gradients against each other and against central differences.
+// The gated delta rule: its forms against the recurrence in plain loops in float64, and their
+// gradients against each other and against central differences; the kernel on every instruction
+// set.
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -9,7 +10,10 @@
 #include <cmath>
 #include <functional>
 
+#include "attnres/ops/gated_delta_rule/kernel.h"
+#include "attnres/ops/gated_delta_rule/reference.h"
 #include "attnres/support/error.h"
+#include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
 
 namespace attnres::gated_delta_rule_test {
@@ -76,35 +80,40 @@ std::vector<double> numbers(const Tensor& x) {
   return {dense.const_data_ptr<double>(), dense.const_data_ptr<double>() + dense.numel()};
 }
 
-// The recurrence, number by number.
+std::vector<std::vector<double>> rows(const Tensor& x) {
+  std::vector<std::vector<double>> list;
+  for (int64_t i = 0; i < x.size(0); ++i) list.push_back(numbers(x[i]));
+  return list;
+}
+
+// The recurrence of every head, number by number.
 GatedDeltaRuleOutput plain(const GatedDeltaRuleInputs& in) {
   const int64_t B = in.v.size(0), T = in.v.size(1), H = in.v.size(2), V = in.v.size(3),
                 K = in.k.size(3);
-  const auto q = numbers(in.q), k = numbers(in.k), v = numbers(in.v), g = numbers(in.log_decay),
-             beta = numbers(in.beta);
-  std::vector<double> states =
-      in.state.defined() ? numbers(in.state) : std::vector<double>(B * H * K * V, 0.0);
-  std::vector<double> o(B * T * H * V, 0.0);
+  GatedDeltaRuleOutput out = {at::empty({B, T, H, V}, at::kDouble),
+                              at::empty({B, H, K, V}, at::kDouble)};
+  const auto copy = [](const std::vector<std::vector<double>>& from, const Tensor& to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      to.select(0, static_cast<int64_t>(i)).copy_(at::tensor(from[i], at::kDouble));
+    }
+  };
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
-      double* S = &states[(b * H + h) * K * V];
-      for (int64_t t = 0; t < T; ++t) {
-        const int64_t token = (b * T + t) * H + h;
-        for (int64_t i = 0; i < K; ++i) {
-          for (int64_t j = 0; j < V; ++j) S[i * V + j] *= std::exp(g[token * K + i]);
-        }
-        for (int64_t j = 0; j < V; ++j) {
-          double recalled = 0;
-          for (int64_t i = 0; i < K; ++i) recalled += k[token * K + i] * S[i * V + j];
-          const double correction = beta[token] * (v[token * V + j] - recalled);
-          for (int64_t i = 0; i < K; ++i) S[i * V + j] += k[token * K + i] * correction;
-          for (int64_t i = 0; i < K; ++i) o[token * V + j] += q[token * K + i] * S[i * V + j];
-        }
-      }
+      const auto head = [&](const Tensor& x) { return rows(x[b].select(1, h)); };
+      const auto result = reference::gated_delta_rule<double>(
+          {.q_TK = head(in.q),
+           .k_TK = head(in.k),
+           .v_TV = head(in.v),
+           .log_decay_TK = head(in.log_decay),
+           .beta_T = numbers(in.beta[b].select(1, h)),
+           .state_KV = in.state.defined()
+                           ? rows(in.state[b][h])
+                           : std::vector(K, std::vector<double>(static_cast<size_t>(V)))});
+      copy(result.o_TV, out.o[b].select(1, h));
+      copy(result.state_KV, out.state[b][h]);
     }
   }
-  return {at::tensor(o, at::kDouble).view({B, T, H, V}),
-          at::tensor(states, at::kDouble).view({B, H, K, V})};
+  return out;
 }
 
 GatedDeltaRuleInputs map(const GatedDeltaRuleInputs& in,
@@ -173,6 +182,43 @@ TEST(GatedDeltaRule, TakesEveryShape) {
       EXPECT_LT(error(form(single), plain(single)), 1e-5) << name << ", " << K << ", " << V;
     }
   }
+}
+
+// The kernel's columns: whole vectors of every instruction set, less and more.
+TEST(GatedDeltaRule, KernelOnEveryInstructionSet) {
+  const at::NoGradGuard no_grad;
+  testing::on_every_target([] {
+    for (const int64_t V : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 130}) {
+      for (const int64_t K : {1, 2, 5}) {
+        const GatedDeltaRuleInputs in = random_inputs(3, mixed_decays, K, V);
+        EXPECT_LT(error(gated_delta_rule(in), plain(in)), 1e-12) << K << ", " << V;
+        const GatedDeltaRuleInputs single = rounded(in, at::kFloat);
+        EXPECT_LT(error(gated_delta_rule(single), plain(single)), 1e-5) << K << ", " << V;
+        const GatedDeltaRuleInputs coarse = rounded(in, at::kBFloat16);
+        EXPECT_LT(relative_error(gated_delta_rule(coarse).o, plain(coarse).o), 4e-3)
+            << K << ", " << V;
+      }
+    }
+  });
+}
+
+TEST(GatedDeltaRule, KernelOfNoTokensKeepsTheState) {
+  std::vector<float> state(3 * 70), new_state(3 * 70, -1);
+  for (size_t i = 0; i < state.size(); ++i) state[i] = static_cast<float>(i);
+  const kernel::GatedDeltaRule<float> op{.tokens = 0,
+                                         .heads = 1,
+                                         .key_width = 3,
+                                         .value_width = 70,
+                                         .q = nullptr,
+                                         .k = nullptr,
+                                         .decay = nullptr,
+                                         .v = nullptr,
+                                         .beta = nullptr,
+                                         .state = state.data(),
+                                         .o = nullptr,
+                                         .new_state = new_state.data()};
+  kernel::gated_delta_rule(op, 0, op.pieces());
+  EXPECT_EQ(new_state, state);
 }
 
 // One sequence, one head, and inputs that lie elsewhere in memory than their shape says.
@@ -328,7 +374,7 @@ TEST(GatedDeltaRule, ExtremeDecaysHaveFiniteGradients) {
   }
 }
 
-// The recurrent form has a second derivative; the chunked one refuses rather than return none.
+// Composed token by token it has a second derivative; the others refuse rather than return none.
 TEST(GatedDeltaRule, SecondDerivatives) {
   const auto differentiate_twice = [](Form form) {
     const GatedDeltaRuleInputs in = map(random_inputs(5, any_decays), [](const Tensor& x) {
@@ -340,6 +386,7 @@ TEST(GatedDeltaRule, SecondDerivatives) {
   };
   EXPECT_GT(differentiate_twice(gated_delta_rule_recurrent).abs().max().item<double>(), 1e-3);
   EXPECT_THROW(differentiate_twice(gated_delta_rule_chunked), Error);
+  EXPECT_THROW(differentiate_twice(gated_delta_rule), Error);
 }
 
 TEST(GatedDeltaRule, RefusesWrongShapes) {

@@ -59,6 +59,32 @@ def rotary_inputs(dtype=torch.float64):
     return [torch.randn(2, 4, 3, 6, dtype=dtype).requires_grad_(), angles.cos(), angles.sin()]
 
 
+def delta_inputs(tokens, dtype=torch.float64, state=True):
+    """Two sequences, 3 heads, keys of 4 channels and values of 5."""
+    keys = 2, tokens, 3, 4
+    inputs = [
+        torch.randn(keys, dtype=dtype),
+        torch.nn.functional.normalize(torch.randn(keys, dtype=dtype), dim=-1),
+        torch.randn(2, tokens, 3, 5, dtype=dtype),
+        -torch.rand(keys, dtype=dtype),
+        torch.rand(2, tokens, 3, dtype=dtype),
+        torch.randn(2, 3, 4, 5, dtype=dtype) if state else None,
+    ]
+    return [x if x is None else x.requires_grad_() for x in inputs]
+
+
+def delta_rule(q, k, v, log_decay, beta, state):
+    """o and the state, token by token."""
+    outputs = []
+    for t in range(q.shape[1]):
+        state = log_decay[:, t, :, :, None].exp() * state
+        lacking = v[:, t] - torch.einsum("bhk,bhkv->bhv", k[:, t], state)
+        correction = beta[:, t, :, None] * lacking
+        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], correction)
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q[:, t], state))
+    return torch.stack(outputs, 1), state
+
+
 def folded(queries, key_gains):
     return torch.stack(queries) * torch.stack(key_gains)
 
@@ -86,6 +112,14 @@ def check_values(ops):
     turned = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
     torch.testing.assert_close(ops.rotary(x, cosine, sine), turned)
     assert not torch.allclose(ops.rotary(x, cosine, -sine), turned)
+
+    for tokens in (1, 40):
+        inputs = delta_inputs(tokens)
+        expected = delta_rule(*inputs)
+        torch.testing.assert_close(ops.gated_delta_rule(*inputs), expected)
+        with torch.no_grad():  # another kernel
+            torch.testing.assert_close(ops.gated_delta_rule(*inputs), expected)
+        assert not torch.allclose(ops.gated_delta_rule(*inputs[:5], None)[0], expected[0])
 
     sources, query, key_gain = depth_inputs(5, (3, 2, 7))
     output, weights = composed(sources, query, key_gain, EPS)
@@ -147,6 +181,8 @@ def check_gradients(ops):
 
     assert gradcheck(lambda *inputs: ops.add_rms_norm(*inputs, EPS), norm_inputs())
     assert gradcheck(lambda x, gain: ops.rms_norm(x, gain, EPS), norm_inputs()[1:])
+    assert gradcheck(ops.gated_delta_rule, delta_inputs(3))
+    assert gradcheck(lambda *inputs: ops.gated_delta_rule(*inputs, None), delta_inputs(2)[:5])
     assert gradcheck(ops.swiglu, swiglu_inputs())
     assert gradcheck(ops.rotary, rotary_inputs())
     assert gradgradcheck(ops.rotary, rotary_inputs())
@@ -168,6 +204,7 @@ def check_no_second_derivative(ops):
         ("depth_attention_phase_one", site(ops, sources, 3, query * key_gain).sum(), sources[0]),
         ("add_rms_norm", ops.rms_norm(hidden, weight[0], EPS).sum(), hidden),
         ("swiglu", ops.swiglu(hidden, hidden).sum(), hidden),
+        ("gated_delta_rule", ops.gated_delta_rule(*(delta := delta_inputs(3)))[0].sum(), delta[0]),
     ]:
         (gradient,) = torch.autograd.grad(result, leaf, create_graph=True)
         try:
@@ -205,6 +242,8 @@ def check_rules(ops):
         opcheck(ops.rms_norm.default, (state, gain, EPS))
         for added in (pending, None):
             opcheck(ops.add_rms_norm_fused.default, (state, added, gain, EPS, True))
+        for state in (True, False):
+            opcheck(ops.gated_delta_rule.default, delta_inputs(35, dtype, state))
         opcheck(ops.swiglu.default, swiglu_inputs(dtype))
         opcheck(ops.swiglu_fused.default, swiglu_inputs(dtype))
         opcheck(ops.rotary.default, rotary_inputs(dtype))
@@ -243,6 +282,10 @@ def check_rules(ops):
         opcheck(
             ops.add_rms_norm_fused_backward.default, (normalized, later, total, gain, inverse_rms)
         )
+    inputs = [tensor.detach() for tensor in delta_inputs(35)]
+    opcheck(ops.gated_delta_rule_fused.default, (*inputs, False))
+    o, state, saved = ops.gated_delta_rule_fused(*inputs, True)
+    opcheck(ops.gated_delta_rule_fused_backward.default, (o.clone(), state.clone(), *inputs, saved))
     gate, up = (tensor.detach() for tensor in swiglu_inputs())
     opcheck(ops.swiglu_fused_backward.default, (gate + up, gate, up))
 
@@ -279,6 +322,9 @@ def check_compiled(ops, backend):
         heads = normalized.unflatten(-1, (2, 4))
         turned = ops.rotary(heads, cosine[:tokens], sine[:tokens]).flatten(-2)
         state = ops.swiglu(turned, total) + ops.rms_norm(state, key_gain, EPS)
+        q, k, v = (torch.tanh(x).unflatten(-1, (2, 4)) for x in (state, total, normalized))
+        delta, memory = ops.gated_delta_rule(q, k, v, -k.square(), q.sum(-1).sigmoid(), None)
+        state = state + delta.flatten(-2) + memory.mean()
         loss = ops.linear_cross_entropy(torch.tanh(state).flatten(0, 1), weight, targets, 0.1)
         return loss + weights.square().sum()
 

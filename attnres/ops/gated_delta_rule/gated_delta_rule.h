@@ -5,12 +5,14 @@
 //   S <- S + beta k (v - k^T S)^T
 //   o = S^T q
 //
-// Two forms of the same function. Composed of tensor operations in float64 for float64 inputs and
-// in float32 otherwise. Decays from 0 to 1 (logarithms from -inf to 0) in any mixture cost no
-// accuracy: they are only ever multiplied. Largest error against float64 for normalised keys and
-// beta in (0, 1), relative to the largest magnitude: 1e-5 in float32, 1e-12 in float64. Gradients
-// 2e-5 and 1e-12; that of log_decay, a difference of terms as large as q's gradient, relative to
-// it.
+// Two forms of the same function, each computed in float64 for float64 inputs and in float32
+// otherwise. Decays from 0 to 1 (logarithms from -inf to 0) in any mixture cost no accuracy: they
+// are only ever multiplied. Largest error against float64 for normalised keys and beta in (0, 1),
+// relative to the largest magnitude: 1e-5 in float32, 1e-12 in float64. Gradients 2e-5 and 1e-12;
+// that of log_decay, a difference of terms as large as q's gradient, relative to it.
+//
+// In Python: torch.ops.attnres.gated_delta_rule(q, k, v, log_decay, beta, state), state a tensor or
+// None.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,15 +33,17 @@ struct GatedDeltaRuleOutput {
   at::Tensor state;  // [B, H, K, V], after the last token: float32, or float64 for float64
 };
 
-// The faster of the two forms. Throws Error, as they do, naming the first input of a wrong shape.
+// Where no gradient is wanted, on the CPU, a kernel that goes token by token and keeps the state in
+// the core's cache: for decoding and prompts of any length. Else by chunks of 32 tokens, composed
+// of tensor operations, with a backward by hand: differentiable once; about 9 numbers per token,
+// head and channel are kept beside the inputs. Throws Error, as the others do, naming the first
+// input of a wrong shape.
 GatedDeltaRuleOutput gated_delta_rule(const GatedDeltaRuleInputs& inputs);
 
-// Token by token: for decoding. Differentiable any number of times.
-GatedDeltaRuleOutput gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs);
-
-// By chunks of 32 tokens, or of the next power of two where there are fewer: for training and long
-// prompts. Differentiable once. Keeps about 12 numbers per token, head and channel for the
-// backward.
+// By chunks, whether or not a gradient is wanted.
 GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs);
+
+// Token by token, composed of tensor operations. Differentiable any number of times.
+GatedDeltaRuleOutput gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs);
 
 }  // namespace attnres
