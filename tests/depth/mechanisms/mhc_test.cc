@@ -175,6 +175,8 @@ TEST_P(ConstrainedStreams, StartNearTheIdentityWithOneStreamAhead) {
   for (int l = 0; l < kSublayers; ++l) {
     const at::Tensor A = mix_of_unit_streams(bench, l, c.streams, kWidth);
     EXPECT_LT((A - at::eye(c.streams, at::kDouble)).abs().max().item<double>(), 1e-2) << l;
+    // P begins at zero and has a gradient only while s is not.
+    for (const double scale : bench.values(l, "map_scales")) EXPECT_EQ(scale, 0.01) << l;
     const auto [read, write] = gates_at(bench, l, c.streams);
     for (int64_t i = 0; i < c.streams; ++i) {
       const double gate = logistic(i == l % c.streams ? 1 : -1);
