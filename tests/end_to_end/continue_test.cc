@@ -15,6 +15,18 @@ using ::testing::HasSubstr;
 
 class Continue : public ::testing::Test {
  protected:
+  // Trained once for all tests, each of which has a copy.
+  Continue() {
+    static const fs::path trained = [this] {
+      workshop_.train_here("first");
+      const fs::path folder = fresh_folder("trained") / "first";
+      fs::copy(first_.folder, folder, fs::copy_options::recursive);
+      return folder;
+    }();
+    if (!fs::exists(first_.folder)) {
+      fs::copy(trained, first_.folder, fs::copy_options::recursive);
+    }
+  }
   static Json recipe() {
     Json recipe = block_recipe();
     recipe["train"].update({{"steps", 80}, {"batch_size", 16}, {"learning_rate", 0.01}});
@@ -39,7 +51,7 @@ class Continue : public ::testing::Test {
       "--set train.steps=4 train.context=64 train.batch_size=8 train.warmup=0 "
       "train.learning_rate=0.001 train.eval_every=2 train.checkpoint_every=2 ";
   const Workshop workshop_{recipe()};
-  const RunPaths first_ = workshop_.trained("first");
+  const RunPaths first_{workshop_.folder("first")};
 };
 
 // The loss of the weights in `folder` on what a run's first step sees.

@@ -100,19 +100,19 @@ TEST(ResumeAfterAKill, AtAnyMoment) {
   recipe["train"]["checkpoint_every"] = 1;
   recipe["train"]["eval_every"] = 2;
   const Workshop workshop(recipe);
-  const RunPaths whole = workshop.trained("whole"), killed{workshop.folder("killed")};
+  workshop.train_here("whole");
+  const RunPaths whole{workshop.folder("whole")}, killed{workshop.folder("killed")};
   const RandomStream random(1, "moments");
   int kills = 0;
   for (int64_t steps = 1; steps < 36; steps += 3, ++kills) {
-    Child child(kills == 0 ? workshop.arguments("killed")
-                           : "train --threads 1 --resume --out " + quoted(killed.folder));
+    Child child(workshop, "killed", /*resume=*/kills > 0);
     if (!child.wait_for_steps(killed, steps)) break;
     Child::nap(static_cast<int64_t>(random.below(8000, steps)));
     child.send(SIGKILL);
-    EXPECT_EQ(child.wait(), 128 + SIGKILL) << child.errors();
+    EXPECT_EQ(child.wait(), 128 + SIGKILL);
   }
   EXPECT_GE(kills, 5);
-  expect_resumes(workshop, "killed");
+  workshop.train_here("killed", /*resume=*/true);
   EXPECT_TRUE(same_results(killed, whole));
 }
 

@@ -112,12 +112,13 @@ class Child {
       ::_exit(127);
     }
   }
-  // A fork of this process at a run of the workshop: quicker to start than the program.
-  Child(const Workshop& workshop, const std::string& name) {
+  // A fork of this process that begins a run of the workshop, or goes on with it: quicker to start
+  // than the program.
+  Child(const Workshop& workshop, const std::string& name, bool resume = false) {
     pid_ = ::fork();
     if (pid_ == 0) {
       try {
-        workshop.train_here(name);
+        workshop.train_here(name, resume);
         ::_exit(0);
       } catch (const std::exception&) {
         ::_exit(1);

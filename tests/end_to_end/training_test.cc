@@ -42,8 +42,9 @@ TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
   };
   EXPECT_EQ(loss_of(run.folder), best["val_loss"]);
   EXPECT_EQ(loss_of(run.best()), best["val_loss"]);
-  EXPECT_EQ(loss_of(run.last()), read_lines(run.metrics()).back()["val_loss"]);
-  EXPECT_NE(loss_of(run.last()), best["val_loss"]);
+  const Json last = loss_of(run.last());
+  EXPECT_EQ(last, read_lines(run.metrics()).back()["val_loss"]);
+  EXPECT_NE(last, best["val_loss"]);
 
   const auto own_loss = [&](const std::string& more) {
     const Result eval = run_program("eval --threads 1 --json --run " + quoted(run.folder) + more);
@@ -51,7 +52,7 @@ TEST(BestCheckpoint, IsTheOneOfTheLowestLossToTheLastBit) {
     return Json::parse(eval.out)["loss"];
   };
   EXPECT_EQ(own_loss(""), best["val_loss"]);
-  EXPECT_EQ(own_loss(" --model " + quoted(run.last())), loss_of(run.last()));
+  EXPECT_EQ(own_loss(" --model " + quoted(run.last())), last);
 }
 
 // Nothing of a run stays behind in the process.
@@ -75,7 +76,8 @@ TEST(SentencePiece, TrainsResumesEvaluatesAndGenerates) {
   recipe["train"]["eval_tokens"] = 1000000;
   const std::string all = real_text(40000);
   const Workshop workshop(recipe, all);
-  const RunPaths whole = workshop.trained("whole");
+  workshop.train_here("whole");
+  const RunPaths whole{workshop.folder("whole")};
   disturb(workshop, "stopped", 5, SIGINT);
   const RunPaths stopped{workshop.folder("stopped")};
 
