@@ -96,7 +96,7 @@ TEST(EstimateChild, DISABLED_Trains) {
   }
 }
 
-TEST(Estimate, MemoryIsWithin30Percent) {
+TEST(Estimate, MemoryIsWithin30PercentOfSevenTrainingProcesses) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer has memory of its own";
 #endif
