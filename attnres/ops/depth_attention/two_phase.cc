@@ -83,6 +83,7 @@ class PhaseOneNode : public torch::autograd::Node {
     const Tensor grad_queries =
         phase_one_backward(values, inverse_rms, folded_queries, scores, weights,
                            at::TensorList(gradients).slice(0, S), grad_sum, targets);
+    for (size_t n = 0; n < N; ++n) gather(sources[n].slot, targets[n]);
     for (size_t s = 0; s < S; ++s) {
       const Tensor folded = grad_queries.select(0, static_cast<int64_t>(s));
       const Tensor query = queries[s].unpack(), key_gain = key_gains[s].unpack();
