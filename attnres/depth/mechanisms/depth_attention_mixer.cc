@@ -19,7 +19,8 @@ class DepthAttention final : public ComposedMixer {
     std::vector<int> attentions;
     for (int site = 0; site < shape.sublayers; site += 2) attentions.push_back(site);
     const auto add = [&](const char* role, const Init& init) {
-      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, init, attentions);
+      return parameters.add(kEmbeddingSite, role, ParameterKind::matrix, {d, d}, init, Shard::none,
+                            attentions);
     };
     norm_ = add_norm(parameters, kEmbeddingSite, "depth_norm", shape, attentions);
     q_proj_ = add("depth_q_proj", Init::normal(shape.init_std));

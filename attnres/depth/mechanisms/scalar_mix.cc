@@ -19,7 +19,8 @@ class ScalarMix : public ComposedMixer {
       : ComposedMixer(shape),
         input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         layer_logits_(parameters.add(shape.sublayers, "layer_logits", ParameterKind::mixing,
-                                     {shape.layers() + 1}, Init::zeros(), terms_added_at(shape))),
+                                     {shape.layers() + 1}, Init::zeros(), Shard::none,
+                                     terms_added_at(shape))),
         gamma_(parameters.add(shape.sublayers, "gamma", ParameterKind::mixing, {1}, Init::ones())) {
   }
 
