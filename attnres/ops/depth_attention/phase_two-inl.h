@@ -57,7 +57,15 @@ class PhaseTwoForwardPass {
       std::copy_n(op_.sum_T + first, tokens, sum_.begin());
     }
     merge();
-    for (int64_t t = 0; t < tokens; ++t) mix(first, t);
+    if (op_.gain_D == nullptr) {
+      mix_without_norm(first, tokens);
+    } else {
+      for (int64_t t = 0; t < tokens; ++t) mix(first, t);
+    }
+    save(first, tokens);
+  }
+
+  HWY_NOINLINE void save(int64_t first, int64_t tokens) {
     for (int64_t k = 0; k < K_; ++k) {
       const int64_t from = k * padded_, to = k * op_.num_tokens + first;
       if (op_.scores_KT != nullptr) std::copy_n(&scores_[from], tokens, op_.scores_KT + to);
@@ -130,33 +138,19 @@ class PhaseTwoForwardPass {
     }
   }
 
-  // h of one token, from channel c on.
-  template <class WholeOrPart>
-  HWY_INLINE hn::Vec<hn::ScalableTag<T>> mixed(int64_t token, int64_t t, size_t c,
-                                               WholeOrPart part) const {
-    const hn::ScalableTag<T> d;
-    auto h = op_.earlier_TD == nullptr ? hn::Zero(d)
-                                       : hn::Mul(hn::Set(d, earlier_weight_[t]),
-                                                 load(d, op_.earlier_TD + token * D_ + c, part));
-    for (int64_t k = 0; k < K_; ++k) {
-      h = hn::MulAdd(hn::Set(d, weights_[k * padded_ + t]), load(d, recent(k, token) + c, part), h);
-    }
-    return h;
-  }
-
   // h of one token, and its norm.
   void mix(int64_t first, int64_t t) {
     const hn::ScalableTag<T> d;
     const int64_t token = first + t;
-    if (op_.gain_D == nullptr) {
-      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-        store(d, mixed(token, t, c, part), op_.x_TD + token * D_ + c, part);
-      });
-      return;
-    }
     auto square = hn::Zero(d);
     for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-      const auto h = mixed(token, t, c, part);
+      auto h = op_.earlier_TD == nullptr ? hn::Zero(d)
+                                         : hn::Mul(hn::Set(d, earlier_weight_[t]),
+                                                   load(d, op_.earlier_TD + token * D_ + c, part));
+      for (int64_t k = 0; k < K_; ++k) {
+        h = hn::MulAdd(hn::Set(d, weights_[k * padded_ + t]), load(d, recent(k, token) + c, part),
+                       h);
+      }
       square = hn::MulAdd(h, h, square);
       store(d, h, &h_[c], part);
     });
@@ -170,6 +164,25 @@ class PhaseTwoForwardPass {
       }
       store(d, hn::Mul(load(d, op_.gain_D + c, part), normalized), op_.x_TD + token * D_ + c, part);
     });
+  }
+
+  // h of a tile.
+  HWY_NOINLINE void mix_without_norm(int64_t first, int64_t tokens) {
+    const hn::ScalableTag<T> d;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t token = first + t;
+      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+        auto h = op_.earlier_TD == nullptr
+                     ? hn::Zero(d)
+                     : hn::Mul(hn::Set(d, earlier_weight_[t]),
+                               load(d, op_.earlier_TD + token * D_ + c, part));
+        for (int64_t k = 0; k < K_; ++k) {
+          const auto weight = hn::Set(d, weights_[k * padded_ + t]);
+          h = hn::MulAdd(weight, load(d, recent(k, token) + c, part), h);
+        }
+        store(d, h, op_.x_TD + token * D_ + c, part);
+      });
+    }
   }
 
   const PhaseTwoForward<Storage>& op_;
