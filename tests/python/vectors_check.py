@@ -1,7 +1,8 @@
 """Checks test vectors: python vectors_check.py VECTORS  (the file that attnres vectors writes)
 
-They have to agree with plain_mechanisms.py to 1e-12 wherever a site reads. As a negative control
-the rows of one role after the other are reversed, which has to show.
+They have to agree with plain_mechanisms.py wherever a site reads, to 1e-12 of the largest magnitude
+of what it reads. As a negative control the rows of one role after the other are reversed, which has
+to show.
 """
 
 import json
@@ -20,13 +21,14 @@ def flat(numbers):
 
 def largest_error(e):
     results = {n for n in e.tensors if n.startswith(("mixed.", "input.", "adapted."))}
+    magnitude = {n: max(abs(x) for x in flat(e.tensors[n])) for n in results}
     error = 0.0
     for b in range(e.batch):
         for t in range(e.tokens):
             e.token, seen = (b, t), set()
             for name, numbers in forward(e):
                 pairs = zip(flat(numbers), flat(e.at(name)), strict=True)
-                error = max([error] + [abs(x - y) for x, y in pairs])
+                error = max([error] + [abs(x - y) / magnitude[name] for x, y in pairs])
                 seen.add(name)
             if seen != results:
                 sys.exit(f"{e.name}: not the results of the file: {sorted(seen ^ results)}")
