@@ -49,8 +49,8 @@ double ModelCost::kept(bool recompute) const {
   const double most_sources = most_sources_read();
   const double at_output = site() + 2 * width_;  // and the loss's gradient, twice
   // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
-  // that is summed up and one that is just computed. Recomputed spans have their own beside them.
-  const double in_flight = 3 * (widest() + width_) + (recompute ? 4 : 2) * most_sources * width_;
+  // that is summed up and one that is just computed.
+  const double in_flight = 3 * (widest() + width_) + 2 * most_sources * width_;
   if (!recompute) return span(0, plan_.sublayers()) + at_output + in_flight;
 
   std::vector<int> ends = plan_.mixer().cuts();

@@ -8,7 +8,7 @@ namespace attnres::gradient_slot_test {
 namespace {
 
 at::Tensor leaf(at::ScalarType dtype = at::kFloat) {
-  return at::ones({3}, at::TensorOptions(dtype).requires_grad(true));
+  return at::ones({3}, dtype).set_requires_grad(true);
 }
 
 double first_gradient(const at::Tensor& leaf) {
