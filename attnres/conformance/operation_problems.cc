@@ -67,7 +67,8 @@ const std::vector<int64_t> kWidths = {1,  2,  3,  5,  7,  8,   15,  16,  17,  31
                                       32, 33, 63, 64, 65, 127, 128, 257, 2000};
 
 // Inputs: sources, query, key gain.
-OperationProblem depth_attention_problem(int64_t sources, int64_t tokens, int64_t width, double length) {
+OperationProblem depth_attention_problem(int64_t sources, int64_t tokens, int64_t width,
+                                         double length) {
   DrawnInputs draw("depth attention");
   OperationProblem problem;
   for (int64_t n = 0; n < sources; ++n) problem.inputs.push_back(draw.rows({tokens, width}));
@@ -286,10 +287,10 @@ Tensor DrawnInputs::fill(at::IntArrayRef shape, const std::function<double(uint6
 
 std::vector<OperationProblems> all_operation_problems() {
   OperationProblems single = {.name = "depth attention",
-                      .forward = {5e-6, 1e-14, 4e-3},
-                      .backward = ErrorBounds{1e-5, 2e-14, 8e-3},
-                      .problems = {},
-                      .large = depth_attention_problem(9, 600, 130, 3)};
+                              .forward = {5e-6, 1e-14, 4e-3},
+                              .backward = ErrorBounds{1e-5, 2e-14, 8e-3},
+                              .problems = {},
+                              .large = depth_attention_problem(9, 600, 130, 3)};
   for (int64_t n = 1; n <= 33; ++n) {
     single.problems.push_back(depth_attention_problem(n, 3, 37, 3));
   }
@@ -328,21 +329,21 @@ std::vector<OperationProblems> all_operation_problems() {
   constexpr double kLength = 1000, kLargest = 5 * kLength;
   const ErrorBounds saturated = {1e-6 * kLargest, 1e-15 * kLargest, 1e-6 * kLargest + 4e-3};
   OperationProblems large_scores = {.name = "two-phase, large scores",
-                            .forward = saturated,
-                            .backward = {},
-                            .problems = {},
-                            .large = two_phase_problem({.earlier = 14,
-                                                        .finished = 1,
-                                                        .sites = 3,
-                                                        .sums = false,
-                                                        .tokens = 300,
-                                                        .width = 64,
-                                                        .query_length = kLength})};
+                                    .forward = saturated,
+                                    .backward = {},
+                                    .problems = {},
+                                    .large = two_phase_problem({.earlier = 14,
+                                                                .finished = 1,
+                                                                .sites = 3,
+                                                                .sums = false,
+                                                                .tokens = 300,
+                                                                .width = 64,
+                                                                .query_length = kLength})};
   OperationProblems large_scores_single = {.name = "depth attention, large scores",
-                                   .forward = saturated,
-                                   .backward = {},
-                                   .problems = {},
-                                   .large = depth_attention_problem(9, 600, 130, kLength)};
+                                           .forward = saturated,
+                                           .backward = {},
+                                           .problems = {},
+                                           .large = depth_attention_problem(9, 600, 130, kLength)};
   for (const int64_t width : kWidths) {
     large_scores_single.problems.push_back(depth_attention_problem(6, 5, width, kLength));
     large_scores.problems.push_back(two_phase_problem({.earlier = 14,
@@ -357,10 +358,10 @@ std::vector<OperationProblems> all_operation_problems() {
                              OperationProblem (*make)(int64_t, int64_t), const ErrorBounds& forward,
                              const ErrorBounds& backward) {
     OperationProblems operation = {.name = name,
-                           .forward = forward,
-                           .backward = backward,
-                           .problems = {},
-                           .large = make(700, 130)};
+                                   .forward = forward,
+                                   .backward = backward,
+                                   .problems = {},
+                                   .large = make(700, 130)};
     for (const int64_t width : widths) operation.problems.push_back(make(5, width));
     return operation;
   };

@@ -19,7 +19,9 @@ struct OperationProblem {
   std::vector<at::Tensor> inputs;  // float64
   std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)> compute;
   // The results, then the gradients of the inputs for these gradients of the results.
-  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)> reference;
+  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs,
+                                        const std::vector<at::Tensor>& gradients)>
+      reference;
 };
 
 struct ErrorBounds {
