@@ -342,10 +342,12 @@ struct BlockSettings : AttnResSettings {
                   blocks->dump());
     const auto count = blocks->get<int64_t>();
     const int64_t size = (L + count - 1) / count, made = (L + size - 1) / size;
-    require_usage(made == count,
-                  "model.depth_mixing.num_blocks: {} sublayers make {} blocks of {} or {} of {}, "
-                  "but not {}; choose one of them",
-                  L, made, size, (L + size - 2) / (size - 1), size - 1, count);
+    if (made != count) {  // so the size is 2 or more
+      fail_usage(
+          "model.depth_mixing.num_blocks: {} sublayers make {} blocks of {} or {} of {}, but not "
+          "{}; choose one of them",
+          L, made, size, (L + size - 2) / (size - 1), size - 1, count);
+    }
     json.erase("num_blocks");
     json["block_size"] = size;
     return json;
