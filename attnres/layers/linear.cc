@@ -4,6 +4,7 @@
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
+
 Linear::Linear(ParameterRegistry& parameters, int site, int64_t inputs, const MatrixRole& role)
     : weight_(parameters.add(site, role.role, ParameterKind::matrix, {role.outputs, inputs},
                              role.init, role.shard)) {}

@@ -14,16 +14,13 @@ namespace attnres {
 class Linear {
  public:
   Linear() = default;  // no map
-  // A weight [outputs, inputs] that somebody else keeps.
-  explicit Linear(at::Tensor weight) : weight_(std::move(weight)) {}
-  // Adds the weight as a parameter of kind matrix.
+  // Adds the weight [outputs, inputs] as a parameter of kind matrix.
   Linear(ParameterRegistry& parameters, int site, int64_t inputs, const MatrixRole& role);
 
   // x [..., inputs] gives [..., outputs].
   at::Tensor operator()(const at::Tensor& x) const;
 
   bool defined() const { return weight_.defined(); }
-  int64_t outputs() const { return weight_.size(0); }
   const at::Tensor& weight() const { return weight_; }
 
  private:

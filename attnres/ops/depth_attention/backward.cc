@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "attnres/ops/depth_attention/fused.h"
+#include "attnres/ops/depth_attention/needed_gradients.h"
 #include "attnres/ops/once_differentiable.h"
 
 namespace attnres {
@@ -115,19 +116,14 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
     variable_list result(num_sources + 3);  // eps has none
     if (!grads[0].defined() && !grads[1].defined()) return result;
 
-    c10::List<bool> source_needed;
-    for (size_t n = 0; n < num_sources; ++n) {
-      source_needed.push_back(context->needs_input_grad(n));
-    }
+    const c10::List<bool> source_needed = needed_inputs(context, 0, num_sources);
     const auto given = [](const Tensor& grad) {
       return grad.defined() ? std::make_optional(grad) : std::nullopt;
     };
     const auto [grad_sources, grad_query, grad_key_gain] =
         backward_operation().call(given(grads[0]), given(grads[1]), sources, query, key_gain,
                                   rest[2], rest[3], rest[4], source_needed);
-    for (size_t n = 0, next = 0; n < num_sources; ++n) {
-      if (source_needed[n]) result[n] = grad_sources[next++];
-    }
+    place_gradients(grad_sources, source_needed, result.begin());
     result[num_sources] = grad_query;
     result[num_sources + 1] = grad_key_gain;
     return result;

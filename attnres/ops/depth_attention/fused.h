@@ -1,11 +1,9 @@
 // What the two directions of fused depth attention and of its phases share.
 #pragma once
 
-#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <tuple>
-#include <vector>
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/tensors.h"
@@ -26,16 +24,6 @@ FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& quer
 inline at::Tensor fold_query(const at::Tensor& query, const at::Tensor& key_gain,
                              at::ScalarType compute) {
   return query.to(compute).mul(key_gain.to(compute)).contiguous();
-}
-
-// For a backward to fill: one for each source that is needed, in their order.
-inline std::vector<at::Tensor> allocate_gradients(at::TensorList sources,
-                                                  const c10::List<bool>& needed) {
-  std::vector<at::Tensor> gradients;
-  for (size_t n = 0; n < sources.size(); ++n) {
-    if (needed[n]) gradients.push_back(empty_like_rows(sources[n]));
-  }
-  return gradients;
 }
 
 }  // namespace attnres

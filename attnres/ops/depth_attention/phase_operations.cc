@@ -12,6 +12,7 @@
 
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/fused.h"
+#include "attnres/ops/depth_attention/needed_gradients.h"
 #include "attnres/ops/depth_attention/phases.h"
 #include "attnres/ops/once_differentiable.h"
 
@@ -80,13 +81,6 @@ std::vector<GradientTarget> targets_of(const Tensors& gradients, const c10::List
     if (needed[n]) targets[n].gradient = gradients[next++];
   }
   return targets;
-}
-
-// Of the inputs of a Function from its `first`th on.
-c10::List<bool> needed_inputs(AutogradContext* context, size_t first, size_t count) {
-  c10::List<bool> needed;
-  for (size_t n = 0; n < count; ++n) needed.push_back(context->needs_input_grad(first + n));
-  return needed;
 }
 
 Tensors allocate_inverse_rms(at::TensorList sources, bool for_backward) {
@@ -187,9 +181,7 @@ class PhaseOneAutograd : public torch::autograd::Function<PhaseOneAutograd> {
     const c10::List<bool> needed = needed_inputs(context, 0, N);
     const auto [grad_sources, grad_queries] = phase_one_backward_operation().call(
         grad_outputs, grad_sum, all.slice(0, N), queries, scores, weights, all.slice(N, N), needed);
-    for (size_t n = 0, next = 0; n < N; ++n) {
-      if (needed[n]) result[n] = grad_sources[next++];
-    }
+    place_gradients(grad_sources, needed, result.begin());
     result[N] = grad_queries;
     return result;
   }
@@ -293,9 +285,7 @@ class PhaseTwoAutograd : public torch::autograd::Function<PhaseTwoAutograd> {
                                             rest[3], rest[4], all.slice(K, K), needed);
     result[0] = grad_earlier;
     result[2] = grad_sum;
-    for (size_t k = 0, next = 0; k < K; ++k) {
-      if (needed[k]) result[3 + k] = grad_recent[next++];
-    }
+    place_gradients(grad_recent, needed, result.begin() + 3);
     result[3 + K] = grad_query;
     return result;
   }

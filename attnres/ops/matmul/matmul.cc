@@ -89,7 +89,9 @@ std::vector<Tensor> linear_maps(const Tensor& x, at::TensorList weights) {
 }
 
 Tensor linear_map(const Tensor& x, const Tensor& weight) {
-  return linear_maps(x, weight).front();
+  check_inputs(x, weight);
+  if (records({x, weight})) return LinearFunction::apply(x, weight).front();
+  return forward_product(x, weight);
 }
 
 }  // namespace attnres
