@@ -41,7 +41,8 @@ class PhaseTwoForwardPass {
         max_(padded_),
         sum_(padded_),
         earlier_weight_(padded_),
-        h_(D_) {}
+        h_(D_),
+        sources_(K_) {}
 
   void run(int64_t first, int64_t last) {
     for (int64_t t = first; t < last; t += tile_) tile(t, std::min(tile_, last - t));
@@ -57,10 +58,8 @@ class PhaseTwoForwardPass {
       std::copy_n(op_.sum_T + first, tokens, sum_.begin());
     }
     merge();
-    if (op_.gain_D == nullptr) {
-      mix_without_norm(first, tokens);
-    } else {
-      for (int64_t t = 0; t < tokens; ++t) mix(first, t);
+    for (int64_t t = 0; t < tokens; ++t) {
+      op_.gain_D != nullptr ? mix(first + t, t) : mix_without_norm(first + t, t);
     }
     save(first, tokens);
   }
@@ -90,9 +89,10 @@ class PhaseTwoForwardPass {
     const int64_t token = first + t;
     for (int64_t k = 0; k < K_; ++k) {
       auto square = hn::Zero(d), dot = hn::Zero(d);
+      const T* query = op_.folded_query_D;
       const auto take = [&](size_t c, auto v, auto part) HWY_ATTR {
         square = hn::MulAdd(v, v, square);
-        dot = hn::MulAdd(v, load(d, op_.folded_query_D + c, part), dot);
+        dot = hn::MulAdd(v, load(d, query + c, part), dot);
       };
       if (op_.pending_TD != nullptr && k == K_ - 1) {
         const Storage *a = op_.partial_TD + token * D_, *b = op_.pending_TD + token * D_;
@@ -138,58 +138,66 @@ class PhaseTwoForwardPass {
     }
   }
 
-  // h of one token, and its norm.
-  void mix(int64_t first, int64_t t) {
+  // Calls take(c, h, Whole or Part) with the channels of h from c on, of one token.
+  template <class Take>
+  HWY_INLINE void for_each_of_h(int64_t token, int64_t t, const Take& take) {
     const hn::ScalableTag<T> d;
-    const int64_t token = first + t;
-    auto square = hn::Zero(d);
+    for (int64_t k = 0; k < K_; ++k) sources_[k] = {recent(k, token), weights_[k * padded_ + t]};
+    const Source* begin = sources_.data();
+    const Source* end = begin + K_;
+    const Storage* earlier = op_.earlier_TD == nullptr ? nullptr : op_.earlier_TD + token * D_;
+    const auto earlier_weight = hn::Set(d, earlier_weight_[t]);
     for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-      auto h = op_.earlier_TD == nullptr ? hn::Zero(d)
-                                         : hn::Mul(hn::Set(d, earlier_weight_[t]),
-                                                   load(d, op_.earlier_TD + token * D_ + c, part));
-      for (int64_t k = 0; k < K_; ++k) {
-        h = hn::MulAdd(hn::Set(d, weights_[k * padded_ + t]), load(d, recent(k, token) + c, part),
-                       h);
+      auto h =
+          earlier == nullptr ? hn::Zero(d) : hn::Mul(earlier_weight, load(d, earlier + c, part));
+      for (const Source* source = begin; source != end; ++source) {
+        h = hn::MulAdd(hn::Set(d, source->weight), load(d, source->row + c, part), h);
       }
+      take(c, h, part);
+    });
+  }
+
+  // x of one token: h, normalised.
+  void mix(int64_t token, int64_t t) {
+    const hn::ScalableTag<T> d;
+    T* const h_D = h_.data();
+    auto square = hn::Zero(d);
+    for_each_of_h(token, t, [&](size_t c, auto h, auto part) HWY_ATTR {
       square = hn::MulAdd(h, h, square);
-      store(d, h, &h_[c], part);
+      store(d, h, h_D + c, part);
     });
     const T mean = hn::GetLane(hn::SumOfLanes(d, square)) / static_cast<T>(D_);
     const T rho = T{1} / std::sqrt(mean + static_cast<T>(op_.norm_eps));
     if (op_.rho_T != nullptr) op_.rho_T[token] = rho;
+    const auto scale = hn::Set(d, rho);
+    const T* gain = op_.gain_D;
+    Storage* x = op_.x_TD + token * D_;
+    Storage* normalized = op_.normalized_TD == nullptr ? nullptr : op_.normalized_TD + token * D_;
     for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-      const auto normalized = hn::Mul(load(d, &h_[c], part), hn::Set(d, rho));
-      if (op_.normalized_TD != nullptr) {
-        store(d, normalized, op_.normalized_TD + token * D_ + c, part);
-      }
-      store(d, hn::Mul(load(d, op_.gain_D + c, part), normalized), op_.x_TD + token * D_ + c, part);
+      const auto n = hn::Mul(load(d, h_D + c, part), scale);
+      if (normalized != nullptr) store(d, n, normalized + c, part);
+      store(d, hn::Mul(load(d, gain + c, part), n), x + c, part);
     });
   }
 
-  // h of a tile.
-  HWY_NOINLINE void mix_without_norm(int64_t first, int64_t tokens) {
+  void mix_without_norm(int64_t token, int64_t t) {
     const hn::ScalableTag<T> d;
-    for (int64_t t = 0; t < tokens; ++t) {
-      const int64_t token = first + t;
-      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-        auto h = op_.earlier_TD == nullptr
-                     ? hn::Zero(d)
-                     : hn::Mul(hn::Set(d, earlier_weight_[t]),
-                               load(d, op_.earlier_TD + token * D_ + c, part));
-        for (int64_t k = 0; k < K_; ++k) {
-          const auto weight = hn::Set(d, weights_[k * padded_ + t]);
-          h = hn::MulAdd(weight, load(d, recent(k, token) + c, part), h);
-        }
-        store(d, h, op_.x_TD + token * D_ + c, part);
-      });
-    }
+    Storage* x = op_.x_TD + token * D_;
+    for_each_of_h(token, t,
+                  [&](size_t c, auto h, auto part) HWY_ATTR { store(d, h, x + c, part); });
   }
+
+  struct Source {
+    const Storage* row;
+    T weight;
+  };
 
   const PhaseTwoForward<Storage>& op_;
   const int64_t K_, D_, tile_, padded_;
   std::vector<T> scores_, weights_, inverse_rms_;  // [K, padded]
   std::vector<T> max_, sum_, earlier_weight_;      // [padded]
   std::vector<T> h_;                               // [D], of one token
+  std::vector<Source> sources_;                    // the recent ones, of one token
 };
 
 // With a = dx . x, u = gain * dx and n = h rho:
