@@ -25,8 +25,12 @@ class ModelWeights {
   // These throw Error when there is no such tensor.
   const TensorInfo& info(const std::string& name) const { return shard(name).info(name); }
   at::Tensor read(const std::string& name) const { return shard(name).read(name); }
-  // Throws Error when the data of a file with a checksum was damaged, or a number is not finite.
-  void verify() const;
+  void read_into(const std::string& name, const at::Tensor& to) const {
+    shard(name).read_into(name, to);
+  }
+  // Reads the files that hold these tensors. Throws Error when the data of one with a checksum was
+  // damaged, or a number in it is not finite.
+  void verify(const std::vector<std::string>& names) const;
 
  private:
   void open_shards(const std::filesystem::path& folder, const std::filesystem::path& index);

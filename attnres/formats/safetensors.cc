@@ -1,6 +1,8 @@
 #include "attnres/formats/safetensors.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
 
@@ -263,11 +265,28 @@ const TensorInfo& SafetensorsFile::info(const std::string& name) const {
 }
 
 at::Tensor SafetensorsFile::read(const std::string& name) const {
-  const Entry& from = entry(name);
-  at::Tensor tensor = at::empty(from.info.shape, from.info.dtype);
-  const std::string_view bytes = data_.substr(from.begin, from.end - from.begin);
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  const TensorInfo& stored = info(name);
+  const at::Tensor tensor = at::empty(stored.shape, stored.dtype);
+  read_into(name, tensor);
   return tensor;
+}
+
+void SafetensorsFile::read_into(const std::string& name, const at::Tensor& to) const {
+  const Entry& from = entry(name);
+  const std::string_view bytes = data_.substr(from.begin, from.end - from.begin);
+  // Only read from, though libtorch has no tensors of constants.
+  void* data = const_cast<char*>(bytes.data());
+  at::Tensor stored = at::from_blob(data, from.info.shape, from.info.dtype);
+  require(stored.numel() == to.numel(), "{}: {} has {} numbers, expected {}", path_, name,
+          stored.numel(), to.numel());
+  if (bytes.empty()) return;
+  // Files of other programs need not align what they hold.
+  if (reinterpret_cast<uintptr_t>(data) % stored.element_size() != 0) {
+    stored = at::empty(from.info.shape, from.info.dtype);
+    std::memcpy(stored.mutable_data_ptr(), data, bytes.size());
+  }
+  const at::NoGradGuard not_recording;
+  to.copy_(stored.view(to.sizes()));
 }
 
 bool SafetensorsFile::verify_checksum(Numbers numbers) const {

@@ -40,6 +40,9 @@ class SafetensorsFile {
   // These throw Error, with the nearest name, when there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
   at::Tensor read(const std::string& name) const;  // a copy on the CPU, in the file's dtype
+  // Fills `to`, which is on the CPU, converting the numbers to its dtype; throws Error, too, where
+  // it has not as many.
+  void read_into(const std::string& name, const at::Tensor& to) const;
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
   // Compares the data with the checksum that write_safetensors left. False when the file has none;

@@ -1,10 +1,10 @@
 #include "attnres/pretrained/model_directory.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -86,7 +86,9 @@ class NamedWeights {
   }
 
   bool contains(const std::string& name) const { return file_names_.contains(name); }
-  at::Tensor read(const std::string& name) const { return weights_.read(file_names_.at(name)); }
+  const std::string& file_name(const std::string& name) const { return file_names_.at(name); }
+  at::Tensor read(const std::string& name) const { return weights_.read(file_name(name)); }
+  const std::string& what() const { return weights_.what(); }
 
   // That it is there, in this shape (A_log is stored in several, of one long dimension), and in a
   // type that can be read.
@@ -138,6 +140,27 @@ void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
     weights.check(fmt::format("{}block_sparse_moe.experts.{}.w1.weight", prefix, last),
                   {experts.width, experts.latent_width > 0 ? experts.latent_width : model.width});
   }
+}
+
+// Whether the file has every tensor of the whole model, and no other.
+void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
+  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
+                          at::kMeta);
+  std::set<std::string> known;
+  for (const Parameter& parameter : whole.parameters().all()) {
+    for (const StoredTensor& tensor : stored_tensors(parameter, whole.sublayers())) {
+      weights.check(tensor.name, tensor.shape);
+      known.insert(tensor.name);
+    }
+  }
+  if (stored.model.tie_embeddings && weights.contains(kHead)) {
+    // It then is the embedding.
+    require(at::equal(weights.read(kHead), weights.read(kEmbedding)),
+            "{}: {} differs from the token embedding, but tie_word_embeddings is true",
+            weights.what(), kHead);
+    known.insert(kHead);
+  }
+  weights.check_all_known(known);
 }
 
 // What this layout holds beside the model's parameters, or in another shape.
@@ -222,38 +245,29 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
   });
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType dtype) {
+std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType dtype,
+                                        SiteRange sites) {
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);
   const NamedWeights weights(files);
   check_dimensions(weights, stored);
 
-  auto model =
-      std::make_unique<Transformer>(stored.model, stored.vocab_size, /*seed=*/std::nullopt, dtype);
-  std::set<std::string> known;
-  for (const Parameter& parameter : model->parameters().all()) {
-    for (const StoredTensor& tensor : stored_tensors(parameter, model->sublayers())) {
-      weights.check(tensor.name, tensor.shape);
-      known.insert(tensor.name);
-    }
-  }
-  if (stored.model.tie_embeddings && weights.contains(kHead)) {
-    // It then is the embedding.
-    require(at::equal(weights.read(kHead), weights.read(kEmbedding)),
-            "{}: {} differs from the token embedding, but tie_word_embeddings is true",
-            files.what(), kHead);
-    known.insert(kHead);
-  }
-  weights.check_all_known(known);
-  files.verify();
+  check_tensors(weights, stored);
 
-  const at::NoGradGuard no_grad;
+  auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
+                                             /*seed=*/std::nullopt, dtype, at::kCPU, sites);
+  std::vector<std::string> names;
+  std::vector<at::Tensor> places;
   for (const Parameter& parameter : model->parameters().all()) {
-    const at::Tensor tensor = parameter.tensor;
     for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
-      part.view(tensor).copy_(weights.read(part.name).view(part.shape));
+      names.push_back(weights.file_name(part.name));
+      places.push_back(part.view(parameter.tensor.detach()));
     }
   }
+  // A checksum goes from number to number: one thread takes it while others copy.
+  auto verified = std::async(std::launch::async, [&] { files.verify(names); });
+  for (size_t i = 0; i < names.size(); ++i) files.read_into(names[i], places[i]);
+  verified.get();
   return model;
 }
 

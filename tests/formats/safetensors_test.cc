@@ -80,6 +80,36 @@ TEST(Safetensors, ReadsBackWhatWasWritten) {
   EXPECT_FALSE(fs::exists(path.string() + ".new"));
 }
 
+TEST(Safetensors, FillsATensorOfAnotherTypeOrLayout) {
+  const fs::path path = test_path("filled.safetensors");
+  const at::Tensor stored = at::randn({3, 5}).to(at::kBFloat16);
+  write_safetensors(path, {{"x", stored}, {"none", at::empty({0, 4})}});
+  const SafetensorsFile file(path);
+  const at::Tensor joined = at::zeros({10, 6}, at::kDouble);
+  const at::Tensor part = joined.narrow(0, 2, 3).narrow(1, 1, 5);
+  file.read_into("x", part);
+  EXPECT_TRUE(part.equal(stored.to(at::kDouble)));
+  EXPECT_EQ(joined.abs().sum().item<double>(), part.abs().sum().item<double>());
+  file.read_into("none", at::empty({0}));
+  EXPECT_THROW(file.read_into("x", at::empty({3, 4})), Error);
+}
+
+// As other programs may write it: the format asks for no alignment.
+TEST(Safetensors, ReadsTensorsThatAreNotAligned) {
+  const fs::path path = test_path("unaligned.safetensors");
+  const float numbers[] = {1.5F, -2};
+  for (const size_t before : {0, 1, 2, 3}) {
+    std::string text =
+        file_of(fmt::format(R"({{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}},)"
+                            R"("x":{{"dtype":"F32","shape":[2],"data_offsets":[{0},{1}]}}}})",
+                            before, before + sizeof(numbers)),
+                before);
+    text.append(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+    write_text(path, text);
+    EXPECT_TRUE(SafetensorsFile(path).read("x").equal(at::tensor({1.5F, -2.0F})));
+  }
+}
+
 TEST(Safetensors, DataIsAlignedAndLargestElementsFirst) {
   const fs::path path = test_path("aligned.safetensors");
   write_safetensors(path, {{"b", at::ones({3}, at::kByte)},
