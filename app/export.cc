@@ -2,11 +2,13 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_model.h"
-#include "attnres/formats/model_config_json.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/pretrained/model_directory.h"
@@ -55,11 +57,13 @@ void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
 // One eps for all sites in place of one for each number of sources.
 std::unique_ptr<Transformer> with_one_eps(const Transformer& model) {
   constexpr int64_t kTokensCompared = 256;
-  Json mixing = model.config().depth_mixing;
-  require(mixing.value("norm_eps", "fixed") != "fixed",
+  const DepthMixing& mixing = model.config().depth_mixing;
+  const AttnResSettings* settings = attn_res_settings(mixing);
+  require(settings != nullptr && !settings->has_one_norm_eps(),
           "--approximate: this model has nothing that a file could only approximate; leave it out");
-  mixing["norm_eps"] = "fixed";
-  auto approximate = with_depth_mixing(model, mixing);
+  Json with_one = mixing.to_json();
+  with_one.erase("norm_eps");
+  auto approximate = with_depth_mixing(model, DepthMixing(with_one, model.config().mixer_shape()));
   fmt::print("norms with one eps: log-probabilities of {} random tokens differ by at most {:.1e}\n",
              kTokensCompared, largest_difference(model, *approximate, kTokensCompared));
   return approximate;

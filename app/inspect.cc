@@ -36,7 +36,7 @@ class Parts {
  public:
   explicit Parts(const ModelConfig& config)
       : mixing_(at::kFloat, /*seed=*/std::nullopt, at::kMeta) {
-    make_mixer(config.depth_mixing, config.mixer_shape(), mixing_);
+    config.depth_mixing.make_mixer(config.mixer_shape(), mixing_);
   }
 
   const char* operator()(const Parameter& parameter) const {
@@ -63,7 +63,7 @@ Json used_settings(const ModelConfig& config) {
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);
   }
-  if (config.activation.type == "silu") used["activation"] = {{"type", "silu"}};
+  if (!config.activation.is_situ()) used["activation"] = {{"type", "silu"}};
   return used;
 }
 
@@ -247,7 +247,7 @@ void run_inspect(const InspectOptions& options) {
   if (options.data.empty()) return;
   fmt::print("\n");
   if (sites.empty()) {
-    fmt::print("{} has no depth weights\n", model.config().depth_mixing["type"].get<std::string>());
+    fmt::print("{} has no depth weights\n", model.config().depth_mixing.name());
   } else {
     print_table(sites);
   }

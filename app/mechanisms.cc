@@ -8,7 +8,7 @@
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
 #include "app/options.h"
-#include "attnres/depth/mechanism.h"
+#include "attnres/depth/depth_mixing.h"
 #include "attnres/depth/mixing_cost.h"
 #include "attnres/depth/mixing_matrix.h"
 #include "attnres/support/config.h"
@@ -35,11 +35,10 @@ struct Row {
   MixingCost cost;
 };
 
-Row measure(const Mechanism& mechanism, const Json& depth_mixing, const MixerShape& shape) {
-  Json settings = resolve_depth_mixing(depth_mixing, shape);
-  const MixingCost cost = measure_mixing_cost(settings, shape);
+Row measure(const DepthMixing& mixing, const MixerShape& shape) {
+  Json settings = mixing.to_json();
   settings.erase("type");
-  return {mechanism.text, settings, mechanism.traffic(settings, shape), cost};
+  return {mixing.text(), settings, mixing.traffic(shape), measure_mixing_cost(mixing, shape)};
 }
 
 // Numbers of [T, D] that cross a cut in the middle.
@@ -203,15 +202,16 @@ void run_mechanisms(MechanismsOptions options) {
   std::vector<Row> rows;
   if (options.name.empty()) {
     for (const Mechanism& mechanism : mechanisms()) {
-      rows.push_back(measure(mechanism, {{"type", mechanism.text.name}}, shape));
+      rows.push_back(measure(DepthMixing({{"type", mechanism.text.name}}, shape), shape));
     }
   } else {
     Json depth_mixing = {{"type", options.name}};
     for (const std::string& setting : options.settings) apply_override(depth_mixing, setting);
-    rows.push_back(measure(find_mechanism(depth_mixing), depth_mixing, shape));
+    const DepthMixing mixing(depth_mixing, shape);
+    rows.push_back(measure(mixing, shape));
     if (!options.matrix.empty()) {
       ParameterRegistry parameters(at::kDouble, /*seed=*/0);
-      const auto mixer = make_mixer(depth_mixing, shape, parameters);
+      const auto mixer = mixing.make_mixer(shape, parameters);
       draw_matrices(mixing_matrices(*mixer, shape.sublayers, shape.width), options.matrix);
     }
   }

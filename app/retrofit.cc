@@ -31,7 +31,8 @@ void run_retrofit(const RetrofitOptions& options) {
   Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
                  {"norm_eps", "per_source_count"}};
   if (!options.full) mixing["block_size"] = options.block_size;
-  const auto model = retrofit(*opened.model, mixing);
+  const auto model =
+      retrofit(*opened.model, DepthMixing(mixing, opened.model->config().mixer_shape()));
   const double difference = largest_difference(*opened.model, *model, kTokensCompared);
   write_new(options.out, "folder",
             [&] { save_model_folder_like(options.out, *model, opened.folder, opened.context); });

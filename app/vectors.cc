@@ -32,7 +32,7 @@ void print_markdown() {
     for (const RoleText& role : text.roles) fmt::print("- `{}` {}\n", role.role, role.text);
     std::string others;
     for (const TestVectorEntry& entry : test_vector_entries()) {
-      if (entry.depth_mixing.at("type") != text.name || entry.name == text.name) continue;
+      if (entry.depth_mixing.name() != text.name || entry.name == text.name) continue;
       const std::string formula = test_vector_formula(entry);
       others += fmt::format("- `{}`", entry.name);
       others += formula == text.formula ? "\n" : fmt::format(": `{}`\n", formula);

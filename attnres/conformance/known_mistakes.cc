@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attnres/depth/composed_mixer.h"
+#include "attnres/depth/mechanisms/block_attn_res.h"
 
 namespace attnres {
 namespace {
@@ -18,9 +19,9 @@ struct Source {
 // `sealed` are v_0 .. v_l: the embedding and every output. Each read starts anew from them.
 class MistakenMixer : public ComposedMixer {
  public:
-  MistakenMixer(Mistake mistake, const Json& depth_mixing, const MixerShape& shape,
+  MistakenMixer(Mistake mistake, int64_t block_size, const MixerShape& shape,
                 const ParameterRegistry& parameters)
-      : ComposedMixer(shape), mistake_(mistake), block_size_(depth_mixing.value("block_size", 1)) {
+      : ComposedMixer(shape), mistake_(mistake), block_size_(block_size) {
     if (is(Mistake::block_size_in_layers)) block_size_ *= 2;
     for (int l = 0; l <= shape.sublayers; ++l) {
       input_norms_.push_back(parameters.find(l, "input_norm")->tensor);
@@ -186,19 +187,17 @@ const std::vector<KnownMistake>& known_mistakes() {
   return all;
 }
 
-bool has_known_mistakes(const Json& depth_mixing, const MixerShape& shape) {
-  const auto type = depth_mixing.at("type").get<std::string>();
-  if (type != "attn_res" && type != "block_attn_res") return false;
-  Json plain = {{"type", type}};
-  if (depth_mixing.contains("block_size")) plain["block_size"] = depth_mixing["block_size"];
-  return resolve_depth_mixing(plain, shape) == depth_mixing;
+bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape) {
+  const AttnResSettings* settings = attn_res_settings(mixing);
+  return settings != nullptr && settings->is_plain(shape);
 }
 
 MixerFactory mistaken_mixer(Mistake mistake) {
-  return [mistake](const Json& depth_mixing, const MixerShape& shape,
+  return [mistake](const DepthMixing& mixing, const MixerShape& shape,
                    ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
-    make_mixer(depth_mixing, shape, parameters);
-    return std::make_unique<MistakenMixer>(mistake, depth_mixing, shape, parameters);
+    mixing.make_mixer(shape, parameters);
+    return std::make_unique<MistakenMixer>(mistake, attn_res_settings(mixing)->block_size, shape,
+                                           parameters);
   };
 }
 

@@ -41,10 +41,10 @@ struct KnownMistake {
 
 const std::vector<KnownMistake>& known_mistakes();
 
-// Whether these (resolved) settings are those of the plain mechanism.
-bool has_known_mistakes(const Json& depth_mixing, const MixerShape& shape);
+// Whether it is the plain mechanism.
+bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape);
 
-// Makes mixers with the parameters of the mechanism itself. Mistake::none is the mechanism.
+// Makes mixers of plain mechanisms, with their own parameters. Mistake::none is the mechanism.
 MixerFactory mistaken_mixer(Mistake mistake);
 
 }  // namespace attnres

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "attnres/depth/mixing_analysis.h"
@@ -207,7 +208,7 @@ std::vector<TestVectorEntry> make_entries() {
     Json settings = {{"type", mechanism}};
     settings.update(base_settings(mechanism));
     settings.update(arm);
-    entries.push_back({name, resolve_depth_mixing(settings, shape), shape});
+    entries.push_back({name, DepthMixing(settings, shape), shape});
   };
   for (const Mechanism& mechanism : mechanisms()) {
     const std::string& name = mechanism.text.name;
@@ -238,14 +239,14 @@ Json describe_roles(const MechanismText& text, const TestVectors& vectors) {
 
 Json describe(const TestVectorEntry& entry, const TestVectors& vectors) {
   const MixerShape& shape = entry.shape;
-  const Mechanism& mechanism = find_mechanism(entry.depth_mixing);
+  const MechanismText& text = entry.depth_mixing.text();
   return {{"name", entry.name},
-          {"depth_mixing", entry.depth_mixing},
+          {"depth_mixing", entry.depth_mixing.to_json()},
           {"formula", test_vector_formula(entry)},
-          {"details", mechanism.text.details},
-          {"roles", describe_roles(mechanism.text, vectors)},
+          {"details", text.details},
+          {"roles", describe_roles(text, vectors)},
           {"notation", test_vector_notation()},
-          {"source", mechanism.text.source},
+          {"source", text.source},
           {"batch", kBatch},
           {"tokens", kTokens},
           {"width", shape.width},
@@ -275,10 +276,7 @@ Json describe(const TestVectorEntry& entry, const TestVectors& vectors) {
 }  // namespace
 
 std::string test_vector_formula(const TestVectorEntry& entry) {
-  const Mechanism& mechanism = find_mechanism(entry.depth_mixing);
-  Json settings = entry.depth_mixing;
-  settings.erase("type");
-  return mechanism.formula(settings, entry.shape);
+  return entry.depth_mixing.formula(entry.shape);
 }
 
 const char* test_vector_notation() {
@@ -314,9 +312,8 @@ WrittenVectors write_test_vectors(const std::filesystem::path& path,
                                   const std::vector<std::string>& mechanism_names) {
   for (const std::string& name : mechanism_names) find_mechanism({{"type", name}});
   const auto chosen = [&](const TestVectorEntry& entry) {
-    return mechanism_names.empty() ||
-           std::find(mechanism_names.begin(), mechanism_names.end(),
-                     entry.depth_mixing.at("type").get<std::string>()) != mechanism_names.end();
+    return mechanism_names.empty() || std::find(mechanism_names.begin(), mechanism_names.end(),
+                                                entry.depth_mixing.name()) != mechanism_names.end();
   };
   WrittenVectors written;
   NamedTensors tensors;

@@ -23,18 +23,17 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "attnres/depth/mechanism.h"
+#include "attnres/depth/depth_mixing.h"
 
 namespace attnres {
 
 struct TestVectorEntry {
-  std::string name;   // the mechanism's; of an ablation arm "attn_res.heads=4"
-  Json depth_mixing;  // resolved
+  std::string name;  // the mechanism's; of an ablation arm "attn_res.heads=4"
+  DepthMixing depth_mixing;
   MixerShape shape;
 };
 
@@ -58,12 +57,12 @@ struct TestVectors {
 };
 
 using MixerFactory = std::function<std::unique_ptr<DepthMixer>(
-    const Json& depth_mixing, const MixerShape&, ParameterRegistry&)>;
+    const DepthMixing& mixing, const MixerShape&, ParameterRegistry&)>;
 
 // The given numbers depend on the entry and their names only; in other dtypes they are rounded.
 // `make` may give another mixer with the same parameters.
 TestVectors make_test_vectors(const TestVectorEntry& entry, at::ScalarType dtype = at::kDouble,
-                              const MixerFactory& make = make_mixer);
+                              const MixerFactory& make = &DepthMixing::make_mixer);
 
 struct WrittenVectors {
   size_t entries = 0, tensors = 0;

@@ -32,7 +32,7 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
       return Settings();
     }
   };
-  const auto parse = [defaults](const Json& json, const MixerShape& shape) {
+  const auto parse = [defaults](const Json& json, const MixerShape& shape) -> std::any {
     Settings settings = defaults(shape);
     if constexpr (requires { Settings::respell(json, shape); }) {
       read_config(Settings::respell(json, shape), "model.depth_mixing", settings);
@@ -42,29 +42,33 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
     settings.check(shape);
     return settings;
   };
+  const auto typed = [](const std::any& settings) -> const Settings& {
+    return *std::any_cast<Settings>(&settings);
+  };
   std::vector<std::string> names;
   const Json settings = write_config(defaults({}));
   for (const auto& [name, value] : settings.items()) names.push_back(name);
   return {.text = text,
           .settings = names,
-          .resolve = [parse](const Json& json,
-                             const MixerShape& shape) { return write_config(parse(json, shape)); },
-          .make = [parse](const Json& json, const MixerShape& shape,
+          .parse = parse,
+          .write = [typed](const std::any& settings) { return write_config(typed(settings)); },
+          .make = [typed](const std::any& settings, const MixerShape& shape,
                           ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
-            return std::make_unique<Mixer>(parse(json, shape), shape, parameters);
+            typed(settings).check(shape);
+            return std::make_unique<Mixer>(typed(settings), shape, parameters);
           },
-          .formula = [parse, formula = text.formula](
-                         [[maybe_unused]] const Json& json,
+          .formula = [typed, formula = text.formula](
+                         [[maybe_unused]] const std::any& settings,
                          [[maybe_unused]] const MixerShape& shape) -> std::string {
-            if constexpr (requires(const Settings& settings) { settings.formula(shape); }) {
-              return parse(json, shape).formula(shape);
+            if constexpr (requires(const Settings& some) { some.formula(shape); }) {
+              return typed(settings).formula(shape);
             } else {
               return formula;
             }
           },
-          .traffic = [parse, traffic](
-                         const Json& json,
-                         const MixerShape& shape) { return traffic(parse(json, shape), shape); }};
+          .traffic = [typed, traffic](const std::any& settings, const MixerShape& shape) -> double {
+            return traffic(typed(settings), shape);
+          }};
 }
 
 }  // namespace attnres

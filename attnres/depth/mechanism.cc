@@ -44,13 +44,6 @@ std::string type_of(const Json& depth_mixing) {
   return type->get<std::string>();
 }
 
-// The mechanism's own settings: all but its name.
-Json settings_of(const Json& depth_mixing) {
-  Json settings = depth_mixing;
-  settings.erase("type");
-  return settings;
-}
-
 }  // namespace
 
 RoleText input_norm_role() {
@@ -100,19 +93,6 @@ const Mechanism& find_mechanism(const Json& depth_mixing) {
   }
   fail_usage("model.depth_mixing.type: there is no mechanism {}; choose one of: {}", one_line(type),
              known);
-}
-
-Json resolve_depth_mixing(const Json& depth_mixing, const MixerShape& shape) {
-  const Mechanism& mechanism = find_mechanism(depth_mixing);
-  Json resolved = {{"type", mechanism.text.name}};
-  resolved.update(mechanism.resolve(settings_of(depth_mixing), shape));
-  return resolved;
-}
-
-std::unique_ptr<DepthMixer> make_mixer(const Json& depth_mixing, const MixerShape& shape,
-                                       ParameterRegistry& parameters) {
-  const Mechanism& mechanism = find_mechanism(depth_mixing);
-  return mechanism.make(mechanism.resolve(settings_of(depth_mixing), shape), shape, parameters);
 }
 
 }  // namespace attnres

@@ -1,6 +1,7 @@
-// The mechanisms that a recipe can name in model.depth_mixing.type, and how to build one.
+// The mechanisms that a recipe can name in model.depth_mixing.type.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <memory>
 #include <string>
@@ -51,29 +52,29 @@ struct MechanismText {
   std::vector<RoleText> roles;  // of all its parameters, whatever the settings
 };
 
+// What a recipe can name. A DepthMixing (depth_mixing.h) is one with its settings.
 struct Mechanism {
   MechanismText text;
   std::vector<std::string> settings;  // their names
-  // The settings with every default filled in. Throws UsageError on unknown keys and bad values.
-  std::function<Json(const Json& settings, const MixerShape&)> resolve;
-  // Adds its parameters to the registry. `settings` are resolved.
-  std::function<std::unique_ptr<DepthMixer>(const Json& settings, const MixerShape&,
+  // A value of the mechanism's settings struct, every default filled in. Throws UsageError on
+  // unknown keys and bad values.
+  std::function<std::any(const Json& settings, const MixerShape&)> parse;
+
+  // These take what `parse` returned.
+  std::function<Json(const std::any& settings)> write;
+  // Adds its parameters to the registry. Throws UsageError on settings for another shape.
+  std::function<std::unique_ptr<DepthMixer>(const std::any& settings, const MixerShape&,
                                             ParameterRegistry&)>
       make;
   // `text.formula` as these settings change it.
-  std::function<std::string(const Json& settings, const MixerShape&)> formula;
-  // `text.traffic` for resolved settings and a shape, the mean over the sites of the sublayers.
-  std::function<double(const Json& settings, const MixerShape&)> traffic;
+  std::function<std::string(const std::any& settings, const MixerShape&)> formula;
+  // `text.traffic` for these settings and a shape, the mean over the sites of the sublayers.
+  std::function<double(const std::any& settings, const MixerShape&)> traffic;
 };
 
 const std::vector<Mechanism>& mechanisms();
 
 // The mechanism that `depth_mixing.type` names. Throws UsageError with the list if there is none.
 const Mechanism& find_mechanism(const Json& depth_mixing);
-
-// `depth_mixing` with every default filled in.
-Json resolve_depth_mixing(const Json& depth_mixing, const MixerShape&);
-std::unique_ptr<DepthMixer> make_mixer(const Json& depth_mixing, const MixerShape&,
-                                       ParameterRegistry&);
 
 }  // namespace attnres

@@ -197,9 +197,9 @@ class Outputs {
 
 }  // namespace
 
-MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape) {
+MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-  const auto mixer = make_mixer(depth_mixing, shape, parameters);
+  const auto mixer = mixing.make_mixer(shape, parameters);
   const int L = shape.sublayers;
   const int64_t tokens = tokens_to_measure(L);
   const double unit = static_cast<double>(tokens * shape.width);

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "attnres/depth/mechanism.h"
+#include "attnres/depth/depth_mixing.h"
 
 namespace attnres {
 
@@ -25,7 +25,7 @@ struct MixingCost {
   double sealed = 0, open = 0;
 };
 
-MixingCost measure_mixing_cost(const Json& depth_mixing, const MixerShape& shape);
+MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape);
 
 // MixingCost::kept alone, of a mixer with float32 parameters.
 double measure_kept(const DepthMixer& mixer, const MixerShape& shape);

@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/formats/architectures.h"
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -29,58 +32,53 @@ uint32_t file_type(GgufType type) {
   fail("GGUF: unknown type {}", static_cast<uint32_t>(type));
 }
 
-// Transformer layers in a block of AttnRes; 0 for residual connections. Throws Error on others.
-int64_t layers_in_block(const ModelConfig& config) {
-  const Json& mixing = config.depth_mixing;
-  const auto type = mixing.at("type").get<std::string>();
-  if (type == "residual") return 0;
+// That llama.cpp computes the depth mixing.
+void check_mixing(const ModelConfig& config) {
+  if (config.is_residual()) return;
+  const DepthMixing& mixing = config.depth_mixing;
   require(
-      type != "attn_res",
+      mixing.settings<AttnResSettings>() == nullptr,
       "model.depth_mixing.type attn_res: llama.cpp has no Full AttnRes, where each sublayer is a "
       "block; it computes block_attn_res with an even block_size");
-  require(type == "block_attn_res",
-          "model.depth_mixing.type {}: llama.cpp computes residual and block_attn_res only", type);
-  const auto block_size = mixing.at("block_size").get<int64_t>();
-  require(block_size % 2 == 0,
+  const auto* block = mixing.settings<BlockAttnResSettings>();
+  require(block != nullptr,
+          "model.depth_mixing.type {}: llama.cpp computes residual and block_attn_res only",
+          mixing.name());
+  require(block->block_size % 2 == 0,
           "model.depth_mixing.block_size {} (sublayers): llama.cpp's blocks are whole Transformer "
           "layers, of two sublayers each",
-          block_size);
-  const Json computed =
-      resolve_depth_mixing({{"type", type}, {"block_size", block_size}}, config.mixer_shape());
-  for (const auto& [key, value] : mixing.items()) {
+          block->block_size);
+  BlockAttnResSettings plain(config.mixer_shape());
+  plain.block_size = block->block_size;
+  const Json computed = write_config(plain), given = write_config(*block);
+  for (const auto& [key, value] : given.items()) {
     require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}", key,
             value.dump(), computed.at(key).dump());
   }
-  return block_size / 2;
 }
 
 // Whether the architecture kimi-linear has everything that the model has.
 bool llama_cpp_reads_as_kimi_linear(const ModelConfig& config) {
-  const bool experts =
-      config.experts.count == 0 || (config.experts.shared > 0 && config.experts.latent_width == 0);
-  return layers_in_block(config) == 0 && config.activation.type == "silu" && experts &&
-         config.delta_attention.gate_lower_bound == 0 &&
-         config.delta_attention.output_gate == "low_rank" && config.latent_attention.q_rank == 0 &&
-         !config.latent_attention.output_gate;
+  return is_without_k3_parts(config) && config.latent_attention.q_rank == 0 &&
+         (config.experts.count == 0 || config.experts.shared > 0);
 }
 
 void check_llama(const ModelConfig& config) {
-  require(layers_in_block(config) == 0,
+  require(config.is_residual(),
           "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "
           "attention only, and this model's is grouped_query");
   require(
       config.experts.count == 0,
       "model.experts: llama.cpp computes these experts with delta and latent attention only, and "
       "this model's is grouped_query");
-  require(config.activation.type == "silu",
+  require(!config.activation.is_situ(),
           "model.activation.type {}: llama.cpp computes silu with grouped_query attention",
           config.activation.type);
 }
 
 void check_kimi(const ModelConfig& config) {
   require(
-      !config.has_attention(kGroupedQuery) && config.has_attention(kDelta) &&
-          config.has_attention(kLatent),
+      has_kimi_attention(config),
       "model.attention: llama.cpp computes grouped_query in every layer, or some layers of each "
       "of delta and latent; this model has another mixture");
   require(config.delta_attention.heads == config.heads,
@@ -356,7 +354,7 @@ void add_kimi_experts(Keys& keys, const ModelConfig& config) {
 }
 
 void add_k3(Keys& keys, const ModelConfig& config) {
-  const bool situ = config.activation.type == "situ";
+  const bool situ = config.activation.is_situ();
   keys.add("attn_res.block_size", layers_in_block(config));
   keys.add("activation.situ_beta", situ ? config.activation.beta : kSituBetaOfSilu);
   keys.add("activation.situ_linear_beta", situ ? config.activation.linear_beta : 0.0);
@@ -392,11 +390,13 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
 }  // namespace
 
 std::string gguf_architecture(const ModelConfig& config) {
-  if (!config.has_attention(kDelta) && !config.has_attention(kLatent)) {
+  if (has_llama_attention(config)) {
+    check_mixing(config);
     check_llama(config);
     return kLlama;
   }
   check_kimi(config);
+  check_mixing(config);
   return llama_cpp_reads_as_kimi_linear(config) ? kKimiLinear : kKimiK3;
 }
 

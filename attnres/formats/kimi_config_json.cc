@@ -1,29 +1,13 @@
 #include "attnres/formats/kimi_config_json.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
+#include "attnres/formats/architectures.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
-
-// Delta and latent attention alone, and experts.
-bool has_kimi_layers(const ModelConfig& model) {
-  return !model.has_attention(kGroupedQuery) && model.has_attention(kDelta) &&
-         model.has_attention(kLatent) && model.experts.count > 0 && model.experts.shared > 0;
-}
-
-// Transformer layers in a block; 0 without Block AttnRes, or if it is not the plain one of whole
-// layers.
-int64_t block_of_layers(const ModelConfig& model) {
-  const auto size = model.depth_mixing.find("block_size");
-  if (size == model.depth_mixing.end() || size->get<int64_t>() % 2 != 0) return 0;
-  const Json plain = {{"type", "block_attn_res"}, {"block_size", *size}};
-  return model.is_mixed_by(plain) ? size->get<int64_t>() / 2 : 0;
-}
 
 Json common(const ModelConfig& model) {
   Json q_rank;  // null: the query map has full rank
@@ -191,45 +175,6 @@ Json read_activation(const ConfigKeys& keys) {
 
 }  // namespace
 
-bool is_kimi_linear(const ModelConfig& model) {
-  return has_kimi_layers(model) && model.is_residual() &&
-         model.delta_attention.gate_lower_bound == 0 &&
-         model.delta_attention.output_gate == "low_rank" && !model.latent_attention.output_gate &&
-         model.experts.latent_width == 0 && model.activation.type == "silu";
-}
-
-bool is_kimi_k3(const ModelConfig& model) {
-  return has_kimi_layers(model) && model.activation.type == "situ" &&
-         (model.is_residual() || block_of_layers(model) > 0);
-}
-
-std::string why_not_kimi_k3(const ModelConfig& model) {
-  if (is_kimi_k3(model)) return "";
-  const Json& mixing = model.depth_mixing;
-  const auto type = mixing.at("type").get<std::string>();
-  if (mixing.contains("block_size") && mixing["block_size"].get<int64_t>() % 2 != 0) {
-    return fmt::format(
-        "model.depth_mixing.block_size is {} sublayers, but Kimi K3's blocks are whole Transformer "
-        "layers, of two",
-        mixing["block_size"].get<int64_t>());
-  }
-  if (mixing.value("norm_eps", "fixed") != "fixed") {
-    return "model.depth_mixing.norm_eps divides the eps of every site, but Kimi K3's files hold "
-           "one "
-           "(--approximate exports with one and says what that changes)";
-  }
-  if (!model.is_residual() && block_of_layers(model) == 0) {
-    return fmt::format(
-        "model.depth_mixing is {}; Llama and Kimi Linear have plain residual "
-        "connections, Kimi K3 plain block_attn_res",
-        mixing.dump());
-  }
-  return "Block AttnRes, experts, delta and latent attention are known only of Kimi K3, where "
-         "every "
-         "layer has delta or latent attention, some have either, experts with shared ones follow "
-         "the first dense layers, and model.activation.type is situ";
-}
-
 Json to_kimi_linear_json(const ModelConfig& model) {
   Json json = {{"architectures", Json::array({"KimiLinearForCausalLM"})},
                {"model_type", "kimi_linear"}};
@@ -247,13 +192,13 @@ Json to_kimi_k3_text_json(const ModelConfig& model) {
   Json json = common(model);
   json["model_type"] = "kimi_linear";
   json["hidden_act"] = model.activation.type;
-  if (model.activation.type == "situ") {
+  if (model.activation.is_situ()) {
     json["activation_situ_beta"] = model.activation.beta;
     if (model.activation.linear_beta > 0) {
       json["activation_situ_linear_beta"] = model.activation.linear_beta;
     }
   }
-  const int64_t block = block_of_layers(model);
+  const int64_t block = layers_in_block(model);
   json["attn_res_block_size"] = block > 0 ? Json(block) : Json(nullptr);
   json["mla_use_output_gate"] = model.latent_attention.output_gate;
   if (model.experts.latent_width > 0) {
@@ -261,7 +206,7 @@ Json to_kimi_k3_text_json(const ModelConfig& model) {
     json["latent_moe_use_norm"] = true;
   }
   Json linear = linear_attention(model);
-  linear["use_full_rank_gate"] = model.delta_attention.output_gate == "full_rank";
+  linear["use_full_rank_gate"] = model.delta_attention.has_full_rank_gate();
   if (model.delta_attention.gate_lower_bound < 0) {
     linear["gate_lower_bound"] = model.delta_attention.gate_lower_bound;
   }

@@ -1,5 +1,8 @@
 // config.json of Kimi Linear (transformers' `kimi_linear`; plain residual connections) and of Kimi
 // K3 text models (`kimi_k3`; Block AttnRes whose blocks are whole Transformer layers).
+// architectures.h says which models each can say everything about. K3 also may have a bounded gate,
+// full-rank output gates, a low-rank query map and experts in a latent space; its activation is
+// situ.
 #pragma once
 
 #include "attnres/formats/config_keys.h"
@@ -7,16 +10,8 @@
 
 namespace attnres {
 
-// Whether the file can say everything about the model. Both need delta and latent attention in
-// every layer and experts after the first dense layers. K3 also may have a bounded gate, full-rank
-// output gates, a low-rank query map and experts in a latent space, and its activation is situ.
-bool is_kimi_linear(const ModelConfig& model);
-bool is_kimi_k3(const ModelConfig& model);
-
-// What of the model neither file can say, for people; empty where is_kimi_k3.
-std::string why_not_kimi_k3(const ModelConfig& model);
-
-// All but what every config.json says (model_config_json.h). K3's is nested in `text_config`.
+// Of models of that layout: all but what every config.json says (model_config_json.h). K3's is
+// nested in `text_config`.
 Json to_kimi_linear_json(const ModelConfig& model);
 Json to_kimi_k3_text_json(const ModelConfig& model);
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/formats/architectures.h"
 #include "attnres/formats/config_keys.h"
 #include "attnres/formats/kimi_config_json.h"
 #include "attnres/support/config.h"
@@ -107,24 +108,6 @@ std::vector<int64_t> DocumentIds::ends() const {
     add(end);
   }
   return ids;
-}
-
-FileLayout layout_of(const ModelConfig& model) {
-  if (is_kimi_linear(model)) return FileLayout::kimi_linear;
-  if (is_kimi_k3(model)) return FileLayout::kimi_k3;
-  const bool is_llama = model.is_residual() && !model.has_attention(kDelta) &&
-                        !model.has_attention(kLatent) && model.experts.count == 0 &&
-                        model.activation.type == "silu";
-  return is_llama ? FileLayout::llama : FileLayout::attnres;
-}
-
-void require_public_layout(const ModelConfig& model) {
-  if (layout_of(model) != FileLayout::attnres) return;
-  const std::string why = why_not_kimi_k3(model);
-  fail(
-      "no architecture that other programs have computes this model: {}; export it without "
-      "--format huggingface, as model_type attnres",
-      why);
 }
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {

@@ -33,17 +33,6 @@ struct StoredConfig {
   DocumentIds document_ids;
 };
 
-// What a model directory looks like to others.
-enum class FileLayout {
-  llama,        // as transformers 5 writes it: plain residual connections, grouped-query attention
-  kimi_linear,  // kimi_config_json.h
-  kimi_k3,      // the same, nested
-  attnres,      // every other: `model_type: attnres`
-};
-FileLayout layout_of(const ModelConfig& model);
-// Throws Error saying why, where it is `attnres`.
-void require_public_layout(const ModelConfig& model);
-
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 
 // Reads every layout; of others' also what other releases of transformers write. Keys that do not

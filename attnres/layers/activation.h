@@ -25,6 +25,8 @@ struct Activation {
     v("linear_beta", linear_beta);
   }
 
+  bool is_situ() const { return type == "situ"; }
+
   // Throws UsageError naming the key, `path` before it.
   void check(const std::string& path) const;
 

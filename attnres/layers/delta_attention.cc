@@ -92,7 +92,7 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
   };
   // The gates are within bounds whatever their maps: init_gain, which tames the output, spares
   // them.
-  const bool full_rank = settings.output_gate == "full_rank";
+  const bool full_rank = settings.has_full_rank_gate();
   input_proj_ = LinearGroup(parameters, site, D,
                             {{"q_proj", P, normal(1), Shard::outputs},
                              {"k_proj", P, normal(1), Shard::outputs},

@@ -38,6 +38,8 @@ struct DeltaAttentionSettings {
     v("output_gate", output_gate);
   }
 
+  bool has_full_rank_gate() const { return output_gate == "full_rank"; }
+
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.
   void resolve(int64_t width, int64_t model_heads, const std::string& path);
 };

@@ -8,6 +8,18 @@
 namespace attnres {
 namespace {
 
+// A model as a recipe writes it.
+struct WrittenModel {
+  ModelConfig config;
+  Json depth_mixing = DepthMixing().to_json();
+
+  template <class V>
+  void visit(V& v) {
+    config.visit_layers(v);
+    v("depth_mixing", depth_mixing);
+  }
+};
+
 // A site may read all before it, so that planning and running take time as the square of this.
 constexpr int64_t kMostLayers = 1024;
 
@@ -64,8 +76,9 @@ bool ModelConfig::has_attention(const std::string& kind) const {
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {
-  ModelConfig config;
-  read_config(json, path, config);
+  WrittenModel written;
+  read_config(json, path, written);
+  ModelConfig& config = written.config;
 
   check_whole(path, "layers", config.layers, 1, kMostLayers);
   check_whole(path, "width", config.width, 1);
@@ -87,7 +100,7 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
   require_usage(config.init_std >= 0, "{}.init_std: expected 0 or more, got {}", path,
                 config.init_std);
   resolve_layers(path, config);
-  config.depth_mixing = resolve_depth_mixing(config.depth_mixing, config.mixer_shape());
+  config.depth_mixing = DepthMixing(written.depth_mixing, config.mixer_shape());
   return config;
 }
 

@@ -1,11 +1,11 @@
 // The `model` part of a recipe: a decoder-only Transformer.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "attnres/depth/mechanism.h"
+#include "attnres/depth/depth_mixing.h"
+#include "attnres/depth/mechanisms/residual.h"
 #include "attnres/layers/activation.h"
 #include "attnres/layers/delta_attention.h"
 #include "attnres/layers/experts.h"
@@ -35,10 +35,17 @@ struct ModelConfig {
   double rope_theta = 10000;
   double init_std = 0.02;
   bool tie_embeddings = false;
-  Json depth_mixing = {{"type", "residual"}};
+  DepthMixing depth_mixing;
 
   template <class V>
   void visit(V& v) {
+    visit_layers(v);
+    v("depth_mixing", depth_mixing);
+  }
+
+  // All but what combines them, which can be read only for a shape that is known.
+  template <class V>
+  void visit_layers(V& v) {
     v("layers", layers);
     v("width", width);
     v("heads", heads);
@@ -53,7 +60,6 @@ struct ModelConfig {
     v("rope_theta", rope_theta);
     v("init_std", init_std);
     v("tie_embeddings", tie_embeddings);
-    v("depth_mixing", depth_mixing);
   }
 
   const std::string& attention_of(int64_t layer) const {
@@ -64,11 +70,8 @@ struct ModelConfig {
     return experts.count > 0 && layer >= experts.dense_layers;
   }
 
-  // Whether its layers are combined by this `depth_mixing`, whose defaults may be left out.
-  bool is_mixed_by(const Json& mixing) const {
-    return depth_mixing == resolve_depth_mixing(mixing, mixer_shape());
-  }
-  bool is_residual() const { return is_mixed_by({{"type", "residual"}}); }
+  // Whether its connections are plain residual ones.
+  bool is_residual() const { return depth_mixing.settings<ResidualSettings>() != nullptr; }
 
   int sublayers() const { return static_cast<int>(2 * layers); }  // L
   MixerShape mixer_shape() const {

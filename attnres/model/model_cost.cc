@@ -11,7 +11,7 @@ namespace {
 // What a site's mixer was seen to keep.
 double measure_mixer(const ModelConfig& config) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-  return measure_kept(*make_mixer(config.depth_mixing, config.mixer_shape(), parameters),
+  return measure_kept(*config.depth_mixing.make_mixer(config.mixer_shape(), parameters),
                       config.mixer_shape());
 }
 

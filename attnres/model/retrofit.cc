@@ -8,7 +8,6 @@
 #include <ATen/ops/sub.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
 
@@ -17,17 +16,17 @@ namespace attnres {
 namespace {
 
 // Every parameter of the model is copied; those that only the new one has start as ever.
-std::unique_ptr<Transformer> copied_into(const Transformer& model, const Json& depth_mixing) {
+std::unique_ptr<Transformer> copied_into(const Transformer& model, const DepthMixing& mixing) {
   ModelConfig config = model.config();
-  config.depth_mixing = resolve_depth_mixing(depth_mixing, config.mixer_shape());
+  config.depth_mixing = mixing;
   auto other = std::make_unique<Transformer>(config, model.vocab_size(), /*seed=*/0,
                                              model.parameters().dtype());
   const at::NoGradGuard no_grad;
   for (const Parameter& old : model.parameters().all()) {
     const Parameter* parameter = other->parameters().find(old.site, old.role);
     require(parameter != nullptr && parameter->tensor.sizes() == old.tensor.sizes(),
-            "depth mixing {}: it has no place for {} of site {}",
-            config.depth_mixing.at("type").get<std::string>(), old.role, old.site);
+            "depth mixing {}: it has no place for {} of site {}", mixing.name(), old.role,
+            old.site);
     at::Tensor tensor = parameter->tensor;
     tensor.copy_(old.tensor);
   }
@@ -36,20 +35,20 @@ std::unique_ptr<Transformer> copied_into(const Transformer& model, const Json& d
 
 }  // namespace
 
-std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing) {
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing) {
   const ModelConfig& config = residual.config();
   require(config.is_residual(),
           "retrofit: this model's depth mixing is {}; only a model with plain residual connections "
           "can become another without changing what it computes",
-          config.depth_mixing.at("type").get<std::string>());
-  return copied_into(residual, depth_mixing);
+          config.depth_mixing.name());
+  return copied_into(residual, mixing);
 }
 
-std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model, const Json& depth_mixing) {
-  auto other = copied_into(model, depth_mixing);
+std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model,
+                                               const DepthMixing& mixing) {
+  auto other = copied_into(model, mixing);
   require(other->parameters().count() == model.parameters().count(),
-          "depth mixing {}: it has parameters that the model has not",
-          depth_mixing.at("type").get<std::string>());
+          "depth mixing {}: it has parameters that the model has not", mixing.name());
   return other;
 }
 

@@ -14,13 +14,12 @@ namespace attnres {
 
 // Every parameter is copied; those that are new start where their mechanism says. Equal log-
 // probabilities follow for attn_res and block_attn_res with norm_eps per_source_count. Throws
-// Error when the model's connections are not plain residual ones, UsageError on settings that
-// depth_mixing cannot have.
-std::unique_ptr<Transformer> retrofit(const Transformer& residual, const Json& depth_mixing);
+// Error when the model's connections are not plain residual ones.
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing);
 
 // The same parameters under other settings of depth mixing. Throws Error where the two do not have
-// the same parameters, UsageError as above.
-std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model, const Json& depth_mixing);
+// the same parameters.
+std::unique_ptr<Transformer> with_depth_mixing(const Transformer& model, const DepthMixing& mixing);
 
 // The largest difference of two models' log-probabilities over `tokens` random tokens. Throws Error
 // when it is not finite.

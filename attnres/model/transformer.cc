@@ -55,7 +55,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
                                {vocab_size, config.width}, init, Shard::none,
                                config.tie_embeddings ? std::vector{0, L} : std::vector{0});
-  mixer_ = make_mixer(config.depth_mixing, config.mixer_shape(), parameters_);
+  mixer_ = config.depth_mixing.make_mixer(config.mixer_shape(), parameters_);
   sublayers_.resize(L);
   for (int site = sites_.first; site < std::min(sites_.last, L); ++site) {
     const SublayerNeeds needs = mixer_->needs(site);

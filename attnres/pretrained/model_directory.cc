@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/formats/architectures.h"
 #include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
 #include "attnres/model/parameter_names.h"

@@ -46,7 +46,7 @@ std::vector<Arm> arms_of(const std::vector<RunData>& runs) {
     const auto found = std::find(keys.begin(), keys.end(), key);
     if (found == keys.end()) {
       keys.push_back(key);
-      arms.push_back({runs[i].label, {i}, runs[i].mechanism == "residual"});
+      arms.push_back({runs[i].label, {i}, runs[i].residual});
     } else {
       arms[size_t(found - keys.begin())].runs.push_back(i);
     }

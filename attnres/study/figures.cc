@@ -170,12 +170,7 @@ std::string difference_plot(const std::vector<RunData>& runs, const Comparison& 
 // A site's sources as the columns of its mechanism's heat map, where the partial sum of block n
 // stands in b_n's column.
 struct SourceNames {
-  explicit SourceNames(const RunData& run) {
-    const Json* size = find(run.record, "/recipe/model/depth_mixing/block_size");
-    if (run.mechanism == "block_attn_res" && size && size->is_number_integer()) {
-      block_size = std::max<int64_t>(size->get<int64_t>(), 0);
-    }
-  }
+  explicit SourceNames(const RunData& run) : block_size(run.block_size) {}
   bool is_partial(const RunData& run, int site, size_t column) const {
     return block_size > 0 && site < 2 * run.layers && site % block_size != 0 &&
            int64_t(column) == site / block_size + 1;
@@ -183,7 +178,7 @@ struct SourceNames {
   const char* axis() const {
     return block_size > 0 ? "block (0: embedding)" : "source (0: embedding, i: sublayer i)";
   }
-  int64_t block_size = 0;
+  int64_t block_size;
 };
 
 // The rows of a heat map are sites first, first + 2, ... up to last.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/depth/mechanisms/residual.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -62,6 +64,20 @@ std::vector<Json> read_lines(const fs::path& path, std::vector<std::string>& not
                                 file, skipped, skipped == 1 ? "" : "s"));
   }
   return lines;
+}
+
+// In the recipe's own words, not as a DepthMixing: the run may be of a version that knows other
+// mechanisms and settings.
+void read_depth_mixing(RunData& run) {
+  const Json* mixing = find(run.record, "/recipe/model/depth_mixing");
+  if (mixing == nullptr || !mixing->is_object()) return;
+  run.mechanism = text_in(*mixing, "type");
+  run.residual = run.mechanism == residual_mechanism().text.name;
+  const auto size = mixing->find("block_size");
+  if (run.mechanism == block_attn_res_mechanism().text.name && size != mixing->end() &&
+      size->is_number_integer()) {
+    run.block_size = std::max<int64_t>(size->get<int64_t>(), 0);
+  }
 }
 
 void read_metrics(RunData& run) {
@@ -145,10 +161,7 @@ RunData read_run(const fs::path& path) {
     run.label = name->get<std::string>();
   }
   if (run.label.empty()) run.label = fs::canonical(path).filename().string();
-  if (const Json* type = find(run.record, "/recipe/model/depth_mixing/type");
-      type && type->is_string()) {
-    run.mechanism = type->get<std::string>();
-  }
+  read_depth_mixing(run);
   if (const Json* layers = find(run.record, "/recipe/model/layers");
       layers && layers->is_number_integer()) {
     run.layers = int(std::clamp<int64_t>(layers->get<int64_t>(), 0, kMostSites / 2));

@@ -47,6 +47,8 @@ struct RunData {
   std::filesystem::path path;
   std::string label;            // the recipe's name; with the folder where two runs share a name
   std::string mechanism;        // recipe.model.depth_mixing.type; empty if unknown
+  bool residual = false;        // whether that is plain residual connections
+  int64_t block_size = 0;       // of Block AttnRes, in sublayers; 0 of everything else
   int layers = 0;               // Transformer layers, two sublayers each; 0 if unknown
   Json record;                  // run.json
   std::vector<Metric> metrics;  // ascending, distinct steps

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "attnres/formats/safetensors.h"
@@ -77,7 +78,7 @@ PlainReads plain_reads(const TestVectorEntry& entry, const Given& given) {
       for (size_t c = 0; c < h.size(); ++c) h[c] += given.at(named("output", l))[c];
     }
   } else {
-    const size_t block_size = entry.depth_mixing.value("block_size", 0);
+    const size_t block_size = entry.depth_mixing.to_json().value("block_size", 0);
     reads.mixed = reference::mixed_inputs(
         given.at("embedding"), sites, block_size, eps,
         [&](size_t l, const Vector&) { return given.at(named("output", l)); });
@@ -169,14 +170,15 @@ TEST(TestVectors, HoldEveryMechanismAndArm) {
 TEST(TestVectors, EverySettingDepartsFromItsDefault) {
   for (const Mechanism& mechanism : mechanisms()) {
     const std::string& name = mechanism.text.name;
-    const Json defaults = resolve_depth_mixing({{"type", name}}, entry_named(name).shape);
+    const Json defaults = DepthMixing({{"type", name}}, entry_named(name).shape).to_json();
     for (const auto& [key, value] : defaults.items()) {
       if (key == "type") continue;
-      const bool departs = std::any_of(
-          test_vector_entries().begin(), test_vector_entries().end(),
-          [&, &key = key, &value = value](const TestVectorEntry& entry) {
-            return entry.depth_mixing.at("type") == name && entry.depth_mixing.at(key) != value;
-          });
+      const bool departs =
+          std::any_of(test_vector_entries().begin(), test_vector_entries().end(),
+                      [&, &key = key, &value = value](const TestVectorEntry& entry) {
+                        return entry.depth_mixing.name() == name &&
+                               entry.depth_mixing.to_json().at(key) != value;
+                      });
       EXPECT_TRUE(departs) << name << " " << key;
     }
   }
@@ -212,7 +214,7 @@ TEST(TestVectors, ExplainEveryParameter) {
       roles.insert(role);
     }
     EXPECT_EQ(roles, given_roles(make_test_vectors(entry))) << entry.name;
-    explained[entry.depth_mixing.at("type").get<std::string>()].merge(roles);
+    explained[entry.depth_mixing.name()].merge(roles);
     EXPECT_NE(about.at("details"), "") << entry.name;
   }
   for (const Mechanism& mechanism : mechanisms()) {

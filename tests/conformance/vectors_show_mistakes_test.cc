@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "attnres/depth/mechanisms/constrained_streams.h"
@@ -48,10 +49,10 @@ MixMatrix mixture_of_permutations(int64_t m) {
 
 // mhc or mhc_lite, with A changed.
 MixerFactory with_map(const MapOfStreams& changed, int rounds = 20) {
-  return [=](const Json& depth_mixing, const MixerShape& shape, ParameterRegistry& parameters) {
-    const auto m = depth_mixing.at("streams").get<int64_t>();
-    MixMatrix matrix = depth_mixing.at("type") == "mhc" ? doubly_stochastic_by_rounds(m, rounds)
-                                                        : mixture_of_permutations(m);
+  return [=](const DepthMixing& mixing, const MixerShape& shape, ParameterRegistry& parameters) {
+    const auto m = mixing.to_json().at("streams").get<int64_t>();
+    MixMatrix matrix = mixing.name() == "mhc" ? doubly_stochastic_by_rounds(m, rounds)
+                                              : mixture_of_permutations(m);
     matrix.of = [changed, of = matrix.of](const at::Tensor& logits) { return changed(of(logits)); };
     return std::make_unique<ConstrainedStreams>(m, matrix, shape, parameters);
   };

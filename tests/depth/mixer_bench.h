@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "attnres/depth/mechanism.h"
+#include "attnres/depth/depth_mixing.h"
 #include "attnres/depth/mixing_analysis.h"
 #include "attnres/support/random.h"
 #include "tests/larger.h"
@@ -25,7 +25,8 @@ struct Bench {
   Bench(const Json& depth_mixing, int64_t width, int sublayers, double eps = kEps)
       : Bench(depth_mixing, MixerShape{.width = width, .sublayers = sublayers, .norm_eps = eps}) {}
   Bench(const Json& depth_mixing, const MixerShape& shape)
-      : parameters(at::kDouble, 7), mixer(make_mixer(depth_mixing, shape, parameters)) {}
+      : parameters(at::kDouble, 7),
+        mixer(DepthMixing(depth_mixing, shape).make_mixer(shape, parameters)) {}
 
   at::Tensor& at(int site, const char* role) {
     return const_cast<at::Tensor&>(parameters.find(site, role)->tensor);

@@ -12,9 +12,9 @@ constexpr double kWidth = 64, kTokens = 64;  // as the measurement runs
 constexpr double kGain = 1 / kTokens;        // of a norm, in units of d per token
 
 MixingCost cost_of(const Json& depth_mixing, int sublayers = kSublayers, int64_t width = 64) {
-  return measure_mixing_cost(
-      depth_mixing,
-      {.width = width, .sublayers = sublayers, .norm_eps = 1e-6, .heads = 4, .kv_heads = 2});
+  const MixerShape shape = {
+      .width = width, .sublayers = sublayers, .norm_eps = 1e-6, .heads = 4, .kv_heads = 2};
+  return measure_mixing_cost(DepthMixing(depth_mixing, shape), shape);
 }
 
 // Site 0 reads the embedding and writes its norm; every other site reads the stream and an output,

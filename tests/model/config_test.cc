@@ -22,7 +22,7 @@ TEST(ModelConfig, FillsInWhatIsLeftOut) {
   const ModelConfig config = read_model_config({{"width", 96}, {"heads", 6}});
   EXPECT_EQ(config.kv_heads, 6);
   EXPECT_EQ(config.ffn_width, 256);
-  EXPECT_EQ(config.depth_mixing.at("type"), "residual");
+  EXPECT_TRUE(config.is_residual());
   // What it writes, it reads back the same.
   EXPECT_EQ(write_config(read_model_config(write_config(config))), write_config(config));
 }

@@ -129,7 +129,7 @@ class MixerAlone {
  public:
   explicit MixerAlone(const Json& depth_mixing)
       : config_(small_config(depth_mixing)), parameters_(at::kDouble, 1) {
-    mixer_ = make_mixer(config_.depth_mixing, config_.mixer_shape(), parameters_);
+    mixer_ = config_.depth_mixing.make_mixer(config_.mixer_shape(), parameters_);
     for (const Parameter& p : parameters_.all()) add_noise(p, 0.3);
   }
 

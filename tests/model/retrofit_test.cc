@@ -21,6 +21,10 @@ Json with_divided_eps(Json mixing) {
   return mixing;
 }
 
+std::unique_ptr<Transformer> retrofitted(const Transformer& model, const Json& mixing) {
+  return retrofit(model, DepthMixing(mixing, model.config().mixer_shape()));
+}
+
 // Large enough an eps that a model which did not divide it would differ.
 Transformer grouped_query_model() {
   ModelConfig config = small_config(residual(), 4);
@@ -32,14 +36,16 @@ TEST(Retrofit, ComputesTheSameToRounding) {
   for (const Json& mixing :
        {attn_res(), block_attn_res(1), block_attn_res(3), block_attn_res(4), block_attn_res(8)}) {
     const Transformer model = grouped_query_model();
-    EXPECT_LT(largest_difference(model, *retrofit(model, with_divided_eps(mixing)), kTokens), 1e-10)
+    EXPECT_LT(largest_difference(model, *retrofitted(model, with_divided_eps(mixing)), kTokens),
+              1e-10)
         << mixing;
     const Transformer kimi = kimi_model(/*k3=*/false, residual());
-    EXPECT_LT(largest_difference(kimi, *retrofit(kimi, with_divided_eps(mixing)), kTokens), 1e-10)
+    EXPECT_LT(largest_difference(kimi, *retrofitted(kimi, with_divided_eps(mixing)), kTokens),
+              1e-10)
         << mixing;
     // Controls: one eps for all sites; a pseudo-query that is not zero.
-    EXPECT_GT(largest_difference(model, *retrofit(model, mixing), kTokens), 1e-3) << mixing;
-    const auto moved = retrofit(model, with_divided_eps(mixing));
+    EXPECT_GT(largest_difference(model, *retrofitted(model, mixing), kTokens), 1e-3) << mixing;
+    const auto moved = retrofitted(model, with_divided_eps(mixing));
     perturb(*moved, ParameterKind::pseudo_query, 0.5);
     EXPECT_GT(largest_difference(model, *moved, kTokens), 1e-3) << mixing;
   }
@@ -47,7 +53,7 @@ TEST(Retrofit, ComputesTheSameToRounding) {
 
 TEST(Retrofit, ADifferenceIsANumber) {
   const Transformer model = small_model({{"type", "residual"}});
-  const auto other = retrofit(model, with_divided_eps(attn_res()));
+  const auto other = retrofitted(model, with_divided_eps(attn_res()));
   const at::NoGradGuard no_grad;
   other->parameters().all()[0].tensor.fill_(NAN);
   EXPECT_THAT(message_of<Error>([&] { largest_difference(model, *other, kTokens); }),
@@ -56,9 +62,9 @@ TEST(Retrofit, ADifferenceIsANumber) {
 
 TEST(Retrofit, LeavesSomethingToTrain) {
   const Transformer model = grouped_query_model();
-  const auto retrofitted = retrofit(model, with_divided_eps(block_attn_res(4)));
-  retrofitted->loss(random_ids(2, 12), random_ids(2, 12, 5)).backward();
-  for (const Parameter& p : retrofitted->parameters().all()) {
+  const auto other = retrofitted(model, with_divided_eps(block_attn_res(4)));
+  other->loss(random_ids(2, 12), random_ids(2, 12, 5)).backward();
+  for (const Parameter& p : other->parameters().all()) {
     if (p.kind != ParameterKind::pseudo_query) continue;
     EXPECT_GT(p.tensor.grad().abs().max().item<double>(), 1e-9) << p.site;
   }
@@ -66,7 +72,7 @@ TEST(Retrofit, LeavesSomethingToTrain) {
 
 TEST(Retrofit, StartsFromPlainResidualConnectionsOnly) {
   const Transformer model = small_model({{"type", "rezero"}});
-  EXPECT_THAT(message_of<Error>([&] { retrofit(model, attn_res()); }),
+  EXPECT_THAT(message_of<Error>([&] { retrofitted(model, attn_res()); }),
               AllOf(HasSubstr("rezero"), HasSubstr("plain residual")));
 }
 

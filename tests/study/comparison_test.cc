@@ -24,6 +24,7 @@ RunData run(const std::string& label, const std::string& mechanism, std::vector<
   RunData out;
   out.label = label;
   out.mechanism = mechanism;
+  out.residual = mechanism == "residual";
   out.record = {
       {"recipe",
        {{"name", label},

@@ -124,8 +124,7 @@ TEST(Estimate, ParametersAreExact) {
 TEST(Estimate, ParametersOfEveryMechanismAreExact) {
   for (const Mechanism& mechanism : mechanisms()) {
     Recipe r = recipe(R"({"model": {"width": 32, "layers": 2, "heads": 2}})");
-    r.model.depth_mixing =
-        resolve_depth_mixing({{"type", mechanism.text.name}}, r.model.mixer_shape());
+    r.model.depth_mixing = DepthMixing({{"type", mechanism.text.name}}, r.model.mixer_shape());
     EXPECT_EQ(estimate(r, 300, kSpeed).parameters,
               Transformer(r.model, 300, 1).parameters().count())
         << mechanism.text.name;

@@ -43,7 +43,7 @@ TEST(Recipe, TakesOverrides) {
                          "model.depth_mixing.block_size=4", "name=other"});
   EXPECT_EQ(recipe.train.steps, 9);
   EXPECT_EQ(recipe.name, "other");
-  EXPECT_EQ(recipe.model.depth_mixing["block_size"], 4);
+  EXPECT_EQ(recipe.model.depth_mixing.to_json()["block_size"], 4);
 }
 
 // A choice taken back takes the settings of what was chosen with it.

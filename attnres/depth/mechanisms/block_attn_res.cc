@@ -316,44 +316,6 @@ class BlockAttnRes : public DepthMixer {
   std::vector<Site> sites_;
 };
 
-// Where the block size is a setting.
-struct BlockSettings : AttnResSettings {
-  explicit BlockSettings(const MixerShape& shape) : AttnResSettings(shape) {
-    block_size = std::max(1, shape.sublayers / 8);
-  }
-
-  template <class V>
-  void visit(V& v) {
-    v("block_size", block_size);
-    AttnResSettings::visit(v);
-  }
-  std::string formula(const MixerShape& shape) const {
-    return formula_over(shape, "b", "block sums b_i");
-  }
-  // num_blocks N in the place of block_size, as the report keeps N near 8 at every size.
-  static Json respell(Json json, const MixerShape& shape) {
-    const auto blocks = json.find("num_blocks");
-    if (blocks == json.end()) return json;
-    require_usage(!json.contains("block_size"),
-                  "model.depth_mixing: block_size and num_blocks say the same; leave one out");
-    const int64_t L = shape.sublayers;
-    require_usage(blocks->is_number_integer() && *blocks >= 1 && *blocks <= L,
-                  "model.depth_mixing.num_blocks: expected 1 to {} (sublayers), got {}", L,
-                  blocks->dump());
-    const auto count = blocks->get<int64_t>();
-    const int64_t size = (L + count - 1) / count, made = (L + size - 1) / size;
-    if (made != count) {  // so the size is 2 or more
-      fail_usage(
-          "model.depth_mixing.num_blocks: {} sublayers make {} blocks of {} or {} of {}, but not "
-          "{}; choose one of them",
-          L, made, size, (L + size - 2) / (size - 1), size - 1, count);
-    }
-    json.erase("num_blocks");
-    json["block_size"] = size;
-    return json;
-  }
-};
-
 // Table 1 where the two-phase schedule serves the arm; else a pass over all sources at every site.
 double block_attn_res_traffic(const AttnResSettings& settings, const MixerShape& shape) {
   const double L = shape.sublayers, S = static_cast<double>(settings.block_size);
@@ -400,6 +362,12 @@ void AttnResSettings::check(const MixerShape& shape) const {
   one_of("norm_eps", norm_eps, {"fixed", "per_source_count"});
 }
 
+bool AttnResSettings::is_plain(const MixerShape& shape) const {
+  AttnResSettings plain(shape);
+  plain.block_size = block_size;
+  return *this == plain;
+}
+
 std::string AttnResSettings::formula_over(const MixerShape& shape, const std::string& v,
                                           const std::string& which) const {
   const std::string key = key_norm ? fmt::format("(g_l * RMS({}_i))", v) : v + "_i";
@@ -419,6 +387,37 @@ std::string AttnResSettings::formula_over(const MixerShape& shape, const std::st
   return text;
 }
 
+BlockAttnResSettings::BlockAttnResSettings(const MixerShape& shape) : AttnResSettings(shape) {
+  block_size = std::max(1, shape.sublayers / 8);
+}
+
+Json BlockAttnResSettings::respell(Json json, const MixerShape& shape) {
+  const auto blocks = json.find("num_blocks");
+  if (blocks == json.end()) return json;
+  require_usage(!json.contains("block_size"),
+                "model.depth_mixing: block_size and num_blocks say the same; leave one out");
+  const int64_t L = shape.sublayers;
+  require_usage(blocks->is_number_integer() && *blocks >= 1 && *blocks <= L,
+                "model.depth_mixing.num_blocks: expected 1 to {} (sublayers), got {}", L,
+                blocks->dump());
+  const auto count = blocks->get<int64_t>();
+  const int64_t size = (L + count - 1) / count, made = (L + size - 1) / size;
+  if (made != count) {  // so the size is 2 or more
+    fail_usage(
+        "model.depth_mixing.num_blocks: {} sublayers make {} blocks of {} or {} of {}, but not "
+        "{}; choose one of them",
+        L, made, size, (L + size - 2) / (size - 1), size - 1, count);
+  }
+  json.erase("num_blocks");
+  json["block_size"] = size;
+  return json;
+}
+
+const AttnResSettings* attn_res_settings(const DepthMixing& mixing) {
+  const auto* block = mixing.settings<BlockAttnResSettings>();
+  return block != nullptr ? block : mixing.settings<AttnResSettings>();
+}
+
 std::vector<RoleText> attn_res_roles() {
   return {input_norm_role(),
           {"pseudo_query", "[d]: w_l, l >= 1"},
@@ -432,7 +431,7 @@ Mechanism attn_res_mechanism(const MechanismText& text) {
 }
 
 Mechanism block_attn_res_mechanism() {
-  return define_mechanism<BlockSettings, BlockAttnRes>(
+  return define_mechanism<BlockAttnResSettings, BlockAttnRes>(
       {.name = "block_attn_res",
        .formula = "h_l = sum_i softmax_i(w_l . (g_l * RMS(b_i))) b_i over block sums b_i",
        .start = "w = 0, g = 1: the mean of the block sums",

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/depth/depth_mixing.h"
 #include "attnres/depth/mechanism.h"
 
 namespace attnres {
@@ -53,11 +54,35 @@ struct AttnResSettings {
     return formula_over(shape, "v", "v_0 .. v_l");
   }
 
+  // Whether it is the report's mechanism, with blocks of any size, and no arm of Table 4.
+  bool is_plain(const MixerShape& shape) const;
+  bool has_one_norm_eps() const { return norm_eps == "fixed"; }
+  bool operator==(const AttnResSettings&) const = default;
+
  protected:
   // Of sources `v`, which are `which`.
   std::string formula_over(const MixerShape& shape, const std::string& v,
                            const std::string& which) const;
 };
+
+// Where the block size is a setting.
+struct BlockAttnResSettings : AttnResSettings {
+  explicit BlockAttnResSettings(const MixerShape& shape);
+
+  template <class V>
+  void visit(V& v) {
+    v("block_size", block_size);
+    AttnResSettings::visit(v);
+  }
+  std::string formula(const MixerShape& shape) const {
+    return formula_over(shape, "b", "block sums b_i");
+  }
+  // num_blocks N in the place of block_size, as the report keeps N near 8 at every size.
+  static Json respell(Json json, const MixerShape& shape);
+};
+
+// The settings of either mechanism (Full has block_size 1); null of every other.
+const AttnResSettings* attn_res_settings(const DepthMixing& mixing);
 
 // What the parameters of both are, whatever the arm.
 std::vector<RoleText> attn_res_roles();

@@ -11,7 +11,7 @@ namespace {
 
 class Residual : public DepthMixer {
  public:
-  Residual(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
+  Residual(const ResidualSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
   DepthState start(const at::Tensor& embedding_BTD) const override {
@@ -65,14 +65,14 @@ class Residual : public DepthMixer {
   std::vector<at::Tensor> input_norms_;
 };
 
-double residual_traffic(const NoSettings&, const MixerShape&) {
+double residual_traffic(const ResidualSettings&, const MixerShape&) {
   return 3;
 }
 
 }  // namespace
 
 Mechanism residual_mechanism() {
-  return define_mechanism<NoSettings, Residual>(
+  return define_mechanism<ResidualSettings, Residual>(
       {.name = "residual",
        .formula = "h_{l+1} = h_l + f_l(norm(h_l))",
        .start = "nothing of its own",

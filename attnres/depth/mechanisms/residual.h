@@ -7,6 +7,13 @@
 
 namespace attnres {
 
+// None; their type tells plain residual connections from everything else.
+struct ResidualSettings {
+  template <class V>
+  void visit(V&) {}
+  void check(const MixerShape&) const {}
+};
+
 Mechanism residual_mechanism();
 
 }  // namespace attnres

@@ -178,9 +178,10 @@ TEST(AttnRes, TakesTheNumberOfBlocksInPlaceOfTheirSize) {
   };
   const MixerShape shape = {.width = 4, .sublayers = 22, .norm_eps = 1e-6};
   // The last block is short.
-  EXPECT_EQ(resolve_depth_mixing(blocks(8), shape), resolve_depth_mixing(block(3), shape));
-  EXPECT_EQ(resolve_depth_mixing(blocks(22), shape), resolve_depth_mixing(block(1), shape));
-  EXPECT_NE(resolve_depth_mixing(blocks(1), shape), resolve_depth_mixing(block(3), shape));
+  const auto read = [&](const Json& json) { return DepthMixing(json, shape).to_json(); };
+  EXPECT_EQ(read(blocks(8)), read(block(3)));
+  EXPECT_EQ(read(blocks(22)), read(block(1)));
+  EXPECT_NE(read(blocks(1)), read(block(3)));
   EXPECT_EQ(refusal(blocks(4)), "accepted");
   EXPECT_THAT(refusal(blocks(5)), HasSubstr("8 sublayers make 4 blocks of 2 or 8 of 1, but not 5"));
   EXPECT_THAT(refusal(blocks(9)), HasSubstr("expected 1 to 8 (sublayers), got 9"));

@@ -1,0 +1,32 @@
+// Which of the architectures that other programs have is a model's. Every file format asks these
+// rules, and adds what its readers do not compute.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/model/config.h"
+
+namespace attnres {
+
+// Grouped-query attention, in every layer.
+bool has_llama_attention(const ModelConfig& model);
+// Delta and latent attention, some layers of each and none of another.
+bool has_kimi_attention(const ModelConfig& model);
+// Nothing that Kimi K3 has and Kimi Linear has not: Block AttnRes, a bounded gate, output gates of
+// full rank, experts in a latent space, SiTU.
+bool is_without_k3_parts(const ModelConfig& model);
+// Transformer layers in a block of Block AttnRes as Kimi K3 has it; 0 of other depth mixing.
+int64_t layers_in_block(const ModelConfig& model);
+
+// What a model directory looks like to others.
+enum class FileLayout {
+  llama,        // as transformers 5 writes it: plain residual connections, grouped-query attention
+  kimi_linear,  // kimi_config_json.h
+  kimi_k3,      // the same, nested
+  attnres,      // every other: `model_type: attnres`
+};
+FileLayout layout_of(const ModelConfig& model);
+// Throws Error saying why, where it is `attnres`.
+void require_public_layout(const ModelConfig& model);
+
+}  // namespace attnres
