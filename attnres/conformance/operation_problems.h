@@ -1,5 +1,5 @@
-// The operations that have kernels, each with inputs of many shapes and what its formula gives for
-// them in long double.
+// The operations that have kernels, and the gated delta rule by chunks too, each with inputs of
+// many shapes and what its formula gives for them in long double.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,7 +42,8 @@ class DrawnInputs {
   explicit DrawnInputs(std::string_view name) : random_(1, name) {}
 
   at::Tensor normal(at::IntArrayRef shape, double scale);
-  at::Tensor rows(at::IntArrayRef shape);  // tokens, as sublayers write them
+  at::Tensor uniform(at::IntArrayRef shape);  // from 0 to 1
+  at::Tensor rows(at::IntArrayRef shape);     // tokens, as sublayers write them
   at::Tensor gain(int64_t width);
   // Of this length: the standard deviation of its scores.
   at::Tensor query(int64_t width, double length);

@@ -1,4 +1,5 @@
-// Every operation that has a kernel, against its formula in long double, on this machine.
+// Every operation that has a kernel, and the gated delta rule by chunks, against their formulas in
+// long double, on this machine.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/support/json.h"
@@ -11,6 +12,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 TEST(Verify, FindsThisMachinesKernelsRight) {
   const Result result = run_program("verify");
@@ -28,8 +30,10 @@ TEST(Verify, ReportsEveryOperationInEveryStorageTypeAsJson) {
   EXPECT_TRUE(report.at("ok").get<bool>());
   const Json& operations = report.at("operations");
   EXPECT_EQ(operations.size() % 3, 0U);
-  EXPECT_GE(operations.size(), 30U);
+  EXPECT_GE(operations.size(), 39U);
+  std::set<std::string> names;
   for (const Json& operation : operations) {
+    names.insert(operation.at("operation").get<std::string>());
     EXPECT_TRUE(operation.at("same_bits").get<bool>());
     ASSERT_EQ(operation.at("errors").size(), depth_attention_instruction_sets().size());
     for (const Json& error : operation.at("errors")) {
@@ -37,6 +41,10 @@ TEST(Verify, ReportsEveryOperationInEveryStorageTypeAsJson) {
       EXPECT_GT(error.get<double>(), 0) << operation;  // it was computed in another way
     }
   }
+  EXPECT_THAT(names,
+              IsSupersetOf({"depth attention, forward", "two-phase, backward",
+                            "gated delta rule, forward", "gated delta rule by chunks, forward",
+                            "gated delta rule by chunks, backward"}));
 }
 
 // Every kernel is wrong if it may not even round.

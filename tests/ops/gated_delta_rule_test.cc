@@ -1,6 +1,6 @@
 // The gated delta rule: its forms against the recurrence in plain loops in float64, and their
-// gradients against each other and against central differences; the kernel on every instruction
-// set.
+// gradients against each other, the reference's and central differences; the kernel on every
+// instruction set.
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -86,31 +86,35 @@ std::vector<std::vector<double>> rows(const Tensor& x) {
   return list;
 }
 
+void copy_rows(const std::vector<std::vector<double>>& from, const Tensor& to) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    to.select(0, static_cast<int64_t>(i)).copy_(at::tensor(from[i], at::kDouble));
+  }
+}
+
+reference::DeltaRuleInputs<double> head_of(const GatedDeltaRuleInputs& in, int64_t b, int64_t h) {
+  const auto head = [&](const Tensor& x) { return rows(x[b].select(1, h)); };
+  return {.q_TK = head(in.q),
+          .k_TK = head(in.k),
+          .v_TV = head(in.v),
+          .log_decay_TK = head(in.log_decay),
+          .beta_T = numbers(in.beta[b].select(1, h)),
+          .state_KV = in.state.defined()
+                          ? rows(in.state[b][h])
+                          : std::vector(in.k.size(3), std::vector<double>(in.v.size(3)))};
+}
+
 // The recurrence of every head, number by number.
 GatedDeltaRuleOutput plain(const GatedDeltaRuleInputs& in) {
   const int64_t B = in.v.size(0), T = in.v.size(1), H = in.v.size(2), V = in.v.size(3),
                 K = in.k.size(3);
   GatedDeltaRuleOutput out = {at::empty({B, T, H, V}, at::kDouble),
                               at::empty({B, H, K, V}, at::kDouble)};
-  const auto copy = [](const std::vector<std::vector<double>>& from, const Tensor& to) {
-    for (size_t i = 0; i < from.size(); ++i) {
-      to.select(0, static_cast<int64_t>(i)).copy_(at::tensor(from[i], at::kDouble));
-    }
-  };
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
-      const auto head = [&](const Tensor& x) { return rows(x[b].select(1, h)); };
-      const auto result = reference::gated_delta_rule<double>(
-          {.q_TK = head(in.q),
-           .k_TK = head(in.k),
-           .v_TV = head(in.v),
-           .log_decay_TK = head(in.log_decay),
-           .beta_T = numbers(in.beta[b].select(1, h)),
-           .state_KV = in.state.defined()
-                           ? rows(in.state[b][h])
-                           : std::vector(K, std::vector<double>(static_cast<size_t>(V)))});
-      copy(result.o_TV, out.o[b].select(1, h));
-      copy(result.state_KV, out.state[b][h]);
+      const auto result = reference::gated_delta_rule(head_of(in, b, h));
+      copy_rows(result.o_TV, out.o[b].select(1, h));
+      copy_rows(result.state_KV, out.state[b][h]);
     }
   }
   return out;
@@ -157,6 +161,27 @@ std::vector<Tensor> gradients(Form form, const GatedDeltaRuleInputs& inputs) {
   const GatedDeltaRuleInputs leaves =
       map(inputs, [](const Tensor& x) { return x.detach().clone().set_requires_grad(true); });
   return torch::autograd::grad({loss(form(leaves))}, list(leaves));
+}
+
+// The same by the reference's formulas, of float64 inputs with a state.
+std::vector<Tensor> plain_gradients(const GatedDeltaRuleInputs& in) {
+  const GatedDeltaRuleOutput plain_out = plain(in);
+  const GatedDeltaRuleOutput out = {plain_out.o.requires_grad_(), plain_out.state.requires_grad_()};
+  const std::vector<Tensor> of_out = torch::autograd::grad({loss(out)}, {out.o, out.state});
+  const GatedDeltaRuleInputs all = map(in, [](const Tensor& x) { return at::empty_like(x); });
+  for (int64_t b = 0; b < in.v.size(0); ++b) {
+    for (int64_t h = 0; h < in.v.size(2); ++h) {
+      const auto grad = reference::gated_delta_rule_backward(
+          head_of(in, b, h), rows(of_out[0][b].select(1, h)), rows(of_out[1][b][h]));
+      copy_rows(grad.q_TK, all.q[b].select(1, h));
+      copy_rows(grad.k_TK, all.k[b].select(1, h));
+      copy_rows(grad.v_TV, all.v[b].select(1, h));
+      copy_rows(grad.log_decay_TK, all.log_decay[b].select(1, h));
+      all.beta[b].select(1, h).copy_(at::tensor(grad.beta_T, at::kDouble));
+      copy_rows(grad.state_KV, all.state[b][h]);
+    }
+  }
+  return list(all);
 }
 
 TEST(GatedDeltaRule, IsTheRecurrence) {
@@ -323,6 +348,18 @@ TEST(GatedDeltaRule, FormsHaveEqualGradients) {
         EXPECT_TRUE(close(chunked[i], recurrent[i], 1e-12))
             << "input " << i << ", " << T << ", decays " << decay;
       }
+    }
+  }
+}
+
+TEST(GatedDeltaRule, ReferenceHasTheGradientsOfTheRecurrence) {
+  for (const auto& [decay, decays] : kDecays) {
+    const GatedDeltaRuleInputs in = random_inputs(9, decays);
+    const std::vector<Tensor> expected = gradients(gated_delta_rule_recurrent, in),
+                              reference = plain_gradients(in);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(close(reference[i], expected[i], 1e-12)) << "input " << i << ", " << decay;
+      EXPECT_FALSE(close(reference[i], -expected[i], 1e-12)) << "input " << i << ", " << decay;
     }
   }
 }

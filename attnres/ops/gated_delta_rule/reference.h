@@ -1,4 +1,4 @@
-// The gated delta rule of one head, written as the formula.
+// The gated delta rule of one head and its gradients, written as the formulas.
 #pragma once
 
 #include <cmath>
@@ -40,6 +40,63 @@ DeltaRuleOutput<Scalar> gated_delta_rule(const DeltaRuleInputs<Scalar>& in) {
   }
   out.state_KV = S;
   return out;
+}
+
+// The gradients of the inputs, from the last token to the first: with S' the state that has decayed
+// and c = beta (v - k^T S') what is written where k points,
+//   dS <- dS + q do^T
+//   dk = dS c,  dc = dS^T k,  dv = beta dc,  dbeta = dc . (v - k^T S')
+//   dS <- dS - k dv^T,  dk <- dk - S' dv
+//   da * a = rows' sums of dS * S',  dS <- diag(a) dS
+template <class Scalar>
+DeltaRuleInputs<Scalar> gated_delta_rule_backward(
+    const DeltaRuleInputs<Scalar>& in, const typename DeltaRuleInputs<Scalar>::Matrix& grad_o_TV,
+    const typename DeltaRuleInputs<Scalar>::Matrix& grad_state_KV) {
+  const size_t T = in.q_TK.size(), K = in.state_KV.size(), V = in.state_KV[0].size();
+  std::vector<typename DeltaRuleInputs<Scalar>::Matrix> states = {in.state_KV};
+  for (size_t t = 0; t < T; ++t) {
+    const DeltaRuleInputs<Scalar> token = {{in.q_TK[t]},         {in.k_TK[t]},   {in.v_TV[t]},
+                                           {in.log_decay_TK[t]}, {in.beta_T[t]}, states[t]};
+    states.push_back(gated_delta_rule(token).state_KV);
+  }
+  const typename DeltaRuleInputs<Scalar>::Matrix keys(T, std::vector<Scalar>(K));
+  DeltaRuleInputs<Scalar> grad = {.q_TK = keys,
+                                  .k_TK = keys,
+                                  .v_TV = in.v_TV,
+                                  .log_decay_TK = keys,
+                                  .beta_T = std::vector<Scalar>(T),
+                                  .state_KV = grad_state_KV};
+  auto& dS = grad.state_KV;
+  for (size_t t = T; t-- > 0;) {
+    const auto &q = in.q_TK[t], &k = in.k_TK[t], &grad_o = grad_o_TV[t];
+    auto decayed = states[t];
+    for (size_t i = 0; i < K; ++i) {
+      for (size_t j = 0; j < V; ++j) {
+        decayed[i][j] *= std::exp(in.log_decay_TK[t][i]);
+        grad.q_TK[t][i] += states[t + 1][i][j] * grad_o[j];
+        dS[i][j] += q[i] * grad_o[j];
+      }
+    }
+    for (size_t j = 0; j < V; ++j) {
+      Scalar lacking = in.v_TV[t][j], grad_c = 0;
+      for (size_t i = 0; i < K; ++i) lacking -= k[i] * decayed[i][j];
+      for (size_t i = 0; i < K; ++i) grad_c += dS[i][j] * k[i];
+      const Scalar grad_v = in.beta_T[t] * grad_c;
+      for (size_t i = 0; i < K; ++i) {
+        grad.k_TK[t][i] += dS[i][j] * in.beta_T[t] * lacking - decayed[i][j] * grad_v;
+        dS[i][j] -= k[i] * grad_v;
+      }
+      grad.v_TV[t][j] = grad_v;
+      grad.beta_T[t] += grad_c * lacking;
+    }
+    for (size_t i = 0; i < K; ++i) {
+      for (size_t j = 0; j < V; ++j) {
+        grad.log_decay_TK[t][i] += dS[i][j] * decayed[i][j];
+        dS[i][j] *= std::exp(in.log_decay_TK[t][i]);
+      }
+    }
+  }
+  return grad;
 }
 
 }  // namespace attnres::reference
