@@ -1,8 +1,8 @@
-// Speed of the gated delta rule by chunks against token by token: bench_gated_delta_rule [OPTIONS].
+// Speed of the gated delta rule's forms: bench_gated_delta_rule [OPTIONS].
 //
-// For every shape, the median time of each form, forward alone and forward and backward, and the
-// median of the ratios of a round. The forms take turns, so that a machine whose speed drifts is
-// fair to both.
+// For every shape, the median time of each form, and the medians of the ratios of a round: token by
+// token in tensor operations against chunks, and, forward alone, chunks against the kernel. The
+// forms take turns, so that a machine whose speed drifts is fair to all.
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 
 #include <ATen/ATen.h>
@@ -63,30 +63,42 @@ class GatedDeltaRule {
   Tensor output_gradient_;
 };
 
+std::string ratio_and_interval(const std::vector<double>& slow, const std::vector<double>& fast) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < slow.size(); ++i) ratios.push_back(slow[i] / fast[i]);
+  const Interval interval = median_interval(ratios);
+  return fmt::format("{:.2f} | {:.2f} to {:.2f}", median(ratios), interval.low, interval.high);
+}
+
 void print_table(const Options& options, int threads) {
   at::set_num_threads(threads);
   fmt::print("\n{} thread{}\n\n", threads, threads == 1 ? "" : "s");
-  fmt::print("| K = V | T | pass | recurrent, ms | chunked, ms | ratio | 95 % |\n");
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- |\n");
+  fmt::print(
+      "| K = V | T | pass | recurrent, ms | chunked, ms | kernel, ms | recurrent / chunked | 95 % "
+      "| "
+      "chunked / kernel | 95 % |\n");
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   constexpr std::pair<const char*, Pass> kPasses[] = {{"forward", Pass::forward},
                                                       {"forward + backward", Pass::both}};
   for (const int64_t width : options.head_widths) {
     for (const int64_t tokens : options.tokens) {
       GatedDeltaRule benchmark(options.batch, tokens, options.heads, width);
       for (const auto& [name, pass] : kPasses) {
-        std::vector<double> recurrent, chunked, ratios;
+        std::vector<double> recurrent, chunked, kernel;
         for (int round = -1; round < options.rounds; ++round) {
-          const double slow = benchmark.run(gated_delta_rule_recurrent, pass),
-                       fast = benchmark.run(gated_delta_rule_chunked, pass);
-          if (round < 0) continue;  // so that memory is there
-          recurrent.push_back(slow);
-          chunked.push_back(fast);
-          ratios.push_back(slow / fast);
+          if (round == 0) {  // the first was so that memory is there
+            for (auto* times : {&recurrent, &chunked, &kernel}) times->clear();
+          }
+          recurrent.push_back(benchmark.run(gated_delta_rule_recurrent, pass));
+          chunked.push_back(benchmark.run(gated_delta_rule_chunked, pass));
+          if (pass == Pass::forward) kernel.push_back(benchmark.run(gated_delta_rule, pass));
         }
-        const Interval interval = median_interval(ratios);
-        fmt::print("| {} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} to {:.2f} |\n", width,
-                   tokens, name, median(recurrent), median(chunked), median(ratios), interval.low,
-                   interval.high);
+        const bool has_kernel = !kernel.empty();
+        fmt::print("| {} | {} | {} | {:.2f} | {:.2f} | {} | {} | {} |\n", width, tokens, name,
+                   median(recurrent), median(chunked),
+                   has_kernel ? fmt::format("{:.2f}", median(kernel)) : "",
+                   ratio_and_interval(recurrent, chunked),
+                   has_kernel ? ratio_and_interval(chunked, kernel) : " | ");
         std::fflush(stdout);
       }
     }
@@ -94,8 +106,7 @@ void print_table(const Options& options, int threads) {
 }
 
 void run(int argc, char** argv) {
-  CLI::App app("Speed of the gated delta rule by chunks against token by token.",
-               "bench_gated_delta_rule");
+  CLI::App app("Speed of the gated delta rule's forms.", "bench_gated_delta_rule");
   Options options;
   app.add_option("--threads", options.threads, "Numbers of threads")->delimiter(',');
   app.add_option("--tokens", options.tokens, "Tokens T")->delimiter(',');
