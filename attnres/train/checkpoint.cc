@@ -107,11 +107,11 @@ Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64
   const SafetensorsFile moments(folder / kOptimizerFile);
   moments.verify_checksum();
   for (const auto& [name, moment] : training.optimizer.state()) {
-    const at::Tensor saved = moments.read(name);
-    require(saved.sizes() == moment.sizes() && saved.scalar_type() == moment.scalar_type(),
+    const TensorInfo& saved = moments.info(name);
+    require(saved.shape == moment.sizes() && saved.dtype == moment.scalar_type(),
             "{}: {} has another shape or type than the parameter",
             (folder / kOptimizerFile).string(), name);
-    moment.copy_(saved);
+    moments.read_into(name, moment);
   }
   training.optimizer.updates = state.updates;
   training.state = state;
