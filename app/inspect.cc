@@ -11,8 +11,8 @@
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
 #include "app/options.h"
-#include "attnres/model/attention_kinds.h"
 #include "attnres/model/depth_weights.h"
+#include "attnres/model/layer_kind.h"
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
 #include "attnres/support/json.h"
@@ -55,11 +55,11 @@ class Parts {
 Json used_settings(const ModelConfig& config) {
   Json used = write_config(config);
   std::set<std::string> unused, read;
-  for (const AttentionKind& kind : attention_kinds()) {
-    (config.has_attention(kind.name) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
+  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
+    for (const LayerKind& kind : *kinds) {
+      (kind.is_in(config) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
+    }
   }
-  if (config.experts.count == 0) unused.insert("experts");
-  if (config.experts.count > 0 && config.experts.dense_layers == 0) unused.insert("ffn_width");
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);
   }

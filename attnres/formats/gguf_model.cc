@@ -7,13 +7,14 @@
 
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/architectures.h"
+#include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-constexpr const char *kLlama = "llama", *kKimiLinear = "kimi-linear", *kKimiK3 = "kimi-k3";
+constexpr GgufPart::Storage kExact = GgufPart::Storage::exact;
 constexpr uint32_t kSigmoidRouting = 2;
 constexpr float kSituBetaOfSilu = 1 << 16;
 
@@ -89,39 +90,41 @@ void check_kimi(const ModelConfig& config) {
           "their sum; write safetensors");
 }
 
+// The first of the architectures that can. Throws Error saying what none of them computes.
+GgufArchitecture architecture_of(const ModelConfig& config) {
+  if (has_llama_attention(config)) {
+    check_mixing(config);
+    check_llama(config);
+    return GgufArchitecture::llama;
+  }
+  check_kimi(config);
+  check_mixing(config);
+  return llama_cpp_reads_as_kimi_linear(config) ? GgufArchitecture::kimi_linear
+                                                : GgufArchitecture::kimi_k3;
+}
+
 // The tensors of a file, made of the model's parameters.
 class Tensors {
  public:
-  using Change = std::function<at::Tensor(const at::Tensor&)>;
-  using Combination = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
-
   Tensors(const Transformer& model, GgufType type) : model_(model), type_(type) {}
 
-  // Stored as the type asked for.
-  void add_matrix(const std::string& name, int site, const std::string& role,
-                  const Change& change = {}) {
-    add(name, type_, take(site, role), change);
-  }
-  // Stored as float32.
-  void add_exact(const std::string& name, int site, const std::string& role,
-                 const Change& change = {}) {
-    add(name, GgufType::f32, take(site, role), change);
-  }
-  // Made of two parameters.
-  void add_matrix(const std::string& name, int site, const std::string& role,
-                  const std::string& second, const Combination& combine) {
-    add(name, type_, take(site, role), combine, take(site, second));
-  }
-  void add_exact(const std::string& name, int site, const std::string& role,
-                 const std::string& second, const Combination& combine) {
-    add(name, GgufType::f32, take(site, role), combine, take(site, second));
+  // Named `prefix` and its own name, of parameters at this site.
+  void add(const std::string& prefix, int site, const GgufPart& part) {
+    std::vector<at::Tensor> of, without_data;
+    for (const std::string& role : part.roles) {
+      of.push_back(take(site, role));
+      without_data.push_back(of.back().to(at::kMeta));
+    }
+    const auto made = [make = part.make](const std::vector<at::Tensor>& tensors) {
+      return make ? make(tensors) : tensors[0];
+    };
+    const std::vector<int64_t> shape = made(without_data).sizes().vec();
+    GgufType type = part.storage == kExact ? GgufType::f32 : type_;
+    if (type == GgufType::q8_0 && shape.back() % kGgufBlock != 0) type = GgufType::f16;
+    tensors_.push_back({prefix + part.name, shape, type, [=] { return made(of); }});
   }
   void add_zeros(const std::string& name, int64_t size) {
     tensors_.push_back({name, {size}, GgufType::f32, [size] { return at::zeros({size}); }});
-  }
-
-  bool has(int site, const std::string& role) const {
-    return model_.parameters().find(site, role) != nullptr;
   }
 
   // Throws Error naming a parameter that is in no tensor.
@@ -142,159 +145,39 @@ class Tensors {
     return parameter->tensor.detach();
   }
 
-  // The same function, of tensors without data, gives the shape.
-  template <class Function, class... More>
-  void add(const std::string& name, GgufType type, const at::Tensor& tensor,
-           const Function& function, const More&... more) {
-    std::vector<int64_t> shape = tensor.sizes().vec();
-    if (function) shape = function(tensor.to(at::kMeta), more.to(at::kMeta)...).sizes().vec();
-    if (type == GgufType::q8_0 && shape.back() % kGgufBlock != 0) type = GgufType::f16;
-    tensors_.push_back(
-        {name, shape, type, [=] { return function ? function(tensor, more...) : tensor; }});
-  }
-
   const Transformer& model_;
   GgufType type_;
   std::set<const Parameter*> used_;
   std::vector<GgufTensor> tensors_;
 };
 
-// The rows of a query or key map: of a head, c and c + K/2 become 2c and 2c + 1.
-at::Tensor interleave_pairs(const at::Tensor& weight, int64_t heads) {
-  return weight.view({heads, 2, weight.size(0) / heads / 2, weight.size(1)})
-      .transpose(1, 2)
-      .reshape(weight.sizes());
-}
-
-void add_grouped_query(Tensors& tensors, const std::string& layer, int site,
-                       const ModelConfig& config) {
-  const auto interleaved = [](int64_t heads) {
-    return [heads](const at::Tensor& weight) { return interleave_pairs(weight, heads); };
-  };
-  tensors.add_matrix(layer + "attn_q.weight", site, "q_proj", interleaved(config.heads));
-  tensors.add_matrix(layer + "attn_k.weight", site, "k_proj", interleaved(config.kv_heads));
-  tensors.add_matrix(layer + "attn_v.weight", site, "v_proj");
-  tensors.add_matrix(layer + "attn_output.weight", site, "o_proj");
-}
-
-void add_delta(Tensors& tensors, const std::string& layer, int site,
-               const std::string& architecture) {
-  const bool k3 = architecture == kKimiK3;
-  for (const char* of : {"q", "k", "v"}) {
-    tensors.add_matrix(fmt::format("{}attn_{}.weight", layer, of), site,
-                       fmt::format("{}_proj", of));
-    tensors.add_exact(fmt::format("{}ssm_conv1d_{}.weight", layer, of), site,
-                      fmt::format("{}_conv1d", of), [](const at::Tensor& kernels) {
-                        return kernels.view({1, kernels.size(0), 1, kernels.size(-1)});
-                      });
-  }
-  tensors.add_matrix(layer + "ssm_f_a.weight", site, "f_a_proj");
-  tensors.add_matrix(layer + "ssm_f_b.weight", site, "f_b_proj");
-  tensors.add_exact(layer + "ssm_dt.bias", site, "dt_bias");
-  tensors.add_exact(layer + "ssm_a", site, "A_log", [k3](const at::Tensor& A_log) {
-    const at::Tensor decay = A_log.exp().neg();
-    return k3 ? decay : decay.view({1, 1, A_log.size(0), 1});
-  });
-  tensors.add_matrix(layer + "ssm_beta.weight", site, "b_proj");
-  if (tensors.has(site, "g_proj")) {
-    tensors.add_matrix(layer + "ssm_g.weight", site, "g_proj");
-  } else if (k3) {
-    tensors.add_matrix(
-        layer + "ssm_g.weight", site, "g_b_proj", "g_a_proj",
-        [](const at::Tensor& outer, const at::Tensor& inner) { return at::mm(outer, inner); });
-  } else {
-    tensors.add_matrix(layer + "ssm_g_a.weight", site, "g_a_proj");
-    tensors.add_matrix(layer + "ssm_g_b.weight", site, "g_b_proj");
-  }
-  tensors.add_exact(layer + "ssm_norm.weight", site, "o_norm");
-  tensors.add_matrix(layer + "attn_output.weight", site, "o_proj");
-}
-
-void add_latent(Tensors& tensors, const std::string& layer, int site, const ModelConfig& config) {
-  const LatentAttentionSettings& settings = config.latent_attention;
-  if (settings.q_rank > 0) {
-    tensors.add_matrix(layer + "attn_q_a.weight", site, "q_a_proj");
-    tensors.add_exact(layer + "attn_q_a_norm.weight", site, "q_a_layernorm");
-    tensors.add_matrix(layer + "attn_q_b.weight", site, "q_b_proj");
-  } else {
-    tensors.add_matrix(layer + "attn_q.weight", site, "q_proj");
-  }
-  tensors.add_matrix(layer + "attn_kv_a_mqa.weight", site, "kv_a_proj_with_mqa");
-  tensors.add_exact(layer + "attn_kv_a_norm.weight", site, "kv_a_layernorm");
-  const int64_t heads = config.heads, key = settings.key_width, value = settings.value_width;
-  const auto of_head = [=](const at::Tensor& kv_b) {
-    return kv_b.view({heads, key + value, kv_b.size(1)});
-  };
-  tensors.add_matrix(layer + "attn_k_b.weight", site, "kv_b_proj", [=](const at::Tensor& kv_b) {
-    return of_head(kv_b).narrow(1, 0, key).transpose(1, 2);
-  });
-  tensors.add_matrix(layer + "attn_v_b.weight", site, "kv_b_proj",
-                     [=](const at::Tensor& kv_b) { return of_head(kv_b).narrow(1, key, value); });
-  if (settings.output_gate) tensors.add_matrix(layer + "attn_gate.weight", site, "g_proj");
-  tensors.add_matrix(layer + "attn_output.weight", site, "o_proj");
-}
-
-void add_dense(Tensors& tensors, const std::string& layer, int site) {
-  tensors.add_matrix(layer + "ffn_gate.weight", site, "gate_proj");
-  tensors.add_matrix(layer + "ffn_up.weight", site, "up_proj");
-  tensors.add_matrix(layer + "ffn_down.weight", site, "down_proj");
-}
-
-void add_experts(Tensors& tensors, const std::string& layer, int site,
-                 const ExpertsSettings& settings) {
-  tensors.add_exact(layer + "ffn_gate_inp.weight", site, "gate");
-  tensors.add_exact(layer + "exp_probs_b.bias", site, "e_score_correction_bias");
-  tensors.add_matrix(layer + "ffn_gate_exps.weight", site, "w1");
-  tensors.add_matrix(layer + "ffn_down_exps.weight", site, "w2");
-  tensors.add_matrix(layer + "ffn_up_exps.weight", site, "w3");
-  if (settings.shared > 0) {
-    tensors.add_matrix(layer + "ffn_gate_shexp.weight", site, "shared_w1");
-    tensors.add_matrix(layer + "ffn_down_shexp.weight", site, "shared_w2");
-    tensors.add_matrix(layer + "ffn_up_shexp.weight", site, "shared_w3");
-  }
-  if (settings.latent_width > 0) {
-    tensors.add_matrix(layer + "ffn_routed_down.weight", site, "routed_expert_down_proj");
-    tensors.add_exact(layer + "ffn_routed_norm.weight", site, "routed_expert_norm");
-    tensors.add_matrix(layer + "ffn_routed_up.weight", site, "routed_expert_up_proj");
-  }
-}
-
 void add_score(Tensors& tensors, const std::string& name, int site, int64_t width) {
   if (site == 0) return tensors.add_zeros(name, width);
-  tensors.add_exact(
-      name, site, "key_norm", "pseudo_query",
-      [](const at::Tensor& gain, const at::Tensor& query) { return at::mul(gain, query); });
+  const auto product = [](const std::vector<at::Tensor>& of) { return at::mul(of[0], of[1]); };
+  tensors.add("", site, {name, {"key_norm", "pseudo_query"}, kExact, product});
 }
 
 std::vector<GgufTensor> tensors_of(const Transformer& model, GgufType type) {
   const ModelConfig& config = model.config();
-  const std::string architecture = gguf_architecture(config);
+  const GgufArchitecture architecture = architecture_of(config);
   const bool attn_res = layers_in_block(config) > 0;
   const int output = model.sublayers();
   Tensors tensors(model, type);
-  tensors.add_matrix("token_embd.weight", kEmbeddingSite, "token_embedding");
-  tensors.add_exact("output_norm.weight", output, "input_norm");
+  tensors.add("", kEmbeddingSite, {"token_embd.weight", {"token_embedding"}});
+  tensors.add("", output, {"output_norm.weight", {"input_norm"}, kExact});
   if (attn_res) add_score(tensors, "output_res_score.weight", output, config.width);
   if (!config.tie_embeddings) {
-    tensors.add_matrix("output.weight", output, "head");
-  } else if (architecture != kLlama) {  // which takes the embedding where there is no head
-    tensors.add_matrix("output.weight", kEmbeddingSite, "token_embedding");
+    tensors.add("", output, {"output.weight", {"head"}});
+  } else if (architecture != GgufArchitecture::llama) {  // which takes the embedding without a head
+    tensors.add("", kEmbeddingSite, {"output.weight", {"token_embedding"}});
   }
-  for (int attention = 0; attention < output; attention += 2) {
-    const int feed_forward = attention + 1, index = attention / 2;
-    const std::string layer = fmt::format("blk.{}.", index), &kind = config.attention_of(index);
-    tensors.add_exact(layer + "attn_norm.weight", attention, "input_norm");
-    if (attn_res) add_score(tensors, layer + "attn_res_score.weight", attention, config.width);
-    if (kind == kGroupedQuery) add_grouped_query(tensors, layer, attention, config);
-    if (kind == kDelta) add_delta(tensors, layer, attention, architecture);
-    if (kind == kLatent) add_latent(tensors, layer, attention, config);
-
-    tensors.add_exact(layer + "ffn_norm.weight", feed_forward, "input_norm");
-    if (attn_res) add_score(tensors, layer + "ffn_res_score.weight", feed_forward, config.width);
-    if (config.has_experts(index)) {
-      add_experts(tensors, layer, feed_forward, config.experts);
-    } else {
-      add_dense(tensors, layer, feed_forward);
+  for (int site = 0; site < output; ++site) {
+    const std::string layer = fmt::format("blk.{}.", site / 2);
+    const std::string half = layer + (site % 2 == 0 ? "attn" : "ffn");
+    tensors.add("", site, {half + "_norm.weight", {"input_norm"}, kExact});
+    if (attn_res) add_score(tensors, half + "_res_score.weight", site, config.width);
+    for (const GgufPart& part : layer_kind(config, site).gguf(config, architecture)) {
+      tensors.add(layer, site, part);
     }
   }
   return tensors.all();
@@ -362,6 +245,7 @@ void add_k3(Keys& keys, const ModelConfig& config) {
 
 GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType type) {
   const ModelConfig& config = model.config();
+  const GgufArchitecture architecture = architecture_of(config);
   Keys keys(gguf_architecture(config));
   keys.add("vocab_size", model.vocab_size());
   keys.add("context_length", context);
@@ -370,7 +254,7 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
   keys.add("feed_forward_length", config.ffn_width);
   keys.add("attention.layer_norm_rms_epsilon", config.norm_eps);
   keys.add("attention.head_count", config.heads);
-  if (keys.architecture() == kLlama) {
+  if (architecture == GgufArchitecture::llama) {
     keys.add("attention.head_count_kv", config.kv_heads);
     keys.add("rope.dimension_count", config.width / config.heads);
     keys.add("rope.freq_base", config.rope_theta);
@@ -378,7 +262,7 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
     add_kimi_attention(keys, config);
     add_kimi_experts(keys, config);
   }
-  if (keys.architecture() == kKimiK3) add_k3(keys, config);
+  if (architecture == GgufArchitecture::kimi_k3) add_k3(keys, config);
 
   GgufMetadata metadata = {{"general.architecture", keys.architecture()},
                            {"general.file_type", file_type(type)}};
@@ -390,14 +274,15 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
 }  // namespace
 
 std::string gguf_architecture(const ModelConfig& config) {
-  if (has_llama_attention(config)) {
-    check_mixing(config);
-    check_llama(config);
-    return kLlama;
+  switch (architecture_of(config)) {
+    case GgufArchitecture::llama:
+      return "llama";
+    case GgufArchitecture::kimi_linear:
+      return "kimi-linear";
+    case GgufArchitecture::kimi_k3:
+      return "kimi-k3";
   }
-  check_kimi(config);
-  check_mixing(config);
-  return llama_cpp_reads_as_kimi_linear(config) ? kKimiLinear : kKimiK3;
+  fail("GGUF: an architecture without a name");
 }
 
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "attnres/model/attention_kinds.h"
+#include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -53,18 +53,15 @@ void require_used(const std::string& path, const std::string& key, bool is_defau
 
 void resolve_layers(const std::string& path, ModelConfig& config) {
   const Json given = write_config(config), defaults = write_config(ModelConfig());
-  for (const AttentionKind& kind : attention_kinds()) {
-    if (config.has_attention(kind.name)) {
-      kind.resolve(config, path);
-    } else if (!kind.settings.empty()) {
-      require_used(path, kind.settings, given[kind.settings] == defaults[kind.settings],
-                   kind.name + " attention");
+  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
+    for (const LayerKind& kind : *kinds) {
+      if (kind.is_in(config)) {
+        kind.resolve(config, path);
+      } else if (!kind.settings.empty()) {
+        require_used(path, kind.settings, given[kind.settings] == defaults[kind.settings],
+                     kind.missing);
+      }
     }
-  }
-  if (config.experts.count != 0) {
-    config.experts.resolve(config.ffn_width, path + ".experts");
-  } else {
-    require_used(path, "experts", given["experts"] == defaults["experts"], "experts (count is 0)");
   }
   config.activation.check(path + ".activation");
 }

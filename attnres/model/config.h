@@ -18,6 +18,9 @@ namespace attnres {
 inline constexpr const char* kGroupedQuery = "grouped_query";  // layers/attention.h, with rotary
 inline constexpr const char* kDelta = "delta";                 // layers/delta_attention.h
 inline constexpr const char* kLatent = "latent";               // layers/latent_attention.h
+// Kinds of feed-forward.
+inline constexpr const char* kDense = "dense";      // layers/feed_forward.h
+inline constexpr const char* kExperts = "experts";  // layers/experts.h
 
 struct ModelConfig {
   int64_t layers = 4;     // Transformer layers; two sublayers each

@@ -7,8 +7,7 @@
 #include <algorithm>
 
 #include "attnres/layers/experts.h"
-#include "attnres/layers/feed_forward.h"
-#include "attnres/model/attention_kinds.h"
+#include "attnres/model/layer_kind.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
@@ -24,17 +23,6 @@ SiteRange within(const SiteRange& sites, int output) {
           "from {} up to {}",
           output, sites.first, sites.last);
   return inside;
-}
-
-std::unique_ptr<Sublayer> make_feed_forward(const ModelConfig& config, int64_t layer,
-                                            const SublayerNeeds& needs, int site,
-                                            ParameterRegistry& parameters) {
-  if (config.has_experts(layer)) {
-    return std::make_unique<Experts>(config.experts, config.activation, config.width,
-                                     config.norm_eps, config.init_std, needs, site, parameters);
-  }
-  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.activation,
-                                       config.init_std, needs, site, parameters);
 }
 
 int64_t count_targets(const at::Tensor& targets_BT) {
@@ -58,11 +46,8 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   mixer_ = config.depth_mixing.make_mixer(config.mixer_shape(), parameters_);
   sublayers_.resize(L);
   for (int site = sites_.first; site < std::min(sites_.last, L); ++site) {
-    const SublayerNeeds needs = mixer_->needs(site);
-    sublayers_[site] = site % 2 == 0
-                           ? find_attention_kind(config.attention_of(site / 2), "model")
-                                 .make(config, needs, site, parameters_)
-                           : make_feed_forward(config, site / 2, needs, site, parameters_);
+    sublayers_[site] =
+        layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
   }
   head_ = config.tie_embeddings
               ? embedding_

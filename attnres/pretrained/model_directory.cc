@@ -130,16 +130,15 @@ class NamedWeights {
 void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
   const ModelConfig& model = stored.model;
   weights.check(kEmbedding, {stored.vocab_size, model.width});
-  for (int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string prefix = fmt::format("model.layers.{}.", layer);
-    if (!model.has_experts(layer)) {
-      weights.check(prefix + "mlp.down_proj.weight", {model.width, model.ffn_width});
-      continue;
-    }
+  Parameter parameter;
+  for (parameter.site = 1; parameter.site < model.sublayers(); parameter.site += 2) {
+    const bool dense = !model.has_experts(parameter.site / 2);
     const ExpertsSettings& experts = model.experts;
-    const int64_t last = experts.count - 1;
-    weights.check(fmt::format("{}block_sparse_moe.experts.{}.w1.weight", prefix, last),
-                  {experts.width, experts.latent_width > 0 ? experts.latent_width : model.width});
+    parameter.role = dense ? "down_proj" : "w1";
+    const std::string name = hugging_face_name(parameter, model.sublayers(), experts.count - 1);
+    const int64_t read = experts.latent_width > 0 ? experts.latent_width : model.width;
+    weights.check(
+        name, dense ? std::vector{model.width, model.ffn_width} : std::vector{experts.width, read});
   }
 }
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/depth/mechanism.h"
-#include "attnres/model/attention_kinds.h"
+#include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -143,7 +143,7 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
   }
   if (changed("model.attention")) {
     const Json kinds = value_at(after, "model.attention");
-    for (const AttentionKind& kind : attention_kinds()) {
+    for (const LayerKind& kind : attention_kinds()) {
       const bool is_gone = std::find(kinds.begin(), kinds.end(), kind.name) == kinds.end();
       if (is_gone && !kind.settings.empty()) collect(after, "model." + kind.settings, all, left);
     }

@@ -1,0 +1,52 @@
+#include "attnres/model/layer_kind.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "attnres/model/layer_kinds/layer_kinds.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+const LayerKind* find_kind(const std::vector<LayerKind>& kinds, const std::string& name) {
+  const auto found = std::find_if(kinds.begin(), kinds.end(),
+                                  [&](const LayerKind& kind) { return kind.name == name; });
+  return found == kinds.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+HuggingFaceNames weights_in(const std::string& prefix, const std::vector<std::string>& roles) {
+  HuggingFaceNames names;
+  for (const std::string& role : roles) names[role] = prefix + role + ".weight";
+  return names;
+}
+
+const std::vector<LayerKind>& attention_kinds() {
+  static const std::vector<LayerKind> all = {grouped_query_kind(), delta_kind(), latent_kind()};
+  return all;
+}
+
+const std::vector<LayerKind>& feed_forward_kinds() {
+  static const std::vector<LayerKind> all = {dense_kind(), experts_kind()};
+  return all;
+}
+
+const LayerKind& layer_kind(const ModelConfig& config, int site) {
+  const int64_t layer = site / 2;
+  if (site % 2 == 0) return find_attention_kind(config.attention_of(layer), "model");
+  return *find_kind(feed_forward_kinds(), config.has_experts(layer) ? kExperts : kDense);
+}
+
+const LayerKind& find_attention_kind(const std::string& name, const std::string& path) {
+  if (const LayerKind* kind = find_kind(attention_kinds(), name)) return *kind;
+  std::vector<std::string> names;
+  for (const LayerKind& kind : attention_kinds()) names.push_back(kind.name);
+  const std::string last = names.back();
+  names.pop_back();
+  fail_usage("{}.attention: expected {} or {}, got {}", path, fmt::join(names, ", "), last, name);
+}
+
+}  // namespace attnres

@@ -1,0 +1,71 @@
+// The kinds of layers that a model can be made of: what of a recipe's model each reads, how that is
+// checked, how it is built, and what its parameters are called in files. What it computes, costs
+// and keeps is its class's to tell (layers/). A kind is one source in layer_kinds/ and a line in
+// the list of layer_kind.cc.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attnres/layers/sublayer.h"
+#include "attnres/model/config.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+// A layer's roles to their names in Hugging Face files, after "model.layers.N.". Of stacked experts
+// each is a tensor of its own, and {} stands for its number.
+using HuggingFaceNames = std::map<std::string, std::string>;
+
+// `prefix`ROLE.weight, for each of the roles.
+HuggingFaceNames weights_in(const std::string& prefix, const std::vector<std::string>& roles);
+
+// llama.cpp's architectures that compute models of ours.
+enum class GgufArchitecture { llama, kimi_linear, kimi_k3 };
+
+// A tensor of a GGUF file, made of parameters of one site.
+struct GgufPart {
+  // Of this file's number type, or always float32.
+  enum class Storage { matrix, exact };
+
+  std::string name;                // "attn_q.weight", after "blk.N."
+  std::vector<std::string> roles;  // what it is made of
+  Storage storage = Storage::matrix;
+  // Of their tensors; none: the only one as it is. Has to work on tensors without data, too.
+  std::function<at::Tensor(const std::vector<at::Tensor>&)> make = {};
+};
+
+struct LayerKind {
+  std::string name;  // "delta"; of an attention as in a recipe
+  // Keys of a recipe's model that it reads and a model without such layers would not have.
+  std::vector<std::string> keys;
+  std::string settings;  // of them, the object that is its own; empty: it has none
+  std::string missing;   // "delta attention": what a model with these settings alone lacks
+  std::function<bool(const ModelConfig& config)> is_in;
+  // Checks them and fills in defaults. Throws UsageError naming the key, `path` of the model before
+  // it.
+  std::function<void(ModelConfig& config, const std::string& path)> resolve;
+  std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const SublayerNeeds& needs,
+                                          int site, ParameterRegistry& parameters)>
+      make;
+  HuggingFaceNames hugging_face;
+  // In a file of an architecture that has such layers.
+  std::function<std::vector<GgufPart>(const ModelConfig& config, GgufArchitecture architecture)>
+      gguf;
+};
+
+// Those that `model.attention` can name, and those that feed-forwards are.
+const std::vector<LayerKind>& attention_kinds();
+const std::vector<LayerKind>& feed_forward_kinds();
+
+// What the sublayer at a site is.
+const LayerKind& layer_kind(const ModelConfig& config, int site);
+// Throws UsageError with the names of all where there is no attention of this one.
+const LayerKind& find_attention_kind(const std::string& name, const std::string& path);
+
+}  // namespace attnres

@@ -1,0 +1,64 @@
+#include "attnres/layers/experts.h"
+
+#include "attnres/model/layer_kinds/layer_kinds.h"
+
+namespace attnres {
+namespace {
+
+void resolve_experts(ModelConfig& config, const std::string& path) {
+  config.experts.resolve(config.ffn_width, path + ".experts");
+}
+
+std::unique_ptr<Sublayer> make_experts(const ModelConfig& config, const SublayerNeeds& needs,
+                                       int site, ParameterRegistry& parameters) {
+  return std::make_unique<Experts>(config.experts, config.activation, config.width, config.norm_eps,
+                                   config.init_std, needs, site, parameters);
+}
+
+HuggingFaceNames experts_in_hugging_face() {
+  HuggingFaceNames names = weights_in(
+      "block_sparse_moe.",
+      {"gate", "routed_expert_down_proj", "routed_expert_norm", "routed_expert_up_proj"});
+  names.merge(weights_in("block_sparse_moe.experts.{}.", {"w1", "w2", "w3"}));
+  names["e_score_correction_bias"] = "block_sparse_moe.gate.e_score_correction_bias";
+  names["shared_w1"] = "block_sparse_moe.shared_experts.gate_proj.weight";
+  names["shared_w2"] = "block_sparse_moe.shared_experts.down_proj.weight";
+  names["shared_w3"] = "block_sparse_moe.shared_experts.up_proj.weight";
+  return names;
+}
+
+std::vector<GgufPart> experts_in_gguf(const ModelConfig& config, GgufArchitecture) {
+  using enum GgufPart::Storage;
+  std::vector<GgufPart> parts = {{"ffn_gate_inp.weight", {"gate"}, exact},
+                                 {"exp_probs_b.bias", {"e_score_correction_bias"}, exact},
+                                 {"ffn_gate_exps.weight", {"w1"}},
+                                 {"ffn_down_exps.weight", {"w2"}},
+                                 {"ffn_up_exps.weight", {"w3"}}};
+  if (config.experts.shared > 0) {
+    parts.push_back({"ffn_gate_shexp.weight", {"shared_w1"}});
+    parts.push_back({"ffn_down_shexp.weight", {"shared_w2"}});
+    parts.push_back({"ffn_up_shexp.weight", {"shared_w3"}});
+  }
+  if (config.experts.latent_width > 0) {
+    parts.push_back({"ffn_routed_down.weight", {"routed_expert_down_proj"}});
+    parts.push_back({"ffn_routed_norm.weight", {"routed_expert_norm"}, exact});
+    parts.push_back({"ffn_routed_up.weight", {"routed_expert_up_proj"}});
+  }
+  return parts;
+}
+
+}  // namespace
+
+LayerKind experts_kind() {
+  return {.name = kExperts,
+          .keys = {"experts"},
+          .settings = "experts",
+          .missing = "experts (count is 0)",
+          .is_in = [](const ModelConfig& config) { return config.experts.count != 0; },
+          .resolve = resolve_experts,
+          .make = make_experts,
+          .hugging_face = experts_in_hugging_face(),
+          .gguf = experts_in_gguf};
+}
+
+}  // namespace attnres

@@ -1,0 +1,65 @@
+#include <ATen/core/Tensor.h>
+
+#include "attnres/layers/latent_attention.h"
+#include "attnres/model/layer_kinds/layer_kinds.h"
+
+namespace attnres {
+namespace {
+
+void resolve_latent(ModelConfig& config, const std::string& path) {
+  config.latent_attention.resolve(config.width, config.heads, path + ".latent_attention");
+}
+
+std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const SublayerNeeds& needs,
+                                      int site, ParameterRegistry& parameters) {
+  return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
+                                           config.init_std, needs, site, parameters);
+}
+
+std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture) {
+  using enum GgufPart::Storage;
+  using Tensors = std::vector<at::Tensor>;
+  const LatentAttentionSettings& settings = config.latent_attention;
+  std::vector<GgufPart> parts;
+  if (settings.q_rank > 0) {
+    parts.push_back({"attn_q_a.weight", {"q_a_proj"}});
+    parts.push_back({"attn_q_a_norm.weight", {"q_a_layernorm"}, exact});
+    parts.push_back({"attn_q_b.weight", {"q_b_proj"}});
+  } else {
+    parts.push_back({"attn_q.weight", {"q_proj"}});
+  }
+  parts.push_back({"attn_kv_a_mqa.weight", {"kv_a_proj_with_mqa"}});
+  parts.push_back({"attn_kv_a_norm.weight", {"kv_a_layernorm"}, exact});
+  const int64_t heads = config.heads, key = settings.key_width, value = settings.value_width;
+  const auto of_head = [=](const Tensors& kv_b) {
+    return kv_b[0].view({heads, key + value, kv_b[0].size(1)});
+  };
+  parts.push_back({"attn_k_b.weight", {"kv_b_proj"}, matrix, [=](const Tensors& kv_b) {
+                     return of_head(kv_b).narrow(1, 0, key).transpose(1, 2);
+                   }});
+  parts.push_back({"attn_v_b.weight", {"kv_b_proj"}, matrix, [=](const Tensors& kv_b) {
+                     return of_head(kv_b).narrow(1, key, value);
+                   }});
+  if (settings.output_gate) parts.push_back({"attn_gate.weight", {"g_proj"}});
+  parts.push_back({"attn_output.weight", {"o_proj"}});
+  return parts;
+}
+
+}  // namespace
+
+LayerKind latent_kind() {
+  return {
+      .name = kLatent,
+      .keys = {"heads", "latent_attention"},
+      .settings = "latent_attention",
+      .missing = "latent attention",
+      .is_in = [](const ModelConfig& config) { return config.has_attention(kLatent); },
+      .resolve = resolve_latent,
+      .make = make_latent,
+      .hugging_face = weights_in(
+          "self_attn.", {"q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa",
+                         "kv_a_layernorm", "kv_b_proj", "g_proj", "o_proj"}),
+      .gguf = latent_in_gguf};
+}
+
+}  // namespace attnres

@@ -1,0 +1,14 @@
+// The entries of the lists in layer_kind.cc.
+#pragma once
+
+#include "attnres/model/layer_kind.h"
+
+namespace attnres {
+
+LayerKind grouped_query_kind();  // layers/attention.h
+LayerKind delta_kind();          // layers/delta_attention.h
+LayerKind latent_kind();         // layers/latent_attention.h
+LayerKind dense_kind();          // layers/feed_forward.h
+LayerKind experts_kind();        // layers/experts.h
+
+}  // namespace attnres
