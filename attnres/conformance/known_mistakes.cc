@@ -30,9 +30,9 @@ class MistakenMixer : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -47,8 +47,8 @@ class MistakenMixer : public ComposedMixer {
  private:
   bool is(Mistake mistake) const { return mistake_ == mistake; }
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.sealed.push_back(y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.sealed.push_back(y_TD);
   }
 
   std::vector<Source> sources_of(const std::vector<at::Tensor>& values) const {
@@ -99,7 +99,7 @@ class MistakenMixer : public ComposedMixer {
     return (v.square().mean(-1, /*keepdim=*/true) + shape().norm_eps).sqrt();
   }
 
-  // [B, T, 1]; of site 0, which has no query, zeros.
+  // [T, 1]; of site 0, which has no query, zeros.
   at::Tensor score(int l, const Source& source) const {
     const at::Tensor& v = source.value;
     if (l == 0) return at::zeros_like(v).sum(-1, /*keepdim=*/true);

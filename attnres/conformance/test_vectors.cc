@@ -57,13 +57,15 @@ class Run {
     const std::vector<int64_t> sizes = {kBatch, kTokens, shape.width};
     const at::Tensor embedding = give("embedding", sizes, 1);
     move_parameters();
-    DepthState state = mixer_->start(embedding);
+    DepthState state = mixer_->start(embedding.flatten(0, 1));
+    state.sequence.spans = std::make_shared<Spans>(Spans::whole(kBatch, kTokens));
     MixingAnalysis analysis;
     state.analysis = &analysis;
     for (int site = 0;; ++site) {
       read(state, site);
       if (site == shape.sublayers) break;
-      mixer_->write(state, {give(at_site("output", site), sizes, 0.5 + 0.25 * site)});
+      const at::Tensor output = give(at_site("output", site), sizes, 0.5 + 0.25 * site);
+      mixer_->write(state, {output.flatten(0, 1)});
     }
     add_gradients();
     return std::move(vectors_);
@@ -110,7 +112,7 @@ class Run {
     const MixerShape& shape = entry_.shape;
     const auto heads_of = [&](const char* which, int64_t heads) {
       const std::string name = fmt::format("heads.{}.{}", which, site);
-      return give(name, {kBatch, kTokens, heads, shape.head_width()}, 1);
+      return give(name, {kBatch, kTokens, heads, shape.head_width()}, 1).flatten(0, 1);
     };
     AttentionHeads heads = {heads_of("q", shape.heads), heads_of("k", shape.kv_heads),
                             heads_of("v", shape.kv_heads)};
@@ -120,14 +122,19 @@ class Run {
     add_end(at_site("adapted.v", site), heads.v);
   }
 
-  void add_result(const std::string& name, const at::Tensor& result) {
-    if (result.defined()) vectors_.results.emplace_back(name, result);
+  static at::Tensor by_sequence(const at::Tensor& rows) {
+    return rows.unflatten(0, {kBatch, kTokens});
+  }
+
+  void add_result(const std::string& name, const at::Tensor& rows) {
+    if (rows.defined()) vectors_.results.emplace_back(name, by_sequence(rows));
   }
 
   // A result that a sublayer reads, where the gradients begin.
-  void add_end(const std::string& name, const at::Tensor& result) {
-    if (!result.defined()) return;
-    add_result(name, result);
+  void add_end(const std::string& name, const at::Tensor& rows) {
+    if (!rows.defined()) return;
+    const at::Tensor result = by_sequence(rows);
+    vectors_.results.emplace_back(name, result);
     ends_.push_back(result);
     const std::string cotangent = "cotangent." + name;
     cotangents_.emplace_back(

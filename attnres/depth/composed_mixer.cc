@@ -6,8 +6,8 @@
 
 namespace attnres {
 
-DepthState ComposedMixer::start(const at::Tensor& embedding_BTD) const {
-  return {.open = {embedding_BTD}};
+DepthState ComposedMixer::start(const at::Tensor& embedding_TD) const {
+  return {.open = {embedding_TD}};
 }
 
 void ComposedMixer::write(DepthState& state, SublayerOutput output) const {

@@ -15,7 +15,7 @@ class ComposedMixer : public DepthMixer {
  public:
   explicit ComposedMixer(const MixerShape& shape) : shape_(shape) {}
 
-  DepthState start(const at::Tensor& embedding_BTD) const override;  // one open stream
+  DepthState start(const at::Tensor& embedding_TD) const override;  // one open stream
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
   StatePlan plan(int site) const override;  // that stream
@@ -24,7 +24,7 @@ class ComposedMixer : public DepthMixer {
 
  protected:
   // Takes in the output of sublayer `state.site`, with what its read left in `state.carried`.
-  virtual void absorb(DepthState& state, const at::Tensor& y_BTD) const = 0;
+  virtual void absorb(DepthState& state, const at::Tensor& y_TD) const = 0;
 
   const MixerShape& shape() const { return shape_; }
 
@@ -41,7 +41,7 @@ StatePlan plan_of_outputs(int site, const MixerShape& shape);
 // Of those who seal the embedding and what every Transformer layer leaves, which is read before a
 // layer and at the output; inside a layer a stream is open.
 StatePlan plan_of_layers(int site, const MixerShape& shape);
-// The sealed tensors of those who seal keys and values [B, T, heads, K] of every layer's attention
+// The sealed tensors of those who seal keys and values [T, heads, K] of every layer's attention
 // but the last, which all later attentions read.
 std::vector<PlannedTensor> plan_of_keys_and_values(int site, const MixerShape& shape,
                                                    int64_t heads);

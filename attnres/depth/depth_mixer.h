@@ -33,7 +33,7 @@ struct CarriedToWrite {
 };
 
 // All that the depth state of a batch of tokens is. `sealed` and `open` are what crosses a boundary
-// (a recomputed span, a pipeline stage); every tensor is [B, T, ...].
+// (a recomputed span, a pipeline stage); every tensor is [T, ...], T tokens of a call's spans.
 struct DepthState {
   std::vector<at::Tensor> sealed = {};  // never changes once appended
   std::vector<at::Tensor> open = {};    // still changes
@@ -41,7 +41,7 @@ struct DepthState {
   int site = 0;                         // the site that reads next, or whose write is next
   std::unique_ptr<CarriedToWrite> carried = {};  // from a site's read to its write
   std::unique_ptr<DepthCache> cache = {};        // may be dropped at any moment
-  SequenceContext sequence = {};       // while decoding, what the mixer keeps of earlier tokens
+  SequenceContext sequence = {};       // which tokens they are, for mixers that look over tokens
   MixingAnalysis* analysis = nullptr;  // of those who look (mixing_analysis.h); not owned
 };
 
@@ -51,12 +51,10 @@ class DepthMixer {
 
   // What this mechanism asks of the sublayer at a site.
   virtual SublayerNeeds needs(int /*site*/) const { return {}; }
-  // What it keeps of earlier tokens while decoding; null for those that combine over depth only.
-  virtual std::unique_ptr<SequenceCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
-    return nullptr;
-  }
+  // What a site keeps of earlier tokens while decoding; nothing where it combines over depth only.
+  virtual std::vector<KeptTensor> kept(int /*site*/) const { return {}; }
 
-  virtual DepthState start(const at::Tensor& embedding_BTD) const = 0;
+  virtual DepthState start(const at::Tensor& embedding_TD) const = 0;
   // Folds the pending output in, mixes, normalises. Site L gives the input of the head.
   virtual SublayerInput read(DepthState& state) const = 0;
   virtual void write(DepthState& state, SublayerOutput output) const = 0;

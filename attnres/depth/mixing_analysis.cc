@@ -8,8 +8,8 @@ namespace attnres {
 namespace {
 
 // As a trace holds it: with a history only where weights are held.
-at::Tensor traced(const DepthState& state, const at::Tensor& mixed_BTD) {
-  return holds_weights(state) ? mixed_BTD : mixed_BTD.detach();
+at::Tensor traced(const DepthState& state, const at::Tensor& mixed_TD) {
+  return holds_weights(state) ? mixed_TD : mixed_TD.detach();
 }
 
 }  // namespace
@@ -29,21 +29,21 @@ at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Ten
   return x * (inverse_rms * gain.detach());
 }
 
-void show_mixed(const DepthState& state, const at::Tensor& mixed_BTD) {
+void show_mixed(const DepthState& state, const at::Tensor& mixed_TD) {
   if (state.analysis == nullptr) return;
   state.analysis->read = {};
-  state.analysis->read.mixed = traced(state, mixed_BTD);
+  state.analysis->read.mixed = traced(state, mixed_TD);
 }
 
-void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_BTD) {
+void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_TD) {
   if (state.analysis == nullptr) return;
-  state.analysis->read.other_streams.emplace_back(name, traced(state, mixed_BTD));
+  state.analysis->read.other_streams.emplace_back(name, traced(state, mixed_TD));
 }
 
-void show_weights(const DepthState& state, const at::Tensor& weights_NBT,
+void show_weights(const DepthState& state, const at::Tensor& weights_NT,
                   std::vector<std::string> sources) {
   if (state.analysis == nullptr) return;
-  state.analysis->read.weights = weights_NBT;
+  state.analysis->read.weights = weights_NT;
   state.analysis->read.sources = std::move(sources);
 }
 

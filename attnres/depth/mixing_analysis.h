@@ -14,9 +14,9 @@ namespace attnres {
 
 // What a read saw. Without gradients, unless weights are held.
 struct ReadTrace {
-  at::Tensor weights;                // [N, B, T] depth weights; undefined where there are none
+  at::Tensor weights;                // [N, T] depth weights; undefined where there are none
   std::vector<std::string> sources;  // whose weights they are, N names
-  at::Tensor mixed;                  // [B, T, D] the mixed input, before its norm
+  at::Tensor mixed;                  // [T, D] the mixed input, before its norm
   // Mixed inputs that an attention reads in other streams, by their names; `mixed` is the first.
   std::vector<std::pair<std::string, at::Tensor>> other_streams;
 };
@@ -40,11 +40,11 @@ at::Tensor normalize(const DepthState& state, const at::Tensor& x, const at::Ten
                      double eps);
 
 // Begins the trace of what the site at work reads.
-void show_mixed(const DepthState& state, const at::Tensor& mixed_BTD);
+void show_mixed(const DepthState& state, const at::Tensor& mixed_TD);
 // The same of another stream that the site's attention reads.
-void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_BTD);
-// The depth weights [N, B, T] of a read, and the names of its N sources.
-void show_weights(const DepthState& state, const at::Tensor& weights_NBT,
+void show_stream(const DepthState& state, const std::string& name, const at::Tensor& mixed_TD);
+// The depth weights [N, T] of a read, and the names of its N sources.
+void show_weights(const DepthState& state, const at::Tensor& weights_NT,
                   std::vector<std::string> sources);
 
 }  // namespace attnres

@@ -161,10 +161,10 @@ class Outputs {
  public:
   Outputs(const MixerShape& shape, int64_t tokens) {
     for (int site = 0; site < shape.sublayers; ++site) {
-      outputs_.push_back(at::randn({1, tokens, shape.width}));
+      outputs_.push_back(at::randn({tokens, shape.width}));
     }
     const auto project = [&](int64_t heads) {
-      return at::randn({1, tokens, heads, shape.head_width()});
+      return at::randn({tokens, heads, shape.head_width()});
     };
     heads_ = {project(shape.heads), project(shape.kv_heads), project(shape.kv_heads)};
   }
@@ -209,7 +209,7 @@ MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shap
   }
 
   const Outputs outputs(shape, tokens);
-  const at::Tensor embedding = at::randn({1, tokens, shape.width});
+  const at::Tensor embedding = at::randn({tokens, shape.width});
   {
     const at::NoGradGuard not_recording;
     const OperationCounter counter;
@@ -235,7 +235,7 @@ double measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
   const at::AutoGradMode recording(true);
   const int64_t tokens = tokens_to_measure(shape.sublayers);
   const Outputs outputs(shape, tokens);
-  const at::Tensor embedding = at::randn({1, tokens, shape.width});
+  const at::Tensor embedding = at::randn({tokens, shape.width});
   const auto live = std::make_shared<LiveBytes>();
   const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
   DepthState state = mixer.start(embedding.set_requires_grad(true));

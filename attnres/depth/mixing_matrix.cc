@@ -52,8 +52,8 @@ int semiseparable_rank(const Matrix& lower_triangle) {
   return rank;
 }
 
-at::Tensor MixingMatrixProbe::leaf(const at::Tensor& source_BTD) {
-  sources_.push_back(source_BTD.detach().clone().set_requires_grad(true));
+at::Tensor MixingMatrixProbe::leaf(const at::Tensor& source_TD) {
+  sources_.push_back(source_TD.detach().clone().set_requires_grad(true));
   return sources_.back();
 }
 
@@ -86,7 +86,7 @@ std::vector<MixingMatrix> MixingMatrixProbe::matrices() const {
       const auto read = reads_[l].find(name);
       if (read == reads_[l].end()) continue;
       const std::vector<at::Tensor> sources(sources_.begin(), sources_.begin() + l + 1);
-      std::vector<at::Tensor> diagonals(l + 1);  // of dh_l / dv_i, [B, T, D]
+      std::vector<at::Tensor> diagonals(l + 1);  // of dh_l / dv_i, [T, D]
       for (int probe = 0; probe < kProbes; ++probe) {
         const RandomStream random(/*seed=*/l * kProbes + probe, "mixing_matrix.signs");
         const at::Tensor signs =
@@ -118,7 +118,7 @@ std::vector<MixingMatrix> mixing_matrices(const DepthMixer& mixer, int sublayers
   const at::AutoGradMode recording(true);
   const auto output = [&](int64_t number) {
     const RandomStream random(/*seed=*/number, "mixing_matrix.outputs");
-    return random_rows({1, tokens, width}, random, /*signs=*/false);
+    return random_rows({tokens, width}, random, /*signs=*/false);
   };
   MixingMatrixProbe probe;
   DepthState state = mixer.start(probe.leaf(output(0)));

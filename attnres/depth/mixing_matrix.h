@@ -42,7 +42,7 @@ int semiseparable_rank(const Matrix& lower_triangle);
 class MixingMatrixProbe {
  public:
   // A leaf in place of the embedding or of an output: the derivatives are taken by it.
-  at::Tensor leaf(const at::Tensor& source_BTD);
+  at::Tensor leaf(const at::Tensor& source_TD);
   void on_read(const ReadTrace& trace);
 
   // After the output site has read. The mixed input comes first.

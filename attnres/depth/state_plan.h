@@ -8,14 +8,14 @@
 
 namespace attnres {
 
-// The axis along which a tensor of a state is split where a model is. All of them are [B, T, ...],
+// The axis along which a tensor of a state is split where a model is. All of them are [T, ...],
 // and may be split along T, but for their halo.
 enum class ShardAxis {
   tokens,
-  heads,  // [B, T, heads, ..]: along the heads too, as the attention is that they come from
+  heads,  // [T, heads, ..]: along the heads too, as the attention is that they come from
 };
 
-// A tensor of a state: [B, T, sizes..].
+// A tensor of a state: [T, sizes..].
 struct PlannedTensor {
   std::string name = {};            // "embedding", "block 2", "keys of layer 1"
   std::vector<int64_t> sizes = {};  // of a token

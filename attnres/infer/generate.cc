@@ -11,10 +11,10 @@
 namespace attnres {
 namespace {
 
-at::Tensor as_batch_of_one(const std::vector<int32_t>& ids) {
-  at::Tensor ids_BT = at::empty({1, static_cast<int64_t>(ids.size())}, at::kLong);
-  std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
-  return ids_BT;
+at::Tensor as_tensor(const std::vector<int32_t>& ids) {
+  at::Tensor ids_T = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+  std::copy(ids.begin(), ids.end(), ids_T.mutable_data_ptr<int64_t>());
+  return ids_T;
 }
 
 }  // namespace
@@ -43,16 +43,17 @@ Generation generate(const Transformer& model, const std::vector<int32_t>& prompt
 
   const at::NoGradGuard no_grad;
   const int64_t most = std::min(settings.max_tokens, settings.context - prompt_tokens);
-  SequenceCaches caches = model.make_caches(1, prompt_tokens + most);
+  const auto pool = model.make_pool({.tokens = prompt_tokens + most});
+  const int64_t sequence = pool->add();
   const RandomStream random(settings.seed, "generate");
   const int64_t vocabulary = settings.vocabulary > 0
                                  ? std::min(settings.vocabulary, model.vocab_size())
                                  : model.vocab_size();
   Generation result;
-  at::Tensor ids_BT = as_batch_of_one(prompt);
+  at::Tensor ids_T = as_tensor(prompt);
   while (static_cast<int64_t>(result.tokens.size()) < most) {
-    const at::Tensor hidden_BTD = model.hidden(ids_BT, {.caches = &caches});
-    const at::Tensor logits_V = model.logits(hidden_BTD.select(1, -1)).squeeze(0);
+    const at::Tensor hidden_TD = model.hidden(ids_T, pool->append({{sequence, ids_T.numel()}}));
+    const at::Tensor logits_V = model.logits(hidden_TD[-1]);
     const auto token =
         static_cast<int32_t>(sample_token(logits_V.narrow(0, 0, vocabulary), settings.sampling,
                                           random.uniform(result.tokens.size())));
@@ -62,7 +63,7 @@ Generation generate(const Transformer& model, const std::vector<int32_t>& prompt
     }
     result.tokens.push_back(token);
     if (on_token) on_token(token);
-    ids_BT = as_batch_of_one({token});
+    ids_T = as_tensor({token});
   }
   result.reason = most < settings.max_tokens ? StopReason::context : StopReason::max_tokens;
   return result;
@@ -80,7 +81,7 @@ std::vector<double> score_sequence(const Transformer& model, const std::vector<i
                                    int64_t context) {
   check_sequence(model, ids, context);
   const auto length = static_cast<int64_t>(ids.size());
-  const at::Tensor ids_BT = as_batch_of_one(ids);
+  const at::Tensor ids_BT = as_tensor(ids).unsqueeze(0);
   const at::Tensor logprobs_T =
       model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
           .to(at::kDouble)

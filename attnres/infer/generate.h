@@ -29,7 +29,7 @@ struct Generation {
 // Throws Error on an id outside the model's vocabulary.
 void check_ids(const Transformer& model, const std::vector<int32_t>& ids);
 
-// Reads the prompt in one pass, then decodes one token at a time from the model's caches.
+// Reads the prompt in one pass, then decodes one token at a time from a pool of one sequence.
 // `on_token` sees each token as it comes, and may be empty.
 // Throws Error when the prompt is empty, has an id outside the model's vocabulary, or leaves no
 // room in the context: it is never cut.

@@ -2,31 +2,37 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "attnres/layers/causal_attention.h"
+#include "attnres/layers/earlier_tokens.h"
 #include "attnres/ops/rotary/rotary.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-struct KeyValueCache : SequenceCache {
-  at::Tensor keys_BHTK, values_BHTK;
-  int64_t length = 0;
-
-  int64_t capacity() const { return keys_BHTK.size(2); }
-
-  // Appends, and returns all keys and values so far.
-  std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values) {
-    const int64_t tokens = keys.size(2);
-    require(length + tokens <= capacity(),
-            "attention: the cache holds {} tokens, {} more do not fit after {}", capacity(), tokens,
-            length);
-    keys_BHTK.narrow(2, length, tokens).copy_(keys);
-    values_BHTK.narrow(2, length, tokens).copy_(values);
-    length += tokens;
-    return {keys_BHTK.narrow(2, 0, length), values_BHTK.narrow(2, 0, length)};
+// Of the positions of the spans' tokens; where all spans are alike, of one span, whose rows repeat.
+RotaryTable rotary_of(const Spans& spans, const AttentionShape& shape, at::ScalarType dtype) {
+  const std::vector<Span>& all = spans.all();
+  const auto table_of = [&](const Span& span) {
+    return rotary_table(span.position, span.tokens, shape.head_width, shape.rope_theta, dtype);
+  };
+  const bool alike = std::all_of(all.begin(), all.end(), [&](const Span& span) {
+    return span.position == all[0].position && span.tokens == all[0].tokens;
+  });
+  if (alike) return table_of(all[0]);
+  std::vector<at::Tensor> cosines, sines;
+  for (const Span& span : all) {
+    const RotaryTable table = table_of(span);
+    cosines.push_back(table.cosine);
+    sines.push_back(table.sine);
   }
-};
+  return {at::cat(cosines), at::cat(sines)};
+}
+
+at::Tensor turned(const at::Tensor& x_THK, const RotaryTable& table) {
+  return apply_rotary(x_THK.unflatten(0, {-1, table.cosine.size(0)}), table).flatten(0, 1);
+}
 
 }  // namespace
 
@@ -46,26 +52,22 @@ Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& p
 
 SublayerOutput Attention::forward(const SublayerInput& input,
                                   const SequenceContext& context) const {
-  const at::Tensor& x_BTD = input.x;
-  const int64_t B = x_BTD.size(0), T = x_BTD.size(1);
-  const RotaryTable rotary =
-      rotary_table(context.position, T, shape_.head_width, shape_.rope_theta, x_BTD.scalar_type());
+  const std::shared_ptr<const Spans> spans = spans_of(context, input.x.size(0));
+  const RotaryTable rotary = rotary_of(*spans, shape_, input.x.scalar_type());
   const auto by_head = [&](const at::Tensor& projected) {
-    return projected.reshape({B, T, projected.size(-1) / shape_.head_width, shape_.head_width});
+    return projected.unflatten(-1, {-1, shape_.head_width});
   };
-  const std::vector<at::Tensor> qkv = qkv_proj_(x_BTD, input.own_inputs());
+  const std::vector<at::Tensor> qkv = qkv_proj_(input.x, input.own_inputs());
   AttentionHeads heads = {by_head(qkv[0]), by_head(qkv[1]), by_head(qkv[2])};
   if (input.adapt_heads) input.adapt_heads(heads);
-  const at::Tensor q_BHTK = apply_rotary(heads.q, rotary).transpose(1, 2);
-  at::Tensor k_BHTK = apply_rotary(heads.k, rotary).transpose(1, 2);
-  at::Tensor v_BHTK = heads.v.transpose(1, 2);
-
-  if (context.cache != nullptr) {
-    auto& cache = static_cast<KeyValueCache&>(*context.cache);
-    std::tie(k_BHTK, v_BHTK) = cache.append(k_BHTK, v_BHTK);
-  }
-  const at::Tensor o_BHTK = causal_attention(q_BHTK, k_BHTK, v_BHTK);
-  return {o_proj_(o_BHTK.transpose(1, 2).flatten(2))};
+  const auto attend = [](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& kv_BNHK) {
+    return causal_attention(q_BTHK.transpose(1, 2), kv_BNHK[0].transpose(1, 2),
+                            kv_BNHK[1].transpose(1, 2))
+        .transpose(1, 2);
+  };
+  const at::Tensor o_THK = with_earlier_tokens(*spans, context.layer, turned(heads.q, rotary),
+                                               {turned(heads.k, rotary), heads.v}, attend);
+  return {o_proj_(o_THK.flatten(1))};
 }
 
 SublayerCost Attention::cost(int64_t context) const {
@@ -77,13 +79,11 @@ SublayerCost Attention::cost(int64_t context) const {
   return {.multiply_adds = static_cast<double>(context) * q, .kept = 2 * q + 2 * kv + heads};
 }
 
-std::unique_ptr<SequenceCache> Attention::make_cache(int64_t batch, int64_t capacity) const {
-  auto cache = std::make_unique<KeyValueCache>();
-  const std::vector<int64_t> shape = {batch, shape_.kv_heads, capacity, shape_.head_width};
-  const at::TensorOptions options = o_proj_.weight().options().requires_grad(false);
-  cache->keys_BHTK = at::zeros(shape, options);
-  cache->values_BHTK = at::zeros(shape, options);
-  return cache;
+std::vector<KeptTensor> Attention::kept() const {
+  const std::vector<int64_t> sizes = {shape_.kv_heads, shape_.head_width};
+  const at::ScalarType dtype = o_proj_.weight().scalar_type();
+  return {{.name = "keys", .sizes = sizes, .dtype = dtype},
+          {.name = "values", .sizes = sizes, .dtype = dtype}};
 }
 
 }  // namespace attnres

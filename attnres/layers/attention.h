@@ -26,10 +26,9 @@ class Attention : public Sublayer {
   // [d, heads head_width] at this site.
   Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters);
 
-  // With a cache, the call's keys and values are appended to it. Throws Error when it is full.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
   SublayerCost cost(int64_t context) const override;
-  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
+  std::vector<KeptTensor> kept() const override;
 
  private:
   AttentionShape shape_;

@@ -17,28 +17,54 @@ using at::Tensor;
 
 constexpr double kHeadNormEps = 1e-6;
 
-struct DeltaCache : SequenceCache {
-  Tensor q_inputs, k_inputs, v_inputs;  // of the convolutions: the last [B, conv_width - 1, P]
-  Tensor state_BHKV;
-};
+// What is kept of a sequence: of each convolution its last inputs, and the state.
+enum Kept : size_t { kQueryInputs, kKeyInputs, kValueInputs, kState };
 
-// Of x_BTP over time, each channel with its own kernel_PW, whose last number meets the token
-// itself. `earlier` are the W - 1 inputs before the first and become those before the next call's;
-// undefined: zeros, and nothing is kept.
-Tensor causal_convolution(const Tensor& x_BTP, const Tensor& kernel_PW, Tensor* earlier) {
-  const int64_t T = x_BTP.size(1), W = kernel_PW.size(1);
-  const Tensor inputs = earlier != nullptr ? at::cat({*earlier, x_BTP}, 1)
-                                           : at::constant_pad_nd(x_BTP, {0, 0, W - 1, 0});
-  if (earlier != nullptr) *earlier = inputs.narrow(1, T, W - 1).clone();
+// Over time, each channel with its own kernel_PW, whose last number meets the token itself;
+// `inputs` begin W - 1 tokens before the first result.
+Tensor convolved(const Tensor& inputs_BTP, const Tensor& kernel_PW) {
+  const int64_t W = kernel_PW.size(1), T = inputs_BTP.size(1) - W + 1;
   const std::vector<Tensor> taps = kernel_PW.unbind(1);
-  Tensor y = inputs.narrow(1, 0, T) * taps[0];
-  for (int64_t w = 1; w < W; ++w) y = at::addcmul(y, inputs.narrow(1, w, T), taps[w]);
+  Tensor y = inputs_BTP.narrow(1, 0, T) * taps[0];
+  for (int64_t w = 1; w < W; ++w) y = at::addcmul(y, inputs_BTP.narrow(1, w, T), taps[w]);
   return y;
 }
 
+// The same within each sequence of a call, zeros before its first token.
+Tensor causal_convolution(const Spans& spans, int layer, Kept which, const Tensor& x_TP,
+                          const Tensor& kernel_PW) {
+  const int64_t before = kernel_PW.size(1) - 1;
+  SequencePool* pool = spans.pool();
+  return spans.by_group([&](const SpanGroup& group) {
+    const Tensor x_BTP = spans.batch(x_TP, group);
+    if (pool == nullptr) {
+      return convolved(at::constant_pad_nd(x_BTP, {0, 0, before, 0}), kernel_PW);
+    }
+    const Tensor inputs = at::cat({pool->read_states(layer, which, spans, group), x_BTP}, 1);
+    pool->write_states(layer, which, spans, group, inputs.narrow(1, group.tokens, before));
+    return convolved(inputs, kernel_PW);
+  });
+}
+
+// And the delta rule; `inputs` [T, ...], without a state.
+Tensor delta_rule(const Spans& spans, int layer, const GatedDeltaRuleInputs& inputs) {
+  SequencePool* pool = spans.pool();
+  return spans.by_group([&](const SpanGroup& group) {
+    GatedDeltaRuleInputs batch = {.q = spans.batch(inputs.q, group),
+                                  .k = spans.batch(inputs.k, group),
+                                  .v = spans.batch(inputs.v, group),
+                                  .log_decay = spans.batch(inputs.log_decay, group),
+                                  .beta = spans.batch(inputs.beta, group)};
+    if (pool != nullptr) batch.state = pool->read_states(layer, kState, spans, group);
+    const GatedDeltaRuleOutput out = gated_delta_rule(batch);
+    if (pool != nullptr) pool->write_states(layer, kState, spans, group, out.state);
+    return out.o;
+  });
+}
+
 // Per head, of length one.
-Tensor normalized(const Tensor& x_BTHK) {
-  return x_BTHK * at::rsqrt(at::sum(x_BTHK.square(), -1, true) + kHeadNormEps);
+Tensor normalized(const Tensor& x_THK) {
+  return x_THK * at::rsqrt(at::sum(x_THK.square(), -1, true) + kHeadNormEps);
 }
 
 // The logarithm of U(1, 16).
@@ -119,36 +145,35 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
 
 SublayerOutput DeltaAttention::forward(const SublayerInput& input,
                                        const SequenceContext& context) const {
-  const Tensor& x_BTD = input.x;
-  const int64_t B = x_BTD.size(0), T = x_BTD.size(1), H = settings_.heads, K = settings_.head_width;
-  auto* cache = static_cast<DeltaCache*>(context.cache);
-  const auto heads = [&](const Tensor& x_BTP) { return x_BTP.reshape({B, T, H, K}); };
-  const std::vector<Tensor> projected = input_proj_(x_BTD, input.own_inputs());
-  const auto convolved = [&](const Tensor& x_BTP, const Tensor& kernel, Tensor* earlier) {
-    return heads(at::silu(causal_convolution(x_BTP, kernel, earlier)));
+  const Tensor& x_TD = input.x;
+  const int64_t K = settings_.head_width;
+  const std::shared_ptr<const Spans> spans = spans_of(context, x_TD.size(0));
+  const auto heads = [&](const Tensor& x_TP) { return x_TP.unflatten(-1, {-1, K}); };
+  const std::vector<Tensor> projected = input_proj_(x_TD, input.own_inputs());
+  const auto convolved_heads = [&](Kept which, const Tensor& kernel) {
+    return heads(
+        at::silu(causal_convolution(*spans, context.layer, which, projected[which], kernel)));
   };
-  const Tensor q = convolved(projected[0], q_conv_, cache ? &cache->q_inputs : nullptr);
-  const Tensor k = convolved(projected[1], k_conv_, cache ? &cache->k_inputs : nullptr);
-  const Tensor v = convolved(projected[2], v_conv_, cache ? &cache->v_inputs : nullptr);
+  const Tensor q = convolved_heads(kQueryInputs, q_conv_);
+  const Tensor k = convolved_heads(kKeyInputs, k_conv_);
+  const Tensor v = convolved_heads(kValueInputs, v_conv_);
 
-  const at::ScalarType wide = compute_dtype(x_BTD);
+  const at::ScalarType wide = compute_dtype(x_TD);
   const Tensor rate_H1 = A_log_.to(wide).exp().unsqueeze(1);
   const Tensor step = heads(f_b_proj_(projected[3]).to(wide) + dt_bias_.to(wide));
   const Tensor log_decay = settings_.gate_lower_bound < 0
                                ? settings_.gate_lower_bound * at::sigmoid(rate_H1 * step)
                                : -rate_H1 * at::softplus(step);
-  const GatedDeltaRuleOutput out =
-      gated_delta_rule({.q = normalized(q.to(wide)) / std::sqrt(static_cast<double>(K)),
-                        .k = normalized(k.to(wide)),
-                        .v = v,
-                        .log_decay = log_decay,
-                        .beta = at::sigmoid(projected[4]),
-                        .state = cache ? cache->state_BHKV : Tensor()});
-  if (cache) cache->state_BHKV = out.state;
+  const Tensor o_THK = delta_rule(*spans, context.layer,
+                                  {.q = normalized(q.to(wide)) / std::sqrt(static_cast<double>(K)),
+                                   .k = normalized(k.to(wide)),
+                                   .v = v,
+                                   .log_decay = log_decay,
+                                   .beta = at::sigmoid(projected[4])});
 
   const Tensor gate = g_b_proj_.defined() ? g_b_proj_(projected[5]) : projected[5];
-  const Tensor o = rms_norm(out.o, o_norm_, norm_eps_) * heads(gate.sigmoid());
-  return {o_proj_(o.view({B, T, H * K}))};
+  const Tensor gated = rms_norm(o_THK, o_norm_, norm_eps_) * heads(gate.sigmoid());
+  return {o_proj_(gated.flatten(1))};
 }
 
 SublayerCost DeltaAttention::cost(int64_t /*context*/) const {
@@ -161,16 +186,19 @@ SublayerCost DeltaAttention::cost(int64_t /*context*/) const {
   return {.multiply_adds = P * (3 * kChunk + 3 * K), .kept = kKept * P};
 }
 
-std::unique_ptr<SequenceCache> DeltaAttention::make_cache(int64_t batch,
-                                                          int64_t /*capacity*/) const {
+std::vector<KeptTensor> DeltaAttention::kept() const {
+  using enum KeptTensor::Of;
   const int64_t H = settings_.heads, K = settings_.head_width;
-  const at::TensorOptions options = o_proj_.weight().options().requires_grad(false);
-  auto cache = std::make_unique<DeltaCache>();
-  for (Tensor* inputs : {&cache->q_inputs, &cache->k_inputs, &cache->v_inputs}) {
-    *inputs = at::zeros({batch, settings_.conv_width - 1, H * K}, options);
-  }
-  cache->state_BHKV = at::zeros({batch, H, K, K}, options.dtype(compute_dtype(o_proj_.weight())));
-  return cache;
+  const at::ScalarType dtype = o_proj_.weight().scalar_type();
+  const std::vector<int64_t> inputs = {settings_.conv_width - 1, H * K};
+  return {
+      {.name = "convolution inputs of queries", .of = sequence, .sizes = inputs, .dtype = dtype},
+      {.name = "convolution inputs of keys", .of = sequence, .sizes = inputs, .dtype = dtype},
+      {.name = "convolution inputs of values", .of = sequence, .sizes = inputs, .dtype = dtype},
+      {.name = "delta states",
+       .of = sequence,
+       .sizes = {H, K, K},
+       .dtype = compute_dtype(o_proj_.weight())}};
 }
 
 }  // namespace attnres

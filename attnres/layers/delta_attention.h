@@ -54,10 +54,9 @@ class DeltaAttention : public Sublayer {
                  double init_std, const SublayerNeeds& needs, int site,
                  ParameterRegistry& parameters);
 
-  // With a cache, the call continues the convolutions and the state that it left.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
   SublayerCost cost(int64_t context) const override;
-  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
+  std::vector<KeptTensor> kept() const override;
 
  private:
   DeltaAttentionSettings settings_;

@@ -75,20 +75,20 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
 }
 
 SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContext&) const {
-  const at::Tensor x_ND = input.x.flatten(0, -2);
-  const Routing routing = route(x_ND);
-  at::Tensor y_ND;
+  const at::Tensor& x_TD = input.x;
+  const Routing routing = route(x_TD);
+  at::Tensor y_TD;
   if (latent_down_.defined()) {
-    const at::Tensor sum_NI = sum_of_chosen(latent_down_(x_ND), routing);
-    y_ND = latent_up_(rms_norm(sum_NI, latent_norm_, norm_eps_));
+    const at::Tensor sum_TI = sum_of_chosen(latent_down_(x_TD), routing);
+    y_TD = latent_up_(rms_norm(sum_TI, latent_norm_, norm_eps_));
   } else {
-    y_ND = sum_of_chosen(x_ND, routing);
+    y_TD = sum_of_chosen(x_TD, routing);
   }
   if (shared_w2_.defined()) {
-    const std::vector<at::Tensor> hidden = shared_w1_and_w3_(x_ND);
-    y_ND = y_ND + shared_w2_(activation_(hidden[0], hidden[1]));
+    const std::vector<at::Tensor> hidden = shared_w1_and_w3_(x_TD);
+    y_TD = y_TD + shared_w2_(activation_(hidden[0], hidden[1]));
   }
-  return {y_ND.view_as(input.x), routing.load_E};
+  return {y_TD, routing.load_E};
 }
 
 SublayerCost Experts::cost(int64_t /*context*/) const {
@@ -103,22 +103,22 @@ SublayerCost Experts::cost(int64_t /*context*/) const {
           .active_experts = chosen / static_cast<double>(s.count)};
 }
 
-Experts::Routing Experts::route(const at::Tensor& x_ND) const {
-  const at::ScalarType dtype = compute_dtype(x_ND);
-  const at::Tensor scores_NE = at::sigmoid(linear_map(x_ND.to(dtype), gate_.to(dtype)));
-  const at::Tensor chosen_NC = std::get<1>((scores_NE.detach() + bias_).topk(settings_.chosen, -1));
-  const at::Tensor scores_NC = scores_NE.gather(-1, chosen_NC);
-  const at::Tensor weights_NC =
+Experts::Routing Experts::route(const at::Tensor& x_TD) const {
+  const at::ScalarType dtype = compute_dtype(x_TD);
+  const at::Tensor scores_TE = at::sigmoid(linear_map(x_TD.to(dtype), gate_.to(dtype)));
+  const at::Tensor chosen_TC = std::get<1>((scores_TE.detach() + bias_).topk(settings_.chosen, -1));
+  const at::Tensor scores_TC = scores_TE.gather(-1, chosen_TC);
+  const at::Tensor weights_TC =
       settings_.renormalize
-          ? scores_NC * (settings_.scaling / (scores_NC.sum(-1, /*keepdim=*/true) + 1e-20))
-          : scores_NC * settings_.scaling;
-  return {chosen_NC, weights_NC.to(x_ND.scalar_type()),
-          at::bincount(chosen_NC.flatten(), /*weights=*/{}, settings_.count)};
+          ? scores_TC * (settings_.scaling / (scores_TC.sum(-1, /*keepdim=*/true) + 1e-20))
+          : scores_TC * settings_.scaling;
+  return {chosen_TC, weights_TC.to(x_TD.scalar_type()),
+          at::bincount(chosen_TC.flatten(), /*weights=*/{}, settings_.count)};
 }
 
-at::Tensor Experts::sum_of_chosen(const at::Tensor& x_NI, const Routing& routing) const {
+at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const {
   // The choices of all tokens, expert by expert, and of one expert in the order of the tokens.
-  const at::Tensor choices = routing.chosen_NC.flatten().argsort(/*stable=*/true);
+  const at::Tensor choices = routing.chosen_TC.flatten().argsort(/*stable=*/true);
   const at::Tensor tokens = choices.floor_divide(settings_.chosen);
   std::vector<int64_t> used, loads;
   const int64_t* load = routing.load_E.const_data_ptr<int64_t>();
@@ -129,13 +129,13 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_NI, const Routing& routing
   }
   const std::vector<at::Tensor> w1 = slices_at(w1_, used), w2 = slices_at(w2_, used),
                                 w3 = slices_at(w3_, used);
-  std::vector<at::Tensor> rows = x_NI.index_select(0, tokens).split_with_sizes(loads);
+  std::vector<at::Tensor> rows = x_TI.index_select(0, tokens).split_with_sizes(loads);
   for (size_t i = 0; i < used.size(); ++i) {
     const std::vector<at::Tensor> hidden = linear_maps(rows[i], {w1[i], w3[i]});
     rows[i] = linear_map(activation_(hidden[0], hidden[1]), w2[i]);
   }
-  const at::Tensor weights = routing.weights_NC.flatten().index_select(0, choices).unsqueeze(-1);
-  return at::zeros_like(x_NI).index_add(0, tokens, weights * at::cat(rows));
+  const at::Tensor weights = routing.weights_TC.flatten().index_select(0, choices).unsqueeze(-1);
+  return at::zeros_like(x_TI).index_add(0, tokens, weights * at::cat(rows));
 }
 
 void balance(at::Tensor& bias, const at::Tensor& load, double rate) {

@@ -66,13 +66,13 @@ class Experts : public Sublayer {
 
  private:
   struct Routing {
-    at::Tensor chosen_NC;   // int64
-    at::Tensor weights_NC;  // w
+    at::Tensor chosen_TC;   // int64
+    at::Tensor weights_TC;  // w
     at::Tensor load_E;      // int64
   };
-  Routing route(const at::Tensor& x_ND) const;
+  Routing route(const at::Tensor& x_TD) const;
   // sum over chosen w_e f_e(x)
-  at::Tensor sum_of_chosen(const at::Tensor& x_NI, const Routing& routing) const;
+  at::Tensor sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const;
 
   ExpertsSettings settings_;
   int64_t width_;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attnres/layers/causal_attention.h"
+#include "attnres/layers/earlier_tokens.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/config.h"
@@ -15,25 +16,6 @@ namespace attnres {
 namespace {
 
 constexpr double kNormEps = 1e-6;
-
-// Of each token its latent and, beside it, the part of the key that all heads share.
-struct LatentCache : SequenceCache {
-  at::Tensor latents_BNC;
-  int64_t length = 0;
-
-  int64_t capacity() const { return latents_BNC.size(1); }
-
-  // Appends, and returns all tokens so far.
-  at::Tensor append(const at::Tensor& latents) {
-    const int64_t tokens = latents.size(1);
-    require(length + tokens <= capacity(),
-            "latent attention: the cache holds {} tokens, {} more do not fit after {}", capacity(),
-            tokens, length);
-    latents_BNC.narrow(1, length, tokens).copy_(latents);
-    length += tokens;
-    return latents_BNC.narrow(1, 0, length);
-  }
-};
 
 // [B, T, H, N] as one matrix per head, [H, B T, N], and back.
 at::Tensor by_head(const at::Tensor& x_BTHN) {
@@ -105,25 +87,26 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
 
 SublayerOutput LatentAttention::forward(const SublayerInput& input,
                                         const SequenceContext& context) const {
-  const at::Tensor& x_BTD = input.x;
+  const at::Tensor& x_TD = input.x;
+  const std::shared_ptr<const Spans> spans = spans_of(context, x_TD.size(0));
   const int64_t rank = settings_.kv_rank, shared_width = settings_.shared_key_width;
-  const std::vector<at::Tensor> projected = input_proj_(x_BTD);
+  const std::vector<at::Tensor> projected = input_proj_(x_TD);
   const at::Tensor q =
       q_b_proj_.defined() ? q_b_proj_(rms_norm(projected[0], q_a_norm_, kNormEps)) : projected[0];
-  const at::Tensor q_BTHK = q.unflatten(-1, {heads_, -1});
   const std::vector<at::Tensor> kv_a = projected[1].split_with_sizes({rank, shared_width}, -1);
-  at::Tensor latents_BNC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
+  const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
 
-  if (context.cache != nullptr) {
-    latents_BNC = static_cast<LatentCache&>(*context.cache).append(latents_BNC);
-  }
-  const LatentHeads heads = {q_BTHK, latents_BNC, kv_b_proj_.weight()};
-  const at::Tensor o_BTHV = absorbing_is_cheaper(q_BTHK.size(1), latents_BNC.size(1), settings_)
-                                ? attend_absorbed(heads, settings_)
-                                : attend_expanded(heads, settings_);
-  at::Tensor o_BTP = o_BTHV.flatten(2);
-  if (settings_.output_gate) o_BTP = o_BTP * at::sigmoid(projected[2]);
-  return {o_proj_(o_BTP)};
+  const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& latents_BNC) {
+    const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight()};
+    return absorbing_is_cheaper(q_BTHK.size(1), latents_BNC[0].size(1), settings_)
+               ? attend_absorbed(heads, settings_)
+               : attend_expanded(heads, settings_);
+  };
+  const at::Tensor o_THV = with_earlier_tokens(*spans, context.layer, q.unflatten(-1, {heads_, -1}),
+                                               {latents_TC}, attend);
+  at::Tensor o_TP = o_THV.flatten(1);
+  if (settings_.output_gate) o_TP = o_TP * at::sigmoid(projected[2]);
+  return {o_proj_(o_TP)};
 }
 
 SublayerCost LatentAttention::cost(int64_t context) const {
@@ -137,11 +120,10 @@ SublayerCost LatentAttention::cost(int64_t context) const {
                   static_cast<double>(2 * s.kv_rank + 2 * s.q_rank)};
 }
 
-std::unique_ptr<SequenceCache> LatentAttention::make_cache(int64_t batch, int64_t capacity) const {
-  auto cache = std::make_unique<LatentCache>();
-  cache->latents_BNC = at::zeros({batch, capacity, settings_.kv_rank + settings_.shared_key_width},
-                                 o_proj_.weight().options().requires_grad(false));
-  return cache;
+std::vector<KeptTensor> LatentAttention::kept() const {
+  return {{.name = "latents",
+           .sizes = {settings_.kv_rank + settings_.shared_key_width},
+           .dtype = o_proj_.weight().scalar_type()}};
 }
 
 // Of one head and sequence. Expanded: every token's key and value from its latent, then scores and

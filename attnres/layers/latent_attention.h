@@ -56,10 +56,9 @@ class LatentAttention : public Sublayer {
                   double init_std, const SublayerNeeds& needs, int site,
                   ParameterRegistry& parameters);
 
-  // With a cache, the call's latents are appended to it. Throws Error when it is full.
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
   SublayerCost cost(int64_t context) const override;
-  std::unique_ptr<SequenceCache> make_cache(int64_t batch, int64_t capacity) const override;
+  std::vector<KeptTensor> kept() const override;
 
  private:
   LatentAttentionSettings settings_;

@@ -10,12 +10,15 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/layers/sequence_pool.h"
+#include "attnres/layers/spans.h"
+
 namespace attnres {
 
 // An attention's own projections of the tokens of this call, before rotary positions.
 struct AttentionHeads {
-  at::Tensor q;     // [B, T, H, K]
-  at::Tensor k, v;  // [B, T, Hkv, K]
+  at::Tensor q;     // [T, H, K]
+  at::Tensor k, v;  // [T, Hkv, K]
 };
 
 // What a mechanism asks of a sublayer beyond y = f(x). One that cannot serve a need refuses it.
@@ -29,8 +32,8 @@ struct SublayerNeeds {
 };
 
 struct SublayerInput {
-  at::Tensor x = {};                            // [B, T, D], normalised
-  at::Tensor query = {}, key = {}, value = {};  // [B, T, D]; undefined: x
+  at::Tensor x = {};                            // [T, D], normalised
+  at::Tensor query = {}, key = {}, value = {};  // [T, D]; undefined: x
   // Changes an attention's projections (norms of them, mixtures with those of other layers).
   std::function<void(AttentionHeads&)> adapt_heads = {};
 
@@ -42,21 +45,18 @@ struct SublayerInput {
 };
 
 struct SublayerOutput {
-  at::Tensor y = {};            // [B, T, D]
+  at::Tensor y = {};            // [T, D]
   at::Tensor expert_load = {};  // [E] int64: tokens that chose each expert, where there are experts
 };
 
-// What a sublayer keeps of earlier tokens while decoding (keys and values, a recurrent state).
-class SequenceCache {
- public:
-  virtual ~SequenceCache() = default;
+// The sequences of a call, as one layer sees them.
+struct SequenceContext {
+  std::shared_ptr<const Spans> spans = {};  // null: one whole sequence
+  int layer = 0;                            // of the spans' pool, which keeps what is this layer's
 };
 
-// Where the tokens of this call stand in their sequences.
-struct SequenceContext {
-  int64_t position = 0;            // of the first token
-  SequenceCache* cache = nullptr;  // this sublayer's, when decoding; null in training
-};
+// Those of a call of this many tokens.
+std::shared_ptr<const Spans> spans_of(const SequenceContext& context, int64_t tokens);
 
 // What a sublayer takes for each token of a training step.
 struct SublayerCost {
@@ -72,10 +72,8 @@ class Sublayer {
   virtual SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const = 0;
   // For a token among `context` tokens that see each other causally.
   virtual SublayerCost cost(int64_t context) const = 0;
-  // A cache for `batch` sequences of at most `capacity` tokens; null if none is needed.
-  virtual std::unique_ptr<SequenceCache> make_cache(int64_t /*batch*/, int64_t /*capacity*/) const {
-    return nullptr;
-  }
+  // What it keeps of earlier tokens while decoding (keys and values, a recurrent state).
+  virtual std::vector<KeptTensor> kept() const { return {}; }
 };
 
 }  // namespace attnres

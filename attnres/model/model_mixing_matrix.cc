@@ -18,7 +18,9 @@ class Observer : public RunObserver {
 std::vector<MixingMatrix> mixing_matrices(const Transformer& model, const at::Tensor& ids_BT) {
   const at::AutoGradMode recording(true);
   Observer observer;
-  DepthState state = model.mixer().start(observer.probe.leaf(model.token_embeddings(ids_BT)));
+  const at::Tensor embeddings = model.token_embeddings(ids_BT.flatten());
+  DepthState state = model.mixer().start(observer.probe.leaf(embeddings));
+  state.sequence.spans = std::make_shared<Spans>(Spans::whole(ids_BT.size(0), ids_BT.size(1)));
   MixingAnalysis analysis = {.hold_weights = true};
   state.analysis = &analysis;
   model.run(state, model.sublayers(), {.observer = &observer});

@@ -21,7 +21,10 @@ class ReplayNode : public torch::autograd::Node {
  public:
   // `before`: settled, whose sealed tensors have slots, where they need a gradient.
   ReplayNode(const Transformer& model, const DepthState& before, SiteRange span)
-      : model_(model), span_(span), num_sealed_(before.sealed.size()) {
+      : model_(model),
+        span_(span),
+        spans_(before.sequence.spans),
+        num_sealed_(before.sealed.size()) {
     variable_list inputs = before.sealed;
     inputs.insert(inputs.end(), before.open.begin(), before.open.end());
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
@@ -38,7 +41,7 @@ class ReplayNode : public torch::autograd::Node {
       (i < num_sealed_ ? before.sealed : before.open).push_back(inputs_[i].unpack());
     }
     const at::AutoGradMode recording(true);
-    StageRun again(model_, before, span_);
+    StageRun again(model_, before, spans_, span_);
     CutState later;
     for (const auto& slot : slots_) {
       later.sealed.push_back(slot ? std::exchange(slot->gradient, {}) : at::Tensor());
@@ -61,6 +64,7 @@ class ReplayNode : public torch::autograd::Node {
  private:
   const Transformer& model_;
   SiteRange span_;
+  std::shared_ptr<const Spans> spans_;
   size_t num_sealed_;
   std::vector<torch::autograd::SavedVariable> inputs_;
   std::vector<std::shared_ptr<GradientSlot>> slots_;  // of the sealed inputs
@@ -73,6 +77,7 @@ void run_span(const Transformer& model, DepthState& state, int last, const RunCo
   after.sealed = state.sealed;
   after.open = state.open;
   after.site = state.site;
+  after.sequence = state.sequence;
   {
     const at::NoGradGuard not_recording;
     model.run(after, last, {.observer = context.observer, .expert_loads = context.expert_loads});

@@ -43,11 +43,12 @@ at::Tensor without_history(const at::Tensor& tensor) {
 
 }  // namespace
 
-StageRun::StageRun(const Transformer& model, const CutState& before, SiteRange sites,
-                   const RunContext& context)
+StageRun::StageRun(const Transformer& model, const CutState& before,
+                   std::shared_ptr<const Spans> spans, SiteRange sites, const RunContext& context)
     : model_(model), recorded_(at::GradMode::is_enabled()), sealed_before_(before.sealed.size()) {
   DepthState state;
   state.site = sites.first;
+  state.sequence.spans = std::move(spans);
   for (const at::Tensor& tensor : before.sealed) {
     sealed_.push_back(without_history(tensor));
     slots_.push_back(std::make_shared<GradientSlot>());

@@ -27,11 +27,12 @@ struct CutState {
 
 class StageRun {
  public:
-  // Runs the sites of `sites`, all of them `model`'s, on what crossed before the first, or, from
-  // site 0 on, on token ids. Without gradients if none are recorded at this time. The model must
-  // outlive the run. Throws Error as Transformer::run does.
-  StageRun(const Transformer& model, const CutState& before, SiteRange sites,
-           const RunContext& context = {});
+  // Runs the sites of `sites`, all of them `model`'s, on what crossed before the first, of the
+  // tokens of these spans, or, from site 0 on, on token ids of whole sequences. Without gradients
+  // if none are recorded at this time. The model must outlive the run. Throws Error as
+  // Transformer::run does.
+  StageRun(const Transformer& model, const CutState& before, std::shared_ptr<const Spans> spans,
+           SiteRange sites, const RunContext& context = {});
   StageRun(const Transformer& model, const at::Tensor& ids_BT, SiteRange sites,
            const RunContext& context = {});
 

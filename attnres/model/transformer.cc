@@ -25,6 +25,14 @@ SiteRange within(const SiteRange& sites, int output) {
   return inside;
 }
 
+// Whose tensors they are in a pool.
+int pool_layer_of_sublayer(int site) {
+  return 2 * site;
+}
+int pool_layer_of_mixer(int site) {
+  return 2 * site + 1;
+}
+
 int64_t count_targets(const at::Tensor& targets_BT) {
   return targets_BT.ne(-100).sum().item<int64_t>();
 }
@@ -60,26 +68,36 @@ void Transformer::require_sites(int first, int last) const {
           sites_.last - 1, first, last - 1);
 }
 
-at::Tensor Transformer::token_embeddings(const at::Tensor& ids_BT) const {
+at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
   require_sites(0, 1);
-  require(ids_BT.dim() == 2 && ids_BT.scalar_type() == at::kLong,
-          "transformer: expected token ids of type int64 and shape [batch, tokens]");
-  if (ids_BT.numel() > 0) {
-    const int64_t least = ids_BT.min().item<int64_t>(), most = ids_BT.max().item<int64_t>();
+  require(ids_T.dim() == 1 && ids_T.scalar_type() == at::kLong,
+          "transformer: expected token ids of type int64 and shape [tokens]");
+  if (ids_T.numel() > 0) {
+    const int64_t least = ids_T.min().item<int64_t>(), most = ids_T.max().item<int64_t>();
     require(least >= 0 && most < vocab_size(),
             "token id {} is out of range: this model's vocabulary has ids 0 to {}",
             least < 0 ? least : most, vocab_size() - 1);
   }
-  return at::embedding(embedding_, ids_BT);
+  return at::embedding(embedding_, ids_T);
+}
+
+DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const {
+  require(ids_T.numel() == spans.tokens(),
+          "transformer: the spans of this call have {} tokens, but there are {} ids",
+          spans.tokens(), ids_T.numel());
+  DepthState state = mixer_->start(token_embeddings(ids_T));
+  state.sequence.spans = std::make_shared<Spans>(spans);
+  return state;
 }
 
 DepthState Transformer::embed(const at::Tensor& ids_BT) const {
-  return mixer_->start(token_embeddings(ids_BT));
+  require(ids_BT.dim() == 2, "transformer: expected token ids of shape [batch, tokens]");
+  return embed(ids_BT.flatten(), Spans::whole(ids_BT.size(0), ids_BT.size(1)));
 }
 
 void Transformer::run(DepthState& state, int last, const RunContext& context) const {
   require_sites(state.site, last);
-  if (context.caches) use_caches(state, context);
+  require_spans(state, context);
   if (context.recompute && at::GradMode::is_enabled()) {
     run_recomputed(*this, state, last, context);
   } else {
@@ -87,26 +105,22 @@ void Transformer::run(DepthState& state, int last, const RunContext& context) co
   }
 }
 
-void Transformer::use_caches(DepthState& state, const RunContext& context) const {
-  const SequenceCaches& caches = *context.caches;
-  require(caches.owner == mixer_.get(),
-          "transformer: the caches are of another model; use those of this one's make_caches");
-  const at::Tensor& tokens = state.open.empty() ? state.sealed.front() : state.open.front();
-  const int64_t batch = tokens.size(0), count = tokens.size(1);
-  require(caches.batch == batch,
-          "transformer: the caches are for a batch of {}, but this one has {} sequences; make "
-          "caches for {}",
-          caches.batch, batch, batch);
-  require(caches.length + count <= caches.capacity,
-          "transformer: the caches hold {} tokens a sequence, {} more do not fit after {}; make "
-          "larger ones",
-          caches.capacity, count, caches.length);
+void Transformer::require_spans(const DepthState& state, const RunContext& context) const {
+  require(state.sequence.spans != nullptr,
+          "transformer: this state does not say which sequences its tokens are of; give it the "
+          "spans of its call");
+  const SequencePool* pool = state.sequence.spans->pool();
+  if (pool == nullptr) return;
+  require(
+      pool->owner() == mixer_.get(),
+      "transformer: the sequences are of another model's pool; use one of this one's make_pool");
+  pool->require_newest(*state.sequence.spans);
   require(!context.recompute || !at::GradMode::is_enabled(),
-          "transformer: what fills caches cannot be recomputed; leave one of the two out");
-  state.sequence = {caches.length, caches.mixer.get()};
+          "transformer: what a pool keeps cannot be recomputed; leave one of the two out");
 }
 
 SublayerInput Transformer::read(DepthState& state, const RunContext& context) const {
+  state.sequence.layer = pool_layer_of_mixer(state.site);
   if (context.observer == nullptr) return mixer_->read(state);
   MixingAnalysis looking;
   const bool looked_at = state.analysis != nullptr;
@@ -121,11 +135,8 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
   while (state.site < last) {
     const int site = state.site;
     const SublayerInput input = read(state, context);
-    SequenceContext sequence;
-    if (context.caches) {
-      sequence = {context.caches->length, context.caches->sublayers[site].get()};
-    }
-    SublayerOutput output = sublayers_[site]->forward(input, sequence);
+    SublayerOutput output =
+        sublayers_[site]->forward(input, {state.sequence.spans, pool_layer_of_sublayer(site)});
     if (context.expert_loads != nullptr && output.expert_load.defined()) {
       at::Tensor& load = (*context.expert_loads)[site];
       load = load.defined() ? at::add(load, output.expert_load) : output.expert_load;
@@ -142,21 +153,26 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
 
 at::Tensor Transformer::output(DepthState& state, const RunContext& context) const {
   require_sites(sublayers(), sublayers() + 1);
-  if (context.caches) use_caches(state, context);
+  require_spans(state, context);
   return read(state, context).x;
+}
+
+at::Tensor Transformer::hidden(const at::Tensor& ids_T, const Spans& spans,
+                               const RunContext& context) const {
+  DepthState state = embed(ids_T, spans);
+  run(state, sublayers(), context);
+  return output(state, context);
 }
 
 at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& context) const {
   DepthState state = embed(ids_BT);
   run(state, sublayers(), context);
-  const at::Tensor hidden_BTD = output(state, context);
-  if (context.caches) context.caches->length += ids_BT.size(1);
-  return hidden_BTD;
+  return output(state, context).unflatten(0, {ids_BT.size(0), ids_BT.size(1)});
 }
 
-at::Tensor Transformer::logits(const at::Tensor& hidden_BTD) const {
+at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   require_sites(sublayers(), sublayers() + 1);
-  return linear_map(hidden_BTD, head_);
+  return linear_map(hidden, head_);
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
@@ -180,16 +196,14 @@ at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
       .view(targets_BT.sizes());
 }
 
-SequenceCaches Transformer::make_caches(int64_t batch, int64_t capacity) const {
-  SequenceCaches caches;
-  caches.batch = batch;
-  caches.capacity = capacity;
-  caches.owner = mixer_.get();
-  caches.mixer = mixer_->make_cache(batch, capacity);
-  for (const auto& sublayer : sublayers_) {
-    caches.sublayers.push_back(sublayer ? sublayer->make_cache(batch, capacity) : nullptr);
+std::unique_ptr<SequencePool> Transformer::make_pool(const SequencePoolSize& size) const {
+  std::vector<std::vector<KeptTensor>> layers(pool_layer_of_mixer(sublayers()) + 1);
+  for (int site = sites_.first; site < sites_.last; ++site) {
+    if (site < sublayers()) layers[pool_layer_of_sublayer(site)] = sublayers_[site]->kept();
+    layers[pool_layer_of_mixer(site)] = mixer_->kept(site);
   }
-  return caches;
+  return std::make_unique<SequencePool>(std::move(layers), size,
+                                        parameters_.all().front().tensor.device(), mixer_.get());
 }
 
 }  // namespace attnres

@@ -16,16 +16,6 @@
 
 namespace attnres {
 
-// One cache per sublayer and one of the mixer (null where nothing is kept), how many tokens they
-// hold, and what they were made for: make_caches of a Transformer makes them.
-struct SequenceCaches {
-  std::vector<std::unique_ptr<SequenceCache>> sublayers;
-  std::unique_ptr<SequenceCache> mixer;
-  int64_t length = 0;
-  int64_t batch = 0, capacity = 0;
-  const DepthMixer* owner = nullptr;  // the model's, to be compared only
-};
-
 // Looks on while sublayers run. A recomputed span calls it in the first pass only.
 class RunObserver {
  public:
@@ -49,7 +39,6 @@ struct LossSum {
 };
 
 struct RunContext {
-  SequenceCaches* caches = nullptr;  // while decoding
   bool recompute = false;  // keep only what crosses a cut; compute the rest again backward
   RunObserver* observer = nullptr;
   ExpertLoads* expert_loads = nullptr;  // added to; a recomputed span counts once
@@ -68,21 +57,25 @@ class Transformer {
               at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
               SiteRange sites = {});
 
-  // [B, T, D]. ids_BT is int64; throws Error naming an id outside the vocabulary.
-  at::Tensor token_embeddings(const at::Tensor& ids_BT) const;
-  // The state before site 0.
-  DepthState embed(const at::Tensor& ids_BT) const;
+  // [T, D]. ids_T is int64; throws Error naming an id outside the vocabulary.
+  at::Tensor token_embeddings(const at::Tensor& ids_T) const;
+  // The state before site 0 of a call's tokens, span after span.
+  DepthState embed(const at::Tensor& ids_T, const Spans& spans) const;
+  DepthState embed(const at::Tensor& ids_BT) const;  // of B whole sequences
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
-  // Throws Error, and changes nothing, where a site is another stage's, or the caches are of
-  // another model or batch, have no room for these tokens, or would have to be recomputed.
+  // Throws Error, and changes nothing, where a site is another stage's, or the state's spans are of
+  // another model's pool, not the newest of their sequences, or would have to be recomputed.
   void run(DepthState& state, int last, const RunContext& context = {}) const;
-  // What site L reads: [B, T, D], normalised.
+  // What site L reads: [T, D], normalised.
   at::Tensor output(DepthState& state, const RunContext& context = {}) const;
 
-  // embed, run and output. With caches, the ids continue the cached sequences.
+  // embed, run and output: [T, D].
+  at::Tensor hidden(const at::Tensor& ids_T, const Spans& spans,
+                    const RunContext& context = {}) const;
+  // The same of B whole sequences: [B, T, D].
   at::Tensor hidden(const at::Tensor& ids_BT, const RunContext& context = {}) const;
-  // hidden_BTD times the head: [B, T, V]. For a few tokens; training never holds all logits.
-  at::Tensor logits(const at::Tensor& hidden_BTD) const;
+  // hidden times the head: [.., V]. For a few tokens; training never holds all logits.
+  at::Tensor logits(const at::Tensor& hidden) const;
   // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count.
   at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                   const RunContext& context = {}) const;
@@ -92,8 +85,8 @@ class Transformer {
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
 
-  // For `batch` sequences of at most `capacity` tokens.
-  SequenceCaches make_caches(int64_t batch, int64_t capacity) const;
+  // For decoding: spans that its `append` gives continue its sequences. A stage has its own.
+  std::unique_ptr<SequencePool> make_pool(const SequencePoolSize& size) const;
 
   const ModelConfig& config() const { return config_; }
   const DepthMixer& mixer() const { return *mixer_; }
@@ -106,7 +99,7 @@ class Transformer {
 
  private:
   void require_sites(int first, int last) const;
-  void use_caches(DepthState& state, const RunContext& context) const;
+  void require_spans(const DepthState& state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
 

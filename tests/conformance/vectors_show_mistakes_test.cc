@@ -13,18 +13,18 @@
 namespace attnres::testing {
 namespace {
 
-using MapOfStreams = std::function<at::Tensor(const at::Tensor& A_BTMM)>;
+using MapOfStreams = std::function<at::Tensor(const at::Tensor& A_TMM)>;
 
 MixMatrix doubly_stochastic_by_rounds(int64_t m, int rounds) {
   MixMatrix matrix;
   for (int64_t i = 0; i < m * m; ++i) matrix.start.push_back(i / m == i % m ? 0 : -8);
-  matrix.of = [=](const at::Tensor& logits_BTR) {
-    at::Tensor A_BTMM = logits_BTR.exp().unflatten(-1, {m, m});
+  matrix.of = [=](const at::Tensor& logits_TR) {
+    at::Tensor A_TMM = logits_TR.exp().unflatten(-1, {m, m});
     for (int round = 0; round < rounds; ++round) {
-      A_BTMM = A_BTMM / A_BTMM.sum(-2, /*keepdim=*/true);
-      A_BTMM = A_BTMM / A_BTMM.sum(-1, /*keepdim=*/true);
+      A_TMM = A_TMM / A_TMM.sum(-2, /*keepdim=*/true);
+      A_TMM = A_TMM / A_TMM.sum(-1, /*keepdim=*/true);
     }
-    return A_BTMM;
+    return A_TMM;
   };
   return matrix;
 }
@@ -40,9 +40,9 @@ MixMatrix mixture_of_permutations(int64_t m) {
   matrix.start.assign(permutations.size(), -8);
   matrix.start[0] = 0;
   matrix.keeps_sum = true;
-  matrix.of = [all_RMM = at::stack(permutations)](const at::Tensor& logits_BTR) {
-    const at::Tensor weights_BTR = logits_BTR.softmax(-1);
-    return at::einsum("btr,rij->btij", {weights_BTR, all_RMM.to(weights_BTR.scalar_type())});
+  matrix.of = [all_RMM = at::stack(permutations)](const at::Tensor& logits_TR) {
+    const at::Tensor weights_TR = logits_TR.softmax(-1);
+    return at::einsum("tr,rij->tij", {weights_TR, all_RMM.to(weights_TR.scalar_type())});
   };
   return matrix;
 }
@@ -58,14 +58,14 @@ MixerFactory with_map(const MapOfStreams& changed, int rounds = 20) {
   };
 }
 
-at::Tensor as_it_is(const at::Tensor& A_BTMM) {
-  return A_BTMM;
+at::Tensor as_it_is(const at::Tensor& A_TMM) {
+  return A_TMM;
 }
-at::Tensor identity_for(const at::Tensor& A_BTMM) {
-  return at::eye(A_BTMM.size(-1), A_BTMM.options()).expand_as(A_BTMM);
+at::Tensor identity_for(const at::Tensor& A_TMM) {
+  return at::eye(A_TMM.size(-1), A_TMM.options()).expand_as(A_TMM);
 }
-at::Tensor transposed(const at::Tensor& A_BTMM) {
-  return A_BTMM.transpose(-1, -2);
+at::Tensor transposed(const at::Tensor& A_TMM) {
+  return A_TMM.transpose(-1, -2);
 }
 
 bool forward_matches(const std::string& entry, at::ScalarType dtype, const MixerFactory& make) {

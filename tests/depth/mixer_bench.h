@@ -85,7 +85,7 @@ struct Reads {
 
 inline Reads reads_by(Bench& bench, const Vector& embedding, int sublayers) {
   const int64_t d = static_cast<int64_t>(embedding.size());
-  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, d}));
+  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, d}));
   MixingAnalysis analysis;
   state.analysis = &analysis;
   Reads reads;
@@ -95,7 +95,7 @@ inline Reads reads_by(Bench& bench, const Vector& embedding, int sublayers) {
     reads.mixed.push_back(as_vector(trace.mixed));
     reads.inputs.push_back(x);
     if (l < sublayers) {
-      bench.mixer->write(state, {vector_tensor(sublayer(l, x)).view({1, 1, d})});
+      bench.mixer->write(state, {vector_tensor(sublayer(l, x)).view({1, d})});
     }
   }
   return reads;

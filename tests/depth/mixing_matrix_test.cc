@@ -31,7 +31,7 @@ std::vector<MixingMatrix> matrices_of(const Json& depth_mixing, double perturbat
 }
 
 at::Tensor random_rows(int64_t number) {
-  return vector_tensor(random_vector("rows", number, 3 * kShape.width)).view({1, 3, kShape.width});
+  return vector_tensor(random_vector("rows", number, 3 * kShape.width)).view({3, kShape.width});
 }
 
 // sum_i <dh_l/dv_i^T z, v_i> and <z, h_l> at every site: equal if h_l is linear in its sources.
@@ -122,7 +122,7 @@ TEST(MixingMatrix, OfAttentionResidualsHoldsTheirDepthWeights) {
       const RandomStream random(number, "mixing_matrix.outputs");
       Vector row(kShape.width);
       for (int64_t c = 0; c < kShape.width; ++c) row[c] = random.normal(c);
-      return vector_tensor(row).view({1, 1, kShape.width});
+      return vector_tensor(row).view({1, kShape.width});
     };
     DepthState state = bench.mixer->start(outputs(0));
     MixingAnalysis analysis;

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "attnres/support/error.h"
+#include "tests/layers/side_by_side.h"
 #include "tests/noise.h"
 #include "tests/tolerances.h"
 
@@ -53,9 +54,8 @@ struct Layer {
     }
   }
 
-  Tensor operator()(const SublayerInput& input, SequenceCache* cache = nullptr,
-                    int64_t position = 0) const {
-    return attention.forward(input, {position, cache}).y;
+  Tensor operator()(const SublayerInput& input, testing::SideBySide* decoded = nullptr) const {
+    return testing::forward(attention, input, decoded);
   }
 
   Tensor of(const char* role) const { return parameters.find(0, role)->tensor.detach(); }
@@ -231,11 +231,11 @@ TEST_P(DeltaAttentionLayer, DecodesLikeTheWholeSequence) {
   const Tensor expected = layer_({.x = x});
   for (const std::vector<int64_t>& pieces :
        {std::vector<int64_t>(kTokens, 1), {64, 1, 1, 1, 1, 1, 1}, {1, 2, 67}, {33, 37}}) {
-    const auto cache = layer_.attention.make_cache(kBatch, kTokens);
+    testing::SideBySide decoded({layer_.attention.kept()}, kBatch, kTokens);
     std::vector<Tensor> y;
     int64_t position = 0;
     for (const int64_t tokens : pieces) {
-      y.push_back(layer_({.x = x.narrow(1, position, tokens)}, cache.get(), position));
+      y.push_back(layer_({.x = x.narrow(1, position, tokens)}, &decoded));
       position += tokens;
     }
     ASSERT_EQ(position, kTokens);

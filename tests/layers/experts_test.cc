@@ -153,7 +153,7 @@ TEST(Experts, AreTheirFormula) {
     for (const auto& [dtype, tolerance] : {std::pair{at::kDouble, 1e-12}, {at::kFloat, 2e-5}}) {
       const Bench bench(variant, dtype);
       for (const int64_t tokens : {1, 2, 24}) {
-        const at::Tensor x = random_tensor({2, tokens, kWidth}, 1, dtype);
+        const at::Tensor x = random_tensor({2 * tokens, kWidth}, 1, dtype);
         const auto [y, load] = bench(x);
         const auto expected = [&](const Mistakes& wrong) {
           return plain_batch(variant, bench.parameters, x, wrong);
@@ -184,7 +184,7 @@ TEST(Experts, GradientsAreThoseOfDifferences) {
       variant.settings.chosen = std::max<int64_t>(variant.settings.chosen, 2);
     }
     const Bench bench(variant);
-    const at::Tensor x = random_tensor({1, kTokens, kWidth}, 2);
+    const at::Tensor x = random_tensor({kTokens, kWidth}, 2);
     ASSERT_GT(plain_batch(variant, bench.parameters, x).margin, 1e-3);  // no choice changes
     testing::expect_gradients([&] { return bench(x).y; }, x, bench.parameters);
     EXPECT_FALSE(bench.bias().requires_grad());
@@ -193,7 +193,7 @@ TEST(Experts, GradientsAreThoseOfDifferences) {
 
 TEST(Experts, BiasChangesTheChoiceAndNotTheWeights) {
   const Bench bench(kVariants[0]);
-  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 3);
+  const at::Tensor x = random_tensor({kTokens, kWidth}, 3);
   bench.bias().zero_();
   const SublayerOutput unbiased = bench(x);
   bench.bias().fill_(0.7);  // of all alike: the order stays
@@ -211,7 +211,7 @@ TEST(Experts, BiasChangesTheChoiceAndNotTheWeights) {
 TEST(Experts, WithoutATokenGetNoGradient) {
   const Bench bench(kVariants[0]);
   bench.bias()[3] = -10;
-  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 4);
+  const at::Tensor x = random_tensor({kTokens, kWidth}, 4);
   const SublayerOutput output = bench(x);
   EXPECT_EQ(output.expert_load[3].item<int64_t>(), 0);
   torch::autograd::backward({output.y.square().sum()});
@@ -227,7 +227,7 @@ TEST(Experts, WithoutATokenGetNoGradient) {
 TEST(Experts, WithoutATokenAreNotComputed) {
   const Bench bench(kVariants[1]);
   bench.bias()[2] = -10;
-  const at::Tensor x = random_tensor({1, kTokens, kWidth}, 4), y = bench(x).y;
+  const at::Tensor x = random_tensor({kTokens, kWidth}, 4), y = bench(x).y;
   for (const char* role : {"w1", "w2", "w3"}) {
     parameter(bench.parameters, role).detach().narrow(0, 2, 1).fill_(NAN);
   }
@@ -238,7 +238,7 @@ TEST(Experts, WithoutATokenAreNotComputed) {
 
 TEST(Experts, ResultsDoNotDependOnThreads) {
   const Bench bench(kVariants[1], at::kFloat);
-  const at::Tensor x = random_tensor({4, 300, kWidth}, 5, at::kFloat);
+  const at::Tensor x = random_tensor({1200, kWidth}, 5, at::kFloat);
   const int threads = at::get_num_threads();
   std::vector<at::Tensor> outputs, gradients;
   for (const int n : {1, 3, 1}) {
@@ -265,7 +265,7 @@ TEST(Balance, BringsARouterTowardsEqualLoad) {
   const Bench bench(kVariants[0]);
   at::Tensor bias = bench.bias();
   bias.zero_()[2] = 0.8;  // nearly every token's choice
-  const at::Tensor x = random_tensor({1, 400, kWidth}, 6);
+  const at::Tensor x = random_tensor({400, kWidth}, 6);
   const auto unbalance = [&] {  // the largest load of the mean
     const at::Tensor load = bench(x).expert_load.to(at::kDouble);
     return (load.max() / load.mean()).item<double>();

@@ -7,6 +7,7 @@
 
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
+#include "tests/layers/side_by_side.h"
 #include "tests/tolerances.h"
 
 namespace attnres::latent_attention_test {
@@ -45,8 +46,8 @@ struct Bench {
       : parameters(dtype, 1), layer(settings, kWidth, kHeads, 0.4, {}, 0, parameters) {
     testing::move_all(parameters);
   }
-  at::Tensor operator()(const at::Tensor& x, SequenceCache* cache = nullptr) const {
-    return layer.forward({.x = x}, {.cache = cache}).y;
+  at::Tensor operator()(const at::Tensor& x, testing::SideBySide* decoded = nullptr) const {
+    return testing::forward(layer, {.x = x}, decoded);
   }
   ParameterRegistry parameters;
   LatentAttention layer;
@@ -165,20 +166,19 @@ TEST(LatentAttention, AbsorbsWhereFewTokensMeetMany) {
   EXPECT_FALSE(absorbing_is_cheaper(8, 8, {.kv_rank = 1, .key_width = 9, .value_width = 9}));
 }
 
-TEST(LatentAttention, PiecesWithACacheAreTheWhole) {
+TEST(LatentAttention, DecodedInPiecesIsTheWhole) {
   const at::NoGradGuard not_recording;
   for (const auto& [name, settings] : kVariants) {
     const Bench bench(settings);
     const at::Tensor x = random_tensor({kBatch, kTokens, kWidth}, 1), whole = bench(x);
     for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
              {9}, {6, 2, 1}, {4, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 1, 6}}) {
-      const auto cache = bench.layer.make_cache(kBatch, kTokens);
+      testing::SideBySide decoded({bench.layer.kept()}, kBatch, kTokens);
       std::vector<at::Tensor> outputs;
       for (const at::Tensor& piece : x.split_with_sizes(pieces, 1)) {
-        outputs.push_back(bench(piece, cache.get()));
+        outputs.push_back(bench(piece, &decoded));
       }
       EXPECT_TRUE(close(at::cat(outputs, 1), whole, 1e-12)) << name << " " << pieces.size();
-      EXPECT_THROW(bench(x.narrow(1, 0, 1), cache.get()), Error);
     }
   }
 }

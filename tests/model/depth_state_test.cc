@@ -48,7 +48,7 @@ std::vector<std::vector<int64_t>> sizes_of(const std::vector<PlannedTensor>& pla
   std::vector<std::vector<int64_t>> all;
   for (const PlannedTensor& tensor : planned) {
     EXPECT_FALSE(tensor.name.empty());
-    std::vector<int64_t> sizes = {kBatch, kTokens};
+    std::vector<int64_t> sizes = {kBatch * kTokens};
     sizes.insert(sizes.end(), tensor.sizes.begin(), tensor.sizes.end());
     all.push_back(sizes);
   }
@@ -109,7 +109,7 @@ TEST_P(EveryState, SaysWhichSitesReadWhatIsSealed) {
 
 // A state without what no later site reads goes on as it would have.
 TEST_P(EveryState, FreesWhatIsReadNoMore) {
-  const at::Tensor expected = model_.hidden(ids_);
+  const at::Tensor expected = model_.hidden(ids_).flatten(0, 1);
   int freed = 0;
   for (int site = 0; site <= L(); ++site) {
     DepthState state = before(site);
@@ -124,7 +124,7 @@ TEST_P(EveryState, FreesWhatIsReadNoMore) {
   EXPECT_TRUE(freed > 0 || GetParam().name != "attn_res_window");
 }
 
-// A mixer alone, whose sublayers and heads are random numbers.
+// A mixer alone, on one sequence, whose sublayers and heads are random numbers.
 class MixerAlone {
  public:
   explicit MixerAlone(const Json& depth_mixing)
@@ -146,7 +146,7 @@ class MixerAlone {
   }
 
   DepthState before(int site) const {
-    DepthState state = mixer_->start(random("embedding", {kBatch, kTokens, config_.width}));
+    DepthState state = mixer_->start(random("embedding", {kTokens, config_.width}));
     while (state.site < site) {
       read(state, 0, kTokens);
       write(state);
@@ -157,7 +157,7 @@ class MixerAlone {
 
   void write(DepthState& state) const {
     const std::string name = fmt::format("output {}", state.site);
-    mixer_->write(state, {random(name, {kBatch, kTokens, config_.width})});
+    mixer_->write(state, {random(name, {kTokens, config_.width})});
   }
 
   // All that the sublayer reads of tokens first .. first + count, which the state holds.
@@ -171,8 +171,8 @@ class MixerAlone {
     }
     if (!input.adapt_heads) return read;
     const auto heads_of = [&](const char* which, int64_t count_of_heads) {
-      return random(fmt::format("{} {}", which, l), {kBatch, kTokens, count_of_heads, K})
-          .narrow(1, first, count);
+      return random(fmt::format("{} {}", which, l), {kTokens, count_of_heads, K})
+          .narrow(0, first, count);
     };
     AttentionHeads heads = {heads_of("q", config_.heads), heads_of("k", config_.kv_heads),
                             heads_of("v", config_.kv_heads)};
@@ -199,14 +199,14 @@ TEST_P(EveryState, SaysWhatAShardOfTokensLacks) {
     }
     DepthState whole = alone.before(site), shard = alone.before(site);
     for (auto* tensors : {&shard.sealed, &shard.open}) {
-      for (at::Tensor& tensor : *tensors) tensor = tensor.narrow(1, kFirst, kCount);
+      for (at::Tensor& tensor : *tensors) tensor = tensor.narrow(0, kFirst, kCount);
     }
     const auto expected = alone.read(whole, 0, kTokens), actual = alone.read(shard, kFirst, kCount);
     ASSERT_EQ(actual.size(), expected.size());
     for (size_t i = 0; i < actual.size(); ++i) {
       for (int64_t t = 0; t < kCount; ++t) {
         const double difference =
-            (actual[i].select(1, t) - expected[i].select(1, kFirst + t)).abs().max().item<double>();
+            (actual[i][t] - expected[i][kFirst + t]).abs().max().item<double>();
         const std::string where = fmt::format("site {}, token {}, input {}", site, t, i);
         EXPECT_EQ(difference > 1e-12, t < halo) << where << " differs by " << difference;
       }
@@ -224,13 +224,13 @@ TEST_P(EveryState, SaysWhereHeadsAreMixed) {
       if (sealed[i].axis != ShardAxis::heads || !sealed[i].read) continue;
       DepthState whole = alone.before(site), other = alone.before(site);
       other.sealed[i] = other.sealed[i].clone();
-      other.sealed[i].select(2, 0).add_(1);
+      other.sealed[i].select(1, 0).add_(1);
       const auto expected = alone.read(whole, 0, kTokens), actual = alone.read(other, 0, kTokens);
       if (expected.size() == 1) continue;  // heads of the mixer's own, joined again
       double of_second_head = 0;
       for (size_t k = 1; k < expected.size(); ++k) {
         of_second_head = std::max(
-            of_second_head, (actual[k] - expected[k]).select(2, 1).abs().max().item<double>());
+            of_second_head, (actual[k] - expected[k]).select(1, 1).abs().max().item<double>());
       }
       EXPECT_EQ(of_second_head > 1e-3, sealed[i].mixes_heads) << of_second_head;
     }

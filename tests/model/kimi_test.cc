@@ -73,18 +73,18 @@ TEST_P(KimiModel, RecomputationGivesTheSameGradientsAndCountsLoadsOnce) {
 TEST_P(KimiModel, DecodesInPiecesAsInOne) {
   const at::NoGradGuard no_grad;
   const at::Tensor expected = model_.hidden(ids_);
-  SequenceCaches caches = model_.make_caches(2, 70);
+  SideBySide decoded = side_by_side(model_, 2, 70);
   int64_t start = 0;
   for (const int64_t piece : {1, 1, 2, 63, 1, 2}) {
-    EXPECT_TRUE(close(model_.hidden(ids_.narrow(1, start, piece), {.caches = &caches}),
+    EXPECT_TRUE(close(hidden_of(model_, ids_.narrow(1, start, piece), decoded),
                       expected.narrow(1, start, piece), 1e-10))
         << start;
     start += piece;
   }
   // Control: a state that was not carried over.
-  SequenceCaches empty = model_.make_caches(2, 70);
-  EXPECT_FALSE(close(model_.hidden(ids_.narrow(1, 69, 1), {.caches = &empty}),
-                     expected.narrow(1, 69, 1), 1e-3));
+  SideBySide empty = side_by_side(model_, 2, 70);
+  EXPECT_FALSE(
+      close(hidden_of(model_, ids_.narrow(1, 69, 1), empty), expected.narrow(1, 69, 1), 1e-3));
 }
 
 TEST_P(KimiModel, ATokenSeesNoLaterToken) {

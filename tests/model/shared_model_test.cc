@@ -49,9 +49,9 @@ std::vector<at::Tensor> answers(const Transformer& model, int64_t batch, int64_t
   }
   const at::NoGradGuard no_grad;
   all.push_back(model.hidden(ids));
-  SequenceCaches caches = model.make_caches(batch, tokens);
+  SideBySide decoded = side_by_side(model, batch, tokens);
   for (int64_t t = 0; t < tokens; ++t) {
-    all.push_back(model.hidden(ids.narrow(1, t, 1), {.caches = &caches}));
+    all.push_back(hidden_of(model, ids.narrow(1, t, 1), decoded));
   }
   return all;
 }

@@ -10,6 +10,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/support/random.h"
+#include "tests/layers/side_by_side.h"
 #include "tests/noise.h"
 
 namespace attnres::testing {
@@ -160,6 +161,16 @@ inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions
 inline Transformer kimi_model(bool k3, const Json& depth_mixing,
                               at::ScalarType dtype = at::kDouble) {
   return perturbed(Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, dtype));
+}
+
+// Hidden states [B, T, D] of the next tokens of sequences that are decoded.
+inline at::Tensor hidden_of(const Transformer& model, const at::Tensor& ids_BT,
+                            SideBySide& decoded) {
+  return model.hidden(ids_BT.flatten(), decoded.next(ids_BT.size(1))).unflatten(0, ids_BT.sizes());
+}
+
+inline SideBySide side_by_side(const Transformer& model, int64_t batch, int64_t tokens) {
+  return {model.make_pool({.sequences = batch, .tokens = batch * tokens}), batch};
 }
 
 // int64 ids_BT from 0 up to, not including, the vocabulary's size.

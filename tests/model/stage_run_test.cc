@@ -37,6 +37,10 @@ CutState sent(const CutState& cut) {
   return copy;
 }
 
+std::shared_ptr<const Spans> whole_sequence(int64_t tokens) {
+  return std::make_shared<Spans>(Spans::whole(1, tokens));
+}
+
 struct Pass {
   at::Tensor hidden;
   Gradients gradients;
@@ -48,8 +52,9 @@ Pass pass_through(const std::vector<Transformer>& stages, const at::Tensor& ids,
                   double sealed_factor = 1) {
   std::vector<StageRun> runs;
   runs.emplace_back(stages[0], ids, stages[0].sites(), context);
+  const auto spans = std::make_shared<Spans>(Spans::whole(ids.size(0), ids.size(1)));
   for (size_t i = 1; i < stages.size(); ++i) {
-    runs.emplace_back(stages[i], sent(runs.back().after()), stages[i].sites(), context);
+    runs.emplace_back(stages[i], sent(runs.back().after()), spans, stages[i].sites(), context);
   }
   Pass pass;
   pass.hidden = runs.back().after().open.at(0);
@@ -90,8 +95,9 @@ TEST_P(EveryStageRun, GivesTheGradientsOfTheWhole) {
   for (const auto& ranges : ways_to_cut_three_layers()) {
     const auto stages = small_stages(mixing, ranges);
     for (const bool recompute : {false, true}) {
-      const Pass pass = pass_through(stages, ids, grad_hidden, {.recompute = recompute});
-      EXPECT_TRUE(pass.hidden.equal(expected_hidden)) << ranges.size() << " stages";
+      const Pass pass =
+          pass_through(stages, ids, grad_hidden.flatten(0, 1), {.recompute = recompute});
+      EXPECT_TRUE(pass.hidden.equal(expected_hidden.flatten(0, 1))) << ranges.size() << " stages";
       EXPECT_LT(largest_error(pass), 1e-12)
           << ranges.size() << " stages" << (recompute ? ", recomputed" : "");
     }
@@ -99,7 +105,7 @@ TEST_P(EveryStageRun, GivesTheGradientsOfTheWhole) {
   // Negative control: sealed tensors whose gradients count twice.
   const auto stages = small_stages(mixing, ranges_between({0, 3, 7}));
   const bool seals = !whole.mixer().plan(3).sealed.empty();
-  const double wrong = largest_error(pass_through(stages, ids, grad_hidden, {}, 2));
+  const double wrong = largest_error(pass_through(stages, ids, grad_hidden.flatten(0, 1), {}, 2));
   EXPECT_EQ(wrong > 1e-12, seals) << wrong;
 }
 
@@ -107,7 +113,7 @@ TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
   const auto stages = small_stages(attn_res(), ranges_between({0, 4, 7}), {.dtype = at::kBFloat16});
   const at::Tensor ids = random_ids(1, 5);
   const StageRun first(stages[0], ids, stages[0].sites());
-  StageRun second(stages[1], first.after(), stages[1].sites());
+  StageRun second(stages[1], first.after(), whole_sequence(5), stages[1].sites());
   EXPECT_EQ(first.after().sealed.size(), 5u);
   const CutState gradients = second.backward({.open = {at::ones_like(second.after().open[0])}});
   for (const at::Tensor& sum : gradients.sealed) EXPECT_EQ(sum.scalar_type(), at::kFloat);
@@ -118,7 +124,7 @@ TEST(StageRun, RefusesWhatItCannotDo) {
   const at::Tensor ids = random_ids(1, 5);
   EXPECT_THROW(StageRun(stages[1], ids, stages[1].sites()), Error);
   StageRun first(stages[0], ids, stages[0].sites());
-  EXPECT_THROW(StageRun(stages[0], first.after(), stages[1].sites()), Error);
+  EXPECT_THROW(StageRun(stages[0], first.after(), whole_sequence(5), stages[1].sites()), Error);
   EXPECT_THROW(first.backward({}), Error);
   StageRun again(stages[0], ids, stages[0].sites());
   again.backward(sent(again.after()));

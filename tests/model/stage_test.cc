@@ -36,7 +36,7 @@ TEST_P(EveryMechanismInStages, HoldsEachParameterWhereItIsUsed) {
 }
 
 // What passes from stage to stage is a copy of the tensors that a settled state has.
-at::Tensor hidden_of(const std::vector<Transformer>& stages, const at::Tensor& ids) {
+at::Tensor hidden_through(const std::vector<Transformer>& stages, const at::Tensor& ids) {
   const at::NoGradGuard not_recording;
   DepthState state = stages[0].embed(ids);
   for (const Transformer& stage : stages) {
@@ -45,6 +45,7 @@ at::Tensor hidden_of(const std::vector<Transformer>& stages, const at::Tensor& i
     for (const at::Tensor& tensor : state.sealed) received.sealed.push_back(tensor.clone());
     for (const at::Tensor& tensor : state.open) received.open.push_back(tensor.clone());
     received.site = sites.first;
+    received.sequence = state.sequence;
     stage.run(received, std::min(sites.last, stage.sublayers()));
     if (sites.has(stage.sublayers())) return stage.output(received);
     stage.mixer().settle(received);
@@ -60,7 +61,8 @@ TEST_P(EveryMechanismInStages, ComputesWhatTheWholeDoes) {
   const at::Tensor expected = whole.hidden(ids);
   for (const auto& ranges : ways_to_cut_three_layers()) {
     const auto stages = small_stages(GetParam().json, ranges, {.dtype = at::kFloat});
-    EXPECT_TRUE(hidden_of(stages, ids).equal(expected)) << ranges.size() << " stages";
+    EXPECT_TRUE(hidden_through(stages, ids).equal(expected.flatten(0, 1)))
+        << ranges.size() << " stages";
   }
 }
 
@@ -72,9 +74,12 @@ TEST(Stage, HasNoMemoryForOtherSites) {
       whole.parameters().count() - (2 * kSmallVocabulary + 1) * config.width;  // and the last norm
   EXPECT_EQ(stage.parameters().count() * 64, layers);
   EXPECT_EQ(stage.sublayers(), 128);
-  SequenceCaches caches = Transformer(config, kSmallVocabulary, 1, at::kFloat, at::kCPU, {2, 4})
-                              .make_caches(/*batch=*/1, /*capacity=*/4);
-  for (int site = 0; site < 128; ++site) EXPECT_EQ(caches.sublayers[site] != nullptr, site == 2);
+  const auto pool_of = [&](SiteRange sites) {
+    return Transformer(config, kSmallVocabulary, 1, at::kFloat, at::kCPU, sites)
+        .make_pool({.tokens = 4})
+        ->bytes();
+  };
+  EXPECT_EQ(pool_of({}), 64 * pool_of({2, 4}));
 }
 
 TEST(Stage, RefusesWhatOtherStagesDo) {
@@ -96,26 +101,26 @@ TEST(Stage, RefusesWhatOtherStagesDo) {
   EXPECT_THROW(stage_of({-1, 3}), Error);
 }
 
-// Tokens one at a time, every stage with caches of its own.
-TEST(Stage, DecodesWithCachesOfItsOwn) {
+// Tokens one at a time, every stage with a pool of its own.
+TEST(Stage, DecodesWithAPoolOfItsOwn) {
   const at::NoGradGuard not_recording;
   const at::Tensor ids = random_ids(2, 5);
   for (const char* type : {"mrla", "lime", "block_attn_res"}) {
     const Json mixing = {{"type", type}};
     const at::Tensor expected = small_model(mixing).hidden(ids);
     const auto stages = small_stages(mixing, ranges_between({0, 3, 6, 7}));
-    std::vector<SequenceCaches> caches;
-    for (const Transformer& stage : stages) caches.push_back(stage.make_caches(2, 5));
+    std::vector<SideBySide> decoded;
+    for (const Transformer& stage : stages) decoded.push_back(side_by_side(stage, 2, 5));
     for (int64_t t = 0; t < ids.size(1); ++t) {
-      DepthState state = stages[0].embed(ids.narrow(1, t, 1));
+      DepthState state = stages[0].embed(ids.select(1, t), decoded[0].next(1));
       for (size_t i = 0; i < stages.size(); ++i) {
-        stages[i].run(state, std::min(stages[i].sites().last, 6), {.caches = &caches[i]});
+        if (i > 0) state.sequence.spans = std::make_shared<Spans>(decoded[i].next(1));
+        stages[i].run(state, std::min(stages[i].sites().last, 6));
         if (i + 1 < stages.size()) stages[i].mixer().settle(state);
       }
-      const at::Tensor hidden = stages.back().output(state, {.caches = &caches.back()});
-      EXPECT_LT((hidden - expected.narrow(1, t, 1)).abs().max().item<double>(), 1e-12)
+      const at::Tensor hidden = stages.back().output(state);
+      EXPECT_LT((hidden - expected.select(1, t)).abs().max().item<double>(), 1e-12)
           << type << ", token " << t;
-      for (SequenceCaches& of_stage : caches) ++of_stage.length;
     }
   }
 }

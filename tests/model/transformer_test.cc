@@ -88,7 +88,7 @@ class CountingObserver : public RunObserver {
   }
   void on_output(int site, const at::Tensor&, const at::Tensor& running_state) override {
     ++outputs[site];
-    EXPECT_EQ(running_state.dim(), 3);
+    EXPECT_EQ(running_state.dim(), 2);
   }
   std::map<int, int> reads, outputs;
 };
@@ -112,7 +112,7 @@ TEST_P(EveryMechanism, AnObserverSeesEachSiteOnceAndChangesNothing) {
 TEST_P(EveryMechanism, CanBeCutBeforeAnySite) {
   const Transformer model = make(at::kFloat);
   const at::NoGradGuard no_grad;
-  const at::Tensor whole = model.hidden(ids());
+  const at::Tensor whole = model.hidden(ids()).flatten(0, 1);
   for (int cut = 0; cut <= model.sublayers(); ++cut) {
     DepthState first = model.embed(ids());
     model.run(first, cut);
@@ -121,6 +121,7 @@ TEST_P(EveryMechanism, CanBeCutBeforeAnySite) {
     second.sealed = first.sealed;
     second.open = first.open;
     second.site = cut;
+    second.sequence = first.sequence;
     model.run(second, model.sublayers());
     EXPECT_TRUE(model.output(second).equal(whole)) << "cut before site " << cut;
     // Negative control: without the open tensors (or, where there are none, the last sealed one)
@@ -130,6 +131,7 @@ TEST_P(EveryMechanism, CanBeCutBeforeAnySite) {
     broken.sealed = first.sealed;
     broken.open = first.open;
     broken.site = cut;
+    broken.sequence = first.sequence;
     at::Tensor& dropped = broken.open.empty() ? broken.sealed.back() : broken.open.back();
     dropped = at::zeros_like(dropped);
     model.run(broken, model.sublayers());
@@ -166,7 +168,7 @@ TEST_P(EveryMechanism, DiffersFromResidualOnceItsParametersMove) {
   EXPECT_GT((model.hidden(ids()) - plain.hidden(ids())).abs().max().item<double>(), 1e-3);
 }
 
-// Everything that a cut sends is [B, T, ...], and mixing keeps what it has sealed.
+// Everything that a cut sends is [T, ...], and mixing keeps what it has sealed.
 TEST_P(EveryMechanism, SealsForGood) {
   const Transformer model = make();
   const at::NoGradGuard no_grad;
@@ -185,8 +187,7 @@ TEST_P(EveryMechanism, SealsForGood) {
     for (const at::Tensor& tensor : sealed) copies.push_back(tensor.clone());
     for (const auto* tensors : {&state.sealed, &state.open}) {
       for (const at::Tensor& tensor : *tensors) {
-        EXPECT_EQ(tensor.size(0), 2);
-        EXPECT_EQ(tensor.size(1), 7);
+        EXPECT_EQ(tensor.size(0), 2 * 7);
       }
     }
   }

@@ -8,17 +8,17 @@ AdaptedAttention::AdaptedAttention(const MixerShape& shape, ParameterRegistry& p
     : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
 SublayerInput AdaptedAttention::read(DepthState& state) const {
-  const at::Tensor& h_BTD = state.open[0];
-  show_mixed(state, h_BTD);
-  SublayerInput input = {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+  const at::Tensor& h_TD = state.open[0];
+  show_mixed(state, h_TD);
+  SublayerInput input = {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
   if (state.site < shape().sublayers && adapts(state.site)) {
     input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };
   }
   return input;
 }
 
-void AdaptedAttention::absorb(DepthState& state, const at::Tensor& y_BTD) const {
-  state.open[0] = at::add(state.open[0], y_BTD);
+void AdaptedAttention::absorb(DepthState& state, const at::Tensor& y_TD) const {
+  state.open[0] = at::add(state.open[0], y_TD);
 }
 
 }  // namespace attnres

@@ -21,7 +21,7 @@ class AdaptedAttention : public ComposedMixer {
   virtual bool adapts(int site) const = 0;
   // Changes the heads of the attention at `state.site`, and seals what later layers need of them.
   virtual void adapt(DepthState& state, AttentionHeads& heads) const = 0;
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const final;
+  void absorb(DepthState& state, const at::Tensor& y_TD) const final;
 
  private:
   std::vector<at::Tensor> input_norms_;

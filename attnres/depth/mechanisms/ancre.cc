@@ -39,9 +39,9 @@ class Ancre : public ComposedMixer {
   }
 
   // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention.
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -64,8 +64,8 @@ class Ancre : public ComposedMixer {
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    const at::Tensor sum = at::add(running_state(state), y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    const at::Tensor sum = at::add(running_state(state), y_TD);
     const bool ends_layer = state.site % 2 == 1;
     if (ends_layer) {
       state.open.clear();

@@ -53,9 +53,9 @@ class BlockAttnRes : public DepthMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -265,7 +265,7 @@ class BlockAttnRes : public DepthMixer {
     return in_window(std::move(sources));
   }
 
-  // [N], or [N, B, T, H].
+  // [N], or [N, T, H].
   at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
     const Site& site = sites_[state.site];
     const bool sigmoid = settings_.weights == kSigmoid;
@@ -302,13 +302,13 @@ class BlockAttnRes : public DepthMixer {
     show_mixed(state, mixed);
     if (settings_.weights == kSigmoid) return;
     const at::NoGradGuard not_recording;
-    at::Tensor weights_NBT = at::ones({1, sources[0].size(0), sources[0].size(1)},
-                                      sources[0].options().requires_grad(false));
+    at::Tensor weights_NT =
+        at::ones({1, sources[0].size(0)}, sources[0].options().requires_grad(false));
     if (sources.size() > 1) {
       const at::Tensor weights = weights_of(state, sources);
-      weights_NBT = weights.dim() == 1 ? weights.view({-1, 1, 1}) * weights_NBT : weights.mean(-1);
+      weights_NT = weights.dim() == 1 ? weights.unsqueeze(1) * weights_NT : weights.mean(-1);
     }
-    show_weights(state, weights_NBT, source_names(state.site));
+    show_weights(state, weights_NT, source_names(state.site));
   }
 
   AttnResSettings settings_;

@@ -51,14 +51,14 @@ ConstrainedStreams::ConstrainedStreams(int64_t streams, MixMatrix matrix, const 
   }
 }
 
-StreamMaps ConstrainedStreams::maps(const at::Tensor& streams_BTMD, int l) const {
+StreamMaps ConstrainedStreams::maps(const at::Tensor& streams_TMD, int l) const {
   const Site& site = sites_[l];
-  const at::Tensor dynamic_BTR =
-      project_normalised(streams_BTMD.flatten(2), site.projection, shape().norm_eps);
+  const at::Tensor dynamic_TR =
+      project_normalised(streams_TMD.flatten(1), site.projection, shape().norm_eps);
   int64_t row = 0, map = 0;
   const auto next_logits = [&](int64_t rows) {
     const at::Tensor logits =
-        dynamic_BTR.narrow(-1, row, rows) * site.scale[map++] + site.bias.narrow(0, row, rows);
+        dynamic_TR.narrow(-1, row, rows) * site.scale[map++] + site.bias.narrow(0, row, rows);
     row += rows;
     return logits;
   };

@@ -23,8 +23,8 @@ namespace attnres {
 struct MixMatrix {
   std::vector<double> start;  // c3 at the start, one for each logit; empty: A is the identity
   bool keeps_sum = false;     // columns sum to one exactly: no effect after the last sublayer
-  // [B, T, m, m] from logits [B, T, R] in float32 or better.
-  std::function<at::Tensor(const at::Tensor& logits_BTR)> of;
+  // [T, m, m] from logits [T, R] in float32 or better.
+  std::function<at::Tensor(const at::Tensor& logits_TR)> of;
 };
 
 // What they say of themselves, but for `mix`: how A comes from its logits, and which sites have it.
@@ -45,7 +45,7 @@ class ConstrainedStreams : public StreamMixer {
     at::Tensor scale;       // s, one for each of the maps
   };
 
-  StreamMaps maps(const at::Tensor& streams_BTMD, int l) const override;
+  StreamMaps maps(const at::Tensor& streams_TMD, int l) const override;
 
   MixMatrix matrix_;
   std::vector<Site> sites_;

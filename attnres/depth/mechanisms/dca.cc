@@ -71,9 +71,9 @@ class Dca : public ComposedMixer {
 
   // `sealed` are the sources; with recent_layers only v_0, and `open` begins with the others. After
   // a layer's attention `open` ends with o + g_q and o.
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -122,14 +122,14 @@ class Dca : public ComposedMixer {
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const bool ends_layer = state.site % 2 == 1;
     if (!ends_layer) {
-      state.open.push_back(at::add(static_cast<const Carried&>(*state.carried).query, y_BTD));
-      state.open.push_back(y_BTD);
+      state.open.push_back(at::add(static_cast<const Carried&>(*state.carried).query, y_TD));
+      state.open.push_back(y_TD);
       return;
     }
-    const at::Tensor output = at::add(state.open.back(), y_BTD);
+    const at::Tensor output = at::add(state.open.back(), y_TD);
     state.open.resize(state.open.size() - 2);
     if (settings_.recent_layers == 0) {
       state.sealed.push_back(output);
@@ -161,14 +161,14 @@ class Dca : public ComposedMixer {
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 
-  // relu(w . RMS(v)) for each w of scores_RD: [B, T, 1] each.
-  std::vector<at::Tensor> dynamic_weights(const DepthState& state, const at::Tensor& v_BTD,
+  // relu(w . RMS(v)) for each w of scores_RD: [T, 1] each.
+  std::vector<at::Tensor> dynamic_weights(const DepthState& state, const at::Tensor& v_TD,
                                           const at::Tensor& scores_RD) const {
-    const at::ScalarType type = compute_dtype(v_BTD);
-    const at::Tensor v = v_BTD.to(type);
+    const at::ScalarType type = compute_dtype(v_TD);
+    const at::Tensor v = v_TD.to(type);
     const at::Tensor inverse_rms = at::rsqrt(v.square().mean(-1, true).add(shape().norm_eps));
     const at::Tensor scores = at::mul(at::linear(v, scores_RD.to(type)), inverse_rms);
-    return held(state, at::relu(scores).to(v_BTD.scalar_type())).split(1, /*dim=*/-1);
+    return held(state, at::relu(scores).to(v_TD.scalar_type())).split(1, /*dim=*/-1);
   }
 
   std::vector<at::Tensor> generalized_residuals(const DepthState& state, const Layer& layer) const {

@@ -48,10 +48,10 @@ class DeepDelta final : public ComposedMixer {
     }
   }
 
-  // The state is kept as [B, T, d_v, D], the columns of X one after another.
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  // The state is kept as [T, d_v, D], the columns of X one after another.
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.open = {embedding_BTD.unsqueeze(2).repeat({1, 1, channels_, 1})};
+    state.open = {embedding_TD.unsqueeze(1).repeat({1, channels_, 1})};
     return state;
   }
 
@@ -61,23 +61,23 @@ class DeepDelta final : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
-    const at::Tensor& X_BTVD = state.open[0];
-    const at::Tensor x_BTD =
-        site.readout.defined() ? (X_BTVD * held(state, site.readout)).sum(2) : X_BTVD.select(2, 0);
-    show_mixed(state, x_BTD);
-    const at::Tensor u_BTD = normalize(state, x_BTD, site.input_norm, shape().norm_eps);
+    const at::Tensor& X_TVD = state.open[0];
+    const at::Tensor x_TD =
+        site.readout.defined() ? (X_TVD * held(state, site.readout)).sum(1) : X_TVD.select(1, 0);
+    show_mixed(state, x_TD);
+    const at::Tensor u_TD = normalize(state, x_TD, site.input_norm, shape().norm_eps);
     if (state.site < shape().sublayers) {
-      const at::ScalarType wide = compute_dtype(u_BTD);
+      const at::ScalarType wide = compute_dtype(u_TD);
       auto rewrite = std::make_unique<Rewrite>();
-      const at::Tensor gate_BT1 = at::linear(u_BTD, site.gate).to(wide) + site.gate_bias;
-      rewrite->beta_BT1 = held(state, 2 * at::sigmoid(gate_BT1));
-      rewrite->value_BTV = held(state, at::linear(u_BTD, site.value).to(wide));
+      const at::Tensor gate_T1 = at::linear(u_TD, site.gate).to(wide) + site.gate_bias;
+      rewrite->beta_T1 = held(state, 2 * at::sigmoid(gate_T1));
+      rewrite->value_TV = held(state, at::linear(u_TD, site.value).to(wide));
       state.carried = std::move(rewrite);
     }
-    return {u_BTD};
+    return {u_TD};
   }
 
-  at::Tensor running_state(const DepthState& state) const override { return state.open[0].mean(2); }
+  at::Tensor running_state(const DepthState& state) const override { return state.open[0].mean(1); }
 
  private:
   struct Site {
@@ -89,30 +89,29 @@ class DeepDelta final : public ComposedMixer {
 
   // From a read to the write that follows it, in float32 or better.
   struct Rewrite : CarriedToWrite {
-    at::Tensor beta_BT1, value_BTV;
+    at::Tensor beta_T1, value_TV;
   };
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const auto& rewrite = static_cast<const Rewrite&>(*state.carried);
-    const at::Tensor& X_BTVD = state.open[0];
-    const at::ScalarType storage = X_BTVD.scalar_type(), wide = compute_dtype(X_BTVD);
+    const at::Tensor& X_TVD = state.open[0];
+    const at::ScalarType storage = X_TVD.scalar_type(), wide = compute_dtype(X_TVD);
     const at::Tensor inverse_length =
-        held(state, at::linalg_vector_norm(y_BTD, 2, {-1}, /*keepdim=*/true, wide)
+        held(state, at::linalg_vector_norm(y_TD, 2, {-1}, /*keepdim=*/true, wide)
                         .square()
                         .add(kSquaredLengthEps)
                         .rsqrt());
-    const at::Tensor k_BTD = y_BTD * inverse_length.to(storage);
-    const at::Tensor erased_k_BTD = held(state, k_BTD);
-    const at::Tensor present_BTV =
-        at::matmul(X_BTVD, erased_k_BTD.unsqueeze(-1)).squeeze(-1).to(wide);
-    const auto along = [&](const at::Tensor& X, const at::Tensor& amounts_BTV,
-                           const at::Tensor& direction_BTD) {
-      return at::addcmul(X, (rewrite.beta_BT1 * amounts_BTV).to(storage).unsqueeze(-1),
-                         direction_BTD.unsqueeze(2));
+    const at::Tensor k_TD = y_TD * inverse_length.to(storage);
+    const at::Tensor erased_k_TD = held(state, k_TD);
+    const at::Tensor present_TV = at::matmul(X_TVD, erased_k_TD.unsqueeze(-1)).squeeze(-1).to(wide);
+    const auto along = [&](const at::Tensor& X, const at::Tensor& amounts_TV,
+                           const at::Tensor& direction_TD) {
+      return at::addcmul(X, (rewrite.beta_T1 * amounts_TV).to(storage).unsqueeze(-1),
+                         direction_TD.unsqueeze(1));
     };
     state.open[0] = holds_weights(state)
-                        ? along(along(X_BTVD, rewrite.value_BTV, k_BTD), -present_BTV, erased_k_BTD)
-                        : along(X_BTVD, rewrite.value_BTV - present_BTV, k_BTD);
+                        ? along(along(X_TVD, rewrite.value_TV, k_TD), -present_TV, erased_k_TD)
+                        : along(X_TVD, rewrite.value_TV - present_TV, k_TD);
   }
 
   int64_t channels_;

@@ -29,8 +29,8 @@ class DeepNorm : public ComposedMixer {
   }
 
  private:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open[0] = normalize(state, at::add(y_BTD, state.open[0], alpha_), post_norms_[state.site],
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open[0] = normalize(state, at::add(y_TD, state.open[0], alpha_), post_norms_[state.site],
                               shape().norm_eps);
   }
 

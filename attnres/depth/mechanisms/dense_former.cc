@@ -43,9 +43,9 @@ class DenseFormer : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -71,12 +71,12 @@ class DenseFormer : public ComposedMixer {
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     if (!per_layer_) {
-      state.sealed.push_back(y_BTD);
+      state.sealed.push_back(y_TD);
       return;
     }
-    const at::Tensor sum = at::add(static_cast<const Carried&>(*state.carried).residual, y_BTD);
+    const at::Tensor sum = at::add(static_cast<const Carried&>(*state.carried).residual, y_TD);
     state.open.clear();
     const bool ends_layer = state.site % 2 == 1;
     (ends_layer ? state.sealed : state.open).push_back(sum);

@@ -30,9 +30,9 @@ class DenseNet : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -40,19 +40,18 @@ class DenseNet : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
-    at::Tensor h_MD;  // M = B T
+    at::Tensor h_TD;
     for (size_t i = 0; i < maps.size(); ++i) {
-      const at::Tensor v_MD = state.sealed[i].flatten(0, 1), map = maps[i].t();
-      h_MD = i == 0 ? at::mm(v_MD, map) : at::addmm(h_MD, v_MD, map);
+      const at::Tensor &v_TD = state.sealed[i], map = maps[i].t();
+      h_TD = i == 0 ? at::mm(v_TD, map) : at::addmm(h_TD, v_TD, map);
     }
-    const at::Tensor h = h_MD.view_as(state.sealed[0]);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    show_mixed(state, h_TD);
+    return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.sealed.push_back(y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.sealed.push_back(y_TD);
   }
 
  private:

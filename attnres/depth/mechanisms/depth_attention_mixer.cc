@@ -37,45 +37,45 @@ class DepthAttention final : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
-    const at::Tensor& h_BTD = state.open[0];
-    show_mixed(state, h_BTD);
-    return {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+    const at::Tensor& h_TD = state.open[0];
+    show_mixed(state, h_TD);
+    return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
-  // Adds what the token's states so far give. Sealed are k and v [B, T, H, K] of every layer but
+  // Adds what the token's states so far give. Sealed are k and v [T, H, K] of every layer but
   // the last, one layer after another.
   void attend(DepthState& state) const {
     const int layer = state.site / 2;
-    at::Tensor& X_BTD = state.open[0];
-    const at::Tensor normed_BTD = normalize(state, X_BTD, norm_, shape().norm_eps);
+    at::Tensor& X_TD = state.open[0];
+    const at::Tensor normed_TD = normalize(state, X_TD, norm_, shape().norm_eps);
     const auto heads_of = [&](const at::Tensor& projection) {
-      return at::linear(normed_BTD, held(state, projection)).unflatten(-1, {shape().heads, -1});
+      return at::linear(normed_TD, held(state, projection)).unflatten(-1, {shape().heads, -1});
     };
-    const at::Tensor q_BTHK = heads_of(q_proj_), k_BTHK = heads_of(k_proj_),
-                     v_BTHK = heads_of(v_proj_);
+    const at::Tensor q_THK = heads_of(q_proj_), k_THK = heads_of(k_proj_),
+                     v_THK = heads_of(v_proj_);
     const double scale = 1 / std::sqrt(static_cast<double>(shape().head_width()));
     std::vector<at::Tensor> scores;
-    const auto score = [&](const at::Tensor& key_BTHK) {
-      scores.push_back((q_BTHK * key_BTHK).sum(-1, /*keepdim=*/true, compute_dtype(X_BTD)));
+    const auto score = [&](const at::Tensor& key_THK) {
+      scores.push_back((q_THK * key_THK).sum(-1, /*keepdim=*/true, compute_dtype(X_TD)));
     };
     for (int i = 0; i < layer; ++i) score(state.sealed[2 * i]);
-    score(k_BTHK);
+    score(k_THK);
     const at::Tensor weights_NBTH1 =
-        held(state, at::softmax(at::stack(scores) * scale, 0)).to(X_BTD.scalar_type());
-    at::Tensor mixed_BTHK = v_BTHK * weights_NBTH1[layer];
+        held(state, at::softmax(at::stack(scores) * scale, 0)).to(X_TD.scalar_type());
+    at::Tensor mixed_THK = v_THK * weights_NBTH1[layer];
     for (int i = 0; i < layer; ++i) {
-      mixed_BTHK = at::addcmul(mixed_BTHK, state.sealed[2 * i + 1], weights_NBTH1[i]);
+      mixed_THK = at::addcmul(mixed_THK, state.sealed[2 * i + 1], weights_NBTH1[i]);
     }
     if (layer + 1 < shape().layers()) {
-      state.sealed.push_back(k_BTHK);
-      state.sealed.push_back(v_BTHK);
+      state.sealed.push_back(k_THK);
+      state.sealed.push_back(v_THK);
     }
-    X_BTD = at::add(X_BTD, at::linear(mixed_BTHK.flatten(2), held(state, o_proj_)));
+    X_TD = at::add(X_TD, at::linear(mixed_THK.flatten(1), held(state, o_proj_)));
   }
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open[0] = at::add(state.open[0], y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open[0] = at::add(state.open[0], y_TD);
   }
 
   std::vector<at::Tensor> input_norms_;

@@ -32,11 +32,11 @@ class Highway : public ComposedMixer {
     at::Tensor weight, bias;
   };
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const Gate& gate = gates_[state.site];
-    const at::Tensor& h_BTD = state.open[0];
-    const at::Tensor g_BTD = at::sigmoid(at::linear(h_BTD, gate.weight, gate.bias));
-    state.open[0] = at::lerp(h_BTD, y_BTD, held(state, g_BTD));
+    const at::Tensor& h_TD = state.open[0];
+    const at::Tensor g_TD = at::sigmoid(at::linear(h_TD, gate.weight, gate.bias));
+    state.open[0] = at::lerp(h_TD, y_TD, held(state, g_TD));
   }
 
   std::vector<at::Tensor> input_norms_;

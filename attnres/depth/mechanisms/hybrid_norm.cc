@@ -52,10 +52,10 @@ class HybridNorm : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
-    const at::Tensor& h_BTD = state.open[0];
+    const at::Tensor& h_TD = state.open[0];
     const bool norms_here = state.site == shape().sublayers || is_pre_norm(state.site);
     SublayerInput input;
-    input.x = norms_here ? normalize(state, h_BTD, site.norm, shape().norm_eps) : h_BTD;
+    input.x = norms_here ? normalize(state, h_TD, site.norm, shape().norm_eps) : h_TD;
     if (site.q_norm.defined()) {
       input.adapt_heads = [&site, eps = shape().norm_eps](AttentionHeads& heads) {
         heads.q = rms_norm(heads.q, site.q_norm, eps);
@@ -63,7 +63,7 @@ class HybridNorm : public ComposedMixer {
         heads.v = rms_norm(heads.v, site.v_norm, eps);
       };
     }
-    show_mixed(state, h_BTD);
+    show_mixed(state, h_TD);
     return input;
   }
 
@@ -75,13 +75,13 @@ class HybridNorm : public ComposedMixer {
 
   bool is_pre_norm(int site) const { return settings_.first_layer_pre_norm && site < 2; }
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    at::Tensor h_BTD = at::add(state.open[0], y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    at::Tensor h_TD = at::add(state.open[0], y_TD);
     const int next = state.site + 1;
     if (!is_attention(next) && next < shape().sublayers && !is_pre_norm(next)) {
-      h_BTD = normalize(state, h_BTD, sites_[next].norm, shape().norm_eps);
+      h_TD = normalize(state, h_TD, sites_[next].norm, shape().norm_eps);
     }
-    state.open[0] = h_BTD;
+    state.open[0] = h_TD;
   }
 
   HybridNormSettings settings_;

@@ -51,15 +51,15 @@ class HyperConnections final : public StreamMixer {
     at::Tensor width_scale, depth_scale;  // s, s'
   };
 
-  StreamMaps maps(const at::Tensor& streams_BTMD, int l) const override {
+  StreamMaps maps(const at::Tensor& streams_TMD, int l) const override {
     const Site& site = sites_[l];
     const int64_t m = streams();
-    const at::Tensor dynamic_BTMR =
-        at::tanh(project_normalised(streams_BTMD, site.dynamic * site.norm, shape().norm_eps));
+    const at::Tensor dynamic_TMR =
+        at::tanh(project_normalised(streams_TMD, site.dynamic * site.norm, shape().norm_eps));
     StreamMaps maps;
-    maps.mix = (site.mix + site.width_scale * dynamic_BTMR.narrow(-1, 0, m)).transpose(-1, -2);
-    maps.write = site.write + site.depth_scale * dynamic_BTMR.select(-1, m);
-    if (l > 0) maps.read = site.read + site.width_scale * dynamic_BTMR.select(-1, m + 1);
+    maps.mix = (site.mix + site.width_scale * dynamic_TMR.narrow(-1, 0, m)).transpose(-1, -2);
+    maps.write = site.write + site.depth_scale * dynamic_TMR.select(-1, m);
+    if (l > 0) maps.read = site.read + site.width_scale * dynamic_TMR.select(-1, m + 1);
     return maps;
   }
 

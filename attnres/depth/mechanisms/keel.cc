@@ -20,18 +20,18 @@ class Keel : public ComposedMixer {
   }
 
   SublayerInput read(DepthState& state) const override {
-    const at::Tensor& h_BTD = state.open[0];
-    show_mixed(state, h_BTD);
-    if (state.site == shape().sublayers) return {.x = h_BTD};
-    return {.x = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+    const at::Tensor& h_TD = state.open[0];
+    show_mixed(state, h_TD);
+    if (state.site == shape().sublayers) return {.x = h_TD};
+    return {.x = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const int64_t alpha = state.site < 2 ? 1 : shape().sublayers;
-    const at::Tensor sum_BTD = at::add(y_BTD, state.open[0], alpha);
+    const at::Tensor sum_TD = at::add(y_TD, state.open[0], alpha);
     const at::Tensor& gain = post_norms_[state.site];
-    state.open[0] = gain.defined() ? normalize(state, sum_BTD, gain, shape().norm_eps) : sum_BTD;
+    state.open[0] = gain.defined() ? normalize(state, sum_TD, gain, shape().norm_eps) : sum_TD;
   }
 
   std::vector<at::Tensor> input_norms_;

@@ -109,17 +109,17 @@ class Laurel : public ComposedMixer {
   }
 
   // The state's open tensors are h_l, then the earlier states that its site looks back to.
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const Site& site = sites_[state.site];
-    at::Tensor skip_BTD = state.open[0];
+    at::Tensor skip_TD = state.open[0];
     for (size_t k = 0; k < site.maps.size(); ++k) {
       const LowRankMap& map = site.maps[k];
-      const at::Tensor mapped_BTD =
+      const at::Tensor mapped_TD =
           at::linear(at::linear(state.open[k], held(state, map.down)), held(state, map.up));
-      skip_BTD = map.gamma.defined() ? at::addcmul(skip_BTD, mapped_BTD, held(state, map.gamma))
-                                     : at::add(skip_BTD, mapped_BTD);
+      skip_TD = map.gamma.defined() ? at::addcmul(skip_TD, mapped_TD, held(state, map.gamma))
+                                    : at::add(skip_TD, mapped_TD);
     }
-    state.open.insert(state.open.begin(), merge(state, site.weights, y_BTD, skip_BTD));
+    state.open.insert(state.open.begin(), merge(state, site.weights, y_TD, skip_TD));
     state.open.resize(kept_before(state.site + 1));
   }
 
@@ -130,11 +130,11 @@ class Laurel : public ComposedMixer {
 
   // a y + b skip
   static at::Tensor merge(const DepthState& state, const at::Tensor& weights,
-                          const at::Tensor& y_BTD, const at::Tensor& skip_BTD) {
-    if (!weights.defined()) return at::add(y_BTD, skip_BTD);
+                          const at::Tensor& y_TD, const at::Tensor& skip_TD) {
+    if (!weights.defined()) return at::add(y_TD, skip_TD);
     const auto precise = c10::promoteTypes(weights.scalar_type(), at::kFloat);
     const at::Tensor ab = held(state, at::mul(at::softmax(weights, 0, precise), 2));
-    return at::add(at::mul(y_BTD, ab[0]), at::mul(skip_BTD, ab[1]));
+    return at::add(at::mul(y_TD, ab[0]), at::mul(skip_TD, ab[1]));
   }
 
   LaurelSettings settings_;

@@ -29,8 +29,8 @@ class LayerScale : public ComposedMixer {
   }
 
  private:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open[0] = at::addcmul(state.open[0], y_BTD, held(state, scales_[state.site]));
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open[0] = at::addcmul(state.open[0], y_TD, held(state, scales_[state.site]));
   }
 
   std::vector<at::Tensor> input_norms_;

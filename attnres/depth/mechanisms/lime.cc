@@ -53,17 +53,14 @@ class Lime final : public AdaptedAttention {
   }
 
   at::Tensor mixed(const DepthState& state, int layer, int which, const at::Tensor& own) const {
-    const auto by_token = [](const at::Tensor& heads_BTGK) { return heads_BTGK.flatten(0, 1); };
     const auto router_of = [&](int i) {
-      return routers_[layer]
-          .narrow(1, i * heads_, heads_)
-          .expand({own.size(0) * own.size(1), -1, -1});
+      return routers_[layer].narrow(1, i * heads_, heads_).expand({own.size(0), -1, -1});
     };
-    at::Tensor sum = at::bmm(router_of(layer), by_token(own));
+    at::Tensor sum = at::bmm(router_of(layer), own);
     for (int i = 0; i < layer; ++i) {
-      sum = at::baddbmm(sum, router_of(i), by_token(state.sealed[2 * i + which]));
+      sum = at::baddbmm(sum, router_of(i), state.sealed[2 * i + which]);
     }
-    return sum.view(own.sizes());
+    return sum;
   }
 
   std::vector<at::Tensor> routers_;  // by layer

@@ -25,14 +25,14 @@ struct MhcSettings : StreamSettings<16> {
   }
 };
 
-at::Tensor sinkhorn(const at::Tensor& logits_BTR, const MhcSettings& settings) {
-  const int64_t m = settings.streams, B = logits_BTR.size(0), T = logits_BTR.size(1);
+at::Tensor sinkhorn(const at::Tensor& logits_TR, const MhcSettings& settings) {
+  const int64_t m = settings.streams, T = logits_TR.size(0);
   // Tokens last: each normalisation then runs over them all at once.
-  at::Tensor log_MMN = logits_BTR.reshape({B * T, m * m}).t().contiguous().view({m, m, B * T});
+  at::Tensor log_MMT = logits_TR.t().contiguous().view({m, m, T});
   for (int64_t round = 0; round < settings.sinkhorn_rounds; ++round) {
-    log_MMN = at::log_softmax(at::log_softmax(log_MMN, 0), 1);
+    log_MMT = at::log_softmax(at::log_softmax(log_MMT, 0), 1);
   }
-  return log_MMN.exp().permute({2, 0, 1}).reshape({B, T, m, m});
+  return log_MMT.exp().permute({2, 0, 1}).reshape({T, m, m});
 }
 
 MixMatrix doubly_stochastic(const MhcSettings& settings) {

@@ -36,9 +36,9 @@ MixMatrix convex_combination(int64_t m) {
   matrix.start.assign(count, -8);
   matrix.start[0] = 0;
   matrix.keeps_sum = true;
-  matrix.of = [m, flat = permutations_RMM.view({count, m * m})](const at::Tensor& logits_BTR) {
-    const at::Tensor weights_BTR = at::softmax(logits_BTR, -1);
-    return at::matmul(weights_BTR, flat.to(weights_BTR.scalar_type())).unflatten(-1, {m, m});
+  matrix.of = [m, flat = permutations_RMM.view({count, m * m})](const at::Tensor& logits_TR) {
+    const at::Tensor weights_TR = at::softmax(logits_TR, -1);
+    return at::matmul(weights_TR, flat.to(weights_TR.scalar_type())).unflatten(-1, {m, m});
   };
   return matrix;
 }

@@ -34,11 +34,6 @@ at::Tensor convolve(const at::Tensor& padded, const at::Tensor& taps, int64_t di
   return sum;
 }
 
-// The last tokens of every source, in the order of their sites.
-struct TokenHistory : SequenceCache {
-  std::vector<at::Tensor> last;  // [B, kHistory, D]; undefined before the first token
-};
-
 // `open` is S of the sites before (none before site 0), then v, the source that comes next.
 class Mrla : public ComposedMixer {
  public:
@@ -57,10 +52,11 @@ class Mrla : public ComposedMixer {
     }
   }
 
-  std::unique_ptr<SequenceCache> make_cache(int64_t, int64_t) const override {
-    auto history = std::make_unique<TokenHistory>();
-    history->last.resize(shape().sublayers + 1);
-    return history;
+  std::vector<KeptTensor> kept(int site) const override {
+    return {{.name = "last tokens of the newest source",
+             .of = KeptTensor::Of::sequence,
+             .sizes = {kHistory, shape().width},
+             .dtype = kernels_[site].value.scalar_type()}};
   }
 
   StatePlan plan(int site) const override {
@@ -87,8 +83,8 @@ class Mrla : public ComposedMixer {
   at::Tensor running_state(const DepthState& state) const override { return state.open.back(); }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open = {static_cast<const Carried&>(*state.carried).sum, y_BTD};
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open = {static_cast<const Carried&>(*state.carried).sum, y_TD};
   }
 
  private:
@@ -101,29 +97,34 @@ class Mrla : public ComposedMixer {
   };
 
   // `v` with zeros beyond its first and last channel, as gates read it.
-  static at::Tensor pad_channels(const at::Tensor& v_BTD) {
-    const int64_t beyond = channel_taps(v_BTD.size(2)) / 2;
-    return at::constant_pad_nd(v_BTD.to(compute_dtype(v_BTD)), {beyond, beyond});
+  static at::Tensor pad_channels(const at::Tensor& v_TD) {
+    const int64_t beyond = channel_taps(v_TD.size(1)) / 2;
+    return at::constant_pad_nd(v_TD.to(compute_dtype(v_TD)), {beyond, beyond});
   }
 
   // The sigmoid of a convolution across channels.
   at::Tensor gate(const DepthState& state, const at::Tensor& padded, const at::Tensor& taps) const {
     const at::Tensor sum =
-        convolve(padded, taps.to(padded.scalar_type()), /*dim=*/2, shape().width);
+        convolve(padded, taps.to(padded.scalar_type()), /*dim=*/1, shape().width);
     return held(state, at::sigmoid(sum).to(taps.scalar_type()));
   }
 
-  at::Tensor value_of(const DepthState& state, const at::Tensor& v_BTD) const {
-    const int64_t B = v_BTD.size(0), T = v_BTD.size(1), D = v_BTD.size(2);
-    auto* history = static_cast<TokenHistory*>(state.sequence.cache);
-    at::Tensor earlier;
-    if (history != nullptr) earlier = history->last[state.site];
-    if (!earlier.defined()) earlier = at::zeros({B, kHistory, D}, v_BTD.options());
-    const at::Tensor padded = at::cat({earlier, v_BTD}, 1);
-    if (history != nullptr) {
-      history->last[state.site] = padded.detach().narrow(1, T, kHistory).clone();
-    }
-    return convolve(padded, held(state, kernels_[state.site].value), /*dim=*/1, T);
+  at::Tensor value_of(const DepthState& state, const at::Tensor& v_TD) const {
+    const std::shared_ptr<const Spans> spans = spans_of(state.sequence, v_TD.size(0));
+    SequencePool* pool = spans->pool();
+    const int layer = state.sequence.layer;
+    const at::Tensor taps = held(state, kernels_[state.site].value);
+    return spans->by_group([&](const SpanGroup& group) {
+      const at::Tensor v_BTD = spans->batch(v_TD, group);
+      const at::Tensor earlier =
+          pool != nullptr ? pool->read_states(layer, 0, *spans, group)
+                          : at::zeros({v_BTD.size(0), kHistory, v_BTD.size(2)}, v_TD.options());
+      const at::Tensor padded = at::cat({earlier, v_BTD}, 1);
+      if (pool != nullptr) {
+        pool->write_states(layer, 0, *spans, group, padded.narrow(1, group.tokens, kHistory));
+      }
+      return convolve(padded, taps, /*dim=*/1, group.tokens);
+    });
   }
 
   std::vector<at::Tensor> input_norms_;

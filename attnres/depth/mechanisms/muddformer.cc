@@ -51,9 +51,9 @@ class MuddFormer : public ComposedMixer {
   }
 
   // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention.
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -87,13 +87,13 @@ class MuddFormer : public ComposedMixer {
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const bool ends_layer = state.site % 2 == 1;
     if (ends_layer) {
-      state.sealed.push_back(at::add(state.open[0], y_BTD));
+      state.sealed.push_back(at::add(state.open[0], y_TD));
       state.open.clear();
     } else {
-      state.open = {at::add(static_cast<const Carried&>(*state.carried).residual, y_BTD)};
+      state.open = {at::add(static_cast<const Carried&>(*state.carried).residual, y_TD)};
     }
   }
 
@@ -112,15 +112,12 @@ class MuddFormer : public ComposedMixer {
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
   }
 
-  // A: [streams, sources, B, T, 1].
+  // A: [streams, sources, T, 1].
   at::Tensor stream_weights(const DepthState& state, const Layer& layer) const {
     const at::Tensor normed = rms_norm(state.sealed.back(), unit_gain_, shape().norm_eps);
     const at::Tensor hidden = at::gelu(at::linear(normed, layer.up));
     const at::Tensor weights = at::linear(hidden, layer.down, layer.fixed.flatten());
-    return held(state, weights)
-        .unflatten(-1, layer.fixed.sizes())
-        .permute({2, 3, 0, 1})
-        .unsqueeze(-1);
+    return held(state, weights).unflatten(-1, layer.fixed.sizes()).permute({1, 2, 0}).unsqueeze(-1);
   }
 
   std::vector<at::Tensor> input_norms_;

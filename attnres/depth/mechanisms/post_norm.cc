@@ -23,9 +23,9 @@ class PostNorm : public ComposedMixer {
   }
 
  private:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] =
-        normalize(state, at::add(state.open[0], y_BTD), post_norms_[state.site], shape().norm_eps);
+        normalize(state, at::add(state.open[0], y_TD), post_norms_[state.site], shape().norm_eps);
   }
 
   std::vector<at::Tensor> post_norms_;

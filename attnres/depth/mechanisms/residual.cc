@@ -14,9 +14,9 @@ class Residual : public DepthMixer {
   Residual(const ResidualSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.open = {embedding_BTD};
+    state.open = {embedding_TD};
     return state;
   }
 

@@ -24,8 +24,8 @@ class ReZero : public ComposedMixer {
   }
 
  private:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open[0] = at::addcmul(state.open[0], y_BTD, held(state, weights_[state.site / 2]));
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open[0] = at::addcmul(state.open[0], y_TD, held(state, weights_[state.site / 2]));
   }
 
   std::vector<at::Tensor> weights_;  // a_j

@@ -24,8 +24,8 @@ class ScalarMix : public ComposedMixer {
         gamma_(parameters.add(shape.sublayers, "gamma", ParameterKind::mixing, {1}, Init::ones())) {
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD, at::mul(embedding_BTD, weight(0))}};
+  DepthState start(const at::Tensor& embedding_TD) const override {
+    return {.open = {embedding_TD, at::mul(embedding_TD, weight(0))}};
   }
 
   StatePlan plan(int) const override {
@@ -35,10 +35,10 @@ class ScalarMix : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const bool at_output = state.site == shape().sublayers;
-    const at::Tensor& h_BTD = state.open[at_output ? kMix : kResidual];
-    show_mixed(state, h_BTD);
-    const at::Tensor x_BTD = normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps);
-    return {.x = at_output ? at::mul(x_BTD, gamma_) : x_BTD};
+    const at::Tensor& h_TD = state.open[at_output ? kMix : kResidual];
+    show_mixed(state, h_TD);
+    const at::Tensor x_TD = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps);
+    return {.x = at_output ? at::mul(x_TD, gamma_) : x_TD};
   }
 
  private:
@@ -55,8 +55,8 @@ class ScalarMix : public ComposedMixer {
     return at::softmax(layer_logits_, 0, precise)[j];
   }
 
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.open[kResidual] = at::add(state.open[kResidual], y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.open[kResidual] = at::add(state.open[kResidual], y_TD);
     const int next = state.site + 1;
     if (next % 2 == 0) {
       state.open[kMix] =

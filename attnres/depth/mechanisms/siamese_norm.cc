@@ -38,8 +38,8 @@ class SiameseNorm : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
-    return {.open = {embedding_BTD, embedding_BTD}};
+  DepthState start(const at::Tensor& embedding_TD) const override {
+    return {.open = {embedding_TD, embedding_TD}};
   }
 
   StatePlan plan(int) const override {
@@ -51,13 +51,13 @@ class SiameseNorm : public ComposedMixer {
     const Site& site = sites_[state.site];
     const double eps = shape().norm_eps;
     auto carried = std::make_unique<Carried>();
-    carried->x_BTD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
-    const at::Tensor sum_BTD =
-        at::add(carried->x_BTD, normalize(state, state.open[kY], site.y_norm, eps));
+    carried->x_TD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
+    const at::Tensor sum_TD =
+        at::add(carried->x_TD, normalize(state, state.open[kY], site.y_norm, eps));
     state.carried = std::move(carried);
-    show_mixed(state, sum_BTD);
-    if (!settings_.input_norm) return {.x = sum_BTD};
-    return {.x = normalize(state, sum_BTD, site.input_norm, eps)};
+    show_mixed(state, sum_TD);
+    if (!settings_.input_norm) return {.x = sum_TD};
+    return {.x = normalize(state, sum_TD, site.input_norm, eps)};
   }
 
  private:
@@ -68,15 +68,15 @@ class SiameseNorm : public ComposedMixer {
 
   // What the read of a site leaves for its write.
   struct Carried : CarriedToWrite {
-    at::Tensor x_BTD;
+    at::Tensor x_TD;
   };
 
-  void absorb(DepthState& state, const at::Tensor& o_BTD) const override {
+  void absorb(DepthState& state, const at::Tensor& o_TD) const override {
     const int layer = state.site / 2;
     const double c = settings_.depth_scaling ? std::sqrt(2.0 * (layer + 1)) : 1.0;
     const Carried& carried = static_cast<const Carried&>(*state.carried);
-    state.open[kUnnormedX] = at::add(carried.x_BTD, o_BTD, 1 / c);
-    state.open[kY] = at::add(state.open[kY], o_BTD);
+    state.open[kUnnormedX] = at::add(carried.x_TD, o_TD, 1 / c);
+    state.open[kY] = at::add(state.open[kY], o_TD);
   }
 
   SiameseNormSettings settings_;

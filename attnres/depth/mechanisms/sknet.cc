@@ -37,9 +37,9 @@ class SkNet : public ComposedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_BTD) const override {
+  DepthState start(const at::Tensor& embedding_TD) const override {
     DepthState state;
-    state.sealed = {embedding_BTD};
+    state.sealed = {embedding_TD};
     return state;
   }
 
@@ -52,8 +52,8 @@ class SkNet : public ComposedMixer {
   }
 
  protected:
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const override {
-    state.sealed.push_back(y_BTD);
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
+    state.sealed.push_back(y_TD);
   }
 
  private:
@@ -82,10 +82,10 @@ class SkNet : public ComposedMixer {
     const at::Tensor z = at::relu(rms_norm(at::linear(sum_of_sources(state), selector.fuse),
                                            selector.fuse_norm, shape().norm_eps));
     const auto num_sources = static_cast<int64_t>(sources.size());
-    const at::Tensor scores_BTND = at::linear(z, selector.select).unflatten(-1, {num_sources, -1});
-    const auto weights = held(state, at::softmax(scores_BTND, 2, compute_dtype(scores_BTND)))
+    const at::Tensor scores_TND = at::linear(z, selector.select).unflatten(-1, {num_sources, -1});
+    const auto weights = held(state, at::softmax(scores_TND, 1, compute_dtype(scores_TND)))
                              .to(sources[0].scalar_type())
-                             .unbind(2);
+                             .unbind(1);
     at::Tensor h = at::mul(weights[0], sources[0]);
     for (size_t i = 1; i < sources.size(); ++i) h = at::addcmul(h, weights[i], sources[i]);
     return h;

@@ -20,9 +20,9 @@ StreamMixer::StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegi
       streams_(streams),
       input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
-DepthState StreamMixer::start(const at::Tensor& embedding_BTD) const {
+DepthState StreamMixer::start(const at::Tensor& embedding_TD) const {
   DepthState state;
-  state.open = {embedding_BTD.unsqueeze(2).repeat({1, 1, streams_, 1})};
+  state.open = {embedding_TD.unsqueeze(1).repeat({1, streams_, 1})};
   return state;
 }
 
@@ -31,33 +31,32 @@ StatePlan StreamMixer::plan(int) const {
 }
 
 SublayerInput StreamMixer::read(DepthState& state) const {
-  const at::Tensor& H_BTMD = state.open[0];
-  at::Tensor h_BTD;
+  const at::Tensor& H_TMD = state.open[0];
+  at::Tensor h_TD;
   if (state.site == shape().sublayers) {
-    h_BTD = H_BTMD.sum(2);
+    h_TD = H_TMD.sum(1);
   } else {
     auto in_use = std::make_unique<MapsInUse>();
-    auto& [a_BTM, b_BTM, A_BTMM] = in_use->maps = maps(H_BTMD, state.site);
-    for (at::Tensor* map : {&a_BTM, &b_BTM, &A_BTMM}) {
-      if (map->defined()) *map = held(state, *map).to(H_BTMD.scalar_type());
+    auto& [a_TM, b_TM, A_TMM] = in_use->maps = maps(H_TMD, state.site);
+    for (at::Tensor* map : {&a_TM, &b_TM, &A_TMM}) {
+      if (map->defined()) *map = held(state, *map).to(H_TMD.scalar_type());
     }
-    h_BTD =
-        state.site == 0 ? H_BTMD.select(2, 0) : at::matmul(a_BTM.unsqueeze(2), H_BTMD).squeeze(2);
+    h_TD = state.site == 0 ? H_TMD.select(1, 0) : at::matmul(a_TM.unsqueeze(1), H_TMD).squeeze(1);
     state.carried = std::move(in_use);
   }
-  show_mixed(state, h_BTD);
-  return {normalize(state, h_BTD, input_norms_[state.site], shape().norm_eps)};
+  show_mixed(state, h_TD);
+  return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
 }
 
-void StreamMixer::absorb(DepthState& state, const at::Tensor& y_BTD) const {
+void StreamMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {
   const StreamMaps& maps = static_cast<const MapsInUse&>(*state.carried).maps;
-  const at::Tensor mixed_BTMD =
+  const at::Tensor mixed_TMD =
       maps.mix.defined() ? at::matmul(maps.mix, state.open[0]) : state.open[0];
-  state.open[0] = at::addcmul(mixed_BTMD, maps.write.unsqueeze(-1), y_BTD.unsqueeze(2));
+  state.open[0] = at::addcmul(mixed_TMD, maps.write.unsqueeze(-1), y_TD.unsqueeze(1));
 }
 
 at::Tensor StreamMixer::running_state(const DepthState& state) const {
-  return state.open[0].mean(2);
+  return state.open[0].mean(1);
 }
 
 at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection, double eps) {

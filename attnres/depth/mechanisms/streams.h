@@ -36,25 +36,25 @@ struct StreamSettings {
 
 // The maps of one site, a set for each token.
 struct StreamMaps {
-  at::Tensor read;   // a [B, T, m]; unused at site 0
-  at::Tensor write;  // b [B, T, m]
-  at::Tensor mix;    // A [B, T, m, m], a row for each new stream; undefined: the identity
+  at::Tensor read;   // a [T, m]; unused at site 0
+  at::Tensor write;  // b [T, m]
+  at::Tensor mix;    // A [T, m, m], a row for each new stream; undefined: the identity
 };
 
 class StreamMixer : public ComposedMixer {
  public:
   StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters);
 
-  DepthState start(const at::Tensor& embedding_BTD) const final;
+  DepthState start(const at::Tensor& embedding_TD) const final;
   StatePlan plan(int site) const final;
   SublayerInput read(DepthState& state) const final;
   // The mean of the streams.
   at::Tensor running_state(const DepthState& state) const final;
 
  protected:
-  // The maps of a sublayer's site for streams [B, T, m, D], in float32 or better.
-  virtual StreamMaps maps(const at::Tensor& streams_BTMD, int site) const = 0;
-  void absorb(DepthState& state, const at::Tensor& y_BTD) const final;
+  // The maps of a sublayer's site for streams [T, m, D], in float32 or better.
+  virtual StreamMaps maps(const at::Tensor& streams_TMD, int site) const = 0;
+  void absorb(DepthState& state, const at::Tensor& y_TD) const final;
 
   int64_t streams() const { return streams_; }
 

@@ -37,10 +37,10 @@ inline MixerShape attention_shape(int sublayers) {
 inline std::vector<Vector> mixed_by_attention(Bench& bench, const Vector& embedding,
                                               int sublayers) {
   const auto row = [](const Vector& v) {
-    return vector_tensor(v).view({1, 1, static_cast<int64_t>(v.size())});
+    return vector_tensor(v).view({1, static_cast<int64_t>(v.size())});
   };
   const auto heads_tensor = [](const Vector& v) {
-    return vector_tensor(v).view({1, 1, kHeads, kHeadWidth});
+    return vector_tensor(v).view({1, kHeads, kHeadWidth});
   };
   DepthState state = bench.mixer->start(row(embedding));
   MixingAnalysis analysis;

@@ -92,7 +92,7 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
   for (int l = 1; l <= L; ++l) {
     assign(bench.at(l, "pseudo_query"), at::tensor({2.0, 0.0, 0.0, 0.0}, at::kDouble));
   }
-  const auto row = [](const Vector& v) { return vector_tensor(v).view({1, 1, 4}); };
+  const auto row = [](const Vector& v) { return vector_tensor(v).view({1, 4}); };
   DepthState state = bench.mixer->start(row({3, 0, 0, 0}));
   MixingAnalysis analysis;
   state.analysis = &analysis;
@@ -113,7 +113,7 @@ TEST(AttnRes, ReproducesTheWorkedExample) {
 // How many sources each site of an otherwise empty network has.
 std::vector<int64_t> source_counts(const Json& depth_mixing, int sublayers) {
   Bench bench(depth_mixing, 2, sublayers);
-  DepthState state = bench.mixer->start(at::ones({1, 1, 2}, at::kDouble));
+  DepthState state = bench.mixer->start(at::ones({1, 2}, at::kDouble));
   MixingAnalysis analysis;
   state.analysis = &analysis;
   std::vector<int64_t> counts;
@@ -122,7 +122,7 @@ std::vector<int64_t> source_counts(const Json& depth_mixing, int sublayers) {
     const ReadTrace& trace = analysis.read;
     counts.push_back(trace.weights.size(0));
     EXPECT_EQ(trace.sources.size(), static_cast<size_t>(counts.back())) << l;
-    if (l < sublayers) bench.mixer->write(state, {at::ones({1, 1, 2}, at::kDouble)});
+    if (l < sublayers) bench.mixer->write(state, {at::ones({1, 2}, at::kDouble)});
   }
   return counts;
 }
@@ -140,13 +140,13 @@ TEST(AttnRes, CountsSourcesAsTheReportDoes) {
 TEST(AttnRes, SealsBlocksWhereKimiK3Does) {
   constexpr int kLayers = 93, L = 2 * kLayers;
   Bench bench(block(24), 2, L);
-  DepthState state = bench.mixer->start(at::ones({1, 1, 2}, at::kDouble));
+  DepthState state = bench.mixer->start(at::ones({1, 2}, at::kDouble));
   std::vector<int> sealed_before = {0};  // the embedding
   for (int site = 0; site < L; ++site) {
     const size_t before = state.sealed.size();
     bench.mixer->read(state);
     if (state.sealed.size() > before) sealed_before.push_back(site / 2);
-    bench.mixer->write(state, {at::ones({1, 1, 2}, at::kDouble)});
+    bench.mixer->write(state, {at::ones({1, 2}, at::kDouble)});
   }
   EXPECT_EQ(sealed_before, (std::vector<int>{0, 12, 24, 36, 48, 60, 72, 84}));
 }

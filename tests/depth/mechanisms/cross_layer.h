@@ -50,7 +50,7 @@ using StreamReads = std::vector<std::map<std::string, Vector>>;
 // As reads_by, of a network whose attentions read three inputs where the mixer gives them.
 inline StreamReads stream_reads_by(Bench& bench, const Vector& embedding, int sublayers) {
   const int64_t d = static_cast<int64_t>(embedding.size());
-  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, d}));
+  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, d}));
   MixingAnalysis analysis;
   state.analysis = &analysis;
   StreamReads reads;
@@ -64,7 +64,7 @@ inline StreamReads stream_reads_by(Bench& bench, const Vector& embedding, int su
     const auto own = [&](const at::Tensor& x) { return as_vector(x.defined() ? x : input.x); };
     const Vector y = l % 2 == 0 ? attention(l, own(input.query), own(input.key), own(input.value))
                                 : sublayer(l, as_vector(input.x));
-    bench.mixer->write(state, {vector_tensor(y).view({1, 1, d})});
+    bench.mixer->write(state, {vector_tensor(y).view({1, d})});
   }
   return reads;
 }
@@ -90,10 +90,11 @@ inline double linearity_defect(const Bench& bench, int64_t width, int sublayers,
                                int64_t tokens = 1) {
   const auto rows = [&](const char* name, int64_t index) {
     const Vector v = random_vector(name, index, static_cast<size_t>(2 * tokens * width));
-    return vector_tensor(v).view({2, tokens, width});
+    return vector_tensor(v).view({2 * tokens, width});
   };
   std::vector<at::Tensor> leaves = {rows("embedding", 0).set_requires_grad(true)};
   DepthState state = bench.mixer->start(leaves[0]);
+  state.sequence.spans = std::make_shared<Spans>(Spans::whole(2, tokens));
   MixingAnalysis analysis = {.hold_weights = hold_weights};
   state.analysis = &analysis;
   double defect = 0;

@@ -112,11 +112,11 @@ TEST(Dca, IsResidualWithoutScores) {
 
 TEST(Dca, KeepsAFewSourcesWithRecentLayers) {
   const Bench bench(dca(2), d, L);
-  DepthState state = bench.mixer->start(at::ones({1, 1, d}, at::kDouble));
+  DepthState state = bench.mixer->start(at::ones({1, d}, at::kDouble));
   std::vector<size_t> kept;
   for (int l = 0; l < L; ++l) {
     bench.mixer->read(state);
-    bench.mixer->write(state, {at::ones({1, 1, d}, at::kDouble)});
+    bench.mixer->write(state, {at::ones({1, d}, at::kDouble)});
     kept.push_back(state.sealed.size() + state.open.size());
   }
   EXPECT_EQ(kept, (std::vector<size_t>{3, 2, 4, 3, 5, 4, 6, 4, 6, 4, 6, 4}));

@@ -65,10 +65,10 @@ std::pair<at::Tensor, at::Tensor> write_once(const Bench& bench, int64_t channel
   state.site = 1;
   const auto d = static_cast<int64_t>(kWidth);
   const at::Tensor before =
-      vector_tensor(random_vector("X", 0, kWidth * channels)).view({1, 1, channels, d});
+      vector_tensor(random_vector("X", 0, kWidth * channels)).view({1, channels, d});
   state.open = {before};
   bench.mixer->read(state);
-  bench.mixer->write(state, {vector_tensor(y).view({1, 1, d})});
+  bench.mixer->write(state, {vector_tensor(y).view({1, d})});
   return {before.view({channels, d}), state.open[0].detach().view({channels, d})};
 }
 

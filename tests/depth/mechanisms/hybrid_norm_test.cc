@@ -84,7 +84,7 @@ TEST(HybridNorm, NormsQueriesKeysAndValuesPerHead) {
                                               .heads = kHeads,
                                               .kv_heads = kKvHeads});
     bench.perturb(0.3);
-    DepthState state = bench.mixer->start(at::zeros({1, 1, kWidth}, at::kDouble));
+    DepthState state = bench.mixer->start(at::zeros({1, kWidth}, at::kDouble));
     for (int l = 0; l < kSublayers; ++l) {
       const SublayerInput input = bench.mixer->read(state);
       EXPECT_EQ(bench.mixer->needs(l).adapt_heads, l % 2 == 0);
@@ -93,9 +93,9 @@ TEST(HybridNorm, NormsQueriesKeysAndValuesPerHead) {
         const Vector q = random_vector("q", l, kHeads * kHeadWidth);
         const Vector k = random_vector("k", l, kKvHeads * kHeadWidth);
         const Vector v = random_vector("v", l, kKvHeads * kHeadWidth);
-        AttentionHeads heads = {vector_tensor(q).view({1, 1, kHeads, kHeadWidth}),
-                                vector_tensor(k).view({1, 1, kKvHeads, kHeadWidth}),
-                                vector_tensor(v).view({1, 1, kKvHeads, kHeadWidth})};
+        AttentionHeads heads = {vector_tensor(q).view({1, kHeads, kHeadWidth}),
+                                vector_tensor(k).view({1, kKvHeads, kHeadWidth}),
+                                vector_tensor(v).view({1, kKvHeads, kHeadWidth})};
         input.adapt_heads(heads);
         const std::vector<Vector> adapted = {as_vector(heads.q), as_vector(heads.k),
                                              as_vector(heads.v)};
@@ -107,7 +107,7 @@ TEST(HybridNorm, NormsQueriesKeysAndValuesPerHead) {
         EXPECT_LT(largest_difference(adapted, expected(kHeadWidth)), 1e-12);
         EXPECT_GT(largest_difference(adapted, expected(kHeads * kHeadWidth)), 1e-2);
       }
-      bench.mixer->write(state, {at::ones({1, 1, kWidth}, at::kDouble)});
+      bench.mixer->write(state, {at::ones({1, kWidth}, at::kDouble)});
     }
   }
 }

@@ -91,12 +91,12 @@ TEST(Laurel, KeepsTheStatesThatTheNextSiteLooksBackTo) {
        {std::pair{"rw+lr", std::vector<size_t>{1, 1, 1, 1, 1, 1, 1}},
         std::pair{"pa", std::vector<size_t>{1, 2, 3, 3, 3, 3, 1}}}) {
     Bench bench(settings(variant), kWidth, kSublayers);
-    DepthState state = bench.mixer->start(at::ones({1, 1, kWidth}, at::kDouble));
+    DepthState state = bench.mixer->start(at::ones({1, kWidth}, at::kDouble));
     for (int l = 0; l <= kSublayers; ++l) {
       EXPECT_EQ(state.open.size(), counts[l]) << variant << ", site " << l;
       if (l == kSublayers) break;
       bench.mixer->read(state);
-      bench.mixer->write(state, {at::ones({1, 1, kWidth}, at::kDouble)});
+      bench.mixer->write(state, {at::ones({1, kWidth}, at::kDouble)});
     }
   }
 }

@@ -159,10 +159,10 @@ Gates gates_at(const Bench& bench, int site, int64_t streams) {
   MixingAnalysis analysis;
   state.analysis = &analysis;
   state.site = site;
-  state.open = {at::eye(streams, kWidth, at::kDouble).view({1, 1, streams, kWidth})};
+  state.open = {at::eye(streams, kWidth, at::kDouble).view({1, streams, kWidth})};
   bench.mixer->read(state);
   const ReadTrace& trace = analysis.read;
-  const at::Tensor y = at::zeros({1, 1, kWidth}, at::kDouble);
+  const at::Tensor y = at::zeros({1, kWidth}, at::kDouble);
   y.select(-1, streams).fill_(1);
   bench.mixer->write(state, {y});
   return {as_vector(trace.mixed.narrow(-1, 0, streams)),

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/depth/mechanisms/cross_layer.h"
+#include "tests/layers/side_by_side.h"
 
 namespace attnres::mrla_test {
 namespace {
@@ -77,25 +78,27 @@ std::vector<Sequence> reference(const Bench& bench, const Sequence& embedding) {
 at::Tensor as_tensor(const Sequence& sequence) {
   Vector all;
   for (const Vector& token : sequence) all.insert(all.end(), token.begin(), token.end());
-  return vector_tensor(all).view({1, static_cast<int64_t>(sequence.size()), d});
+  return vector_tensor(all).view({static_cast<int64_t>(sequence.size()), d});
 }
 
-Sequence as_sequence(const at::Tensor& x_1TD) {
+Sequence as_sequence(const at::Tensor& x_TD) {
   Sequence sequence;
-  const Vector all = testing::as_vector(x_1TD);
-  for (int64_t t = 0; t < x_1TD.size(1); ++t) sequence.push_back(row_of(all, t, d));
+  const Vector all = testing::as_vector(x_TD);
+  for (int64_t t = 0; t < x_TD.size(0); ++t) sequence.push_back(row_of(all, t, d));
   return sequence;
 }
 
-// What the mixer's sites read, with a cache if there is one.
+// What the mixer's sites read of a whole sequence, or of the next tokens of one that is decoded.
 std::vector<Sequence> mixed_of(const Bench& bench, const Sequence& embedding,
-                               SequenceCache* cache = nullptr) {
+                               SideBySide* decoded = nullptr) {
   DepthState state = bench.mixer->start(as_tensor(embedding));
   MixingAnalysis analysis;
   state.analysis = &analysis;
-  state.sequence.cache = cache;
+  const auto tokens = static_cast<int64_t>(embedding.size());
+  if (decoded != nullptr) state.sequence.spans = std::make_shared<Spans>(decoded->next(tokens));
   std::vector<Sequence> mixed;
   for (int l = 0; l <= L; ++l) {
+    state.sequence.layer = l;
     const Sequence x = as_sequence(bench.mixer->read(state).x);
     const ReadTrace& trace = analysis.read;
     mixed.push_back(as_sequence(trace.mixed));
@@ -161,14 +164,15 @@ TEST(Mrla, ReadsTokensInPartsAsAtOnce) {
     }
     return tokens;
   };
-  const auto cache = bench.mixer->make_cache(1, T);
-  ASSERT_NE(cache, nullptr);
+  std::vector<std::vector<KeptTensor>> kept;
+  for (int l = 0; l <= L; ++l) kept.push_back(bench.mixer->kept(l));
+  SideBySide decoded(kept, /*batch=*/1, T);
   size_t first = 0;
   for (const size_t tokens : {1, 0, 3, 1}) {
     const size_t last = first + tokens;
     const Sequence ids(embedding.begin() + first, embedding.begin() + last);
     if (tokens > 0) {
-      EXPECT_LT(difference(mixed_of(bench, ids, cache.get()), part(whole, first, last)), 1e-13);
+      EXPECT_LT(difference(mixed_of(bench, ids, &decoded), part(whole, first, last)), 1e-13);
     }
     first = last;
   }

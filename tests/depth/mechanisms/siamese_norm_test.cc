@@ -53,11 +53,11 @@ TEST(SiameseNorm, MixesAsItsFormulaWithEverySetting) {
 TEST(SiameseNorm, OneStreamIsResidualTheOtherBounded) {
   Bench bench({{"type", "siamese_norm"}}, kWidth, kSublayers);
   const Vector embedding = random_vector("embedding", 0, kWidth, 30);
-  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, 1, kWidth}));
+  DepthState state = bench.mixer->start(vector_tensor(embedding).view({1, kWidth}));
   Vector sum = embedding;
   for (int l = 0; l < kSublayers; ++l) {
     const Vector o = sublayer(l, as_vector(bench.mixer->read(state).x));
-    bench.mixer->write(state, {vector_tensor(o).view({1, 1, kWidth})});
+    bench.mixer->write(state, {vector_tensor(o).view({1, kWidth})});
     sum = plus(sum, o);
     EXPECT_LT(largest_difference({as_vector(bench.mixer->running_state(state))}, {sum}), 1e-12);
     EXPECT_LT(reference::rms(as_vector(state.open[1]), 0), 4);

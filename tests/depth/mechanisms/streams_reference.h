@@ -70,9 +70,9 @@ inline std::vector<Vector> mixed_by_streams(
 inline at::Tensor mix_of_unit_streams(const Bench& bench, int site, int64_t m, int64_t d) {
   DepthState state;
   state.site = site;
-  state.open = {at::eye(m, d, at::kDouble).view({1, 1, m, d})};
+  state.open = {at::eye(m, d, at::kDouble).view({1, m, d})};
   bench.mixer->read(state);
-  bench.mixer->write(state, {at::zeros({1, 1, d}, at::kDouble)});
+  bench.mixer->write(state, {at::zeros({1, d}, at::kDouble)});
   return state.open[0].detach().view({m, d}).narrow(1, 0, m);
 }
 
