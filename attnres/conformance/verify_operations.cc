@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "attnres/conformance/operation_problems.h"
+#include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/instruction_sets.h"
 
 namespace attnres {

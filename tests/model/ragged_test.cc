@@ -4,7 +4,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
-#include "tests/model/small_models.h"
+#include "tests/model/kinds_of_models.h"
 #include "tests/text/test_files.h"
 #include "tests/tolerances.h"
 
@@ -14,28 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct RaggedKind {
-  std::string name;
-  std::function<Transformer()> make;
-};
-std::ostream& operator<<(std::ostream& out, const RaggedKind& kind) {
-  return out << kind.name;
-}
-
-std::vector<RaggedKind> every_kind() {
-  std::vector<RaggedKind> all;
-  for (const Mixing& mixing : every_variant()) {
-    all.push_back({mixing.name, [mixing] { return small_model(mixing.json); }});
-  }
-  for (const bool k3 : {false, true}) {
-    all.push_back(
-        {k3 ? "kimi_k3" : "kimi_linear", [k3] { return kimi_model(k3, block_attn_res(4)); }});
-  }
-  all.push_back({"kimi_mrla", [] { return kimi_model(false, {{"type", "mrla"}}); }});
-  return all;
-}
-
-class Ragged : public ::testing::TestWithParam<RaggedKind> {
+class Ragged : public ::testing::TestWithParam<KindOfModel> {
  protected:
   static constexpr int64_t kSequences = 3, kLength = 11;
 
@@ -50,7 +29,7 @@ class Ragged : public ::testing::TestWithParam<RaggedKind> {
       model_.make_pool({.sequences = 4, .tokens = 48, .page_tokens = 4});
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, Ragged, ::testing::ValuesIn(every_kind()),
+INSTANTIATE_TEST_SUITE_P(Models, Ragged, ::testing::ValuesIn(every_kind_of_model()),
                          [](const auto& info) { return info.param.name; });
 
 // Of each call: which of the three sequences, and how many tokens more.

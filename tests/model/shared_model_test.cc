@@ -7,30 +7,10 @@
 #include <barrier>
 #include <future>
 
-#include "tests/model/small_models.h"
+#include "tests/model/kinds_of_models.h"
 
 namespace attnres::testing::shared_model_test {
 namespace {
-
-struct SharedKind {
-  std::string name;
-  std::function<Transformer()> make;
-};
-std::ostream& operator<<(std::ostream& out, const SharedKind& kind) {
-  return out << kind.name;
-}
-
-std::vector<SharedKind> every_kind_of_model() {
-  std::vector<SharedKind> all;
-  for (const Mixing& mixing : every_variant()) {
-    all.push_back({mixing.name, [mixing] { return small_model(mixing.json); }});
-  }
-  for (const bool k3 : {false, true}) {
-    all.push_back(
-        {k3 ? "kimi_k3" : "kimi_linear", [k3] { return kimi_model(k3, block_attn_res(4)); }});
-  }
-  return all;
-}
 
 // What one request asks of a model: log-probabilities, a loss with the gradient of every parameter,
 // and hidden states, in one pass and decoded token by token.
@@ -61,7 +41,7 @@ bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
                     [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
 }
 
-class SharedByTwoThreads : public ::testing::TestWithParam<SharedKind> {};
+class SharedByTwoThreads : public ::testing::TestWithParam<KindOfModel> {};
 
 TEST_P(SharedByTwoThreads, AnswersEachAsItDoesAlone) {
   constexpr int kRounds = 4;

@@ -1,0 +1,35 @@
+// A small model of every mechanism, variant and layout, for what has to hold for all of them.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/model/small_models.h"
+
+namespace attnres::testing {
+
+struct KindOfModel {
+  std::string name;
+  std::function<Transformer()> make;
+};
+inline std::ostream& operator<<(std::ostream& out, const KindOfModel& kind) {
+  return out << kind.name;
+}
+
+inline std::vector<KindOfModel> every_kind_of_model() {
+  std::vector<KindOfModel> all;
+  for (const Mixing& mixing : every_variant()) {
+    all.push_back({mixing.name, [mixing] { return small_model(mixing.json); }});
+  }
+  for (const bool k3 : {false, true}) {
+    all.push_back(
+        {k3 ? "kimi_k3" : "kimi_linear", [k3] { return kimi_model(k3, block_attn_res(4)); }});
+  }
+  // Recurrent states of layers and of the depth mixing.
+  all.push_back({"kimi_mrla", [] { return kimi_model(false, {{"type", "mrla"}}); }});
+  return all;
+}
+
+}  // namespace attnres::testing
