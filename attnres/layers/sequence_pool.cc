@@ -198,6 +198,7 @@ void SequencePool::snapshot(int64_t sequence) {
           "sequence pool: sequence {} has tokens that were not computed yet; compute or truncate "
           "them before a snapshot",
           sequence);
+  if (!kept.snapshots.empty() && kept.snapshots.back()->length == kept.length) return;
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->length = kept.length;
   for_each_state([&](Store& store) {
@@ -205,7 +206,6 @@ void SequencePool::snapshot(int64_t sequence) {
     snapshot->bytes += store.kept.bytes();
   });
   if (snapshot->states.empty()) return;
-  if (!kept.snapshots.empty() && kept.snapshots.back()->length == kept.length) return;
   kept.snapshots.push_back(snapshot);
   snapshots_.push_back(std::move(snapshot));
   drop_oldest_snapshots();

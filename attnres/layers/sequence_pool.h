@@ -79,8 +79,7 @@ class SequencePool {
   void free(int64_t sequence);
 
   int64_t length(int64_t sequence) const;
-  int64_t sequences() const { return static_cast<int64_t>(sequences_.size()); }
-  int64_t free_tokens() const;  // at least so many more fit into one sequence
+  int64_t free_tokens() const;  // of pages that no sequence has
   int64_t bytes() const;        // that the pool has room for, without snapshots
   int64_t snapshot_bytes() const;
   const void* owner() const { return owner_; }
