@@ -16,6 +16,7 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -108,9 +109,19 @@ std::optional<std::string> corpus_folder() {
 }
 
 Json examine_speed(int threads) {
-  return {{"threads", threads},
-          {"copy_gb_per_s", measure_copy(threads)},
-          {"matmul_gflop_per_s", measure_matmul(threads) / 1e9}};
+  Json speed = {{"threads", threads},
+                {"copy_gb_per_s", measure_copy(threads)},
+                {"matmul_gflop_per_s", measure_matmul(threads) / 1e9}};
+  if (processor().bfloat16) {
+    speed["bfloat16_matmul_gflop_per_s"] = measure_matmul(threads, at::kBFloat16) / 1e9;
+  }
+  return speed;
+}
+
+// Of a training step's products.
+std::string products_by(at::ScalarType dtype) {
+  return provider_name(provider_for(processor(), dtype, Product::output, {4096, 1024, 1024}),
+                       dtype);
 }
 
 Json examine() {
@@ -121,26 +132,30 @@ Json examine() {
   const auto optional = [](const std::optional<std::string>& text) {
     return text ? Json(*text) : Json(nullptr);
   };
-  Json report = {{"machine",
-                  {{"cpu", machine.cpu},
-                   {"cores", machine.cores},
-                   {"instruction_sets", machine.instruction_sets},
-                   {"cache_bytes", machine.cache},
-                   {"memory_bytes", machine.memory},
-                   {"available_bytes", available_memory()},
-                   {"huge_pages", machine.huge_pages},
-                   {"speed", speed}}},
-                 {"build",
-                  {{"version", program_version()},
-                   {"compiler", compiler_version()},
-                   {"torch", torch_version()},
-                   {"torch_instruction_set", at::get_cpu_capability()},
-                   {"kernel_instruction_sets", depth_attention_instruction_sets()},
-                   {"devices", {"cpu"}},
-                   {"tokenizers", {"bytes", "sentencepiece"}}}},
-                 {"default_corpus", optional(corpus_folder())},
-                 {"gnuplot", on_path("gnuplot")},
-                 {"next", nullptr}};
+  Json report = {
+      {"machine",
+       {{"cpu", machine.cpu},
+        {"cores", machine.cores},
+        {"instruction_sets", machine.instruction_sets},
+        {"cache_bytes", machine.cache},
+        {"memory_bytes", machine.memory},
+        {"available_bytes", available_memory()},
+        {"huge_pages", machine.huge_pages},
+        {"speed", speed}}},
+      {"build",
+       {{"version", program_version()},
+        {"compiler", compiler_version()},
+        {"torch", torch_version()},
+        {"torch_instruction_set", at::get_cpu_capability()},
+        {"kernel_instruction_sets", depth_attention_instruction_sets()},
+        {"products",
+         {{"float32", products_by(at::kFloat)},
+          {"bfloat16", processor().bfloat16 ? Json(products_by(at::kBFloat16)) : Json(nullptr)}}},
+        {"devices", {"cpu"}},
+        {"tokenizers", {"bytes", "sentencepiece"}}}},
+      {"default_corpus", optional(corpus_folder())},
+      {"gnuplot", on_path("gnuplot")},
+      {"next", nullptr}};
 
   const MachineSpeed at_full_speed = {
       .matmul = speed.back().at("matmul_gflop_per_s").get<double>() * 1e9,
@@ -185,10 +200,13 @@ void print(const Json& report) {
   line("huge pages", machine.at("huge_pages").get<std::string>());
   for (const Json& speed : machine.at("speed")) {
     const int threads = speed.at("threads").get<int>();
-    line(threads == 1 ? "1 thread" : fmt::format("{} threads", threads).c_str(),
-         fmt::format("copies {:.0f} GB/s, multiplies matrices at {:.0f} GFLOP/s",
-                     speed.at("copy_gb_per_s").get<double>(),
-                     speed.at("matmul_gflop_per_s").get<double>()));
+    const auto number = [&](const char* key) { return speed.at(key).get<double>(); };
+    std::string text = fmt::format("copies {:.0f} GB/s, multiplies matrices at {:.0f} GFLOP/s",
+                                   number("copy_gb_per_s"), number("matmul_gflop_per_s"));
+    if (speed.contains("bfloat16_matmul_gflop_per_s")) {
+      text += fmt::format(", in bfloat16 at {:.0f}", number("bfloat16_matmul_gflop_per_s"));
+    }
+    line(threads == 1 ? "1 thread" : fmt::format("{} threads", threads).c_str(), text);
   }
 
   const Json& build = report.at("build");
@@ -198,6 +216,12 @@ void print(const Json& report) {
   line("libtorch", fmt::format("{}, using {}", build.at("torch").get<std::string>(),
                                build.at("torch_instruction_set").get<std::string>()));
   line("kernels", joined(build.at("kernel_instruction_sets")) + "; the first is used");
+  const Json& products = build.at("products");
+  line("products",
+       products.at("bfloat16").is_null()
+           ? fmt::format("float32 by {}; no bfloat16", products.at("float32").get<std::string>())
+           : fmt::format("float32 by {}, bfloat16 by {}", products.at("float32").get<std::string>(),
+                         products.at("bfloat16").get<std::string>()));
   line("devices", joined(build.at("devices")));
   line("tokenizers", joined(build.at("tokenizers")));
 

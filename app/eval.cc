@@ -23,6 +23,7 @@ namespace {
 struct EvalOptions {
   ModelOption model;
   MachineOptions machine;
+  PrecisionOption precision;
   std::string run;
   std::vector<std::string> data;
   int64_t context = 0;
@@ -45,8 +46,8 @@ void run_eval(const EvalOptions& options) {
                 "--model: name the model directory or the run to score with");
   require(options.run.empty() || std::filesystem::exists(RunPaths{options.run}.run_json()),
           "--run {}: holds no run (no run.json)", options.run);
-  const OpenedModel opened =
-      open_model(options.model.path.empty() ? ModelOption{options.run} : options.model);
+  const OpenedModel opened = open_model(
+      options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
   const auto tokenizer = opened.tokenizer();
   require_usage(options.context <= opened.context,
                 "--context {}: this model's context is {} tokens", options.context, opened.context);
@@ -114,6 +115,7 @@ void add_eval_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(2));
   command->add_flag("--json", options->json, "print JSON");
+  options->precision.add_to(*command);
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"

@@ -27,6 +27,7 @@ namespace {
 struct GenerateOptions {
   ModelOption model;
   MachineOptions machine;
+  PrecisionOption precision;
   std::string prompt, prompt_file;
   std::optional<std::string> ids;
   bool truncate = false;
@@ -149,7 +150,7 @@ void run_generate(const GenerateOptions& options) {
   }
   options.machine.apply();
   const std::string prompt = prompt_text(options);
-  const OpenedModel opened = open_model(options.model);
+  const OpenedModel opened = open_model(options.model, options.precision);
   options.ids ? continue_ids(opened, options) : continue_text(opened, options, prompt);
 }
 
@@ -205,6 +206,7 @@ void add_generate_command(CLI::App& app) {
       ->check(whole_number(0, UINT64_MAX))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print JSON, when done");
+  options->precision.add_to(*command);
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -67,9 +68,24 @@ std::unique_ptr<Tokenizer> OpenedModel::tokenizer() const {
   return tokenizer;
 }
 
-OpenedModel open_model(const ModelOption& option) {
+void PrecisionOption::add_to(CLI::App& command) {
+  command
+      .add_option("--precision", name,
+                  "of activations and matrix products: float32, or bfloat16 where the processor "
+                  "has it")
+      ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}))
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+Precision PrecisionOption::get() const {
+  if (name == kBfloat16Precision) require_bfloat16_products("--precision");
+  return parse_precision(name, "--precision");
+}
+
+OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision) {
   const std::filesystem::path folder = find_model_directory(option.path);
-  return {folder, load_model(folder), model_context(folder)};
+  return {folder, load_model(folder, precision.get()), model_context(folder)};
 }
 
 CLI::Option* as_path(CLI::Option* option) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attnres/model/transformer.h"
+#include "attnres/support/precision.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -39,6 +40,15 @@ struct ModelOption {
   CLI::Option* add_to(CLI::App& command);
 };
 
+// In which dtype a model computes: --precision.
+struct PrecisionOption {
+  std::string name = kFloat32Precision;
+
+  void add_to(CLI::App& command);
+  // Throws UsageError where this processor cannot.
+  Precision get() const;
+};
+
 struct OpenedModel {
   std::filesystem::path folder;
   std::unique_ptr<Transformer> model;
@@ -48,7 +58,7 @@ struct OpenedModel {
   std::unique_ptr<Tokenizer> tokenizer() const;
 };
 
-OpenedModel open_model(const ModelOption& option);
+OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision = {});
 
 // Makes the option take paths: not empty, and as without the slashes that completion leaves at
 // their ends.

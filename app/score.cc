@@ -19,6 +19,7 @@ namespace {
 struct ScoreOptions {
   ModelOption model;
   MachineOptions machine;
+  PrecisionOption precision;
   std::string ids;
   std::string ids_file;
   bool json = false;
@@ -79,7 +80,7 @@ void run_score(const ScoreOptions& options) {
   require_usage(options.ids.empty() != options.ids_file.empty(),
                 "score: expected either --ids 5,17,3 or --ids-file FILE");
   options.machine.apply();
-  const OpenedModel opened = open_model(options.model);
+  const OpenedModel opened = open_model(options.model, options.precision);
   if (!options.ids_file.empty()) {
     for (auto& ids : read_sequences(opened, options.ids_file)) {
       print_json(score(opened, std::move(ids)));
@@ -114,6 +115,7 @@ void add_score_command(CLI::App& app) {
       ->type_name("FILE")
       ->excludes(ids);
   command->add_flag("--json", options->json, "print JSON: {\"ids\": [...], \"logprobs\": [...]}");
+  options->precision.add_to(*command);
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"

@@ -110,9 +110,10 @@ class Training {
 };
 
 // As before training, but with depth weights that differ: else all that AttnRes computes is a mean.
-std::unique_ptr<Transformer> make_model(const ModelConfig& config, int64_t vocab_size) {
+std::unique_ptr<Transformer> make_model(const ModelConfig& config, int64_t vocab_size,
+                                        Precision precision = {}) {
   constexpr uint64_t kSeed = 1;
-  auto model = std::make_unique<Transformer>(config, vocab_size, kSeed);
+  auto model = std::make_unique<Transformer>(config, vocab_size, kSeed, precision);
   const at::NoGradGuard not_recording;
   at::manual_seed(kSeed);
   for (const Parameter& parameter : model->parameters().all()) {
@@ -134,7 +135,9 @@ void serve_requests() {
                  /*document_ids=*/0);
     } else if (request.contains("open")) {
       const at::Tensor ids = at::tensor(request.at("ids").get<std::vector<int64_t>>(), at::kLong);
-      open.try_emplace(request.at("open"), load_model(request.at("model").get<std::string>()),
+      const Precision precision = parse_precision(request.at("precision"), "precision");
+      open.try_emplace(request.at("open"),
+                       load_model(request.at("model").get<std::string>(), precision),
                        ids.view({request.at("batch"), -1}), request.at("learning_rate"));
     } else {
       Training& training = open.at(request.at("step"));
@@ -155,6 +158,7 @@ struct Options {
   std::vector<int64_t> widths = {256, 512};
   int64_t layers = 12, block_size = 3, vocabulary = 256, batch = 8, context = 512, head_width = 64;
   int rounds = 15, threads = 0;
+  std::vector<std::string> precisions = {kFloat32Precision};
   std::string mixings;
   bool serve = false;
 };
@@ -162,23 +166,28 @@ struct Options {
 struct Arm {
   std::string name;
   Json depth_mixing;
+  std::string precision = kFloat32Precision;
   std::unique_ptr<Training> training = nullptr;
-  std::vector<double> ms = {}, ratios = {};
+  std::vector<double> ms = {}, ratios = {}, over_first_precision = {};
   int64_t peak_bytes = 0;
 };
 
-// Residual first, which the others are compared with.
+// Residual first, which the others are compared with; in each precision.
 std::vector<Arm> arms_of(const Options& options) {
-  std::vector<Arm> arms;
-  arms.push_back({"residual", {{"type", "residual"}}});
+  std::vector<std::pair<std::string, Json>> mixings = {{"residual", {{"type", "residual"}}}};
   if (options.mixings.empty()) {
-    arms.push_back({"block", {{"type", "block_attn_res"}, {"block_size", options.block_size}}});
-    arms.push_back({"full", {{"type", "attn_res"}}});
-    return arms;
+    mixings.push_back({"block", {{"type", "block_attn_res"}, {"block_size", options.block_size}}});
+    mixings.push_back({"full", {{"type", "attn_res"}}});
+  } else {
+    const Json named = read_json(options.mixings);
+    for (const auto& [name, depth_mixing] : named.items()) {
+      if (depth_mixing != mixings[0].second) mixings.push_back({name, depth_mixing});
+    }
   }
-  const Json mixings = read_json(options.mixings);
-  for (const auto& [name, depth_mixing] : mixings.items()) {
-    if (depth_mixing != arms[0].depth_mixing) arms.push_back({name, depth_mixing});
+  std::vector<Arm> arms;
+  for (const std::string& precision : options.precisions) {
+    for (const auto& [name, depth_mixing] : mixings)
+      arms.push_back({name, depth_mixing, precision});
   }
   return arms;
 }
@@ -193,26 +202,36 @@ void print_table(const Options& options, int64_t width) {
                                                   {"heads", width / options.head_width},
                                                   {"kv_heads", width / options.head_width / 2},
                                                   {"depth_mixing", arm.depth_mixing}});
-    arm.training = std::make_unique<Training>(make_model(config, options.vocabulary), ids_BT,
-                                              /*learning_rate=*/1e-4);
+    const Precision precision = parse_precision(arm.precision, "--precisions");
+    arm.training = std::make_unique<Training>(make_model(config, options.vocabulary, precision),
+                                              ids_BT, /*learning_rate=*/1e-4);
     arm.training->step();  // so that memory is there
   }
+  const size_t mixings = arms.size() / options.precisions.size();
+  const auto residual_of = [&](size_t i) -> const Arm& { return arms[i / mixings * mixings]; };
   for (int round = 0; round < options.rounds; ++round) {
-    for (Arm& arm : arms) {
+    for (size_t i = 0; i < arms.size(); ++i) {
+      Arm& arm = arms[i];
       const MeasuredStep step = arm.training->step();
       arm.ms.push_back(step.ms);
-      arm.ratios.push_back(step.ms / arms[0].ms.back());
+      arm.ratios.push_back(step.ms / residual_of(i).ms.back());
+      arm.over_first_precision.push_back(arms[i % mixings].ms.back() / step.ms);
       arm.peak_bytes = std::max(arm.peak_bytes, step.peak_bytes);
     }
   }
   const double tokens = static_cast<double>(options.batch * options.context);
-  const double tensor_bytes = 4 * tokens * static_cast<double>(width);
-  for (const Arm& arm : arms) {
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const Arm& arm = arms[i];
     const Interval interval = median_interval(arm.ratios);
-    fmt::print("| {} | {} | {:.1f} | {:.0f} | {:.4f} | {:.4f} to {:.4f} | {:.0f} | {:.1f} |\n",
-               width, arm.name, median(arm.ms), tokens / median(arm.ms) * 1e3, median(arm.ratios),
-               interval.low, interval.high, static_cast<double>(arm.peak_bytes) / (1 << 20),
-               static_cast<double>(arm.peak_bytes - arms[0].peak_bytes) / tensor_bytes);
+    const double more = static_cast<double>(arm.peak_bytes - residual_of(i).peak_bytes);
+    const double tensor_bytes =
+        tokens * static_cast<double>(width) * (arm.precision == kFloat32Precision ? 4 : 2);
+    fmt::print(
+        "| {} | {} | {} | {:.1f} | {:.0f} | {:.4f} | {:.4f} to {:.4f} | {:.2f} | {:.0f} | {:.1f} "
+        "|\n",
+        width, arm.precision, arm.name, median(arm.ms), tokens / median(arm.ms) * 1e3,
+        median(arm.ratios), interval.low, interval.high, median(arm.over_first_precision),
+        static_cast<double>(arm.peak_bytes) / (1 << 20), more / tensor_bytes);
   }
   std::fflush(stdout);
 }
@@ -235,6 +254,9 @@ void run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--mixings", options.mixings,
                  "A JSON file with names and model.depth_mixing, to compare with residual instead");
+  app.add_option("--precisions", options.precisions, "float32, bfloat16, or both")
+      ->delimiter(',')
+      ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}));
   app.add_flag("--serve", options.serve, "Answer requests on standard input");
   try {
     app.parse(argc, argv);
@@ -248,14 +270,16 @@ void run(int argc, char** argv) {
              describe_machine().cpu, at::get_num_threads(), options.layers, options.block_size,
              options.batch, options.context);
   fmt::print(
-      "| D | mixing | ms | tokens/s | over residual | 95 % interval | MiB | more [T, D] tensors |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+      "| D | precision | mixing | ms | tokens/s | over residual | 95 % interval | faster than {} "
+      "| MiB | more [T, D] tensors |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+      options.precisions.at(0));
   for (const int64_t width : options.widths) print_table(options, width);
   fmt::print(
       "\nms: median of {} steps that take turns. Over residual: median of the ratios of\n"
       "neighbouring steps. MiB: the most that tensors held during a step beyond weights and "
       "AdamW's\n"
-      "moments, and how much more than residual that is, in tensors of one float a token and "
+      "moments, and how much more than residual that is, in tensors of one number a token and "
       "channel.\n",
       options.rounds);
 }

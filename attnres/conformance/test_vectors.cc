@@ -73,7 +73,8 @@ class Run {
 
  private:
   at::Tensor give(const std::string& name, at::IntArrayRef sizes, double scale) {
-    const at::Tensor leaf = normal_numbers(entry_.name, name, sizes, scale).to(parameters_.dtype());
+    const at::Tensor leaf =
+        normal_numbers(entry_.name, name, sizes, scale).to(parameters_.precision().parameters);
     return keep(name, leaf.set_requires_grad(true));
   }
 

@@ -37,7 +37,7 @@ at::Tensor turned(const at::Tensor& x_THK, const RotaryTable& table) {
 }  // namespace
 
 Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
-    : shape_(shape) {
+    : shape_(shape), activations_(parameters.precision().activations) {
   const int64_t d = shape.width;
   const int64_t q = shape.heads * shape.head_width, kv = shape.kv_heads * shape.head_width;
   const auto normal = [&](double gain) { return Init::normal(shape.init_std * gain); };
@@ -81,9 +81,8 @@ SublayerCost Attention::cost(int64_t context) const {
 
 std::vector<KeptTensor> Attention::kept() const {
   const std::vector<int64_t> sizes = {shape_.kv_heads, shape_.head_width};
-  const at::ScalarType dtype = o_proj_.weight().scalar_type();
-  return {{.name = "keys", .sizes = sizes, .dtype = dtype},
-          {.name = "values", .sizes = sizes, .dtype = dtype}};
+  return {{.name = "keys", .sizes = sizes, .dtype = activations_},
+          {.name = "values", .sizes = sizes, .dtype = activations_}};
 }
 
 }  // namespace attnres

@@ -32,6 +32,7 @@ class Attention : public Sublayer {
 
  private:
   AttentionShape shape_;
+  at::ScalarType activations_;  // their dtype
   LinearGroup qkv_proj_;
   Linear o_proj_;
 };

@@ -27,7 +27,7 @@ Tensor convolved(const Tensor& inputs_BTP, const Tensor& kernel_PW) {
   const std::vector<Tensor> taps = kernel_PW.unbind(1);
   Tensor y = inputs_BTP.narrow(1, 0, T) * taps[0];
   for (int64_t w = 1; w < W; ++w) y = at::addcmul(y, inputs_BTP.narrow(1, w, T), taps[w]);
-  return y;
+  return y.to(inputs_BTP.scalar_type());
 }
 
 // The same within each sequence of a call, zeros before its first token.
@@ -105,7 +105,7 @@ void DeltaAttentionSettings::resolve(int64_t width, int64_t model_heads, const s
 DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t width,
                                double norm_eps, double init_std, const SublayerNeeds& needs,
                                int site, ParameterRegistry& parameters)
-    : settings_(settings), norm_eps_(norm_eps) {
+    : settings_(settings), norm_eps_(norm_eps), activations_(parameters.precision().activations) {
   require_usage(!needs.adapt_heads,
                 "delta attention cannot serve this depth mixing, which changes the keys and values "
                 "of attention; choose another mechanism, or attention in every layer");
@@ -189,7 +189,7 @@ SublayerCost DeltaAttention::cost(int64_t /*context*/) const {
 std::vector<KeptTensor> DeltaAttention::kept() const {
   using enum KeptTensor::Of;
   const int64_t H = settings_.heads, K = settings_.head_width;
-  const at::ScalarType dtype = o_proj_.weight().scalar_type();
+  const at::ScalarType dtype = activations_;
   const std::vector<int64_t> inputs = {settings_.conv_width - 1, H * K};
   return {
       {.name = "convolution inputs of queries", .of = sequence, .sizes = inputs, .dtype = dtype},
@@ -198,7 +198,7 @@ std::vector<KeptTensor> DeltaAttention::kept() const {
       {.name = "delta states",
        .of = sequence,
        .sizes = {H, K, K},
-       .dtype = compute_dtype(o_proj_.weight())}};
+       .dtype = compute_dtype(activations_)}};
 }
 
 }  // namespace attnres

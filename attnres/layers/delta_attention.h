@@ -61,6 +61,7 @@ class DeltaAttention : public Sublayer {
  private:
   DeltaAttentionSettings settings_;
   double norm_eps_;
+  at::ScalarType activations_;           // their dtype
   LinearGroup input_proj_;               // q, k, v, f_a, b, and g or g_a
   Linear f_b_proj_, g_b_proj_, o_proj_;  // g_b_proj where the gate is of low rank
   at::Tensor q_conv_, k_conv_, v_conv_, A_log_, dt_bias_, o_norm_;

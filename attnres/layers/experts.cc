@@ -14,17 +14,22 @@
 namespace attnres {
 namespace {
 
-// The slices of a tensor [E, ...] at these indices. The gradient of all slices together is one
-// tensor of its size; of a single one too, so that each alone would cost that again.
-std::vector<at::Tensor> slices_at(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
-  std::vector<at::Tensor> slices;
-  if (at::GradMode::is_enabled() && tensor.requires_grad()) {
-    const std::vector<at::Tensor> all = tensor.unbind(0);
-    for (const int64_t i : indices) slices.push_back(all[i]);
-  } else {
-    for (const int64_t i : indices) slices.push_back(tensor.select(0, i));
+// Of experts at these indices, as maps of tensors of this dtype take them. The gradient of all
+// slices together is one tensor of the stack's size; of a single one too, so that each alone would
+// cost that again.
+std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<int64_t>& indices,
+                                  at::ScalarType dtype) {
+  const std::vector<at::Tensor> parameters = stack.whole().unbind(0);
+  const at::Tensor values = stack.values(dtype);
+  std::vector<MapWeight> weights;
+  for (const int64_t i : indices) {
+    if (values.is_same(stack.whole())) {
+      weights.emplace_back(parameters[i]);
+    } else {
+      weights.emplace_back(parameters[i], values.select(0, i));
+    }
   }
-  return slices;
+  return weights;
 }
 
 }  // namespace
@@ -48,8 +53,8 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
     : settings_(settings), width_(width), activation_(activation), norm_eps_(norm_eps) {
   const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
   const auto add_stack = [&](const char* role, int64_t out, int64_t in, double gain, Shard shard) {
-    return parameters.add(site, role, ParameterKind::matrix, {settings.count, out, in},
-                          normal(gain), shard);
+    return ProductWeight(parameters.add(site, role, ParameterKind::matrix,
+                                        {settings.count, out, in}, normal(gain), shard));
   };
   const int64_t E = settings.count, F = settings.width, D = width;
   const int64_t I = settings.latent_width > 0 ? settings.latent_width : D;
@@ -127,8 +132,9 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing
     used.push_back(e);
     loads.push_back(load[e]);
   }
-  const std::vector<at::Tensor> w1 = slices_at(w1_, used), w2 = slices_at(w2_, used),
-                                w3 = slices_at(w3_, used);
+  const at::ScalarType dtype = x_TI.scalar_type();
+  const std::vector<MapWeight> w1 = weights_at(w1_, used, dtype), w2 = weights_at(w2_, used, dtype),
+                               w3 = weights_at(w3_, used, dtype);
   std::vector<at::Tensor> rows = x_TI.index_select(0, tokens).split_with_sizes(loads);
   for (size_t i = 0; i < used.size(); ++i) {
     const std::vector<at::Tensor> hidden = linear_maps(rows[i], {w1[i], w3[i]});

@@ -78,8 +78,8 @@ class Experts : public Sublayer {
   int64_t width_;
   Activation activation_;
   double norm_eps_;
-  at::Tensor gate_, bias_;   // of the router
-  at::Tensor w1_, w2_, w3_;  // of all experts
+  at::Tensor gate_, bias_;      // of the router
+  ProductWeight w1_, w2_, w3_;  // of all experts
   LinearGroup shared_w1_and_w3_;
   Linear shared_w2_;                // no map where there are no shared experts
   Linear latent_down_, latent_up_;  // no maps without a latent width

@@ -44,7 +44,7 @@ void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::s
 LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t width,
                                  int64_t heads, double init_std, const SublayerNeeds& needs,
                                  int site, ParameterRegistry& parameters)
-    : settings_(settings), heads_(heads) {
+    : settings_(settings), heads_(heads), activations_(parameters.precision().activations) {
   require_usage(!needs.separate_qkv,
                 "latent attention has no separate inputs for queries, keys and values, which this "
                 "depth mixing needs: choose another attention or another depth mixing");
@@ -97,7 +97,7 @@ SublayerOutput LatentAttention::forward(const SublayerInput& input,
   const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
 
   const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& latents_BNC) {
-    const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight()};
+    const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight_for(latents_BNC[0])};
     return absorbing_is_cheaper(q_BTHK.size(1), latents_BNC[0].size(1), settings_)
                ? attend_absorbed(heads, settings_)
                : attend_expanded(heads, settings_);
@@ -123,7 +123,7 @@ SublayerCost LatentAttention::cost(int64_t context) const {
 std::vector<KeptTensor> LatentAttention::kept() const {
   return {{.name = "latents",
            .sizes = {settings_.kv_rank + settings_.shared_key_width},
-           .dtype = o_proj_.weight().scalar_type()}};
+           .dtype = activations_}};
 }
 
 // Of one head and sequence. Expanded: every token's key and value from its latent, then scores and
@@ -160,9 +160,12 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
 at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings) {
   const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
   const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
+  // A copy has no gradient.
+  const at::Tensor weight = records({kv_b_proj.parameter})
+                                ? kv_b_proj.parameter.to(kv_b_proj.values.scalar_type())
+                                : kv_b_proj.values;
   const std::vector<at::Tensor> kv_b_H =  // maps to keys and to values, [H, width, R] each
-      kv_b_proj.unflatten(0, {H, -1})
-          .split_with_sizes({settings.key_width, settings.value_width}, 1);
+      weight.unflatten(0, {H, -1}).split_with_sizes({settings.key_width, settings.value_width}, 1);
   const std::vector<at::Tensor> q =
       q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
   const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);

@@ -63,7 +63,8 @@ class LatentAttention : public Sublayer {
  private:
   LatentAttentionSettings settings_;
   int64_t heads_;
-  LinearGroup input_proj_;  // of the queries or of their latent, of the latent, and of the gate
+  at::ScalarType activations_;  // their dtype
+  LinearGroup input_proj_;      // of the queries or of their latent, of the latent, and of the gate
   Linear q_b_proj_, kv_b_proj_, o_proj_;
   at::Tensor q_a_norm_, kv_a_norm_;
 };
@@ -72,7 +73,8 @@ class LatentAttention : public Sublayer {
 // key_width + shared_key_width] of a call's tokens, and [c, s] [B, N, R + shared_key_width] of all
 // N >= T tokens up to its last, give [B, T, H, value_width].
 struct LatentHeads {
-  at::Tensor q_BTHK, latents_BNC, kv_b_proj;
+  at::Tensor q_BTHK, latents_BNC;
+  MapWeight kv_b_proj;
 };
 // Keys and values of all tokens, then ordinary attention.
 at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/layers/product_weight.h"
 #include "attnres/support/parameters.h"
 
 namespace attnres {
@@ -17,14 +18,16 @@ class Linear {
   // Adds the weight [outputs, inputs] as a parameter of kind matrix.
   Linear(ParameterRegistry& parameters, int site, int64_t inputs, const MatrixRole& role);
 
-  // x [..., inputs] gives [..., outputs].
+  // x [..., inputs] gives [..., outputs], of x's dtype.
   at::Tensor operator()(const at::Tensor& x) const;
 
   bool defined() const { return weight_.defined(); }
-  const at::Tensor& weight() const { return weight_; }
+  const at::Tensor& weight() const { return weight_.whole(); }
+  // As a map of x takes it, for layers that multiply by parts of it.
+  MapWeight weight_for(const at::Tensor& x) const;
 
  private:
-  at::Tensor weight_;
+  ProductWeight weight_;
 };
 
 // Maps that read the same input. Each role is a parameter of its own, a part of one storage, so
@@ -40,9 +43,11 @@ class LinearGroup {
                                      const std::vector<at::Tensor>& own_inputs = {}) const;
 
  private:
-  std::vector<at::Tensor> weights_;
+  std::vector<MapWeight> weights_for(const at::Tensor& x, const at::Tensor& joined) const;
+
+  std::vector<at::Tensor> parameters_;
   std::vector<int64_t> outputs_;
-  at::Tensor joined_;  // all weights, one below the other
+  ProductWeight joined_;  // all weights, one below the other
 };
 
 }  // namespace attnres

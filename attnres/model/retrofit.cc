@@ -20,7 +20,7 @@ std::unique_ptr<Transformer> copied_into(const Transformer& model, const DepthMi
   ModelConfig config = model.config();
   config.depth_mixing = mixing;
   auto other = std::make_unique<Transformer>(config, model.vocab_size(), /*seed=*/0,
-                                             model.parameters().dtype());
+                                             model.parameters().precision());
   const at::NoGradGuard no_grad;
   for (const Parameter& old : model.parameters().all()) {
     const Parameter* parameter = other->parameters().find(old.site, old.role);

@@ -33,6 +33,20 @@ int pool_layer_of_mixer(int site) {
   return 2 * site + 1;
 }
 
+// What a mixer computed with parameters of a wider dtype, as activations are kept.
+void keep_as(at::ScalarType dtype, at::Tensor& tensor) {
+  if (tensor.defined() && tensor.scalar_type() != dtype) tensor = tensor.to(dtype);
+}
+void keep_as(at::ScalarType dtype, SublayerInput& input) {
+  for (at::Tensor* tensor : {&input.x, &input.query, &input.key, &input.value}) {
+    keep_as(dtype, *tensor);
+  }
+}
+void keep_as(at::ScalarType dtype, DepthState& state) {
+  for (at::Tensor& tensor : state.sealed) keep_as(dtype, tensor);
+  for (at::Tensor& tensor : state.open) keep_as(dtype, tensor);
+}
+
 int64_t count_targets(const at::Tensor& targets_BT) {
   return targets_BT.ne(-100).sum().item<int64_t>();
 }
@@ -40,12 +54,12 @@ int64_t count_targets(const at::Tensor& targets_BT) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
-                         std::optional<uint64_t> seed, at::ScalarType dtype, at::Device device,
+                         std::optional<uint64_t> seed, Precision precision, at::Device device,
                          SiteRange sites)
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),
-      parameters_(dtype, seed, device, sites_) {
+      parameters_(precision, seed, device, sites_) {
   const int L = config.sublayers();
   const Init init = Init::normal(config.init_std);
   embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
@@ -78,7 +92,7 @@ at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
             "token id {} is out of range: this model's vocabulary has ids 0 to {}",
             least < 0 ? least : most, vocab_size() - 1);
   }
-  return at::embedding(embedding_, ids_T);
+  return at::embedding(embedding_, ids_T).to(parameters_.precision().activations);
 }
 
 DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const {
@@ -121,14 +135,20 @@ void Transformer::require_spans(const DepthState& state, const RunContext& conte
 
 SublayerInput Transformer::read(DepthState& state, const RunContext& context) const {
   state.sequence.layer = pool_layer_of_mixer(state.site);
-  if (context.observer == nullptr) return mixer_->read(state);
   MixingAnalysis looking;
-  const bool looked_at = state.analysis != nullptr;
-  if (!looked_at) state.analysis = &looking;
+  const bool shows = context.observer != nullptr && state.analysis == nullptr;
+  if (shows) state.analysis = &looking;
   SublayerInput input = mixer_->read(state);
-  context.observer->on_read(state.site, state.analysis->read);
-  if (!looked_at) state.analysis = nullptr;
+  if (context.observer != nullptr) context.observer->on_read(state.site, state.analysis->read);
+  if (shows) state.analysis = nullptr;
+  keep_as(parameters_.precision().activations, input);
+  keep_as(parameters_.precision().activations, state);
   return input;
+}
+
+void Transformer::write(DepthState& state, SublayerOutput output) const {
+  mixer_->write(state, std::move(output));
+  keep_as(parameters_.precision().activations, state);
 }
 
 void Transformer::run_sublayers(DepthState& state, int last, const RunContext& context) const {
@@ -143,7 +163,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
     }
     if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;
-    mixer_->write(state, std::move(output));
+    write(state, std::move(output));
     if (context.observer) {
       const at::NoGradGuard not_recording;
       context.observer->on_output(site, y, mixer_->running_state(state));
@@ -172,7 +192,7 @@ at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& conte
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   require_sites(sublayers(), sublayers() + 1);
-  return linear_map(hidden, head_);
+  return linear_map(hidden.to(head_.scalar_type()), head_);
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,

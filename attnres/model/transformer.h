@@ -54,10 +54,9 @@ class Transformer {
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
   // memory either, for planning.
   Transformer(const ModelConfig& config, int64_t vocab_size, std::optional<uint64_t> seed,
-              at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU,
-              SiteRange sites = {});
+              Precision precision = {}, at::Device device = at::kCPU, SiteRange sites = {});
 
-  // [T, D]. ids_T is int64; throws Error naming an id outside the vocabulary.
+  // [T, D], as activations. ids_T is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;
   // The state before site 0 of a call's tokens, span after span.
   DepthState embed(const at::Tensor& ids_T, const Spans& spans) const;
@@ -74,7 +73,8 @@ class Transformer {
                     const RunContext& context = {}) const;
   // The same of B whole sequences: [B, T, D].
   at::Tensor hidden(const at::Tensor& ids_BT, const RunContext& context = {}) const;
-  // hidden times the head: [.., V]. For a few tokens; training never holds all logits.
+  // hidden times the head, in the parameters' dtype: [.., V]. For a few tokens; training never
+  // holds all logits.
   at::Tensor logits(const at::Tensor& hidden) const;
   // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count.
   at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
@@ -101,6 +101,7 @@ class Transformer {
   void require_sites(int first, int last) const;
   void require_spans(const DepthState& state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
+  void write(DepthState& state, SublayerOutput output) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
 
   ModelConfig config_;

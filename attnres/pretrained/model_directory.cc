@@ -245,7 +245,7 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
   });
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType dtype,
+std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
                                         SiteRange sites) {
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);
@@ -255,7 +255,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, at::ScalarType d
   check_tensors(weights, stored);
 
   auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
-                                             /*seed=*/std::nullopt, dtype, at::kCPU, sites);
+                                             /*seed=*/std::nullopt, precision, at::kCPU, sites);
   std::vector<std::string> names;
   std::vector<at::Tensor> places;
   for (const Parameter& parameter : model->parameters().all()) {

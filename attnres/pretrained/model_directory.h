@@ -43,12 +43,13 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
                             at::ScalarType dtype = at::kFloat);
 
 // Reads a folder of either kind, or of its model the stage that has these sites; weights stored in
-// float32, bfloat16 or float16 are converted to `dtype`. Throws Error on a configuration that this
-// program cannot run exactly and on missing, unknown or wrongly shaped tensors of the whole model,
-// before there is memory for any; then on a damaged file, and on numbers that are not finite. Only
-// files that hold a tensor of the stage are looked at for those two.
+// float32, bfloat16 or float16 are converted to the parameters' dtype. Throws Error on a
+// configuration that this program cannot run exactly and on missing, unknown or wrongly shaped
+// tensors of the whole model, before there is memory for any; then on a damaged file, and on
+// numbers that are not finite. Only files that hold a tensor of the stage are looked at for those
+// two.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
-                                        at::ScalarType dtype = at::kFloat, SiteRange sites = {});
+                                        Precision precision = {}, SiteRange sites = {});
 
 // What config.json says of the model, without reading its weights. Throws Error as load_model.
 ModelConfig model_config(const std::filesystem::path& folder);

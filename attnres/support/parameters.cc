@@ -106,7 +106,7 @@ at::Tensor ParameterRegistry::allocate(int site, const std::string& role,
       "a model of {:.1e} parameters and more ({} of site {} alone has {:.1e}) is beyond any "
       "machine; at most {:.0e} are possible",
       total, role, site, numbers, kMostNumbers);
-  return at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
+  return at::empty(shape, at::TensorOptions(device_).dtype(precision_.parameters));
 }
 
 void ParameterRegistry::keep(Parameter parameter, const Init& init) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/support/precision.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -95,9 +96,9 @@ class ParameterRegistry {
   // Without a seed parameters have shapes but no values, which whoever asked for them must fill in:
   // loading writes every number once. On the device `meta` they have no memory either: for
   // planning. What none of `sites` uses is not kept.
-  ParameterRegistry(at::ScalarType dtype, std::optional<uint64_t> seed,
-                    at::Device device = at::kCPU, SiteRange sites = {})
-      : dtype_(dtype), seed_(seed), device_(device), sites_(sites) {}
+  ParameterRegistry(Precision precision, std::optional<uint64_t> seed, at::Device device = at::kCPU,
+                    SiteRange sites = {})
+      : precision_(precision), seed_(seed), device_(device), sites_(sites) {}
 
   // Makes and keeps a parameter, which starts as `init` says where there is a seed; `used_at` are
   // the sites that compute with it, its own alone if there are none. Undefined, and nothing is
@@ -112,14 +113,14 @@ class ParameterRegistry {
   const std::deque<Parameter>& all() const { return parameters_; }
   // The parameter at a site with a role, or nullptr.
   const Parameter* find(int site, const std::string& role) const;
-  int64_t count() const { return count_; }  // numbers in all tensors
-  at::ScalarType dtype() const { return dtype_; }
+  int64_t count() const { return count_; }            // numbers in all tensors
+  Precision precision() const { return precision_; }  // of them, and of what layers exchange
 
  private:
   at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape) const;
   void keep(Parameter parameter, const Init& init);
 
-  at::ScalarType dtype_;
+  Precision precision_;
   std::optional<uint64_t> seed_;
   at::Device device_;
   SiteRange sites_;

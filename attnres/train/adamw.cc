@@ -34,6 +34,8 @@ void AdamW::step(double learning_rate, int64_t t, double divisor) {
                       learning_rate, config_.beta1, config_.beta2,
                       decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
                       /*maximize=*/false, grad_scale);
+    // Which libtorch forgets to say: copies of weights go by it.
+    for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 

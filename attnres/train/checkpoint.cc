@@ -102,7 +102,7 @@ TrainingState read_training_state(const fs::path& folder) {
 Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64_t vocab_size,
                          const TrainConfig& config) {
   const StateFile state = read_state(folder);
-  Training training(load_model(folder), config);
+  Training training(load_model(folder, precision_of(config)), config);
   require_model(folder, *training.model, model, vocab_size);
   const SafetensorsFile moments(folder / kOptimizerFile);
   moments.verify_checksum();

@@ -1,7 +1,6 @@
 #include "attnres/train/estimate.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 
@@ -14,6 +13,7 @@
 #include "attnres/infer/evaluate.h"
 #include "attnres/model/model_cost.h"
 #include "attnres/model/transformer.h"
+#include "attnres/ops/matmul/products.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -109,9 +109,13 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   const int64_t rows = train.batch_size / train.accumulate;
   const double parameters = sizes.parameters();
 
+  const at::ScalarType activations = precision_of(train).activations;
+  const double wide = static_cast<double>(c10::elementSize(activations)) / 4;
+  // In units of four bytes, of which all but activations and their copies of weights are.
   const auto pass = [&](double tokens, double kept) {
-    return tokens * kept + sizes.logits(tokens);
+    return tokens * kept * wide + sizes.logits(tokens);
   };
+  const double copies = activations == at::kFloat ? 0 : parameters * wide;
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
@@ -121,7 +125,7 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
        pass(kProbeWindows * context, sizes.model.kept(false)) + 2 * sizes.model.head(),
        pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
             sizes.model.kept_in_evaluation())});
-  return kLibrary + 4 * (parameters + sizes.moments() + kFragmentation * working);
+  return kLibrary + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
 }
 
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
@@ -136,8 +140,9 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
   // widths of 64 to 512. The update reads and writes weights, gradients and moments.
   constexpr double kTouched = 24, kTouchedByUpdate = 9;
-  const double bytes = 4 * (tokens * kTouched * (passes / 3) * sizes.model.kept_at_sites() +
-                            kTouchedByUpdate * sizes.parameters());
+  const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
+  const double bytes = number * tokens * kTouched * (passes / 3) * sizes.model.kept_at_sites() +
+                       4 * kTouchedByUpdate * sizes.parameters();
   return flops / speed.matmul + bytes / speed.copy;
 }
 
@@ -217,30 +222,30 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
   return warnings;
 }
 
-double measure_matmul(int threads) {
+double measure_matmul(int threads, at::ScalarType dtype) {
   require(threads >= 1, "measure_matmul: expected 1 thread or more, got {}", threads);
   constexpr int64_t kSize = 1024;
   const Threads set(threads);
-  const at::Tensor a = at::rand({kSize, kSize}), b = at::rand({kSize, kSize});
+  const at::Tensor a = at::rand({kSize, kSize}).to(dtype), b = at::rand({kSize, kSize}).to(dtype);
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 5; ++round) {
     const double start = monotonic_seconds();
-    at::mm(a, b);
+    product(Product::output, a, b);
     best = std::min(best, monotonic_seconds() - start);
   }
   return 2.0 * kSize * kSize * kSize / best;
 }
 
-MachineSpeed measure_speed() {
+MachineSpeed measure_speed(at::ScalarType dtype) {
   const int threads = at::get_num_threads();
-  return {.matmul = measure_matmul(threads), .copy = measure_copy(threads) * 1e9};
+  return {.matmul = measure_matmul(threads, dtype), .copy = measure_copy(threads) * 1e9};
 }
 
 double time_step(const Recipe& recipe, int64_t vocab_size) {
   constexpr size_t kSteps = 7;
   constexpr double kSecondsToSpend = 10;
   const TrainConfig& train = recipe.train;
-  const Transformer model(recipe.model, vocab_size, /*seed=*/0);
+  const Transformer model(recipe.model, vocab_size, /*seed=*/0, precision_of(train));
   Optimizer optimizer(model.parameters(), train);
   TrainingStep step(model, optimizer, train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};

@@ -12,7 +12,7 @@ namespace attnres {
 
 // How fast this machine is, with as many threads as training will use.
 struct MachineSpeed {
-  double matmul = 0;  // FLOP/s of a float32 matrix product
+  double matmul = 0;  // FLOP/s of a matrix product in the recipe's precision
   double copy = 0;    // bytes/s of measure_copy
 };
 
@@ -23,7 +23,7 @@ struct Estimate {
   double seconds_per_step = 0;  // within 30 % on a machine that does nothing else
 };
 
-// Memory is counted, in float32: weights, gradients and the optimizer's moments; what autograd
+// Memory is counted: weights, gradients and the optimizer's moments; what autograd
 // keeps of each site (the mixer's sources, mixed and normalised inputs, q, k, v and attention
 // output, the four hidden tensors of a feed-forward), or with recomputation what crosses the cuts
 // and the largest span; gradient buffers of the sources; logits of a chunk; libtorch itself.
@@ -50,12 +50,12 @@ Resources find_resources(const std::filesystem::path& checkpoints);
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
                                          const Resources& there, bool force = false);
 
-// FLOP/s of float32 matrix products of 1024 x 1024, the best of a few, on `threads` threads (then
-// libtorch's number of threads is again what it was). About 0.1 s.
-double measure_matmul(int threads);
+// FLOP/s of matrix products of 1024 x 1024 in this dtype, the best of a few, on `threads` threads
+// (then libtorch's number of threads is again what it was). About 0.1 s.
+double measure_matmul(int threads, at::ScalarType dtype = at::kFloat);
 
-// With libtorch's number of threads.
-MachineSpeed measure_speed();
+// With libtorch's number of threads, for training with activations of this dtype.
+MachineSpeed measure_speed(at::ScalarType dtype = at::kFloat);
 
 // Seconds a step takes here: the median of seven steps of the real model on random tokens, after
 // one that is not counted; of fewer, but two or more, when all take longer than 10 s. Allocates

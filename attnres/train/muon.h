@@ -3,7 +3,8 @@
 //   M = momentum M + G,  O = orthogonalize(G + momentum M)          (Nesterov)
 //   W = W - lr decay W - lr 0.2 sqrt(max(out, in)) O
 // The factor gives O the root mean square of AdamW's updates, so that both share one learning rate
-// and one decay. Of experts [E, out, in] each is a matrix of its own.
+// and one decay. Of experts [E, out, in] each is a matrix of its own. Under train.precision
+// "bfloat16" only O is computed in that.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -75,6 +75,7 @@ void check(const TrainConfig& train) {
                 "train.schedule: expected cosine or wsd, got {}", train.schedule);
   require_usage(train.optimizer == "adamw" || train.optimizer == "muon",
                 "train.optimizer: expected adamw or muon, got {}", train.optimizer);
+  precision_of(train);
 }
 
 void check(const DataConfig& data) {
@@ -167,6 +168,10 @@ bool is_overridden(const std::string& key, const std::vector<std::string>& overr
 }
 
 }  // namespace
+
+Precision precision_of(const TrainConfig& train) {
+  return parse_precision(train.precision, "train.precision");
+}
 
 Recipe parse_recipe(const Json& json) {
   RecipeFile file;

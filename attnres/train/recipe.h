@@ -27,6 +27,7 @@ struct TrainConfig {
   double muon_momentum = 0.95;
   double clip = 1.0;                  // largest gradient norm; 0 switches clipping off
   double expert_balance_rate = 1e-3;  // by which a step moves the experts' router biases
+  std::string precision = "float32";  // or "bfloat16": of activations and products
   bool recompute = false;             // activation recomputation: less memory, more time
   int64_t seed = 1;
   int64_t eval_every = 100;
@@ -53,6 +54,7 @@ struct TrainConfig {
     v("muon_momentum", muon_momentum);
     v("clip", clip);
     v("expert_balance_rate", expert_balance_rate);
+    v("precision", precision);
     v("recompute", recompute);
     v("seed", seed);
     v("eval_every", eval_every);
@@ -78,6 +80,9 @@ struct Recipe {
   TrainConfig train;
   TokenizerConfig tokenizer;
 };
+
+// Of a model that these settings train.
+Precision precision_of(const TrainConfig& train);
 
 // Checks everything that can be checked without the data. Throws UsageError naming the key.
 Recipe parse_recipe(const Json& json);

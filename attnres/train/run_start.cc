@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/safetensors.h"
+#include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
@@ -50,9 +51,10 @@ void require_same_model(const Recipe& recipe, const fs::path& folder, const Toke
 // A model of the recipe to begin a run with.
 std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size) {
   if (job.from.empty()) {
-    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed);
+    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
+                                         precision_of(job.recipe.train));
   }
-  auto model = load_model(job.from);
+  auto model = load_model(job.from, precision_of(job.recipe.train));
   require(model->vocab_size() == vocab_size,
           "{}: the model has {} token embeddings, but its tokenizer has {} tokens",
           job.from.string(), model->vocab_size(), vocab_size);
@@ -72,6 +74,21 @@ Json describe_origin(const fs::path& folder) {
   return origin;
 }
 
+// Who computes the products of a feed-forward's first map, which are most of a step.
+Json describe_products(const Recipe& recipe) {
+  const TrainConfig& train = recipe.train;
+  const at::ScalarType dtype = precision_of(train).activations;
+  const ProductSizes sizes = {.M = train.batch_size / train.accumulate * train.context,
+                              .N = recipe.model.ffn_width,
+                              .K = recipe.model.width};
+  const auto name = [&](Product product) {
+    return provider_name(provider_for(processor(), dtype, product, sizes), dtype);
+  };
+  return {{"output", name(Product::output)},
+          {"input_gradient", name(Product::input_gradient)},
+          {"weight_gradient", name(Product::weight_gradient)}};
+}
+
 // run.json of a run that begins.
 Json describe_run(const Recipe& recipe, const RunText& text, const Transformer& model) {
   return {{"recipe", recipe_to_json(recipe)},
@@ -81,7 +98,10 @@ Json describe_run(const Recipe& recipe, const RunText& text, const Transformer& 
            {{"version", program_version()},
             {"compiler", compiler_version()},
             {"torch", torch_version()}}},
-          {"machine", {{"cpu", describe_machine().cpu}, {"threads", at::get_num_threads()}}}};
+          {"machine",
+           {{"cpu", describe_machine().cpu},
+            {"threads", at::get_num_threads()},
+            {"products", describe_products(recipe)}}}};
 }
 
 // The settings that a run may go on with changed.
@@ -148,6 +168,7 @@ StartedRun begin_run(const TrainJob& job, const RunText& text) {
 
 std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
   const TrainConfig& train = job.recipe.train;
+  if (train.precision == kBfloat16Precision) require_bfloat16_products("train.precision");
   if (train.warmup > train.steps) {
     observer.on_message(
         fmt::format("warning: train.warmup has {} steps and the run {}: the learning rate ends on "

@@ -92,7 +92,7 @@ class Transformer(nn.Module):
 
     def rotary(self, x):
         """x [B, T, H, K]: channel c of the first half turns with channel c of the second."""
-        cosine, sine = self.rotary_table
+        cosine, sine = (table.to(x.dtype) for table in self.rotary_table)
         a, b = x.chunk(2, -1)
         return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
@@ -157,7 +157,7 @@ class Transformer(nn.Module):
 class Training:
     """A model in training on one batch that is always the same."""
 
-    def __init__(self, folder, variant, compiled, ids, learning_rate):
+    def __init__(self, folder, variant, compiled, precision, ids, learning_rate):
         self.model = Transformer(folder, variant, context=ids.shape[1] - 1)
         self.loss = self.model
         if compiled:
@@ -171,12 +171,14 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             groups, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=True
         )
+        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
         self.inputs, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     def step(self):
         """(milliseconds, loss, gradient norm) of one step."""
         start = time.perf_counter()
-        loss = self.loss(self.inputs, self.targets)
+        with self.autocast:
+            loss = self.loss(self.inputs, self.targets)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -192,8 +194,8 @@ def main():
         if "open" in request:
             ids = torch.tensor(request["ids"]).view(request["batch"], -1)
             trainings[request["open"]] = Training(
-                request["model"], request["variant"], request["compiled"], ids,
-                request["learning_rate"],
+                request["model"], request["variant"], request["compiled"],
+                request["precision"], ids, request["learning_rate"],
             )  # fmt: skip
             return {"done": True}
         training = trainings[request["step"]]

@@ -172,7 +172,7 @@ class ByteModel : public ::testing::Test {
   const fs::path folder_ = fresh_folder("model");
   const fs::path data_ = fresh_folder("data") / "data.txt";
   const Transformer model_ =
-      small_model(block_attn_res(), {.vocab_size = 256, .dtype = at::kFloat});
+      small_model(block_attn_res(), {.vocab_size = 256, .precision = at::kFloat});
 };
 
 TEST_F(ByteModel, EvalPrintsTheEvaluation) {
@@ -294,7 +294,7 @@ TEST_F(ByteModel, InspectMeasuresDepthWeights) {
 }
 
 TEST_F(ByteModel, InspectSaysWhenThereAreNoDepthWeights) {
-  save_model(small_model(residual(), {.vocab_size = 256, .dtype = at::kFloat}), folder_, 64, 0);
+  save_model(small_model(residual(), {.vocab_size = 256, .precision = at::kFloat}), folder_, 64, 0);
   const Result result = run("inspect", "--data " + data_.string());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("residual has no depth weights"));

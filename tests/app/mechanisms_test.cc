@@ -84,7 +84,8 @@ class MixingMatrices : public ::testing::Test {
  protected:
   MixingMatrices() {
     write_text(data_, std::string(300, 'a') + "the text of a matrix");
-    save_model(small_model(block_attn_res(2), {.vocab_size = 256, .dtype = at::kFloat}), folder_,
+    save_model(small_model(block_attn_res(2), {.vocab_size = 256, .precision = at::kFloat}),
+               folder_,
                /*context=*/64, /*document_ids=*/0);
     ByteTokenizer().save(folder_);
   }

@@ -54,7 +54,7 @@ class Prompt : public ::testing::Test {
 
   const fs::path folder_ = fresh_folder("model"), text_ = fresh_folder("text") / "prompt.txt";
   const Transformer model_ =
-      small_model(block_attn_res(), {.vocab_size = 256, .dtype = at::kFloat});
+      small_model(block_attn_res(), {.vocab_size = 256, .precision = at::kFloat});
 };
 
 TEST_F(Prompt, ComesFromStandardInputOrAFileAsItIs) {
@@ -163,7 +163,7 @@ TEST_F(Prompt, SettingsAreNamedAsTheOptionsAre) {
 // A vocabulary that is padded, with an embedding for more tokens than the tokenizer has.
 TEST_F(Prompt, IsContinuedWithTokensThatHaveAText) {
   const Transformer padded =
-      small_model(block_attn_res(), {.vocab_size = 300, .dtype = at::kFloat});
+      small_model(block_attn_res(), {.vocab_size = 300, .precision = at::kFloat});
   for (const Parameter& parameter : padded.parameters().all()) {
     if (parameter.kind != ParameterKind::head) continue;
     at::Tensor head_VD = parameter.tensor.detach();

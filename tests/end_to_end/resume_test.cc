@@ -1,6 +1,8 @@
 // Whatever ends a run, going on with it leaves what it would have left undisturbed.
 #include <gmock/gmock.h>
 
+#include "attnres/ops/matmul/provider.h"
+#include "attnres/support/precision.h"
 #include "attnres/support/random.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/model/small_models.h"
@@ -74,6 +76,20 @@ TEST(ResumeAfterAKill, OfMuonIsExact) {
 
 TEST(ResumeAfterAKill, OfAModelWithExpertsIsExact) {
   expect_exact_after_a_kill(kimi_recipe(), ".momentum");
+}
+
+TEST(ResumeAfterAKill, InBfloat16IsExactOrRefused) {
+  Json recipe = block_recipe();
+  recipe["train"]["precision"] = kBfloat16Precision;
+  if (processor().bfloat16) return expect_exact_after_a_kill(recipe, "moment");
+  const Workshop workshop(recipe);
+  try {
+    workshop.train_here("refused");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("train.precision: this processor has no products"));
+  }
+  EXPECT_FALSE(fs::exists(workshop.folder("refused")));
 }
 
 TEST(ResumeAfterAKill, OfTheProgramIsExact) {

@@ -86,7 +86,7 @@ class Generating : public ::testing::Test {
   }
   Generation run() const { return generate(model_, prompt_, settings_); }
 
-  const Transformer model_ = small_model(block_attn_res(), {.dtype = at::kFloat});
+  const Transformer model_ = small_model(block_attn_res(), {.precision = at::kFloat});
   const std::vector<int32_t> prompt_ = {1, 2, 3};
   GenerationSettings settings_;
 };

@@ -12,7 +12,9 @@ namespace attnres::testing {
 
 struct KindOfModel {
   std::string name;
-  std::function<Transformer()> make;
+  std::function<Transformer(Precision)> make_in;
+
+  Transformer make() const { return make_in(at::kDouble); }
 };
 inline std::ostream& operator<<(std::ostream& out, const KindOfModel& kind) {
   return out << kind.name;
@@ -21,14 +23,19 @@ inline std::ostream& operator<<(std::ostream& out, const KindOfModel& kind) {
 inline std::vector<KindOfModel> every_kind_of_model() {
   std::vector<KindOfModel> all;
   for (const Mixing& mixing : every_variant()) {
-    all.push_back({mixing.name, [mixing] { return small_model(mixing.json); }});
+    all.push_back({mixing.name, [mixing](Precision precision) {
+                     return small_model(mixing.json, {.precision = precision});
+                   }});
   }
   for (const bool k3 : {false, true}) {
-    all.push_back(
-        {k3 ? "kimi_k3" : "kimi_linear", [k3] { return kimi_model(k3, block_attn_res(4)); }});
+    all.push_back({k3 ? "kimi_k3" : "kimi_linear", [k3](Precision precision) {
+                     return kimi_model(k3, block_attn_res(4), precision);
+                   }});
   }
   // Recurrent states of layers and of the depth mixing.
-  all.push_back({"kimi_mrla", [] { return kimi_model(false, {{"type", "mrla"}}); }});
+  all.push_back({"kimi_mrla", [](Precision precision) {
+                   return kimi_model(false, {{"type", "mrla"}}, precision);
+                 }});
   return all;
 }
 

@@ -129,7 +129,7 @@ struct SmallModelOptions {
   int64_t layers = 3;
   bool tied = false;
   int64_t vocab_size = kSmallVocabulary;
-  at::ScalarType dtype = at::kDouble;
+  Precision precision = at::kDouble;
 };
 
 // Adds noise to the linear maps that start at numbers given, not drawn: zeros, identities.
@@ -155,12 +155,13 @@ inline Transformer perturbed(Transformer model) {
 inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions& options = {}) {
   ModelConfig config = small_config(depth_mixing, options.layers);
   config.tie_embeddings = options.tied;
-  return perturbed(Transformer(config, options.vocab_size, /*seed=*/1, options.dtype));
+  return perturbed(Transformer(config, options.vocab_size, /*seed=*/1, options.precision));
 }
 
 inline Transformer kimi_model(bool k3, const Json& depth_mixing,
-                              at::ScalarType dtype = at::kDouble) {
-  return perturbed(Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, dtype));
+                              Precision precision = at::kDouble) {
+  return perturbed(
+      Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
 }
 
 // Hidden states [B, T, D] of the next tokens of sequences that are decoded.

@@ -110,7 +110,8 @@ TEST_P(EveryStageRun, GivesTheGradientsOfTheWhole) {
 }
 
 TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
-  const auto stages = small_stages(attn_res(), ranges_between({0, 4, 7}), {.dtype = at::kBFloat16});
+  const auto stages =
+      small_stages(attn_res(), ranges_between({0, 4, 7}), {.precision = at::kBFloat16});
   const at::Tensor ids = random_ids(1, 5);
   const StageRun first(stages[0], ids, stages[0].sites());
   StageRun second(stages[1], first.after(), whole_sequence(5), stages[1].sites());

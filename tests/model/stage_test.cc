@@ -56,11 +56,11 @@ at::Tensor hidden_through(const std::vector<Transformer>& stages, const at::Tens
 
 TEST_P(EveryMechanismInStages, ComputesWhatTheWholeDoes) {
   const at::Tensor ids = random_ids(2, 7);
-  const Transformer whole = small_model(GetParam().json, {.dtype = at::kFloat});
+  const Transformer whole = small_model(GetParam().json, {.precision = at::kFloat});
   const at::NoGradGuard not_recording;
   const at::Tensor expected = whole.hidden(ids);
   for (const auto& ranges : ways_to_cut_three_layers()) {
-    const auto stages = small_stages(GetParam().json, ranges, {.dtype = at::kFloat});
+    const auto stages = small_stages(GetParam().json, ranges, {.precision = at::kFloat});
     EXPECT_TRUE(hidden_through(stages, ids).equal(expected.flatten(0, 1)))
         << ranges.size() << " stages";
   }

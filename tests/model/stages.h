@@ -30,7 +30,7 @@ inline std::vector<Transformer> small_stages(const Json& depth_mixing,
   std::vector<Transformer> stages;
   for (const SiteRange& sites : ranges) {
     stages.push_back(perturbed(
-        Transformer(config, options.vocab_size, /*seed=*/1, options.dtype, at::kCPU, sites)));
+        Transformer(config, options.vocab_size, /*seed=*/1, options.precision, at::kCPU, sites)));
   }
   return stages;
 }

@@ -16,7 +16,7 @@ namespace {
 class EveryMechanism : public ::testing::TestWithParam<Mixing> {
  protected:
   Transformer make(at::ScalarType dtype = at::kDouble, int64_t layers = 3) const {
-    return small_model(GetParam().json, {.layers = layers, .dtype = dtype});
+    return small_model(GetParam().json, {.layers = layers, .precision = dtype});
   }
   at::Tensor ids() const { return random_ids(2, 7); }
   at::Tensor targets() const { return random_ids(2, 7, 6); }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "attnres/ops/matmul/products.h"
 #include "attnres/support/error.h"
 #include "tests/tolerances.h"
 
@@ -30,6 +31,10 @@ Tensors run(const Tensor& x, const Tensors& weights, const Tensors& gradients, F
   const Tensors grads = torch::autograd::grad(all, inputs, gradients);
   all.insert(all.end(), grads.begin(), grads.end());
   return all;
+}
+
+std::vector<MapWeight> maps(const Tensors& weights) {
+  return {weights.begin(), weights.end()};
 }
 
 Tensors one_by_one(const Tensor& x, const Tensors& weights) {
@@ -65,7 +70,9 @@ TEST(Linear, MapsOfOneInputHaveTheGradientsOfEachAlone) {
     for (const Tensor& weight : weights) {
       gradients.push_back(at::randn({4, 9, weight.size(0)}, dtype));
     }
-    const auto each = [](const Tensor& at_x, const Tensors& w) { return linear_maps(at_x, w); };
+    const auto each = [](const Tensor& at_x, const Tensors& w) {
+      return linear_maps(at_x, maps(w));
+    };
     const Tensors actual = run(x, weights, gradients, each);
     const Tensors expected = run(x, weights, gradients, one_by_one);
     ASSERT_EQ(actual.size(), expected.size());
@@ -90,11 +97,29 @@ TEST(Linear, ReadsInputsThatAreNotContiguous) {
 TEST(Linear, LeavesOutWhatNeedsNoGradient) {
   const Tensor x = at::randn({3, 4}, at::kDouble);
   const Tensor used = leaf({2, 4}), unused = leaf({2, 4});
-  const Tensors outputs = linear_maps(x, {used, unused});
+  const Tensors outputs = linear_maps(x, {MapWeight(used), MapWeight(unused)});
   outputs[0].sum().backward();
   EXPECT_TRUE(close(used.grad(), x.sum(0).expand({2, 4})));
   EXPECT_FALSE(unused.grad().defined());
-  EXPECT_FALSE(linear_maps(x, {at::ones({2, 4}, at::kDouble)})[0].requires_grad());
+  EXPECT_FALSE(linear_maps(x, {MapWeight(at::ones({2, 4}, at::kDouble))})[0].requires_grad());
+}
+
+TEST(Linear, GivesTheParameterTheGradientOfWhatIsMultipliedInItsPlace) {
+  const Tensor x = at::randn({40, 33}).to(at::kBFloat16).requires_grad_(true);
+  const Tensor parameter = leaf({17, 33}, at::kFloat), other = leaf({9, 33}, at::kFloat);
+  const Tensor copy = parameter.detach().to(at::kBFloat16);
+  const Tensor y =
+      linear_maps(x, {{other, other.detach().to(at::kBFloat16)}, {parameter, copy}})[1];
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  const Tensor g = at::randn({40, 17}).to(at::kBFloat16);
+  y.backward(g);
+  const Tensor wide_x = x.detach().to(at::kDouble), wide_g = g.to(at::kDouble);
+  EXPECT_TRUE(close(y, wide_x.mm(copy.to(at::kDouble).t())));
+  EXPECT_TRUE(close(x.grad(), wide_g.mm(copy.to(at::kDouble))));
+  EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+  EXPECT_TRUE(close(parameter.grad(), wide_g.t().mm(wide_x), 1e-2));
+  EXPECT_FALSE(close(parameter.grad(), wide_g.t().mm(wide_x.flip(0)), 1e-2));
+  EXPECT_FALSE(other.grad().defined());
 }
 
 TEST(Linear, HasNoRows) {
@@ -112,6 +137,8 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   };
   EXPECT_THAT(message(at::ones({2, 3}), at::ones({4, 5})), HasSubstr("[2, 3] and [4, 5]"));
   EXPECT_THAT(message(at::ones({2, 5}), at::ones({4, 5}, at::kDouble)), HasSubstr("share a dtype"));
+  EXPECT_THAT(message(at::ones({2, 5}).to(at::kBFloat16), at::ones({4, 5})),
+              HasSubstr("share a dtype"));
   const Tensor x = leaf({2, 3});
   const Tensor y = linear_map(x, leaf({4, 3}));
   EXPECT_THROW(torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true,

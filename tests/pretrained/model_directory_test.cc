@@ -130,8 +130,8 @@ TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
 
 class SavedModel : public ::testing::TestWithParam<std::tuple<Mixing, bool>> {
  protected:
-  const Transformer model_ = small_model(std::get<0>(GetParam()).json,
-                                         {.tied = std::get<1>(GetParam()), .dtype = at::kFloat});
+  const Transformer model_ = small_model(
+      std::get<0>(GetParam()).json, {.tied = std::get<1>(GetParam()), .precision = at::kFloat});
   const at::Tensor ids_ = random_ids(2, 9);
 
   at::Tensor logits(const Transformer& model) const {
@@ -209,7 +209,7 @@ class DamagedDirectory : public ::testing::Test {
     for (const std::string& part : parts) EXPECT_THAT(message, HasSubstr(part));
   }
 
-  const fs::path folder_ = saved(small_model(block_attn_res(), {.dtype = at::kFloat}));
+  const fs::path folder_ = saved(small_model(block_attn_res(), {.precision = at::kFloat}));
   Tensors tensors_ = read_tensors(folder_);
 };
 
@@ -327,7 +327,7 @@ TEST_F(DamagedDirectory, NotFinite) {
 }
 
 TEST(SavingAModel, NeedsNumbersThatFit) {
-  const Transformer model = small_model(block_attn_res(), {.dtype = at::kFloat});
+  const Transformer model = small_model(block_attn_res(), {.precision = at::kFloat});
   const at::NoGradGuard no_grad;
   model.parameters().all()[0].tensor.mul_(0).add_(70000);
   EXPECT_NO_THROW(saved(model, at::kBFloat16));
@@ -342,7 +342,7 @@ TEST_F(DamagedDirectory, NoWeights) {
 }
 
 TEST(TiedDirectory, TakesAHeadThatIsTheEmbeddingOnly) {
-  const fs::path folder = saved(small_model(residual(), {.tied = true, .dtype = at::kFloat}));
+  const fs::path folder = saved(small_model(residual(), {.tied = true, .precision = at::kFloat}));
   Tensors tensors = read_tensors(folder);
   const at::Tensor embedding = find(tensors, "model.embed_tokens.weight");
   tensors.emplace_back("lm_head.weight", embedding);

@@ -74,7 +74,7 @@ struct Model {
 
 std::vector<Model> models() {
   const auto small = [](const Json& mixing, bool tied) {
-    return [=] { return small_model(mixing, {.tied = tied, .dtype = at::kFloat}); };
+    return [=] { return small_model(mixing, {.tied = tied, .precision = at::kFloat}); };
   };
   const auto kimi = [](bool k3, const Json& mixing) {
     return [=] { return kimi_model(k3, mixing, at::kFloat); };
@@ -120,7 +120,7 @@ class StagesOfAWrongFile : public ::testing::Test {
     }
   }
 
-  const fs::path folder_ = saved(small_model(block_attn_res(), {.dtype = at::kFloat}));
+  const fs::path folder_ = saved(small_model(block_attn_res(), {.precision = at::kFloat}));
   Tensors tensors_ = read_tensors(folder_);
 };
 
@@ -144,7 +144,7 @@ TEST_F(StagesOfAWrongFile, RefuseOneWhereATensorOfAnotherStageHasAnotherShape) {
 
 // A stage's own files are checked to the last number; others are not read.
 TEST(SavedStage, ReadsTheFilesThatHoldItsTensors) {
-  const fs::path folder = saved(small_model(block_attn_res(), {.dtype = at::kFloat}));
+  const fs::path folder = saved(small_model(block_attn_res(), {.precision = at::kFloat}));
   shard(folder, 1);
   const std::string file = read_json(
       folder / "model.safetensors.index.json")["weight_map"]["model.layers.1.mlp.up_proj.weight"];
@@ -160,7 +160,7 @@ TEST(SavedStage, ReadsTheFilesThatHoldItsTensors) {
 }
 
 TEST(SavedStage, HasSitesOfTheModel) {
-  const fs::path folder = saved(small_model(residual(), {.dtype = at::kFloat}));
+  const fs::path folder = saved(small_model(residual(), {.precision = at::kFloat}));
   EXPECT_THAT(message_of<Error>([&] {
                 load_model(folder, at::kFloat, {7, 9});
               }),

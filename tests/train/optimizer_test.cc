@@ -119,6 +119,26 @@ TEST(Optimizer, MuonsUpdatesAreAsLargeAsAdamWs) {
   }
 }
 
+// Copies of weights in another dtype go by their versions.
+TEST(Optimizer, ChangesTheVersionOfWhatItMoves) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const ParameterRegistry registry = one_of_each();
+    Optimizer made(registry, config(optimizer));
+    set_gradients(registry);
+    const auto versions = [&] {
+      std::vector<int64_t> all;
+      for (const Parameter& p : registry.all()) all.push_back(p.tensor._version());
+      return all;
+    };
+    const std::vector<int64_t> before = versions();
+    made.step(0.01, 1);
+    const std::vector<int64_t> after = versions();
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_EQ(after[i] > before[i], registry.all()[i].tensor.requires_grad()) << i;
+    }
+  }
+}
+
 TEST(Optimizer, DividesGradients) {
   for (const char* name : {"adamw", "muon"}) {
     const auto halved = after_a_step(name, 2e-8, 2), whole = after_a_step(name, 1e-8, 1),

@@ -10,6 +10,7 @@
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/depth_scores.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -270,7 +271,7 @@ class BlockAttnRes : public DepthMixer {
     const Site& site = sites_[state.site];
     const bool sigmoid = settings_.weights == kSigmoid;
     if (site.mixing_logits.defined()) return weigh_scores(site.mixing_logits, sigmoid);
-    const at::Tensor query = site.query_proj.defined() ? at::linear(state.open[0], site.query_proj)
+    const at::Tensor query = site.query_proj.defined() ? wide_linear(state.open[0], site.query_proj)
                                                        : site.query.pseudo_query;
     return weigh_scores(
         depth_scores(sources, {query, site.query.key_gain, shape_.norm_eps, settings_.heads}),

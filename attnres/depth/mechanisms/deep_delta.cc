@@ -4,6 +4,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
@@ -69,9 +70,9 @@ class DeepDelta final : public ComposedMixer {
     if (state.site < shape().sublayers) {
       const at::ScalarType wide = compute_dtype(u_TD);
       auto rewrite = std::make_unique<Rewrite>();
-      const at::Tensor gate_T1 = at::linear(u_TD, site.gate).to(wide) + site.gate_bias;
+      const at::Tensor gate_T1 = wide_linear(u_TD, site.gate).to(wide) + site.gate_bias;
       rewrite->beta_T1 = held(state, 2 * at::sigmoid(gate_T1));
-      rewrite->value_TV = held(state, at::linear(u_TD, site.value).to(wide));
+      rewrite->value_TV = held(state, wide_linear(u_TD, site.value).to(wide));
       state.carried = std::move(rewrite);
     }
     return {u_TD};

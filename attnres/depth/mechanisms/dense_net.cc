@@ -5,6 +5,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 
 namespace attnres {
 namespace {
@@ -42,8 +43,9 @@ class DenseNet : public ComposedMixer {
     const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
     at::Tensor h_TD;
     for (size_t i = 0; i < maps.size(); ++i) {
-      const at::Tensor &v_TD = state.sealed[i], map = maps[i].t();
-      h_TD = i == 0 ? at::mm(v_TD, map) : at::addmm(h_TD, v_TD, map);
+      const at::Tensor& v_TD = state.sealed[i];
+      h_TD = i == 0 ? wide_linear(v_TD, maps[i])
+                    : at::addmm(h_TD, v_TD.to(h_TD.scalar_type()), maps[i].t());
     }
     show_mixed(state, h_TD);
     return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};

@@ -6,6 +6,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -50,7 +51,7 @@ class DepthAttention final : public ComposedMixer {
     at::Tensor& X_TD = state.open[0];
     const at::Tensor normed_TD = normalize(state, X_TD, norm_, shape().norm_eps);
     const auto heads_of = [&](const at::Tensor& projection) {
-      return at::linear(normed_TD, held(state, projection)).unflatten(-1, {shape().heads, -1});
+      return wide_linear(normed_TD, held(state, projection)).unflatten(-1, {shape().heads, -1});
     };
     const at::Tensor q_THK = heads_of(q_proj_), k_THK = heads_of(k_proj_),
                      v_THK = heads_of(v_proj_);
@@ -71,7 +72,7 @@ class DepthAttention final : public ComposedMixer {
       state.sealed.push_back(k_THK);
       state.sealed.push_back(v_THK);
     }
-    X_TD = at::add(X_TD, at::linear(mixed_THK.flatten(1), held(state, o_proj_)));
+    X_TD = at::add(X_TD, wide_linear(mixed_THK.flatten(1), held(state, o_proj_)));
   }
 
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {

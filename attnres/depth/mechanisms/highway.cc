@@ -6,6 +6,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 
 namespace attnres {
 namespace {
@@ -35,8 +36,8 @@ class Highway : public ComposedMixer {
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const Gate& gate = gates_[state.site];
     const at::Tensor& h_TD = state.open[0];
-    const at::Tensor g_TD = at::sigmoid(at::linear(h_TD, gate.weight, gate.bias));
-    state.open[0] = at::lerp(h_TD, y_TD, held(state, g_TD));
+    const at::Tensor g_TD = at::sigmoid(wide_linear(h_TD, gate.weight, gate.bias));
+    state.open[0] = at::lerp(h_TD, y_TD, held(state, g_TD).to(h_TD.scalar_type()));
   }
 
   std::vector<at::Tensor> input_norms_;

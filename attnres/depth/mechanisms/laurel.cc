@@ -12,6 +12,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -115,7 +116,7 @@ class Laurel : public ComposedMixer {
     for (size_t k = 0; k < site.maps.size(); ++k) {
       const LowRankMap& map = site.maps[k];
       const at::Tensor mapped_TD =
-          at::linear(at::linear(state.open[k], held(state, map.down)), held(state, map.up));
+          wide_linear(wide_linear(state.open[k], held(state, map.down)), held(state, map.up));
       skip_TD = map.gamma.defined() ? at::addcmul(skip_TD, mapped_TD, held(state, map.gamma))
                                     : at::add(skip_TD, mapped_TD);
     }

@@ -54,7 +54,10 @@ class Lime final : public AdaptedAttention {
 
   at::Tensor mixed(const DepthState& state, int layer, int which, const at::Tensor& own) const {
     const auto router_of = [&](int i) {
-      return routers_[layer].narrow(1, i * heads_, heads_).expand({own.size(0), -1, -1});
+      return routers_[layer]
+          .narrow(1, i * heads_, heads_)
+          .to(own.scalar_type())
+          .expand({own.size(0), -1, -1});
     };
     at::Tensor sum = at::bmm(router_of(layer), own);
     for (int i = 0; i < layer; ++i) {

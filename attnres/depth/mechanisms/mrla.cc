@@ -38,7 +38,9 @@ at::Tensor convolve(const at::Tensor& padded, const at::Tensor& taps, int64_t di
 class Mrla : public ComposedMixer {
  public:
   Mrla(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : ComposedMixer(shape),
+        kept_in_(parameters.precision().activations),
+        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
     const int64_t d = shape.width;
     const Init token_itself =
         Init::by_index([d](int64_t i) { return i / d == kHistory ? 1.0 : 0.0; });
@@ -52,11 +54,11 @@ class Mrla : public ComposedMixer {
     }
   }
 
-  std::vector<KeptTensor> kept(int site) const override {
+  std::vector<KeptTensor> kept(int /*site*/) const override {
     return {{.name = "last tokens of the newest source",
              .of = KeptTensor::Of::sequence,
              .sizes = {kHistory, shape().width},
-             .dtype = kernels_[site].value.scalar_type()}};
+             .dtype = kept_in_}};
   }
 
   StatePlan plan(int site) const override {
@@ -127,6 +129,7 @@ class Mrla : public ComposedMixer {
     });
   }
 
+  at::ScalarType kept_in_;
   std::vector<at::Tensor> input_norms_;
   std::vector<Kernels> kernels_;
 };

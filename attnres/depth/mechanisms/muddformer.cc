@@ -10,6 +10,7 @@
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/depth_scores.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -23,7 +24,7 @@ class MuddFormer : public ComposedMixer {
       : ComposedMixer(shape),
         input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         layers_(shape.layers() + 1),
-        unit_gain_(at::ones({shape.width}, parameters.dtype())) {
+        unit_gain_(at::ones({shape.width}, parameters.precision().parameters)) {
     for (int i = 1; i <= shape.layers(); ++i) {
       const int site = 2 * i;
       const bool at_output = site == shape.sublayers;
@@ -115,8 +116,8 @@ class MuddFormer : public ComposedMixer {
   // A: [streams, sources, T, 1].
   at::Tensor stream_weights(const DepthState& state, const Layer& layer) const {
     const at::Tensor normed = rms_norm(state.sealed.back(), unit_gain_, shape().norm_eps);
-    const at::Tensor hidden = at::gelu(at::linear(normed, layer.up));
-    const at::Tensor weights = at::linear(hidden, layer.down, layer.fixed.flatten());
+    const at::Tensor hidden = at::gelu(wide_linear(normed, layer.up));
+    const at::Tensor weights = wide_linear(hidden, layer.down, layer.fixed.flatten());
     return held(state, weights).unflatten(-1, layer.fixed.sizes()).permute({1, 2, 0}).unsqueeze(-1);
   }
 

@@ -12,6 +12,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
 
@@ -79,10 +80,10 @@ class SkNet : public ComposedMixer {
   at::Tensor select(DepthState& state) const {
     const Selector& selector = selectors_[state.site];
     const auto& sources = state.sealed;
-    const at::Tensor z = at::relu(rms_norm(at::linear(sum_of_sources(state), selector.fuse),
+    const at::Tensor z = at::relu(rms_norm(wide_linear(sum_of_sources(state), selector.fuse),
                                            selector.fuse_norm, shape().norm_eps));
     const auto num_sources = static_cast<int64_t>(sources.size());
-    const at::Tensor scores_TND = at::linear(z, selector.select).unflatten(-1, {num_sources, -1});
+    const at::Tensor scores_TND = wide_linear(z, selector.select).unflatten(-1, {num_sources, -1});
     const auto weights = held(state, at::softmax(scores_TND, 1, compute_dtype(scores_TND)))
                              .to(sources[0].scalar_type())
                              .unbind(1);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/depth/wide_linear.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
@@ -64,7 +65,7 @@ at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection,
   const at::ScalarType wide = compute_dtype(x);
   const auto width = static_cast<double>(x.size(-1));
   const at::Tensor length = at::linalg_vector_norm(x, 2, {-1}, /*keepdim=*/true, wide);
-  return at::linear(x, projection).to(wide) * length.square().div(width).add(eps).rsqrt();
+  return wide_linear(x, projection).to(wide) * length.square().div(width).add(eps).rsqrt();
 }
 
 void check_streams(int64_t streams, int64_t largest) {

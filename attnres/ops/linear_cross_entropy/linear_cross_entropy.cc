@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "attnres/ops/matmul/products.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
@@ -46,9 +47,12 @@ void check_inputs(const char* operation, const Tensor& hidden, const Tensor& wei
     fail("{}: targets must be [M] int64 with hidden's M; hidden is {}, targets {} of {}", operation,
          shape_of(hidden), shape_of(targets), c10::toString(targets.scalar_type()));
   }
-  if (!at::isFloatingType(hidden.scalar_type()) || hidden.scalar_type() != weight.scalar_type()) {
-    fail("{}: hidden and weight must share a floating dtype; they are {} and {}", operation,
-         c10::toString(hidden.scalar_type()), c10::toString(weight.scalar_type()));
+  if (!at::isFloatingType(hidden.scalar_type()) ||
+      (hidden.scalar_type() != weight.scalar_type() &&
+       compute_dtype(hidden) != weight.scalar_type())) {
+    fail("{}: hidden and weight must share a floating dtype, or weight be {}; they are {} and {}",
+         operation, c10::toString(compute_dtype(hidden)), c10::toString(hidden.scalar_type()),
+         c10::toString(weight.scalar_type()));
   }
   if (hidden.device() != weight.device() || hidden.device() != targets.device()) {
     fail("{}: hidden, weight and targets must be on one device; they are on {}, {} and {}",
@@ -69,7 +73,7 @@ void check_targets(const char* operation, const Tensor& targets, int64_t vocabul
 // The logits of one chunk of tokens; all but nll_C live only while the chunk is worked on.
 struct Chunk {
   int64_t start, rows;
-  Tensor hidden_CD;
+  Tensor hidden_CD;  // in the dtype of the logits
   Tensor logits_CV;
   Tensor log_normaliser_C1;
   Tensor target_C1;   // 0 where ignored
@@ -89,7 +93,7 @@ void for_each_chunk(const Tensor& hidden_MD, const Tensor& weight_VD, const Tens
     c.rows = std::min(most_rows, tokens - start);
     const Tensor targets = targets_M.narrow(0, start, c.rows).unsqueeze(1);
     c.hidden_CD = hidden_MD.narrow(0, start, c.rows).to(weight_VD.scalar_type());
-    c.logits_CV = at::mm(c.hidden_CD, weight_VD.t());
+    c.logits_CV = product(Product::output, c.hidden_CD, weight_VD);
     c.log_normaliser_C1 = c.logits_CV.logsumexp(1, /*keepdim=*/true);
     c.target_C1 = targets.clamp_min(0);
     c.counted_C1 = targets.ne(kIgnored).to(weight_VD.scalar_type());
@@ -115,14 +119,22 @@ LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor&
   const Tensor grad_hidden =
       hidden_needed ? at::empty(hidden.sizes(), hidden.options()) : at::empty({0}, options);
   Tensor grad_weight = weight_needed ? at::zeros(weight.sizes(), options) : at::empty({0}, options);
+  // Logits and what is computed of them are float32 or better; the gradients' products are in the
+  // dtype of hidden.
+  const at::ScalarType dtype = hidden.scalar_type();
+  const Tensor weight_in_products = hidden_needed ? weight.to(dtype) : Tensor();
   for_each_chunk(hidden, weight_VD, targets, [&](Chunk& c) {
     nll_M.narrow(0, c.start, c.rows).copy_(c.nll_C);
     if (!hidden_needed && !weight_needed) return;
-    const Tensor grad_logits_CV = to_logit_gradient(c, scale);
+    const Tensor grad_logits_CV = to_logit_gradient(c, scale).to(dtype);
     if (hidden_needed) {
-      grad_hidden.narrow(0, c.start, c.rows).copy_(at::mm(grad_logits_CV, weight_VD));
+      grad_hidden.narrow(0, c.start, c.rows)
+          .copy_(product(Product::input_gradient, grad_logits_CV, weight_in_products));
     }
-    if (weight_needed) grad_weight.addmm_(grad_logits_CV.t(), c.hidden_CD);
+    if (weight_needed) {
+      add_product(grad_weight, Product::weight_gradient, grad_logits_CV,
+                  hidden.narrow(0, c.start, c.rows));
+    }
   });
   if (weight_needed) grad_weight = grad_weight.to(weight.scalar_type());
   return {nll_M.sum() * scale, grad_hidden, grad_weight};

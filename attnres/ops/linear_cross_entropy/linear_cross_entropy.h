@@ -3,12 +3,13 @@
 //   logits_V = weight hidden_t,   nll_t = logsumexp(logits) - logits[target_t]
 //
 // hidden [M, D], weight [V, D] (no bias), targets [M] int64: token numbers in [0, V), or -100 for
-// tokens that are left out. hidden and weight share one floating dtype and device.
+// tokens that are left out. hidden and weight share one device and floating dtype, or hidden is
+// bfloat16 and weight float32.
 //
 // Tokens are taken in chunks of max(64, 2^22 / V): at most 4 Mi logits (16 MiB of float32), or 64
 // rows where the vocabulary is so large that fewer would leave the matrix product waiting for the
 // weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
-// float32, or float64 for float64 inputs.
+// float32, or float64 for float64 inputs; the products that give gradients are of hidden's dtype.
 //
 // Everything here throws Error, naming the argument, where the inputs are not as said.
 #pragma once

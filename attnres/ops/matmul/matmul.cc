@@ -1,9 +1,9 @@
 #include "attnres/ops/matmul/matmul.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "attnres/ops/matmul/products.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
@@ -21,30 +21,37 @@ Tensor rows_of(const Tensor& x) {
 Tensor forward_product(const Tensor& x, const Tensor& weight) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
-  return at::mm(rows_of(x), weight.t()).view(shape);
+  return product(Product::output, rows_of(x), weight).view(shape);
 }
 
-void check_inputs(const Tensor& x, const Tensor& weight) {
-  if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) {
+void check_inputs(const Tensor& x, const MapWeight& map) {
+  const auto& [parameter, values] = map;
+  if (x.dim() < 1 || values.dim() != 2 || x.size(-1) != values.size(1) ||
+      parameter.sizes() != values.sizes()) {
     fail("linear map: expected x [..., K] and a weight [N, K]; they are {} and {}", shape_of(x),
-         shape_of(weight));
+         shape_of(values));
   }
-  require(x.scalar_type() == weight.scalar_type(),
+  require(x.scalar_type() == values.scalar_type(),
           "linear map: x and the weight must share a dtype; they are {} and {}",
-          c10::toString(x.scalar_type()), c10::toString(weight.scalar_type()));
+          c10::toString(x.scalar_type()), c10::toString(values.scalar_type()));
 }
 
+// Of x and n parameters. `copies` are multiplied in their place, or undefined where that is the
+// parameter itself; being no TensorList, it is not looked into for what needs a gradient.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
-  static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList weights) {
+  static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters,
+                               const variable_list& copies) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     variable_list outputs, saved = {x};
-    for (const Tensor& weight : weights) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor& weight = copies[i].defined() ? copies[i] : parameters[i];
       outputs.push_back(forward_product(x, weight));
       saved.push_back(weight);
     }
     context->save_for_backward(saved);
     context->set_materialize_grads(false);
+    context->saved_data["parameter_dtype"] = parameters[0].scalar_type();
     return outputs;
   }
 
@@ -53,8 +60,9 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
         !at::GradMode::is_enabled(),
         "linear map: its gradient cannot be differentiated again; take it without create_graph");
     const variable_list saved = context->get_saved_variables();
+    const auto dtype = context->saved_data["parameter_dtype"].toScalarType();
     const Tensor& x = saved[0];
-    variable_list results(saved.size());
+    variable_list results(2 + gradients.size());  // the last of `copies`
     Tensor grad_x;
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (!gradients[i].defined()) continue;
@@ -62,12 +70,14 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       const Tensor grad = rows_of(gradients[i]);
       if (context->needs_input_grad(0)) {
         if (grad_x.defined()) {
-          grad_x.addmm_(grad, weight);
+          add_product(grad_x, Product::input_gradient, grad, weight);
         } else {
-          grad_x = at::mm(grad, weight);
+          grad_x = product(Product::input_gradient, grad, weight);
         }
       }
-      if (context->needs_input_grad(1 + i)) results[1 + i] = at::mm(grad.t(), rows_of(x));
+      if (context->needs_input_grad(1 + i)) {
+        results[1 + i] = product(Product::weight_gradient, grad, rows_of(x)).to(dtype);
+      }
     }
     if (grad_x.defined()) results[0] = grad_x.view(x.sizes());
     return results;
@@ -76,22 +86,23 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 
 }  // namespace
 
-std::vector<Tensor> linear_maps(const Tensor& x, at::TensorList weights) {
-  variable_list inputs = {x};
-  for (const Tensor& weight : weights) {
+std::vector<Tensor> linear_maps(const Tensor& x, const std::vector<MapWeight>& weights) {
+  variable_list parameters, copies;
+  for (const MapWeight& weight : weights) {
     check_inputs(x, weight);
-    inputs.push_back(weight);
+    parameters.push_back(weight.parameter);
+    copies.push_back(weight.values.is_same(weight.parameter) ? Tensor() : weight.values);
   }
-  if (records(inputs)) return LinearFunction::apply(x, weights);
+  if (records({x}) || records(parameters)) {
+    return LinearFunction::apply(x, at::TensorList(parameters), copies);
+  }
   std::vector<Tensor> outputs;
-  for (const Tensor& weight : weights) outputs.push_back(forward_product(x, weight));
+  for (const MapWeight& weight : weights) outputs.push_back(forward_product(x, weight.values));
   return outputs;
 }
 
-Tensor linear_map(const Tensor& x, const Tensor& weight) {
-  check_inputs(x, weight);
-  if (records({x, weight})) return LinearFunction::apply(x, weight).front();
-  return forward_product(x, weight);
+Tensor linear_map(const Tensor& x, const MapWeight& weight) {
+  return linear_maps(x, {weight}).front();
 }
 
 }  // namespace attnres

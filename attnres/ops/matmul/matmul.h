@@ -12,11 +12,21 @@
 
 namespace attnres {
 
-// x [..., K] and W [N, K] of one dtype and device give [..., N]. Throws Error naming the shapes
-// where they do not fit, and when its gradient is to be differentiated again.
-at::Tensor linear_map(const at::Tensor& x, const at::Tensor& weight);
+// W [N, K], and what is multiplied in its place: where x has another dtype, the same numbers in
+// that one, without a gradient of their own. The parameter gets the gradient, in its own dtype.
+struct MapWeight {
+  MapWeight(at::Tensor weight) : parameter(weight), values(std::move(weight)) {}
+  MapWeight(at::Tensor of_parameter, at::Tensor of_values)
+      : parameter(std::move(of_parameter)), values(std::move(of_values)) {}
+
+  at::Tensor parameter, values;
+};
+
+// x [..., K] and W's values [N, K] of one dtype and device give [..., N]. Throws Error naming the
+// shapes where they do not fit, and when its gradient is to be differentiated again.
+at::Tensor linear_map(const at::Tensor& x, const MapWeight& weight);
 
 // Of each weight [N_i, K] an output [..., N_i].
-std::vector<at::Tensor> linear_maps(const at::Tensor& x, at::TensorList weights);
+std::vector<at::Tensor> linear_maps(const at::Tensor& x, const std::vector<MapWeight>& weights);
 
 }  // namespace attnres

@@ -1,0 +1,64 @@
+#include "attnres/ops/matmul/provider.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "attnres/ops/matmul/products.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+Processor find_out() {
+  Processor found;
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  found.amd = __builtin_cpu_is("amd") != 0;
+  found.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  found.whole_avx512 = found.avx512 && __builtin_cpu_supports("avx512vp2intersect");
+  found.bfloat16 = __builtin_cpu_supports("avx512bf16") != 0;
+#endif
+  found.has_onednn = has_onednn_products();
+  return found;
+}
+
+}  // namespace
+
+const Processor& processor() {
+  static const Processor found = find_out();
+  return found;
+}
+
+Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
+                      const ProductSizes& sizes) {
+  if (!processor.has_onednn || !processor.amd || !processor.avx512 || dtype != at::kFloat) {
+    return Provider::libtorch;
+  }
+  switch (product) {
+    case Product::output:
+      // Of few rows it spends its time on arranging the weight; of very few it needs not.
+      return sizes.M <= 8 || sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
+    case Product::input_gradient:
+      return Provider::onednn;
+    case Product::weight_gradient:
+      // It copies an operand first, which pays where the product itself is twice as fast.
+      return processor.whole_avx512 ? Provider::onednn : Provider::libtorch;
+  }
+  return Provider::libtorch;
+}
+
+std::string provider_name(Provider provider, at::ScalarType dtype) {
+  if (provider == Provider::onednn) return "oneDNN";
+  if (dtype == at::kBFloat16) return at::hasMKLDNN() ? "oneDNN" : "libtorch";
+  return at::hasMKL() ? "MKL" : "libtorch";
+}
+
+void require_bfloat16_products(const std::string& what, const Processor& on) {
+  require_usage(on.bfloat16,
+                "{}: this processor has no products of bfloat16 numbers (AVX-512 BF16), without "
+                "which bfloat16 is a hundred times slower than float32; use float32",
+                what);
+}
+
+}  // namespace attnres

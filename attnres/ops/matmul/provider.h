@@ -1,0 +1,54 @@
+// Who computes the matrix products of linear maps. libtorch holds two libraries: its own products
+// call MKL for float32 and float64 and oneDNN for bfloat16. oneDNN computes float32 too, through
+// other operations, with AVX-512 where MKL stays with AVX2: on AMD's processors.
+//
+// The choice is a function of processor, dtype and sizes alone, never of a timing, so that a run
+// has the same bits wherever and whenever it goes on on such a processor.
+// records/matrix-products.md has the measurements behind it.
+#pragma once
+
+#include <ATen/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+
+namespace attnres {
+
+// Of y = x W^T, with x [M, K], W [N, K] and g = dL/dy [M, N].
+enum class Product {
+  output,           // x W^T
+  input_gradient,   // g W
+  weight_gradient,  // g^T x
+};
+
+struct ProductSizes {
+  int64_t M = 0, N = 0, K = 0;
+};
+
+enum class Provider {
+  libtorch,  // at::mm
+  onednn,    // mkldnn::_linear_pointwise
+};
+
+struct Processor {
+  bool amd = false;
+  bool avx512 = false;        // F, BW, DQ and VL
+  bool whole_avx512 = false;  // and computes 512 bits at once: of AMD's, from Zen 5 on
+  bool bfloat16 = false;      // products of bfloat16 numbers
+  bool has_onednn = false;    // this libtorch, in Provider::onednn's form
+};
+
+// This machine's.
+const Processor& processor();
+
+Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
+                      const ProductSizes& sizes);
+
+// For people: "MKL", "oneDNN".
+std::string provider_name(Provider provider, at::ScalarType dtype);
+
+// Throws UsageError on a processor without products of bfloat16 numbers, where they would take a
+// hundred times as long as those of float32. `what` asks for them: "train.precision".
+void require_bfloat16_products(const std::string& what, const Processor& on = processor());
+
+}  // namespace attnres

@@ -1,0 +1,116 @@
+// Speed of the matrix products of a linear map by who computes them, taking turns:
+// bench_matmul [OPTIONS]. What attnres/ops/matmul/provider.cc chooses rests on this table.
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn.h>
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "attnres/ops/matmul/products.h"
+#include "attnres/support/error.h"
+#include "attnres/support/machine.h"
+#include "bench/benchmark.h"
+
+namespace attnres::bench {
+namespace {
+
+constexpr std::array kProducts = {Product::output, Product::input_gradient,
+                                  Product::weight_gradient};
+constexpr std::array kProviders = {Provider::libtorch, Provider::onednn};
+
+struct Options {
+  std::vector<int64_t> tokens = {1, 8, 64, 512, 4096};
+  std::vector<std::string> shapes = {"256x688", "512x512", "512x1376", "1376x512", "1024x1024"};
+  bool bfloat16 = false;
+  int rounds = 7, threads = 0;
+};
+
+// K and N of "KxN".
+std::pair<int64_t, int64_t> parse_shape(const std::string& text) {
+  const size_t x = text.find('x');
+  require_usage(x != std::string::npos, "--shapes: expected KxN, got {}", text);
+  return {std::stoll(text.substr(0, x)), std::stoll(text.substr(x + 1))};
+}
+
+// Of one product by each provider, GFLOP/s.
+std::array<double, kProviders.size()> measure(Product which, const at::Tensor& a,
+                                              const at::Tensor& b, double flops, int rounds) {
+  constexpr double kFlopsARound = 2e9;
+  const int repeats = std::max(1, static_cast<int>(kFlopsARound / flops));
+  std::array<std::vector<double>, kProviders.size()> ms;
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < kProviders.size(); ++i) {
+      product(which, a, b, kProviders[i]);  // prepares it
+      ms[i].push_back(milliseconds([&] {
+                        for (int r = 0; r < repeats; ++r) product(which, a, b, kProviders[i]);
+                      }) /
+                      repeats);
+    }
+  }
+  std::array<double, kProviders.size()> speeds;
+  for (size_t i = 0; i < kProviders.size(); ++i) speeds[i] = flops / median(ms[i]) / 1e6;
+  return speeds;
+}
+
+void print_row(int64_t M, int64_t K, int64_t N, at::ScalarType dtype, int rounds) {
+  const at::Tensor x = at::randn({M, K}).to(dtype), weight = at::randn({N, K}).to(dtype),
+                   grad = at::randn({M, N}).to(dtype);
+  fmt::print("| {} | {} | {} |", M, K, N);
+  for (const Product which : kProducts) {
+    const at::Tensor& a = which == Product::output ? x : grad;
+    const at::Tensor& b = which == Product::weight_gradient ? x : weight;
+    const auto speeds = measure(which, a, b, 2.0 * static_cast<double>(M * K * N), rounds);
+    const Provider chosen = provider_for(processor(), dtype, which, {.M = M, .N = N, .K = K});
+    for (size_t i = 0; i < kProviders.size(); ++i) {
+      fmt::print(" {:.0f}{} |", speeds[i], kProviders[i] == chosen ? " *" : "");
+    }
+  }
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Speed of matrix products by who computes them.", "bench_matmul");
+  Options options;
+  app.add_option("--tokens", options.tokens, "Rows of x")->delimiter(',');
+  app.add_option("--shapes", options.shapes, "Inputs and outputs of maps, KxN")->delimiter(',');
+  app.add_flag("--bfloat16", options.bfloat16, "In bfloat16 instead of float32");
+  app.add_option("--rounds", options.rounds, "Times that each is measured")->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads; all cores if not given");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    std::exit(app.exit(e));
+  }
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  const at::NoGradGuard not_recording;
+  const at::ScalarType dtype = options.bfloat16 ? at::kBFloat16 : at::kFloat;
+  fmt::print("{}, {} threads; GFLOP/s of x W^T, g W and g^T x in {}; * is used\n\n",
+             describe_machine().cpu, at::get_num_threads(),
+             options.bfloat16 ? "bfloat16" : "float32");
+  fmt::print("| M | K | N |");
+  for (const char* which : {"x W^T", "g W", "g^T x"}) {
+    fmt::print(" {} {} | oneDNN |", which, provider_name(Provider::libtorch, dtype));
+  }
+  fmt::print("\n|");
+  for (int i = 0; i < 9; ++i) fmt::print(" --- |");
+  fmt::print("\n");
+  for (const int64_t tokens : options.tokens) {
+    for (const std::string& shape : options.shapes) {
+      const auto [K, N] = parse_shape(shape);
+      print_row(tokens, K, N, dtype, options.rounds);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attnres::bench
+
+int main(int argc, char** argv) {
+  return attnres::bench::run_benchmark("bench_matmul", [&] { attnres::bench::run(argc, argv); });
+}

@@ -1,0 +1,143 @@
+// The products of linear maps, by each provider, and who is chosen.
+#include "attnres/ops/matmul/products.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include "attnres/support/error.h"
+#include "tests/tolerances.h"
+
+namespace attnres::products_test {
+namespace {
+
+using at::Tensor;
+using testing::close;
+using ::testing::HasSubstr;
+
+constexpr Product kProducts[] = {Product::output, Product::input_gradient,
+                                 Product::weight_gradient};
+
+struct Operands {
+  Tensor x, weight, grad;
+
+  const Tensor& a(Product which) const { return which == Product::output ? x : grad; }
+  const Tensor& b(Product which) const { return which == Product::weight_gradient ? x : weight; }
+  // In float64, of the numbers as they are stored.
+  Tensor expected(Product which) const {
+    const Tensor left = a(which).to(at::kDouble), right = b(which).to(at::kDouble);
+    if (which == Product::output) return left.mm(right.t());
+    return (which == Product::weight_gradient ? left.t() : left).mm(right);
+  }
+};
+
+Operands operands(int64_t M, int64_t N, int64_t K, at::ScalarType dtype = at::kFloat) {
+  return {at::randn({M, K}).to(dtype), at::randn({N, K}).to(dtype), at::randn({M, N}).to(dtype)};
+}
+
+std::vector<Provider> providers() {
+  if (!has_onednn_products()) return {Provider::libtorch};
+  return {Provider::libtorch, Provider::onednn};
+}
+
+TEST(Products, AreThoseOfFloat64ByEveryProvider) {
+  for (const Provider provider : providers()) {
+    for (const auto& [M, N, K] :
+         {ProductSizes{1, 7, 33}, {5, 64, 48}, {130, 33, 96}, {70, 96, 1}}) {
+      const Operands o = operands(M, N, K);
+      for (const Product which : kProducts) {
+        const Tensor result = product(which, o.a(which), o.b(which), provider);
+        EXPECT_TRUE(close(result, o.expected(which))) << M << " " << N << " " << K;
+        Operands other = o;
+        other.x = o.x.flip(-1);
+        other.grad = o.grad.flip(0);
+        if (K > 1 && M > 1) {
+          EXPECT_FALSE(close(result, other.expected(which))) << M << " " << N << " " << K;
+        }
+      }
+    }
+  }
+}
+
+TEST(Products, ReadOperandsThatAreNotContiguous) {
+  Operands o = operands(40, 24, 32);
+  o.x = at::randn({32, 40}).t();
+  o.weight = at::randn({24, 64}).narrow(1, 16, 32);
+  o.grad = at::randn({40, 48}).narrow(1, 24, 24);
+  for (const Provider provider : providers()) {
+    for (const Product which : kProducts) {
+      EXPECT_TRUE(close(product(which, o.a(which), o.b(which), provider), o.expected(which)));
+    }
+  }
+}
+
+TEST(Products, AreAddedToASum) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Operands o = operands(64, 24, 32, dtype);
+    for (const Product which : kProducts) {
+      const Tensor before = at::randn_like(o.expected(which));
+      // A sum of bfloat16 products is kept in float32, too.
+      for (const at::ScalarType sum_dtype : {dtype, at::promote_types(dtype, at::kFloat)}) {
+        Tensor sum = before.to(sum_dtype).clone();
+        add_product(sum, which, o.a(which), o.b(which));
+        EXPECT_EQ(sum.scalar_type(), sum_dtype);
+        EXPECT_TRUE(close(sum, before + o.expected(which), testing::tolerance(dtype)));
+        EXPECT_FALSE(close(sum, o.expected(which), testing::tolerance(dtype)));
+      }
+    }
+  }
+}
+
+TEST(Provider, IsOneDnnForFloat32WhereMklStaysWithAvx2) {
+  const ProductSizes sizes = {.M = 4096, .N = 1376, .K = 512};
+  const Processor amd = {
+      .amd = true, .avx512 = true, .whole_avx512 = true, .bfloat16 = true, .has_onednn = true};
+  Processor intel = amd, avx2 = amd, without = amd;
+  intel.amd = false;
+  avx2.avx512 = false;
+  without.has_onednn = false;
+  for (const Product which : kProducts) {
+    EXPECT_EQ(provider_for(amd, at::kFloat, which, sizes), Provider::onednn);
+    EXPECT_EQ(provider_for(amd, at::kDouble, which, sizes), Provider::libtorch);
+    EXPECT_EQ(provider_for(amd, at::kBFloat16, which, sizes), Provider::libtorch);
+    for (const Processor& other : {intel, avx2, without}) {
+      EXPECT_EQ(provider_for(other, at::kFloat, which, sizes), Provider::libtorch);
+    }
+  }
+}
+
+TEST(Provider, DependsOnTheProductWhereAvx512IsHalved) {
+  const Processor zen4 = {.amd = true, .avx512 = true, .bfloat16 = true, .has_onednn = true};
+  const auto chosen = [&](Product which, int64_t M) {
+    return provider_for(zen4, at::kFloat, which, {.M = M, .N = 1376, .K = 512});
+  };
+  for (const int64_t M : {1, 8, 128, 4096}) EXPECT_EQ(chosen(Product::output, M), Provider::onednn);
+  for (const int64_t M : {9, 64, 127}) EXPECT_EQ(chosen(Product::output, M), Provider::libtorch);
+  for (const int64_t M : {1, 64, 4096}) {
+    EXPECT_EQ(chosen(Product::input_gradient, M), Provider::onednn);
+    EXPECT_EQ(chosen(Product::weight_gradient, M), Provider::libtorch);
+  }
+}
+
+TEST(Provider, OfBfloat16IsRefusedWhereTheProcessorHasNone) {
+  EXPECT_NO_THROW(require_bfloat16_products("train.precision", {.bfloat16 = true}));
+  try {
+    require_bfloat16_products("train.precision", {.amd = true, .avx512 = true});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("train.precision: this processor has no products"));
+    EXPECT_THAT(error.what(), HasSubstr("use float32"));
+  }
+}
+
+TEST(Provider, IsUsedForTheProduct) {
+  const Operands o = operands(4096, 64, 48);
+  for (const Product which : kProducts) {
+    const Provider chosen =
+        provider_for(processor(), at::kFloat, which, {.M = 4096, .N = 64, .K = 48});
+    EXPECT_TRUE(at::equal(product(which, o.a(which), o.b(which)),
+                          product(which, o.a(which), o.b(which), chosen)));
+  }
+}
+
+}  // namespace
+}  // namespace attnres::products_test
