@@ -3,7 +3,15 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include "attnres/ops/causal_attention/causal_attention.h"
+
 namespace attnres {
+namespace {
+
+// Fewer fill no tile.
+constexpr int64_t kTokensWorthTiling = 64;
+
+}  // namespace
 
 at::Tensor causal_mask(int64_t tokens, int64_t keys) {
   return at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
@@ -12,6 +20,11 @@ at::Tensor causal_mask(int64_t tokens, int64_t keys) {
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
                             const at::Tensor& v_BHNV) {
   const int64_t T = q_BHTK.size(2), N = k_BHNK.size(2);
+  const at::Tensor q = q_BHTK.transpose(1, 2), k = k_BHNK.transpose(1, 2),
+                   v = v_BHNV.transpose(1, 2);
+  if (T == N && T >= kTokensWorthTiling && can_tile_attention(q, k, v)) {
+    return tiled_causal_attention(q, k, v).transpose(1, 2);
+  }
   c10::optional<at::Tensor> mask;
   if (T > 1 && N > T) mask = causal_mask(T, N);
   // One token sees every key: no mask at all.

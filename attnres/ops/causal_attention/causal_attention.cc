@@ -1,0 +1,405 @@
+#include "attnres/ops/causal_attention/causal_attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "attnres/ops/causal_attention/kernel.h"
+#include "attnres/ops/matmul/provider.h"
+#include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/tensors.h"
+
+namespace attnres {
+namespace {
+
+using at::Tensor;
+using kernel::kQueries;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kKeys = 512;  // a tile
+
+// What libtorch's products take of a storage type.
+template <class Storage>
+using Operand = std::conditional_t<std::is_same_v<Storage, float>, float, at::BFloat16>;
+
+// The sizes of one call.
+struct AttentionSizes {
+  int64_t B, T, H, G, K;
+
+  AttentionSizes(const Tensor& q, const Tensor& k)
+      : B(q.size(0)), T(q.size(1)), H(q.size(2)), G(k.size(2)), K(q.size(3)) {}
+
+  float scale() const { return 1 / std::sqrt(static_cast<float>(K)); }
+  int64_t padded_keys() const { return (T + 1) / 2 * 2; }
+};
+
+// C [m, n] = (add ? C : 0) + A B, for rows of A and C that lie lda and ldc apart; B is [k, n], of
+// bfloat16 in pairs of rows.
+template <class Storage>
+void multiply(int64_t m, int64_t n, int64_t k, const Storage* a, int64_t lda, const Storage* b,
+              int64_t ldb, float* c, int64_t ldc, bool add) {
+  constexpr bool kPairs = !std::is_same_v<Storage, float>;
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add,
+                              reinterpret_cast<const Operand<Storage>*>(a),
+                              reinterpret_cast<const Operand<Storage>*>(b), c, kPairs);
+}
+
+float to_float(float x) {
+  return x;
+}
+float to_float(kernel::BFloat16 x) {
+  return c10::detail::f32_from_bits(x.bits);
+}
+void put(float x, float* to) {
+  *to = x;
+}
+void put(float x, kernel::BFloat16* to) {
+  to->bits = c10::detail::round_to_nearest_even(x);
+}
+
+// Columns of rows as rows, [K, ld]: a left operand; zeros beyond the rows.
+template <class Storage>
+void transpose(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K, int64_t ld,
+               Storage* to) {
+  constexpr int64_t kBlock = 16;
+  for (int64_t first = 0; first < ld; first += kBlock) {
+    const int64_t last = std::min(first + kBlock, ld);
+    for (int64_t k = 0; k < K; ++k) {
+      for (int64_t r = first; r < last; ++r) {
+        to[k * ld + r] = r < num_rows ? rows[r * stride + k] : Storage{};
+      }
+    }
+  }
+}
+
+// The same as a right operand [K, kQueries].
+template <class Storage>
+void transpose_right(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K,
+                     Storage* to) {
+  if constexpr (std::is_same_v<Storage, float>) {
+    transpose(rows, stride, num_rows, K, kQueries, to);
+  } else {
+    for (int64_t k = 0; k < K; k += 2) {
+      for (int64_t r = 0; r < kQueries; ++r) {
+        Storage* pair = to + k * kQueries + 2 * r;
+        pair[0] = r < num_rows ? rows[r * stride + k] : Storage{};
+        pair[1] = r < num_rows ? rows[r * stride + k + 1] : Storage{};
+      }
+    }
+  }
+}
+
+// kQueries rows as a right operand [kQueries, K]; zeros beyond the rows.
+template <class Storage>
+void arrange_right(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K, Storage* to) {
+  const auto number = [&](int64_t r, int64_t k) {
+    return r < num_rows ? rows[r * stride + k] : Storage{};
+  };
+  constexpr bool kPairs = !std::is_same_v<Storage, float>;
+  for (int64_t r = 0; r < kQueries; r += kPairs ? 2 : 1) {
+    for (int64_t k = 0; k < K; ++k) {
+      if constexpr (kPairs) {
+        to[r * K + 2 * k] = number(r, k);
+        to[r * K + 2 * k + 1] = number(r + 1, k);
+      } else {
+        to[r * K + k] = number(r, k);
+      }
+    }
+  }
+}
+
+// Calls f(b, g) for every sequence and head of keys, on all threads.
+template <class F>
+void for_each_head(const AttentionSizes& shape, const F& f) {
+  at::parallel_for(0, shape.B * shape.G, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i / shape.G, i % shape.G);
+  });
+}
+
+// Calls f(query head, first query, queries, keys) for each block of the heads that read head g.
+template <class F>
+void for_each_block(const AttentionSizes& shape, int64_t g, const F& f) {
+  const int64_t group = shape.H / shape.G;
+  for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+    for (int64_t first = 0; first < shape.T; first += kQueries) {
+      const int64_t queries = std::min(kQueries, shape.T - first);
+      f(h, first, queries, first + queries);
+    }
+  }
+}
+
+template <class Storage>
+struct AttentionForward {
+  const AttentionSizes shape;
+  const Storage *q, *k, *v;
+  Storage* o;
+  float* lse;  // [B, H, T]
+
+  void head(int64_t b, int64_t g) const {
+    const auto& [B, T, H, G, K] = shape;
+    const int64_t padded = shape.padded_keys();
+    std::vector<Storage> values(K * padded), queries_K(K * kQueries), weights(kKeys * kQueries);
+    std::vector<float> scores(kKeys * kQueries), sums(K * kQueries), max(kQueries), sum(kQueries),
+        rescale(kQueries);
+    const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
+    transpose(v_head, G * K, T, K, padded, values.data());
+    for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
+      const int64_t at = ((b * T + first) * H + h) * K;
+      transpose_right(q + at, H * K, queries, K, queries_K.data());
+      std::fill(max.begin(), max.end(), -1e30f);
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (int64_t c = 0; c < keys; c += kKeys) {
+        const int64_t n = std::min(kKeys, keys - c), even = (n + 1) / 2 * 2;
+        multiply(n, kQueries, K, k_head + c * G * K, G * K, queries_K.data(), kQueries,
+                 scores.data(), kQueries, false);
+        Storage* to = weights.data();
+        if constexpr (std::is_same_v<Storage, float>) to = scores.data();
+        kernel::attention_softmax({.tile = {c, n, first, shape.scale()},
+                                   .scores = scores.data(),
+                                   .weights = to,
+                                   .max = max.data(),
+                                   .sum = sum.data(),
+                                   .rescale = rescale.data()});
+        for (int64_t i = 0; c > 0 && i < K * kQueries; ++i) sums[i] *= rescale[i % kQueries];
+        multiply(K, kQueries, std::is_same_v<Storage, float> ? n : even, values.data() + c, padded,
+                 to, kQueries, sums.data(), kQueries, c > 0);
+      }
+      for (int64_t i = 0; i < queries; ++i) {
+        for (int64_t d = 0; d < K; ++d) {
+          put(sums[d * kQueries + i] / sum[i], o + at + i * H * K + d);
+        }
+        lse[(b * H + h) * T + first + i] = max[i] + std::log(sum[i]);
+      }
+    });
+  }
+};
+
+template <class Storage>
+struct AttentionBackwardPass {
+  const AttentionSizes shape;
+  const Storage *q, *k, *v, *o, *grad_o;
+  const float* lse;
+  Storage *grad_q, *grad_k, *grad_v;
+
+  void head(int64_t b, int64_t g) const {
+    constexpr bool kPairs = !std::is_same_v<Storage, float>;
+    const auto& [B, T, H, G, K] = shape;
+    const int64_t padded = shape.padded_keys();
+    std::vector<Storage> keys_K(K * padded), q_K(K * kQueries), do_K(K * kQueries),
+        q_rows(K * kQueries), do_rows(K * kQueries), weights(kKeys * kQueries),
+        grad_scores(kKeys * kQueries), grad_scores_right(kPairs ? kKeys * kQueries : 0);
+    std::vector<float> scores(kKeys * kQueries), grad_weights(kKeys * kQueries),
+        sums_q(K * kQueries), sums_k(T * K), sums_v(T * K), block_lse(kQueries), along(kQueries);
+    const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
+    transpose(k_head, G * K, T, K, padded, keys_K.data());
+    for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
+      const int64_t at = ((b * T + first) * H + h) * K, stride = H * K;
+      transpose_right(q + at, stride, queries, K, q_K.data());
+      transpose_right(grad_o + at, stride, queries, K, do_K.data());
+      arrange_right(q + at, stride, queries, K, q_rows.data());
+      arrange_right(grad_o + at, stride, queries, K, do_rows.data());
+      for (int64_t i = 0; i < kQueries; ++i) {
+        // A query that is not there has weights of zero.
+        block_lse[i] = i < queries ? lse[(b * H + h) * T + first + i] : 1e30f;
+        along[i] = 0;
+        for (int64_t d = 0; i < queries && d < K; ++d) {
+          const int64_t number = at + i * stride + d;
+          along[i] += to_float(o[number]) * to_float(grad_o[number]);
+        }
+      }
+      for (int64_t c = 0; c < keys; c += kKeys) {
+        const int64_t n = std::min(kKeys, keys - c), even = (n + 1) / 2 * 2;
+        const int64_t rows = c * G * K;
+        multiply(n, kQueries, K, k_head + rows, G * K, q_K.data(), kQueries, scores.data(),
+                 kQueries, false);
+        multiply(n, kQueries, K, v_head + rows, G * K, do_K.data(), kQueries, grad_weights.data(),
+                 kQueries, false);
+        Storage *p = weights.data(), *ds = grad_scores.data(), *right = grad_scores_right.data();
+        if constexpr (!kPairs) right = ds;
+        kernel::attention_softmax_backward({.tile = {c, n, first, shape.scale()},
+                                            .scores = scores.data(),
+                                            .grad_weights = grad_weights.data(),
+                                            .lse = block_lse.data(),
+                                            .along = along.data(),
+                                            .weights = p,
+                                            .grad_scores = ds,
+                                            .grad_scores_right = right});
+        multiply(n, K, kQueries, p, kQueries, do_rows.data(), K, sums_v.data() + c * K, K, true);
+        multiply(n, K, kQueries, ds, kQueries, q_rows.data(), K, sums_k.data() + c * K, K, true);
+        multiply(K, kQueries, kPairs ? even : n, keys_K.data() + c, padded, right, kQueries,
+                 sums_q.data(), kQueries, c > 0);
+      }
+      for (int64_t i = 0; i < queries; ++i) {
+        for (int64_t d = 0; d < K; ++d) {
+          put(sums_q[d * kQueries + i], grad_q + at + i * stride + d);
+        }
+      }
+    });
+    for (int64_t t = 0; t < T; ++t) {
+      for (int64_t d = 0; d < K; ++d) {
+        const int64_t to = ((b * T + t) * G + g) * K + d;
+        put(sums_k[t * K + d], grad_k + to);
+        put(sums_v[t * K + d], grad_v + to);
+      }
+    }
+  }
+};
+
+// o, and the logarithm of each softmax's normaliser [B, H, T].
+using AttentionResult = std::tuple<Tensor, Tensor>;
+using AttentionFused = AttentionResult(const Tensor& q, const Tensor& k, const Tensor& v);
+// Of q, k and v.
+using AttentionGradients = std::tuple<Tensor, Tensor, Tensor>;
+using AttentionBackward = AttentionGradients(const Tensor& grad_o, const Tensor& q, const Tensor& k,
+                                             const Tensor& v, const Tensor& o, const Tensor& lse);
+
+const c10::TypedOperatorHandle<AttentionFused>& attention_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::tiled_causal_attention_fused", "")
+                                 .typed<AttentionFused>();
+  return handle;
+}
+
+const c10::TypedOperatorHandle<AttentionBackward>& attention_backward_operation() {
+  static const auto handle =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("attnres::tiled_causal_attention_fused_backward", "")
+          .typed<AttentionBackward>();
+  return handle;
+}
+
+template <class F>
+void with_operand_type(at::ScalarType dtype, F f) {
+  dtype == at::kFloat ? f(float{}) : f(kernel::BFloat16{});
+}
+
+AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&) {
+  return {empty_like_rows(q), at::empty_symint({q.sym_size(0), q.sym_size(2), q.sym_size(1)},
+                                               q.options().dtype(at::kFloat))};
+}
+
+AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
+  const Tensor q = q_BTHK.contiguous(), k = k_BTGK.contiguous(), v = v_BTGK.contiguous();
+  const AttentionResult result = attention_meta(q, k, v);
+  with_operand_type(q.scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    const AttentionForward<Storage> forward{AttentionSizes(q, k),
+                                            data<const Storage>(q),
+                                            data<const Storage>(k),
+                                            data<const Storage>(v),
+                                            data<Storage>(std::get<0>(result)),
+                                            data<float>(std::get<1>(result))};
+    for_each_head(forward.shape, [&](int64_t b, int64_t g) { forward.head(b, g); });
+  });
+  return result;
+}
+
+AttentionGradients attention_backward_meta(const Tensor&, const Tensor& q, const Tensor& k,
+                                           const Tensor& v, const Tensor&, const Tensor&) {
+  return {empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)};
+}
+
+AttentionGradients attention_backward_cpu(const Tensor& grad_o, const Tensor& q_BTHK,
+                                          const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                          const Tensor& o, const Tensor& lse) {
+  const Tensor q = q_BTHK.contiguous(), k = k_BTGK.contiguous(), v = v_BTGK.contiguous();
+  const Tensor grads = grad_o.contiguous();
+  const AttentionGradients result = attention_backward_meta(grads, q, k, v, o, lse);
+  with_operand_type(q.scalar_type(), [&](auto storage) {
+    using Storage = decltype(storage);
+    const AttentionBackwardPass<Storage> backward{AttentionSizes(q, k),
+                                                  data<const Storage>(q),
+                                                  data<const Storage>(k),
+                                                  data<const Storage>(v),
+                                                  data<const Storage>(o),
+                                                  data<const Storage>(grads),
+                                                  data<const float>(lse),
+                                                  data<Storage>(std::get<0>(result)),
+                                                  data<Storage>(std::get<1>(result)),
+                                                  data<Storage>(std::get<2>(result))};
+    for_each_head(backward.shape, [&](int64_t b, int64_t g) { backward.head(b, g); });
+  });
+  return result;
+}
+
+class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
+                               const Tensor& v) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [o, lse] = attention_operation().call(q, k, v);
+    context->save_for_backward({q, k, v, o, lse});
+    context->mark_non_differentiable({lse});
+    return {o, lse};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const auto [grad_q, grad_k, grad_v] = attention_backward_operation().call(
+        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4]);
+    return {grad_q, grad_k, grad_v};
+  }
+};
+
+AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const variable_list results = AttentionFunction::apply(q, k, v);
+  return {results[0], results[1]};
+}
+
+}  // namespace
+
+bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
+  const at::ScalarType dtype = q_BTHK.scalar_type();
+  const bool can_multiply = dtype == at::kFloat || (dtype == at::kBFloat16 && processor().bfloat16);
+  return processor().avx512 && processor().has_onednn && can_multiply && has_kernel(q_BTHK) &&
+         q_BTHK.dim() == 4 && q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 &&
+         k_BTGK.sizes() == v_BTGK.sizes() && k_BTGK.dim() == 4 &&
+         k_BTGK.size(0) == q_BTHK.size(0) && k_BTGK.size(1) == q_BTHK.size(1) &&
+         k_BTGK.size(3) == q_BTHK.size(3) && q_BTHK.size(2) % k_BTGK.size(2) == 0 &&
+         k_BTGK.scalar_type() == dtype && v_BTGK.scalar_type() == dtype;
+}
+
+Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
+  if (!can_tile_attention(q_BTHK, k_BTGK, v_BTGK)) {
+    fail(
+        "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, T, G, K] with G a "
+        "divisor "
+        "of H and an even K, in float32 or bfloat16 on a CPU with AVX-512; they are {}, {} and {}",
+        shape_of(q_BTHK), shape_of(k_BTGK), shape_of(v_BTGK));
+  }
+  return std::get<0>(attention_operation().call(q_BTHK, k_BTGK, v_BTGK));
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("tiled_causal_attention(Tensor q, Tensor k, Tensor v) -> Tensor", &tiled_causal_attention);
+  m.def("tiled_causal_attention_fused(Tensor q, Tensor k, Tensor v) -> (Tensor o, Tensor lse)");
+  m.def(
+      "tiled_causal_attention_fused_backward(Tensor grad_o, Tensor q, Tensor k, Tensor v, Tensor o,"
+      " Tensor lse) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, CPU, m) {
+  m.impl("tiled_causal_attention_fused", &attention_cpu);
+  m.impl("tiled_causal_attention_fused_backward", &attention_backward_cpu);
+}
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("tiled_causal_attention_fused", &attention_meta);
+  m.impl("tiled_causal_attention_fused_backward", &attention_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("tiled_causal_attention_fused", &attention_autograd);
+  m.impl("tiled_causal_attention_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+}
+
+}  // namespace attnres

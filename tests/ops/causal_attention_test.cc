@@ -1,0 +1,146 @@
+// Causal attention in tiles against its formula in float64, with gradients.
+#include "attnres/ops/causal_attention/causal_attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "attnres/support/error.h"
+#include "tests/ops/every_target.h"
+#include "tests/tolerances.h"
+
+namespace attnres::causal_attention_test {
+namespace {
+
+using at::Tensor;
+using testing::close;
+using Tensors = std::vector<Tensor>;
+
+// With `later` later keys that a query sees too.
+Tensor by_formula(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK,
+                  int64_t later = 0) {
+  const int64_t T = q_BTHK.size(1), group = q_BTHK.size(2) / k_BTGK.size(2);
+  const auto by_head = [&](const Tensor& x) {
+    return x.repeat_interleave(group, 2).transpose(1, 2);
+  };
+  const Tensor scores = q_BTHK.transpose(1, 2).matmul(by_head(k_BTGK).transpose(2, 3)) /
+                        std::sqrt(static_cast<double>(q_BTHK.size(3)));
+  const Tensor seen = at::ones({T, T}, at::kBool).tril(later);
+  const Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1);
+  return weights.matmul(by_head(v_BTGK)).transpose(1, 2);
+}
+
+// o and the gradients of q, k and v.
+template <class F>
+Tensors run(const Tensors& inputs, at::ScalarType dtype, const Tensor& gradient, const F& f) {
+  Tensors leaves;
+  for (const Tensor& input : inputs) {
+    leaves.push_back(input.to(dtype, false, /*copy=*/true).requires_grad_(true));
+  }
+  Tensors all = {f(leaves[0], leaves[1], leaves[2])};
+  const Tensors grads = torch::autograd::grad({all[0]}, leaves, {gradient.to(dtype)});
+  all.insert(all.end(), grads.begin(), grads.end());
+  return all;
+}
+
+struct Sizes {
+  int64_t B, T, H, G, K;
+};
+
+class TiledAttention : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    const Tensor x = at::ones({1, 2, 1, 2}, GetParam());
+    if (!can_tile_attention(x, x, x)) GTEST_SKIP() << "not on this processor";
+  }
+  // Numbers that the dtype has.
+  static Tensors inputs(const Sizes& s, double scale = 1) {
+    const auto numbers = [&](int64_t heads) {
+      return (scale * at::randn({s.B, s.T, heads, s.K})).to(GetParam()).to(at::kDouble);
+    };
+    return {numbers(s.H), numbers(s.G), numbers(s.G)};
+  }
+  static double tolerance() { return GetParam() == at::kFloat ? 1e-5 : 2e-2; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, TiledAttention, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return c10::toString(info.param); });
+
+TEST_P(TiledAttention, IsItsFormulaWithItsGradients) {
+  for (const Sizes& s :
+       {Sizes{2, 1, 2, 1, 2}, Sizes{1, 3, 3, 3, 6}, Sizes{2, 63, 4, 2, 8}, Sizes{1, 64, 2, 2, 64},
+        Sizes{1, 65, 4, 1, 10}, Sizes{1, 577, 2, 1, 16}, Sizes{1, 1100, 2, 2, 4}}) {
+    SCOPED_TRACE(fmt::format("T {} K {}", s.T, s.K));
+    const Tensors given = inputs(s);
+    const Tensor gradient = at::randn(given[0].sizes()).to(GetParam()).to(at::kDouble);
+    const auto formula = [](int64_t later) {
+      return [later](const Tensor& q, const Tensor& k, const Tensor& v) {
+        return by_formula(q, k, v, later);
+      };
+    };
+    const Tensors expected = run(given, at::kDouble, gradient, formula(0)),
+                  wrong = run(given, at::kDouble, gradient, formula(1));
+    testing::on_every_target([&] {
+      const Tensors actual = run(given, GetParam(), gradient, tiled_causal_attention);
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_EQ(actual[i].scalar_type(), GetParam());
+        EXPECT_TRUE(close(actual[i], expected[i], tolerance())) << i;
+        if (s.T > 1) EXPECT_FALSE(close(actual[i], wrong[i], tolerance())) << i;
+      }
+    });
+  }
+}
+
+TEST_P(TiledAttention, BearsLargeScores) {
+  const Tensors given = inputs({1, 130, 2, 1, 8}, 30);
+  const Tensor gradient = at::randn(given[0].sizes());
+  for (const Tensor& t : run(given, GetParam(), gradient, tiled_causal_attention)) {
+    EXPECT_TRUE(t.isfinite().all().item<bool>());
+  }
+  const Tensor o = run(given, GetParam(), gradient, tiled_causal_attention)[0];
+  EXPECT_TRUE(close(o, by_formula(given[0], given[1], given[2]), 20 * tolerance()));
+}
+
+TEST_P(TiledAttention, HasTheSameBitsForAnyNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  const Tensors given = inputs({2, 200, 4, 2, 16});
+  const Tensor gradient = at::randn(given[0].sizes());
+  at::set_num_threads(1);
+  const Tensors alone = run(given, GetParam(), gradient, tiled_causal_attention);
+  at::set_num_threads(3);
+  const Tensors together = run(given, GetParam(), gradient, tiled_causal_attention);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(at::equal(alone[i], together[i])) << i;
+}
+
+TEST_P(TiledAttention, ReadsHeadsThatLieBesideOthers) {
+  const Tensors given = inputs({1, 70, 2, 2, 8});
+  const auto apart = [](const Tensor& x) { return x.transpose(1, 2).contiguous().transpose(1, 2); };
+  const Tensor dtype_q = given[0].to(GetParam());
+  const Tensor o = tiled_causal_attention(apart(dtype_q), apart(given[1].to(GetParam())),
+                                          given[2].to(GetParam()));
+  EXPECT_TRUE(close(o, by_formula(given[0], given[1], given[2]), tolerance()));
+}
+
+TEST(TiledAttentionOfOthers, RefusesWhatItCannotCompute) {
+  const auto message = [](const Tensor& q, const Tensor& k) -> std::string {
+    try {
+      tiled_causal_attention(q, k, k);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const Tensor q = at::ones({1, 5, 4, 8});
+  EXPECT_THAT(message(q, at::ones({1, 6, 2, 8})),
+              ::testing::HasSubstr("[1, 5, 4, 8], [1, 6, 2, 8]"));
+  EXPECT_NE(message(q, at::ones({1, 5, 3, 8})), "");
+  EXPECT_NE(message(q, at::ones({1, 5, 2, 8}, at::kDouble)), "");
+  EXPECT_NE(message(q.to(at::kDouble), at::ones({1, 5, 2, 8}, at::kDouble)), "");
+}
+
+}  // namespace
+}  // namespace attnres::causal_attention_test
