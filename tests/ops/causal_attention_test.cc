@@ -87,8 +87,9 @@ TEST_P(TiledAttention, IsItsFormulaWithItsGradients) {
       const Tensors actual = run(given, GetParam(), gradient, tiled_causal_attention);
       for (size_t i = 0; i < actual.size(); ++i) {
         EXPECT_EQ(actual[i].scalar_type(), GetParam());
-        EXPECT_TRUE(close(actual[i], expected[i], tolerance())) << i;
-        if (s.T > 1) EXPECT_FALSE(close(actual[i], wrong[i], tolerance())) << i;
+        // The gradients of scores are small differences of numbers near 1.
+        EXPECT_TRUE(close(actual[i], expected[i], tolerance(), /*smallest=*/1)) << i;
+        if (s.T > 1) EXPECT_FALSE(close(actual[i], wrong[i], tolerance(), 1)) << i;
       }
     });
   }

@@ -2,8 +2,10 @@
 #include "attnres/ops/matmul/products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
+#include "attnres/ops/small_products/small_products.h"
 #include "attnres/support/error.h"
 #include "tests/tolerances.h"
 
@@ -34,27 +36,52 @@ Operands operands(int64_t M, int64_t N, int64_t K, at::ScalarType dtype = at::kF
   return {at::randn({M, K}).to(dtype), at::randn({N, K}).to(dtype), at::randn({M, N}).to(dtype)};
 }
 
-std::vector<Provider> providers() {
-  if (!has_onednn_products()) return {Provider::libtorch};
+// Those of float32 products here.
+std::vector<Provider> providers(Product which) {
+  const bool has_onednn =
+      which == Product::weight_gradient ? has_small_products(at::kFloat) : has_onednn_products();
+  if (!has_onednn) return {Provider::libtorch};
   return {Provider::libtorch, Provider::onednn};
 }
 
 TEST(Products, AreThoseOfFloat64ByEveryProvider) {
-  for (const Provider provider : providers()) {
-    for (const auto& [M, N, K] :
-         {ProductSizes{1, 7, 33}, {5, 64, 48}, {130, 33, 96}, {70, 96, 1}}) {
-      const Operands o = operands(M, N, K);
-      for (const Product which : kProducts) {
+  for (const auto& [M, N, K] :
+       {ProductSizes{1, 7, 33}, ProductSizes{5, 64, 48}, ProductSizes{130, 33, 96},
+        ProductSizes{70, 96, 1}, ProductSizes{1100, 70, 300}}) {
+    const Operands o = operands(M, N, K);
+    Operands other = o;
+    other.x = o.x.flip(-1);
+    other.grad = o.grad.flip(0);
+    for (const Product which : kProducts) {
+      for (const Provider provider : providers(which)) {
         const Tensor result = product(which, o.a(which), o.b(which), provider);
         EXPECT_TRUE(close(result, o.expected(which))) << M << " " << N << " " << K;
-        Operands other = o;
-        other.x = o.x.flip(-1);
-        other.grad = o.grad.flip(0);
-        if (K > 1 && M > 1) {
-          EXPECT_FALSE(close(result, other.expected(which))) << M << " " << N << " " << K;
-        }
+        if (K == 1 || M == 1) continue;
+        EXPECT_FALSE(close(result, other.expected(which))) << M << " " << N << " " << K;
       }
     }
+  }
+}
+
+TEST(Products, OfWeightsGradientsInBfloat16AreSummedInFloat32) {
+  if (!has_small_products(at::kBFloat16)) GTEST_SKIP() << "not on this processor";
+  for (const int64_t M : {1, 2, 65, 1025}) {
+    const Operands o = operands(M, 70, 300, at::kBFloat16);
+    const Tensor sum = product(Product::weight_gradient, o.grad, o.x, Provider::onednn);
+    EXPECT_EQ(sum.scalar_type(), at::kFloat);
+    EXPECT_TRUE(close(sum, o.expected(Product::weight_gradient), 1e-5)) << M;
+  }
+}
+
+TEST(Products, HaveTheSameBitsForAnyNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Operands o = operands(1500, 200, 600, dtype);
+    at::set_num_threads(1);
+    const Tensor alone = product(Product::weight_gradient, o.grad, o.x);
+    at::set_num_threads(3);
+    EXPECT_TRUE(at::equal(product(Product::weight_gradient, o.grad, o.x), alone));
+    at::set_num_threads(threads);
   }
 }
 
@@ -63,8 +90,8 @@ TEST(Products, ReadOperandsThatAreNotContiguous) {
   o.x = at::randn({32, 40}).t();
   o.weight = at::randn({24, 64}).narrow(1, 16, 32);
   o.grad = at::randn({40, 48}).narrow(1, 24, 24);
-  for (const Provider provider : providers()) {
-    for (const Product which : kProducts) {
+  for (const Product which : kProducts) {
+    for (const Provider provider : providers(which)) {
       EXPECT_TRUE(close(product(which, o.a(which), o.b(which), provider), o.expected(which)));
     }
   }
@@ -89,8 +116,7 @@ TEST(Products, AreAddedToASum) {
 
 TEST(Provider, IsOneDnnForFloat32WhereMklStaysWithAvx2) {
   const ProductSizes sizes = {.M = 4096, .N = 1376, .K = 512};
-  const Processor amd = {
-      .amd = true, .avx512 = true, .whole_avx512 = true, .bfloat16 = true, .has_onednn = true};
+  const Processor amd = {.amd = true, .avx512 = true, .bfloat16 = true, .has_onednn = true};
   Processor intel = amd, avx2 = amd, without = amd;
   intel.amd = false;
   avx2.avx512 = false;
@@ -98,23 +124,24 @@ TEST(Provider, IsOneDnnForFloat32WhereMklStaysWithAvx2) {
   for (const Product which : kProducts) {
     EXPECT_EQ(provider_for(amd, at::kFloat, which, sizes), Provider::onednn);
     EXPECT_EQ(provider_for(amd, at::kDouble, which, sizes), Provider::libtorch);
-    EXPECT_EQ(provider_for(amd, at::kBFloat16, which, sizes), Provider::libtorch);
+    EXPECT_EQ(provider_for(amd, at::kBFloat16, which, sizes),
+              which == Product::weight_gradient ? Provider::onednn : Provider::libtorch);
     for (const Processor& other : {intel, avx2, without}) {
       EXPECT_EQ(provider_for(other, at::kFloat, which, sizes), Provider::libtorch);
     }
   }
 }
 
-TEST(Provider, DependsOnTheProductWhereAvx512IsHalved) {
-  const Processor zen4 = {.amd = true, .avx512 = true, .bfloat16 = true, .has_onednn = true};
+TEST(Provider, DependsOnTheProductAndItsSizes) {
+  const Processor here = {.amd = true, .avx512 = true, .bfloat16 = true, .has_onednn = true};
   const auto chosen = [&](Product which, int64_t M) {
-    return provider_for(zen4, at::kFloat, which, {.M = M, .N = 1376, .K = 512});
+    return provider_for(here, at::kFloat, which, {.M = M, .N = 1376, .K = 512});
   };
   for (const int64_t M : {1, 8, 128, 4096}) EXPECT_EQ(chosen(Product::output, M), Provider::onednn);
   for (const int64_t M : {9, 64, 127}) EXPECT_EQ(chosen(Product::output, M), Provider::libtorch);
   for (const int64_t M : {1, 64, 4096}) {
     EXPECT_EQ(chosen(Product::input_gradient, M), Provider::onednn);
-    EXPECT_EQ(chosen(Product::weight_gradient, M), Provider::libtorch);
+    EXPECT_EQ(chosen(Product::weight_gradient, M), M < 64 ? Provider::libtorch : Provider::onednn);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -14,8 +13,9 @@
 #include <vector>
 
 #include "attnres/ops/causal_attention/kernel.h"
-#include "attnres/ops/matmul/provider.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/small_products/kernel.h"
+#include "attnres/ops/small_products/small_products.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -28,10 +28,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kKeys = 512;  // a tile
 
-// What libtorch's products take of a storage type.
-template <class Storage>
-using Operand = std::conditional_t<std::is_same_v<Storage, float>, float, at::BFloat16>;
-
 // The sizes of one call.
 struct AttentionSizes {
   int64_t B, T, H, G, K;
@@ -42,17 +38,6 @@ struct AttentionSizes {
   float scale() const { return 1 / std::sqrt(static_cast<float>(K)); }
   int64_t padded_keys() const { return (T + 1) / 2 * 2; }
 };
-
-// C [m, n] = (add ? C : 0) + A B, for rows of A and C that lie lda and ldc apart; B is [k, n], of
-// bfloat16 in pairs of rows.
-template <class Storage>
-void multiply(int64_t m, int64_t n, int64_t k, const Storage* a, int64_t lda, const Storage* b,
-              int64_t ldb, float* c, int64_t ldc, bool add) {
-  constexpr bool kPairs = !std::is_same_v<Storage, float>;
-  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add,
-                              reinterpret_cast<const Operand<Storage>*>(a),
-                              reinterpret_cast<const Operand<Storage>*>(b), c, kPairs);
-}
 
 float to_float(float x) {
   return x;
@@ -67,55 +52,25 @@ void put(float x, kernel::BFloat16* to) {
   to->bits = c10::detail::round_to_nearest_even(x);
 }
 
-// Columns of rows as rows, [K, ld]: a left operand; zeros beyond the rows.
 template <class Storage>
-void transpose(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K, int64_t ld,
-               Storage* to) {
-  constexpr int64_t kBlock = 16;
-  for (int64_t first = 0; first < ld; first += kBlock) {
-    const int64_t last = std::min(first + kBlock, ld);
-    for (int64_t k = 0; k < K; ++k) {
-      for (int64_t r = first; r < last; ++r) {
-        to[k * ld + r] = r < num_rows ? rows[r * stride + k] : Storage{};
-      }
-    }
-  }
+using AttentionRows = kernel::MatrixRows<Storage>;
+
+// Rows as a right operand, transposed: [K, kQueries]. Columns beyond them are left as they are.
+void transpose_right(const AttentionRows<float>& rows, float* to) {
+  kernel::transpose(rows, to, kQueries);
+}
+void transpose_right(const AttentionRows<kernel::BFloat16>& rows, kernel::BFloat16* to) {
+  kernel::transpose_in_pairs(rows, to, kQueries);
 }
 
-// The same as a right operand [K, kQueries].
-template <class Storage>
-void transpose_right(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K,
-                     Storage* to) {
-  if constexpr (std::is_same_v<Storage, float>) {
-    transpose(rows, stride, num_rows, K, kQueries, to);
-  } else {
-    for (int64_t k = 0; k < K; k += 2) {
-      for (int64_t r = 0; r < kQueries; ++r) {
-        Storage* pair = to + k * kQueries + 2 * r;
-        pair[0] = r < num_rows ? rows[r * stride + k] : Storage{};
-        pair[1] = r < num_rows ? rows[r * stride + k + 1] : Storage{};
-      }
-    }
+// Rows as a right operand [rows, K]. Those beyond them are left as they are.
+void arrange_right(const AttentionRows<float>& rows, float* to) {
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    std::copy_n(rows.data + r * rows.stride, rows.columns, to + r * rows.columns);
   }
 }
-
-// kQueries rows as a right operand [kQueries, K]; zeros beyond the rows.
-template <class Storage>
-void arrange_right(const Storage* rows, int64_t stride, int64_t num_rows, int64_t K, Storage* to) {
-  const auto number = [&](int64_t r, int64_t k) {
-    return r < num_rows ? rows[r * stride + k] : Storage{};
-  };
-  constexpr bool kPairs = !std::is_same_v<Storage, float>;
-  for (int64_t r = 0; r < kQueries; r += kPairs ? 2 : 1) {
-    for (int64_t k = 0; k < K; ++k) {
-      if constexpr (kPairs) {
-        to[r * K + 2 * k] = number(r, k);
-        to[r * K + 2 * k + 1] = number(r + 1, k);
-      } else {
-        to[r * K + k] = number(r, k);
-      }
-    }
-  }
+void arrange_right(const AttentionRows<kernel::BFloat16>& rows, kernel::BFloat16* to) {
+  kernel::pair_rows(rows, to);
 }
 
 // Calls f(b, g) for every sequence and head of keys, on all threads.
@@ -146,16 +101,18 @@ struct AttentionForward {
   float* lse;  // [B, H, T]
 
   void head(int64_t b, int64_t g) const {
+    constexpr bool kPairs = !std::is_same_v<Storage, float>;
     const auto& [B, T, H, G, K] = shape;
     const int64_t padded = shape.padded_keys();
-    std::vector<Storage> values(K * padded), queries_K(K * kQueries), weights(kKeys * kQueries);
-    std::vector<float> scores(kKeys * kQueries), sums(K * kQueries), max(kQueries), sum(kQueries),
-        rescale(kQueries);
+    std::vector<Storage> values(K * padded), queries_K(K * kQueries),
+        weights(kPairs ? kKeys * kQueries : 0);
+    std::vector<float> scores(kKeys * kQueries), sums(K * kQueries), block(K * kQueries),
+        max(kQueries), sum(kQueries), rescale(kQueries);
     const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
-    transpose(v_head, G * K, T, K, padded, values.data());
+    kernel::transpose(AttentionRows<Storage>{v_head, G * K, T, K}, values.data(), padded);
     for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
       const int64_t at = ((b * T + first) * H + h) * K;
-      transpose_right(q + at, H * K, queries, K, queries_K.data());
+      transpose_right(AttentionRows<Storage>{q + at, H * K, queries, K}, queries_K.data());
       std::fill(max.begin(), max.end(), -1e30f);
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (int64_t c = 0; c < keys; c += kKeys) {
@@ -163,7 +120,7 @@ struct AttentionForward {
         multiply(n, kQueries, K, k_head + c * G * K, G * K, queries_K.data(), kQueries,
                  scores.data(), kQueries, false);
         Storage* to = weights.data();
-        if constexpr (std::is_same_v<Storage, float>) to = scores.data();
+        if constexpr (!kPairs) to = scores.data();
         kernel::attention_softmax({.tile = {c, n, first, shape.scale()},
                                    .scores = scores.data(),
                                    .weights = to,
@@ -171,13 +128,13 @@ struct AttentionForward {
                                    .sum = sum.data(),
                                    .rescale = rescale.data()});
         for (int64_t i = 0; c > 0 && i < K * kQueries; ++i) sums[i] *= rescale[i % kQueries];
-        multiply(K, kQueries, std::is_same_v<Storage, float> ? n : even, values.data() + c, padded,
-                 to, kQueries, sums.data(), kQueries, c > 0);
+        multiply(K, kQueries, kPairs ? even : n, values.data() + c, padded, to, kQueries,
+                 sums.data(), kQueries, c > 0);
       }
+      kernel::transpose(AttentionRows<float>{sums.data(), kQueries, K, queries}, block.data(), K);
       for (int64_t i = 0; i < queries; ++i) {
-        for (int64_t d = 0; d < K; ++d) {
-          put(sums[d * kQueries + i] / sum[i], o + at + i * H * K + d);
-        }
+        const float factor = 1 / sum[i];
+        for (int64_t d = 0; d < K; ++d) put(block[i * K + d] * factor, o + at + i * H * K + d);
         lse[(b * H + h) * T + first + i] = max[i] + std::log(sum[i]);
       }
     });
@@ -199,15 +156,18 @@ struct AttentionBackwardPass {
         q_rows(K * kQueries), do_rows(K * kQueries), weights(kKeys * kQueries),
         grad_scores(kKeys * kQueries), grad_scores_right(kPairs ? kKeys * kQueries : 0);
     std::vector<float> scores(kKeys * kQueries), grad_weights(kKeys * kQueries),
-        sums_q(K * kQueries), sums_k(T * K), sums_v(T * K), block_lse(kQueries), along(kQueries);
+        sums_q(K * kQueries), block(K * kQueries), sums_k(T * K), sums_v(T * K),
+        block_lse(kQueries), along(kQueries);
     const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
-    transpose(k_head, G * K, T, K, padded, keys_K.data());
+    kernel::transpose(AttentionRows<Storage>{k_head, G * K, T, K}, keys_K.data(), padded);
     for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
       const int64_t at = ((b * T + first) * H + h) * K, stride = H * K;
-      transpose_right(q + at, stride, queries, K, q_K.data());
-      transpose_right(grad_o + at, stride, queries, K, do_K.data());
-      arrange_right(q + at, stride, queries, K, q_rows.data());
-      arrange_right(grad_o + at, stride, queries, K, do_rows.data());
+      const AttentionRows<Storage> queries_here = {q + at, stride, queries, K},
+                                   grads_here = {grad_o + at, stride, queries, K};
+      transpose_right(queries_here, q_K.data());
+      transpose_right(grads_here, do_K.data());
+      arrange_right(queries_here, q_rows.data());
+      arrange_right(grads_here, do_rows.data());
       for (int64_t i = 0; i < kQueries; ++i) {
         // A query that is not there has weights of zero.
         block_lse[i] = i < queries ? lse[(b * H + h) * T + first + i] : 1e30f;
@@ -239,10 +199,9 @@ struct AttentionBackwardPass {
         multiply(K, kQueries, kPairs ? even : n, keys_K.data() + c, padded, right, kQueries,
                  sums_q.data(), kQueries, c > 0);
       }
+      kernel::transpose(AttentionRows<float>{sums_q.data(), kQueries, K, queries}, block.data(), K);
       for (int64_t i = 0; i < queries; ++i) {
-        for (int64_t d = 0; d < K; ++d) {
-          put(sums_q[d * kQueries + i], grad_q + at + i * stride + d);
-        }
+        for (int64_t d = 0; d < K; ++d) put(block[i * K + d], grad_q + at + i * stride + d);
       }
     });
     for (int64_t t = 0; t < T; ++t) {
@@ -360,13 +319,12 @@ AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tenso
 
 bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
   const at::ScalarType dtype = q_BTHK.scalar_type();
-  const bool can_multiply = dtype == at::kFloat || (dtype == at::kBFloat16 && processor().bfloat16);
-  return processor().avx512 && processor().has_onednn && can_multiply && has_kernel(q_BTHK) &&
-         q_BTHK.dim() == 4 && q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 &&
-         k_BTGK.sizes() == v_BTGK.sizes() && k_BTGK.dim() == 4 &&
-         k_BTGK.size(0) == q_BTHK.size(0) && k_BTGK.size(1) == q_BTHK.size(1) &&
-         k_BTGK.size(3) == q_BTHK.size(3) && q_BTHK.size(2) % k_BTGK.size(2) == 0 &&
-         k_BTGK.scalar_type() == dtype && v_BTGK.scalar_type() == dtype;
+  return has_small_products(dtype) && has_kernel(q_BTHK) && q_BTHK.dim() == 4 &&
+         q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 && k_BTGK.sizes() == v_BTGK.sizes() &&
+         k_BTGK.dim() == 4 && k_BTGK.size(0) == q_BTHK.size(0) &&
+         k_BTGK.size(1) == q_BTHK.size(1) && k_BTGK.size(3) == q_BTHK.size(3) &&
+         q_BTHK.size(2) % k_BTGK.size(2) == 0 && k_BTGK.scalar_type() == dtype &&
+         v_BTGK.scalar_type() == dtype;
 }
 
 Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {

@@ -2,9 +2,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include <optional>
+
+#include "attnres/ops/matmul/weight_gradient.h"
+#include "attnres/ops/tensors.h"
 
 namespace attnres {
 namespace {
@@ -34,20 +38,17 @@ Tensor onednn_linear_and_add(const Tensor& a, const Tensor& b, const Tensor& sum
   return operation.call(a, sum, b, std::nullopt, "add");
 }
 
-// oneDNN's first operand is copied where it is not contiguous: it had better be the smaller one.
-Tensor onednn_weight_gradient(const Tensor& grad_MN, const Tensor& x_MK) {
-  if (grad_MN.size(1) <= x_MK.size(1)) return onednn_linear(grad_MN.t(), x_MK.t());
-  return onednn_linear(x_MK.t(), grad_MN.t()).t();
-}
-
 Tensor onednn_product(Product which, const Tensor& a, const Tensor& b) {
   switch (which) {
     case Product::output:
       return onednn_linear(a, b);
     case Product::input_gradient:
       return onednn_linear(a, b.t());
-    case Product::weight_gradient:
-      return onednn_weight_gradient(a, b);
+    case Product::weight_gradient: {
+      const Tensor sum = at::empty({a.size(1), b.size(1)}, a.options().dtype(at::kFloat));
+      weight_gradient_in_blocks(a, b, sum, /*add=*/false);
+      return sum;
+    }
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -74,7 +75,8 @@ Provider chosen(Product which, const Tensor& a, const Tensor& b) {
 Tensor product(Product which, const Tensor& a, const Tensor& b, Provider provider) {
   if (provider == Provider::onednn) return onednn_product(which, a, b);
   const auto [left, right] = factors(which, a, b);
-  return at::mm(left, right);
+  const Tensor result = at::mm(left, right);
+  return which == Product::weight_gradient ? result.to(compute_dtype(a)) : result;
 }
 
 Tensor product(Product which, const Tensor& a, const Tensor& b) {
@@ -82,15 +84,18 @@ Tensor product(Product which, const Tensor& a, const Tensor& b) {
 }
 
 void add_product(Tensor& sum, Product which, const Tensor& a, const Tensor& b) {
-  if (sum.scalar_type() != a.scalar_type()) {
-    sum.add_(product(which, a, b));
-  } else if (chosen(which, a, b) == Provider::libtorch) {
+  const bool by_onednn = chosen(which, a, b) == Provider::onednn;
+  if (by_onednn && which == Product::weight_gradient && sum.scalar_type() == at::kFloat &&
+      sum.is_contiguous()) {
+    weight_gradient_in_blocks(a, b, sum, /*add=*/true);
+  } else if (by_onednn && which == Product::input_gradient &&
+             sum.scalar_type() == a.scalar_type()) {
+    sum = onednn_linear_and_add(a, b.t(), sum);
+  } else if (!by_onednn && sum.scalar_type() == a.scalar_type()) {
     const auto [left, right] = factors(which, a, b);
     sum.addmm_(left, right);
-  } else if (which == Product::input_gradient) {
-    sum = onednn_linear_and_add(a, b.t(), sum);
   } else {
-    sum.add_(onednn_product(which, a, b));
+    sum.add_(product(which, a, b));
   }
 }
 

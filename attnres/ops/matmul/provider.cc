@@ -16,7 +16,6 @@ Processor find_out() {
   found.amd = __builtin_cpu_is("amd") != 0;
   found.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  found.whole_avx512 = found.avx512 && __builtin_cpu_supports("avx512vp2intersect");
   found.bfloat16 = __builtin_cpu_supports("avx512bf16") != 0;
 #endif
   found.has_onednn = has_onednn_products();
@@ -32,20 +31,18 @@ const Processor& processor() {
 
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes) {
-  if (!processor.has_onednn || !processor.amd || !processor.avx512 || dtype != at::kFloat) {
+  const bool bfloat16 = dtype == at::kBFloat16 && processor.bfloat16;
+  if (!processor.has_onednn || !processor.amd || !processor.avx512 ||
+      (dtype != at::kFloat && !bfloat16)) {
     return Provider::libtorch;
   }
-  switch (product) {
-    case Product::output:
-      // Of few rows it spends its time on arranging the weight; of very few it needs not.
-      return sizes.M <= 8 || sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
-    case Product::input_gradient:
-      return Provider::onednn;
-    case Product::weight_gradient:
-      // It copies an operand first, which pays where the product itself is twice as fast.
-      return processor.whole_avx512 ? Provider::onednn : Provider::libtorch;
+  if (product == Product::weight_gradient) {
+    return sizes.M >= 64 ? Provider::onednn : Provider::libtorch;
   }
-  return Provider::libtorch;
+  if (bfloat16) return Provider::libtorch;  // which is oneDNN too
+  if (product == Product::input_gradient) return Provider::onednn;
+  // Of few rows it spends its time on arranging the weight; of very few it needs not.
+  return sizes.M <= 8 || sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
 }
 
 std::string provider_name(Provider provider, at::ScalarType dtype) {

@@ -27,15 +27,14 @@ struct ProductSizes {
 
 enum class Provider {
   libtorch,  // at::mm
-  onednn,    // mkldnn::_linear_pointwise
+  onednn,    // mkldnn::_linear_pointwise; the weight's gradient in blocks (weight_gradient.h)
 };
 
 struct Processor {
   bool amd = false;
-  bool avx512 = false;        // F, BW, DQ and VL
-  bool whole_avx512 = false;  // and computes 512 bits at once: of AMD's, from Zen 5 on
-  bool bfloat16 = false;      // products of bfloat16 numbers
-  bool has_onednn = false;    // this libtorch, in Provider::onednn's form
+  bool avx512 = false;      // F, BW, DQ and VL
+  bool bfloat16 = false;    // products of bfloat16 numbers
+  bool has_onednn = false;  // this libtorch, in Provider::onednn's form
 };
 
 // This machine's.

@@ -1,0 +1,26 @@
+#include "attnres/ops/small_products/small_products.h"
+
+#include <ATen/native/CPUBlas.h>
+
+#include "attnres/ops/matmul/provider.h"
+
+namespace attnres {
+
+bool has_small_products(at::ScalarType dtype) {
+  const Processor& here = processor();
+  return here.avx512 && here.has_onednn &&
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && here.bfloat16));
+}
+
+void multiply(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
+              int64_t ldb, float* c, int64_t ldc, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c, /*is_vnni=*/false);
+}
+
+void multiply(int64_t m, int64_t n, int64_t k, const kernel::BFloat16* a, int64_t lda,
+              const kernel::BFloat16* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, reinterpret_cast<const at::BFloat16*>(a),
+                              reinterpret_cast<const at::BFloat16*>(b), c, /*is_vnni=*/true);
+}
+
+}  // namespace attnres
