@@ -102,7 +102,7 @@ struct AttentionForward {
 
   void head(int64_t b, int64_t g) const {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
-    const auto& [B, T, H, G, K] = shape;
+    const int64_t T = shape.T, H = shape.H, G = shape.G, K = shape.K;
     const int64_t padded = shape.padded_keys();
     std::vector<Storage> values(K * padded), queries_K(K * kQueries),
         weights(kPairs ? kKeys * kQueries : 0);
@@ -150,7 +150,7 @@ struct AttentionBackwardPass {
 
   void head(int64_t b, int64_t g) const {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
-    const auto& [B, T, H, G, K] = shape;
+    const int64_t T = shape.T, H = shape.H, G = shape.G, K = shape.K;
     const int64_t padded = shape.padded_keys();
     std::vector<Storage> keys_K(K * padded), q_K(K * kQueries), do_K(K * kQueries),
         q_rows(K * kQueries), do_rows(K * kQueries), weights(kKeys * kQueries),
