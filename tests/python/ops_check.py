@@ -300,6 +300,18 @@ def check_rules(ops):
              [True, False, True]),
         )
 
+    for dtype in (torch.float32, torch.bfloat16):
+        q = torch.randn(2, 70, 4, 8).to(dtype).requires_grad_()
+        k, v = (torch.randn(2, 70, 2, 8).to(dtype).requires_grad_() for _ in "kv")
+        try:
+            o, lse = (tensor.detach() for tensor in ops.tiled_causal_attention(q, k, v))
+        except RuntimeError as error:
+            assert "on a CPU with AVX-512" in str(error)
+            continue
+        opcheck(ops.tiled_causal_attention.default, (q, k, v))
+        inputs = (tensor.detach() for tensor in (q, k, v))
+        opcheck(ops.tiled_causal_attention_backward.default, (o.clone(), *inputs, o, lse))
+
     hidden, weight, targets = loss_inputs(6, 3, 5)
     opcheck(ops.linear_cross_entropy.default, (hidden, weight, targets, 0.5))
     for needed in [(True, True), (False, True), (True, False)]:

@@ -224,16 +224,15 @@ using AttentionBackward = AttentionGradients(const Tensor& grad_o, const Tensor&
 
 const c10::TypedOperatorHandle<AttentionFused>& attention_operation() {
   static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::tiled_causal_attention_fused", "")
+                                 .findSchemaOrThrow("attnres::tiled_causal_attention", "")
                                  .typed<AttentionFused>();
   return handle;
 }
 
 const c10::TypedOperatorHandle<AttentionBackward>& attention_backward_operation() {
-  static const auto handle =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("attnres::tiled_causal_attention_fused_backward", "")
-          .typed<AttentionBackward>();
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::tiled_causal_attention_backward", "")
+                                 .typed<AttentionBackward>();
   return handle;
 }
 
@@ -248,6 +247,13 @@ AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&) {
 }
 
 AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
+  if (!can_tile_attention(q_BTHK, k_BTGK, v_BTGK)) {
+    fail(
+        "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, T, G, K] with G a "
+        "divisor of H and an even K, in float32 or bfloat16 on a CPU with AVX-512; they are {}, {} "
+        "and {}",
+        shape_of(q_BTHK), shape_of(k_BTGK), shape_of(v_BTGK));
+  }
   const Tensor q = q_BTHK.contiguous(), k = k_BTGK.contiguous(), v = v_BTGK.contiguous();
   const AttentionResult result = attention_meta(q, k, v);
   with_operand_type(q.scalar_type(), [&](auto storage) {
@@ -328,35 +334,27 @@ bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor
 }
 
 Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
-  if (!can_tile_attention(q_BTHK, k_BTGK, v_BTGK)) {
-    fail(
-        "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, T, G, K] with G a "
-        "divisor "
-        "of H and an even K, in float32 or bfloat16 on a CPU with AVX-512; they are {}, {} and {}",
-        shape_of(q_BTHK), shape_of(k_BTGK), shape_of(v_BTGK));
-  }
   return std::get<0>(attention_operation().call(q_BTHK, k_BTGK, v_BTGK));
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
-  m.def("tiled_causal_attention(Tensor q, Tensor k, Tensor v) -> Tensor", &tiled_causal_attention);
-  m.def("tiled_causal_attention_fused(Tensor q, Tensor k, Tensor v) -> (Tensor o, Tensor lse)");
+  m.def("tiled_causal_attention(Tensor q, Tensor k, Tensor v) -> (Tensor o, Tensor lse)");
   m.def(
-      "tiled_causal_attention_fused_backward(Tensor grad_o, Tensor q, Tensor k, Tensor v, Tensor o,"
+      "tiled_causal_attention_backward(Tensor grad_o, Tensor q, Tensor k, Tensor v, Tensor o,"
       " Tensor lse) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v)");
 }
 
 TORCH_LIBRARY_IMPL(attnres, CPU, m) {
-  m.impl("tiled_causal_attention_fused", &attention_cpu);
-  m.impl("tiled_causal_attention_fused_backward", &attention_backward_cpu);
+  m.impl("tiled_causal_attention", &attention_cpu);
+  m.impl("tiled_causal_attention_backward", &attention_backward_cpu);
 }
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
-  m.impl("tiled_causal_attention_fused", &attention_meta);
-  m.impl("tiled_causal_attention_fused_backward", &attention_backward_meta);
+  m.impl("tiled_causal_attention", &attention_meta);
+  m.impl("tiled_causal_attention_backward", &attention_backward_meta);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
-  m.impl("tiled_causal_attention_fused", &attention_autograd);
-  m.impl("tiled_causal_attention_fused_backward",
+  m.impl("tiled_causal_attention", &attention_autograd);
+  m.impl("tiled_causal_attention_backward",
          torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
