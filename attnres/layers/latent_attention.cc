@@ -9,6 +9,7 @@
 #include "attnres/layers/earlier_tokens.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 

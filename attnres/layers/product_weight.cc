@@ -13,7 +13,7 @@ struct ProductWeight::Copy {
   int64_t version = 0;  // of the weight that they are of
 };
 
-ProductWeight::ProductWeight(at::Tensor parameter) : ProductWeight(parameter, {parameter}) {}
+ProductWeight::ProductWeight(const at::Tensor& parameter) : ProductWeight(parameter, {parameter}) {}
 
 ProductWeight::ProductWeight(at::Tensor joined, std::vector<at::Tensor> parameters)
     : whole_(std::move(joined)),

@@ -15,7 +15,7 @@ class ProductWeight {
  public:
   ProductWeight() = default;  // none
   // A parameter, of any shape; or several that are parts of one storage, `joined`.
-  explicit ProductWeight(at::Tensor parameter);
+  explicit ProductWeight(const at::Tensor& parameter);
   ProductWeight(at::Tensor joined, std::vector<at::Tensor> parameters);
 
   bool defined() const { return whole_.defined(); }

@@ -139,8 +139,9 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
   for (const auto& [set, other] :
        {std::pair("num_blocks", "block_size"), std::pair("block_size", "num_blocks")}) {
     if (!changed(fmt::format("model.depth_mixing.{}", set))) continue;
+    const std::string replaced = other;
     collect(
-        after, "model.depth_mixing", [&](const auto& name) { return name == other; }, left);
+        after, "model.depth_mixing", [&](const auto& name) { return name == replaced; }, left);
   }
   if (changed("model.attention")) {
     const Json kinds = value_at(after, "model.attention");

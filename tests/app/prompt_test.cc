@@ -98,11 +98,12 @@ TEST_F(Prompt, ThatIsTooLongIsAnErrorOrKeepsItsEnd) {
   // Room for 10 tokens, or for half of the context at most.
   for (const auto& [max_tokens, kept] : {std::pair{10, 54}, {200, 32}}) {
     const std::string arguments = fmt::format("--max-tokens {} ", max_tokens);
-    const Result result = run(arguments + "--truncate --json --prompt " + text);
+    const Result result = run(fmt::format("{}--truncate --json --prompt {}", arguments, text));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, HasSubstr(fmt::format("107 tokens, only the last {}", kept)));
     const std::string end = text.substr(text.size() - kept);
-    EXPECT_EQ(Json::parse(result.out)["tokens"], json(arguments + "--prompt " + end)["tokens"]);
+    EXPECT_EQ(Json::parse(result.out)["tokens"],
+              json(fmt::format("{}--prompt {}", arguments, end))["tokens"]);
   }
   const Result fits = run("--max-tokens 10 --truncate --prompt short");
   EXPECT_EQ(fits.err, "");
