@@ -19,15 +19,13 @@ namespace {
 // cost that again.
 std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<int64_t>& indices,
                                   at::ScalarType dtype) {
-  const std::vector<at::Tensor> parameters = stack.whole().unbind(0);
-  const at::Tensor values = stack.values(dtype);
+  const at::Tensor &parameters = stack.whole(), values = stack.values(dtype);
+  std::vector<at::Tensor> all;
+  if (at::GradMode::is_enabled() && parameters.requires_grad()) all = parameters.unbind(0);
   std::vector<MapWeight> weights;
   for (const int64_t i : indices) {
-    if (values.is_same(stack.whole())) {
-      weights.emplace_back(parameters[i]);
-    } else {
-      weights.emplace_back(parameters[i], values.select(0, i));
-    }
+    const at::Tensor parameter = all.empty() ? parameters.select(0, i) : all[i];
+    weights.emplace_back(parameter, values.is_same(parameters) ? parameter : values.select(0, i));
   }
   return weights;
 }

@@ -1,7 +1,6 @@
 #include "attnres/ops/matmul/provider.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "attnres/ops/matmul/products.h"
 #include "attnres/support/error.h"
