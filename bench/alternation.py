@@ -19,8 +19,8 @@ PAUSE = 0.05
 # Freed memory stays with the process. By default glibc gives large tensors back to the system and
 # faults their pages in again, which makes PyTorch several times slower.
 KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "4294967296",
-    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**64 - 1),
     "MALLOC_TOP_PAD_": "268435456",
 }
 
