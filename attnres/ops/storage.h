@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace attnres::kernel {
 
@@ -22,5 +23,9 @@ struct ComputeType<BFloat16> {
 };
 template <class Storage>
 using Compute = typename ComputeType<Storage>::Type;
+
+// Whether sums in the compute type are something else than the storage holds.
+template <class Storage>
+inline constexpr bool kHasSums = !std::is_same_v<Storage, Compute<Storage>>;
 
 }  // namespace attnres::kernel

@@ -89,7 +89,9 @@ TEST_P(TiledAttention, IsItsFormulaWithItsGradients) {
         EXPECT_EQ(actual[i].scalar_type(), GetParam());
         // The gradients of scores are small differences of numbers near 1.
         EXPECT_TRUE(close(actual[i], expected[i], tolerance(), /*smallest=*/1)) << i;
-        if (s.T > 1) EXPECT_FALSE(close(actual[i], wrong[i], tolerance(), 1)) << i;
+        if (s.T > 1) {
+          EXPECT_FALSE(close(actual[i], wrong[i], tolerance(), 1)) << i;
+        }
       }
     });
   }

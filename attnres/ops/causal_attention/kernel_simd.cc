@@ -31,7 +31,6 @@ HWY_INLINE int64_t rows_seen_by_all(const AttentionTile& tile) {
 
 // Two rows of numbers that were rounded, as pairs: numbers of `a` in the lower halves.
 HWY_INLINE void store_pairs(V a, V b, BFloat16* to) {
-  const D d;
   const hn::RebindToUnsigned<D> d32;
   const auto upper = hn::Set(d32, 0xffff0000u);
   const auto low = hn::ShiftRight<16>(hn::BitCast(d32, a));

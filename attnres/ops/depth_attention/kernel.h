@@ -55,7 +55,8 @@ struct DepthAttentionBackward {
   const T* grad_sum_ST;                  // of ell; null: complete
   const T* grad_weights_SNT;             // may be null: zero; only where complete
   Storage* const* grad_sources_N;        // each [T, D], or null where not wanted
-  const bool* accumulate_N;              // whether to add to grad_sources or to overwrite it
+  const bool* accumulate_N;              // whether to add to what is there or to overwrite it
+  T* const* grad_sums_N = nullptr;  // in the compute type instead: those that are not null here
 };
 
 // The instruction sets that the kernels were compiled for and this machine has, best first; calls

@@ -64,6 +64,7 @@ struct PhaseTwoBackward {
   T* grad_sum_T;                  // of ell; null if there was no phase 1
   Storage* const* grad_recent_K;  // each [T, D], or null where not wanted
   const bool* accumulate_K;
+  T* const* grad_sums_K = nullptr;  // in the compute type instead: those that are not null here
 };
 
 void phase_two_forward(const PhaseTwoForward<float>&, int64_t first, int64_t last);

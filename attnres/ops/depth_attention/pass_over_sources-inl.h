@@ -8,6 +8,8 @@
 #define ATTNRES_PASS_OVER_SOURCES_INL_H_
 #endif
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -24,10 +26,18 @@ namespace HWY_NAMESPACE {
 // A group's rows at one token lie a whole tensor apart, often in the same set of a cache that has 8
 // to 16 ways; more than these would push each other out.
 inline constexpr int64_t kMostSourcesAGroup = 12;
-// What a tile of a group may take of the core's cache, and tokens whose scores are worth holding.
-inline constexpr int64_t kTileBytes = 256 << 10, kMostTokensATile = 128;
+// Tokens whose scores are worth holding.
+inline constexpr int64_t kMostTokensATile = 128;
 // Sites whose sums are held in registers together. More are served in turns.
 inline constexpr int64_t kSitesATurn = 4;
+
+// What a tile of a group may take of the core's own cache: half of it. The longer the run of rows
+// that is read of one source, the faster memory gives them.
+inline int64_t tile_bytes() {
+  static const int64_t bytes =
+      std::clamp<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE) / 2, 128 << 10, 512 << 10);
+  return bytes;
+}
 
 struct Tiling {
   int64_t group;   // sources
@@ -40,7 +50,7 @@ struct Tiling {
     const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
     group = (num_sources + groups - 1) / groups;
     const int64_t rows = group * rows_a_source + site_rows;
-    tokens = std::clamp<int64_t>(kTileBytes / (rows * row_bytes), 1, kMostTokensATile);
+    tokens = std::clamp<int64_t>(tile_bytes() / (rows * row_bytes), 1, kMostTokensATile);
     padded = (tokens + lanes - 1) / lanes * lanes;
   }
 };
@@ -60,20 +70,38 @@ HWY_INLINE void with_sites(int64_t count, const F& f) {
   }
 }
 
+// Additions of a sum that depend on one another would take a vector every four cycles: a sum has
+// as many parts as there are registers for, of every kChains-th vector each.
+inline constexpr int kChains = HWY_MAX_BYTES >= 64 ? 4 : 2;
+
 // sums_q = v . a_q, and squares = v . v if wanted. A sum does not depend on how many are taken.
 template <int Q, bool kSquares, class Storage, class A, class T>
 HWY_INLINE void dots(const Storage* v, const std::array<const A*, kSitesATurn>& a, size_t width,
                      T* const* sums, T* squares) {
   const hn::ScalableTag<T> d;
-  hn::Vec<decltype(d)> total[Q], square = hn::Zero(d);
-  for (int q = 0; q < Q; ++q) total[q] = hn::Zero(d);
-  for_each_vector(d, width, [&](size_t k, auto part) HWY_ATTR {
-    const auto x = load(d, v + k, part);
-    for (int q = 0; q < Q; ++q) total[q] = hn::MulAdd(x, load(d, a[q] + k, part), total[q]);
-    if (kSquares) square = hn::MulAdd(x, x, square);
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<decltype(d)> total[Q][kChains], square[kChains];
+  for (int u = 0; u < kChains; ++u) {
+    square[u] = hn::Zero(d);
+    for (int q = 0; q < Q; ++q) total[q][u] = hn::Zero(d);
+  }
+  for_each_vectors<kChains>(d, width, [&]<int kVectors>(size_t k, auto part) HWY_ATTR {
+    for (int u = 0; u < kVectors; ++u) {
+      const auto x = load(d, v + k + u * lanes, part);
+      for (int q = 0; q < Q; ++q) {
+        total[q][u] = hn::MulAdd(x, load(d, a[q] + k + u * lanes, part), total[q][u]);
+      }
+      if (kSquares) square[u] = hn::MulAdd(x, x, square[u]);
+    }
   });
-  for (int q = 0; q < Q; ++q) *sums[q] = hn::GetLane(hn::SumOfLanes(d, total[q]));
-  if (kSquares) *squares = hn::GetLane(hn::SumOfLanes(d, square));
+  const auto sum_of = [&](auto* chains) HWY_ATTR {
+    for (int u = kChains / 2; u > 0; u /= 2) {
+      for (int i = 0; i < u; ++i) chains[i] = hn::Add(chains[i], chains[i + u]);
+    }
+    return hn::GetLane(hn::SumOfLanes(d, chains[0]));
+  };
+  for (int q = 0; q < Q; ++q) *sums[q] = sum_of(total[q]);
+  if (kSquares) *squares = sum_of(square);
 }
 
 // out_q = scale_q before_q + sum_n weights_q[n] rows[n], in the order of n. `before` may be null:
@@ -84,7 +112,7 @@ HWY_INLINE void weighted_sums(const std::vector<const Storage*>& rows, int64_t n
                               const std::array<const Before*, kSitesATurn>& before, const T* scales,
                               int64_t scale_stride, const std::array<Out*, kSitesATurn>& out,
                               bool streaming, size_t width) {
-  constexpr int U = Q == 1 ? 4 : Q == 2 ? 2 : 1;
+  constexpr int U = HWY_MAX_BYTES >= 64 || Q <= 2 ? 4 : 2;
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
   using V = hn::Vec<decltype(d)>;
@@ -287,7 +315,8 @@ class ForwardPass {
 template <class Storage>
 struct GradientRow {
   const Storage* source;
-  Storage* grad;  // null where not wanted
+  Storage* grad;          // null where not wanted
+  Compute<Storage>* sum;  // the gradient in the compute type, instead
   bool accumulate, streaming;
   Compute<Storage> weight[kSitesATurn], query[kSitesATurn], value;
 };
@@ -312,19 +341,28 @@ HWY_INLINE void add_gradients(const std::vector<GradientRow<Storage>>& rows, int
     }
     for (int64_t n = 0; n < num_rows; ++n) {
       const GradientRow<Storage>& row = rows[n];
+      V dv[kVectors];
       for (int u = 0; u < kVectors; ++u) {
-        const size_t k = begin + u * lanes;
-        const V v = load(d, row.source + k, part);
-        V dv = hn::Mul(hn::Set(d, -row.value), v);
+        const V v = load(d, row.source + begin + u * lanes, part);
+        dv[u] = hn::Mul(hn::Set(d, -row.value), v);
         for (int q = 0; q < Q; ++q) {
           const V query_part = hn::Set(d, row.query[q]);
           dq[q][u] = hn::MulAdd(query_part, v, dq[q][u]);
-          dv = hn::MulAdd(hn::Set(d, row.weight[q]), dh[q][u],
-                          hn::MulAdd(query_part, query[q][u], dv));
+          dv[u] = hn::MulAdd(hn::Set(d, row.weight[q]), dh[q][u],
+                             hn::MulAdd(query_part, query[q][u], dv[u]));
         }
-        if (row.grad == nullptr) continue;
-        if (row.accumulate) dv = hn::Add(load(d, row.grad + k, part), dv);
-        put(d, dv, row.grad + k, row.streaming, part);
+      }
+      const auto give = [&](auto* grad) HWY_ATTR {
+        for (int u = 0; u < kVectors; ++u) {
+          const size_t k = begin + u * lanes;
+          if (row.accumulate) dv[u] = hn::Add(load(d, grad + k, part), dv[u]);
+          put(d, dv[u], grad + k, row.streaming, part);
+        }
+      };
+      if (kHasSums<Storage> && row.sum != nullptr) {
+        give(row.sum);
+      } else if (row.grad != nullptr) {
+        give(row.grad);
       }
     }
     for (int u = 0; u < kVectors; ++u) {
@@ -354,10 +392,11 @@ class BackwardPass {
         grad_weights_(S_ * N_ * tiling_.tokens),
         rows_(tiling_.group) {
     // Gradients that nobody adds to are done with once written.
-    streaming_ = S_ <= kSitesATurn &&
-                 std::all_of(op.grad_sources_N, op.grad_sources_N + N_, [&](const Storage* grad) {
-                   return worth_streaming(grad, op.inputs.num_tokens, D_);
-                 });
+    streaming_ = S_ <= kSitesATurn;
+    for (int64_t n = 0; n < N_ && streaming_; ++n) {
+      streaming_ = worth_streaming(op.grad_sources_N[n], op.inputs.num_tokens, D_) &&
+                   worth_streaming(sum_of(n), op.inputs.num_tokens, D_);
+    }
   }
 
   void run(int64_t first, int64_t last) {
@@ -387,6 +426,7 @@ class BackwardPass {
   int64_t saved(int64_t s, int64_t n, int64_t t) const {
     return (s * N_ + n) * op_.inputs.num_tokens + t;
   }
+  T* sum_of(int64_t n) const { return op_.grad_sums_N == nullptr ? nullptr : op_.grad_sums_N[n]; }
   const Storage* grad_output(int64_t s, int64_t t) const { return op_.grad_outputs_S[s] + t * D_; }
 
   // do_s . v_n at all sites: the gradients of the weights.
@@ -433,9 +473,11 @@ class BackwardPass {
         }
         for (int64_t i = n; i < end; ++i) {
           Storage* grad = op_.grad_sources_N[i];
+          T* sum = sum_of(i);
           GradientRow<Storage>& row = rows_[i - n];
           row.source = op_.inputs.sources_N[i] + (first + t) * D_;
           row.grad = grad == nullptr ? nullptr : grad + (first + t) * D_;
+          row.sum = sum == nullptr ? nullptr : sum + (first + t) * D_;
           row.accumulate = begin > 0 || op_.accumulate_N[i];
           row.streaming = streaming_ && !op_.accumulate_N[i];
           row.value = 0;

@@ -284,6 +284,8 @@ class PhaseTwoBackwardPass {
     const Storage* source;
     const Storage* arriving;  // a gradient to be added, or null
     Storage* grad;            // null where not wanted
+    T* sum;                   // the gradient in the compute type, instead
+    bool accumulate;          // to the sum
     T weight, query, value;
   };
 
@@ -297,6 +299,8 @@ class PhaseTwoBackwardPass {
       const T grad_score = weight * (grad_weights_[k * tile_ + t] - shift);
       Storage* grad = op_.grad_recent_K[k];
       if (grad != nullptr) grad += token * D_;
+      T* sum = op_.grad_sums_K == nullptr ? nullptr : op_.grad_sums_K[k];
+      if (sum != nullptr) sum += token * D_;
       const bool last = k == K_ - 1;
       const Storage* arriving = op_.accumulate_K[k]                  ? grad
                                 : last && op_.grad_sum_TD != nullptr ? op_.grad_sum_TD + token * D_
@@ -305,6 +309,8 @@ class PhaseTwoBackwardPass {
           op_.recent_K[k] + token * D_,
           arriving,
           grad,
+          sum,
+          op_.accumulate_K[k],
           weight,
           grad_score * inverse_rms,
           grad_score * op_.scores_KT[at] * inverse_rms * inverse_rms / static_cast<T>(D_)};
@@ -348,11 +354,14 @@ class PhaseTwoBackwardPass {
         const auto v = load(d, recent.source + c, part);
         const auto query_part = hn::Set(d, recent.query);
         dq = hn::MulAdd(query_part, v, dq);
-        if (recent.grad == nullptr) continue;
+        const bool sums = kHasSums<Storage> && recent.sum != nullptr;
+        if (recent.grad == nullptr && !sums) continue;
         auto dv = recent.arriving == nullptr ? hn::Zero(d) : load(d, recent.arriving + c, part);
+        if (sums && recent.accumulate) dv = load(d, recent.sum + c, part);
         dv = hn::MulAdd(hn::Set(d, recent.weight), dh, dv);
         dv = hn::MulAdd(query_part, query, dv);
-        store(d, hn::NegMulAdd(hn::Set(d, recent.value), v, dv), recent.grad + c, part);
+        dv = hn::NegMulAdd(hn::Set(d, recent.value), v, dv);
+        sums ? store(d, dv, recent.sum + c, part) : store(d, dv, recent.grad + c, part);
       }
       store(d, dq, grad_query_ + c, part);
     });

@@ -26,16 +26,23 @@ struct InverseRmsPointers {
   Flags known;
 };
 
+// In `gradients` those of the storage's type, in `sums` those of the compute type.
 template <class Storage>
 struct TargetPointers {
+  using T = kernel::Compute<Storage>;
   explicit TargetPointers(const std::vector<GradientTarget>& all)
-      : accumulate(static_cast<int64_t>(all.size()), false) {
+      : gradients(all.size()),
+        sums(all.size()),
+        accumulate(static_cast<int64_t>(all.size()), false) {
     for (size_t i = 0; i < all.size(); ++i) {
-      gradients.push_back(data<Storage>(all[i].gradient));
+      const Tensor& target = all[i].gradient;
+      const bool is_sum = target.defined() && target.element_size() != sizeof(Storage);
+      is_sum ? void(sums[i] = data<T>(target)) : void(gradients[i] = data<Storage>(target));
       accumulate[static_cast<int64_t>(i)] = all[i].accumulate;
     }
   }
   std::vector<Storage*> gradients;
+  std::vector<T*> sums;
   Flags accumulate;
 };
 
@@ -111,7 +118,8 @@ Tensor phase_one_backward(at::TensorList sources, at::TensorList inverse_rms,
         .grad_sum_ST = data<const T>(grad_sum_rows),
         .grad_weights_SNT = nullptr,
         .grad_sources_N = targets.gradients.data(),
-        .accumulate_N = targets.accumulate.data()};
+        .accumulate_N = targets.accumulate.data(),
+        .grad_sums_N = targets.sums.data()};
     grad_queries =
         sum_over_tokens(tokens, S * width, queries_SD.scalar_type(),
                         [&](int64_t begin, int64_t end, const Tensor& sums) {
@@ -221,7 +229,8 @@ PhaseTwoGradients phase_two_backward(const PhaseTwoInputs& inputs, at::TensorLis
         .grad_earlier_TD = data<Storage>(gradients.earlier),
         .grad_sum_T = data<T>(gradients.sum),
         .grad_recent_K = targets.gradients.data(),
-        .accumulate_K = targets.accumulate.data()};
+        .accumulate_K = targets.accumulate.data(),
+        .grad_sums_K = targets.sums.data()};
     sums = sum_over_tokens(tokens, (has_norm ? 2 : 1) * width, compute_dtype(kept),
                            [&](int64_t begin, int64_t end, const Tensor& to) {
                              kernel::phase_two_backward(op, begin, end, data<T>(to));

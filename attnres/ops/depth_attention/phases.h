@@ -17,7 +17,7 @@ struct InverseRms {
   bool known = false;  // else it is written
 };
 
-// Where the gradient of a source goes.
+// Where the gradient of a source goes: in its dtype, or added up in its compute type.
 struct GradientTarget {
   at::Tensor gradient;      // contiguous; undefined: not wanted
   bool accumulate = false;  // else it is overwritten

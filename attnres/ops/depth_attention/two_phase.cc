@@ -1,7 +1,7 @@
 #include "attnres/ops/depth_attention/two_phase.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
@@ -30,20 +30,15 @@ void require_first_derivative() {
           "depth_attention_composed, or take the first gradient without create_graph");
 }
 
-// Where a source's gradient goes, if it is wanted: into its slot. The kernels write the storage's
-// dtype: where that is not the slot's, into a tensor of its own, which `gather` adds to the slot.
+// Where a source's gradient goes, if it is wanted: into its slot.
 GradientTarget slot_target(const std::shared_ptr<GradientSlot>& slot, const Tensor& source,
                            bool wanted) {
   if (!wanted || !slot) return {};
-  if (source.scalar_type() != compute_dtype(source)) return {empty_like_rows(source)};
   const bool accumulate = slot->gradient.defined();
-  if (!accumulate) slot->gradient = empty_like_rows(source);
+  if (!accumulate) {
+    slot->gradient = at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
+  }
   return {slot->gradient, accumulate};
-}
-
-void gather(const std::shared_ptr<GradientSlot>& slot, const GradientTarget& target) {
-  if (!slot || !target.gradient.defined() || target.gradient.is_same(slot->gradient)) return;
-  slot->add(target.gradient);
 }
 
 struct SavedSource {
@@ -83,7 +78,6 @@ class PhaseOneNode : public torch::autograd::Node {
     const Tensor grad_queries =
         phase_one_backward(values, inverse_rms, folded_queries, scores, weights,
                            at::TensorList(gradients).slice(0, S), grad_sum, targets);
-    for (size_t n = 0; n < N; ++n) gather(sources[n].slot, targets[n]);
     for (size_t s = 0; s < S; ++s) {
       const Tensor folded = grad_queries.select(0, static_cast<int64_t>(s));
       const Tensor query = queries[s].unpack(), key_gain = key_gains[s].unpack();
@@ -141,7 +135,6 @@ class PhaseTwoNode : public torch::autograd::Node {
     if (has_partial) targets.back() = {empty_like_rows(kept_rows)};
     const PhaseTwoGradients grads =
         phase_two_backward(inputs, inverse_rms, has_earlier, saved, grad_x, grad_sum, targets);
-    for (size_t k = 0; k < recent.size(); ++k) gather(recent[k].slot, targets[k]);
 
     const Tensor query_value = query.unpack(), key_gain_value = key_gain.unpack();
     size_t i = 0;
