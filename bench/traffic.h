@@ -258,10 +258,11 @@ class TrafficCounter {
         .scores_SNT = statistic(num_sites * num_sources),
         .weights_SNT = statistic(num_sites * num_sources),
         .grad_outputs_S = grad_outputs.data(),
-        .grad_sum_ST = statistic(num_sites),
+        .grad_sum_ST = nullptr,
         .grad_weights_SNT = nullptr,
         .grad_sources_N = grad_sources.data(),
-        .accumulate_N = accumulate.get()};
+        .accumulate_N = accumulate.get(),
+        .other_grad_scores_ST = statistic(num_sites)};
     std::vector<float> grad_queries(num_sites * width_);
     return count([&] { kernels::BackwardPass<Counted>(op, grad_queries.data()).run(0, share_); });
   }

@@ -42,8 +42,12 @@ struct DepthAttentionForward {
   T* weights_SNT;  // likewise; wanted where the scores are
 };
 
-// Complete: the softmax's own term c = sum alpha_i dalpha_i is computed here, of this site's
-// sources. Otherwise phase 2 knows it (the softmax is joint), and it comes as the gradient of ell.
+// A score's gradient is ds_i = w_i (dw_i - c), with dw_i = do . v_i; the softmax's own term c is
+// such that the gradients of all its scores add up to zero. Complete: these sources' alone.
+// Otherwise the softmax is joint with phase 2, which gives either -c, the gradient of ell, or the
+// sum R of its scores' gradients: c = (sum w_i dw_i + R) / sum w_i. The latter is what bfloat16
+// needs: where sources are alike, ds_i are small differences, and a c that does not go with do as
+// it was rounded is mostly error.
 template <class Storage>
 struct DepthAttentionBackward {
   using T = Compute<Storage>;
@@ -51,11 +55,12 @@ struct DepthAttentionBackward {
   const T* const* inverse_rms_N;
   const T* scores_SNT;
   const T* weights_SNT;
-  const Storage* const* grad_outputs_S;  // each [T, D]
-  const T* grad_sum_ST;                  // of ell; null: complete
-  const T* grad_weights_SNT;             // may be null: zero; only where complete
-  Storage* const* grad_sources_N;        // each [T, D], or null where not wanted
-  const bool* accumulate_N;              // whether to add to what is there or to overwrite it
+  const Storage* const* grad_outputs_S;     // each [T, D]
+  const T* grad_sum_ST;                     // of ell; null: c is computed here
+  const T* grad_weights_SNT;                // may be null: zero; only where complete
+  Storage* const* grad_sources_N;           // each [T, D], or null where not wanted
+  const bool* accumulate_N;                 // whether to add to what is there or to overwrite it
+  const T* other_grad_scores_ST = nullptr;  // R; null: zero. Unused with grad_sum
   T* const* grad_sums_N = nullptr;  // in the compute type instead: those that are not null here
 };
 

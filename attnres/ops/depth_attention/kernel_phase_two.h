@@ -42,7 +42,7 @@ struct PhaseTwoForward {
 
 // Nothing of size D is needed beyond the recent sources and x: h rho = x / gain, and
 // c = sum_i alpha_i dh . v_i = dh . h = norm_eps rho^2 (dx . x), since the norm does not see the
-// scale of h. Without a norm, c = dx . x.
+// scale of h. Without a norm, c = dx . x. Without phase 1 it is summed up.
 template <class Storage>
 struct PhaseTwoBackward {
   using T = Compute<Storage>;
@@ -64,6 +64,7 @@ struct PhaseTwoBackward {
   T* grad_sum_T;                  // of ell; null if there was no phase 1
   Storage* const* grad_recent_K;  // each [T, D], or null where not wanted
   const bool* accumulate_K;
+  T* grad_scores_T = nullptr;       // sum of the recent scores' gradients, for phase 1; may be null
   T* const* grad_sums_K = nullptr;  // in the compute type instead: those that are not null here
 };
 

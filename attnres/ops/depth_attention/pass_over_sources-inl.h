@@ -15,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "attnres/ops/depth_attention/dots-inl.h"
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/simd-inl.h"
 #include "hwy/contrib/math/math-inl.h"
@@ -28,9 +29,6 @@ namespace HWY_NAMESPACE {
 inline constexpr int64_t kMostSourcesAGroup = 12;
 // Tokens whose scores are worth holding.
 inline constexpr int64_t kMostTokensATile = 128;
-// Sites whose sums are held in registers together. More are served in turns.
-inline constexpr int64_t kSitesATurn = 4;
-
 // What a tile of a group may take of the core's own cache: half of it. The longer the run of rows
 // that is read of one source, the faster memory gives them.
 inline int64_t tile_bytes() {
@@ -44,12 +42,12 @@ struct Tiling {
   int64_t tokens;  // a tile
   int64_t padded;  // tokens of a row of scores: a tile in whole vectors
 
-  // Of a tile, rows of every source of the group and rows of the sites are in cache together.
-  Tiling(int64_t num_sources, int64_t rows_a_source, int64_t site_rows, int64_t row_bytes,
+  // Of a tile, so many rows of every source of the group and so many others are in cache together.
+  Tiling(int64_t num_sources, int64_t rows_a_source, int64_t other_rows, int64_t row_bytes,
          int64_t lanes) {
     const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
     group = (num_sources + groups - 1) / groups;
-    const int64_t rows = group * rows_a_source + site_rows;
+    const int64_t rows = group * rows_a_source + other_rows;
     tokens = std::clamp<int64_t>(tile_bytes() / (rows * row_bytes), 1, kMostTokensATile);
     padded = (tokens + lanes - 1) / lanes * lanes;
   }
@@ -68,40 +66,6 @@ HWY_INLINE void with_sites(int64_t count, const F& f) {
     default:
       return f.template operator()<4>();
   }
-}
-
-// Additions of a sum that depend on one another would take a vector every four cycles: a sum has
-// as many parts as there are registers for, of every kChains-th vector each.
-inline constexpr int kChains = HWY_MAX_BYTES >= 64 ? 4 : 2;
-
-// sums_q = v . a_q, and squares = v . v if wanted. A sum does not depend on how many are taken.
-template <int Q, bool kSquares, class Storage, class A, class T>
-HWY_INLINE void dots(const Storage* v, const std::array<const A*, kSitesATurn>& a, size_t width,
-                     T* const* sums, T* squares) {
-  const hn::ScalableTag<T> d;
-  const size_t lanes = hn::Lanes(d);
-  hn::Vec<decltype(d)> total[Q][kChains], square[kChains];
-  for (int u = 0; u < kChains; ++u) {
-    square[u] = hn::Zero(d);
-    for (int q = 0; q < Q; ++q) total[q][u] = hn::Zero(d);
-  }
-  for_each_vectors<kChains>(d, width, [&]<int kVectors>(size_t k, auto part) HWY_ATTR {
-    for (int u = 0; u < kVectors; ++u) {
-      const auto x = load(d, v + k + u * lanes, part);
-      for (int q = 0; q < Q; ++q) {
-        total[q][u] = hn::MulAdd(x, load(d, a[q] + k + u * lanes, part), total[q][u]);
-      }
-      if (kSquares) square[u] = hn::MulAdd(x, x, square[u]);
-    }
-  });
-  const auto sum_of = [&](auto* chains) HWY_ATTR {
-    for (int u = kChains / 2; u > 0; u /= 2) {
-      for (int i = 0; i < u; ++i) chains[i] = hn::Add(chains[i], chains[i + u]);
-    }
-    return hn::GetLane(hn::SumOfLanes(d, chains[0]));
-  };
-  for (int q = 0; q < Q; ++q) *sums[q] = sum_of(total[q]);
-  if (kSquares) *squares = sum_of(square);
 }
 
 // out_q = scale_q before_q + sum_n weights_q[n] rows[n], in the order of n. `before` may be null:
@@ -388,7 +352,7 @@ class BackwardPass {
         N_(op.inputs.num_sources),
         S_(op.inputs.num_sites),
         D_(op.inputs.width),
-        tiling_(N_, 2, S_, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        tiling_(tiling(op)),
         grad_weights_(S_ * N_ * tiling_.tokens),
         rows_(tiling_.group) {
     // Gradients that nobody adds to are done with once written.
@@ -407,17 +371,26 @@ class BackwardPass {
 
  private:
   void tile(int64_t first, int64_t tokens) {
-    const bool complete = op_.grad_sum_ST == nullptr;
-    if (complete) {
+    const bool shift_known = op_.grad_sum_ST != nullptr;
+    if (!shift_known) {
       for (int64_t n = 0; n < N_; ++n) project(n, first, tokens);
     }
     for (int64_t n = 0; n < N_; n += tiling_.group) {
       const int64_t end = std::min(N_, n + tiling_.group);
-      if (!complete) {
+      if (shift_known) {
         for (int64_t i = n; i < end; ++i) project(i, first, tokens);
       }
       for (int64_t t = 0; t < tokens; ++t) add_group(n, end, first, t);
     }
+  }
+
+  // Where c is computed here, every source is projected before the first gradient is written.
+  static Tiling tiling(const DepthAttentionBackward<Storage>& op) {
+    const int64_t N = op.inputs.num_sources, S = op.inputs.num_sites;
+    const int64_t bytes = op.inputs.width * sizeof(Storage),
+                  lanes = hn::Lanes(hn::ScalableTag<T>());
+    return op.grad_sum_ST == nullptr ? Tiling(N, 1, N + S, bytes, lanes)
+                                     : Tiling(N, 2, S, bytes, lanes);
   }
 
   T& grad_weight(int64_t s, int64_t n, int64_t t) {
@@ -451,14 +424,17 @@ class BackwardPass {
     }
   }
 
-  // What the softmax takes off every weight's gradient.
+  // c, which the softmax takes off every weight's gradient.
   T shift(int64_t s, int64_t first, int64_t t) {
-    if (op_.grad_sum_ST != nullptr) return -op_.grad_sum_ST[s * op_.inputs.num_tokens + first + t];
-    T mean = 0;
+    const int64_t at = s * op_.inputs.num_tokens + first + t;
+    if (op_.grad_sum_ST != nullptr) return -op_.grad_sum_ST[at];
+    T sum = op_.other_grad_scores_ST == nullptr ? T{0} : op_.other_grad_scores_ST[at], total = 0;
     for (int64_t n = 0; n < N_; ++n) {
-      mean += op_.weights_SNT[saved(s, n, first + t)] * grad_weight(s, n, t);
+      const T weight = op_.weights_SNT[saved(s, n, first + t)];
+      sum += weight * grad_weight(s, n, t);
+      total += weight;
     }
-    return mean;
+    return sum / total;
   }
 
   // The gradients of sources [n, end) at one token.

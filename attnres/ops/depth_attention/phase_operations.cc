@@ -135,7 +135,7 @@ PhaseOneGradients phase_one_backward_cpu(at::TensorList grad_outputs, const Tens
   const Tensors gradients = allocate_gradients(sources, source_needed);
   const Tensor grad_queries =
       phase_one_backward(sources, inverse_rms, queries.contiguous(), scores, weights, grad_outputs,
-                         grad_sum, targets_of(gradients, source_needed));
+                         {.grad_sum = grad_sum}, targets_of(gradients, source_needed));
   return {gradients, grad_queries};
 }
 

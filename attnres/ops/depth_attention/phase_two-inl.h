@@ -8,8 +8,11 @@
 #endif
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <vector>
 
+#include "attnres/ops/depth_attention/dots-inl.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
 #include "attnres/ops/simd-inl.h"
 #include "hwy/contrib/math/math-inl.h"
@@ -86,33 +89,25 @@ class PhaseTwoForwardPass {
   // Forms the sum of one token, and scores its recent sources.
   void score(int64_t first, int64_t t) {
     const hn::ScalableTag<T> d;
+    const std::array<const T*, kSitesATurn> query = {op_.folded_query_D};
     const int64_t token = first + t;
+    if (op_.pending_TD != nullptr) {
+      const Storage *a = op_.partial_TD + token * D_, *b = op_.pending_TD + token * D_;
+      Storage* sum = op_.sum_TD + token * D_;
+      for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
+        store(d, hn::Add(load(d, a + c, part), load(d, b + c, part)), sum + c, part);
+      });
+    }
     for (int64_t k = 0; k < K_; ++k) {
-      auto square = hn::Zero(d), dot = hn::Zero(d);
-      const T* query = op_.folded_query_D;
-      const auto take = [&](size_t c, auto v, auto part) HWY_ATTR {
-        square = hn::MulAdd(v, v, square);
-        dot = hn::MulAdd(v, load(d, query + c, part), dot);
-      };
-      if (op_.pending_TD != nullptr && k == K_ - 1) {
-        const Storage *a = op_.partial_TD + token * D_, *b = op_.pending_TD + token * D_;
-        Storage* sum = op_.sum_TD + token * D_;
-        for_each_vector(d, D_, [&](size_t c, auto part) HWY_ATTR {
-          store(d, hn::Add(load(d, a + c, part), load(d, b + c, part)), sum + c, part);
-          take(c, load(d, sum + c, part), part);  // as it was rounded
-        });
-      } else {
-        const Storage* v = recent(k, token);
-        for_each_vector(d, D_,
-                        [&](size_t c, auto part) HWY_ATTR { take(c, load(d, v + c, part), part); });
-      }
+      T dot, square;
+      T* const sums[] = {&dot};
+      dots<1, true>(recent(k, token), query, D_, sums, &square);
       const int64_t at = k * padded_ + t;
       inverse_rms_[at] =
           op_.rms_known_K[k]
               ? op_.inverse_rms_K[k][token]
-              : T{1} / std::sqrt(hn::GetLane(hn::SumOfLanes(d, square)) / static_cast<T>(D_) +
-                                 static_cast<T>(op_.eps));
-      scores_[at] = hn::GetLane(hn::SumOfLanes(d, dot)) * inverse_rms_[at];
+              : T{1} / std::sqrt(square / static_cast<T>(D_) + static_cast<T>(op_.eps));
+      scores_[at] = dot * inverse_rms_[at];
     }
   }
 
@@ -204,7 +199,8 @@ class PhaseTwoForwardPass {
 //   dh = rho (u - n a / D),  c = norm_eps rho^2 a
 //   ds_k = w_k (dh . v_k - c),  do = kappa dh,  dell = -kappa c
 //   dv_k = w_k dh + ds_k r_k q - ds_k s_k r_k^2 v_k / D,  dq = sum ds_k r_k v_k,  dgain = dx * n
-// Without a norm dh = dx and c = a.
+// Without a norm dh = dx and c = a. Without phase 1, c = sum_k w_k (dh . v_k): the same, but for
+// what the rounding of x and dx makes of it.
 template <class Storage>
 class PhaseTwoBackwardPass {
  public:
@@ -280,6 +276,19 @@ class PhaseTwoBackwardPass {
     }
   }
 
+  // c at one token.
+  T shift(int64_t token, int64_t t) const {
+    if (op_.grad_earlier_TD == nullptr && K_ > 0) {
+      T sum = 0;
+      for (int64_t k = 0; k < K_; ++k) {
+        sum += op_.weights_KT[k * op_.num_tokens + token] * grad_weights_[k * tile_ + t];
+      }
+      return sum;
+    }
+    if (!has_norm()) return along_[t];
+    return static_cast<T>(op_.norm_eps) * op_.rho_T[token] * op_.rho_T[token] * along_[t];
+  }
+
   struct Recent {
     const Storage* source;
     const Storage* arriving;  // a gradient to be added, or null
@@ -292,11 +301,13 @@ class PhaseTwoBackwardPass {
   void add_gradients(int64_t token, int64_t t) {
     const hn::ScalableTag<T> d;
     const T rho = has_norm() ? op_.rho_T[token] : T{1};
-    const T shift = has_norm() ? static_cast<T>(op_.norm_eps) * rho * rho * along_[t] : along_[t];
+    const T shift = this->shift(token, t);
+    T grad_scores = 0;
     for (int64_t k = 0; k < K_; ++k) {
       const int64_t at = k * op_.num_tokens + token;
       const T weight = op_.weights_KT[at], inverse_rms = op_.inverse_rms_K[k][token];
       const T grad_score = weight * (grad_weights_[k * tile_ + t] - shift);
+      grad_scores += grad_score;
       Storage* grad = op_.grad_recent_K[k];
       if (grad != nullptr) grad += token * D_;
       T* sum = op_.grad_sums_K == nullptr ? nullptr : op_.grad_sums_K[k];
@@ -317,6 +328,7 @@ class PhaseTwoBackwardPass {
     }
     if (op_.grad_earlier_TD != nullptr) {
       op_.grad_sum_T[token] = -op_.earlier_weight_T[token] * shift;
+      if (op_.grad_scores_T != nullptr) op_.grad_scores_T[token] = grad_scores;
     }
 
     const Storage* dx = op_.grad_x_TD + token * D_;

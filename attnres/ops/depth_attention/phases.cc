@@ -97,11 +97,14 @@ void phase_one_forward(at::TensorList sources, const std::vector<InverseRms>& in
 
 Tensor phase_one_backward(at::TensorList sources, at::TensorList inverse_rms,
                           const Tensor& queries_SD, const Tensor& scores, const Tensor& weights,
-                          at::TensorList grad_outputs, const Tensor& grad_sum,
+                          at::TensorList grad_outputs, const JointSoftmax& joint,
                           const std::vector<GradientTarget>& grad_sources) {
   const int64_t width = sources[0].size(-1), tokens = tokens_of(sources[0]);
   const auto N = static_cast<int64_t>(sources.size()), S = queries_SD.size(0);
-  const Tensor grad_sum_rows = grad_sum.contiguous();
+  const auto rows_of = [](const Tensor& given) {
+    return given.defined() ? given.contiguous() : Tensor();
+  };
+  const Tensor grad_sum = rows_of(joint.grad_sum), others = rows_of(joint.other_grad_scores);
   Tensor grad_queries;
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
@@ -115,10 +118,11 @@ Tensor phase_one_backward(at::TensorList sources, at::TensorList inverse_rms,
         .scores_SNT = data<const T>(scores),
         .weights_SNT = data<const T>(weights),
         .grad_outputs_S = grads.pointers(),
-        .grad_sum_ST = data<const T>(grad_sum_rows),
+        .grad_sum_ST = data<const T>(grad_sum),
         .grad_weights_SNT = nullptr,
         .grad_sources_N = targets.gradients.data(),
         .accumulate_N = targets.accumulate.data(),
+        .other_grad_scores_ST = data<const T>(others),
         .grad_sums_N = targets.sums.data()};
     grad_queries =
         sum_over_tokens(tokens, S * width, queries_SD.scalar_type(),
@@ -200,6 +204,7 @@ PhaseTwoGradients phase_two_backward(const PhaseTwoInputs& inputs, at::TensorLis
   if (has_earlier) {
     gradients.earlier = empty_like_rows(kept);
     gradients.sum = empty_per_token(kept);
+    gradients.scores = empty_per_token(kept);
   }
   Tensor sums;
   with_storage_type(kept.scalar_type(), [&](auto storage) {
@@ -230,6 +235,7 @@ PhaseTwoGradients phase_two_backward(const PhaseTwoInputs& inputs, at::TensorLis
         .grad_sum_T = data<T>(gradients.sum),
         .grad_recent_K = targets.gradients.data(),
         .accumulate_K = targets.accumulate.data(),
+        .grad_scores_T = data<T>(gradients.scores),
         .grad_sums_K = targets.sums.data()};
     sums = sum_over_tokens(tokens, (has_norm ? 2 : 1) * width, compute_dtype(kept),
                            [&](int64_t begin, int64_t end, const Tensor& to) {

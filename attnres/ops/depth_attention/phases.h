@@ -37,11 +37,17 @@ PhaseOneResult allocate_phase_one(const at::Tensor& source, int64_t num_sources,
 void phase_one_forward(at::TensorList sources_N, const std::vector<InverseRms>& inverse_rms_N,
                        const at::Tensor& queries_SD, double eps, const PhaseOneResult& result);
 
-// Returns the queries' gradients [S, D], in the compute type. `grad_sum` [S, ...] is that of ell.
+// What phase 2 tells phase 1's backward of the rest of the softmax, one of them (kernel.h).
+struct JointSoftmax {
+  at::Tensor grad_sum = {};           // of ell, [S, ...]
+  at::Tensor other_grad_scores = {};  // the sum of the recent scores' gradients, [S, ...]
+};
+
+// Returns the queries' gradients [S, D], in the compute type.
 at::Tensor phase_one_backward(at::TensorList sources_N, at::TensorList inverse_rms_N,
                               const at::Tensor& queries_SD, const at::Tensor& scores,
                               const at::Tensor& weights, at::TensorList grad_outputs_S,
-                              const at::Tensor& grad_sum,
+                              const JointSoftmax& joint,
                               const std::vector<GradientTarget>& grad_sources_N);
 
 // What a site reads, and the norm after it.
@@ -73,6 +79,7 @@ void phase_two_forward(const PhaseTwoInputs& inputs, const std::vector<InverseRm
 
 struct PhaseTwoGradients {
   at::Tensor earlier, sum;  // of o and ell; undefined if there was no phase 1
+  at::Tensor scores;        // the sum of the recent scores', [...]; likewise
   at::Tensor query_D;
   at::Tensor norm_gain_D;  // undefined without a norm
 };

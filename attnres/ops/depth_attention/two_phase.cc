@@ -47,8 +47,9 @@ struct SavedSource {
   std::shared_ptr<GradientSlot> slot;
 };
 
-// Of the gradients that arrive, the first S are those of o, the others those of ell. The sources'
-// go into their slots; the queries' and gains' are returned.
+// Of the gradients that arrive, the first S are those of o. The others, along the edges of ell, are
+// what phase 2 tells of its scores instead of ell's gradients (JointSoftmax). The sources' go into
+// their slots; the queries' and gains' are returned.
 class PhaseOneNode : public torch::autograd::Node {
  public:
   std::string name() const override { return "DepthAttentionPhaseOneBackward"; }
@@ -69,15 +70,15 @@ class PhaseOneNode : public torch::autograd::Node {
       inverse_rms.push_back(sources[n].inverse_rms);
       targets.push_back(slot_target(sources[n].slot, values[n], task_should_compute_output(n)));
     }
-    const Tensor grad_sum = empty_per_token(values[0], static_cast<int64_t>(S));
+    const Tensor others = empty_per_token(values[0], static_cast<int64_t>(S));
     for (size_t s = 0; s < S; ++s) {
       if (!gradients[s].defined()) gradients[s] = at::zeros_like(values[0]);
-      const Tensor row = grad_sum.select(0, static_cast<int64_t>(s));
+      const Tensor row = others.select(0, static_cast<int64_t>(s));
       gradients[S + s].defined() ? row.copy_(gradients[S + s]) : row.zero_();
     }
-    const Tensor grad_queries =
-        phase_one_backward(values, inverse_rms, folded_queries, scores, weights,
-                           at::TensorList(gradients).slice(0, S), grad_sum, targets);
+    const Tensor grad_queries = phase_one_backward(values, inverse_rms, folded_queries, scores,
+                                                   weights, at::TensorList(gradients).slice(0, S),
+                                                   {.other_grad_scores = others}, targets);
     for (size_t s = 0; s < S; ++s) {
       const Tensor folded = grad_queries.select(0, static_cast<int64_t>(s));
       const Tensor query = queries[s].unpack(), key_gain = key_gains[s].unpack();
@@ -140,7 +141,7 @@ class PhaseTwoNode : public torch::autograd::Node {
     size_t i = 0;
     if (has_earlier) {
       result[i++] = grads.earlier;
-      result[i++] = grads.sum;
+      result[i++] = grads.scores;
     }
     i += recent.size() - (has_partial ? 1 : 0);  // in their slots
     for (int parts = has_partial ? num_partial_parts : 0; parts > 0; --parts) {

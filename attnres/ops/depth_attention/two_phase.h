@@ -11,8 +11,10 @@
 //
 // Largest errors of x and of the sources' gradients, and bit-reproducibility, as depth_attention.h
 // says. The gradients of pseudo-queries and gains are small differences of sums over the channels
-// of x as it was rounded: float32 3e-5, float64 6e-14, bfloat16 0.25, relative to their largest
-// magnitude, or to a tenth of the largest gradient if that is more: with one source they are zero.
+// of x as it was rounded: float32 3e-5, float64 6e-14, bfloat16 0.06 (0.25 of one channel),
+// relative to their largest magnitude, or to a tenth of the largest gradient if that is more: with
+// one source they are zero. What rounding takes from one score's gradient the others of its softmax
+// get, so that they hold where sources are alike too, as those of a trained model are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +51,7 @@ struct DepthQuery {
 struct EarlierSources {
   at::Tensor output;        // o = sum_i e^{s_i - m} v_i, [..., D]
   at::Tensor max;           // m = max s_i, [...]
-  at::Tensor sum;           // ell = sum_i e^{s_i - m}, [...]
+  at::Tensor sum;           // ell = sum_i e^{s_i - m}, [...]; for depth_attention_phase_two alone
   at::Tensor folded_query;  // the site's pseudo-query times its key gain, [D]
 };
 
