@@ -4,12 +4,15 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/study/arm_table.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
@@ -43,6 +46,52 @@ Json as_json(const RunSummary& run) {
           {"speed_ratio", measured(run.speed_ratio)}};
 }
 
+Json as_json(const Arm& arm, bool is_baseline) {
+  const ArmDifference& difference = arm.difference;
+  const auto& test = difference.test;
+  return {{"name", arm.label},
+          {"baseline", is_baseline},
+          {"seeds", arm.losses.size()},
+          {"mean_loss", measured(arm.mean_loss())},
+          {"loss_deviation", measured(arm.loss_deviation())},
+          {"pairs", difference.pairs},
+          {"mean_difference", measured(difference.mean)},
+          {"interval", test ? Json{test->interval.low, test->interval.high} : Json()},
+          {"p_value", test ? Json(test->p_value) : Json()},
+          {"p_value_holm", measured(difference.p_value)},
+          {"verdict", difference.verdict},
+          {"seeds_to_tell", difference.pairs_to_tell ? Json(*difference.pairs_to_tell) : Json()}};
+}
+
+Json arms_as_json(const Comparison& c) {
+  Json arms = Json::array();
+  for (size_t i = 0; i < c.arms.size(); ++i) arms.push_back(as_json(c.arms[i], i == c.baseline));
+  return arms;
+}
+
+size_t characters(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+void print_arms(const Comparison& c) {
+  std::vector<TableColumn> columns = arm_columns(c);
+  TableColumn& arms = *columns.insert(columns.begin(), TableColumn{"arm", {}});
+  for (const Arm& arm : c.arms) arms.cells.push_back(one_line(arm.label));
+  std::vector<std::string> lines(c.arms.size() + 1);
+  for (const TableColumn& column : columns) {
+    size_t width = characters(column.name);
+    for (const std::string& cell : column.cells) width = std::max(width, characters(cell));
+    const char* gap = lines[0].empty() ? "" : "  ";
+    const bool is_words = column.name == "arm" || column.name == "verdict";
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string& text = i == 0 ? column.name : column.cells[i - 1];
+      const std::string spaces(width - characters(text), ' ');
+      lines[i] += gap + (is_words ? text + spaces : spaces + text);
+    }
+  }
+  for (const std::string& line : lines) fmt::print("{}\n", line);
+}
+
 void run_report(const ReportCommandOptions& options) {
   const ReportSummary summary =
       write_report({options.runs.begin(), options.runs.end()}, options.report);
@@ -54,11 +103,15 @@ void run_report(const ReportCommandOptions& options) {
                             {"verdict", summary.comparison.verdict},
                             {"incomparable", summary.comparison.incomparable},
                             {"cautions", summary.comparison.cautions},
+                            {"arms", arms_as_json(summary.comparison)},
+                            {"difference_to_tell", kDifferenceToTell},
                             {"runs", runs}}
                            .dump());
     return;
   }
-  fmt::print("{}\nreport: {}\n", summary.comparison.verdict, summary.page.string());
+  fmt::print("{}\n", summary.comparison.verdict);
+  if (has_seeds(summary.comparison)) print_arms(summary.comparison);
+  fmt::print("report: {}\n", summary.page.string());
 }
 
 }  // namespace
@@ -67,7 +120,8 @@ void add_report_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report",
       "Compare runs on one self-contained HTML page: losses, speed, depth weights, magnitudes,\n"
-      "samples and configurations.");
+      "samples and configurations. Runs that differ in their seed alone are taken together, and\n"
+      "tell by pairs of equal seeds whether a difference is within noise.");
   const auto options = std::make_shared<ReportCommandOptions>();
   as_path(command->add_option("runs", options->runs, "run folders"))
       ->type_name("RUN ...")

@@ -4,115 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "attnres/study/html.h"
 #include "attnres/study/run_differences.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
 
-RunSummary summarize(const RunData& run) {
-  RunSummary summary{.label = run.label, .mechanism = run.mechanism};
-  if (const Json* n = find(run.record, "/parameters"); n && n->is_number_integer()) {
-    summary.parameters = n->get<int64_t>();
-  }
-  if (const Json* seed = find(run.record, "/recipe/train/seed");
-      seed && seed->is_number_integer()) {
-    summary.seed = seed->get<int64_t>();
-  }
-  for (const Metric& metric : run.metrics) {
-    if (!std::isnan(metric.seconds)) summary.seconds = metric.seconds;
-    if (!std::isnan(metric.tokens)) summary.tokens = metric.tokens;
-    if (std::isnan(metric.val_loss) || metric.val_loss >= summary.best_val_loss) continue;
-    summary.best_val_loss = metric.val_loss;
-    summary.best_val_step = metric.step;
-  }
-  if (const Metric* last = last_validation(run)) {
-    summary.final_val_loss = last->val_loss;
-    summary.final_val_step = last->step;
-  }
-  summary.speed = measure_speed(run.metrics);
-  return summary;
-}
-
-std::vector<Arm> arms_of(const std::vector<RunData>& runs) {
-  std::vector<Arm> arms;
-  std::vector<std::string> keys;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    // Runs without a recipe are known to be equal in nothing.
-    const bool has_recipe = find(runs[i].record, "/recipe") != nullptr;
-    const std::string key = has_recipe ? arm_key(runs[i]) : fmt::format("run {}", i);
-    const auto found = std::find(keys.begin(), keys.end(), key);
-    if (found == keys.end()) {
-      keys.push_back(key);
-      arms.push_back({runs[i].label, {i}, runs[i].residual});
-    } else {
-      arms[size_t(found - keys.begin())].runs.push_back(i);
-    }
-  }
-  for (Arm& arm : arms) {
-    const std::string& mechanism = runs[arm.runs[0]].mechanism;
-    const auto uses = std::count_if(arms.begin(), arms.end(), [&](const Arm& other) {
-      return runs[other.runs[0]].mechanism == mechanism;
-    });
-    if (arm.runs.size() > 1 && uses == 1) arm.label = mechanism;
-  }
-  return arms;
-}
-
-// Final losses by seed; of runs that repeat a seed the mean.
-std::map<int64_t, double> losses_by_seed(const Arm& arm, const std::vector<RunSummary>& runs) {
-  std::map<int64_t, std::pair<double, int>> sums;
-  for (size_t i : arm.runs) {
-    if (std::isnan(runs[i].final_val_loss)) continue;
-    auto& [sum, count] = sums[runs[i].seed.value_or(-1)];
-    sum += runs[i].final_val_loss;
-    ++count;
-  }
-  std::map<int64_t, double> out;
-  for (const auto& [seed, sum] : sums) out[seed] = sum.first / sum.second;
-  return out;
-}
-
-double mean(const std::map<int64_t, double>& losses) {
-  double sum = 0;
-  for (const auto& [seed, loss] : losses) sum += loss;
-  return losses.empty() ? kNotMeasured : sum / double(losses.size());
-}
-
-// Two arms over the seeds that both have; over all where they share none.
-struct Pairing {
-  double ours, theirs;           // mean final losses
-  size_t shared = 0, lower = 0;  // seeds that both have; those in which ours is the lower
-  size_t our_seeds, their_seeds;
-};
-
-Pairing pair_up(const std::map<int64_t, double>& ours, const std::map<int64_t, double>& theirs) {
-  Pairing p{mean(ours), mean(theirs), 0, 0, ours.size(), theirs.size()};
-  std::map<int64_t, double> our_shared, their_shared;
-  for (const auto& [seed, loss] : ours) {
-    const auto other = theirs.find(seed);
-    if (other == theirs.end()) continue;
-    our_shared[seed] = loss;
-    their_shared[seed] = other->second;
-    ++p.shared;
-    p.lower += loss < other->second;
-  }
-  if (p.shared == 0) return p;
-  p.ours = mean(our_shared);
-  p.theirs = mean(their_shared);
-  return p;
-}
-
-// The arm with the lowest mean of final losses among those `eligible` admits.
-template <class Predicate>
-std::optional<size_t> lowest(const Comparison& c, Predicate eligible) {
+// The arm with the lowest mean of final losses but for one.
+std::optional<size_t> lowest(const Comparison& c, std::optional<size_t> but = {}) {
   std::optional<size_t> best;
   double least = INFINITY;
   for (size_t i = 0; i < c.arms.size(); ++i) {
-    const double loss = mean(losses_by_seed(c.arms[i], c.runs));
-    if (!(loss < least) || !eligible(i)) continue;
+    const double loss = c.arms[i].mean_loss();
+    if (!(loss < least) || i == but) continue;
     best = i;
     least = loss;
   }
@@ -163,10 +69,10 @@ std::string of_one_arm(const Comparison& c) {
     low = std::min(low, c.runs[i].final_val_loss);
     high = std::max(high, c.runs[i].final_val_loss);
   }
-  const std::map<int64_t, double> losses = losses_by_seed(arm, c.runs);
-  return fmt::format("{} ends at a validation loss of {} in the mean of {} seed{}, from {} to {}.",
-                     arm.label, format_loss(mean(losses)), losses.size(),
-                     losses.size() == 1 ? "" : "s", format_loss(low), format_loss(high));
+  return fmt::format("{} ends at a validation loss of {} in the mean of {}, from {} to {}.",
+                     arm.label, format_loss(arm.mean_loss()),
+                     counted(int64_t(arm.losses.size()), "seed"), format_loss(low),
+                     format_loss(high));
 }
 
 Speed speed_of(const Arm& arm, const std::vector<RunSummary>& runs) {
@@ -196,41 +102,71 @@ SpeedWords speed_words(const Arm& arm, const Arm& other, const Comparison& c,
                           why_not_measured(ours_lacks ? ours : theirs))};
 }
 
-std::string seeds_sentence(const Pairing& p) {
-  if (p.shared > 1) return "";
-  if (p.our_seeds > 1 || p.their_seeds > 1) {
+// What a repetition would settle.
+std::string seeds_sentence(const Arm& arm, const Arm& other, size_t shared) {
+  if (shared > 1) return "";
+  if (arm.losses.size() > 1 || other.losses.size() > 1) {
     return fmt::format(" They have {} seed in common: repeat with equal seeds before believing it.",
-                       p.shared == 0 ? "no" : "one");
+                       shared == 0 ? "no" : "one");
   }
-  return fmt::format(" One seed{}: repeat with others before believing it.",
-                     p.shared == 0 ? " each, and not the same" : "");
+  return fmt::format(" One seed{} cannot tell: repeat with others before believing it.",
+                     shared == 0 ? " each, and not the same," : "");
+}
+
+// Whether the seeds tell an arm from the baseline, and how many would.
+std::string test_sentence(const Comparison& c, const Arm& arm) {
+  const ArmDifference& difference = arm.difference;
+  if (!difference.test) return "";
+  const auto tested = std::count_if(c.arms.begin(), c.arms.end(),
+                                    [](const Arm& a) { return a.difference.test.has_value(); });
+  const Interval& interval = difference.test->interval;
+  return fmt::format(
+      " Over {} seeds {} is {} {}: it differs by {} (95 % interval {} to {}, p-value {}{}). About "
+      "{} seeds "
+      "would tell a difference of {}.",
+      difference.pairs, arm.label,
+      difference.p_value < kSignificance ? difference.verdict + " than"
+                                         : difference.verdict + " from",
+      c.arms[*c.baseline].label, format_loss(difference.mean, true),
+      format_loss(interval.low, true), format_loss(interval.high, true),
+      format_p_value(difference.p_value),
+      tested > 1 ? fmt::format(", corrected for {} arms", tested) : "",
+      format_whole(int64_t(*difference.pairs_to_tell)), kDifferenceToTell);
+}
+
+// What the best arm is held against.
+std::string rival_name(const Comparison& c, size_t rival) {
+  const Arm& arm = c.arms[rival];
+  if (rival != c.baseline) return "the next best, " + arm.label;
+  if (!arm.residual) return "the baseline " + arm.label;
+  return arm.runs.size() > 1 ? "the residual runs" : "the residual run " + arm.label;
 }
 
 std::string of_arms(const Comparison& c, size_t best, size_t other,
                     const RunDifferences& differences) {
   const Arm &arm = c.arms[best], &rival = c.arms[other];
-  const Pairing p = pair_up(losses_by_seed(arm, c.runs), losses_by_seed(rival, c.runs));
+  const Pairing p = pair_up(arm, rival);
+  const size_t shared = p.differences.size();
   const double gap = p.theirs - p.ours;
   const std::string distance = gap < kLossResolution ? "level with" : format_loss(gap) + " below";
-  const std::string role = !rival.residual         ? "the next best, " + rival.label
-                           : rival.runs.size() > 1 ? "the residual runs"
-                                                   : "the residual run " + rival.label;
-  const std::string seeds = p.shared > 1 ? fmt::format(" in the mean of {} seeds", p.shared)
-                            : p.shared == 0 && p.our_seeds > 1
-                                ? fmt::format(" in the mean of its {} seeds", p.our_seeds)
+  const std::string seeds = shared > 1 ? fmt::format(" in the mean of {} seeds", shared)
+                            : shared == 0 && arm.losses.size() > 1
+                                ? fmt::format(" in the mean of its {} seeds", arm.losses.size())
                                 : "";
-  const std::string wins =
-      p.shared > 1 ? fmt::format("; lower with {} of them", p.lower) : std::string();
+  const auto lower = std::count_if(p.differences.begin(), p.differences.end(),
+                                   [](double difference) { return difference < 0; });
+  const std::string wins = shared > 1 ? fmt::format("; lower with {} of them", lower) : "";
   const SpeedWords speed = speed_words(arm, rival, c, differences);
   return fmt::format("{} has the lowest final validation loss, {}{}, {} {} ({}{}){}.", arm.label,
-                     format_loss(p.ours), seeds, distance, role, format_loss(p.theirs), wins,
-                     speed.clause) +
-         settings_sentence(differences) + speed.sentence + seeds_sentence(p);
+                     format_loss(p.ours), seeds, distance, rival_name(c, other),
+                     format_loss(p.theirs), wins, speed.clause) +
+         test_sentence(c, best == c.baseline ? rival : arm) + settings_sentence(differences) +
+         speed.sentence + seeds_sentence(arm, rival, shared);
 }
 
 std::string verdict(Comparison& c, const std::vector<RunData>& runs,
                     const RunDifferences& differences) {
-  c.best = lowest(c, [](size_t) { return true; });
+  c.best = lowest(c);
   if (!c.best) {
     return c.runs.size() == 1 ? c.runs[0].label + " has not measured a validation loss yet."
                               : "No run has measured a validation loss yet.";
@@ -241,18 +177,33 @@ std::string verdict(Comparison& c, const std::vector<RunData>& runs,
     return of_incomparable(c, differences);
   }
   if (c.arms.size() == 1) return of_one_arm(c);
-  std::optional<size_t> other = c.residual;
-  if (!other || other == c.best) other = lowest(c, [&](size_t i) { return i != *c.best; });
-  if (!other) {
+  if (!c.baseline) {
     const Arm& arm = c.arms[*c.best];
     return fmt::format("{} reached a validation loss of {}; no other run has measured one.",
-                       arm.label, format_loss(mean(losses_by_seed(arm, c.runs))));
+                       arm.label, format_loss(arm.mean_loss()));
   }
+  size_t other = c.best == c.baseline ? *lowest(c, c.best) : *c.baseline;
   // Where the arms share only some of their seeds, those decide.
-  const Pairing p =
-      pair_up(losses_by_seed(c.arms[*c.best], c.runs), losses_by_seed(c.arms[*other], c.runs));
-  if (p.ours > p.theirs) std::swap(c.best, other);
-  return of_arms(c, *c.best, *other, differences);
+  const Pairing p = pair_up(c.arms[*c.best], c.arms[other]);
+  if (p.ours > p.theirs) std::swap(*c.best, other);
+  return of_arms(c, *c.best, other, differences);
+}
+
+// The first arm that has a loss and that `eligible` admits.
+template <class Predicate>
+std::optional<size_t> first_with_loss(const std::vector<Arm>& arms, Predicate eligible) {
+  const auto found = std::find_if(arms.begin(), arms.end(), [&](const Arm& arm) {
+    return !arm.losses.empty() && eligible(arm);
+  });
+  return found == arms.end() ? std::nullopt : std::optional<size_t>(found - arms.begin());
+}
+
+void choose_baseline(Comparison& c) {
+  c.residual = first_with_loss(c.arms, [](const Arm& arm) { return arm.residual; });
+  const auto measured = std::count_if(c.arms.begin(), c.arms.end(),
+                                      [](const Arm& arm) { return !arm.losses.empty(); });
+  if (!c.incomparable.empty() || measured < 2) return;
+  c.baseline = c.residual ? c.residual : first_with_loss(c.arms, [](const Arm&) { return true; });
 }
 
 void compare_with_residual(Comparison& c, bool speeds_compare) {
@@ -276,10 +227,11 @@ void compare_with_residual(Comparison& c, bool speeds_compare) {
 Comparison compare(const std::vector<RunData>& runs) {
   Comparison c;
   for (const RunData& run : runs) c.runs.push_back(summarize(run));
-  c.arms = arms_of(runs);
+  c.arms = group_into_arms(runs, c.runs);
   const RunDifferences differences = find_differences(runs);
   c.incomparable = differences.losses;
-  c.residual = lowest(c, [&](size_t i) { return c.arms[i].residual; });
+  choose_baseline(c);
+  if (c.baseline) compare_arms(c.arms, *c.baseline);
   compare_with_residual(c, c.incomparable.empty() && differences.speeds.empty());
   c.verdict = verdict(c, runs, differences);
   for (const std::string& why : differences.speeds) {

@@ -96,4 +96,8 @@ std::string format_loss(double loss, bool sign) {
   return fmt::format("{}{:.4f}", prefix, std::abs(loss));
 }
 
+std::string format_p_value(double p) {
+  return p < 0.001 ? "< 0.001" : fmt::format("{:.3f}", p);
+}
+
 }  // namespace attnres

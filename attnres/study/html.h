@@ -18,6 +18,9 @@ std::string format_whole(int64_t n);
 // A value with four decimals, a true minus sign, and its sign if `sign`: "1.4321", "+0.0120".
 std::string format_loss(double loss, bool sign = false);
 
+// "0.012", "< 0.001".
+std::string format_p_value(double p);
+
 // Four decimals tell nothing apart below this.
 inline constexpr double kLossResolution = 5e-5;
 

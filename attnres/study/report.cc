@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/study/arm_table.h"
 #include "attnres/study/figures.h"
 #include "attnres/study/html.h"
 #include "attnres/study/plot.h"
@@ -18,10 +19,8 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kNone = "–";
-
 std::string or_none(bool known, const std::string& text) {
-  return known ? text : kNone;
+  return known ? text : kNoValue;
 }
 
 std::string section(const char* id, const char* title, const std::string& body) {
@@ -40,16 +39,11 @@ std::string run_heading(size_t index, const std::string& label) {
                      legend_swatch(line_style(index)), escape_html(label));
 }
 
-struct Column {
-  const char* name;
-  std::vector<std::string> cells;  // one for each run
-};
-
-std::vector<Column> summary_columns(const std::vector<RunSummary>& runs) {
-  std::vector<Column> columns;
+std::vector<TableColumn> summary_columns(const std::vector<RunSummary>& runs) {
+  std::vector<TableColumn> columns;
   const auto column = [&](const char* name, auto known, auto text) {
-    Column& added = columns.emplace_back(Column{name, {}});
-    for (const RunSummary& run : runs) added.cells.push_back(known(run) ? text(run) : kNone);
+    TableColumn& added = columns.emplace_back(TableColumn{name, {}});
+    for (const RunSummary& run : runs) added.cells.push_back(known(run) ? text(run) : kNoValue);
   };
   // Only where a run has it.
   const auto optional_column = [&](const char* name, auto known, auto text) {
@@ -89,24 +83,49 @@ std::vector<Column> summary_columns(const std::vector<RunSummary>& runs) {
   return columns;
 }
 
-// Each cell names its column, for narrow screens, on which a row becomes a card.
-std::string summary_table(const Comparison& c) {
-  const std::vector<Column> columns = summary_columns(c.runs);
-  std::vector<bool> best(c.runs.size());
-  if (c.best && c.arms.size() > 1) {
-    for (size_t run : c.arms[*c.best].runs) best[run] = true;
-  }
-  std::string out = "<div class=\"wide\"><table class=\"numbers\">\n<thead><tr><th>run</th>";
-  for (const Column& column : columns) out += fmt::format("<th>{}</th>", column.name);
+// Each cell names its column, for narrow screens, on which a row becomes a card. Headings and cells
+// are HTML.
+std::string numbers_table(const char* what, const std::vector<std::string>& headings,
+                          const std::vector<TableColumn>& columns, const std::vector<bool>& best) {
+  std::string out =
+      fmt::format("<div class=\"wide\"><table class=\"numbers\">\n<thead><tr><th>{}</th>", what);
+  for (const TableColumn& column : columns) out += fmt::format("<th>{}</th>", column.name);
   out += "</tr></thead>\n<tbody>\n";
-  for (size_t i = 0; i < c.runs.size(); ++i) {
-    out += (best[i] ? "<tr class=\"best\">" : "<tr>") + run_heading(i, c.runs[i].label);
-    for (const Column& column : columns) {
+  for (size_t i = 0; i < headings.size(); ++i) {
+    out += (best[i] ? "<tr class=\"best\">" : "<tr>") + headings[i];
+    for (const TableColumn& column : columns) {
       out += fmt::format("<td data-name=\"{}\">{}</td>", column.name, column.cells[i]);
     }
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";
+}
+
+std::string summary_table(const Comparison& c) {
+  std::vector<bool> best(c.runs.size());
+  if (c.best && c.arms.size() > 1) {
+    for (size_t run : c.arms[*c.best].runs) best[run] = true;
+  }
+  std::vector<std::string> headings;
+  for (size_t i = 0; i < c.runs.size(); ++i) headings.push_back(run_heading(i, c.runs[i].label));
+  return numbers_table("run", headings, summary_columns(c.runs), best);
+}
+
+std::string arm_section(const Comparison& c) {
+  if (!has_seeds(c)) return "";
+  std::vector<bool> best(c.arms.size());
+  if (c.best && c.arms.size() > 1) best[*c.best] = true;
+  std::vector<std::string> headings;
+  for (const Arm& arm : c.arms) {
+    headings.push_back("<th scope=\"row\"><bdi>" + escape_html(arm.label) + "</bdi></th>");
+  }
+  std::vector<TableColumn> columns = arm_columns(c);
+  for (TableColumn& column : columns) {
+    for (std::string& cell : column.cells) cell = escape_html(cell);
+  }
+  return section("arms", "Arms",
+                 numbers_table("arm", headings, columns, best) + "<p class=\"key\">" +
+                     escape_html(arm_table_key(c)) + "</p>\n");
 }
 
 std::string summary(const Comparison& c) {
@@ -245,7 +264,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
              "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n"
              "<header>\n<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n</header>\n<main>\n",
              escape_html(plain_title), kStyle, title, escape_html(c.verdict)) +
-         list("Read with care", c.cautions) + list("Missing", report.notes) +
+         list("Read with care", c.cautions) + list("Missing", report.notes) + arm_section(c) +
          section("summary", "Summary", summary(c)) +
          section("loss", "Loss", loss_figures(runs, c)) +
          section("depth-weights", "Depth weights", depth_weight_figures(runs)) +

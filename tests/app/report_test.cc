@@ -37,5 +37,38 @@ TEST(ReportCommand, SaysWhatKeepsRunsFromComparing) {
   EXPECT_TRUE(apart.at("runs").at(1).at("loss_difference").is_null());
 }
 
+TEST(ReportCommand, SaysWhatSeedsTell) {
+  const std::filesystem::path folder = fresh_folder("report_seeds");
+  std::string runs;
+  for (const char* mechanism : {"residual", "attn_res"}) {
+    for (int seed : {1, 2}) {
+      const FakeRun run{.name = mechanism,
+                        .mechanism = mechanism,
+                        .gain = 0.1 * seed + (mechanism == std::string("attn_res") ? 0.03 : 0)};
+      const auto path = run.write(folder / fmt::format("{}{}", mechanism, seed));
+      Json record = run.record();
+      record["recipe"]["train"]["seed"] = seed;
+      write_text(path / "run.json", record.dump());
+      runs += fmt::format(" '{}'", path.string());
+    }
+  }
+  const std::string command =
+      fmt::format("report{} --out '{}'", runs, (folder / "page.html").string());
+  const Result result = run_program(command);
+  EXPECT_THAT(result.out, HasSubstr("Over 2 seeds attn_res is better than residual"));
+  EXPECT_THAT(result.out, HasSubstr("arm       verdict   seeds  mean loss"));
+  EXPECT_THAT(result.out, HasSubstr("attn_res  better        2     "));
+  const Json json = parse_json(run_program(command + " --json").out, "report");
+  EXPECT_EQ(json.at("difference_to_tell"), 0.005);
+  const Json &baseline = json.at("arms").at(0), &arm = json.at("arms").at(1);
+  EXPECT_TRUE(baseline.at("baseline").get<bool>());
+  EXPECT_TRUE(baseline.at("interval").is_null());
+  EXPECT_EQ(arm.at("pairs"), 2);
+  EXPECT_EQ(arm.at("verdict"), "better");
+  EXPECT_NEAR(arm.at("mean_difference").get<double>(), -0.03, 1e-9);
+  EXPECT_LT(arm.at("interval").at(1).get<double>(), 0);
+  EXPECT_EQ(arm.at("seeds_to_tell"), 2);
+}
+
 }  // namespace
 }  // namespace attnres::testing

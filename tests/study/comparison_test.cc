@@ -88,10 +88,11 @@ TEST(Compare, SaysHowFarTheBestIsBelowResidual) {
                run("block", "block_attn_res", {3, 1.8}, 950)});
   EXPECT_EQ(c.best, 1);
   EXPECT_EQ(c.residual, 0);
-  EXPECT_EQ(c.verdict,
-            "full has the lowest final validation loss, 1.7500, 0.2500 below the residual run base "
-            "(2.0000), at 0.90 ± 0.00 times its speed. One seed: repeat with others before "
-            "believing it.");
+  EXPECT_EQ(
+      c.verdict,
+      "full has the lowest final validation loss, 1.7500, 0.2500 below the residual run base "
+      "(2.0000), at 0.90 ± 0.00 times its speed. One seed cannot tell: repeat with others before "
+      "believing it.");
   EXPECT_NEAR(c.runs[2].loss_difference, -0.2, 1e-12);
   EXPECT_NEAR(c.runs[2].speed_ratio, 0.95, 1e-12);
   EXPECT_THAT(c.incomparable, IsEmpty());
@@ -212,10 +213,117 @@ TEST(Compare, SeedsAreComparedInPairs) {
   EXPECT_NEAR(c.runs[4].loss_difference, 2.0 - 2.1, 1e-12) << "against the same seed";
 }
 
+// One run for each seed 1, 2, ...
+std::vector<RunData> seeds(const std::string& mechanism, const std::vector<double>& losses) {
+  std::vector<RunData> runs;
+  for (double loss : losses) {
+    runs.push_back(with_seed(run(mechanism, mechanism, {loss}), int64_t(runs.size()) + 1));
+  }
+  return runs;
+}
+
+Comparison compare_all(const std::vector<std::vector<RunData>>& arms) {
+  std::vector<RunData> runs;
+  for (const std::vector<RunData>& arm : arms) runs.insert(runs.end(), arm.begin(), arm.end());
+  return compare(runs);
+}
+
+// The losses of records/block-attn-res-against-residual.md, on Shakespeare: three pairs, all lower,
+// do not yet tell.
+TEST(Compare, SaysThatRecordedRunsWithinNoiseAreNotDistinguishable) {
+  const Comparison c = compare_all({seeds("residual", {1.7834, 1.7850, 1.8027}),
+                                    seeds("block_attn_res", {1.7712, 1.7672, 1.7670})});
+  EXPECT_THAT(c.verdict,
+              HasSubstr("Over 3 seeds block_attn_res is not distinguishable from residual: it "
+                        "differs by −0.0219 (95 % interval −0.0524 to +0.0086, p-value 0.091). "
+                        "About 50 seeds would tell a difference of 0.005."));
+  EXPECT_EQ(c.baseline, 0);
+  const ArmDifference& difference = c.arms.at(1).difference;
+  EXPECT_EQ(difference.pairs, 3);
+  EXPECT_NEAR(difference.mean, -0.0219, 1e-12);
+  const double t = difference.mean / (difference.test->deviation / std::sqrt(3));
+  EXPECT_NEAR(t, -3.0903, 2e-3);
+  // With 2 degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2).
+  EXPECT_NEAR(difference.p_value, 1 + t / std::sqrt(2 + t * t), 1e-12);
+  EXPECT_NEAR(c.arms[0].loss_deviation(), 0.01071, 1e-5);
+}
+
+// Seeds differ by 0.1 and more, the arms by 0.01 with each of them: paired they are told apart.
+// The same losses with their seeds mixed up, so that nothing is shared, are not.
+TEST(Compare, PairsTellWhatMeansDoNot) {
+  const std::vector<RunData> residual = seeds("residual", {2.0, 2.1, 2.3, 1.8});
+  const Comparison c = compare_all({residual, seeds("attn_res", {1.9901, 2.0899, 2.2898, 1.7902})});
+  EXPECT_EQ(c.arms.at(1).difference.verdict, "better");
+  EXPECT_THAT(c.verdict, HasSubstr("Over 4 seeds attn_res is better than residual: it differs by "
+                                   "−0.0100 (95 % interval −0.0103 to −0.0097, p-value < 0.001). "
+                                   "About 2 seeds would tell a difference of 0.005."));
+  const Comparison mixed =
+      compare_all({residual, seeds("attn_res", {2.2898, 1.9901, 1.7902, 2.0899})});
+  EXPECT_NEAR(mixed.arms.at(1).mean_loss(), c.arms[1].mean_loss(), 1e-12);
+  EXPECT_EQ(mixed.arms[1].difference.verdict, "not distinguishable");
+}
+
+TEST(Compare, ABaselineThatLeadsMakesTheOtherWorse) {
+  const Comparison c = compare_all(
+      {seeds("attn_res", {2.0101, 2.1099, 2.3102}), seeds("residual", {2.0, 2.1, 2.3})});
+  EXPECT_EQ(c.baseline, 1);
+  EXPECT_EQ(c.arms.at(0).difference.verdict, "worse");
+  EXPECT_EQ(c.arms[1].difference.verdict, "baseline");
+  EXPECT_THAT(c.verdict, AllOf(StartsWith("residual has the lowest final validation loss"),
+                               HasSubstr("attn_res is worse than residual")));
+}
+
+// What one arm alone would show is not enough among four.
+TEST(Compare, ManyArmsAreCorrectedFor) {
+  const std::vector<RunData> residual = seeds("residual", {2.0, 2.1, 2.3}),
+                             ahead = seeds("attn_res", {1.99, 2.087, 2.284});
+  const Comparison alone = compare_all({residual, ahead});
+  EXPECT_EQ(alone.arms.at(1).difference.verdict, "better");
+  const Comparison among =
+      compare_all({residual, ahead, seeds("dense_former", {2.1, 2.0, 2.31}),
+                   seeds("mhc", {1.9, 2.2, 2.4}), seeds("block_attn_res", {2.01, 2.2, 2.2})});
+  const ArmDifference& difference = among.arms.at(1).difference;
+  EXPECT_NEAR(difference.test->p_value, alone.arms[1].difference.p_value, 1e-12);
+  EXPECT_NEAR(difference.p_value, 4 * alone.arms[1].difference.p_value, 1e-12);
+  EXPECT_EQ(difference.verdict, "not distinguishable");
+  EXPECT_THAT(among.verdict, HasSubstr("corrected for 4 arms"));
+}
+
+TEST(Compare, WithoutAResidualArmTheFirstIsTheBaseline) {
+  const Comparison c = compare_all({seeds("block_attn_res", {2.0, 2.1}), seeds("mhc", {2.2, 2.0}),
+                                    seeds("attn_res", {1.9, 1.8})});
+  EXPECT_FALSE(c.residual.has_value());
+  EXPECT_EQ(c.baseline, 0);
+  EXPECT_THAT(c.verdict, HasSubstr("below the baseline block_attn_res"));
+}
+
+TEST(Compare, OneSeedTellsNothing) {
+  const Comparison c = compare_all({seeds("residual", {2.0, 2.1}),
+                                    seeds("attn_res", {1.9}),
+                                    {with_seed(run("mhc", "mhc", {1.95}), 7)},
+                                    seeds("dense_former", {NAN})});
+  EXPECT_EQ(c.arms.at(1).difference.verdict, "one seed cannot tell");
+  EXPECT_FALSE(c.arms[1].difference.test.has_value());
+  EXPECT_NEAR(c.arms[1].difference.mean, -0.1, 1e-12);
+  EXPECT_EQ(c.arms.at(2).difference.verdict, "no seed in common");
+  EXPECT_EQ(c.arms.at(3).difference.verdict, "no loss measured");
+  EXPECT_THAT(c.verdict, Not(HasSubstr("would tell")));
+}
+
+TEST(Compare, RunsThatDoNotCompareAreNotTested) {
+  std::vector<RunData> other = seeds("attn_res", {1.9, 1.8, 1.9});
+  for (RunData& of_other : other) of_other.record["data"]["hash"] = "other";
+  const Comparison c = compare_all({seeds("residual", {2.0, 2.1, 2.2}), other});
+  EXPECT_FALSE(c.baseline.has_value());
+  EXPECT_FALSE(c.arms.at(1).difference.test.has_value());
+}
+
 TEST(Compare, SaysWhenSeedsDoNotMatch) {
   const RunData a = with_seed(run("a", "residual", {2}), 1);
-  EXPECT_THAT(compare({a, with_seed(run("b", "attn_res", {1.9}), 2)}).verdict,
-              EndsWith("One seed each, and not the same: repeat with others before believing it."));
+  EXPECT_THAT(
+      compare({a, with_seed(run("b", "attn_res", {1.9}), 2)}).verdict,
+      EndsWith(
+          "One seed each, and not the same, cannot tell: repeat with others before believing it."));
   EXPECT_THAT(
       compare(
           {a, with_seed(run("b", "attn_res", {1.9}), 2), with_seed(run("b", "attn_res", {1.9}), 3)})

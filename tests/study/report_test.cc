@@ -231,6 +231,34 @@ TEST_F(ReportTest, CellsNameTheirColumns) {
   }
 }
 
+// Seeds make the page say what they tell; single runs have nothing to say of it.
+TEST_F(ReportTest, ArmsWithSeedsHaveATable) {
+  EXPECT_FALSE(has(page(three()), ">Arms<"));
+  std::vector<fs::path> runs;
+  for (int64_t seed : {1, 2, 3}) {
+    for (FakeRun run : {base_, full_}) {
+      run.gain += 0.002 * double(seed % 3) * (run.has_depth_weights() ? 1.1 : 1);
+      Json record = run.record();
+      record["recipe"]["train"]["seed"] = seed;
+      runs.push_back(run.write(folder_ / (run.name + std::to_string(seed))));
+      write_text(runs.back() / "run.json", record.dump());
+    }
+  }
+  const std::string text = page(runs);
+  const size_t begin = text.find(">Arms<");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string table = text.substr(begin, text.find("</section>", begin) - begin);
+  for (const char* part :
+       {"<bdi>residual</bdi>", "<bdi>attn_res</bdi>", "<td data-name=\"verdict\">baseline</td>",
+        "<td data-name=\"verdict\">better</td>", "<td data-name=\"seeds\">3</td>",
+        "<td data-name=\"difference\">−0.0302</td>",
+        "<td data-name=\"95 % interval\">−0.0307 to −0.0297</td>",
+        "<td data-name=\"p-value\">&lt; 0.001</td>", "<td data-name=\"seeds for 0.005\">2</td>",
+        "Difference: minus residual"}) {
+    EXPECT_TRUE(has(table, part)) << part;
+  }
+}
+
 TEST_F(ReportTest, ADisturbedSpeedIsMarked) {
   const std::vector<fs::path> runs = three();
   EXPECT_FALSE(has(page(runs), "<td data-name=\"tokens/s\">≈"));

@@ -1,0 +1,29 @@
+// The table of arms: what each recipe's seeds reached, and whether they tell it from the baseline.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attnres/study/comparison.h"
+
+namespace attnres {
+
+struct TableColumn {
+  std::string name;
+  std::vector<std::string> cells;  // one for each row
+};
+
+inline constexpr const char* kNoValue = "–";
+
+// Whether there is something to say of seeds: an arm that has several.
+bool has_seeds(const Comparison& comparison);
+
+// A row for each arm, in their order: verdict, seeds, mean final loss, its deviation, and of the
+// difference to the baseline mean, 95 % interval, p and the seeds that would tell
+// kDifferenceToTell. Plain text. Without a baseline only seeds, mean and deviation.
+std::vector<TableColumn> arm_columns(const Comparison& comparison);
+
+// How the columns were computed, in a few sentences of plain text.
+std::string arm_table_key(const Comparison& comparison);
+
+}  // namespace attnres

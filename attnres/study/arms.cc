@@ -1,0 +1,121 @@
+#include "attnres/study/arms.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/study/run_differences.h"
+
+namespace attnres {
+namespace {
+
+std::map<int64_t, double> losses_by_seed(const std::vector<size_t>& arm,
+                                         const std::vector<RunSummary>& runs) {
+  std::map<int64_t, std::vector<double>> losses;
+  for (size_t i : arm) {
+    if (std::isnan(runs[i].final_val_loss)) continue;
+    losses[runs[i].seed.value_or(-1)].push_back(runs[i].final_val_loss);
+  }
+  std::map<int64_t, double> out;
+  for (const auto& [seed, of_seed] : losses) out[seed] = sample_mean(of_seed);
+  return out;
+}
+
+std::vector<double> values_of(const std::map<int64_t, double>& losses) {
+  std::vector<double> values;
+  for (const auto& [seed, loss] : losses) values.push_back(loss);
+  return values;
+}
+
+// An arm of several runs goes by its mechanism where no other arm has that.
+void name_arms(std::vector<Arm>& arms, const std::vector<RunData>& runs) {
+  const auto mechanism = [&](const Arm& arm) { return runs[arm.runs[0]].mechanism; };
+  for (Arm& arm : arms) {
+    const auto uses = std::count_if(arms.begin(), arms.end(), [&](const Arm& other) {
+      return mechanism(other) == mechanism(arm);
+    });
+    if (arm.runs.size() > 1 && uses == 1) arm.label = mechanism(arm);
+  }
+}
+
+ArmDifference difference_to(const Arm& baseline, const Arm& arm) {
+  const std::vector<double> differences = pair_up(arm, baseline).differences;
+  ArmDifference out{.pairs = differences.size()};
+  if (out.pairs > 0) out.mean = sample_mean(differences);
+  if (out.pairs < 2) return out;
+  out.test = paired_t_test(differences);
+  out.pairs_to_tell = pairs_needed(kDifferenceToTell, out.test->deviation);
+  return out;
+}
+
+std::string arm_verdict(const Arm& arm) {
+  const ArmDifference& difference = arm.difference;
+  if (arm.losses.empty()) return "no loss measured";
+  if (difference.pairs == 0) return "no seed in common";
+  if (difference.pairs == 1) return "one seed cannot tell";
+  if (difference.p_value >= kSignificance) return "not distinguishable";
+  return difference.mean < 0 ? "better" : "worse";
+}
+
+}  // namespace
+
+double Arm::mean_loss() const {
+  return losses.empty() ? kNotMeasured : sample_mean(values_of(losses));
+}
+
+double Arm::loss_deviation() const {
+  return losses.size() < 2 ? kNotMeasured : sample_deviation(values_of(losses));
+}
+
+Pairing pair_up(const Arm& ours, const Arm& theirs) {
+  std::vector<double> our_losses, their_losses, differences;
+  for (const auto& [seed, loss] : ours.losses) {
+    const auto other = theirs.losses.find(seed);
+    if (other == theirs.losses.end()) continue;
+    our_losses.push_back(loss);
+    their_losses.push_back(other->second);
+    differences.push_back(loss - other->second);
+  }
+  if (differences.empty()) return {ours.mean_loss(), theirs.mean_loss(), {}};
+  return {sample_mean(our_losses), sample_mean(their_losses), differences};
+}
+
+std::vector<Arm> group_into_arms(const std::vector<RunData>& runs,
+                                 const std::vector<RunSummary>& summaries) {
+  std::vector<Arm> arms;
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    // Runs without a recipe are known to be equal in nothing.
+    const bool has_recipe = find(runs[i].record, "/recipe") != nullptr;
+    const std::string key = has_recipe ? arm_key(runs[i]) : fmt::format("run {}", i);
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    if (found == keys.end()) {
+      keys.push_back(key);
+      arms.push_back({runs[i].label, {i}, runs[i].residual});
+    } else {
+      arms[size_t(found - keys.begin())].runs.push_back(i);
+    }
+  }
+  for (Arm& arm : arms) arm.losses = losses_by_seed(arm.runs, summaries);
+  name_arms(arms, runs);
+  return arms;
+}
+
+void compare_arms(std::vector<Arm>& arms, size_t baseline) {
+  std::vector<size_t> tested;
+  std::vector<double> p_values;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (i == baseline) continue;
+    arms[i].difference = difference_to(arms[baseline], arms[i]);
+    if (!arms[i].difference.test) continue;
+    tested.push_back(i);
+    p_values.push_back(arms[i].difference.test->p_value);
+  }
+  const std::vector<double> adjusted = holm_adjusted(p_values);
+  for (size_t k = 0; k < tested.size(); ++k) arms[tested[k]].difference.p_value = adjusted[k];
+  for (Arm& arm : arms) arm.difference.verdict = arm_verdict(arm);
+  arms[baseline].difference.verdict = "baseline";
+}
+
+}  // namespace attnres
