@@ -54,8 +54,8 @@ TEST(FitPowerLaw, IntervalsCoverWhatWasPlanted) {
   EXPECT_FALSE(covers(fit.alpha, 0.9 * kBaseline.alpha));
 }
 
-// Of eight points, a little less often than 95 %: nine times in ten is what Student's t with six
-// degrees of freedom leaves of two-sided normal intervals, and 86 % without the widening.
+// With eight points a little less often than 95 %: a normal distribution's interval covers 90 % of
+// Student's t with six degrees of freedom.
 TEST(FitPowerLaw, IntervalsCoverAboutAsOftenAsTheySay) {
   constexpr int kTimes = 400;
   int covered = 0;
