@@ -128,22 +128,32 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
   return kLibrary + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
 }
 
+double tokens_per_step(const TrainConfig& train) {
+  return static_cast<double>(train.batch_size * train.context);
+}
+
+// Forward once, backward twice the forward, and the forward again where it is recomputed.
+double passes_per_step(const TrainConfig& train) {
+  return train.recompute ? 4 : 3;
+}
+
+double step_flops(const TrainConfig& train, const Sizes& sizes) {
+  return tokens_per_step(train) * passes_per_step(train) * 2 *
+             (sizes.model.linear_maps() + sizes.model.head() +
+              sizes.model.between_tokens(train.context)) +
+         sizes.update_flops();
+}
+
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
   const TrainConfig& train = recipe.train;
-  const double tokens = static_cast<double>(train.batch_size * train.context);
-  // Forward once, backward twice the forward, and the forward again where it is recomputed.
-  const double passes = train.recompute ? 4 : 3;
-  const double flops = tokens * passes * 2 *
-                           (sizes.model.linear_maps() + sizes.model.head() +
-                            sizes.model.between_tokens(train.context)) +
-                       sizes.update_flops();
   // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
   // widths of 64 to 512. The update reads and writes weights, gradients and moments.
   constexpr double kTouched = 24, kTouchedByUpdate = 9;
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
-  const double bytes = number * tokens * kTouched * (passes / 3) * sizes.model.kept_at_sites() +
+  const double bytes = number * tokens_per_step(train) * kTouched * (passes_per_step(train) / 3) *
+                           sizes.model.kept_at_sites() +
                        4 * kTouchedByUpdate * sizes.parameters();
-  return flops / speed.matmul + bytes / speed.copy;
+  return step_flops(train, sizes) / speed.matmul + bytes / speed.copy;
 }
 
 class Threads {
@@ -162,6 +172,7 @@ Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& 
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
           .bytes = static_cast<int64_t>(peak_bytes(recipe, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
+          .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
 }
 

@@ -20,6 +20,7 @@ struct Estimate {
   int64_t parameters = 0;       // exact
   int64_t bytes = 0;            // resident memory of the process at its largest, within 30 %
   int64_t disk_bytes = 0;       // of the checkpoints, while one replaces another
+  double flops_per_step = 0;    // of matrix products, two a multiply-add
   double seconds_per_step = 0;  // within 30 % on a machine that does nothing else
 };
 
