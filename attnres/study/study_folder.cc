@@ -1,0 +1,119 @@
+#include "attnres/study/study_folder.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+// Of runs that were not done when study.json was written.
+std::map<std::string, std::string> remembered_errors(const StudyPaths& paths) {
+  std::map<std::string, std::string> errors;
+  if (!fs::exists(paths.study_json())) return errors;
+  for (const Json& run : read_json(paths.study_json()).value("runs", Json::array())) {
+    if (run.contains("error")) errors[run.at("name")] = run.at("error");
+  }
+  return errors;
+}
+
+}  // namespace
+
+const char* name_of(RunState state) {
+  switch (state) {
+    case RunState::missing:
+      return "missing";
+    case RunState::unfinished:
+      return "unfinished";
+    case RunState::done:
+      return "done";
+    case RunState::failed:
+      return "failed";
+  }
+  return "";
+}
+
+RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
+  const RunPaths folder = paths.run(run.name);
+  RunStatus status;
+  if (!fs::exists(folder.run_json())) return status;
+  status.state = RunState::unfinished;
+  status.parameters = read_run_json(folder).value("parameters", int64_t{0});
+  if (!fs::exists(folder.last())) return status;
+  status.saved = read_training_state(folder.last());
+  if (status.saved->step >= run.recipe.train.steps) status.state = RunState::done;
+  return status;
+}
+
+std::vector<RunStatus> look_at_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs) {
+  const auto errors = remembered_errors(paths);
+  std::vector<RunStatus> statuses;
+  for (const StudyRun& run : runs) {
+    RunStatus& status = statuses.emplace_back(look_at_run(paths, run));
+    const auto error = errors.find(run.name);
+    if (status.state == RunState::done || error == errors.end()) continue;
+    status.state = RunState::failed;
+    status.error = error->second;
+  }
+  return statuses;
+}
+
+void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& runs) {
+  constexpr int kMostShown = 5;
+  std::string list;
+  int changed = 0;
+  for (const StudyRun& run : runs) {
+    const RunPaths folder = paths.run(run.name);
+    if (!fs::exists(folder.run_json())) continue;
+    // With every default filled in: a run of an older version lacks the keys that came after it.
+    const Json before = recipe_to_json(parse_recipe(read_run_json(folder).at("recipe")));
+    const auto found = differences(before, recipe_to_json(run.recipe));
+    if (found.empty() || ++changed > kMostShown) continue;
+    list += fmt::format("\n  {}", run.name);
+    for (const std::string& difference : found) list += "\n    " + difference;
+  }
+  if (changed > kMostShown) list += fmt::format("\n  and {} more runs", changed - kMostShown);
+  require(changed == 0,
+          "{}: runs of this study have begun with another recipe:{}\n"
+          "undo the change, choose another --out, or move those folders of {} away",
+          paths.folder.string(), list, (paths.folder / "runs").string());
+}
+
+Json read_study_json(const StudyPaths& paths, const std::string& name) {
+  if (!fs::exists(paths.study_json())) {
+    require(!fs::exists(paths.folder / "runs") && !fs::exists(paths.recipes()),
+            "{}: holds runs or recipes, but no study.json: this folder is not a study's; choose "
+            "another --out",
+            paths.folder.string());
+    return {};
+  }
+  Json json = read_json(paths.study_json());
+  require(json.is_object() && json.contains("study") && json["study"].is_string(),
+          "{}: not a study's: it has no \"study\"; choose another --out",
+          paths.study_json().string());
+  require(json["study"] == name, "{}: holds the study {}; choose another --out for {}",
+          paths.folder.string(), json["study"].get<std::string>(), name);
+  return json;
+}
+
+int64_t logged_steps(const RunPaths& run) {
+  constexpr std::streamoff kTail = 8192;  // more than a line of it is long
+  std::ifstream in(run.metrics(), std::ios::binary | std::ios::ate);
+  if (!in) return 0;
+  const std::streamoff size = in.tellg();
+  in.seekg(std::max<std::streamoff>(size - kTail, 0));
+  std::string tail(static_cast<size_t>(std::min(size, kTail)), '\0');
+  in.read(tail.data(), static_cast<std::streamsize>(tail.size()));
+  // The last that ends, which is not being written.
+  const size_t end = tail.rfind('\n');
+  if (end == std::string::npos || end == 0) return 0;
+  const size_t begin = tail.rfind('\n', end - 1) + 1;
+  const Json line = Json::parse(tail.substr(begin, end - begin), nullptr, false);
+  return line.is_object() ? line.value("step", int64_t{0}) : 0;
+}
+
+}  // namespace attnres

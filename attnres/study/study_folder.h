@@ -1,0 +1,63 @@
+// Where a study keeps what, and how far its runs are. The folder holds
+//   study.json      the study, its text and threads, and of every run its state, what it reached,
+//                   and why it failed
+//   runs.csv        a line per run        arms.csv   a line per combination of arms, over its seeds
+//   report.html     the finished runs compared (see report.h)
+//   recipes/        of each run, NAME.json
+//   runs/           a run folder each (see train/run_folder.h)
+//   logs/           what each run printed at its last attempt, NAME.log
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attnres/study/study_recipe.h"
+#include "attnres/support/json.h"
+#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder.h"
+
+namespace attnres {
+
+struct StudyPaths {
+  std::filesystem::path folder;
+
+  std::filesystem::path study_json() const { return folder / "study.json"; }
+  std::filesystem::path runs_csv() const { return folder / "runs.csv"; }
+  std::filesystem::path arms_csv() const { return folder / "arms.csv"; }
+  std::filesystem::path report() const { return folder / "report.html"; }
+  std::filesystem::path recipes() const { return folder / "recipes"; }
+  std::filesystem::path recipe(const std::string& run) const { return recipes() / (run + ".json"); }
+  RunPaths run(const std::string& run) const { return {folder / "runs" / run}; }
+  std::filesystem::path logs() const { return folder / "logs"; }
+  std::filesystem::path log(const std::string& run) const { return logs() / (run + ".log"); }
+};
+
+enum class RunState { missing, unfinished, done, failed };
+const char* name_of(RunState state);
+
+struct RunStatus {
+  RunState state = RunState::missing;
+  std::optional<TrainingState> saved = {};  // by its last checkpoint
+  int64_t parameters = 0;                   // 0 of a run that never began
+  std::string error = {};                   // why it failed, on one line
+};
+
+// How far a run is by what lies in its folder; never `failed`, which folders do not tell.
+RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run);
+
+// Of every run, in their order, with the failures that study.json remembers of those not done.
+std::vector<RunStatus> look_at_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs);
+
+// Throws Error naming the runs that have begun with another recipe, and the keys that differ.
+void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& runs);
+
+// study.json, or null where there is none. Throws Error where the folder is there, but holds
+// something else, or another study than `name`.
+Json read_study_json(const StudyPaths& paths, const std::string& name);
+
+// Steps that a run which is at work has done, by its log; 0 where there is none.
+int64_t logged_steps(const RunPaths& run);
+
+}  // namespace attnres

@@ -1,0 +1,149 @@
+#include "attnres/study/study_results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace attnres {
+namespace {
+
+// JSON has no NaN, and a loss that was never measured is the largest number.
+Json measured_loss(double loss) {
+  const bool is_measured = std::isfinite(loss) && loss < std::numeric_limits<double>::max();
+  return is_measured ? Json(loss) : Json();
+}
+
+Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& status) {
+  Json arms = Json::object();
+  for (size_t i = 0; i < run.arms.size(); ++i) arms[record.axes[i]] = run.arms[i];
+  const TrainingState saved = status.saved.value_or(TrainingState());
+  Json json = {{"name", run.name},
+               {"arms", arms},
+               {"seed", run.recipe.train.seed},
+               {"state", name_of(status.state)},
+               {"step", saved.step},
+               {"steps", run.recipe.train.steps},
+               {"parameters", status.parameters},
+               {"tokens", saved.tokens},
+               {"seconds", saved.seconds},
+               {"final_val_loss", measured_loss(saved.validation_loss)},
+               {"best_val_loss", measured_loss(saved.best_loss)},
+               {"best_step", saved.best_step}};
+  if (!status.error.empty()) json["error"] = status.error;
+  return json;
+}
+
+// As RFC 4180 has it, with quotes where they are needed.
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "";
+  if (!value.is_string()) return value.dump();
+  const std::string text = value;
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted(1, '"');
+  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  quoted += '"';
+  return quoted;
+}
+
+std::string csv_line(const std::vector<Json>& values) {
+  std::string line;
+  for (const Json& value : values) line += csv_cell(value) + ",";
+  line.back() = '\n';
+  return line;
+}
+
+Json number_or_null(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+void finish_means(ArmResult& arm, const std::vector<double>& losses) {
+  const auto count = static_cast<double>(losses.size());
+  if (losses.empty()) {
+    arm.mean_loss = arm.loss_deviation = arm.tokens_per_second = NAN;
+    return;
+  }
+  arm.tokens_per_second /= count;
+  for (const double loss : losses) arm.mean_loss += loss / count;
+  double squares = 0;
+  for (const double loss : losses) squares += std::pow(loss - arm.mean_loss, 2);
+  arm.loss_deviation = count > 1 ? std::sqrt(squares / (count - 1)) : NAN;
+}
+
+}  // namespace
+
+std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
+                                   const std::vector<RunStatus>& statuses) {
+  std::vector<ArmResult> results;
+  std::vector<std::vector<double>> losses;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    auto arm = std::find_if(results.begin(), results.end(),
+                            [&](const ArmResult& result) { return result.arms == runs[i].arms; });
+    if (arm == results.end()) {
+      arm = results.insert(arm, ArmResult{.arms = runs[i].arms});
+      losses.emplace_back();
+    }
+    ++arm->runs;
+    if (statuses[i].state != RunState::done) continue;
+    const TrainingState& saved = *statuses[i].saved;
+    ++arm->done;
+    losses[static_cast<size_t>(arm - results.begin())].push_back(saved.validation_loss);
+    if (saved.seconds > 0) {
+      arm->tokens_per_second += static_cast<double>(saved.tokens) / saved.seconds;
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) finish_means(results[i], losses[i]);
+  return results;
+}
+
+Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                const std::vector<RunStatus>& statuses) {
+  Json list = Json::array();
+  for (size_t i = 0; i < runs.size(); ++i) list.push_back(run_json(record, runs[i], statuses[i]));
+  return {{"study", record.name}, {"question", record.question}, {"axes", record.axes},
+          {"data", record.data},  {"threads", record.threads},   {"runs", list}};
+}
+
+std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                     const std::vector<RunStatus>& statuses) {
+  std::string table;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    Json run = run_json(record, runs[i], statuses[i]);
+    run.emplace("error", Json());
+    std::vector<Json> names, cells;
+    for (const auto& [key, value] : run.items()) {
+      if (key == "arms") {
+        names.insert(names.end(), record.axes.begin(), record.axes.end());
+        cells.insert(cells.end(), runs[i].arms.begin(), runs[i].arms.end());
+      } else {
+        names.emplace_back(key);
+        cells.push_back(value);
+      }
+    }
+    if (table.empty()) table = csv_line(names);
+    table += csv_line(cells);
+  }
+  return table;
+}
+
+std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                     const std::vector<RunStatus>& statuses) {
+  std::vector<Json> names(record.axes.begin(), record.axes.end());
+  for (const char* name :
+       {"runs", "done", "mean_val_loss", "val_loss_deviation", "tokens_per_second"}) {
+    names.emplace_back(name);
+  }
+  std::string table = csv_line(names);
+  for (const ArmResult& arm : arm_results(runs, statuses)) {
+    std::vector<Json> cells(arm.arms.begin(), arm.arms.end());
+    for (const Json& cell :
+         {Json(arm.runs), Json(arm.done), number_or_null(arm.mean_loss),
+          number_or_null(arm.loss_deviation), number_or_null(arm.tokens_per_second)}) {
+      cells.push_back(cell);
+    }
+    table += csv_line(cells);
+  }
+  return table;
+}
+
+}  // namespace attnres

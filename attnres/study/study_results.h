@@ -1,0 +1,45 @@
+// What a study reached, for programs and spreadsheets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attnres/study/study_folder.h"
+
+namespace attnres {
+
+// What study.json says beside its runs.
+struct StudyRecord {
+  std::string name, question;
+  std::vector<std::string> axes;  // their names
+  std::vector<std::string> data;  // absolute paths; empty: the text that training takes by itself
+  int threads = 1;                // of each run
+};
+
+// Runs that differ in their seed at most.
+struct ArmResult {
+  std::vector<std::string> arms;  // one of each axis
+  int64_t runs = 0, done = 0;
+  // Over the runs that are done, NaN where none is: the validation loss at the last step in nats
+  // per token, and for two runs or more its standard deviation over the seeds (n - 1).
+  double mean_loss = 0, loss_deviation = 0;
+  double tokens_per_second = 0;  // their mean, of training without evaluation
+};
+
+// In the order in which the runs first have them.
+std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
+                                   const std::vector<RunStatus>& statuses);
+
+// study.json: the record, and a list of runs with name, arms by axis, seed, state, step, steps,
+// parameters, tokens, seconds, final_val_loss, best_val_loss, best_step, and the error of one that
+// failed. Losses are null until they are measured.
+Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                const std::vector<RunStatus>& statuses);
+
+// The same as a table with a line per run, and one of the arms.
+std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                     const std::vector<RunStatus>& statuses);
+std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
+                     const std::vector<RunStatus>& statuses);
+
+}  // namespace attnres

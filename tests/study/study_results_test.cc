@@ -1,0 +1,91 @@
+#include "attnres/study/study_results.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "attnres/study/study_plan.h"
+#include "tests/study/tiny_study.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing::study_results_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<StudyRun> tiny_runs() {
+  return plan_runs(read_study(write_study(fresh_folder("study") / "s.json", tiny_study())));
+}
+
+RunStatus done_with(double loss) {
+  TrainingState saved;
+  saved.step = 6;
+  saved.tokens = 600;
+  saved.seconds = 2;
+  saved.validation_loss = saved.best_loss = loss;
+  return {.state = RunState::done, .saved = saved, .parameters = 7};
+}
+
+// Residual, block, residual, block; the second block has failed.
+std::vector<RunStatus> tiny_statuses() {
+  return {done_with(2),
+          done_with(5),
+          done_with(4),
+          {.state = RunState::failed, .saved = {}, .error = "a \"b\", c"}};
+}
+
+const StudyRecord kRecord = {
+    .name = "tiny", .question = "?", .axes = {"mixing"}, .data = {}, .threads = 1};
+
+TEST(StudyResults, ArmsAreMeansOverTheSeedsThatAreDone) {
+  const auto arms = arm_results(tiny_runs(), tiny_statuses());
+  ASSERT_EQ(arms.size(), 2u);
+  EXPECT_EQ(arms[0].arms, std::vector<std::string>{"residual"});
+  EXPECT_EQ(arms[0].done, 2);
+  EXPECT_DOUBLE_EQ(arms[0].mean_loss, 3);
+  EXPECT_DOUBLE_EQ(arms[0].loss_deviation, std::sqrt(2));
+  EXPECT_DOUBLE_EQ(arms[0].tokens_per_second, 300);
+  EXPECT_EQ(arms[1].runs, 2);
+  EXPECT_EQ(arms[1].done, 1);
+  EXPECT_DOUBLE_EQ(arms[1].mean_loss, 5);
+  EXPECT_TRUE(std::isnan(arms[1].loss_deviation));
+}
+
+TEST(StudyResults, TablesHaveALineForEach) {
+  const auto runs = tiny_runs();
+  const auto statuses = tiny_statuses();
+  const std::string table = runs_csv(kRecord, runs, statuses);
+  EXPECT_THAT(table, HasSubstr("name,mixing,seed,state,step,steps,parameters,tokens,seconds,"
+                               "final_val_loss,best_val_loss,best_step,error\n"
+                               "residual-seed1,residual,1,done,6,6,7,600,2.0,2.0,2.0,0,\n"));
+  EXPECT_THAT(table, HasSubstr("block-seed2,block,2,failed,0,6,0,0,0.0,,,0,\"a \"\"b\"\", c\"\n"));
+  EXPECT_THAT(arms_csv(kRecord, runs, statuses), HasSubstr("block,2,1,5.0,,300.0\n"));
+  const Json json = study_json(kRecord, runs, statuses);
+  EXPECT_EQ(json.at("runs").size(), 4u);
+  EXPECT_EQ(json.at("runs").at(1).at("arms").at("mixing"), "block");
+  EXPECT_EQ(json.at("runs").at(1).at("final_val_loss"), 5);
+  EXPECT_TRUE(json.at("runs").at(3).at("final_val_loss").is_null());
+  EXPECT_FALSE(json.at("runs").at(2).contains("error"));
+}
+
+// Counted by hand: two a multiply-add, the forward and twice as much backward.
+TEST(StudyPlan, CountsAWholeRun) {
+  auto runs = tiny_runs();
+  runs.resize(1);
+  const Recipe& recipe = runs[0].recipe;
+  const double width = 32, ffn = static_cast<double>(recipe.model.ffn_width), layers = 2;
+  const double attention = 32 * width;  // at most: half of 2 T D where what is masked is left out
+  const double maps = layers * (4 * width * width + 3 * width * ffn) + 256 * width;
+  const RunPlan plan = plan_costs(runs, /*threads=*/1).at(0);
+  EXPECT_EQ(plan.steps, 6);
+  EXPECT_EQ(plan.tokens, 6 * 4 * 32);
+  const auto tokens = static_cast<double>(plan.tokens);
+  EXPECT_GE(plan.flops, 6 * tokens * maps);
+  EXPECT_LE(plan.flops, 6 * tokens * (maps + layers * 2 * attention) * 1.01);
+  EXPECT_GT(plan.seconds, 0);
+  EXPECT_GT(plan.bytes, 1 << 20);
+  EXPECT_GT(plan.disk_bytes, 0);
+}
+
+}  // namespace
+}  // namespace attnres::testing::study_results_test
