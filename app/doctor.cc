@@ -33,17 +33,6 @@ namespace fs = std::filesystem;
 constexpr double kHour = 3600;
 constexpr double kTimingBudget = 3;  // seconds a step may take to be timed rather than worked out
 
-// Where recipes lie: beside the build folder, where they are installed, or here.
-std::optional<fs::path> find_recipes() {
-  std::error_code none;
-  const fs::path program = fs::read_symlink("/proc/self/exe", none).parent_path();
-  for (const fs::path& folder :
-       {program / "../recipes", program / "../share/attnres/recipes", fs::path("recipes")}) {
-    if (fs::is_directory(folder, none)) return fs::proximate(folder);
-  }
-  return std::nullopt;
-}
-
 bool on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path ? path : "");

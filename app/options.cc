@@ -116,6 +116,17 @@ void write_new(const std::filesystem::path& out, const char* kind,
   write();
 }
 
+std::optional<std::filesystem::path> find_recipes() {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none).parent_path();
+  for (const fs::path& folder :
+       {program / "../recipes", program / "../share/attnres/recipes", fs::path("recipes")}) {
+    if (fs::is_directory(folder, none)) return fs::proximate(folder);
+  }
+  return std::nullopt;
+}
+
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
   const Corpus corpus = read_corpus({paths.begin(), paths.end()});
   return tokenize(passages_of(corpus), tokenizer).tokens;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ void require_new(const std::filesystem::path& out, const char* kind);
 // Makes --out by `write`, alone: throws Error as require_new, and while another process makes it.
 void write_new(const std::filesystem::path& out, const char* kind,
                const std::function<void()>& write);
+
+// Where recipes lie: beside the build folder, where they are installed, or here.
+std::optional<std::filesystem::path> find_recipes();
 
 // The files and folders' text as one stream of tokens.
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);

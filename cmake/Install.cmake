@@ -1,4 +1,4 @@
-# What `cmake --install` copies: the program, the operations (attnres::ops), the kernels with their
+# What `cmake --install` copies: the program, its recipes, the operations (attnres::ops), the kernels with their
 # C interface (attnres::kernels), their headers, and the CMake package that finds them.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
@@ -18,6 +18,7 @@ if(ATTNRES_PROGRAM)
   install(TARGETS attnres_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   set_target_properties(
     attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
+  install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
 endif()
 
 set(OPS attnres/ops/depth_attention)

@@ -1,0 +1,309 @@
+// The study subcommand.
+#include "attnres/study/study.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/commands.h"
+#include "app/options.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/support/progress.h"
+#include "attnres/support/terminal.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+struct StudyCommandOptions {
+  std::string recipe, out;
+  std::vector<std::string> data, only;
+  GridOptions grid;
+  int64_t seeds = 0;  // 0 where it is not given
+  int64_t jobs = 1;
+  double stop_after = 0;  // seconds; 0 where it is not given
+  bool list = false, dry_run = false, json = false;
+};
+
+// Takes "2h", "90m", "45s" or "1.5d", and gives seconds.
+CLI::Validator duration() {
+  const auto in_seconds = [](std::string& text) -> std::string {
+    const std::map<char, double> units = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    double count = 0;
+    const char* last = text.data() + text.size() - !text.empty();
+    const auto [stop, code] = std::from_chars(text.data(), last, count);
+    const auto unit = units.find(text.empty() ? '\0' : *last);
+    if (code != std::errc() || stop != last || unit == units.end() || !(count > 0 && count < 1e6)) {
+      return fmt::format("expected a time such as 2h, 90m or 45s, got {}", text);
+    }
+    text = fmt::format("{}", count * unit->second);
+    return "";
+  };
+  return {in_seconds, /*description=*/""};
+}
+
+// The studies that come with the program; none where its recipes are not found.
+std::optional<fs::path> find_studies() {
+  const auto recipes = find_recipes();
+  if (!recipes || !fs::is_directory(*recipes / "studies")) return std::nullopt;
+  return *recipes / "studies";
+}
+
+// A file, or the name of a study that comes with the program.
+fs::path find_study(const std::string& recipe) {
+  if (fs::exists(recipe)) return recipe;
+  const auto folder = find_studies();
+  if (folder && fs::exists(*folder / (recipe + ".json"))) return *folder / (recipe + ".json");
+  fail_usage(
+      "study {}: no such file, and no study of that name comes with attnres; attnres study --list "
+      "names those",
+      recipe);
+}
+
+void list_studies() {
+  const auto folder = find_studies();
+  require(folder.has_value(),
+          "the studies that come with attnres are not beside the program, and "
+          "not in recipes/studies; give a study's file");
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(*folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const StudyRecipe study = read_study(file);
+    fmt::print("{:<12}  {}\n", file.stem().string(),
+               wrapped(study.question, text_columns(), /*indent=*/14));
+  }
+}
+
+StudyJob make_study_job(const StudyCommandOptions& options) {
+  require_usage(!options.recipe.empty(),
+                "name a study's file, or a study that attnres study --list names");
+  const StudyRecipe study = read_study(find_study(options.recipe));
+  StudyJob job;
+  job.name = study.name;
+  job.question = study.question;
+  for (const StudyAxis& axis : study.axes) job.axes.push_back(axis.name);
+  job.runs = plan_runs(study, options.grid);
+  job.chosen = choose_runs(job.runs, options.only);
+  job.data.assign(options.data.begin(), options.data.end());
+  job.out = options.out;
+  if (job.out.empty()) {
+    job.out = fs::path("studies") / (study.name + (options.grid.smoke ? "-smoke" : ""));
+  }
+  job.jobs = static_cast<int>(options.jobs);
+  if (options.stop_after > 0) job.stop_after = options.stop_after;
+  return job;
+}
+
+// A count of runs that are in a state, where there are any: ", 2 failed".
+std::string count_of(const std::vector<RunStatus>& statuses, RunState state) {
+  const auto count = std::count_if(statuses.begin(), statuses.end(),
+                                   [&](const RunStatus& run) { return run.state == state; });
+  return count == 0 ? "" : fmt::format(", {} {}", count, name_of(state));
+}
+
+size_t width_of_names(const std::vector<StudyRun>& runs) {
+  size_t width = 0;
+  for (const StudyRun& run : runs) width = std::max(width, run.name.size());
+  return width;
+}
+
+void print_plan(const StudyJob& job) {
+  const StudyOutlook outlook = look_ahead(job);
+  const size_t width = width_of_names(job.runs);
+  double flops = 0, tokens = 0;
+  fmt::print("{:<{}}  {:<10}  {:>9}  {:>7}  {:>8}  {:>9}  {:>7}\n", "run", width, "state", "steps",
+             "tokens", "FLOPs", "memory", "time");
+  for (const size_t i : job.chosen) {
+    const RunPlan& plan = outlook.plans[i];
+    const auto& saved = outlook.statuses[i].saved;
+    flops += plan.flops;
+    tokens += static_cast<double>(plan.tokens);
+    fmt::print("{:<{}}  {:<10}  {:>9}  {:>7}  {:>8.2e}  {:>9}  {:>7}\n", job.runs[i].name, width,
+               name_of(outlook.statuses[i].state),
+               fmt::format("{}/{}", saved ? saved->step : 0, plan.steps),
+               format_count(static_cast<double>(plan.tokens)), plan.flops,
+               format_bytes(static_cast<double>(plan.bytes)), format_duration(plan.seconds));
+  }
+  fmt::print("{}: {} tokens, {:.2e} FLOPs; about {} left, {} at once on {} each\n",
+             counted(std::ssize(job.chosen), "run"), format_count(tokens), flops,
+             format_duration(outlook.seconds(job)), counted(job.jobs, "run"),
+             counted(outlook.record.threads, "thread"));
+}
+
+// Shows the whole grid on a line of standard error, and stops it when the user does.
+class ShownStudy : public StudyObserver {
+ public:
+  void on_message(std::string_view line) override { line_.message(line); }
+  void on_progress(const StudyProgress& progress) override { line_.update(describe(progress)); }
+  bool should_stop() override { return interrupted(); }
+
+ private:
+  static std::string describe(const StudyProgress& progress) {
+    std::string text = fmt::format("{}/{} runs | {:.0f} % | {} left", progress.done, progress.runs,
+                                   100 * progress.share, format_duration(progress.seconds_left));
+    if (progress.failed > 0) text += fmt::format(" | {} failed", progress.failed);
+    for (const RunAtWork& run : progress.at_work) {
+      text += fmt::format(" | {} step {}/{}", run.name, run.step, run.steps);
+    }
+    return text;
+  }
+
+  InterruptGuard interrupt_;
+  ProgressLine line_;
+};
+
+StudySummary run_study_shown(const StudyJob& job) {
+  ShownStudy shown;
+  return run_study(job, shown);
+}
+
+// "2.0312 +- 0.0021", or what there is of it.
+std::string loss_text(const ArmResult& arm) {
+  if (arm.done == 0) return "-";
+  const std::string mean = fmt::format("{:.4f}", arm.mean_loss);
+  return std::isfinite(arm.loss_deviation) ? fmt::format("{} +- {:.4f}", mean, arm.loss_deviation)
+                                           : mean;
+}
+
+void print_arms(const StudyJob& job, const StudySummary& summary) {
+  const std::vector<ArmResult> results = arm_results(job.runs, summary.statuses);
+  std::vector<std::string> names;
+  size_t width = 3;
+  for (const ArmResult& result : results) {
+    std::string& name = names.emplace_back();
+    for (const std::string& arm : result.arms) name += (name.empty() ? "" : "-") + arm;
+    width = std::max(width, name.size());
+  }
+  fmt::print("{:<{}}  {:>5}  {:<18}  {}\n", "arm", width, "runs", "validation loss", "tokens/s");
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ArmResult& result = results[i];
+    fmt::print("{:<{}}  {:>5}  {:<18}  {}\n", names[i], width,
+               fmt::format("{}/{}", result.done, result.runs), loss_text(result),
+               result.done > 0 ? format_count(result.tokens_per_second) : "-");
+  }
+}
+
+void print_summary(const StudyJob& job, const StudySummary& summary) {
+  const StudyPaths paths{job.out};
+  print_arms(job, summary);
+  fmt::print("{}{}{}{}{}\n", counted(std::ssize(job.runs), "run"),
+             count_of(summary.statuses, RunState::done),
+             count_of(summary.statuses, RunState::failed),
+             count_of(summary.statuses, RunState::unfinished),
+             count_of(summary.statuses, RunState::missing));
+  fmt::print("tables: {}, {}\n", paths.runs_csv().string(), paths.arms_csv().string());
+  if (!summary.report.empty()) fmt::print("report: {}\n", summary.report.string());
+}
+
+// Runs that failed make the command fail, once all else is done and said.
+void require_no_failure(const StudyJob& job, const StudySummary& summary) {
+  std::string list;
+  int64_t failed = 0;
+  for (size_t i = 0; i < job.runs.size(); ++i) {
+    if (summary.statuses[i].state != RunState::failed) continue;
+    ++failed;
+    list += fmt::format("\n  {}: {}", job.runs[i].name, summary.statuses[i].error);
+  }
+  require(
+      failed == 0,
+      "{} failed:{}\nthe others stand. The same command tries {} again from the last checkpoint",
+      counted(failed, "run"), list, failed == 1 ? "it" : "them");
+}
+
+void run_study_command(const StudyCommandOptions& options) {
+  if (options.list) return list_studies();
+  const StudyJob job = make_study_job(options);
+  if (options.dry_run) return print_plan(job);
+  const StudySummary summary = run_study_shown(job);
+  for (const std::string& note : summary.notes) fmt::print(stderr, "note: {}\n", note);
+  if (options.json) {
+    fmt::print("{}\n", study_json(summary.record, job.runs, summary.statuses).dump());
+  } else {
+    print_summary(job, summary);
+  }
+  if (summary.was_stopped && interrupted()) {
+    throw Interrupted("interrupted; every run is saved. The same command goes on");
+  }
+  require_no_failure(job, summary);
+  if (summary.was_stopped) {
+    fmt::print(stderr, "stopped after {}; every run is saved. The same command goes on\n",
+               format_duration(options.stop_after));
+  }
+}
+
+}  // namespace
+
+void add_study_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "study",
+      "Train a grid of runs and compare them. Its folder keeps the runs, study.json, runs.csv,\n"
+      "arms.csv and report.html; the same command goes on where it stopped, and what is done is\n"
+      "not trained again.");
+  const auto options = std::make_shared<StudyCommandOptions>();
+  command
+      ->add_option(
+          "recipe", options->recipe,
+          "a study's JSON file, see recipes/studies/, or the name of one that --list shows")
+      ->type_name("RECIPE");
+  as_path(command->add_option("--out", options->out,
+                              "the study's folder; studies/<its name> if not given"))
+      ->type_name("DIR");
+  as_path(command->add_option("--data", options->data,
+                              "files and folders of text; what the study began with, or the "
+                              "compiler's C and C++ headers\nif not given"))
+      ->type_name("PATH");
+  command->add_option("--set", options->grid.overrides, "override keys of every run's recipe")
+      ->type_name("KEY=VALUE");
+  CLI::Option* seeds =
+      command->add_option("--seeds", options->seeds, "seeds a combination of arms is trained with")
+          ->type_name("N")
+          ->check(whole_number(1, 10000));
+  command
+      ->add_option("--only", options->only,
+                   "train only the runs whose names match, as file names in a shell do: "
+                   "'block*-seed1'")
+      ->type_name("NAME");
+  command
+      ->add_option("--jobs", options->jobs,
+                   "runs at once. A study's first call divides the cores among them; later ones "
+                   "keep to\nthat number of threads a run")
+      ->type_name("N")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--stop-after", options->stop_after,
+                   "save the runs and stop after this time: 2h, 90m, 45s")
+      ->type_name("TIME")
+      ->transform(duration());
+  command->add_flag("--smoke", options->grid.smoke,
+                    "every run tiny, to see in a minute whether all of them work");
+  command->add_flag("--dry-run", options->dry_run,
+                    "show the runs with their state, and their steps, tokens, FLOPs, memory and\n"
+                    "time; write nothing");
+  command->add_flag("--list", options->list, "show the studies that come with attnres");
+  command->add_flag("--json", options->json, "print study.json");
+  command->footer(
+      "Examples:\n"
+      "  attnres study --list\n"
+      "  attnres study block-size --data book.txt --out studies/block-size --dry-run\n"
+      "  attnres study block-size --data book.txt --out studies/block-size --stop-after 2h\n"
+      "  attnres study recipes/studies/overhead.json --only 'residual-*' 'full-*'");
+  command->callback([options, seeds] {
+    if (seeds->count() > 0) options->grid.seeds = options->seeds;
+    run_study_command(*options);
+  });
+}
+
+}  // namespace attnres

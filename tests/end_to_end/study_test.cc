@@ -1,0 +1,184 @@
+// A grid of runs: trained, stopped, killed, failing, and taken up again.
+#include <gmock/gmock.h>
+
+#include "attnres/study/study_folder.h"
+#include "tests/end_to_end/runs.h"
+#include "tests/study/tiny_study.h"
+
+namespace attnres::testing::study_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Study : public ::testing::Test {
+ protected:
+  Study() { attnres::write_text(data_, real_text(20000)); }
+
+  std::string arguments(const std::string& out, const std::string& more = "") const {
+    return fmt::format("study {} --data {} --out {} {}", quoted(recipe_), quoted(data_),
+                       quoted(base_ / out), more);
+  }
+  Result study(const std::string& out, const std::string& more = "") const {
+    return run_program(arguments(out, more));
+  }
+  StudyPaths paths(const std::string& out) const { return {base_ / out}; }
+  // The states of the runs, in their order: "done missing".
+  std::string states(const std::string& out) const {
+    std::string states;
+    const Json study = read_json(paths(out).study_json());
+    for (const Json& run : study.at("runs")) {
+      states += (states.empty() ? "" : " ") + run.at("state").get<std::string>();
+    }
+    return states;
+  }
+  void set_study(const Json& study) const { write_study(recipe_, study); }
+
+  const fs::path base_ = fresh_folder("study");
+  const fs::path data_ = base_ / "text.txt";
+  const fs::path recipe_ = write_study(base_ / "tiny.json", tiny_study());
+};
+
+// Waits until no process has the run any more: one whose study was killed ends a moment later.
+void wait_until_free(const RunPaths& run) {
+  while (true) {
+    try {
+      const FolderLock lock(run.folder);
+      return;
+    } catch (const Error&) {
+      Child::nap(1000);
+    }
+  }
+}
+
+// Steps that end at once, and enough of them to be disturbed at.
+Json long_study() {
+  Json study = tiny_study();
+  study["seeds"] = 1;
+  study["base"]["train"].update(Json{{"steps", 50}, {"eval_every", 25}, {"checkpoint_every", 10}});
+  return study;
+}
+
+TEST_F(Study, TrainsTheGridAndThenNothing) {
+  const Result first = study("a", "--jobs 2");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("4 runs, 4 done"));
+  EXPECT_EQ(states("a"), "done done done done");
+  EXPECT_TRUE(fs::exists(paths("a").report()));
+  EXPECT_THAT(read_file(paths("a").runs_csv()), HasSubstr("block-seed2,block,2,done,6,6,"));
+  // Each is what `train` makes of its recipe.
+  const RunPaths run = paths("a").run("block-seed2");
+  const RunPaths alone{base_ / "alone"};
+  const int64_t threads = read_json(paths("a").study_json()).at("threads");
+  ASSERT_EQ(run_program(fmt::format("train --recipe {} --data {} --out {} --threads {}",
+                                    quoted(paths("a").recipe("block-seed2")), quoted(data_),
+                                    quoted(alone.folder), threads))
+                .exit_code,
+            0);
+  EXPECT_TRUE(same_results(run, alone));
+  EXPECT_FALSE(same_results(run, paths("a").run("block-seed1")));
+
+  const auto before = contents(paths("a").folder);
+  const Result second =
+      run_program(fmt::format("study {} --out {}", quoted(recipe_), quoted(paths("a").folder)));
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(second.out, first.out);
+  EXPECT_TRUE(contents(paths("a").folder) == before);
+}
+
+TEST_F(Study, GoesOnAfterASignal) {
+  set_study(long_study());
+  const std::string block = "block-seed1", only = "--jobs 2 --only " + block;
+  ASSERT_EQ(study("whole", only).exit_code, 0);
+  for (const int signal : {SIGKILL, SIGINT}) {
+    SCOPED_TRACE(signal);
+    const std::string out = fmt::format("signal{}", signal);
+    const RunPaths run = paths(out).run(block);
+    const Disturbed disturbed = disturb(run, 15, signal, [&] {
+      fs::remove_all(paths(out).folder);
+      return Child(arguments(out, only));
+    });
+    EXPECT_EQ(disturbed.exit_code, signal == SIGKILL ? 128 + SIGKILL : 130);
+    wait_until_free(run);
+    EXPECT_EQ(states(out), signal == SIGKILL ? "missing missing" : "missing unfinished");
+    const int64_t saved = read_training_state(run.last()).step;
+    EXPECT_GE(saved, 10);  // at most an interval is lost
+    EXPECT_LT(saved, 50);
+    EXPECT_FALSE(same_results(paths("whole").run(block), run));
+    const Result rest = study(out, only);
+    EXPECT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_TRUE(same_results(paths("whole").run(block), run));
+  }
+}
+
+// Weights that grow a hundredfold a step.
+TEST_F(Study, ARunThatDivergesLeavesTheOthers) {
+  Json tiny = tiny_study();
+  tiny["seeds"] = 1;
+  tiny.erase("smoke");
+  tiny["axes"] = {
+      {"rate",
+       {{"wild", {{"train.learning_rate", 10}, {"train.weight_decay", 10}, {"train.steps", 60}}},
+        {"tame", {{"train.learning_rate", 0.001}}}}}};
+  set_study(tiny);
+  const Result result = study("a");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("1 run failed:\n  wild-seed1: step "),
+                                HasSubstr("training stopped")));
+  EXPECT_THAT(result.out, HasSubstr("2 runs, 1 done, 1 failed"));
+  EXPECT_EQ(states("a"), "failed done");
+  EXPECT_TRUE(fs::exists(paths("a").report()));
+}
+
+TEST_F(Study, AFullDiskLosesNothing) {
+  const Result full = run_shell("ulimit -f 100; attnres " + arguments("a", "--only block-seed1"));
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, AllOf(HasSubstr("block-seed1: failed"), HasSubstr("cannot write")));
+  EXPECT_EQ(states("a"), "missing failed missing missing");
+  EXPECT_EQ(study("a", "--only block-seed1").exit_code, 0);
+  EXPECT_EQ(states("a"), "missing done missing missing");
+}
+
+TEST_F(Study, DryRunWritesNothing) {
+  const Result plan = study("a", "--dry-run --only 'block-*'");
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("block-seed2"), HasSubstr("0/6"), HasSubstr("2 runs: 1.5K"),
+                              Not(HasSubstr("residual"))));
+  EXPECT_FALSE(fs::exists(paths("a").folder));
+  // Out of time before a run could begin.
+  const Result stopped = study("a", "--stop-after 0.0001s");
+  EXPECT_EQ(stopped.exit_code, 0);
+  EXPECT_THAT(stopped.err, HasSubstr("The same command goes on"));
+  EXPECT_EQ(states("a"), "missing missing missing missing");
+}
+
+TEST_F(Study, RefusesWhatDoesNotBelongTogether) {
+  ASSERT_EQ(study("a", "--only block-seed1").exit_code, 0);
+  const auto before = contents(paths("a").folder);
+  const auto expect_refused = [&](const Result& result, int exit_code, const std::string& why) {
+    EXPECT_EQ(result.exit_code, exit_code);
+    EXPECT_THAT(result.err, HasSubstr(why));
+  };
+  expect_refused(study("a", "--set train.clip=0.5"), 1, "train.clip: 1.0 -> 0.5");
+  expect_refused(study("a", "--set train.clap=0.5"), 2, "unknown key train.clap");
+  expect_refused(study("a", "--only nothing"), 2, "--only nothing");
+  expect_refused(study("a", "--stop-after soon"), 2, "2h, 90m or 45s");
+  expect_refused(study("a", "--data " + quoted(recipe_)), 1, "this study began with the text");
+  expect_refused(run_program("study nowhere"), 2, "attnres study --list");
+  expect_refused(run_program("study"), 2, "--list");
+  {
+    const FolderLock lock(paths("a").folder);
+    expect_refused(study("a"), 1, "in use by another attnres process");
+  }
+  auto after = contents(paths("a").folder);
+  EXPECT_TRUE(after == before);
+  const std::string list = run_program("study --list").out;
+  for (const char* name : {"ablation", "block-size", "overhead"}) {
+    EXPECT_THAT(list, HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace attnres::testing::study_test
