@@ -173,12 +173,26 @@ RunData read_run(const fs::path& path) {
   return run;
 }
 
-// Runs that share a name are told apart by their folders.
+// Runs that share a name are told apart by their folders' names, or else by their paths.
 void distinguish_labels(std::vector<RunData>& runs) {
-  std::map<std::string, int> uses;
-  for (const RunData& run : runs) ++uses[run.label];
+  std::map<std::string, int> uses, folder_uses;
+  const auto folder_of = [](const RunData& run) {
+    return fs::canonical(run.path).filename().string();
+  };
+  for (const RunData& run : runs) {
+    ++uses[run.label];
+    ++folder_uses[folder_of(run)];
+  }
   for (RunData& run : runs) {
-    if (uses[run.label] > 1) run.label += " (" + run.path.string() + ")";
+    if (uses[run.label] == 1) continue;
+    const std::string folder = folder_of(run);
+    if (folder_uses[folder] > 1) {
+      run.label += " (" + run.path.string() + ")";
+    } else if (folder.starts_with(run.label)) {
+      run.label = folder;
+    } else {
+      run.label += " (" + folder + ")";
+    }
   }
 }
 

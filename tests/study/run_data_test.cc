@@ -146,12 +146,20 @@ TEST(ReadRuns, RefusesTheSameRunTwice) {
 
 TEST(ReadRuns, TellsEqualNamesApart) {
   const fs::path a = FakeRun{.name = "x", .steps = 5}.write(folder("a"));
-  const fs::path b = FakeRun{.name = "x", .steps = 5}.write(folder("b"));
+  const fs::path x2 = FakeRun{.name = "x", .steps = 5}.write(folder("x-seed2"));
   const fs::path c = FakeRun{.name = "y", .steps = 5}.write(folder("c"));
-  const std::vector<RunData> runs = read_runs({a, b, c});
+  const std::vector<RunData> runs = read_runs({a, x2, c});
+  EXPECT_EQ(runs[0].label, "x (a)");
+  EXPECT_EQ(runs[1].label, "x-seed2");
+  EXPECT_EQ(runs[2].label, "y");
+}
+
+TEST(ReadRuns, TellsEqualNamesInEqualFoldersApart) {
+  const fs::path a = FakeRun{.name = "x", .steps = 5}.write(folder("a") / "x");
+  const fs::path b = FakeRun{.name = "x", .steps = 5}.write(folder("b") / "x");
+  const std::vector<RunData> runs = read_runs({a, b});
   EXPECT_EQ(runs[0].label, "x (" + a.string() + ")");
   EXPECT_EQ(runs[1].label, "x (" + b.string() + ")");
-  EXPECT_EQ(runs[2].label, "y");
 }
 
 TEST(LastProbe, SkipsAStepThatIsIncomplete) {
