@@ -9,7 +9,9 @@
 namespace attnres {
 namespace {
 
-std::uintptr_t end_of_heap() { return reinterpret_cast<std::uintptr_t>(sbrk(0)); }
+std::uintptr_t end_of_heap() {
+  return reinterpret_cast<std::uintptr_t>(sbrk(0));
+}
 
 // Larger than an int counts, since a step of a model of any use frees that much at once.
 TEST(Memory, AFreedBlockOfAnySizeStaysWithTheHeap) {
