@@ -86,7 +86,7 @@ std::vector<StudyAxis> read_axes(const Json& axes) {
     StudyAxis& axis = out.emplace_back(StudyAxis{name, {}});
     for (const auto& [arm, settings] : arms.items()) {
       check_name(path, arm);
-      axis.arms.push_back({arm, read_overrides(path + "." + arm, settings)});
+      axis.arms.push_back({arm, read_overrides(fmt::format("{}.{}", path, arm), settings)});
     }
   }
   require_usage(!out.empty(), "axes: a study needs an axis with an arm, this grid is empty");
