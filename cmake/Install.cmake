@@ -1,5 +1,5 @@
-# What `cmake --install` copies: the program, its recipes, the operations (attnres::ops), the kernels with their
-# C interface (attnres::kernels), their headers, and the CMake package that finds them.
+# What `cmake --install` copies: the program, its recipes, the operations (attnres::ops), the kernels
+# with their C interface (attnres::kernels), their headers, and the CMake package that finds them.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 

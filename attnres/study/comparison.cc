@@ -125,8 +125,7 @@ std::string test_sentence(const Comparison& c, const Arm& arm) {
       "{} seeds "
       "would tell a difference of {}.",
       difference.pairs, arm.label,
-      difference.p_value < kSignificance ? difference.verdict + " than"
-                                         : difference.verdict + " from",
+      difference.verdict + (difference.p_value < kSignificance ? " than" : " from"),
       c.arms[*c.baseline].label, format_loss(difference.mean, true),
       format_loss(interval.low, true), format_loss(interval.high, true),
       format_p_value(difference.p_value),

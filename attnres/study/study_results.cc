@@ -5,6 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "attnres/study/statistics.h"
+
 namespace attnres {
 namespace {
 
@@ -58,16 +60,13 @@ Json number_or_null(double value) {
 }
 
 void finish_means(ArmResult& arm, const std::vector<double>& losses) {
-  const auto count = static_cast<double>(losses.size());
   if (losses.empty()) {
     arm.mean_loss = arm.loss_deviation = arm.tokens_per_second = NAN;
     return;
   }
-  arm.tokens_per_second /= count;
-  for (const double loss : losses) arm.mean_loss += loss / count;
-  double squares = 0;
-  for (const double loss : losses) squares += std::pow(loss - arm.mean_loss, 2);
-  arm.loss_deviation = count > 1 ? std::sqrt(squares / (count - 1)) : NAN;
+  arm.tokens_per_second /= static_cast<double>(losses.size());
+  arm.mean_loss = sample_mean(losses);
+  arm.loss_deviation = losses.size() > 1 ? sample_deviation(losses) : NAN;
 }
 
 }  // namespace
