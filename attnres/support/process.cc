@@ -20,6 +20,7 @@ namespace {
 struct Launch {
   std::vector<char*> arguments;
   const char* output;
+  const char* errors;  // null: to the output
   cpu_set_t cpus;
   bool pinned;
   pid_t parent;
@@ -38,13 +39,19 @@ struct Launch {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launch.parent) ::_exit(127);  // it ended before it could be heard of
   const int input = ::open("/dev/null", O_RDONLY);
-  const int output = ::open(launch.output, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  if (output < 0) give_up(launch.output);
+  const auto open_new = [](const char* file) {
+    const int descriptor = ::open(file, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (descriptor < 0) give_up(file);
+    return descriptor;
+  };
+  const int output = open_new(launch.output);
+  const int errors = launch.errors == nullptr ? output : open_new(launch.errors);
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
-  ::dup2(output, STDERR_FILENO);
+  ::dup2(errors, STDERR_FILENO);
   ::close(input);
   ::close(output);
+  if (errors != output) ::close(errors);
   if (launch.pinned) ::sched_setaffinity(0, sizeof(launch.cpus), &launch.cpus);
   ::execv(launch.arguments[0], launch.arguments.data());
   give_up(launch.arguments[0]);
@@ -68,6 +75,7 @@ ChildProcess::ChildProcess(const ProcessOptions& options) {
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   Launch launch = {.arguments = {},
                    .output = options.output.c_str(),
+                   .errors = options.errors.empty() ? nullptr : options.errors.c_str(),
                    .cpus = {},
                    .pinned = !options.cpus.empty(),
                    .parent = ::getpid()};

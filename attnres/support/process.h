@@ -15,7 +15,8 @@ std::vector<int> usable_cpus();
 struct ProcessOptions {
   std::filesystem::path program;
   std::vector<std::string> arguments;  // without the program's name
-  std::filesystem::path output;        // a file for what it prints and its errors, begun anew
+  std::filesystem::path output;        // a file for what it prints, begun anew
+  std::filesystem::path errors = {};   // and for its errors; empty: they go to `output` too
   std::vector<int> cpus = {};          // to run on; empty: as this process
 };
 
@@ -24,7 +25,7 @@ struct ProcessOptions {
 class ChildProcess {
  public:
   // Throws Error when no process can be made. A program that cannot be run ends with code 127, and
-  // the reason in the output.
+  // the reason among the errors.
   explicit ChildProcess(const ProcessOptions& options);
   ~ChildProcess();  // interrupts it where it still runs, and waits for its end
   ChildProcess(const ChildProcess&) = delete;
