@@ -26,7 +26,7 @@ namespace {
 
 struct StudyCommandOptions {
   std::string recipe, out;
-  std::vector<std::string> data, only;
+  std::vector<std::string> data, validation, only;
   GridOptions grid;
   int64_t seeds = 0;  // 0 where it is not given
   int64_t jobs = 1;
@@ -89,17 +89,15 @@ void list_studies() {
 StudyJob make_study_job(const StudyCommandOptions& options) {
   require_usage(!options.recipe.empty(),
                 "name a study's file, or a study that attnres study --list names");
-  const StudyRecipe study = read_study(find_study(options.recipe));
   StudyJob job;
-  job.name = study.name;
-  job.question = study.question;
-  for (const StudyAxis& axis : study.axes) job.axes.push_back(axis.name);
-  job.runs = plan_runs(study, options.grid);
-  job.chosen = choose_runs(job.runs, options.only);
+  job.study = read_study(find_study(options.recipe));
+  job.grid = options.grid;
+  job.only = options.only;
   job.data.assign(options.data.begin(), options.data.end());
+  job.validation.assign(options.validation.begin(), options.validation.end());
   job.out = options.out;
   if (job.out.empty()) {
-    job.out = fs::path("studies") / (study.name + (options.grid.smoke ? "-smoke" : ""));
+    job.out = fs::path("studies") / (job.study.name + (options.grid.smoke ? "-smoke" : ""));
   }
   job.jobs = static_cast<int>(options.jobs);
   if (options.stop_after > 0) job.stop_after = options.stop_after;
@@ -121,24 +119,25 @@ size_t width_of_names(const std::vector<StudyRun>& runs) {
 
 void print_plan(const StudyJob& job) {
   const StudyOutlook outlook = look_ahead(job);
-  const size_t width = width_of_names(job.runs);
+  const size_t width = width_of_names(outlook.runs);
   double flops = 0, tokens = 0;
   fmt::print("{:<{}}  {:<10}  {:>9}  {:>7}  {:>8}  {:>9}  {:>7}\n", "run", width, "state", "steps",
              "tokens", "FLOPs", "memory", "time");
-  for (const size_t i : job.chosen) {
+  for (const size_t i : outlook.chosen) {
     const RunPlan& plan = outlook.plans[i];
     const auto& saved = outlook.statuses[i].saved;
     flops += plan.flops;
     tokens += static_cast<double>(plan.tokens);
-    fmt::print("{:<{}}  {:<10}  {:>9}  {:>7}  {:>8.2e}  {:>9}  {:>7}\n", job.runs[i].name, width,
-               name_of(outlook.statuses[i].state),
+    fmt::print("{:<{}}  {:<10}  {:>9}  {:>7}  {:>8.2e}  {:>9}  {:>7}\n", outlook.runs[i].name,
+               width, name_of(outlook.statuses[i].state),
                fmt::format("{}/{}", saved ? saved->step : 0, plan.steps),
                format_count(static_cast<double>(plan.tokens)), plan.flops,
-               format_bytes(static_cast<double>(plan.bytes)), format_duration(plan.seconds));
+               format_bytes(static_cast<double>(plan.bytes)),
+               std::isnan(plan.seconds) ? "-" : format_duration(plan.seconds));
   }
   fmt::print("{}: {} tokens, {:.2e} FLOPs; about {} left, {} at once on {} each\n",
-             counted(std::ssize(job.chosen), "run"), format_count(tokens), flops,
-             format_duration(outlook.seconds(job)), counted(job.jobs, "run"),
+             counted(std::ssize(outlook.chosen), "run"), format_count(tokens), flops,
+             format_duration(outlook.seconds(job.jobs)), counted(job.jobs, "run"),
              counted(outlook.record.threads, "thread"));
 }
 
@@ -177,8 +176,8 @@ std::string loss_text(const ArmResult& arm) {
                                            : mean;
 }
 
-void print_arms(const StudyJob& job, const StudySummary& summary) {
-  const std::vector<ArmResult> results = arm_results(job.runs, summary.statuses);
+void print_arms(const StudyOutlook& outlook) {
+  const std::vector<ArmResult> results = arm_results(outlook.runs, outlook.statuses);
   std::vector<std::string> names;
   size_t width = 3;
   for (const ArmResult& result : results) {
@@ -197,24 +196,25 @@ void print_arms(const StudyJob& job, const StudySummary& summary) {
 
 void print_summary(const StudyJob& job, const StudySummary& summary) {
   const StudyPaths paths{job.out};
-  print_arms(job, summary);
-  fmt::print("{}{}{}{}{}\n", counted(std::ssize(job.runs), "run"),
-             count_of(summary.statuses, RunState::done),
-             count_of(summary.statuses, RunState::failed),
-             count_of(summary.statuses, RunState::unfinished),
-             count_of(summary.statuses, RunState::missing));
+  print_arms(summary.outlook);
+  std::string counts = counted(std::ssize(summary.outlook.runs), "run");
+  for (const RunState state : {RunState::done, RunState::diverged, RunState::failed,
+                               RunState::unfinished, RunState::missing, RunState::waiting}) {
+    counts += count_of(summary.outlook.statuses, state);
+  }
+  fmt::print("{}\n", counts);
   fmt::print("tables: {}, {}\n", paths.runs_csv().string(), paths.arms_csv().string());
   if (!summary.report.empty()) fmt::print("report: {}\n", summary.report.string());
 }
 
 // Runs that failed make the command fail, once all else is done and said.
-void require_no_failure(const StudyJob& job, const StudySummary& summary) {
+void require_no_failure(const StudyOutlook& outlook) {
   std::string list;
   int64_t failed = 0;
-  for (size_t i = 0; i < job.runs.size(); ++i) {
-    if (summary.statuses[i].state != RunState::failed) continue;
+  for (size_t i = 0; i < outlook.runs.size(); ++i) {
+    if (outlook.statuses[i].state != RunState::failed) continue;
     ++failed;
-    list += fmt::format("\n  {}: {}", job.runs[i].name, summary.statuses[i].error);
+    list += fmt::format("\n  {}: {}", outlook.runs[i].name, outlook.statuses[i].error);
   }
   require(
       failed == 0,
@@ -229,14 +229,15 @@ void run_study_command(const StudyCommandOptions& options) {
   const StudySummary summary = run_study_shown(job);
   for (const std::string& note : summary.notes) fmt::print(stderr, "note: {}\n", note);
   if (options.json) {
-    fmt::print("{}\n", study_json(summary.record, job.runs, summary.statuses).dump());
+    const StudyOutlook& end = summary.outlook;
+    fmt::print("{}\n", study_json(end.record, end.runs, end.statuses, end.plans).dump());
   } else {
     print_summary(job, summary);
   }
   if (summary.was_stopped && interrupted()) {
     throw Interrupted("interrupted; every run is saved. The same command goes on");
   }
-  require_no_failure(job, summary);
+  require_no_failure(summary.outlook);
   if (summary.was_stopped) {
     fmt::print(stderr, "stopped after {}; every run is saved. The same command goes on\n",
                format_duration(options.stop_after));
@@ -264,6 +265,10 @@ void add_study_command(CLI::App& app) {
                               "files and folders of text; what the study began with, or the "
                               "compiler's C and C++ headers\nif not given"))
       ->type_name("PATH");
+  as_path(command->add_option("--validation", options->validation,
+                              "text to validate on; what the study began with, or a part of the "
+                              "data if not given"))
+      ->type_name("PATH");
   command->add_option("--set", options->grid.overrides, "override keys of every run's recipe")
       ->type_name("KEY=VALUE");
   CLI::Option* seeds =
@@ -273,7 +278,7 @@ void add_study_command(CLI::App& app) {
   command
       ->add_option("--only", options->only,
                    "train only the runs whose names match, as file names in a shell do: "
-                   "'block*-seed1'")
+                   "'block*-seed1', and\nthose that they need")
       ->type_name("NAME");
   command
       ->add_option("--jobs", options->jobs,

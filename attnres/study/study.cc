@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "attnres/study/report.h"
@@ -12,49 +14,64 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/progress.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-std::vector<std::string> absolute_texts(const std::vector<fs::path>& paths) {
+std::vector<std::string> absolute_texts(const char* option, const std::vector<fs::path>& paths) {
   std::vector<std::string> texts;
   for (const fs::path& path : paths) {
-    require(path_exists(path), "--data {}: no such file or folder", path.string());
+    require(path_exists(path), "{} {}: no such file or folder", option, path.string());
     texts.push_back(fs::canonical(path).string());
   }
   return texts;
 }
 
+// What a study began with, which later calls may leave out but not change.
+std::vector<std::string> text_of(const StudyPaths& paths, const Json& before, const char* key,
+                                 const std::vector<fs::path>& given) {
+  const std::string option = fmt::format("--{}", key);
+  const std::vector<std::string> texts = absolute_texts(option.c_str(), given);
+  if (before.is_null()) return texts;
+  const std::vector<std::string> known = before.value(key, std::vector<std::string>());
+  require(texts.empty() || texts == known,
+          "{}: this study began with the text {}; leave {} out, or choose another --out",
+          paths.folder.string(), known.empty() ? "that training takes without " + option : known[0],
+          option);
+  return known;
+}
+
 // With what the study began with, where it has begun.
 StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
-  StudyRecord record = {.name = job.name,
-                        .question = job.question,
-                        .axes = job.axes,
-                        .data = absolute_texts(job.data),
-                        .threads = std::max(describe_machine().cores / job.jobs, 1)};
-  const Json before = read_study_json(paths, job.name);
-  if (before.is_null()) return record;
-  const std::vector<std::string> data = before.at("data");
-  require(record.data.empty() || record.data == data,
-          "{}: this study began with the text {}; leave --data out, or choose another --out",
-          paths.folder.string(), data.empty() ? "that training takes without --data" : data[0]);
-  record.data = data;
-  record.threads = before.at("threads");
+  const Json before = read_study_json(paths, job.study.name);
+  StudyRecord record = {.name = job.study.name,
+                        .question = job.study.question,
+                        .axes = job.study.axis_names(),
+                        .data = text_of(paths, before, "data", job.data),
+                        .threads = std::max(describe_machine().cores / job.jobs, 1),
+                        .validation = text_of(paths, before, "validation", job.validation),
+                        .claim = job.study.claim,
+                        .baseline = job.study.baseline,
+                        .figures = job.study.figures};
+  if (!before.is_null()) record.threads = before.at("threads");
   return record;
 }
 
-bool is_left(const RunStatus& status) {
-  return status.state != RunState::done;
+bool any_left(const StudyOutlook& outlook) {
+  return std::any_of(outlook.chosen.begin(), outlook.chosen.end(),
+                     [&](size_t run) { return !outlook.statuses[run].has_ended(); });
 }
 
 // Throws Error unless the disk has room for the checkpoints of what is left.
-void require_disk(const StudyJob& job, const StudyPaths& paths, const StudyOutlook& outlook) {
+void require_disk(const StudyPaths& paths, const StudyOutlook& outlook) {
   double needed = 0, free = INFINITY;
-  for (const size_t run : job.chosen) {
-    if (outlook.statuses[run].state != RunState::missing) continue;
+  for (const size_t run : outlook.chosen) {
+    const RunState state = outlook.statuses[run].state;
+    if (state != RunState::missing && state != RunState::waiting) continue;
     if (needed == 0) {
-      const RunPaths folder = paths.run(job.runs[run].name);
+      const RunPaths folder = paths.run(outlook.runs[run].name);
       free = static_cast<double>(find_resources(folder.checkpoints()).free_disk);
     }
     needed += static_cast<double>(outlook.plans[run].disk_bytes);
@@ -67,8 +84,8 @@ void require_disk(const StudyJob& job, const StudyPaths& paths, const StudyOutlo
 
 void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObserver& observer) {
   std::vector<int64_t> sizes;
-  for (const size_t run : job.chosen) {
-    if (is_left(outlook.statuses[run])) sizes.push_back(outlook.plans[run].bytes);
+  for (const size_t run : outlook.chosen) {
+    if (!outlook.statuses[run].has_ended()) sizes.push_back(outlook.plans[run].bytes);
   }
   std::sort(sizes.rbegin(), sizes.rend());
   sizes.resize(std::min(sizes.size(), static_cast<size_t>(job.jobs)));
@@ -83,18 +100,19 @@ void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObser
 }
 
 // All but the report, which takes longer.
-void write_tables(const StudyPaths& paths, const StudyRecord& record,
-                  const std::vector<StudyRun>& runs, const std::vector<RunStatus>& statuses) {
-  write_file(paths.study_json(), study_json(record, runs, statuses).dump(2) + "\n");
-  write_file(paths.runs_csv(), runs_csv(record, runs, statuses));
-  write_file(paths.arms_csv(), arms_csv(record, runs, statuses));
+void write_tables(const StudyPaths& paths, const StudyOutlook& study) {
+  const Json json = study_json(study.record, study.runs, study.statuses, study.plans);
+  write_file(paths.study_json(), json.dump(2) + "\n");
+  write_file(paths.runs_csv(), runs_csv(study.record, study.runs, study.statuses, study.plans));
+  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses));
 }
 
 // A report that cannot be written takes nothing from what the runs reached.
-void add_report(const StudyPaths& paths, const std::vector<StudyRun>& runs, StudySummary& summary) {
+void add_report(const StudyPaths& paths, StudySummary& summary) {
   std::vector<fs::path> done;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    if (!is_left(summary.statuses[i])) done.push_back(paths.run(runs[i].name).folder);
+  for (size_t i = 0; i < summary.outlook.runs.size(); ++i) {
+    if (summary.outlook.statuses[i].state != RunState::done) continue;
+    done.push_back(paths.run(summary.outlook.runs[i].name).folder);
   }
   if (done.empty()) return;
   try {
@@ -106,13 +124,43 @@ void add_report(const StudyPaths& paths, const std::vector<StudyRun>& runs, Stud
   }
 }
 
+bool matches(const std::string& pattern, const StudyRun& run) {
+  return ::fnmatch(pattern.c_str(), run.name.c_str(), 0) == 0;
+}
+
+void update_tuning(const StudyJob& job, StudyOutlook& outlook) {
+  if (!job.study.tune) return;
+  const TrialLosses losses = trial_losses(outlook.runs, outlook.statuses);
+  outlook.record.tuning = tuning_json(job.study, job.grid.smoke, losses).dump();
+  outlook.notes = tuning_notes(job.study, job.grid.smoke, losses);
+}
+
+// The runs as the trials that have ended make them.
+void plan_outlook(const StudyJob& job, const StudyPaths& paths, StudyOutlook& outlook) {
+  outlook.runs = plan_runs(job.study, job.grid);
+  require_matches(outlook.runs, job.only);
+  require_same_recipes(paths, outlook.runs);
+  outlook.statuses = look_at_runs(paths, outlook.runs);
+  if (job.study.tune) {
+    const TrialLosses losses = trial_losses(outlook.runs, outlook.statuses);
+    outlook.runs = plan_runs(job.study, job.grid, losses);
+    require_same_recipes(paths, outlook.runs);
+    outlook.statuses = look_at_runs(paths, outlook.runs);
+    update_tuning(job, outlook);
+  }
+  outlook.chosen = choose_runs(outlook.runs, job.only);
+}
+
+// Runs that wait though everything that was chosen has been tried.
+int64_t count_waiting(const StudyOutlook& outlook) {
+  return std::count_if(outlook.chosen.begin(), outlook.chosen.end(), [&](size_t run) {
+    return outlook.statuses[run].state == RunState::waiting;
+  });
+}
+
 }  // namespace
 
-std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
-                                const std::vector<std::string>& patterns) {
-  const auto matches = [](const std::string& pattern, const StudyRun& run) {
-    return ::fnmatch(pattern.c_str(), run.name.c_str(), 0) == 0;
-  };
+void require_matches(const std::vector<StudyRun>& runs, const std::vector<std::string>& patterns) {
   std::vector<std::string> names;
   for (const StudyRun& run : runs) names.push_back(run.name);
   for (const std::string& pattern : patterns) {
@@ -121,60 +169,86 @@ std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
                   "--only {}: no run of this grid has such a name; the nearest is {}", pattern,
                   nearest(pattern, names));
   }
+}
+
+std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
+                                const std::vector<std::string>& patterns) {
+  std::map<std::string, size_t> by_name;
+  for (size_t i = 0; i < runs.size(); ++i) by_name[runs[i].name] = i;
+  std::vector<bool> is_chosen(runs.size(), patterns.empty());
+  const std::function<void(size_t)> choose = [&](size_t run) {
+    if (is_chosen[run]) return;
+    is_chosen[run] = true;
+    for (const std::string& needed : runs[run].needs) choose(by_name.at(needed));
+  };
   std::vector<size_t> chosen;
   for (size_t i = 0; i < runs.size(); ++i) {
-    if (patterns.empty() ||
-        std::any_of(patterns.begin(), patterns.end(),
-                    [&](const std::string& pattern) { return matches(pattern, runs[i]); })) {
-      chosen.push_back(i);
+    for (const std::string& pattern : patterns) {
+      if (matches(pattern, runs[i])) choose(i);
     }
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (is_chosen[i]) chosen.push_back(i);
   }
   return chosen;
 }
 
-double StudyOutlook::seconds(const StudyJob& job) const {
+double StudyOutlook::seconds(int jobs) const {
   double seconds = 0;
-  for (const size_t run : job.chosen) {
+  for (const size_t run : chosen) {
+    if (statuses[run].has_ended()) continue;
     const auto& saved = statuses[run].saved;
     const double done = saved ? static_cast<double>(saved->step) : 0;
     seconds += plans[run].seconds * (1 - done / static_cast<double>(plans[run].steps));
   }
-  return seconds / job.jobs;
+  return seconds / jobs;
 }
 
 StudyOutlook look_ahead(const StudyJob& job) {
   const StudyPaths paths{job.out};
   StudyOutlook outlook;
   outlook.record = make_record(job, paths);
-  require_same_recipes(paths, job.runs);
-  outlook.statuses = look_at_runs(paths, job.runs);
-  outlook.plans = plan_costs(job.runs, outlook.record.threads);
+  plan_outlook(job, paths, outlook);
+  outlook.plans = plan_costs(outlook.runs, outlook.record.threads, any_left(outlook));
   return outlook;
 }
 
 StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
+  const double start = monotonic_seconds();
   const StudyPaths paths{job.out};
-  StudyOutlook outlook = look_ahead(job);
-  require_disk(job, paths, outlook);
+  StudySummary summary;
+  StudyOutlook& outlook = summary.outlook;
+  outlook = look_ahead(job);
+  require_disk(paths, outlook);
   warn_of_memory(job, outlook, observer);
   make_folder(paths.folder);
   const FolderLock lock(paths.folder);
   make_folder(paths.recipes());
   make_folder(paths.logs());
 
-  StudySummary summary;
-  summary.record = outlook.record;
-  summary.statuses = std::move(outlook.statuses);
-  const auto write = [&] { write_tables(paths, summary.record, job.runs, summary.statuses); };
-  write();
-  const RunnerOptions options = {.program = job.program,
-                                 .data = summary.record.data,
-                                 .jobs = job.jobs,
-                                 .threads = summary.record.threads,
-                                 .stop_after = job.stop_after};
-  summary.was_stopped = train_runs(paths, job.runs, outlook.plans, job.chosen, options,
-                                   summary.statuses, observer, write);
-  add_report(paths, job.runs, summary);
+  const auto write = [&] {
+    update_tuning(job, outlook);
+    write_tables(paths, outlook);
+  };
+  RunnerOptions options = {.program = job.program,
+                           .data = outlook.record.data,
+                           .validation = outlook.record.validation,
+                           .inspect = job.study.inspect,
+                           .jobs = job.jobs,
+                           .threads = outlook.record.threads};
+  for (int64_t waiting = -1; count_waiting(outlook) != waiting;) {
+    waiting = count_waiting(outlook);
+    write();
+    options.stop_after = job.stop_after - (monotonic_seconds() - start);
+    const RunnerResult result = train_runs(paths, outlook.runs, outlook.plans, outlook.chosen,
+                                           options, outlook.statuses, observer, write);
+    summary.was_stopped = result.was_stopped;
+    summary.notes.insert(summary.notes.end(), result.notes.begin(), result.notes.end());
+    if (result.was_stopped || waiting == 0) break;
+    outlook = look_ahead(job);  // with what the trials have chosen
+  }
+  summary.notes.insert(summary.notes.end(), outlook.notes.begin(), outlook.notes.end());
+  add_report(paths, summary);
   return summary;
 }
 

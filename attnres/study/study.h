@@ -13,13 +13,15 @@
 namespace attnres {
 
 struct StudyJob {
-  std::string name, question;
-  std::vector<std::string> axes;  // their names
-  std::vector<StudyRun> runs;     // the whole grid
-  std::vector<size_t> chosen;     // of them, by index: which to train
+  StudyRecipe study;
+  GridOptions grid = {};
+  // Which runs to train, with those that they need: patterns as of a shell ("block*-seed1"); all
+  // where there are none.
+  std::vector<std::string> only = {};
   // Files and folders of text; empty: those that the study began with, or what training takes.
-  std::vector<std::filesystem::path> data;
-  std::filesystem::path out;  // the study's folder
+  std::vector<std::filesystem::path> data = {};
+  std::vector<std::filesystem::path> validation = {};  // as of `train --validation`
+  std::filesystem::path out;                           // the study's folder
   // Runs at once. A new study divides the processors among them, and keeps to that number of
   // threads a run: with another, results would differ in their last bits and speeds not compare.
   int jobs = 1;
@@ -27,30 +29,33 @@ struct StudyJob {
   std::filesystem::path program = "/proc/self/exe";             // attnres
 };
 
-// Whose names match one of the patterns, as of a shell ("block*-seed1"); all where there are none.
-// Throws UsageError for a pattern that matches no run.
+// By index: whose names match one of the patterns, and what these need; all where there are none.
 std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
                                 const std::vector<std::string>& patterns);
+// Throws UsageError for a pattern that matches no run.
+void require_matches(const std::vector<StudyRun>& runs, const std::vector<std::string>& patterns);
 
 // What a study has in its folder already, and what the rest will take. Writes nothing.
 struct StudyOutlook {
-  StudyRecord record;  // with the text and threads that runs will have
+  StudyRecord record;          // with the text and threads that runs will have
+  std::vector<StudyRun> runs;  // trials and the whole grid, as the trials in the folder make it
+  std::vector<size_t> chosen;  // of them: which to train
   std::vector<RunStatus> statuses;
-  std::vector<RunPlan> plans;
+  std::vector<RunPlan> plans;  // without seconds where nothing is left to train
+  std::vector<std::string> notes;
 
-  // Of the chosen runs that are not done; of one that is unfinished, what is left.
-  double seconds(const StudyJob& job) const;
+  // Of the chosen runs that have not ended; of one that is unfinished, what is left.
+  double seconds(int jobs) const;
 };
-// Throws Error where the folder holds something else or another study, or runs of it that have
-// begun with another recipe or text.
+// Throws as plan_runs; UsageError for a pattern that matches no run; and Error where the folder
+// holds something else or another study, or runs of it that have begun with another recipe or text.
 StudyOutlook look_ahead(const StudyJob& job);
 
 struct StudySummary {
-  StudyRecord record;
-  std::vector<RunStatus> statuses;  // of all runs
-  bool was_stopped = false;         // before all the chosen had been tried
-  std::filesystem::path report;     // empty: none of the runs is done, or it could not be written
-  std::vector<std::string> notes;   // what could not be done, and of the report
+  StudyOutlook outlook;            // as it is in the end
+  bool was_stopped = false;        // before all the chosen had been tried
+  std::filesystem::path report;    // empty: none of the runs is done, or it could not be written
+  std::vector<std::string> notes;  // what could not be done, and of the report
 };
 
 // Throws as look_ahead, and Error where another process runs a study in the folder, its disk has no

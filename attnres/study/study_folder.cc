@@ -1,6 +1,7 @@
 #include "attnres/study/study_folder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,20 +12,26 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-// Of runs that were not done when study.json was written.
-std::map<std::string, std::string> remembered_errors(const StudyPaths& paths) {
-  std::map<std::string, std::string> errors;
-  if (!fs::exists(paths.study_json())) return errors;
+// Of runs that had failed when study.json was written.
+std::map<std::string, RunStatus> remembered_failures(const StudyPaths& paths) {
+  std::map<std::string, RunStatus> failures;
+  if (!fs::exists(paths.study_json())) return failures;
   for (const Json& run : read_json(paths.study_json()).value("runs", Json::array())) {
-    if (run.contains("error")) errors[run.at("name")] = run.at("error");
+    if (!run.contains("error")) continue;
+    RunStatus& status = failures[run.at("name")];
+    const bool diverged = run.at("state") == name_of(RunState::diverged);
+    status.state = diverged ? RunState::diverged : RunState::failed;
+    status.error = run.at("error");
   }
-  return errors;
+  return failures;
 }
 
 }  // namespace
 
 const char* name_of(RunState state) {
   switch (state) {
+    case RunState::waiting:
+      return "waiting";
     case RunState::missing:
       return "missing";
     case RunState::unfinished:
@@ -33,6 +40,8 @@ const char* name_of(RunState state) {
       return "done";
     case RunState::failed:
       return "failed";
+    case RunState::diverged:
+      return "diverged";
   }
   return "";
 }
@@ -40,7 +49,9 @@ const char* name_of(RunState state) {
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   const RunPaths folder = paths.run(run.name);
   RunStatus status;
-  if (!fs::exists(folder.run_json())) return status;
+  if (run.waits) status.state = RunState::waiting;
+  if (!run.obstacle.empty()) return {.state = RunState::failed, .error = run.obstacle};
+  if (run.waits || !fs::exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
   status.parameters = read_run_json(folder).value("parameters", int64_t{0});
   if (!fs::exists(folder.last())) return status;
@@ -50,16 +61,31 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
 }
 
 std::vector<RunStatus> look_at_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs) {
-  const auto errors = remembered_errors(paths);
+  const auto failures = remembered_failures(paths);
   std::vector<RunStatus> statuses;
   for (const StudyRun& run : runs) {
     RunStatus& status = statuses.emplace_back(look_at_run(paths, run));
-    const auto error = errors.find(run.name);
-    if (status.state == RunState::done || error == errors.end()) continue;
-    status.state = RunState::failed;
-    status.error = error->second;
+    const auto failure = failures.find(run.name);
+    if (failure == failures.end()) continue;
+    const bool begun = status.state == RunState::unfinished;
+    const bool diverged = failure->second.state == RunState::diverged;
+    // A trial whose folder is gone is tried again.
+    if (!begun && (diverged || status.state != RunState::missing)) continue;
+    status.state = failure->second.state;
+    status.error = failure->second.error;
   }
   return statuses;
+}
+
+TrialLosses trial_losses(const std::vector<StudyRun>& runs,
+                         const std::vector<RunStatus>& statuses) {
+  TrialLosses losses;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i].is_trial || !statuses[i].has_ended()) continue;
+    const bool done = statuses[i].state == RunState::done;
+    losses[runs[i].name] = done ? statuses[i].saved->validation_loss : INFINITY;
+  }
+  return losses;
 }
 
 void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& runs) {
@@ -68,7 +94,7 @@ void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& 
   int changed = 0;
   for (const StudyRun& run : runs) {
     const RunPaths folder = paths.run(run.name);
-    if (!fs::exists(folder.run_json())) continue;
+    if (run.waits || !run.obstacle.empty() || !fs::exists(folder.run_json())) continue;
     // With every default filled in: a run of an older version lacks the keys that came after it.
     const Json before = recipe_to_json(parse_recipe(read_run_json(folder).at("recipe")));
     const auto found = differences(before, recipe_to_json(run.recipe));

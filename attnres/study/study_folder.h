@@ -4,7 +4,9 @@
 //   runs.csv        a line per run        arms.csv   a line per combination of arms, over its seeds
 //   report.html     the finished runs compared (see report.h)
 //   recipes/        of each run, NAME.json
-//   runs/           a run folder each (see train/run_folder.h)
+//   runs/           a run folder each (see train/run_folder.h); where the study inspects its
+//                   models, also inspection.json, of `attnres inspect --all --json`
+//   starts/         retrofitted models that runs begin with, NAME
 //   logs/           what each run printed at its last attempt, NAME.log
 #pragma once
 
@@ -13,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/study_recipe.h"
+#include "attnres/study/study_grid.h"
 #include "attnres/support/json.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/run_folder.h"
@@ -30,11 +32,22 @@ struct StudyPaths {
   std::filesystem::path recipes() const { return folder / "recipes"; }
   std::filesystem::path recipe(const std::string& run) const { return recipes() / (run + ".json"); }
   RunPaths run(const std::string& run) const { return {folder / "runs" / run}; }
+  std::filesystem::path inspection(const std::string& name) const {
+    return run(name).folder / "inspection.json";
+  }
+  std::filesystem::path start(const std::string& run) const { return folder / "starts" / run; }
   std::filesystem::path logs() const { return folder / "logs"; }
   std::filesystem::path log(const std::string& run) const { return logs() / (run + ".log"); }
 };
 
-enum class RunState { missing, unfinished, done, failed };
+enum class RunState {
+  waiting,  // for trials that choose a setting of it
+  missing,
+  unfinished,
+  done,
+  failed,
+  diverged,  // a trial: its value is known to be too large
+};
 const char* name_of(RunState state);
 
 struct RunStatus {
@@ -42,15 +55,23 @@ struct RunStatus {
   std::optional<TrainingState> saved = {};  // by its last checkpoint
   int64_t parameters = 0;                   // 0 of a run that never began
   std::string error = {};                   // why it failed, on one line
+
+  // Whether there is nothing left to train.
+  bool has_ended() const { return state == RunState::done || state == RunState::diverged; }
 };
 
-// How far a run is by what lies in its folder; never `failed`, which folders do not tell.
+// How far a run is by what lies in its folder, which does not tell whether it has failed.
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run);
 
-// Of every run, in their order, with the failures that study.json remembers of those not done.
+// Of every run, in their order, with the failures that study.json remembers of those not done. Runs
+// that wait are only that, and those with an obstacle have failed.
 std::vector<RunStatus> look_at_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs);
 
-// Throws Error naming the runs that have begun with another recipe, and the keys that differ.
+// Of the trials that have ended.
+TrialLosses trial_losses(const std::vector<StudyRun>& runs, const std::vector<RunStatus>& statuses);
+
+// Throws Error naming the runs that have begun with another recipe, and the keys that differ. Of
+// those that wait nothing is said: their recipes are not known.
 void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& runs);
 
 // study.json, or null where there is none. Throws Error where the folder is there, but holds

@@ -3,35 +3,40 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/study/study_tuning.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kMostRuns = 10'000;
 constexpr size_t kLongestName = 100;  // of an arm
-constexpr size_t kLongestRunName = 200;
 
-// The file's keys, with the base as it is used.
+// The file's keys but "figures", with the base as it is used.
 struct StudyFile {
-  std::string name, question;
-  Json base = Json::object(), axes = Json::object();
+  std::string name, question, claim;
+  Json base = Json::object(), axes = Json::object(), baseline = Json::object();
   int64_t seeds = 1;
+  Json tune = Json::object();
+  bool inspect = false;
   Json smoke = Json::object();
 
   template <class V>
   void visit(V& v) {
     v("name", name);
     v("question", question);
+    v("claim", claim);
     v("base", base);
     v("axes", axes);
+    v("baseline", baseline);
     v("seeds", seeds);
+    v("tune", tune);
+    v("inspect", inspect);
     v("smoke", smoke);
   }
 };
@@ -48,36 +53,46 @@ void check_name(const std::string& key, const std::string& name) {
                 key, one_line(name), kLongestName);
 }
 
-void check_seeds(int64_t seeds) {
-  require_usage(seeds >= 1 && seeds <= kMostRuns, "seeds: expected 1 to {}, got {}", kMostRuns,
-                seeds);
+std::vector<std::string> names_of(const std::vector<StudyArm>& arms) {
+  std::vector<std::string> names;
+  for (const StudyArm& arm : arms) names.push_back(arm.name);
+  return names;
 }
 
-std::string key_of(const std::string& assignment) {
-  return assignment.substr(0, assignment.find('='));
-}
-
-// Whether one is the other, or a part of it: "model.depth_mixing" and "model.depth_mixing.type".
-bool overlap(const std::string& key, const std::string& other) {
-  return (key + ".").starts_with(other + ".") || (other + ".").starts_with(key + ".");
-}
-
-// {"train.steps": 4} as "train.steps=4". What names the runs and seeds them is not free.
-std::vector<std::string> read_overrides(const std::string& path, const Json& settings) {
-  if (!settings.is_object()) detail::wrong_type(path, "an object of recipe keys", settings);
-  std::vector<std::string> overrides;
-  for (const auto& [key, value] : settings.items()) {
-    require_usage(!overlap(key, "name"), "{}: runs are named after their arms, not by \"name\"",
-                  path);
-    require_usage(!overlap(key, "train.seed"), "{}: {} is set by \"seeds\"; leave it out", path,
-                  key);
-    overrides.push_back(fmt::format("{}={}", key, value.dump()));
+StudyArm read_arm(const std::string& path, const std::string& name, Json settings) {
+  StudyArm arm = {.name = name, .overrides = {}};
+  if (settings.is_object() && settings.contains("from")) {
+    if (!settings["from"].is_string()) {
+      detail::wrong_type(path + ".from", "the name of an arm", settings["from"]);
+    }
+    arm.from = settings["from"];
+    settings.erase("from");
   }
-  return overrides;
+  arm.overrides = read_overrides(path, settings);
+  return arm;
+}
+
+// Throws UsageError unless every arm begins anew in the end.
+void check_chains(const std::string& path, const StudyAxis& axis) {
+  for (const StudyArm& arm : axis.arms) {
+    if (arm.from.empty()) continue;
+    require_usage(axis.find(arm.from) != nullptr,
+                  "{}.{}: from: the axis has no arm {}; the nearest is {}", path, arm.name,
+                  one_line(arm.from), nearest(arm.from, names_of(axis.arms)));
+    const StudyArm* at = &arm;
+    for (size_t links = 0; at != nullptr && !at->from.empty(); ++links) {
+      require_usage(links < axis.arms.size(),
+                    "{}.{}: from: these arms begin with each other in a circle; let one of them "
+                    "begin anew",
+                    path, arm.name);
+      at = axis.find(at->from);
+    }
+  }
 }
 
 std::vector<StudyAxis> read_axes(const Json& axes) {
   std::vector<StudyAxis> out;
+  std::string chained;
   for (const auto& [name, arms] : axes.items()) {
     const std::string path = "axes." + name;
     check_name("axes", name);
@@ -86,8 +101,16 @@ std::vector<StudyAxis> read_axes(const Json& axes) {
     StudyAxis& axis = out.emplace_back(StudyAxis{name, {}});
     for (const auto& [arm, settings] : arms.items()) {
       check_name(path, arm);
-      axis.arms.push_back({arm, read_overrides(fmt::format("{}.{}", path, arm), settings)});
+      axis.arms.push_back(read_arm(fmt::format("{}.{}", path, arm), arm, settings));
     }
+    check_chains(path, axis);
+    if (std::all_of(axis.arms.begin(), axis.arms.end(),
+                    [](const StudyArm& arm) { return arm.from.empty(); })) {
+      continue;
+    }
+    require_usage(chained.empty(), "{} and {}: only one axis may have arms with from", chained,
+                  path);
+    chained = path;
   }
   require_usage(!out.empty(), "axes: a study needs an axis with an arm, this grid is empty");
   return out;
@@ -101,8 +124,128 @@ std::set<std::string> keys_set_by(const StudyAxis& axis) {
   return keys;
 }
 
-// Which of the axes sets what this override does; null if none.
-const StudyAxis* axis_of(const std::vector<StudyAxis>& axes, const std::string& key) {
+void require_apart(const std::vector<StudyAxis>& axes) {
+  for (size_t i = 1; i < axes.size(); ++i) {
+    const std::vector<StudyAxis> before(axes.begin(), axes.begin() + static_cast<ptrdiff_t>(i));
+    for (const std::string& key : keys_set_by(axes[i])) {
+      const StudyAxis* other = axis_that_sets(before, key);
+      require_usage(other == nullptr, "axes.{} and axes.{} both set {}; give each key to one axis",
+                    other ? other->name : "", axes[i].name, key);
+    }
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> read_baseline(const StudyRecipe& study,
+                                                               const Json& baseline) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& [axis, arm] : baseline.items()) {
+    if (!arm.is_string()) detail::wrong_type("baseline." + axis, "the name of an arm", arm);
+    require_arm(study, "baseline", axis, arm);
+    out.emplace_back(axis, arm);
+  }
+  return out;
+}
+
+// The list, as JSON.
+std::string read_figures(const Json& figures) {
+  if (!figures.is_array()) detail::wrong_type("figures", "a list of objects", figures);
+  for (size_t i = 0; i < figures.size(); ++i) {
+    const std::string path = fmt::format("figures[{}]", i);
+    const Json& figure = figures[i];
+    require_usage(figure.is_object() && figure.contains("kind") && figure["kind"].is_string(),
+                  "{}: expected an object with a \"kind\", got {}", path, shown(figure));
+    const std::string kind = figure["kind"];
+    const auto& known = figure_kinds();
+    require_usage(std::find(known.begin(), known.end(), kind) != known.end(),
+                  "{}: unknown kind {}: the nearest known kind is {}", path, one_line(kind),
+                  nearest(kind, known));
+  }
+  return figures.dump();
+}
+
+StudyRecipe read_parts(const StudyFile& file, const Json& figures) {
+  check_name("name", file.name);
+  check_seeds(file.seeds);
+  StudyRecipe study = {.name = file.name,
+                       .question = one_line(file.question),
+                       .claim = file.claim,
+                       .base = file.base.dump(),
+                       .axes = read_axes(file.axes),
+                       .baseline = {},
+                       .seeds = file.seeds,
+                       .tune = {},
+                       .figures = read_figures(figures),
+                       .inspect = file.inspect,
+                       .smoke = read_overrides("smoke", file.smoke)};
+  require_apart(study.axes);
+  study.baseline = read_baseline(study, file.baseline);
+  if (!file.tune.empty()) study.tune = read_tuning(study, file.tune);
+  return study;
+}
+
+// Takes a key out of an object; null where it is not there.
+Json take(Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return {};
+  Json value = *found;
+  json.erase(key);
+  return value;
+}
+
+}  // namespace
+
+const StudyArm* StudyAxis::find(const std::string& arm) const {
+  const auto found = std::find_if(arms.begin(), arms.end(),
+                                  [&](const StudyArm& candidate) { return candidate.name == arm; });
+  return found == arms.end() ? nullptr : &*found;
+}
+
+const StudyAxis* StudyRecipe::find(const std::string& axis) const {
+  const auto found = std::find_if(
+      axes.begin(), axes.end(), [&](const StudyAxis& candidate) { return candidate.name == axis; });
+  return found == axes.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> StudyRecipe::axis_names() const {
+  std::vector<std::string> names;
+  for (const StudyAxis& axis : axes) names.push_back(axis.name);
+  if (tune && tune->has_rate_axis()) names.emplace_back(kRateAxis);
+  return names;
+}
+
+const std::vector<std::string>& figure_kinds() {
+  static const std::vector<std::string> kinds = {"scaling_law", "curve",         "heatmap",
+                                                 "dynamics",    "depth_weights", "matrices",
+                                                 "probes",      "overhead"};
+  return kinds;
+}
+
+std::vector<std::vector<std::string>> combinations(const std::vector<StudyAxis>& axes) {
+  std::vector<std::vector<std::string>> all = {{}};
+  for (const StudyAxis& axis : axes) {
+    require_usage(std::ssize(all) * std::ssize(axis.arms) <= kMostRuns,
+                  "axes: the grid has more than {} runs", kMostRuns);
+    std::vector<std::vector<std::string>> longer;
+    for (const std::vector<std::string>& arms : all) {
+      for (const StudyArm& arm : axis.arms) {
+        longer.push_back(arms);
+        longer.back().push_back(arm.name);
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::string key_of(const std::string& assignment) {
+  return assignment.substr(0, assignment.find('='));
+}
+
+bool overlap(const std::string& key, const std::string& other) {
+  return (key + ".").starts_with(other + ".") || (other + ".").starts_with(key + ".");
+}
+
+const StudyAxis* axis_that_sets(const std::vector<StudyAxis>& axes, const std::string& key) {
   for (const StudyAxis& axis : axes) {
     for (const std::string& set : keys_set_by(axis)) {
       if (overlap(set, key)) return &axis;
@@ -111,96 +254,34 @@ const StudyAxis* axis_of(const std::vector<StudyAxis>& axes, const std::string& 
   return nullptr;
 }
 
-void require_apart(const StudyRecipe& study) {
-  for (size_t i = 1; i < study.axes.size(); ++i) {
-    const std::vector<StudyAxis> before(study.axes.begin(), study.axes.begin() + i);
-    for (const std::string& key : keys_set_by(study.axes[i])) {
-      const StudyAxis* other = axis_of(before, key);
-      require_usage(other == nullptr, "axes.{} and axes.{} both set {}; give each key to one axis",
-                    other ? other->name : "", study.axes[i].name, key);
-    }
-  }
-  for (const std::string& assignment : study.smoke) {
-    const StudyAxis* axis = axis_of(study.axes, key_of(assignment));
-    require_usage(axis == nullptr, "smoke: {} is set by axes.{}; set something else",
-                  key_of(assignment), axis ? axis->name : "");
-  }
+void check_seeds(int64_t seeds) {
+  require_usage(seeds >= 1 && seeds <= kMostRuns, "seeds: expected 1 to {}, got {}", kMostRuns,
+                seeds);
 }
 
-void check_overrides(const StudyRecipe& study, const std::vector<std::string>& overrides) {
-  for (const std::string& assignment : overrides) {
-    const std::string key = key_of(assignment);
-    require_usage(!overlap(key, "train.seed"),
-                  "--set {}: seeds are an axis of every study; use "
-                  "--seeds",
-                  assignment);
-    require_usage(!overlap(key, "name"), "--set {}: runs are named after their arms", assignment);
-    const StudyAxis* axis = axis_of(study.axes, key);
-    require_usage(axis == nullptr, "--set {}: the axis {} sets {}; change the study's file instead",
-                  assignment, axis ? axis->name : "", key);
-  }
+void require_arm(const StudyRecipe& study, const std::string& path, const std::string& axis,
+                 const std::string& arm) {
+  const StudyAxis* found = study.find(axis);
+  std::vector<std::string> names;
+  for (const StudyAxis& known : study.axes) names.push_back(known.name);
+  require_usage(found != nullptr, "{}: there is no axis {}; the nearest is {}", path,
+                one_line(axis), nearest(axis, names));
+  require_usage(found->find(arm) != nullptr, "{}: axes.{} has no arm {}; the nearest is {}", path,
+                axis, one_line(arm), nearest(arm, names_of(found->arms)));
 }
 
-int64_t count_runs(const StudyRecipe& study, int64_t seeds) {
-  int64_t count = seeds;
-  for (const StudyAxis& axis : study.axes) {
-    count *= std::ssize(axis.arms);
-    require_usage(count <= kMostRuns, "axes: the grid has more than {} runs", kMostRuns);
-  }
-  return count;
-}
-
-// The run at `index` of the grid, in which later axes change faster.
-StudyRun make_run(const StudyRecipe& study, const GridOptions& options, int64_t index,
-                  int64_t seed) {
-  std::vector<const StudyArm*> arms;
-  for (auto axis = study.axes.rbegin(); axis != study.axes.rend(); ++axis) {
-    arms.insert(arms.begin(), &axis->arms[size_t(index % std::ssize(axis->arms))]);
-    index /= std::ssize(axis->arms);
-  }
-  StudyRun run;
+std::vector<std::string> read_overrides(const std::string& path, const Json& settings) {
+  if (!settings.is_object()) detail::wrong_type(path, "an object of recipe keys", settings);
   std::vector<std::string> overrides;
-  const auto add = [&](const std::vector<std::string>& more) {
-    overrides.insert(overrides.end(), more.begin(), more.end());
-  };
-  if (options.smoke) add(study.smoke);
-  for (const StudyArm* arm : arms) {
-    run.arms.push_back(arm->name);
-    run.name += arm->name + "-";
-    add(arm->overrides);
+  for (const auto& [key, value] : settings.items()) {
+    require_usage(!overlap(key, "name"), "{}: runs are named after their arms, not by \"name\"",
+                  path);
+    require_usage(!overlap(key, "train.seed"), "{}: {} is set by \"seeds\"; leave it out", path,
+                  key);
+    overrides.push_back(fmt::format("{}={}", key, value.dump()));
   }
-  add(options.overrides);
-  run.name += fmt::format("seed{}", seed);
-  require_usage(run.name.size() <= kLongestRunName,
-                "run {}: a name of {} characters is too long for a folder; shorten those of arms",
-                run.name, run.name.size());
-  Json recipe = parse_json(study.base, "base");
-  try {
-    apply_overrides(recipe, overrides);
-    recipe["name"] = run.name;
-    recipe["train"]["seed"] = seed;
-    run.recipe = parse_recipe(recipe);
-  } catch (const UsageError& error) {
-    fail_usage("run {}: {}", run.name, error.what());
-  }
-  return run;
+  return overrides;
 }
-
-// By name and by recipe.
-void require_distinct(const std::vector<StudyRun>& runs) {
-  std::map<std::string, const StudyRun*> names, recipes;
-  for (const StudyRun& run : runs) {
-    require_usage(names.emplace(run.name, &run).second,
-                  "axes: two runs are named {}; rename an arm", run.name);
-    Json recipe = recipe_to_json(run.recipe);
-    recipe.erase("name");
-    const auto [same, is_new] = recipes.emplace(recipe.dump(), &run);
-    require_usage(is_new, "axes: the runs {} and {} have the same recipe; leave one arm out",
-                  same->second->name, run.name);
-  }
-}
-
-}  // namespace
 
 StudyRecipe read_study(const fs::path& file) {
   Json json = read_json(file);
@@ -212,34 +293,13 @@ StudyRecipe read_study(const fs::path& file) {
     if (json["base"].is_string()) {
       json["base"] = read_json(file.parent_path() / json["base"].get<std::string>());
     }
+    const Json figures = take(json, "figures");
     StudyFile read;
     read_config(json, "", read);
-    check_name("name", read.name);
-    check_seeds(read.seeds);
-    StudyRecipe study = {.name = read.name,
-                         .question = one_line(read.question),
-                         .base = read.base.dump(),
-                         .axes = read_axes(read.axes),
-                         .seeds = read.seeds,
-                         .smoke = read_overrides("smoke", read.smoke)};
-    require_apart(study);
-    return study;
+    return read_parts(read, figures.is_null() ? Json::array() : figures);
   } catch (const UsageError& error) {
     fail_usage("{}: {}", file.string(), error.what());
   }
-}
-
-std::vector<StudyRun> plan_runs(const StudyRecipe& study, const GridOptions& options) {
-  check_overrides(study, options.overrides);
-  const int64_t seeds = options.seeds.value_or(study.seeds);
-  check_seeds(seeds);
-  const int64_t arms = count_runs(study, seeds) / seeds;
-  std::vector<StudyRun> runs;
-  for (int64_t seed = 1; seed <= seeds; ++seed) {
-    for (int64_t arm = 0; arm < arms; ++arm) runs.push_back(make_run(study, options, arm, seed));
-  }
-  require_distinct(runs);
-  return runs;
 }
 
 }  // namespace attnres

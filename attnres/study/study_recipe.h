@@ -3,6 +3,7 @@
 //   {
 //     "name": "block-size",
 //     "question": "How does the loss depend on the block size?",   one line
+//     "claim": "Fig. 6: ...",                      what the report says of it
 //     "base": "../tiny-residual.json",            beside this file; or a recipe itself
 //     "axes": {
 //       "mixing": {                                an axis, and its arms:
@@ -10,64 +11,118 @@
 //         "block4": {"model.depth_mixing": {"type": "block_attn_res", "block_size": 4}}
 //       }
 //     },
+//     "baseline": {"mixing": "residual"},          what the arms of an axis are compared with
 //     "seeds": 3,                                  the last axis: train.seed = 1, 2, 3
+//     "tune": {"key": "train.learning_rate", ...}, see StudyTuning
+//     "figures": [{"kind": "curve", "x": "mixing"}],
+//     "inspect": true,                             look into the models that were trained
 //     "smoke": {"train.steps": 4}                  what makes every run tiny, to try the study out
 //   }
 //
 // The keys that arms set are those of `train --set`. Every combination of one arm of each axis with
-// each seed is a run, named after them: "block4-seed1". Runs with one seed see the same batches in
-// the same order, and start equal in all that their models share, so that they are compared in
-// pairs.
+// each seed is a run, named after them: "block4-seed1" (study_grid.h). Runs with one seed see the
+// same batches in the same order, and start equal in all that their models share, so that they are
+// compared in pairs. An arm may also say "from": ARM, another of its axis: its runs then begin with
+// the weights that the runs of that arm end with, all else equal.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attnres/support/json.h"
-#include "attnres/train/recipe.h"
 
 namespace attnres {
+
+inline constexpr int64_t kMostRuns = 10'000;  // of a grid
 
 struct StudyArm {
   std::string name;
   std::vector<std::string> overrides;  // "train.steps=4", as apply_overrides takes them
+  std::string from = {};               // an arm of the same axis; empty: runs begin anew
 };
 
 struct StudyAxis {
   std::string name;
   std::vector<StudyArm> arms;  // at least one
+
+  // Null where it has no arm of that name.
+  const StudyArm* find(const std::string& arm) const;
 };
+
+// A setting that the study itself chooses, by short runs of seed 1 before the others: trials.
+//
+//   "tune": {"key": "train.learning_rate", "values": [0.001, 0.003, 0.01],
+//            "axis": "mixing", "arm": "residual", "own": true, "set": {"train.steps": 300}}
+//
+// Every value is tried in every combination of arms. Where an axis is named, the value that is best
+// for its arm `arm` is common to all its arms, in each combination of the other axes; and the grid
+// gets a last axis, "rate", with the arms "common" and "own", the value that is best for the arm
+// itself. Without "own" there is no such axis, and only `arm` is tried. Without an axis every
+// combination has the value that is best for it.
+struct StudyTuning {
+  std::string key;
+  std::vector<std::string> values;  // as JSON, ascending
+  std::string axis, arm;            // empty: none
+  bool own = true;
+  std::vector<std::string> overrides;  // of trials, over those of arms
+
+  bool has_rate_axis() const { return !axis.empty() && own; }
+};
+
+inline constexpr const char* kRateAxis = "rate";
+inline constexpr const char* kCommonRate = "common";
+inline constexpr const char* kOwnRate = "own";
 
 struct StudyRecipe {
   std::string name, question;
-  std::string base;             // a recipe, as JSON
-  std::vector<StudyAxis> axes;  // at least one
+  std::string claim;                                          // empty: none
+  std::string base;                                           // a recipe, as JSON
+  std::vector<StudyAxis> axes;                                // at least one
+  std::vector<std::pair<std::string, std::string>> baseline;  // axis, arm
   int64_t seeds = 1;
+  std::optional<StudyTuning> tune;
+  std::string figures = "[]";  // as JSON: a list of objects with a "kind" of figure_kinds
+  bool inspect = false;
   std::vector<std::string> smoke;  // overrides
+
+  // Null where it has no axis of that name.
+  const StudyAxis* find(const std::string& axis) const;
+  // Of the grid: those of `axes`, and where the study tunes, "rate".
+  std::vector<std::string> axis_names() const;
 };
+
+// What a study's page can show.
+const std::vector<std::string>& figure_kinds();
 
 // Throws Error where the file, or that of the base, cannot be read, and UsageError naming the key
 // that is unknown, missing or of the wrong type, an axis without arms, a name that cannot be a
-// file's, and what two axes set, which the later would undo.
+// file's, arms that begin with each other in a circle or with one that is not there, and what two
+// axes set, which the later would undo.
 StudyRecipe read_study(const std::filesystem::path& file);
 
-struct StudyRun {
-  std::string name;               // of the run, its recipe and its folder
-  std::vector<std::string> arms;  // by name, one of each axis
-  Recipe recipe;
-};
+// The names of every combination of one arm of each axis; later axes change faster. Throws
+// UsageError where there are more than kMostRuns.
+std::vector<std::vector<std::string>> combinations(const std::vector<StudyAxis>& axes);
 
-struct GridOptions {
-  std::vector<std::string> overrides = {};  // for every run, as of `train --set`
-  std::optional<int64_t> seeds = {};        // in place of the study's
-  bool smoke = false;
-};
+// The key of "train.steps=4".
+std::string key_of(const std::string& assignment);
+// Whether one key is the other, or a part of it: "model.depth_mixing", "model.depth_mixing.type".
+bool overlap(const std::string& key, const std::string& other);
+// Which of the axes sets what this key does; null if none.
+const StudyAxis* axis_that_sets(const std::vector<StudyAxis>& axes, const std::string& key);
 
-// The whole grid, seed by seed: every arm has its first run before any has its second.
-// Throws UsageError, naming the run, where its recipe is none; where two runs have one name, or one
-// recipe; and for an override of what an axis sets.
-std::vector<StudyRun> plan_runs(const StudyRecipe& study, const GridOptions& options = {});
+// Throw UsageError, with the place `path` in the file:
+// unless so many can be trained;
+void check_seeds(int64_t seeds);
+// unless the study has this axis, and it this arm;
+void require_arm(const StudyRecipe& study, const std::string& path, const std::string& axis,
+                 const std::string& arm);
+// unless it is an object of recipe keys, without those that name runs and seed them. Returns
+// {"train.steps": 4} as "train.steps=4".
+std::vector<std::string> read_overrides(const std::string& path, const Json& settings);
 
 }  // namespace attnres

@@ -16,18 +16,22 @@ Json measured_loss(double loss) {
   return is_measured ? Json(loss) : Json();
 }
 
-Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& status) {
+Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& status,
+              const RunPlan& plan) {
   Json arms = Json::object();
   for (size_t i = 0; i < run.arms.size(); ++i) arms[record.axes[i]] = run.arms[i];
   const TrainingState saved = status.saved.value_or(TrainingState());
   Json json = {{"name", run.name},
                {"arms", arms},
                {"seed", run.recipe.train.seed},
+               {"role", run.is_trial ? "trial" : "run"},
                {"state", name_of(status.state)},
                {"step", saved.step},
-               {"steps", run.recipe.train.steps},
-               {"parameters", status.parameters},
+               {"steps", plan.steps},
+               {"parameters", status.parameters > 0 ? status.parameters : plan.parameters},
                {"tokens", saved.tokens},
+               {"flops", plan.flops},
+               {"from", run.from.empty() ? Json() : Json(run.from)},
                {"seconds", saved.seconds},
                {"final_val_loss", measured_loss(saved.validation_loss)},
                {"best_val_loss", measured_loss(saved.best_loss)},
@@ -76,6 +80,7 @@ std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
   std::vector<ArmResult> results;
   std::vector<std::vector<double>> losses;
   for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].is_trial) continue;
     auto arm = std::find_if(results.begin(), results.end(),
                             [&](const ArmResult& result) { return result.arms == runs[i].arms; });
     if (arm == results.end()) {
@@ -96,24 +101,37 @@ std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
 }
 
 Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                const std::vector<RunStatus>& statuses) {
-  Json list = Json::array();
-  for (size_t i = 0; i < runs.size(); ++i) list.push_back(run_json(record, runs[i], statuses[i]));
-  return {{"study", record.name}, {"question", record.question}, {"axes", record.axes},
-          {"data", record.data},  {"threads", record.threads},   {"runs", list}};
+                const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans) {
+  Json list = Json::array(), baseline = Json::object();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    list.push_back(run_json(record, runs[i], statuses[i], plans[i]));
+  }
+  for (const auto& [axis, arm] : record.baseline) baseline[axis] = arm;
+  return {{"study", record.name},
+          {"question", record.question},
+          {"claim", record.claim},
+          {"figures", Json::parse(record.figures)},
+          {"baseline", baseline},
+          {"axes", record.axes},
+          {"data", record.data},
+          {"validation", record.validation},
+          {"threads", record.threads},
+          {"tuning", Json::parse(record.tuning)},
+          {"runs", list}};
 }
 
 std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses) {
+                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans) {
   std::string table;
   for (size_t i = 0; i < runs.size(); ++i) {
-    Json run = run_json(record, runs[i], statuses[i]);
+    Json run = run_json(record, runs[i], statuses[i], plans[i]);
     run.emplace("error", Json());
     std::vector<Json> names, cells;
     for (const auto& [key, value] : run.items()) {
       if (key == "arms") {
         names.insert(names.end(), record.axes.begin(), record.axes.end());
         cells.insert(cells.end(), runs[i].arms.begin(), runs[i].arms.end());
+        cells.resize(names.size());  // a trial has no arm of the axis "rate"
       } else {
         names.emplace_back(key);
         cells.push_back(value);

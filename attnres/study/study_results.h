@@ -2,9 +2,11 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attnres/study/study_folder.h"
+#include "attnres/study/study_plan.h"
 
 namespace attnres {
 
@@ -14,6 +16,11 @@ struct StudyRecord {
   std::vector<std::string> axes;  // their names
   std::vector<std::string> data;  // absolute paths; empty: the text that training takes by itself
   int threads = 1;                // of each run
+  std::vector<std::string> validation = {};  // absolute paths; empty: a part of the data
+  std::string claim = {};                    // what the report says
+  std::vector<std::pair<std::string, std::string>> baseline = {};  // axis, arm
+  std::string figures = "[]";                                      // as JSON
+  std::string tuning = "null";                                     // as JSON, see tuning_json
 };
 
 // Runs that differ in their seed at most.
@@ -26,19 +33,21 @@ struct ArmResult {
   double tokens_per_second = 0;  // their mean, of training without evaluation
 };
 
-// In the order in which the runs first have them.
+// Of the grid, without trials, in the order in which the runs first have them.
 std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
                                    const std::vector<RunStatus>& statuses);
 
-// study.json: the record, and a list of runs with name, arms by axis, seed, state, step, steps,
-// parameters, tokens, seconds, final_val_loss, best_val_loss, best_step, and the error of one that
-// failed. Losses are null until they are measured.
+// study.json: the record, and a list of runs with name, arms by axis, seed, role ("trial" or
+// "run"), state, step, steps, parameters, tokens so far, flops (of the whole run, of matrix
+// products, two a multiply-add), from (the run that it begins with, or null), seconds,
+// final_val_loss, best_val_loss, best_step, and the error of one that failed. Losses are null until
+// they are measured.
 Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                const std::vector<RunStatus>& statuses);
+                const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 
 // The same as a table with a line per run, and one of the arms.
 std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses);
+                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
                      const std::vector<RunStatus>& statuses);
 

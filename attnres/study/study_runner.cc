@@ -5,10 +5,12 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "attnres/study/study_start.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/process.h"
@@ -39,6 +41,11 @@ std::string reason_of(int exit_code, const fs::path& log) {
   return fmt::format("ended with code {}; see {}", exit_code, log.string());
 }
 
+// By what `train` says of losses and weights that are not finite.
+bool is_divergence(const std::string& error) {
+  return error.find("; training stopped, ") != std::string::npos;
+}
+
 // The processors of a job, or none where there are too few for all.
 std::vector<int> cpus_of(int job, const RunnerOptions& options) {
   const std::vector<int> all = usable_cpus();
@@ -60,29 +67,43 @@ class Runner {
         statuses_(statuses),
         observer_(observer),
         jobs_(static_cast<size_t>(options.jobs)) {
+    for (size_t run = 0; run < runs.size(); ++run) by_name_[runs[run].name] = run;
     for (const size_t run : chosen) {
-      if (statuses[run].state != RunState::done) waiting_.push_back(run);
+      if (can_be_trained(run)) waiting_.push_back(run);
+      if (should_be_inspected(run)) to_inspect_.push_back(run);
     }
     flops_before_ = flops_done();
   }
 
-  bool run(const std::function<void()>& on_change) {
+  RunnerResult run(const std::function<void()>& on_change) {
     while (true) {
       bool changed = take_back_ended();
       if (!stopping_ && should_stop()) stop();
       if (!stopping_) changed = start_waiting() || changed;
       if (changed) on_change();
-      if (at_work() == 0) return !waiting_.empty() || stopped_some_;
+      if (at_work() == 0 && (stopping_ || (waiting_.empty() && to_inspect_.empty()))) break;
       observer_.on_progress(progress());
       nap();
     }
+    result_.was_stopped = result_.was_stopped || !waiting_.empty() || !to_inspect_.empty();
+    return result_;
   }
 
  private:
   struct Job {
     size_t run = 0;
     std::unique_ptr<ChildProcess> process;  // null: free
+    bool inspects = false;                  // or else it trains
   };
+
+  bool can_be_trained(size_t run) const {
+    return !statuses_[run].has_ended() && !runs_[run].waits && runs_[run].obstacle.empty();
+  }
+
+  bool should_be_inspected(size_t run) const {
+    return options_.inspect && !runs_[run].is_trial && statuses_[run].state == RunState::done &&
+           !fs::exists(paths_.inspection(runs_[run].name));
+  }
 
   bool should_stop() {
     return observer_.should_stop() || monotonic_seconds() - start_ >= options_.stop_after;
@@ -104,7 +125,12 @@ class Runner {
     bool any = false;
     for (Job& job : jobs_) {
       if (!job.process || job.process->is_running()) continue;
-      judge(job.run, job.process->exit_code());
+      const int exit_code = job.process->exit_code();
+      if (job.inspects) {
+        keep_inspection(job.run, exit_code);
+      } else {
+        judge(job.run, exit_code);
+      }
       job.process.reset();
       any = true;
     }
@@ -118,25 +144,86 @@ class Runner {
     if (status.state == RunState::done) {
       observer_.on_message(
           fmt::format("{}: done, validation loss {:.4f}", name, status.saved->validation_loss));
+      if (should_be_inspected(run)) to_inspect_.push_back(run);
     } else if (stopping_ && exit_code == kInterruptedCode) {
-      stopped_some_ = true;
+      result_.was_stopped = true;
     } else {
-      status.state = RunState::failed;
-      status.error = reason_of(exit_code, paths_.log(name));
-      observer_.on_message(fmt::format("{}: failed: {}", name, status.error));
+      const std::string error = reason_of(exit_code, paths_.log(name));
+      fail_run(run, error,
+               runs_[run].is_trial && is_divergence(error) ? RunState::diverged : RunState::failed);
     }
+  }
+
+  void fail_run(size_t run, const std::string& error, RunState state = RunState::failed) {
+    statuses_[run].state = state;
+    statuses_[run].error = error;
+    observer_.on_message(fmt::format("{}: {}: {}", runs_[run].name, name_of(state), error));
+  }
+
+  // What `inspect` printed becomes a file of the run, whole or not at all.
+  void keep_inspection(size_t run, int exit_code) {
+    const std::string& name = runs_[run].name;
+    if (stopping_ && exit_code == kInterruptedCode) {
+      result_.was_stopped = true;
+      return;
+    }
+    try {
+      require(exit_code == 0, "{}", reason_of(exit_code, inspection_errors(name)));
+      const std::string text = read_file(inspection_output(name));
+      parse_json(text, inspection_output(name).string());
+      write_file(paths_.inspection(name), text);
+      fs::remove(inspection_output(name));
+      fs::remove(inspection_errors(name));
+    } catch (const Error& error) {
+      result_.notes.push_back(fmt::format("{}: could not be inspected: {}", name, error.what()));
+    }
+  }
+  fs::path inspection_output(const std::string& name) const {
+    return paths_.logs() / (name + ".inspection.json");
+  }
+  fs::path inspection_errors(const std::string& name) const {
+    return paths_.logs() / (name + ".inspection.log");
   }
 
   bool start_waiting() {
     bool any = false;
-    for (size_t job = 0; job < jobs_.size() && !waiting_.empty(); ++job) {
+    for (size_t job = 0; job < jobs_.size(); ++job) {
       if (jobs_[job].process) continue;
-      start(static_cast<int>(job), waiting_.front());
-      waiting_.pop_front();
-      any = true;
+      if (!to_inspect_.empty()) {
+        start_inspection(static_cast<int>(job), to_inspect_.front());
+        to_inspect_.pop_front();
+      } else if (const std::optional<size_t> run = next_run()) {
+        start(static_cast<int>(job), *run);
+        any = true;
+      }
     }
     return any;
   }
+
+  // The first that waits whose weights to begin with are there, taken out of those that wait. Those
+  // that wait for a run which has failed, have failed.
+  std::optional<size_t> next_run() {
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      const size_t run = *at;
+      const std::string& from = runs_[run].from;
+      const bool is_ready = from.empty() || has_begun(run) || status_of(from).has_ended();
+      const bool is_hopeless = !is_ready && !may_end(by_name_.at(from));
+      if (!is_ready && !is_hopeless) {
+        ++at;
+        continue;
+      }
+      waiting_.erase(at);
+      if (is_ready) return run;
+      fail_run(run, fmt::format("begins with the weights of {}, which has failed", from));
+      at = waiting_.begin();  // others may begin with this one
+    }
+    return std::nullopt;
+  }
+
+  const RunStatus& status_of(const std::string& name) const { return statuses_[by_name_.at(name)]; }
+  bool has_begun(size_t run) const { return fs::exists(paths_.run(runs_[run].name).run_json()); }
+  // Of a run that has not ended.
+  bool may_end(size_t run) const { return is_waiting(run) || is_at_work(run); }
 
   void start(int job, size_t run) {
     const std::string& name = runs_[run].name;
@@ -146,17 +233,45 @@ class Runner {
                                           paths_.recipe(name).string(),
                                           "--out",
                                           paths_.run(name).folder.string(),
-                                          "--resume",
                                           "--threads",
                                           std::to_string(options_.threads)};
-    if (!options_.data.empty()) arguments.emplace_back("--data");
-    arguments.insert(arguments.end(), options_.data.begin(), options_.data.end());
+    const auto add = [&](const char* option, const std::vector<std::string>& values) {
+      if (!values.empty()) arguments.emplace_back(option);
+      arguments.insert(arguments.end(), values.begin(), values.end());
+    };
+    add("--data", options_.data);
+    add("--validation", options_.validation);
+    if (runs_[run].from.empty() || has_begun(run)) {
+      arguments.emplace_back("--resume");
+    } else {
+      try {
+        const Recipe& before = runs_[by_name_.at(runs_[run].from)].recipe;
+        add("--from", {weights_to_begin_with(paths_, runs_[run], before).string()});
+      } catch (const Error& error) {
+        return fail_run(run, error.what());
+      }
+    }
     statuses_[run].error.clear();
     if (statuses_[run].state == RunState::failed) statuses_[run].state = RunState::unfinished;
+    start_process(job, run, arguments, paths_.log(name));
+  }
+
+  void start_inspection(int job, size_t run) {
+    const std::string& name = runs_[run].name;
+    start_process(job, run,
+                  {"inspect", "--model", paths_.run(name).folder.string(), "--all", "--json",
+                   "--threads", std::to_string(options_.threads)},
+                  inspection_output(name), inspection_errors(name));
+    jobs_[static_cast<size_t>(job)].inspects = true;
+  }
+
+  void start_process(int job, size_t run, const std::vector<std::string>& arguments,
+                     const fs::path& output, const fs::path& errors = {}) {
     jobs_[static_cast<size_t>(job)] = {
         run, std::make_unique<ChildProcess>(ProcessOptions{.program = options_.program,
                                                            .arguments = arguments,
-                                                           .output = paths_.log(name),
+                                                           .output = output,
+                                                           .errors = errors,
                                                            .cpus = cpus_of(job, options_)})};
   }
 
@@ -164,12 +279,17 @@ class Runner {
   int64_t steps_done(size_t run) const {
     const auto& saved = statuses_[run].saved;
     const int64_t least = saved ? saved->step : 0;
-    const bool works = std::any_of(jobs_.begin(), jobs_.end(),
-                                   [&](const Job& job) { return job.process && job.run == run; });
-    return works ? std::max(least, logged_steps(paths_.run(runs_[run].name))) : least;
+    return is_at_work(run) ? std::max(least, logged_steps(paths_.run(runs_[run].name))) : least;
+  }
+
+  bool is_at_work(size_t run) const {
+    return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
+      return job.process && !job.inspects && job.run == run;
+    });
   }
 
   double share_done(size_t run) const {
+    if (statuses_[run].has_ended()) return 1;
     return static_cast<double>(steps_done(run)) / static_cast<double>(plans_[run].steps);
   }
 
@@ -184,7 +304,7 @@ class Runner {
     double left = 0, seconds = 0;
     for (const size_t run : chosen_) {
       ++now.runs;
-      if (statuses_[run].state == RunState::done) ++now.done;
+      if (statuses_[run].has_ended()) ++now.done;
       if (statuses_[run].state == RunState::failed && !is_waiting(run)) {
         ++now.failed;
         continue;
@@ -197,7 +317,7 @@ class Runner {
     now.seconds_left = made > 0 ? left * (monotonic_seconds() - start_) / made
                                 : seconds / static_cast<double>(options_.jobs);
     for (const Job& job : jobs_) {
-      if (!job.process) continue;
+      if (!job.process || job.inspects) continue;
       now.at_work.push_back({runs_[job.run].name, steps_done(job.run), plans_[job.run].steps});
     }
     return now;
@@ -220,18 +340,20 @@ class Runner {
   std::vector<RunStatus>& statuses_;
   StudyObserver& observer_;
   std::vector<Job> jobs_;
-  std::deque<size_t> waiting_;
-  bool stopping_ = false, stopped_some_ = false;
+  std::map<std::string, size_t> by_name_;
+  std::deque<size_t> waiting_, to_inspect_;
+  bool stopping_ = false;
+  RunnerResult result_;
   const double start_ = monotonic_seconds();
   double flops_before_ = 0;
 };
 
 }  // namespace
 
-bool train_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs,
-                const std::vector<RunPlan>& plans, const std::vector<size_t>& chosen,
-                const RunnerOptions& options, std::vector<RunStatus>& statuses,
-                StudyObserver& observer, const std::function<void()>& on_change) {
+RunnerResult train_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs,
+                        const std::vector<RunPlan>& plans, const std::vector<size_t>& chosen,
+                        const RunnerOptions& options, std::vector<RunStatus>& statuses,
+                        StudyObserver& observer, const std::function<void()>& on_change) {
   return Runner(paths, runs, plans, chosen, options, statuses, observer).run(on_change);
 }
 

@@ -41,20 +41,26 @@ class StudyObserver {
 
 struct RunnerOptions {
   std::filesystem::path program = "/proc/self/exe";  // attnres
-  std::vector<std::string> data;                     // of `train --data`
-  int jobs = 1;                                      // runs at once
+  std::vector<std::string> data, validation;         // of `train`
+  bool inspect = false;  // look into the models of runs that are done; see StudyPaths::inspection
+  int jobs = 1;          // runs at once
   // Of each run. Where there are processors for all of them, each job keeps to its own.
   int threads = 1;
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
 };
 
-// Trains the runs with these indices, in their order, as far as they are not done, and keeps
-// `statuses` (of all the runs) up to date; a run that fails leaves the others alone. Calls
-// `on_change` whenever one of these changed. Returns whether it stopped before all had been tried.
-// If anything throws, runs at work are interrupted, and have saved themselves.
-bool train_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs,
-                const std::vector<RunPlan>& plans, const std::vector<size_t>& chosen,
-                const RunnerOptions& options, std::vector<RunStatus>& statuses,
-                StudyObserver& observer, const std::function<void()>& on_change);
+struct RunnerResult {
+  bool was_stopped = false;  // before all had been tried
+  std::vector<std::string> notes;
+};
+
+// Trains the runs with these indices, in their order, as far as they have not ended and do not wait
+// for trials, and keeps `statuses` (of all the runs) up to date. A run that fails leaves the others
+// alone, but for those that begin with its weights, which fail too. Calls `on_change` whenever a
+// status changed. If anything throws, runs at work are interrupted, and have saved themselves.
+RunnerResult train_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs,
+                        const std::vector<RunPlan>& plans, const std::vector<size_t>& chosen,
+                        const RunnerOptions& options, std::vector<RunStatus>& statuses,
+                        StudyObserver& observer, const std::function<void()>& on_change);
 
 }  // namespace attnres

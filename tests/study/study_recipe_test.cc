@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "attnres/study/study_grid.h"
 #include "attnres/support/error.h"
 #include "tests/study/tiny_study.h"
 #include "tests/text/test_files.h"
@@ -55,6 +56,87 @@ TEST(StudyRecipe, OptionsHoldForEveryRun) {
   for (const StudyRun& run : runs) EXPECT_EQ(run.recipe.train.steps, 9);
 }
 
+TEST(StudyRecipe, SmokeIsTheLastWordButForTheUsers) {
+  Json study = tiny_study();
+  study["axes"]["size"] = {{"s", {{"train.steps", 50}}}};
+  const auto runs = runs_of(study, {.smoke = true});
+  EXPECT_THAT(names_of(runs), ElementsAre("residual-s-seed1", "block-s-seed1"));  // one seed
+  EXPECT_EQ(runs[0].recipe.train.steps, 2);
+  EXPECT_EQ(runs_of(study)[0].recipe.train.steps, 50);
+  EXPECT_EQ(runs_of(study, {.seeds = 2, .smoke = true}).size(), 4u);
+  const auto longer = runs_of(tiny_study(), {.overrides = {"train.steps=9"}, .smoke = true});
+  EXPECT_EQ(longer[0].recipe.train.steps, 9);
+}
+
+TEST(StudyRecipe, ReadsWhatThePageShows) {
+  Json study = tiny_study();
+  study["claim"] = "Fig. 1: it runs.";
+  study["baseline"] = {{"mixing", "residual"}};
+  study["figures"] = {{{"kind", "curve"}, {"x", "mixing"}}};
+  study["inspect"] = true;
+  const StudyRecipe read = read_study(write_study(fresh_folder("study") / "s.json", study));
+  EXPECT_EQ(read.claim, "Fig. 1: it runs.");
+  EXPECT_THAT(read.baseline, ElementsAre(std::pair("mixing", "residual")));
+  EXPECT_EQ(Json::parse(read.figures), study["figures"]);
+  EXPECT_TRUE(read.inspect);
+  study["baseline"] = {{"mixin", "residual"}};
+  EXPECT_THAT(error_of(study),
+              HasSubstr("baseline: there is no axis mixin; the nearest is mixing"));
+  study["baseline"] = {{"mixing", "blok"}};
+  EXPECT_THAT(error_of(study), HasSubstr("axes.mixing has no arm blok; the nearest is block"));
+  study["baseline"] = Json::object();
+  study["figures"] = {{{"kind", "curves"}}};
+  EXPECT_THAT(error_of(study),
+              HasSubstr("figures[0]: unknown kind curves: the nearest known kind"));
+  study["figures"] = {{"kind", "curve"}};
+  EXPECT_THAT(error_of(study), HasSubstr("figures: expected a list of objects"));
+}
+
+// Residual runs, and runs that go on with their weights: as they were, and with Block AttnRes.
+Json chained_study() {
+  Json study = tiny_study();
+  study["axes"]["mixing"] = {
+      {"on", {{"from", "residual"}, {"model.depth_mixing", {{"type", "residual"}}}}},
+      {"residual", {{"model.depth_mixing", {{"type", "residual"}}}}},
+      {"block", {{"from", "on"}, {"model.depth_mixing", {{"type", "block_attn_res"}}}}}};
+  return study;
+}
+
+TEST(StudyRecipe, AnArmBeginsWithTheWeightsOfAnother) {
+  const auto runs = runs_of(chained_study());
+  EXPECT_THAT(names_of(runs), ElementsAre("on-seed1", "residual-seed1", "block-seed1", "on-seed2",
+                                          "residual-seed2", "block-seed2"));
+  EXPECT_EQ(runs[3].from, "residual-seed2");
+  EXPECT_EQ(runs[4].from, "");
+  EXPECT_EQ(runs[5].from, "on-seed2");
+  EXPECT_THAT(runs[5].needs, ElementsAre("on-seed2"));
+  EXPECT_FALSE(needs_retrofit(runs[1].recipe, runs[0].recipe));
+  EXPECT_TRUE(needs_retrofit(runs[0].recipe, runs[2].recipe));
+}
+
+TEST(StudyRecipe, RefusesChainsThatCannotBe) {
+  Json study = chained_study();
+  study["axes"]["mixing"]["block"]["from"] = "resid";
+  EXPECT_THAT(error_of(study), HasSubstr("axes.mixing.block: from: the axis has no arm resid; the "
+                                         "nearest is residual"));
+  study["axes"]["mixing"]["block"]["from"] = 3;
+  EXPECT_THAT(error_of(study), HasSubstr("axes.mixing.block.from: expected the name of an arm"));
+  study = chained_study();
+  study["axes"]["mixing"]["residual"]["from"] = "on";
+  EXPECT_THAT(error_of(study), HasSubstr("begin with each other in a circle"));
+  study = chained_study();
+  study["axes"]["mixing"]["on"]["model.width"] = 64;
+  EXPECT_THAT(error_of(study), HasSubstr("run on-seed1: it cannot begin with the weights of "
+                                         "residual-seed1: model.width: 32 -> 64"));
+  study = chained_study();
+  study["axes"]["mixing"]["residual"]["model.depth_mixing"]["type"] = "attn_res";
+  EXPECT_THAT(error_of(study), HasSubstr("only plain residual connections can become others"));
+  study = chained_study();
+  study["axes"]["rate"] = {{"low", {{"train.clip", 1}}},
+                           {"high", {{"from", "low"}, {"train.clip", 2}}}};
+  EXPECT_THAT(error_of(study), HasSubstr("only one axis may have arms with from"));
+}
+
 TEST(StudyRecipe, BaseMayBeAFileBeside) {
   const fs::path folder = fresh_folder("study");
   Json study = tiny_study();
@@ -76,7 +158,9 @@ TEST(StudyRecipe, ComesWithTheProgram) {
     EXPECT_EQ(study.question.find("..."), std::string::npos);
     const size_t runs = plan_runs(study).size();
     EXPECT_GE(runs, 3u);
-    EXPECT_EQ(plan_runs(study, {.smoke = true}).size(), runs);
+    EXPECT_LE(plan_runs(study, {.smoke = true}).size(), runs);
+    EXPECT_NE(study.claim, "");
+    EXPECT_NE(study.figures, "[]");
     ++count;
   }
   EXPECT_GE(count, 3);
@@ -130,7 +214,7 @@ TEST(StudyRecipe, RefusesWhatWouldUndoAnArm) {
   EXPECT_THAT(error_of(study), HasSubstr("axes.mixing and axes.size both set"));
   study = tiny_study();
   study["smoke"]["model.depth_mixing.type"] = "residual";
-  EXPECT_THAT(error_of(study), HasSubstr("smoke: model.depth_mixing.type is set by axes.mixing"));
+  EXPECT_THAT(error_of(study, {.smoke = true}), HasSubstr("have the same recipe"));
   EXPECT_THAT(error_of(tiny_study(), {.overrides = {"model.depth_mixing.type=mhc"}}),
               HasSubstr("the axis mixing sets model.depth_mixing.type"));
   EXPECT_THAT(error_of(tiny_study(), {.overrides = {"train.seed=4"}}), HasSubstr("use --seeds"));

@@ -54,13 +54,16 @@ TEST(StudyResults, ArmsAreMeansOverTheSeedsThatAreDone) {
 TEST(StudyResults, TablesHaveALineForEach) {
   const auto runs = tiny_runs();
   const auto statuses = tiny_statuses();
-  const std::string table = runs_csv(kRecord, runs, statuses);
-  EXPECT_THAT(table, HasSubstr("name,mixing,seed,state,step,steps,parameters,tokens,seconds,"
-                               "final_val_loss,best_val_loss,best_step,error\n"
-                               "residual-seed1,residual,1,done,6,6,7,600,2.0,2.0,2.0,0,\n"));
-  EXPECT_THAT(table, HasSubstr("block-seed2,block,2,failed,0,6,0,0,0.0,,,0,\"a \"\"b\"\", c\"\n"));
+  const std::vector<RunPlan> plans(4, {.parameters = 8, .steps = 6, .flops = 30});
+  const std::string table = runs_csv(kRecord, runs, statuses, plans);
+  EXPECT_THAT(table,
+              HasSubstr("name,mixing,seed,role,state,step,steps,parameters,tokens,flops,from,"
+                        "seconds,final_val_loss,best_val_loss,best_step,error\n"
+                        "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,2.0,2.0,0,\n"));
+  EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,0,"
+                               "\"a \"\"b\"\", c\"\n"));
   EXPECT_THAT(arms_csv(kRecord, runs, statuses), HasSubstr("block,2,1,5.0,,300.0\n"));
-  const Json json = study_json(kRecord, runs, statuses);
+  const Json json = study_json(kRecord, runs, statuses, plans);
   EXPECT_EQ(json.at("runs").size(), 4u);
   EXPECT_EQ(json.at("runs").at(1).at("arms").at("mixing"), "block");
   EXPECT_EQ(json.at("runs").at(1).at("final_val_loss"), 5);
@@ -76,7 +79,7 @@ TEST(StudyPlan, CountsAWholeRun) {
   const double width = 32, ffn = static_cast<double>(recipe.model.ffn_width), layers = 2;
   const double attention = 32 * width;  // at most: half of 2 T D where what is masked is left out
   const double maps = layers * (4 * width * width + 3 * width * ffn) + 256 * width;
-  const RunPlan plan = plan_costs(runs, /*threads=*/1).at(0);
+  const RunPlan plan = plan_costs(runs, /*threads=*/1, /*measure=*/true).at(0);
   EXPECT_EQ(plan.steps, 6);
   EXPECT_EQ(plan.tokens, 6 * 4 * 32);
   const auto tokens = static_cast<double>(plan.tokens);
@@ -85,6 +88,9 @@ TEST(StudyPlan, CountsAWholeRun) {
   EXPECT_GT(plan.seconds, 0);
   EXPECT_GT(plan.bytes, 1 << 20);
   EXPECT_GT(plan.disk_bytes, 0);
+  const RunPlan unmeasured = plan_costs(runs, /*threads=*/1, /*measure=*/false).at(0);
+  EXPECT_EQ(unmeasured.flops, plan.flops);
+  EXPECT_TRUE(std::isnan(unmeasured.seconds));
 }
 
 }  // namespace

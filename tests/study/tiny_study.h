@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "attnres/study/study_recipe.h"
+#include "attnres/study/study_grid.h"
 #include "tests/text/test_files.h"
 #include "tests/train/tiny_runs.h"
 

@@ -1,0 +1,20 @@
+#include "attnres/study/study_start.h"
+
+#include "attnres/model/retrofit.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/support/file.h"
+
+namespace attnres {
+
+std::filesystem::path weights_to_begin_with(const StudyPaths& paths, const StudyRun& run,
+                                            const Recipe& before) {
+  const std::filesystem::path last = paths.run(run.from).last();
+  if (!needs_retrofit(before, run.recipe)) return last;
+  const std::filesystem::path start = paths.start(run.name);
+  make_folder(start.parent_path());
+  const auto model = retrofit(*load_model(last), run.recipe.model.depth_mixing);
+  save_model_folder_like(start, *model, last, run.recipe.train.context);
+  return start;
+}
+
+}  // namespace attnres
