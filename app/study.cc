@@ -79,10 +79,12 @@ void list_studies() {
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
+  constexpr size_t kGap = 2;
+  size_t width = 0;
+  for (const fs::path& file : files) width = std::max(width, file.stem().string().size());
   for (const fs::path& file : files) {
-    const StudyRecipe study = read_study(file);
-    fmt::print("{:<12}  {}\n", file.stem().string(),
-               wrapped(study.question, text_columns(), /*indent=*/14));
+    fmt::print("{:<{}}{}\n", file.stem().string(), width + kGap,
+               wrapped(read_study(file).question, text_columns(), width + kGap));
   }
 }
 

@@ -67,7 +67,7 @@ TEST_F(Study, TrainsTheGridAndThenNothing) {
   EXPECT_THAT(first.out, HasSubstr("4 runs, 4 done"));
   EXPECT_EQ(states("a"), "done done done done");
   EXPECT_TRUE(fs::exists(paths("a").report()));
-  EXPECT_THAT(read_file(paths("a").runs_csv()), HasSubstr("block-seed2,block,2,done,6,6,"));
+  EXPECT_THAT(read_file(paths("a").runs_csv()), HasSubstr("block-seed2,block,2,run,done,6,6,"));
   // Each is what `train` makes of its recipe.
   const RunPaths run = paths("a").run("block-seed2");
   const RunPaths alone{base_ / "alone"};
@@ -132,6 +132,172 @@ TEST_F(Study, ARunThatDivergesLeavesTheOthers) {
   EXPECT_TRUE(fs::exists(paths("a").report()));
 }
 
+// Residual weights, and what begins with them: the same, Block AttnRes, and another mechanism.
+Json chained_study() {
+  Json study = tiny_study();
+  study["seeds"] = 1;
+  const Json residual = {{"type", "residual"}};
+  const Json block = {
+      {"type", "block_attn_res"}, {"block_size", 2}, {"norm_eps", "per_source_count"}};
+  study["axes"]["mixing"] = {{"on", {{"from", "first"}, {"model.depth_mixing", residual}}},
+                             {"block", {{"from", "on"}, {"model.depth_mixing", block}}},
+                             {"first", {{"model.depth_mixing", residual}, {"train.steps", 20}}},
+                             {"anew", {{"model.depth_mixing", block}}}};
+  return study;
+}
+
+// Steps of rate 0 leave the weights as they were, so that losses tell where runs began.
+TEST_F(Study, RunsBeginWithTheWeightsOfOthers) {
+  Json chained = chained_study();
+  for (const char* arm : {"on", "block", "anew"}) {
+    chained["axes"]["mixing"][arm]["train.learning_rate"] = 0;
+  }
+  set_study(chained);
+  const Result result = study("a", "--jobs 2 --only 'block-*' anew-seed1");  // with what it needs
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json runs = read_json(paths("a").study_json()).at("runs");
+  const auto loss = [&](int run) { return runs.at(run).at("final_val_loss").get<double>(); };
+  EXPECT_DOUBLE_EQ(loss(0), loss(2));
+  EXPECT_NEAR(loss(1), loss(2), 1e-5);
+  EXPECT_GT(loss(3), loss(2) + 0.1);
+  EXPECT_EQ(runs.at(1).at("from"), "on-seed1");
+  EXPECT_TRUE(runs.at(2).at("from").is_null());
+  const Json origin = read_run_json(paths("a").run("on-seed1")).at("from");
+  EXPECT_EQ(origin.at("name"), "first-seed1");
+  EXPECT_EQ(origin.at("step"), 20);
+  const auto before = contents(paths("a").folder);
+  EXPECT_EQ(study("a").exit_code, 0);
+  EXPECT_TRUE(contents(paths("a").folder) == before);
+}
+
+TEST_F(Study, AChainGoesOnAfterASignal) {
+  Json chained = chained_study();
+  chained["axes"]["mixing"].erase("anew");
+  chained["base"]["train"].update(
+      Json{{"steps", 50}, {"eval_every", 25}, {"checkpoint_every", 10}});
+  set_study(chained);
+  const RunPaths whole = paths("whole").run("block-seed1"), run = paths("cut").run("block-seed1");
+  ASSERT_EQ(study("whole").exit_code, 0);
+  disturb(run, 15, SIGKILL, [&] {
+    fs::remove_all(paths("cut").folder);
+    return Child(arguments("cut", ""));
+  });
+  wait_until_free(run);
+  EXPECT_FALSE(same_results(whole, run));
+  fs::remove_all(paths("cut").start("block-seed1"));  // it has begun
+  ASSERT_EQ(study("cut").exit_code, 0);
+  EXPECT_TRUE(same_results(whole, run));
+  EXPECT_EQ(states("cut"), "done done done");
+}
+
+TEST_F(Study, WhatBeginsWithAFailedRunFails) {
+  Json chained = chained_study();
+  chained["axes"]["mixing"]["first"].update(
+      Json{{"train.learning_rate", 10}, {"train.weight_decay", 10}, {"train.steps", 60}});
+  set_study(chained);
+  const Result result = study("a");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("3 runs failed"),
+                                HasSubstr("on-seed1: begins with the weights of first-seed1, which "
+                                          "has failed"),
+                                HasSubstr("block-seed1: begins with the weights of on-seed1")));
+  EXPECT_EQ(states("a"), "failed failed failed done");
+}
+
+// Two rates, of which one diverges.
+Json tuned_study() {
+  Json study = tiny_study();
+  study["seeds"] = 1;
+  study["base"]["train"].update(Json{{"weight_decay", 10}, {"eval_every", 60}});
+  study["tune"] = {{"key", "train.learning_rate"},
+                   {"values", {0.001, 10}},
+                   {"axis", "mixing"},
+                   {"arm", "residual"},
+                   {"set", {{"train.steps", 60}}}};
+  return study;
+}
+
+TEST_F(Study, TunesTheRate) {
+  set_study(tuned_study());
+  const Result plan = study("a", "--dry-run");
+  EXPECT_THAT(plan.out, HasSubstr("block-own-seed1        waiting"));
+  const Result result = study("a", "--jobs 2");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("6 runs, 4 done, 2 diverged"));
+  EXPECT_EQ(states("a"), "done diverged done diverged done done");
+  const Json json = read_json(paths("a").study_json());
+  EXPECT_EQ(json.at("axes"), Json({"mixing", "rate"}));
+  EXPECT_EQ(json.at("tuning").at("chosen").at(1),
+            Json({{"arms", {{"mixing", "block"}}}, {"common", 0.001}, {"own", 0.001}}));
+  EXPECT_EQ(json.at("runs").at(5).at("name"), "block-common-seed1");
+  EXPECT_EQ(read_run_json(paths("a").run("block-common-seed1"))
+                .at("recipe")
+                .at("train")
+                .at("learning_rate"),
+            0.001);
+  const auto before = contents(paths("a").folder);
+  EXPECT_EQ(study("a").exit_code, 0);
+  EXPECT_TRUE(contents(paths("a").folder) == before);
+}
+
+// As if a trial that was run again had ended elsewhere.
+TEST_F(Study, RefusesAnotherRateThanRunsBeganWith) {
+  Json tuned = tuned_study();
+  tuned["tune"]["values"] = {0.001, 0.002};
+  tuned["tune"]["set"] = {{"train.steps", 4}};
+  tuned["tune"]["own"] = false;
+  set_study(tuned);
+  ASSERT_EQ(study("a").exit_code, 0);
+  const fs::path last = paths("a").run("trial-residual-0.001").last();
+  const Recipe recipe = load_recipe(paths("a").recipe("trial-residual-0.001"), {});
+  Training trial = load_checkpoint(last, recipe.model, ByteTokenizer().vocab_size(), recipe.train);
+  const double other =
+      read_training_state(paths("a").run("trial-residual-0.002").last()).validation_loss;
+  const bool first_won = trial.state.validation_loss < other;
+  trial.state.validation_loss = other + (first_won ? 1 : -1);
+  save_checkpoint(last, trial, ByteTokenizer(), recipe.train.context);
+  const Result result = study("a");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("runs of this study have begun with another recipe"),
+                                HasSubstr(first_won ? "train.learning_rate: 0.001 -> 0.002"
+                                                    : "train.learning_rate: 0.002 -> 0.001")));
+}
+
+TEST_F(Study, TrialsGoOnAfterASignal) {
+  Json tuned = tuned_study();
+  tuned["base"]["train"].update(Json{{"weight_decay", 0.1}, {"checkpoint_every", 10}});
+  tuned["tune"]["values"] = {0.001, 0.004};
+  tuned["tune"]["set"]["train.steps"] = 40;
+  tuned["tune"]["own"] = false;
+  set_study(tuned);
+  ASSERT_EQ(study("whole").exit_code, 0);
+  const RunPaths trial = paths("cut").run("trial-residual-0.001");
+  disturb(trial, 15, SIGKILL, [&] {
+    fs::remove_all(paths("cut").folder);
+    return Child(arguments("cut"));
+  });
+  wait_until_free(trial);
+  ASSERT_EQ(study("cut").exit_code, 0);
+  EXPECT_EQ(states("cut"), states("whole"));
+  for (const char* run : {"trial-residual-0.001", "residual-seed1", "block-seed1"}) {
+    EXPECT_TRUE(same_results(paths("whole").run(run), paths("cut").run(run))) << run;
+  }
+}
+
+TEST_F(Study, ValidatesOnTextOfItsOwn) {
+  const fs::path text = base_ / "validation.txt";
+  attnres::write_text(text, real_text(30000).substr(20000));
+  const std::string more = "--only block-seed1 --validation " + quoted(text);
+  ASSERT_EQ(study("a", more).exit_code, 0);
+  EXPECT_EQ(read_run_json(paths("a").run("block-seed1")).at("data").at("split"), "given");
+  EXPECT_EQ(read_json(paths("a").study_json()).at("validation"), Json({text.string()}));
+  EXPECT_EQ(study("a", "--only block-seed2").exit_code, 0);  // it remembers
+  EXPECT_EQ(read_run_json(paths("a").run("block-seed2")).at("data").at("split"), "given");
+  const Result other = study("a", "--validation " + quoted(data_));
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("leave --validation out"));
+}
+
 TEST_F(Study, AFullDiskLosesNothing) {
   const Result full = run_shell("ulimit -f 100; attnres " + arguments("a", "--only block-seed1"));
   EXPECT_EQ(full.exit_code, 1);
@@ -175,7 +341,7 @@ TEST_F(Study, RefusesWhatDoesNotBelongTogether) {
   auto after = contents(paths("a").folder);
   EXPECT_TRUE(after == before);
   const std::string list = run_program("study --list").out;
-  for (const char* name : {"ablation", "block-size", "overhead"}) {
+  for (const char* name : {"ablation", "block-size", "overhead", "scaling-law"}) {
     EXPECT_THAT(list, HasSubstr(name));
   }
 }

@@ -213,7 +213,7 @@ TEST(StudyRecipe, RefusesWhatWouldUndoAnArm) {
   study["axes"]["size"] = {{"s", {{"model.depth_mixing.block_size", 1}}}};
   EXPECT_THAT(error_of(study), HasSubstr("axes.mixing and axes.size both set"));
   study = tiny_study();
-  study["smoke"]["model.depth_mixing.type"] = "residual";
+  study["smoke"]["model.depth_mixing"] = {{"type", "residual"}};
   EXPECT_THAT(error_of(study, {.smoke = true}), HasSubstr("have the same recipe"));
   EXPECT_THAT(error_of(tiny_study(), {.overrides = {"model.depth_mixing.type=mhc"}}),
               HasSubstr("the axis mixing sets model.depth_mixing.type"));

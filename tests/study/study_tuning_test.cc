@@ -193,10 +193,12 @@ TEST(StudyTuning, RefusesWhatCannotBeTuned) {
   EXPECT_THAT(error_of({{"set", {{"train.learning_rate", 1}}}}), HasSubstr("is what is tuned"));
   Json axes = tuned_study()["axes"];
   axes["rate"] = {{"x", {{"train.clip", 1}}}};
-  EXPECT_THAT(error_of({}, {{"axes", axes}}), HasSubstr("tune adds an axis of that name"));
+  EXPECT_THAT(error_of(Json::object(), {{"axes", axes}}),
+              HasSubstr("tune adds an axis of that name"));
   axes = tuned_study()["axes"];
   axes["mixing"]["block"]["from"] = "residual";
-  EXPECT_THAT(error_of({}, {{"axes", axes}}), HasSubstr("begins with the weights of another run"));
+  EXPECT_THAT(error_of(Json::object(), {{"axes", axes}}),
+              HasSubstr("begins with the weights of another run"));
   EXPECT_THAT(message_of<UsageError>([&] {
                 plan_runs(read(tuned_study()), {.overrides = {"train.learning_rate=1"}});
               }),
