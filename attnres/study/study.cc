@@ -111,6 +111,7 @@ void write_tables(const StudyPaths& paths, const StudyOutlook& study) {
 void add_report(const StudyPaths& paths, StudySummary& summary) {
   std::vector<fs::path> done;
   for (size_t i = 0; i < summary.outlook.runs.size(); ++i) {
+    if (summary.outlook.runs[i].is_trial) continue;
     if (summary.outlook.statuses[i].state != RunState::done) continue;
     done.push_back(paths.run(summary.outlook.runs[i].name).folder);
   }

@@ -304,7 +304,10 @@ class Runner {
     double left = 0, seconds = 0;
     for (const size_t run : chosen_) {
       ++now.runs;
-      if (statuses_[run].has_ended()) ++now.done;
+      if (statuses_[run].has_ended()) {
+        ++now.done;
+        continue;
+      }
       if (statuses_[run].state == RunState::failed && !is_waiting(run)) {
         ++now.failed;
         continue;
@@ -313,7 +316,7 @@ class Runner {
       seconds += plans_[run].seconds * (1 - share_done(run));
     }
     const double done = flops_done(), made = done - flops_before_;
-    now.share = done / (done + left);
+    now.share = left > 0 ? done / (done + left) : 1;
     now.seconds_left = made > 0 ? left * (monotonic_seconds() - start_) / made
                                 : seconds / static_cast<double>(options_.jobs);
     for (const Job& job : jobs_) {

@@ -36,6 +36,18 @@ TEST(ChildProcess, KeepsOutputAndExitCode) {
   EXPECT_THAT(none.output, HasSubstr("/nowhere/program: No such file"));
 }
 
+TEST(ChildProcess, KeepsErrorsApartWhereAsked) {
+  const auto folder = fresh_folder("process");
+  ChildProcess child({.program = "/bin/sh",
+                      .arguments = {"-c", "echo out; echo err >&2"},
+                      .output = folder / "output",
+                      .errors = folder / "errors"});
+  while (child.is_running()) {
+  }
+  EXPECT_EQ(read_file(folder / "output"), "out\n");
+  EXPECT_EQ(read_file(folder / "errors"), "err\n");
+}
+
 TEST(ChildProcess, IsInterrupted) {
   const auto output = fresh_folder("process") / "output";
   const std::string line = "trap 'exit 7' INT; echo ready; while :; do :; done";
