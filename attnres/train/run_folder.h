@@ -9,6 +9,7 @@
 //                     idlest expert of all sites over the mean load of its site
 //   probes.jsonl      {step, site, name, value}, see probe.h
 //   samples.jsonl     {step, prompt, text}
+//   events.out.tfevents.*   metrics and probes for TensorBoard, see run_events.h
 //   checkpoints/last, checkpoints/best
 #pragma once
 

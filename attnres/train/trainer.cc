@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/machine.h"
@@ -41,6 +42,11 @@ Json stamped(int64_t step, const Json& line) {
   Json whole = {{"step", step}};
   whole.update(line);
   return whole;
+}
+
+std::vector<Json> stamped(int64_t step, std::vector<Json> lines) {
+  for (Json& line : lines) line = stamped(step, line);
+  return lines;
 }
 
 void save(const RunPaths& paths, Training& training, const RunText& text, RunLogs& logs,
@@ -97,7 +103,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   StartedRun run = start_run(job, text, std::move(lock), observer);
   const Transformer& model = *run.training.model;
   TrainingState& state = run.training.state;
-  RunLogs logs(paths, state);
+  RunLogs logs(paths, state, model.sublayers());
   TrainingStep step(model, run.training.optimizer, config);
 
   const int64_t rows = config.batch_size / config.accumulate;
@@ -125,6 +131,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
       state.tokens += tokens;
       state.seconds += report.seconds;
       Json line = metrics_line(report, result.expert_loads, state);
+      std::vector<Json> readings;
 
       const bool last = state.step == config.steps;
       if (last || state.step % config.eval_every == 0) {
@@ -133,14 +140,14 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
         report.validation_loss = state.validation_loss;
         const ProbeReading reading = validation.probe(model);
         report.depth_weights = reading.depth_weights;
-        for (const Json& probed : reading.lines) logs.probes.append(stamped(state.step, probed));
+        readings = stamped(state.step, reading.lines);
         if (state.validation_loss < state.best_loss) {
           state.best_loss = state.validation_loss;
           state.best_step = state.step;
           save_model_folder(paths.best(), model, *text.tokenizer, config.context);
         }
       }
-      logs.metrics.append(line);
+      logs.add_step(line, readings);
       observer.on_step(report);
 
       const bool due = last || state.step % config.checkpoint_every == 0;

@@ -10,6 +10,7 @@
 #include "attnres/train/schedule.h"
 #include "tests/larger.h"
 #include "tests/text/test_files.h"
+#include "tests/train/event_records.h"
 #include "tests/train/tiny_runs.h"
 
 namespace attnres::testing::trainer_test {
@@ -47,6 +48,16 @@ class Trainer : public ::testing::Test {
   const int threads_ = at::get_num_threads();
   const fs::path base_ = fresh_folder("runs");
 };
+
+// Of the messages in a run's only event file.
+std::vector<size_t> event_sizes(const RunPaths& run) {
+  std::vector<size_t> sizes;
+  for (const auto& entry : fs::directory_iterator(run.folder)) {
+    if (!entry.path().filename().string().starts_with("events.out.tfevents.")) continue;
+    for (const std::string& message : event_records(entry.path())) sizes.push_back(message.size());
+  }
+  return sizes;
+}
 
 TEST_F(Trainer, EqualSeedsGiveEqualBytesOnTwoThreads) {
   at::set_num_threads(2);
@@ -298,6 +309,9 @@ TEST_F(Trainer, StopsWhereItIsToldAndGoesOnExactly) {
   EXPECT_FALSE(attnres::train(made, notes).was_stopped);
   EXPECT_EQ(notes.reports.front().validation_loss, read_lines(whole.metrics())[5]["val_loss"]);
   EXPECT_TRUE(same_results({made.out}, whole));
+  // Events too, each step once; they have the same sizes whatever a clock measured.
+  EXPECT_EQ(event_sizes({made.out}), event_sizes(whole));
+  EXPECT_EQ(event_sizes(whole).size(), 1u + 8);
 }
 
 TEST_F(Trainer, OverwritesNothingThatIsNotARuns) {
