@@ -25,7 +25,7 @@ double measured_seconds(const Recipe& recipe, int64_t vocab_size) {
   constexpr int kSteps = 20;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/1);
-  Optimizer optimizer(model.parameters(), train);
+  Optimizer optimizer(model, train);
   TrainingStep training(model, optimizer, train);
   std::vector<double> seconds;
   for (int step = 0; step < kSteps; ++step) {

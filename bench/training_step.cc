@@ -82,7 +82,7 @@ class Training {
  public:
   Training(std::unique_ptr<Transformer> model, const at::Tensor& ids_BT, double learning_rate)
       : model_(std::move(model)),
-        optimizer_(model_->parameters(), {}),
+        optimizer_(*model_, {}),
         step_(*model_, optimizer_, {}),
         batch_{ids_BT.slice(1, 0, -1).contiguous(), ids_BT.slice(1, 1).contiguous()},
         learning_rate_(learning_rate) {}

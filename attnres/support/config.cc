@@ -22,7 +22,7 @@ Json value_of(const std::string& text, const std::string& key) {
 namespace detail {
 
 void wrong_type(const std::string& key, const char* expected, const Json& value) {
-  fail_usage("{}: expected {}, got {}", key.empty() ? "configuration" : key, expected,
+  fail_usage("{}: expected {}, got {}", key.empty() ? "configuration" : one_line(key), expected,
              shown(value));
 }
 

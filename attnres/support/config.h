@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "attnres/support/error.h"
@@ -74,6 +75,13 @@ class ConfigReader {
     value.clear();
     for (const auto& item : json) read(item, key, value.emplace_back());
   }
+  static void read(const Json& json, const std::string& key, NamedNumbers& value) {
+    if (!json.is_object()) detail::wrong_type(key, "an object of numbers", json);
+    value.clear();
+    for (const auto& [name, number] : json.items()) {
+      read(number, key + "." + name, value.emplace_back(name, 0.0).second);
+    }
+  }
   // A part whose keys another reader checks (a mechanism's own settings).
   static void read(const Json& json, const std::string& key, Json& value) {
     if (!json.is_object()) detail::wrong_type(key, "an object", json);
@@ -89,7 +97,7 @@ class ConfigReader {
   std::vector<std::string> known_;
 };
 
-// Visitor that writes.
+// Visitor that writes. NamedNumbers without any are left out.
 class ConfigWriter {
  public:
   template <class T>
@@ -98,6 +106,8 @@ class ConfigWriter {
       ConfigWriter inner;
       value.visit(inner);
       json[key] = inner.json;
+    } else if constexpr (std::is_same_v<T, NamedNumbers>) {
+      for (const auto& [name, number] : value) json[key][name] = number;
     } else {
       json[key] = value;
     }

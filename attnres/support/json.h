@@ -8,11 +8,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace attnres {
 
 // Keys keep the order in which they were written.
 using Json = nlohmann::ordered_json;
+
+// What an object says whose keys are free and whose values are numbers, in its order.
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
 
 // Lists and objects in each other, at most: copies and printing recurse.
 inline constexpr size_t kDeepestJson = 100;

@@ -83,7 +83,7 @@ void require_model(const fs::path& folder, const Transformer& loaded, const Mode
 }  // namespace
 
 Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config)
-    : model(std::move(made)), optimizer(model->parameters(), config) {}
+    : model(std::move(made)), optimizer(*model, config) {}
 
 void save_checkpoint(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
                      int64_t context) {

@@ -19,6 +19,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
+#include "attnres/train/learning_rates.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
 #include "attnres/train/training_step.h"
@@ -46,15 +47,21 @@ class Sizes {
  public:
   Sizes(const Recipe& recipe, int64_t vocab_size)
       : model(recipe.model, vocab_size),
+        factors_(rate_factors(model.parameters(), recipe.model.sublayers(), recipe.train.rates)),
         has_muon_(recipe.train.optimizer == "muon"),
         vocab_(static_cast<double>(vocab_size)) {}
 
   double parameters() const { return static_cast<double>(model.parameters().count()); }
 
-  // AdamW keeps two for each parameter, Muon one.
+  // AdamW keeps two for each parameter, Muon one; of what is frozen there are none.
   double moments() const {
     double numbers = 2 * parameters();
     for (const Parameter& p : muon_parameters()) numbers -= static_cast<double>(p.tensor.numel());
+    for (size_t i = 0; i < factors_.size(); ++i) {
+      if (factors_[i] == 0) {
+        numbers -= 2 * static_cast<double>(model.parameters().all()[i].tensor.numel());
+      }
+    }
     return numbers;
   }
   // Of the matrices that Muon is at: their update, one before and one after a step of
@@ -82,12 +89,14 @@ class Sizes {
  private:
   std::vector<Parameter> muon_parameters() const {
     std::vector<Parameter> chosen;
-    for (const Parameter& p : model.parameters().all()) {
-      if (has_muon_ && p.kind == ParameterKind::matrix) chosen.push_back(p);
+    for (size_t i = 0; i < factors_.size(); ++i) {
+      const Parameter& p = model.parameters().all()[i];
+      if (has_muon_ && p.kind == ParameterKind::matrix && factors_[i] != 0) chosen.push_back(p);
     }
     return chosen;
   }
 
+  std::vector<double> factors_;  // on the learning rate, of each parameter
   bool has_muon_;
   double vocab_;
 };
@@ -257,7 +266,7 @@ double time_step(const Recipe& recipe, int64_t vocab_size) {
   constexpr double kSecondsToSpend = 10;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/0, precision_of(train));
-  Optimizer optimizer(model.parameters(), train);
+  Optimizer optimizer(model, train);
   TrainingStep step(model, optimizer, train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
   std::vector<double> seconds;

@@ -4,6 +4,11 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <set>
+#include <utility>
+
+#include "attnres/support/error.h"
+#include "attnres/train/learning_rates.h"
 
 namespace attnres {
 namespace {
@@ -12,27 +17,45 @@ bool is_muons(ParameterKind kind, const TrainConfig& config) {
   return config.optimizer == "muon" && kind == ParameterKind::matrix;
 }
 
-std::vector<Parameter> served_by_muon(const ParameterRegistry& parameters,
-                                      const TrainConfig& config, bool muon) {
-  std::vector<Parameter> served;
-  for (const Parameter& p : parameters.all()) {
-    if (is_differentiated(p.kind) && is_muons(p.kind, config) == muon) served.push_back(p);
+// Those with this factor that Muon serves, or that AdamW does.
+std::vector<Parameter> served(const ParameterRegistry& parameters,
+                              const std::vector<double>& factors, double factor,
+                              const TrainConfig& config, bool muon) {
+  std::vector<Parameter> chosen;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const Parameter& p = parameters.all()[i];
+    if (factors[i] != factor || !is_differentiated(p.kind)) continue;
+    if (is_muons(p.kind, config) == muon) chosen.push_back(p);
   }
-  return served;
+  return chosen;
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& config)
-    : parameters_(parameters),
-      adamw_(served_by_muon(parameters, config, false), config),
-      muon_(served_by_muon(parameters, config, true), config) {}
+Optimizer::Optimizer(const Transformer& model, const TrainConfig& config)
+    : Optimizer(model.parameters(), config,
+                rate_factors(model.parameters(), model.config().sublayers(), config.rates)) {}
+
+Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
+                     std::vector<double> factors)
+    : parameters_(parameters), factors_(std::move(factors)) {
+  require(factors_.size() == parameters.all().size(), "Optimizer: {} factors for {} parameters",
+          factors_.size(), parameters.all().size());
+  for (const double factor : std::set<double>(factors_.begin(), factors_.end())) {
+    if (factor == 0) continue;
+    groups_.push_back(
+        {.factor = factor,
+         .adamw = AdamW(served(parameters, factors_, factor, config, /*muon=*/false), config),
+         .muon = Muon(served(parameters, factors_, factor, config, /*muon=*/true), config)});
+  }
+}
 
 double Optimizer::gradient_norm() const {
   double sum = 0;
-  for (const Parameter& p : parameters_.all()) {
-    if (!p.tensor.grad().defined()) continue;
-    const double norm = at::linalg_vector_norm(p.tensor.grad()).item<double>();
+  for (size_t i = 0; i < factors_.size(); ++i) {
+    const at::Tensor& gradient = parameters_.all()[i].tensor.grad();
+    if (!gradient.defined() || factors_[i] == 0) continue;
+    const double norm = at::linalg_vector_norm(gradient).item<double>();
     sum += norm * norm;
   }
   return std::sqrt(sum);
@@ -40,8 +63,10 @@ double Optimizer::gradient_norm() const {
 
 void Optimizer::step(double learning_rate, double divisor) {
   ++updates;
-  adamw_.step(learning_rate, updates, divisor);
-  muon_.step(learning_rate, divisor);
+  for (Group& group : groups_) {
+    group.adamw.step(learning_rate * group.factor, updates, divisor);
+    group.muon.step(learning_rate * group.factor, divisor);
+  }
   clear_gradients();
 }
 
@@ -58,9 +83,11 @@ std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() const {
       all.emplace_back(fmt::format("{}.{}.{}", p.site, p.role, moment), moments[i]);
     }
   };
-  add(adamw_.parameters(), adamw_.first_moments(), "first_moment");
-  add(adamw_.parameters(), adamw_.second_moments(), "second_moment");
-  add(muon_.parameters(), muon_.moments(), "momentum");
+  for (const Group& group : groups_) {
+    add(group.adamw.parameters(), group.adamw.first_moments(), "first_moment");
+    add(group.adamw.parameters(), group.adamw.second_moments(), "second_moment");
+    add(group.muon.parameters(), group.muon.moments(), "momentum");
+  }
   return all;
 }
 

@@ -5,6 +5,9 @@
 //   matrix        AdamW     Muon
 //   router_bias   -         -         moved by the experts' load instead (expert_balance.h)
 //   all others    AdamW     AdamW
+//
+// Each at the learning rate, times its factor in `train.rates`; what has a factor of 0 stays as it
+// is, and has no moments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/model/transformer.h"
 #include "attnres/support/parameters.h"
 #include "attnres/train/adamw.h"
 #include "attnres/train/muon.h"
@@ -23,10 +27,15 @@ namespace attnres {
 
 class Optimizer {
  public:
-  // The parameters must outlive the optimizer.
-  Optimizer(const ParameterRegistry& parameters, const TrainConfig& config);
+  // Of a whole model, which must outlive the optimizer. Throws UsageError where train.rates does
+  // not fit it (learning_rates.h).
+  Optimizer(const Transformer& model, const TrainConfig& config);
+  // With the factor of each parameter given, in their order, in the place of train.rates.
+  Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
+            std::vector<double> factors);
 
-  // The L2 norm of all gradients together, in float64. Parameters without a gradient count as zero.
+  // The L2 norm of all gradients together, in float64, but those of what stays as it is. Parameters
+  // without a gradient count as zero.
   double gradient_norm() const;
   // Updates every parameter along its gradient over `divisor`, and clears the gradients.
   void step(double learning_rate, double divisor);
@@ -39,9 +48,16 @@ class Optimizer {
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
  private:
+  // The parameters that have one factor.
+  struct Group {
+    double factor;
+    AdamW adamw;
+    Muon muon;
+  };
+
   const ParameterRegistry& parameters_;
-  AdamW adamw_;
-  Muon muon_;
+  std::vector<double> factors_;
+  std::vector<Group> groups_;
 };
 
 }  // namespace attnres

@@ -6,6 +6,7 @@
 #include "attnres/depth/mechanism.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -71,6 +72,9 @@ void check(const TrainConfig& train) {
   check_below_one("muon_momentum", train.muon_momentum);
   check_range("expert_balance_rate", train.expert_balance_rate, 0, 1);
   check_range("clip", train.clip, 0, 1e9);
+  for (const auto& [pattern, factor] : train.rates) {
+    check_range(("rates." + one_line(pattern)).c_str(), factor, 0, 1000);
+  }
   require_usage(train.schedule == "cosine" || train.schedule == "wsd",
                 "train.schedule: expected cosine or wsd, got {}", train.schedule);
   require_usage(train.optimizer == "adamw" || train.optimizer == "muon",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attnres/model/config.h"
+#include "attnres/support/json.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -25,6 +26,8 @@ struct TrainConfig {
   double weight_decay = 0.1;        // decoupled; on linear maps only
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // AdamW
   double muon_momentum = 0.95;
+  // Factors on the learning rate of some parameters: {"*.query_proj": 0.1}; see learning_rates.h.
+  NamedNumbers rates = {};
   double clip = 1.0;                  // largest gradient norm; 0 switches clipping off
   double expert_balance_rate = 1e-3;  // by which a step moves the experts' router biases
   std::string precision = "float32";  // or "bfloat16": of activations and products
@@ -52,6 +55,7 @@ struct TrainConfig {
     v("beta2", beta2);
     v("epsilon", epsilon);
     v("muon_momentum", muon_momentum);
+    v("rates", rates);
     v("clip", clip);
     v("expert_balance_rate", expert_balance_rate);
     v("precision", precision);

@@ -7,6 +7,7 @@ namespace attnres::config_test {
 namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 struct Inner {
   int64_t steps = 10;
@@ -23,6 +24,7 @@ struct Outer {
   std::string text = "a";
   std::vector<std::string> list;
   Json free = Json::object();
+  NamedNumbers numbers;
   Inner train;
   template <class V>
   void visit(V& v) {
@@ -32,6 +34,7 @@ struct Outer {
     v("text", text);
     v("list", list);
     v("free", free);
+    v("numbers", numbers);
     v("train", train);
   }
 };
@@ -54,13 +57,14 @@ std::string refusal(const std::string& text) {
 TEST(Config, ReadsEveryTypeAndKeepsDefaults) {
   const Outer out = read(
       R"({"flag": true, "whole": 7, "real": 2, "text": "b", "list": ["x", "y"],
-          "free": {"any": 1}, "train": {"steps": 3}})");
+          "free": {"any": 1}, "numbers": {"y.*": 2, "x": 0.5}, "train": {"steps": 3}})");
   EXPECT_TRUE(out.flag);
   EXPECT_EQ(out.whole, 7);
   EXPECT_EQ(out.real, 2);
   EXPECT_EQ(out.text, "b");
   EXPECT_THAT(out.list, ElementsAre("x", "y"));
   EXPECT_EQ(out.free.at("any"), 1);
+  EXPECT_THAT(out.numbers, ElementsAre(Pair("y.*", 2), Pair("x", 0.5)));
   EXPECT_EQ(out.train.steps, 3);
   EXPECT_EQ(read("{}").train.steps, 10);
 }
@@ -70,6 +74,12 @@ TEST(Config, WritingAndReadingAgree) {
   EXPECT_EQ(written.dump(), R"({"flag":false,"whole":7,"real":0.5,"text":"a","list":[],"free":{},)"
                             R"("train":{"steps":3}})");
   EXPECT_EQ(write_config(read(written.dump())), written);
+}
+
+TEST(Config, WritesNumbersByNameInTheirOrderAndNoneAtAll) {
+  const std::string text = R"({"numbers":{"y":2.0,"x":0.5}})";
+  EXPECT_EQ(write_config(read(text))["numbers"], Json::parse(text)["numbers"]);
+  EXPECT_FALSE(write_config(read(R"({"numbers": {}})")).contains("numbers"));
 }
 
 TEST(Config, UnknownKeyNamesTheNearest) {
@@ -86,6 +96,9 @@ TEST(Config, WrongTypesAreNamed) {
   EXPECT_THAT(refusal(R"({"text": null})"), HasSubstr("text: expected text, got null"));
   EXPECT_THAT(refusal(R"({"list": ["a", 1]})"), HasSubstr("list: expected text, got 1"));
   EXPECT_THAT(refusal(R"({"free": 3})"), HasSubstr("free: expected an object"));
+  EXPECT_THAT(refusal(R"({"numbers": [1]})"), HasSubstr("numbers: expected an object of numbers"));
+  EXPECT_THAT(refusal(R"({"numbers": {"a": 1, "b.c": "d"}})"),
+              HasSubstr("numbers.b.c: expected a number, got \"d\""));
   EXPECT_THAT(refusal(R"({"train": []})"), HasSubstr("train: expected an object"));
   EXPECT_THAT(refusal("[]"), HasSubstr("configuration: expected an object"));
 }
@@ -113,6 +126,7 @@ TEST(Config, LongValuesAndKeysAreCut) {
   const std::string text(100000, 'x');
   EXPECT_LE(refusal("{\"whole\": \"" + text + "\"}").size(), 200u);
   EXPECT_LE(refusal("{\"" + text + "\": 1}").size(), 250u);
+  EXPECT_LE(refusal("{\"numbers\": {\"" + text + "\": false}}").size(), 250u);
 }
 
 TEST(Override, RefusesJsonThatAFileMayNotHold) {

@@ -84,7 +84,7 @@ TEST(EstimateChild, DISABLED_Trains) {
   const Recipe r = recipe(text);
   const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
   const Transformer model(r.model, vocab_size, 1);
-  Optimizer optimizer(model.parameters(), r.train);
+  Optimizer optimizer(model, r.train);
   TrainingStep step(model, optimizer, r.train);
   const int64_t rows = r.train.batch_size / r.train.accumulate;
   for (int i = 0; i < 2; ++i) {

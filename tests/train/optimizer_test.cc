@@ -15,10 +15,10 @@ namespace {
 using testing::close;
 using ::testing::UnorderedElementsAreArray;
 
-TrainConfig config(const std::string& optimizer) {
+Optimizer make(const ParameterRegistry& registry, const std::string& optimizer) {
   TrainConfig train;
   train.optimizer = optimizer;
-  return train;
+  return {registry, train, std::vector<double>(registry.all().size(), 1.0)};
 }
 
 const std::vector<std::pair<std::string, ParameterKind>> kKinds = {
@@ -56,7 +56,7 @@ std::vector<at::Tensor> values(const ParameterRegistry& registry) {
 
 std::vector<at::Tensor> after_a_step(const std::string& optimizer, double scale, double divisor) {
   const ParameterRegistry registry = one_of_each();
-  Optimizer made(registry, config(optimizer));
+  Optimizer made = make(registry, optimizer);
   set_gradients(registry, scale);
   made.step(0.01, divisor);
   return values(registry);
@@ -65,7 +65,7 @@ std::vector<at::Tensor> after_a_step(const std::string& optimizer, double scale,
 std::vector<std::string> moments(const std::string& optimizer) {
   const ParameterRegistry registry = one_of_each();
   std::vector<std::string> names;
-  for (const auto& [name, moment] : Optimizer(registry, config(optimizer)).state()) {
+  for (const auto& [name, moment] : make(registry, optimizer).state()) {
     names.push_back(name);
   }
   return names;
@@ -107,7 +107,7 @@ TEST(Optimizer, MuonsUpdatesAreAsLargeAsAdamWs) {
   for (const auto& shape : {std::vector<int64_t>{64, 64}, {32, 128}, {128, 32}}) {
     registry.add(0, std::to_string(shape[0]), ParameterKind::matrix, shape, Init::zeros());
   }
-  Optimizer optimizer(registry, config("muon"));
+  Optimizer optimizer = make(registry, "muon");
   for (const Parameter& p : registry.all()) {
     p.tensor.mutable_grad() =
         at::sin(at::arange(p.tensor.numel(), at::kFloat).square()).view(p.tensor.sizes());
@@ -123,7 +123,7 @@ TEST(Optimizer, MuonsUpdatesAreAsLargeAsAdamWs) {
 TEST(Optimizer, ChangesTheVersionOfWhatItMoves) {
   for (const char* optimizer : {"adamw", "muon"}) {
     const ParameterRegistry registry = one_of_each();
-    Optimizer made(registry, config(optimizer));
+    Optimizer made = make(registry, optimizer);
     set_gradients(registry);
     const auto versions = [&] {
       std::vector<int64_t> all;
@@ -153,7 +153,7 @@ TEST(Optimizer, DividesGradients) {
 
 TEST(Optimizer, GradientNormIsOfAllTogether) {
   const ParameterRegistry registry = one_of_each();
-  const Optimizer optimizer(registry, config("muon"));
+  const Optimizer optimizer = make(registry, "muon");
   EXPECT_EQ(optimizer.gradient_norm(), 0);
   double squares = 0;
   for (int k = 0; k < 3; ++k) {  // the others have none
@@ -167,7 +167,7 @@ TEST(Optimizer, GradientNormIsOfAllTogether) {
 TEST(Optimizer, ClearsGradientsAndSkipsWhatHasNone) {
   for (const char* name : {"adamw", "muon"}) {
     const ParameterRegistry registry = one_of_each();
-    Optimizer optimizer(registry, config(name));
+    Optimizer optimizer = make(registry, name);
     const std::vector<at::Tensor> before = values(registry);
     registry.all()[1].tensor.mutable_grad() = at::ones({5, 7});
     optimizer.step(0.01, 1);

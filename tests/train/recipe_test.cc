@@ -46,6 +46,12 @@ TEST(Recipe, TakesOverrides) {
   EXPECT_EQ(recipe.model.depth_mixing.to_json()["block_size"], 4);
 }
 
+TEST(Recipe, HasRatesOnlyWhereTheyAreSet) {
+  EXPECT_FALSE(recipe_to_json(parse_recipe(Json::object()))["train"].contains("rates"));
+  const Json rates = {{"b.*", 0.5}, {"*", 0.1}};
+  EXPECT_EQ(recipe_to_json(parse_recipe({{"train", {{"rates", rates}}}}))["train"]["rates"], rates);
+}
+
 // A choice taken back takes the settings of what was chosen with it.
 TEST(Overrides, OfAChoiceDropWhatItLeavesWithoutMeaning) {
   using ::testing::ElementsAre;
@@ -149,6 +155,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"train.optimizer=sgd", {"train.optimizer", "adamw or muon", "sgd"}},
         BadValue{"train.muon_momentum=1", {"train.muon_momentum", "below 1"}},
         BadValue{"train.expert_balance_rate=-1", {"train.expert_balance_rate", "0 to 1"}},
+        BadValue{R"(train.rates={"*.a": -1})", {"train.rates.*.a", "0 to 1000", "got -1"}},
+        BadValue{R"(train.rates={"*.a": "b"})", {"train.rates.*.a", "a number"}},
+        BadValue{"train.rates=0.1", {"train.rates", "an object of numbers"}},
         BadValue{"train.recompute=1", {"train.recompute", "true or false"}},
         BadValue{"train=3", {"train", "an object", "3"}},
         BadValue{"model.layers=0", {"model.layers"}},

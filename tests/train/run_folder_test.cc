@@ -67,6 +67,25 @@ TEST(SameRun, HasTheSameRecipeAndData) {
   EXPECT_THAT(message, HasSubstr("another --out"));
 }
 
+TEST(SameRun, HasTheSameRatesInTheirOrder) {
+  const auto with_rates = [](const Json& rates) {
+    Json json = run();
+    json["recipe"]["train"]["rates"] = rates;
+    return json;
+  };
+  const auto refusal = [](const Json& before, const Json& after) {
+    return message_of<Error>([&] { require_same_run("folder", before, after); });
+  };
+  const Json rates = {{"a*", 0.5}, {"*b", 2.0}}, swapped = {{"*b", 2.0}, {"a*", 0.5}};
+  EXPECT_NO_THROW(require_same_run("folder", run(), with_rates(Json::object())));
+  EXPECT_NO_THROW(require_same_run("folder", with_rates(rates), with_rates(rates)));
+  EXPECT_THAT(refusal(run(), with_rates(rates)), HasSubstr("train.rates: null -> "));
+  EXPECT_THAT(refusal(with_rates(rates), with_rates({{"a*", 0.5}, {"*b", 1.0}})),
+              HasSubstr("train.rates.*b: 2.0 -> 1.0"));
+  EXPECT_THAT(refusal(with_rates(rates), with_rates(swapped)),
+              HasSubstr("train.rates: its patterns have another order"));
+}
+
 // The steps to come and what is written when are free; the steps that are done are not.
 TEST(SameRun, MayBecomeLongerButNotShorter) {
   Json longer = run();

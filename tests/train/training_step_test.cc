@@ -36,7 +36,7 @@ Batch rows(const Batch& batch, int64_t begin, int64_t end) {
 struct Bench {
   explicit Bench(double clip = 0, const std::string& optimizer_name = "adamw")
       : config{.optimizer = optimizer_name, .clip = clip, .expert_balance_rate = kBalanceRate},
-        optimizer(model.parameters(), config),
+        optimizer(model, config),
         step(model, optimizer, config) {}
 
   StepResult update(const std::vector<Batch>& parts) {

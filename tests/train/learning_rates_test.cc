@@ -1,0 +1,167 @@
+#include "attnres/train/learning_rates.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attnres/support/error.h"
+#include "attnres/train/optimizer.h"
+#include "tests/model/small_models.h"
+
+namespace attnres::testing::learning_rates_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const Json kDependent = {{"type", "attn_res"}, {"query", "input_dependent"}};
+
+std::vector<double> factors_of(const Transformer& model, const NamedNumbers& rates) {
+  return rate_factors(model.parameters(), model.config().sublayers(), rates);
+}
+
+std::string refusal(const Transformer& model, const NamedNumbers& rates) {
+  try {
+    factors_of(model, rates);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(LearningRates, AreOneWithoutAPattern) {
+  const Transformer model = small_model(kDependent);
+  EXPECT_EQ(factors_of(model, {}), std::vector<double>(model.parameters().all().size(), 1.0));
+}
+
+TEST(LearningRates, AreOfTheFirstPatternThatMatches) {
+  const Transformer model = small_model(kDependent);
+  const std::vector<double> factors = factors_of(
+      model, {{"model.layers.1.*.query_proj", 3}, {"*.query_proj", 0.1}, {"lm_hea?.*", 0}});
+  int queries = 0;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const Parameter& p = model.parameters().all()[i];
+    double expected = 1;
+    if (p.role == "query_proj") expected = p.site == 2 || p.site == 3 ? 3 : 0.1;
+    if (p.role == "head") expected = 0;
+    EXPECT_EQ(factors[i], expected) << p.site << " " << p.role;
+    queries += p.role == "query_proj";
+  }
+  EXPECT_EQ(queries, 6);
+}
+
+TEST(LearningRates, RefusePatternsOfNoParameterAndNameTheNearest) {
+  const Transformer model = small_model(kDependent);
+  EXPECT_THAT(refusal(model, {{"*.query_prj", 0.1}}),
+              AllOf(HasSubstr("train.rates: *.query_prj matches no parameter"),
+                    HasSubstr("query_proj"), Not(HasSubstr("q_proj.weight"))));
+  EXPECT_THAT(refusal(model, {{"model.layer.2.self_attn.q_proj.weight", 0.1}}),
+              HasSubstr("the nearest is model.layers.2.self_attn.q_proj.weight"));
+  EXPECT_THAT(refusal(model, {{"*.query_proj", 0.1}, {"", 1}}), HasSubstr("matches no parameter"));
+  EXPECT_EQ(refusal(model, {{"*", 0.5}, {"*.query_proj", 0.1}}), "accepted");
+}
+
+TEST(LearningRates, TakeTheExpertsOfAStackTogether) {
+  const Transformer model = kimi_model(/*k3=*/false, residual());
+  const std::vector<double> factors = factors_of(model, {{"*.experts.*", 0.1}});
+  int stacks = 0;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const bool is_stack = model.parameters().all()[i].tensor.dim() == 3 &&
+                          model.parameters().all()[i].kind == ParameterKind::matrix;
+    EXPECT_EQ(factors[i] == 0.1, is_stack) << model.parameters().all()[i].role;
+    stacks += is_stack;
+  }
+  EXPECT_GT(stacks, 0);
+  EXPECT_THAT(refusal(model, {{"*.experts.3.*", 0.1}}),
+              HasSubstr("matches 1 expert of 5, but experts share one rate"));
+  // Moved by the load, at a rate of its own.
+  EXPECT_THAT(refusal(model, {{"*e_score_correction_bias", 0.1}}),
+              HasSubstr("matches no parameter"));
+}
+
+// What two steps leave of every parameter, with gradients that follow from site, role and step.
+std::map<std::string, at::Tensor> after_steps(const std::string& optimizer, double rate,
+                                              const NamedNumbers& rates) {
+  const Transformer model = small_model(kDependent, {.precision = at::kFloat});
+  TrainConfig config;
+  config.optimizer = optimizer;
+  config.rates = rates;
+  Optimizer made(model, config);
+  for (int step = 0; step < 2; ++step) {
+    for (const Parameter& p : model.parameters().all()) {
+      const at::Tensor n = at::arange(p.tensor.numel(), at::kFloat).view(p.tensor.sizes());
+      p.tensor.mutable_grad() = at::sin(n * n + step + p.site);
+    }
+    made.step(rate, /*divisor=*/1);
+  }
+  std::map<std::string, at::Tensor> values;
+  for (const Parameter& p : model.parameters().all()) {
+    values[fmt::format("{}.{}", p.site, p.role)] = p.tensor.detach();
+  }
+  return values;
+}
+
+std::map<std::string, at::Tensor> at_start() {
+  return after_steps("adamw", 0, {});
+}
+
+class RatesOf : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, RatesOf, ::testing::Values("adamw", "muon"));
+
+// Of a matrix and of a vector; Muon moves the one and AdamW the other.
+const char* const kPattern = "model.layers.1.*proj*";
+bool is_meant(const std::string& name) {
+  return (name.starts_with("2.") || name.starts_with("3.")) &&
+         name.find("proj") != std::string::npos;
+}
+
+TEST_P(RatesOf, ZeroLeavesAParameterAsItIs) {
+  const auto start = at_start(), without = after_steps(GetParam(), 0.01, {}),
+             frozen = after_steps(GetParam(), 0.01, {{kPattern, 0}, {"model.norm.weight", 0}});
+  int kept = 0;
+  for (const auto& [name, value] : start) {
+    const bool is_frozen = is_meant(name) || name == "6.input_norm";
+    EXPECT_EQ(at::equal(frozen.at(name), value), is_frozen) << name;
+    EXPECT_EQ(at::equal(frozen.at(name), without.at(name)), !is_frozen) << name;
+    kept += is_frozen;
+  }
+  EXPECT_GE(kept, 8);
+}
+
+TEST_P(RatesOf, HalfIsARunOfHalfTheRate) {
+  const auto whole = after_steps(GetParam(), 0.02, {}), half = after_steps(GetParam(), 0.01, {}),
+             mixed = after_steps(GetParam(), 0.02, {{kPattern, 0.5}, {"model.norm.weight", 0.5}});
+  for (const auto& [name, value] : mixed) {
+    const bool is_half = is_meant(name) || name == "6.input_norm";
+    EXPECT_EQ(at::equal(value, half.at(name)), is_half) << name;
+    EXPECT_EQ(at::equal(value, whole.at(name)), !is_half) << name;
+  }
+}
+
+TEST(LearningRates, LeaveWhatIsFrozenOutOfNormAndMoments) {
+  const Transformer model = small_model(kDependent, {.precision = at::kFloat});
+  TrainConfig config;
+  config.rates = {{"*.query_proj", 0}, {"*.q_proj.weight", 0.5}};
+  const Optimizer optimizer(model, config);
+  double squares = 0;
+  std::set<std::string> expected, moments;
+  for (const Parameter& p : model.parameters().all()) {
+    p.tensor.mutable_grad() = at::full_like(p.tensor, 2).detach();
+    if (p.role == "query_proj") continue;
+    squares += 4.0 * static_cast<double>(p.tensor.numel());
+    expected.insert(fmt::format("{}.{}.first_moment", p.site, p.role));
+    expected.insert(fmt::format("{}.{}.second_moment", p.site, p.role));
+  }
+  for (const auto& [name, moment] : optimizer.state()) moments.insert(name);
+  EXPECT_EQ(moments, expected);
+  EXPECT_NEAR(optimizer.gradient_norm(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
+}
+
+}  // namespace
+}  // namespace attnres::testing::learning_rates_test
