@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -16,6 +18,21 @@ at::Tensor traced(const DepthState& state, const at::Tensor& mixed_TD) {
 
 bool holds_weights(const DepthState& state) {
   return state.analysis != nullptr && state.analysis->hold_weights;
+}
+
+bool drops_source(const DepthState& state) {
+  return state.analysis != nullptr && !state.analysis->dropped_source.empty();
+}
+
+at::Tensor without_dropped(const DepthState& state, const at::Tensor& scores,
+                           const std::vector<std::string>& sources) {
+  if (!drops_source(state)) return scores;
+  at::Tensor kept = scores.clone();
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] != state.analysis->dropped_source) continue;
+    kept.select(0, static_cast<int64_t>(i)).fill_(-std::numeric_limits<double>::infinity());
+  }
+  return kept;
 }
 
 at::Tensor held(const DepthState& state, const at::Tensor& weight) {

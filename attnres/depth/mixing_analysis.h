@@ -25,12 +25,22 @@ struct MixingAnalysis {
   // Mixing weights and norm statistics count as constants, so that everything read is linear in
   // the embedding and the outputs written, to autograd: of depth mixing matrices.
   bool hold_weights = false;
+  // The name of a source, as in ReadTrace::sources, that gets no weight at any site that has
+  // another one: the others' weights add up to 1 without it. Mixers that show no weights, or weigh
+  // every source by itself, do not look at it.
+  std::string dropped_source = {};
   ReadTrace read = {};  // of the site that read last
 };
 
 // For mixers. The last three do nothing where nobody looks.
 
 bool holds_weights(const DepthState& state);
+bool drops_source(const DepthState& state);
+
+// Scores [N, ...] whose softmax over the sources gives the weights, of N >= 2 sources with these
+// names: minus infinity for the one that this state drops.
+at::Tensor without_dropped(const DepthState& state, const at::Tensor& scores,
+                           const std::vector<std::string>& sources);
 
 // A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
 at::Tensor held(const DepthState& state, const at::Tensor& weight);

@@ -204,8 +204,14 @@ at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets
 
 LossSum Transformer::loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                               const RunContext& context) const {
-  return {linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_, targets_BT.flatten(),
-                               /*scale=*/1),
+  DepthState state = embed(ids_BT);
+  return loss_sum(state, targets_BT, context);
+}
+
+LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
+                              const RunContext& context) const {
+  run(state, sublayers(), context);
+  return {linear_cross_entropy(output(state, context), head_, targets_BT.flatten(), /*scale=*/1),
           count_targets(targets_BT)};
 }
 

@@ -82,6 +82,9 @@ class Transformer {
   // The same summed instead of averaged: sums of parts add up to that of the whole.
   LossSum loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                    const RunContext& context = {}) const;
+  // The same of a state of these tokens, from its site on.
+  LossSum loss_sum(DepthState& state, const at::Tensor& targets_BT,
+                   const RunContext& context = {}) const;
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
 

@@ -14,12 +14,6 @@ namespace {
 
 constexpr size_t kWithoutTerminal = 100, kFewest = 40;
 
-// Of UTF-8 text, each character taken to be one column wide.
-size_t characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 }  // namespace
 
 std::optional<size_t> terminal_columns(int descriptor) {
@@ -35,6 +29,19 @@ size_t text_columns() {
   }
   if (columns == 0) columns = terminal_columns(STDOUT_FILENO).value_or(kWithoutTerminal);
   return std::max(columns, kFewest);
+}
+
+bool shows_color(int descriptor) {
+  const auto variable = [](const char* name) -> std::string_view {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+  };
+  return ::isatty(descriptor) == 1 && variable("TERM") != "dumb" && variable("NO_COLOR").empty();
+}
+
+size_t characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 std::string wrapped(std::string_view text, size_t columns, size_t indent) {

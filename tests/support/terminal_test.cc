@@ -1,6 +1,9 @@
 #include "attnres/support/terminal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -29,6 +32,29 @@ TEST(Wrapped, KeepsEmptyLinesAndLinesThatBeginWithASpace) {
 TEST(Wrapped, CountsCharactersNotBytes) {
   EXPECT_EQ(wrapped("äöü äöü", 7), "äöü äöü");
   EXPECT_EQ(wrapped("äöü äöü", 6), "äöü\näöü");
+}
+
+TEST(Color, IsForTerminalsWhoseUserWantsIt) {
+  int primary = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&primary, &terminal, nullptr, nullptr, nullptr), 0);
+  const auto with = [&](const char* no_color, const char* term, int descriptor) {
+    ::setenv("NO_COLOR", no_color, 1);
+    ::setenv("TERM", term, 1);
+    return shows_color(descriptor);
+  };
+  const auto value_of = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  const std::string no_color_before = value_of("NO_COLOR"), term_before = value_of("TERM");
+  EXPECT_TRUE(with("", "xterm", terminal));
+  EXPECT_FALSE(with("1", "xterm", terminal));
+  EXPECT_FALSE(with("", "dumb", terminal));
+  const int pipe = ::open("/dev/null", O_WRONLY);
+  EXPECT_FALSE(with("", "xterm", pipe));
+  ::setenv("NO_COLOR", no_color_before.c_str(), 1);
+  ::setenv("TERM", term_before.c_str(), 1);
+  for (const int descriptor : {primary, terminal, pipe}) ::close(descriptor);
 }
 
 TEST(TextColumns, AreThoseOfTheEnvironment) {

@@ -64,7 +64,7 @@ class BlockAttnRes : public DepthMixer {
     if (state.pending.defined() && ends_block(state.site)) fold(state);
     const bool with_partial = has_partial(state) || state.pending.defined();
     const bool has_choice = state.sealed.size() + (with_partial ? 1 : 0) > 1;
-    const bool two_phase = has_choice && !holds_weights(state) &&
+    const bool two_phase = has_choice && !needs_weights(state) &&
                            serves_two_phase(settings_, shape_) &&
                            can_fuse_depth_attention(state.sealed);
     if (!two_phase) return {.x = read_single_pass(state)};
@@ -146,7 +146,11 @@ class BlockAttnRes : public DepthMixer {
     return site;
   }
 
-  bool fused(const DepthState& state) const { return is_fused(settings_) && !holds_weights(state); }
+  // Whether the weights themselves have to be there, which the fused operation keeps to itself.
+  static bool needs_weights(const DepthState& state) {
+    return holds_weights(state) || drops_source(state);
+  }
+  bool fused(const DepthState& state) const { return is_fused(settings_) && !needs_weights(state); }
 
   // `open` holds the mixed input of the site before, for an input-dependent query, and the partial
   // sum, when there is one.
@@ -267,15 +271,20 @@ class BlockAttnRes : public DepthMixer {
   }
 
   // [N], or [N, T, H].
-  at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
+  at::Tensor scores_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
     const Site& site = sites_[state.site];
-    const bool sigmoid = settings_.weights == kSigmoid;
-    if (site.mixing_logits.defined()) return weigh_scores(site.mixing_logits, sigmoid);
+    if (site.mixing_logits.defined()) return site.mixing_logits;
     const at::Tensor query = site.query_proj.defined() ? wide_linear(state.open[0], site.query_proj)
                                                        : site.query.pseudo_query;
-    return weigh_scores(
-        depth_scores(sources, {query, site.query.key_gain, shape_.norm_eps, settings_.heads}),
-        sigmoid);
+    return depth_scores(sources, {query, site.query.key_gain, shape_.norm_eps, settings_.heads});
+  }
+
+  // Of the same shape.
+  at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
+    at::Tensor scores = scores_of(state, sources);
+    if (settings_.weights == kSigmoid) return weigh_scores(scores, /*sigmoid=*/true);
+    if (drops_source(state)) scores = without_dropped(state, scores, source_names(state.site));
+    return weigh_scores(scores, /*sigmoid=*/false);
   }
 
   at::Tensor mix(const DepthState& state, const std::vector<at::Tensor>& sources) const {

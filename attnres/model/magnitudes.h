@@ -1,0 +1,39 @@
+// How large what passes through a model is, by sublayer (Fig. 5 b and c of the report).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+// Root mean squares over tokens and channels, by site 0 .. L-1.
+struct Magnitudes {
+  std::vector<double> output;    // of the sublayer's output
+  std::vector<double> state;     // of the running state after it
+  std::vector<double> gradient;  // of the loss gradient at the sublayer's output
+};
+
+// Watches one forward pass that records gradients.
+class MagnitudeObserver : public RunObserver {
+ public:
+  void on_output(int site, const at::Tensor& y, const at::Tensor& running_state) override;
+
+  // Once the loss has run backward.
+  Magnitudes magnitudes() const;
+
+ private:
+  std::vector<at::Tensor> outputs_;
+  std::vector<double> state_;
+};
+
+// Of one forward and backward, with the loss the mean over the tokens that count. Leaves the
+// parameters' gradients cleared.
+Magnitudes measure_magnitudes(const Transformer& model, const at::Tensor& ids_BT,
+                              const at::Tensor& targets_BT);
+
+void clear_gradients(const Transformer& model);
+
+}  // namespace attnres
