@@ -179,6 +179,7 @@ const Arms& arms_of(const std::string& mechanism) {
   static const Arms attention_residuals = {{"query", "input_dependent"},
                                            {"query", "none"},
                                            {"weights", "sigmoid"},
+                                           {"weights", "factorised"},
                                            {"key_norm", false},
                                            {"window", 2},
                                            {"heads", 4},

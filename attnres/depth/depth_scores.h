@@ -5,25 +5,36 @@
 //   h_c = sum_i alpha_{i,h(c)} v_{i,c},   alpha_{.,h} = weigh_i( sum_{c in h} q_c k_{i,c} )
 //
 // where k_i = g * v_i / sqrt(mean(v_i^2) + eps), the mean over all D channels, or v_i itself, and
-// weigh is a softmax over the sources or a sigmoid of each.
+// weigh is a softmax over the sources or a sigmoid of each. Or with a kernel that factorises, the
+// linear attention of Katharopoulos et al. (arXiv 2006.16236), over depth (section 6):
+//
+//   alpha_{i,h} = phi_{i,h} / sum_j phi_{j,h},   phi_{i,h} = sum_{c in h} f(q_c) f(k_{i,c})
+//
+// where f(x) = elu(x) + 1, which is more than zero: x + 1 from zero on, and e^x below.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace attnres {
 
+// How the weights of the sources come of queries and keys.
+enum class DepthWeighing { softmax, sigmoid, factorised };
+
 struct DepthScoring {
   at::Tensor query;     // q: [D], or [..., D] when it depends on the input
   at::Tensor key_gain;  // g [D]; undefined: keys are the sources as they are
   double eps = 1e-6;
   int64_t heads = 1;  // H, divides D
+  DepthWeighing weighing = DepthWeighing::softmax;
 };
 
-// [N, ..., H], float32 or float64.
+// q . k_i, or phi_i where the kernel factorises: [N, ..., H], float32 or float64.
 at::Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring);
 
-// Of scores over their first dimension.
-at::Tensor weigh_scores(const at::Tensor& scores, bool sigmoid);
+// The weights of these scores, over their first dimension.
+at::Tensor weigh_scores(const at::Tensor& scores, DepthWeighing weighing);
+// The score of a source that gets no weight.
+double score_of_nothing(DepthWeighing weighing);
 
 // sum_i weights_i v_i for weights [N, ..., H], or [N] for all tokens alike; in the sources' dtype.
 at::Tensor weighted_sum(at::TensorList sources, const at::Tensor& weights);

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
-
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -25,12 +23,11 @@ bool drops_source(const DepthState& state) {
 }
 
 at::Tensor without_dropped(const DepthState& state, const at::Tensor& scores,
-                           const std::vector<std::string>& sources) {
-  if (!drops_source(state)) return scores;
+                           const std::vector<std::string>& sources, double nothing) {
   at::Tensor kept = scores.clone();
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i] != state.analysis->dropped_source) continue;
-    kept.select(0, static_cast<int64_t>(i)).fill_(-std::numeric_limits<double>::infinity());
+    kept.select(0, static_cast<int64_t>(i)).fill_(nothing);
   }
   return kept;
 }

@@ -37,10 +37,10 @@ struct MixingAnalysis {
 bool holds_weights(const DepthState& state);
 bool drops_source(const DepthState& state);
 
-// Scores [N, ...] whose softmax over the sources gives the weights, of N >= 2 sources with these
-// names: minus infinity for the one that this state drops.
+// Scores [N, ...] of N >= 2 sources with these names, with `nothing`, the score of no weight, for the
+// one that this state drops.
 at::Tensor without_dropped(const DepthState& state, const at::Tensor& scores,
-                           const std::vector<std::string>& sources);
+                           const std::vector<std::string>& sources, double nothing);
 
 // A mixing weight or statistic as this state uses it: a constant to autograd where it holds them.
 at::Tensor held(const DepthState& state, const at::Tensor& weight);

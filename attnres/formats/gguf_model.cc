@@ -51,6 +51,7 @@ void check_mixing(const ModelConfig& config) {
           block->block_size);
   BlockAttnResSettings plain(config.mixer_shape());
   plain.block_size = block->block_size;
+  plain.query_init = block->query_init;
   const Json computed = write_config(plain), given = write_config(*block);
   for (const auto& [key, value] : given.items()) {
     require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}", key,

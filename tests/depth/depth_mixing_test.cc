@@ -24,10 +24,10 @@ TEST(DepthMixing, IsWrittenAsEver) {
   EXPECT_EQ(DepthMixing().to_json().dump(), R"({"type":"residual"})");
   EXPECT_EQ(mixing({{"type", "block_attn_res"}, {"num_blocks", 3}}).to_json().dump(),
             R"({"type":"block_attn_res","block_size":4,"query":"learned","weights":"softmax",)"
-            R"("key_norm":true,"window":12,"heads":1,"norm_eps":"fixed"})");
+            R"("key_norm":true,"window":12,"heads":1,"norm_eps":"fixed","query_init":0.0})");
   EXPECT_EQ(mixing({{"heads", 2}, {"type", "attn_res"}}).to_json().dump(),
             R"({"type":"attn_res","query":"learned","weights":"softmax",)"
-            R"("key_norm":true,"window":12,"heads":2,"norm_eps":"fixed"})");
+            R"("key_norm":true,"window":12,"heads":2,"norm_eps":"fixed","query_init":0.0})");
   EXPECT_EQ(mixing({{"type", "laurel"}, {"variant", "rw"}}).to_json().dump(),
             R"({"type":"laurel","variant":"rw","rank":32})");
 }
@@ -84,9 +84,11 @@ TEST(DepthMixing, IsPlainWithoutAnArm) {
     };
     EXPECT_TRUE(is_plain(Json::object()));
     EXPECT_TRUE(is_plain({{"window", 12}}));
+    EXPECT_TRUE(is_plain({{"query_init", 0.5}}));  // how it starts, not what it computes
     for (const Json& arm : std::vector<Json>{{{"query", "none"}},
                                              {{"query", "input_dependent"}},
                                              {{"weights", "sigmoid"}},
+                                             {{"weights", "factorised"}},
                                              {{"key_norm", false}},
                                              {{"window", 11}},
                                              {{"heads", 2}},

@@ -356,6 +356,9 @@ TEST(GgufModel, SaysWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(
       refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"weights", "sigmoid"}})),
       HasSubstr("weights \"sigmoid\""));
+  // How the queries began is not computed.
+  EXPECT_NO_THROW(gguf_architecture(read_model_config(
+      mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"query_init", 0.5}}))));
   EXPECT_THAT(refusal({{"depth_mixing", block_attn_res(2)}}), HasSubstr("grouped_query"));
   EXPECT_THAT(refusal({{"activation", {{"type", "situ"}}}}), HasSubstr("activation.type situ"));
   EXPECT_THAT(refusal({{"experts", {{"count", 4}}}}), HasSubstr("model.experts"));

@@ -33,6 +33,8 @@ ARMS = [
     {"weights": "sigmoid"},
     {"query": "input_dependent", "weights": "sigmoid", "heads": 4},
     {"query": "none", "weights": "sigmoid"},
+    {"weights": "factorised"},
+    {"query": "input_dependent", "weights": "factorised", "heads": 4, "query_init": 0.5},
     {"key_norm": False},
     {"window": 2},
     {"heads": 4},

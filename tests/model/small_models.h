@@ -74,6 +74,7 @@ inline std::vector<Mixing> every_variant() {
     arm("input_dependent", {{"query", "input_dependent"}});
     arm("no_query", {{"query", "none"}});
     arm("sigmoid", {{"weights", "sigmoid"}});
+    arm("factorised", {{"weights", "factorised"}});
     arm("no_key_norm", {{"key_norm", false}});
     arm("window", {{"window", 2}});
     arm("multi_head", {{"heads", 4}});

@@ -121,6 +121,23 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair{true, residual()}, std::pair{true, block_attn_res(4)},
                       std::pair{true, block_attn_res(3)}, std::pair{true, attn_res()}));
 
+// Which the file does not say, and the model that is read does not need.
+TEST(KimiK3Directory, HoldsModelsWhoseQueriesBeganRandom) {
+  Json mixing = block_attn_res(4);
+  mixing["query_init"] = 0.5;
+  const Transformer model(kimi_config(/*k3=*/true, mixing), kSmallVocabulary, /*seed=*/1);
+  const fs::path folder = fresh_folder("saved");
+  save_model(model, folder, /*context=*/64, /*document_ids=*/0);
+  EXPECT_EQ(read_json(folder / "config.json")["model_type"], "kimi_k3");
+  const auto loaded = load_model(folder);
+  const Transformer zeros(kimi_config(/*k3=*/true, block_attn_res(4)), kSmallVocabulary,
+                          /*seed=*/1);
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = random_ids(2, 20);
+  EXPECT_TRUE(loaded->hidden(ids).equal(model.hidden(ids)));
+  EXPECT_FALSE(zeros.hidden(ids).equal(model.hidden(ids)));
+}
+
 TEST(ModelWeights, AreShardedWhereTheyAreLarge) {
   const fs::path folder = fresh_folder("sharded");
   std::vector<std::pair<std::string, at::Tensor>> tensors;

@@ -108,7 +108,12 @@ def attention_residuals(e):
     S = s.get("block_size", 1)
 
     def weigh(scores):
+        if s["weights"] == "factorised":
+            return [x / sum(scores) for x in scores]
         return [sigmoid(x) for x in scores] if s["weights"] == "sigmoid" else softmax(scores)
+
+    def features(v):
+        return [x + 1 if x > 0 else exp(x) for x in v]
 
     for l in range(e.L + 1):
         v = e.sources(l)
@@ -123,6 +128,8 @@ def attention_residuals(e):
             else:
                 query = apply(e.parameter("query_proj", l), previous)
             keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
+            if s["weights"] == "factorised":
+                query, keys = features(query), [features(key) for key in keys]
             h, size = [], e.d // s["heads"]
             for begin in range(0, e.d, size):
                 group = slice(begin, begin + size)

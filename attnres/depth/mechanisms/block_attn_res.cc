@@ -19,7 +19,12 @@ namespace attnres {
 namespace {
 
 constexpr const char *kLearned = "learned", *kInputDependent = "input_dependent", *kNone = "none";
-constexpr const char *kSoftmax = "softmax", *kSigmoid = "sigmoid";
+constexpr const char *kSoftmax = "softmax", *kSigmoid = "sigmoid", *kFactorised = "factorised";
+
+DepthWeighing weighing_of(const AttnResSettings& settings) {
+  if (settings.weights == kSigmoid) return DepthWeighing::sigmoid;
+  return settings.weights == kFactorised ? DepthWeighing::factorised : DepthWeighing::softmax;
+}
 
 // Whether the fused operation computes this arm.
 bool is_fused(const AttnResSettings& settings) {
@@ -127,14 +132,15 @@ class BlockAttnRes : public DepthMixer {
 
   Site make_site(int l, ParameterRegistry& parameters) const {
     const int64_t d = shape_.width;
+    const Init query =
+        settings_.query_init == 0 ? Init::zeros() : Init::normal(settings_.query_init);
     Site site;
     if (l > 0 && settings_.query == kLearned) {
       site.query.pseudo_query =
-          parameters.add(l, "pseudo_query", ParameterKind::pseudo_query, {d}, Init::zeros());
+          parameters.add(l, "pseudo_query", ParameterKind::pseudo_query, {d}, query);
     }
     if (l > 0 && settings_.query == kInputDependent) {
-      site.query_proj =
-          parameters.add(l, "query_proj", ParameterKind::matrix, {d, d}, Init::zeros());
+      site.query_proj = parameters.add(l, "query_proj", ParameterKind::matrix, {d, d}, query);
     }
     if (l > 0 && settings_.query == kNone) {
       site.mixing_logits = parameters.add(l, "mixing_logits", ParameterKind::mixing,
@@ -276,15 +282,21 @@ class BlockAttnRes : public DepthMixer {
     if (site.mixing_logits.defined()) return site.mixing_logits;
     const at::Tensor query = site.query_proj.defined() ? wide_linear(state.open[0], site.query_proj)
                                                        : site.query.pseudo_query;
-    return depth_scores(sources, {query, site.query.key_gain, shape_.norm_eps, settings_.heads});
+    return depth_scores(sources, {.query = query,
+                                  .key_gain = site.query.key_gain,
+                                  .eps = shape_.norm_eps,
+                                  .heads = settings_.heads,
+                                  .weighing = weighing_of(settings_)});
   }
 
   // Of the same shape.
   at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
+    const DepthWeighing weighing = weighing_of(settings_);
     at::Tensor scores = scores_of(state, sources);
-    if (settings_.weights == kSigmoid) return weigh_scores(scores, /*sigmoid=*/true);
-    if (drops_source(state)) scores = without_dropped(state, scores, source_names(state.site));
-    return weigh_scores(scores, /*sigmoid=*/false);
+    if (weighing != DepthWeighing::sigmoid && drops_source(state)) {
+      scores = without_dropped(state, scores, source_names(state.site), score_of_nothing(weighing));
+    }
+    return weigh_scores(scores, weighing);
   }
 
   at::Tensor mix(const DepthState& state, const std::vector<at::Tensor>& sources) const {
@@ -358,7 +370,7 @@ void AttnResSettings::check(const MixerShape& shape) const {
                 "layer), got {}",
                 shape.sublayers, block_size);
   one_of("query", query, {kLearned, kInputDependent, kNone});
-  one_of("weights", weights, {kSoftmax, kSigmoid});
+  one_of("weights", weights, {kSoftmax, kSigmoid, kFactorised});
   require_usage(window >= 1,
                 "model.depth_mixing.window: expected 1 or more (the newest sources that a site "
                 "reads beside the embedding), got {}",
@@ -369,23 +381,36 @@ void AttnResSettings::check(const MixerShape& shape) const {
   require_usage(query != kNone || (key_norm && heads == 1),
                 "model.depth_mixing.query: without a query there are no keys, and key_norm and "
                 "heads have no effect: leave them out");
+  require_usage(query != kNone || (query_init == 0 && weights != kFactorised),
+                "model.depth_mixing.query: without a query there is nothing that query_init could "
+                "start or a factorised kernel compare: leave them out");
+  require_usage(query_init >= 0 && query_init <= 100,
+                "model.depth_mixing.query_init: expected 0 to 100 (a standard deviation), got {}",
+                query_init);
   one_of("norm_eps", norm_eps, {"fixed", "per_source_count"});
 }
 
 bool AttnResSettings::is_plain(const MixerShape& shape) const {
   AttnResSettings plain(shape);
   plain.block_size = block_size;
+  plain.query_init = query_init;
   return *this == plain;
 }
 
 std::string AttnResSettings::formula_over(const MixerShape& shape, const std::string& v,
                                           const std::string& which) const {
-  const std::string key = key_norm ? fmt::format("(g_l * RMS({}_i))", v) : v + "_i";
-  std::string score = "w_l . " + key;
-  if (query == kInputDependent) score = "(W_l h_{l-1}) . " + key;
+  const std::string key = key_norm ? fmt::format("g_l * RMS({}_i)", v) : v + "_i";
+  const bool is_dependent = query == kInputDependent;
+  std::string score =
+      (is_dependent ? "(W_l h_{l-1}) . " : "w_l . ") + (key_norm ? "(" + key + ")" : key);
   if (query == kNone) score = "c_l,i";
   std::string text = fmt::format("h_l = sum_i {}({}) {}_i over {}",
                                  weights == kSigmoid ? "sg" : "softmax_i", score, v, which);
+  if (weights == kFactorised) {
+    text = fmt::format(
+        "h_l = sum_i (phi_i / sum_j phi_j) {}_i over {}, phi_i = f({}) . f({}), f(x) = elu(x) + 1",
+        v, which, is_dependent ? "W_l h_{l-1}" : "w_l", key);
+  }
   if (window < shape.sublayers)
     text += fmt::format(", {}_0 and the newest {} of them only", v, window);
   if (heads > 1)

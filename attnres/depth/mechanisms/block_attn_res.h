@@ -8,11 +8,12 @@
 // w_l starts at zero, where alpha is uniform; g_l at one. Site 0 has the embedding as its only
 // source, so it has neither. RMS uses the model's norm_eps. Softmax in float32 or better.
 //
-// The ablation arms of Table 4 are settings. The fused operation serves those with a learned query,
-// softmax, normed keys and one head; in two phases where every site reads every source. The report
-// leaves open, and we chose: the input of an input-dependent query is the mixed input of the site
-// before; it and the logits without a query start at zero; the RMS of a multi-head key is over all
-// d channels.
+// The ablation arms of Table 4 are settings, and so are two more: pseudo-queries that start random,
+// and a kernel that factorises (depth_scores.h), whose weights are nearly uniform where w_l is
+// zero. The fused operation serves those with a learned query, softmax, normed keys and one head;
+// in two phases where every site reads every source. The report leaves open, and we chose: the
+// input of an input-dependent query is the mixed input of the site before; W_l starts as w_l would,
+// the logits without a query at zero; the RMS of a multi-head key is over all d channels.
 #pragma once
 
 #include <string>
@@ -31,14 +32,19 @@ struct AttnResSettings {
   int64_t block_size = 1;  // S, in sublayers, from 1 to L
   // "learned" w_l; "input_dependent": W_l h_{l-1}, W_l [d, d]; "none": a learned logit a source.
   std::string query = "learned";
-  std::string weights = "softmax";  // or "sigmoid": every source weighed by itself
-  bool key_norm = true;             // off: keys are the sources as they are, and there is no g_l
-  int64_t window;                   // sources read beside the embedding: the newest; L reads all
-  int64_t heads = 1;                // channel groups, each with weights of its own; divides d
+  // "softmax"; "sigmoid": every source weighed by itself; "factorised": f(q) . f(k_i), f = elu + 1,
+  // over its sum
+  std::string weights = "softmax";
+  bool key_norm = true;  // off: keys are the sources as they are, and there is no g_l
+  int64_t window;        // sources read beside the embedding: the newest; L reads all
+  int64_t heads = 1;     // channel groups, each with weights of its own; divides d
   // eps of a site's input norm: "fixed" is the model's norm_eps; "per_source_count" divides it by
   // n^2, n the site's number of sources, so that with zero pseudo-queries (h the mean of n sources)
   // the model equals a residual one to rounding.
   std::string norm_eps = "fixed";
+  // Standard deviation of the normal numbers with which w_l, or W_l, starts; 0 for zeros. Without
+  // effect on a model whose parameters are read.
+  double query_init = 0;
 
   template <class V>
   void visit(V& v) {
@@ -48,13 +54,14 @@ struct AttnResSettings {
     v("window", window);
     v("heads", heads);
     v("norm_eps", norm_eps);
+    v("query_init", query_init);
   }
   void check(const MixerShape& shape) const;
   std::string formula(const MixerShape& shape) const {
     return formula_over(shape, "v", "v_0 .. v_l");
   }
 
-  // Whether it is the report's mechanism, with blocks of any size, and no arm of Table 4.
+  // Whether it computes the report's mechanism, with blocks of any size, and no arm of it.
   bool is_plain(const MixerShape& shape) const;
   bool has_one_norm_eps() const { return norm_eps == "fixed"; }
   bool operator==(const AttnResSettings&) const = default;

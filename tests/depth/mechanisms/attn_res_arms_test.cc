@@ -1,8 +1,12 @@
 // The ablation arms of attention residuals (arXiv 2603.15031, Table 4) against plain loops.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/depth/depth_scores.h"
 #include "attnres/support/error.h"
 #include "tests/depth/mixer_bench.h"
 
@@ -18,6 +22,11 @@ Json arm(int64_t block_size, const Json& settings = Json::object()) {
   Json json = {{"type", "block_attn_res"}, {"block_size", block_size}};
   if (!settings.is_null()) json.update(settings);
   return json;
+}
+
+// elu(x) + 1
+double feature(double x) {
+  return x > 0 ? x + 1 : std::exp(x);
 }
 
 double inverse_rms(const Vector& x) {
@@ -43,7 +52,8 @@ std::vector<Vector> sources_of(const Vector& embedding, const std::vector<Vector
 std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
                                        const Vector& embedding) {
   const std::string query = settings.value("query", "learned");
-  const bool sigmoid = settings.value("weights", "softmax") == "sigmoid";
+  const std::string weighing = settings.value("weights", "softmax");
+  const bool factorised = weighing == "factorised";
   const bool key_norm = settings.value("key_norm", true);
   const size_t heads = settings.value("heads", 1), group = kWidth / heads;
   const size_t window = settings.value("window", 1000);
@@ -70,13 +80,16 @@ std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
             const double key =
                 key_norm ? bench.values(l, "key_norm")[c] * sources[i][c] * inverse_rms(sources[i])
                          : sources[i][c];
-            score += q[c] * key;
+            score += factorised ? feature(q[c]) * feature(key) : q[c] * key;
           }
         }
-        weights.push_back(sigmoid ? 1 / (1 + std::exp(-score)) : std::exp(score));
-        total += weights.back();
+        double weight = std::exp(score);
+        if (weighing == "sigmoid") weight = 1 / (1 + std::exp(-score));
+        if (factorised && l > 0) weight = score;
+        weights.push_back(weight);
+        total += weight;
       }
-      if (sigmoid) total = 1;
+      if (weighing == "sigmoid") total = 1;
       if (l == 0) total = weights[0];
       for (size_t i = 0; i < sources.size(); ++i) {
         for (size_t c = head * group; c < (head + 1) * group; ++c) {
@@ -119,6 +132,12 @@ INSTANTIATE_TEST_SUITE_P(
                           Arm{"no_query", {{"query", "none"}}},
                           Arm{"sigmoid", {{"weights", "sigmoid"}}},
                           Arm{"sigmoid_no_query", {{"weights", "sigmoid"}, {"query", "none"}}},
+                          Arm{"factorised", {{"weights", "factorised"}}},
+                          Arm{"factorised_input_dependent",
+                              {{"weights", "factorised"},
+                               {"query", "input_dependent"},
+                               {"key_norm", false},
+                               {"heads", 4}}},
                           Arm{"no_key_norm", {{"key_norm", false}}}, Arm{"window", {{"window", 2}}},
                           Arm{"multi_head", {{"heads", 4}}},
                           Arm{"all_at_once",
@@ -187,6 +206,107 @@ TEST(AttnResArms, StartAsTheMeanOrHalfTheSum) {
   }
 }
 
+// Where the query is zero its features are ones, and a weight is the share of its key's features.
+TEST(AttnResArms, AFactorisedKernelStartsAtTheSharesOfTheKeys) {
+  Bench bench(arm(1, {{"weights", "factorised"}}), kWidth, kSublayers);
+  const Vector embedding = random_vector("embedding", 0, kWidth);
+  const auto mixed = mixed_by(bench, embedding, kSublayers);
+  Vector normed = embedding;
+  for (double& number : normed) number *= inverse_rms(embedding);
+  const Vector output = sublayer(0, normed);
+  double shares[2] = {0, 0};
+  for (size_t c = 0; c < kWidth; ++c) {
+    shares[0] += feature(embedding[c] * inverse_rms(embedding));
+    shares[1] += feature(output[c] * inverse_rms(output));
+  }
+  const double first = shares[0] / (shares[0] + shares[1]);
+  EXPECT_GT(std::abs(first - 0.5), 1e-3);
+  EXPECT_LT(std::abs(first - 0.5), 0.3);
+  for (size_t c = 0; c < kWidth; ++c) {
+    EXPECT_NEAR(mixed[1][c], first * embedding[c] + (1 - first) * output[c], 1e-12);
+  }
+}
+
+// In float32 too, where elu(x) + 1 would be zero of every channel.
+TEST(AttnResArms, AFactorisedKernelIsFiniteFarBelowZero) {
+  const at::Tensor sources[] = {at::full({1, 4}, -30.0, at::kFloat),
+                                at::full({1, 4}, -31.0, at::kFloat)};
+  const DepthScoring scoring = {.query = at::full({4}, -20.0, at::kFloat),
+                                .key_gain = {},
+                                .weighing = DepthWeighing::factorised};
+  const at::Tensor weights =
+      weigh_scores(depth_scores(sources, scoring), DepthWeighing::factorised).flatten();
+  EXPECT_NEAR(weights[0].item<double>(), 1 / (1 + std::exp(-1.0)), 1e-5);
+  EXPECT_NEAR(weights[1].item<double>(), 1 / (1 + std::exp(1.0)), 1e-5);
+}
+
+// By central differences, of a scalar that weighs every number of the weights differently.
+TEST(AttnResArms, GradientsOfAFactorisedKernelAreItsSlopes) {
+  const auto values = [](const char* name, at::IntArrayRef sizes) {
+    return vector_tensor(random_vector(name, 0, c10::multiply_integers(sizes))).view(sizes);
+  };
+  std::vector<at::Tensor> inputs = {values("query", {6}), values("gain", {6}), values("a", {2, 6}),
+                                    values("b", {2, 6}), values("c", {2, 6})};
+  const at::Tensor cotangent = values("cotangent", {3, 2, 2});
+  const auto scalar = [&](const std::vector<at::Tensor>& x) {
+    const DepthScoring scoring = {.query = x[0],
+                                  .key_gain = x[1],
+                                  .eps = kEps,
+                                  .heads = 2,
+                                  .weighing = DepthWeighing::factorised};
+    const at::Tensor scores = depth_scores({x[2], x[3], x[4]}, scoring);
+    return (weigh_scores(scores, DepthWeighing::factorised) * cotangent).sum();
+  };
+  for (at::Tensor& input : inputs) input.set_requires_grad(true);
+  scalar(inputs).backward();
+  constexpr double kStep = 1e-6;
+  double largest = 0, largest_gradient = 0;
+  for (const at::Tensor& input : inputs) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor gradient = input.grad().flatten(), flat = input.view(-1);
+    for (int64_t i = 0; i < input.numel(); ++i) {
+      const double at_i = flat[i].item<double>();
+      flat[i].fill_(at_i + kStep);
+      const double above = scalar(inputs).item<double>();
+      flat[i].fill_(at_i - kStep);
+      const double below = scalar(inputs).item<double>();
+      flat[i].fill_(at_i);
+      const double slope = (above - below) / (2 * kStep);
+      largest = std::max(largest, std::abs(gradient[i].item<double>() - slope));
+      largest_gradient = std::max(largest_gradient, std::abs(slope));
+    }
+  }
+  EXPECT_GT(largest_gradient, 1e-2);
+  EXPECT_LT(largest, 1e-8);
+}
+
+// Of a site and a role alone, whatever else the mechanism does.
+TEST(AttnResArms, QueriesStartAsRandomAsAsked) {
+  const auto starts = [](const Json& settings, const char* role = "pseudo_query") {
+    const Bench bench(arm(1, settings), 64, kSublayers);
+    Vector all;
+    for (int l = 1; l <= kSublayers; ++l) {
+      const std::vector<double> of_site = bench.values(l, role);
+      all.insert(all.end(), of_site.begin(), of_site.end());
+    }
+    return all;
+  };
+  const auto deviation = [](const Vector& values) {
+    double sum = 0;
+    for (const double value : values) sum += value * value;
+    return std::sqrt(sum / static_cast<double>(values.size()));
+  };
+  const Vector half = starts({{"query_init", 0.5}}), one = starts({{"query_init", 1.0}});
+  EXPECT_EQ(deviation(starts({})), 0);
+  EXPECT_NEAR(deviation(half), 0.5, 0.06);  // 448 numbers: 0.017
+  EXPECT_NE(Vector(half.begin(), half.begin() + 64), Vector(half.begin() + 64, half.begin() + 128));
+  for (size_t i = 0; i < half.size(); ++i) EXPECT_DOUBLE_EQ(one[i], 2 * half[i]);
+  EXPECT_EQ(starts({{"query_init", 0.5}, {"heads", 4}, {"weights", "factorised"}}), half);
+  EXPECT_EQ(starts({{"query_init", 0.5}, {"block_size", 3}}), half);
+  EXPECT_NEAR(deviation(starts({{"query_init", 0.5}, {"query", "input_dependent"}}, "query_proj")),
+              0.5, 0.01);
+}
+
 TEST(AttnResArms, RefusesWhatCannotBe) {
   const auto refusal = [](const Json& settings) -> std::string {
     try {
@@ -203,7 +323,10 @@ TEST(AttnResArms, RefusesWhatCannotBe) {
   expect({{"heads", 0}}, "got 0");
   expect({{"window", 0}}, "1 or more");
   expect({{"query", "random"}}, "learned, input_dependent, none; got random");
-  expect({{"weights", "relu"}}, "softmax, sigmoid; got relu");
+  expect({{"weights", "relu"}}, "softmax, sigmoid, factorised; got relu");
+  expect({{"query", "none"}, {"weights", "factorised"}}, "nothing that query_init could start");
+  expect({{"query", "none"}, {"query_init", 0.1}}, "nothing that query_init could start");
+  expect({{"query_init", -0.1}}, "expected 0 to 100");
   expect({{"query", "none"}, {"heads", 2}}, "no keys");
   expect({{"query", "none"}, {"key_norm", false}}, "no keys");
   expect({{"windw", 3}}, "window");
