@@ -83,20 +83,24 @@ PowerLawFit fit_power_law(const std::vector<ScalingPoint>& points, uint64_t seed
   check_points(points);
   const ResidualBootstrap bootstrap(points);
   const RandomStream stream(seed, "power law");
-  const auto interval = [&](double PowerLaw::*parameter) {
-    return bootstrap_interval(
-        bootstrap.count(),
-        [&](const std::vector<size_t>& drawn) { return bootstrap.refit(drawn).*parameter; },
-        stream);
-  };
-  return {bootstrap.law(), interval(&PowerLaw::a), interval(&PowerLaw::alpha)};
+  std::vector<double> a(kResamples), alpha(kResamples);
+  for (size_t n = 0; n < kResamples; ++n) {
+    const PowerLaw law = bootstrap.refit(resample(bootstrap.count(), stream, n));
+    a[n] = law.a;
+    alpha[n] = law.alpha;
+  }
+  return {bootstrap.law(), percentile_interval(std::move(a)),
+          percentile_interval(std::move(alpha))};
 }
 
 ComputeAdvantage compute_advantage(const std::vector<ScalingPoint>& points,
                                    const std::vector<ScalingPoint>& baseline, double budget,
-                                   uint64_t seed) {
+                                   uint64_t seed, ScalingPairs pairs) {
   check_points(points);
   check_points(baseline);
+  require(pairs == ScalingPairs::no || points.size() == baseline.size(),
+          "compute_advantage: expected pairs, got {} and {} points", points.size(),
+          baseline.size());
   require(budget > 0, "compute_advantage: expected a budget above 0, got {}", budget);
   const ResidualBootstrap ours(points), theirs(baseline);
   require(theirs.law().alpha > 0,
@@ -105,7 +109,8 @@ ComputeAdvantage compute_advantage(const std::vector<ScalingPoint>& points,
   const auto factor = [&](const PowerLaw& law, const PowerLaw& other) {
     return other.compute(law.loss(budget)) / budget;
   };
-  const RandomStream our_stream(seed, "power law"), their_stream(seed, "power law of baseline");
+  const RandomStream our_stream(seed, "power law"), other_stream(seed, "power law of baseline");
+  const RandomStream& their_stream = pairs == ScalingPairs::yes ? our_stream : other_stream;
   std::vector<double> factors(kResamples);
   for (size_t n = 0; n < kResamples; ++n) {
     factors[n] = factor(ours.refit(resample(ours.count(), our_stream, n)),

@@ -36,16 +36,20 @@ struct PowerLawFit {
 PowerLawFit fit_power_law(const std::vector<ScalingPoint>& points, uint64_t seed);
 
 // How many times the compute the baseline needs for the loss that the points' fit has at a budget,
-// with the 95 % interval of a bootstrap of both fits, each with draws of its own.
+// with the 95 % interval of a bootstrap of both fits.
 struct ComputeAdvantage {
   double factor = 1;
   Interval interval;
 };
 
-// Throws Error as fit_power_law does, for a budget that is not above 0, and where the baseline's
-// loss does not fall with compute.
+// Whether the n-th points of both are of one size and seed, and so share part of their chance: then
+// their residuals are drawn together, and what they share cancels. Else each fit has its own draws.
+enum class ScalingPairs { no, yes };
+
+// Throws Error as fit_power_law does, for a budget that is not above 0, for pairs of unequal
+// number, and where the baseline's loss does not fall with compute.
 ComputeAdvantage compute_advantage(const std::vector<ScalingPoint>& points,
                                    const std::vector<ScalingPoint>& baseline, double budget,
-                                   uint64_t seed);
+                                   uint64_t seed, ScalingPairs pairs = ScalingPairs::no);
 
 }  // namespace attnres

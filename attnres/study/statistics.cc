@@ -104,12 +104,8 @@ Interval percentile_interval(std::vector<double> values) {
   return {percentile(kSignificance / 2), percentile(1 - kSignificance / 2)};
 }
 
-Interval bootstrap_interval(size_t count,
-                            const std::function<double(const std::vector<size_t>&)>& statistic,
-                            const RandomStream& stream) {
-  std::vector<double> values(kResamples);
-  for (size_t n = 0; n < kResamples; ++n) values[n] = statistic(resample(count, stream, n));
-  return percentile_interval(std::move(values));
+Interval mean_interval(const std::vector<double>& values) {
+  return paired_t_test(values).interval;
 }
 
 }  // namespace attnres

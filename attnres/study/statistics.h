@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <vector>
 
 #include "attnres/support/random.h"
@@ -48,14 +47,12 @@ size_t pairs_needed(double difference, double deviation);
 // `count` of the indices 0 .. count-1, drawn with replacement: the n-th resample of a stream.
 std::vector<size_t> resample(size_t count, const RandomStream& stream, size_t n);
 
-// Between the 2.5 and the 97.5 percentile, interpolated. Throws Error for no value.
+// Between the 2.5 and the 97.5 percentile, interpolated; of a statistic of kResamples resamples it
+// is the interval of the percentile bootstrap (Efron and Tibshirani, An Introduction to the
+// Bootstrap, 1993, chapter 13). Throws Error for no value.
 Interval percentile_interval(std::vector<double> values);
 
-// The percentile bootstrap: the interval of a statistic of resampled indices over kResamples
-// resamples (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). A function
-// of its arguments alone.
-Interval bootstrap_interval(size_t count,
-                            const std::function<double(const std::vector<size_t>&)>& statistic,
-                            const RandomStream& stream);
+// The 95 % interval of Student's t for the mean of values. Throws Error for fewer than two.
+Interval mean_interval(const std::vector<double>& values);
 
 }  // namespace attnres

@@ -113,6 +113,29 @@ TEST(ComputeAdvantage, CoversAPlantedShift) {
   }
 }
 
+// What pairs share, here all of the noise but a tenth, is no doubt about their difference.
+TEST(ComputeAdvantage, PairsCancelWhatTheyShare) {
+  const PowerLaw shifted{kBaseline.loss(1.25), kBaseline.alpha};
+  int covered = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    auto ours = points_on(shifted, 0.01, seed), theirs = points_on(kBaseline, 0.01, seed);
+    const RandomStream stream(seed, "own noise");
+    for (size_t i = 0; i < ours.size(); ++i) ours[i].loss *= std::exp(0.001 * stream.normal(i));
+    const Interval paired = compute_advantage(ours, theirs, 5.6, seed, ScalingPairs::yes).interval;
+    const Interval apart = compute_advantage(ours, theirs, 5.6, seed).interval;
+    covered += covers(paired, 1.25);
+    EXPECT_GT(paired.low, 1);
+    EXPECT_LT(paired.high - paired.low, 0.5 * (apart.high - apart.low));
+  }
+  EXPECT_GT(covered, 40);
+  const auto points = points_on(kBlock, 0, 1);
+  EXPECT_THAT(
+      [&] {
+        compute_advantage(points, {points.begin(), points.end() - 1}, 1, 1, ScalingPairs::yes);
+      },
+      ThrowsMessage<Error>(HasSubstr("expected pairs, got 8 and 7 points")));
+}
+
 TEST(ComputeAdvantage, RefusesWhatHasNone) {
   const std::vector<ScalingPoint> falls = points_on(kBlock, 0, 1), rises = {{1, 1}, {2, 2}, {3, 3}};
   EXPECT_THAT([&] { compute_advantage(falls, rises, 1, 1); },
