@@ -74,7 +74,7 @@ size_t characters(const std::string& text) {
 }
 
 void print_arms(const Comparison& c) {
-  std::vector<TableColumn> columns = arm_columns(c);
+  std::vector<TableColumn> columns = arm_columns(c.arms);
   TableColumn& arms = *columns.insert(columns.begin(), TableColumn{"arm", {}});
   for (const Arm& arm : c.arms) arms.cells.push_back(one_line(arm.label));
   std::vector<std::string> lines(c.arms.size() + 1);

@@ -32,14 +32,16 @@ bool has_seeds(const Comparison& comparison) {
                      [](const Arm& arm) { return arm.losses.size() > 1; });
 }
 
-std::vector<TableColumn> arm_columns(const Comparison& comparison) {
+std::vector<TableColumn> arm_columns(const std::vector<Arm>& arms) {
+  const bool compared = std::any_of(arms.begin(), arms.end(),
+                                    [](const Arm& arm) { return !arm.difference.verdict.empty(); });
   std::vector<TableColumn> columns;
   const auto column = [&](const std::string& name, auto cell) {
     TableColumn& added = columns.emplace_back(TableColumn{name, {}});
-    for (const Arm& arm : comparison.arms) added.cells.push_back(cell(arm));
+    for (const Arm& arm : arms) added.cells.push_back(cell(arm));
   };
   const auto of_difference = [&](const std::string& name, auto cell) {
-    if (comparison.baseline) column(name, [&](const Arm& arm) { return cell(arm.difference); });
+    if (compared) column(name, [&](const Arm& arm) { return cell(arm.difference); });
   };
   using Difference = const ArmDifference&;
   of_difference("verdict", [](Difference d) { return d.verdict; });
@@ -55,9 +57,13 @@ std::vector<TableColumn> arm_columns(const Comparison& comparison) {
 }
 
 std::string arm_table_key(const Comparison& comparison) {
+  return arm_table_key(comparison.baseline ? comparison.arms[*comparison.baseline].label : "");
+}
+
+std::string arm_table_key(const std::string& baseline) {
   const std::string seeds =
       "Mean and standard deviation (sd) of final validation losses over seeds, in nats per token.";
-  if (!comparison.baseline) return seeds;
+  if (baseline.empty()) return seeds;
   return seeds + fmt::format(
                      " Difference: minus {}, mean over the seeds that both have, each a pair; with "
                      "the interval of Student’s t for this arm alone. p-value: of the paired t "
@@ -65,8 +71,7 @@ std::string arm_table_key(const Comparison& comparison) {
                      "for all arms tested; better or worse where it is below {}. Seeds for {}: how "
                      "many would tell so small a difference with a probability of {:.0f} %, if "
                      "differences go on to spread as these do.",
-                     comparison.arms[*comparison.baseline].label, kSignificance, kDifferenceToTell,
-                     100 * kPower);
+                     baseline, kSignificance, kDifferenceToTell, 100 * kPower);
 }
 
 }  // namespace attnres

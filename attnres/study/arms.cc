@@ -102,20 +102,22 @@ std::vector<Arm> group_into_arms(const std::vector<RunData>& runs,
   return arms;
 }
 
-void compare_arms(std::vector<Arm>& arms, size_t baseline) {
+void compare_arms(std::vector<Arm>& arms, const std::vector<std::optional<size_t>>& baselines) {
   std::vector<size_t> tested;
   std::vector<double> p_values;
   for (size_t i = 0; i < arms.size(); ++i) {
-    if (i == baseline) continue;
-    arms[i].difference = difference_to(arms[baseline], arms[i]);
+    if (!baselines[i] || baselines[i] == i) continue;
+    arms[i].difference = difference_to(arms[*baselines[i]], arms[i]);
     if (!arms[i].difference.test) continue;
     tested.push_back(i);
     p_values.push_back(arms[i].difference.test->p_value);
   }
   const std::vector<double> adjusted = holm_adjusted(p_values);
   for (size_t k = 0; k < tested.size(); ++k) arms[tested[k]].difference.p_value = adjusted[k];
-  for (Arm& arm : arms) arm.difference.verdict = arm_verdict(arm);
-  arms[baseline].difference.verdict = "baseline";
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (!baselines[i]) continue;
+    arms[i].difference.verdict = baselines[i] == i ? "baseline" : arm_verdict(arms[i]);
+  }
 }
 
 }  // namespace attnres

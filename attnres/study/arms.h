@@ -26,7 +26,7 @@ struct ArmDifference {
   double p_value = kNotMeasured;             // the test's, by Holm for all arms that are tested
   std::optional<size_t> pairs_to_tell = {};  // kDifferenceToTell, by the differences' deviation
   // "better" or "worse" where p_value < 0.05, else "not distinguishable"; why there is no test;
-  // of the baseline "baseline".
+  // of a baseline "baseline"; empty where the arm is compared with nothing.
   std::string verdict = {};
 };
 
@@ -53,7 +53,8 @@ Pairing pair_up(const Arm& ours, const Arm& theirs);
 std::vector<Arm> group_into_arms(const std::vector<RunData>& runs,
                                  const std::vector<RunSummary>& summaries);
 
-// Fills in the differences to the baseline, one of the arms.
-void compare_arms(std::vector<Arm>& arms, size_t baseline);
+// Fills in the difference of each arm to its baseline, the arm with that index: itself of a
+// baseline, none where it is compared with nothing. All tests are corrected as one table.
+void compare_arms(std::vector<Arm>& arms, const std::vector<std::optional<size_t>>& baselines);
 
 }  // namespace attnres

@@ -230,7 +230,9 @@ Comparison compare(const std::vector<RunData>& runs) {
   const RunDifferences differences = find_differences(runs);
   c.incomparable = differences.losses;
   choose_baseline(c);
-  if (c.baseline) compare_arms(c.arms, *c.baseline);
+  if (c.baseline) {
+    compare_arms(c.arms, std::vector<std::optional<size_t>>(c.arms.size(), c.baseline));
+  }
   compare_with_residual(c, c.incomparable.empty() && differences.speeds.empty());
   c.verdict = verdict(c, runs, differences);
   for (const std::string& why : differences.speeds) {

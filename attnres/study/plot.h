@@ -1,7 +1,8 @@
 // Plots as inline SVG, drawn by gnuplot (5.2 or newer), which runs as a child process.
 //
 // All text in a plot is the caller's own: names that come from files belong in HTML beside the plot
-// (see legend_swatch), so nothing that a file says reaches gnuplot's interpreter.
+// (see legend_swatch), or come as plain_label gives them, so nothing that a file says reaches
+// gnuplot's interpreter.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,10 @@ namespace attnres {
 // Runs gnuplot in a temporary folder that holds `files` (name -> contents), with `script` on its
 // standard input, and gives what it printed. Throws Error if gnuplot is missing or refuses.
 std::string run_gnuplot(const std::string& script, const std::map<std::string, std::string>& files);
+
+// A name of a file's for an axis: " · " becomes a space, and '_' what else is no letter, digit,
+// space or one of ._+-,:()%; of a long one its beginning is left.
+std::string plain_label(const std::string& name);
 
 // How the i-th run looks everywhere: 7 colours (Okabe and Ito's, without yellow), 6 markers and 4
 // dash patterns, so that 84 runs differ, and neighbours differ without colour too.
@@ -32,18 +37,21 @@ struct Curve {
   std::vector<double> x = {},
                       y = {};  // as long as each other; points that are not finite are left out
   LineStyle style = {};
-  enum class Kind { measured, background, reference } kind = Kind::measured;
+  enum class Kind { measured, background, reference, points, fit } kind = Kind::measured;
+  // As long as y, or empty: bars from one to the other, where both are finite.
+  std::vector<double> low = {}, high = {};
 };
 
 // Curves over one pair of axes: measured ones with markers, background ones pale, reference ones
-// thin and dotted; background below.
+// thin and dotted, points markers alone, fits thin lines; points and measured ones above.
 struct LinePlot {
   std::string alt = {};  // what a screen reader says
   std::string x_label = {}, y_label = {};
   double y_low = std::numeric_limits<double>::quiet_NaN();  // NaN: from the data
   double y_high = std::numeric_limits<double>::quiet_NaN();
-  bool log_y = false;
-  bool whole_x = false;  // ticks at whole numbers only
+  bool log_x = false, log_y = false;
+  bool whole_x = false;                   // ticks at whole numbers only
+  std::vector<std::string> x_names = {};  // of x = 0, 1, ..., in place of numbers; empty: none
   std::vector<Curve> curves = {};
 };
 
@@ -54,7 +62,9 @@ struct HeatMap {
   std::vector<std::string> row_names = {}, column_names = {};  // drawn as far as they fit
   std::vector<std::vector<double>> values = {};                // [rows][columns]
   std::vector<std::vector<bool>> outlined = {};                // [rows][columns]; empty: none
-  double low = 0, high = 1;  // colour scale; diverging where low < 0
+  double low = 0, high = 1;  // colour scale; diverging where low < 0, else from low on
+  int decimals = 2;          // of printed values
+  bool small = false;        // one of many: without names and printed values
 };
 
 // `id` prefixes the ids inside the SVG: one of its own for each plot on a page.
@@ -63,6 +73,6 @@ std::string draw(const HeatMap& plot, const std::string& id);
 
 // The colour 0xRRGGBB of a value, and the scale as a small inline SVG with its ends labelled.
 uint32_t heat_color(double value, double low, double high);
-std::string heat_legend(double low, double high);
+std::string heat_legend(double low, double high, int decimals = 2);
 
 }  // namespace attnres

@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "attnres/study/arm_table.h"
-#include "attnres/study/figures.h"
 #include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
 #include "attnres/study/plot.h"
+#include "attnres/study/run_figures.h"
 #include "attnres/study/settings.h"
-#include "attnres/study/style.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -21,17 +21,6 @@ namespace {
 
 std::string or_none(bool known, const std::string& text) {
   return known ? text : kNoValue;
-}
-
-std::string section(const char* id, const char* title, const std::string& body) {
-  return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", id, title, body);
-}
-
-std::string list(const char* title, const std::vector<std::string>& items) {
-  if (items.empty()) return "";
-  std::string out = fmt::format("<aside><h2>{}</h2><ul>", title);
-  for (const std::string& item : items) out += "<li>" + escape_html(item) + "</li>";
-  return out + "</ul></aside>\n";
 }
 
 std::string run_heading(size_t index, const std::string& label) {
@@ -83,24 +72,6 @@ std::vector<TableColumn> summary_columns(const std::vector<RunSummary>& runs) {
   return columns;
 }
 
-// Each cell names its column, for narrow screens, on which a row becomes a card. Headings and cells
-// are HTML.
-std::string numbers_table(const char* what, const std::vector<std::string>& headings,
-                          const std::vector<TableColumn>& columns, const std::vector<bool>& best) {
-  std::string out =
-      fmt::format("<div class=\"wide\"><table class=\"numbers\">\n<thead><tr><th>{}</th>", what);
-  for (const TableColumn& column : columns) out += fmt::format("<th>{}</th>", column.name);
-  out += "</tr></thead>\n<tbody>\n";
-  for (size_t i = 0; i < headings.size(); ++i) {
-    out += (best[i] ? "<tr class=\"best\">" : "<tr>") + headings[i];
-    for (const TableColumn& column : columns) {
-      out += fmt::format("<td data-name=\"{}\">{}</td>", column.name, column.cells[i]);
-    }
-    out += "</tr>\n";
-  }
-  return out + "</tbody></table></div>\n";
-}
-
 std::string summary_table(const Comparison& c) {
   std::vector<bool> best(c.runs.size());
   if (c.best && c.arms.size() > 1) {
@@ -117,15 +88,11 @@ std::string arm_section(const Comparison& c) {
   if (c.best && c.arms.size() > 1) best[*c.best] = true;
   std::vector<std::string> headings;
   for (const Arm& arm : c.arms) {
-    headings.push_back("<th scope=\"row\"><bdi>" + escape_html(arm.label) + "</bdi></th>");
-  }
-  std::vector<TableColumn> columns = arm_columns(c);
-  for (TableColumn& column : columns) {
-    for (std::string& cell : column.cells) cell = escape_html(cell);
+    headings.push_back(row_heading(arm.label));
   }
   return section("arms", "Arms",
-                 numbers_table("arm", headings, columns, best) + "<p class=\"key\">" +
-                     escape_html(arm_table_key(c)) + "</p>\n");
+                 numbers_table("arm", headings, escaped(arm_columns(c.arms)), best) +
+                     how_to_read(escape_html(arm_table_key(c))));
 }
 
 std::string summary(const Comparison& c) {
@@ -258,14 +225,10 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
   const std::string expert_loads = expert_load_figures(runs);
   std::string plain_title = "attnres report:";
   for (size_t i = 0; i < runs.size(); ++i) plain_title += (i ? ", " : " ") + runs[i].label;
-  return fmt::format(
-             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-             "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n"
-             "<header>\n<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n</header>\n<main>\n",
-             escape_html(plain_title), kStyle, title, escape_html(c.verdict)) +
-         list("Read with care", c.cautions) + list("Missing", report.notes) + arm_section(c) +
-         section("summary", "Summary", summary(c)) +
+  return page_start(plain_title, title,
+                    "<p class=\"verdict\">" + escape_html(c.verdict) + "</p>\n") +
+         boxed_list("Read with care", c.cautions) + boxed_list("Missing", report.notes) +
+         arm_section(c) + section("summary", "Summary", summary(c)) +
          section("loss", "Loss", loss_figures(runs, c)) +
          section("depth-weights", "Depth weights", depth_weight_figures(runs)) +
          section("magnitudes", "Magnitudes over depth", magnitude_figures(runs)) +
@@ -273,8 +236,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
          (expert_loads.empty() ? "" : section("expert-load", "Load of experts", expert_loads)) +
          section("samples", "Samples", samples(runs)) +
          section("configuration", "Configuration", configuration(runs, c)) +
-         section("provenance", "Data, build, machine", provenance(runs)) +
-         "</main>\n</body>\n</html>\n";
+         section("provenance", "Data, build, machine", provenance(runs)) + page_end();
 }
 
 }  // namespace

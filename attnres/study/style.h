@@ -53,11 +53,15 @@ thead th { color: var(--soft); line-height: 1.25; vertical-align: bottom; }
 .settings td, .settings thead th { min-width: 8.5rem; max-width: 24rem; overflow-wrap: anywhere; }
 .swatch { margin-right: .55em; flex: none; position: relative; top: .1em; }
 .legend {
-  display: flex; flex-wrap: wrap; gap: .3rem 1.6rem; margin: 0 0 .8rem; padding: 0;
+  display: flex; flex-wrap: wrap; gap: .3rem 1.6rem; margin: .8rem 0; padding: 0;
   list-style: none; font-size: .9rem;
 }
 .legend li { display: flex; align-items: center; overflow-wrap: anywhere; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
+.pair + .wide, .wide + .pair, .key + .wide, .key + .pair { margin-top: 1rem; }
+.small { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
+.progress { margin: .5rem 0 0; color: var(--soft); }
+.seen li, .notes li { margin-bottom: .35rem; max-width: 52rem; overflow-wrap: anywhere; }
 .plot {
   margin: 0; padding: .9rem 1rem .5rem; border: 1px solid var(--line); border-radius: 6px;
   background: var(--card); break-inside: avoid; max-width: 32.5rem;
@@ -94,6 +98,7 @@ article h3 { margin-top: 0; }
   .numbers tr:not(.best) { background: var(--card); }
   .numbers tbody th { font-weight: 650; }
   .numbers td { display: flex; justify-content: space-between; gap: 1rem; padding: .3rem .8rem; }
+  .numbers td.none { display: none; }
   .numbers td:last-child { border-bottom: 0; }
   .numbers td::before { content: attr(data-name); color: var(--soft); font-weight: 400; }
 }

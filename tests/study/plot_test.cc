@@ -91,6 +91,46 @@ TEST(LinePlot, LeavesOutWhatIsNotFinite) {
   EXPECT_THROW(draw(line_plot({NAN, NAN, NAN, NAN}), "p"), Error);
 }
 
+// A power law is a straight line on logarithmic axes, and none on others.
+TEST(LinePlot, LogarithmicAxesMakePowersStraight) {
+  const auto bend = [](bool logarithmic) {
+    LinePlot plot{.alt = "test", .log_x = logarithmic, .log_y = logarithmic};
+    plot.curves.push_back({{1e13, 1e14, 1e15}, {2, 1.8, 1.62}, line_style(0)});
+    const std::vector<Point> path = path_of(draw(plot, "p"), "0, 114, 178");
+    if (path.size() != 3) return NAN;
+    const double share = (path[1].x - path[0].x) / (path[2].x - path[0].x);
+    return float((path[1].y - path[0].y) / (path[2].y - path[0].y) - share);
+  };
+  EXPECT_NEAR(bend(true), 0, 5e-3);
+  EXPECT_GT(std::abs(bend(false)), 0.3);
+}
+
+TEST(LinePlot, LogarithmicAxesHaveTicksInNarrowRanges) {
+  LinePlot plot{.alt = "test", .log_x = true, .log_y = true};
+  plot.curves.push_back({{2e13, 9e14}, {1.72, 1.94}, line_style(0)});
+  const std::string svg = draw(plot, "p");
+  for (const char* tick : {">1.75<", ">1.8<", ">1.9<", ">5×10¹³<", ">10¹⁴<"}) {
+    EXPECT_THAT(svg, HasSubstr(tick));
+  }
+}
+
+TEST(LinePlot, BarsWidenTheAxis) {
+  LinePlot plot{.alt = "test"};
+  plot.curves.push_back({{0, 1}, {1, 2}, line_style(0)});
+  const std::string without = draw(plot, "p");
+  plot.curves[0].low = {0.5, NAN};
+  plot.curves[0].high = {9.5, NAN};
+  const std::string with = draw(plot, "p");
+  EXPECT_THAT(with, HasSubstr(">8<"));
+  EXPECT_THAT(without, Not(HasSubstr(">8<")));
+}
+
+TEST(PlainLabel, LeavesNothingThatIsInterpreted) {
+  EXPECT_EQ(plain_label("block 4, 0.5%"), "block 4, 0.5%");
+  EXPECT_EQ(plain_label("a'b\n`c`@d\\"), "a_b__c__d_");
+  EXPECT_EQ(plain_label(std::string(99, 'x')).size(), 24u);
+}
+
 TEST(LinePlot, OnePointIsEnough) {
   LinePlot plot;
   plot.curves.push_back({{7}, {1}, line_style(0)});

@@ -1,4 +1,4 @@
-#include "attnres/study/figures.h"
+#include "attnres/study/run_figures.h"
 
 #include <fmt/core.h>
 
@@ -7,6 +7,7 @@
 #include <map>
 
 #include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
 #include "attnres/study/plot.h"
 
 namespace attnres {
@@ -31,36 +32,11 @@ Unit choose_unit(double most, const std::vector<Unit>& units) {
   return chosen;
 }
 
-std::string figure(const std::string& title, const std::string& svg) {
-  return fmt::format("<figure class=\"plot\"><figcaption>{}</figcaption>{}</figure>\n", title, svg);
-}
-
-std::string row_of(const std::string& figures) {
-  return "<div class=\"pair\">\n" + figures + "</div>\n";
-}
-
-std::string nothing(const std::string& why) {
-  return "<p class=\"missing\">" + why + "</p>\n";
-}
-
-// "Not shown: a, b (reason)."
-std::string left_out(const std::vector<std::string>& labels, const char* reason) {
-  if (labels.empty()) return "";
-  std::string names;
-  for (const std::string& label : labels) {
-    names += (names.empty() ? "" : ", ") + escape_html(label);
-  }
-  return nothing(fmt::format("Not shown: {} ({}).", names, reason));
-}
-
 // Which of the runs, by index, have each a swatch and a name.
-std::string legend(const std::vector<RunData>& runs, const std::vector<size_t>& shown) {
-  std::string out = "<ul class=\"legend\">";
-  for (size_t i : shown) {
-    out += fmt::format("<li>{}<bdi>{}</bdi></li>", legend_swatch(line_style(i)),
-                       escape_html(runs[i].label));
-  }
-  return out + "</ul>\n";
+std::string legend_of(const std::vector<RunData>& runs, const std::vector<size_t>& shown) {
+  std::vector<LegendEntry> entries;
+  for (size_t i : shown) entries.push_back({line_style(i), runs[i].label});
+  return legend(entries);
 }
 
 struct Series {
@@ -253,13 +229,6 @@ Series per_layer(const SiteValues& sites) {
   return out;
 }
 
-std::string superscript(int n) {
-  static constexpr const char* kDigits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
-  std::string out = n < 0 ? "⁻" : "";
-  for (char digit : std::to_string(std::abs(n))) out += kDigits[digit - '0'];
-  return out;
-}
-
 // Brings very small or large values to 1 .. 10 and says so in the label; values that span more than
 // a factor of 50 get a logarithmic axis instead.
 void scale_values(LinePlot& plot) {
@@ -360,7 +329,7 @@ std::string loss_figures(const std::vector<RunData>& runs, const Comparison& com
   const std::string by_time =
       loss_plot(runs, &Metric::seconds, "training time", kTimeUnits, "loss-time", cuts);
   const std::string difference = comparison.residual ? difference_plot(runs, comparison) : "";
-  return legend(runs, shown.indices) + row_of(by_tokens + by_time + difference) +
+  return legend_of(runs, shown.indices) + row_of(by_tokens + by_time + difference) +
          fmt::format(
              "<p class=\"key\">Marked line: validation loss. Pale line: training loss, "
              "smoothed.{}</p>\n",
@@ -393,7 +362,7 @@ std::string magnitude_figures(const std::vector<RunData>& runs) {
       magnitude_plot(runs, "gradient_rms", "Gradient magnitude", "RMS of the gradient", drawn);
   const Shown shown(runs, drawn);
   if (shown.indices.empty()) return nothing("No run has magnitudes in its probes.");
-  return legend(runs, shown.indices) + row_of(state + gradient) +
+  return legend_of(runs, shown.indices) + row_of(state + gradient) +
          "<p class=\"key\">At the last probed step. Output magnitude: the running state (residual "
          "stream, or partial sum of the block) after each Transformer layer. Gradient magnitude: "
          "of the loss with respect to each layer’s feed-forward output.</p>\n" +
@@ -429,7 +398,7 @@ std::string entropy_figure(const std::vector<RunData>& runs) {
   }
   const Shown shown(runs, drawn);
   if (shown.indices.empty()) return nothing("No run has depth entropies in its probes.");
-  return legend(runs, shown.indices) + row_of(figure("Depth entropy", draw(plot, "entropy"))) +
+  return legend_of(runs, shown.indices) + row_of(figure("Depth entropy", draw(plot, "entropy"))) +
          fmt::format(
              "<p class=\"key\">Mean over the sites that have two sources or more. Lower: a "
              "site attends to fewer sources.{}</p>\n",
