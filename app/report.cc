@@ -12,6 +12,9 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/study/arm_table.h"
+#include "attnres/study/study_data.h"
+#include "attnres/study/study_page.h"
+#include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 
@@ -20,7 +23,7 @@ namespace {
 
 struct ReportCommandOptions {
   std::vector<std::string> runs;
-  ReportOptions report;
+  std::string out;
   bool json = false;
 };
 
@@ -92,9 +95,49 @@ void print_arms(const Comparison& c) {
   for (const std::string& line : lines) fmt::print("{}\n", line);
 }
 
+bool is_study(const ReportCommandOptions& options) {
+  const auto count = std::count_if(options.runs.begin(), options.runs.end(),
+                                   [](const std::string& path) { return is_study_folder(path); });
+  require_usage(count == 0 || options.runs.size() == 1,
+                "report: the folder of a study has a page of its own; give it alone, or give run "
+                "folders of it (STUDY/runs/NAME)");
+  return count == 1;
+}
+
+// On one line of a terminal, whatever the names in it are.
+std::string without_controls(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
+  return text;
+}
+
+void report_study(const ReportCommandOptions& options) {
+  const StudyPage page = write_study_page(options.runs.front(), options.out);
+  for (const std::string& note : page.notes) fmt::print(stderr, "note: {}\n", note);
+  if (options.json) {
+    Json arms = Json::array();
+    for (const Arm& arm : page.arms) {
+      arms.push_back(as_json(arm, arm.difference.verdict == "baseline"));
+    }
+    fmt::print("{}\n", Json{{"page", page.page.string()},
+                            {"progress", page.progress},
+                            {"sentences", page.sentences},
+                            {"arms", arms},
+                            {"difference_to_tell", kDifferenceToTell}}
+                           .dump());
+    return;
+  }
+  fmt::print("{}\n", page.progress);
+  for (const std::string& sentence : page.sentences) fmt::print("{}\n", without_controls(sentence));
+  fmt::print("report: {}\n", page.page.string());
+}
+
 void run_report(const ReportCommandOptions& options) {
+  if (is_study(options)) return report_study(options);
   const ReportSummary summary =
-      write_report({options.runs.begin(), options.runs.end()}, options.report);
+      write_report({options.runs.begin(), options.runs.end()},
+                   options.out.empty() ? ReportOptions() : ReportOptions{.out = options.out});
   for (const std::string& note : summary.notes) fmt::print(stderr, "note: {}\n", note);
   if (options.json) {
     Json runs = Json::array();
@@ -121,15 +164,22 @@ void add_report_command(CLI::App& app) {
       "report",
       "Compare runs on one self-contained HTML page: losses, speed, depth weights, magnitudes,\n"
       "samples and configurations. Runs that differ in their seed alone are taken together, and\n"
-      "tell by pairs of equal seeds whether a difference is within noise.");
+      "tell by pairs of equal seeds whether a difference is within noise. Of a study's folder, "
+      "the\n"
+      "page of the study.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  as_path(command->add_option("runs", options->runs, "run folders"))
+  as_path(command->add_option("runs", options->runs, "run folders, or the folder of one study"))
       ->type_name("RUN ...")
       ->required();
-  as_path(command->add_option("--out", options->report.out, "the page; report.html if not given"))
+  as_path(
+      command->add_option("--out", options->out,
+                          "the page; report.html if not given, of a study the one in its folder"))
       ->type_name("FILE");
   command->add_flag("--json", options->json, "print the figures as JSON");
-  command->footer("Example:\n  attnres report runs/residual runs/block --out report.html");
+  command->footer(
+      "Examples:\n"
+      "  attnres report runs/residual runs/block --out report.html\n"
+      "  attnres report studies/block-size");
   command->callback([options] { run_report(*options); });
 }
 

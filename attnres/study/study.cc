@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "attnres/study/report.h"
+#include "attnres/study/study_page.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -19,6 +19,8 @@
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr double kPageSeconds = 60;  // at least, from one page to the next while runs go on
 
 std::vector<std::string> absolute_texts(const char* option, const std::vector<fs::path>& paths) {
   std::vector<std::string> texts;
@@ -99,29 +101,28 @@ void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObser
                   counted(std::ssize(sizes), "run"), format_bytes(needed), format_bytes(memory)));
 }
 
-// All but the report, which takes longer.
+// All but the page, which takes longer.
 void write_tables(const StudyPaths& paths, const StudyOutlook& study) {
   const Json json = study_json(study.record, study.runs, study.statuses, study.plans);
   write_file(paths.study_json(), json.dump(2) + "\n");
   write_file(paths.runs_csv(), runs_csv(study.record, study.runs, study.statuses, study.plans));
-  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses));
+  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses, study.plans));
 }
 
-// A report that cannot be written takes nothing from what the runs reached.
-void add_report(const StudyPaths& paths, StudySummary& summary) {
-  std::vector<fs::path> done;
-  for (size_t i = 0; i < summary.outlook.runs.size(); ++i) {
-    if (summary.outlook.runs[i].is_trial) continue;
-    if (summary.outlook.statuses[i].state != RunState::done) continue;
-    done.push_back(paths.run(summary.outlook.runs[i].name).folder);
-  }
-  if (done.empty()) return;
+// Returns what there is to say of it. A page that cannot be written takes nothing from what the
+// runs reached.
+std::vector<std::string> write_page(const StudyPaths& paths, StudySummary& summary) {
+  const std::vector<RunStatus>& statuses = summary.outlook.statuses;
+  const bool begun = std::any_of(statuses.begin(), statuses.end(), [](const RunStatus& status) {
+    return status.state != RunState::missing && status.state != RunState::waiting;
+  });
+  if (!begun) return {};
   try {
-    const ReportSummary report = write_report(done, {.out = paths.report()});
-    summary.report = report.page;
-    summary.notes.insert(summary.notes.end(), report.notes.begin(), report.notes.end());
+    const StudyPage page = write_study_page(paths.folder, paths.report());
+    summary.report = page.page;
+    return page.notes;
   } catch (const Error& error) {
-    summary.notes.push_back(fmt::format("no report was written: {}", error.what()));
+    return {fmt::format("no report was written: {}", error.what())};
   }
 }
 
@@ -227,9 +228,13 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   make_folder(paths.recipes());
   make_folder(paths.logs());
 
+  double next_page = monotonic_seconds() + kPageSeconds;
   const auto write = [&] {
     update_tuning(job, outlook);
     write_tables(paths, outlook);
+    if (monotonic_seconds() < next_page) return;
+    write_page(paths, summary);
+    next_page = monotonic_seconds() + kPageSeconds;
   };
   RunnerOptions options = {.program = job.program,
                            .data = outlook.record.data,
@@ -249,7 +254,8 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
     outlook = look_ahead(job);  // with what the trials have chosen
   }
   summary.notes.insert(summary.notes.end(), outlook.notes.begin(), outlook.notes.end());
-  add_report(paths, summary);
+  const std::vector<std::string> of_page = write_page(paths, summary);
+  summary.notes.insert(summary.notes.end(), of_page.begin(), of_page.end());
   return summary;
 }
 

@@ -54,7 +54,7 @@ StudyOutlook look_ahead(const StudyJob& job);
 struct StudySummary {
   StudyOutlook outlook;            // as it is in the end
   bool was_stopped = false;        // before all the chosen had been tried
-  std::filesystem::path report;    // empty: none of the runs is done, or it could not be written
+  std::filesystem::path report;    // empty: no run has begun, or it could not be written
   std::vector<std::string> notes;  // what could not be done, and of the report
 };
 

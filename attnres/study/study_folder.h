@@ -2,7 +2,7 @@
 //   study.json      the study, its text and threads, and of every run its state, what it reached,
 //                   and why it failed
 //   runs.csv        a line per run        arms.csv   a line per combination of arms, over its seeds
-//   report.html     the finished runs compared (see report.h)
+//   report.html     what the runs tell so far (see study_page.h)
 //   recipes/        of each run, NAME.json
 //   runs/           a run folder each (see train/run_folder.h); where the study inspects its
 //                   models, also inspection.json, of `attnres inspect --all --json`

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/study/statistics.h"
+#include "attnres/study/study_data.h"
 
 namespace attnres {
 namespace {
@@ -61,6 +62,18 @@ std::string csv_line(const std::vector<Json>& values) {
 
 Json number_or_null(double value) {
   return std::isfinite(value) ? Json(value) : Json();
+}
+
+// Against the baseline, as the page has it.
+std::vector<Json> difference_cells(const ArmDifference& difference) {
+  const auto& test = difference.test;
+  return {Json(difference.pairs),
+          number_or_null(difference.mean),
+          test ? Json(test->interval.low) : Json(),
+          test ? Json(test->interval.high) : Json(),
+          number_or_null(difference.p_value),
+          Json(difference.verdict),
+          difference.pairs_to_tell ? Json(*difference.pairs_to_tell) : Json()};
 }
 
 void finish_means(ArmResult& arm, const std::vector<double>& losses) {
@@ -144,12 +157,15 @@ std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& run
 }
 
 std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses) {
+                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans) {
   std::vector<Json> names(record.axes.begin(), record.axes.end());
-  for (const char* name :
-       {"runs", "done", "mean_val_loss", "val_loss_deviation", "tokens_per_second"}) {
+  for (const char* name : {"runs", "done", "mean_val_loss", "val_loss_deviation",
+                           "tokens_per_second", "pairs", "mean_difference", "difference_low",
+                           "difference_high", "p_value_holm", "verdict", "seeds_to_tell"}) {
     names.emplace_back(name);
   }
+  const StudyText text = parse_study_text(study_json(record, runs, statuses, plans), "study.json");
+  const StudyArms compared = compare_study(text);
   std::string table = csv_line(names);
   for (const ArmResult& arm : arm_results(runs, statuses)) {
     std::vector<Json> cells(arm.arms.begin(), arm.arms.end());
@@ -158,6 +174,10 @@ std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& run
           number_or_null(arm.loss_deviation), number_or_null(arm.tokens_per_second)}) {
       cells.push_back(cell);
     }
+    const auto found = find_arm(compared, text, arm.arms);
+    const std::vector<Json> difference =
+        difference_cells(found ? compared.arms[*found].difference : ArmDifference());
+    cells.insert(cells.end(), difference.begin(), difference.end());
     table += csv_line(cells);
   }
   return table;

@@ -45,10 +45,11 @@ std::vector<ArmResult> arm_results(const std::vector<StudyRun>& runs,
 Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
                 const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 
-// The same as a table with a line per run, and one of the arms.
+// The same as a table with a line per run, and one of the arms with their differences to the
+// baseline (see compare_study).
 std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
                      const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses);
+                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 
 }  // namespace attnres

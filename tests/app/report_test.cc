@@ -4,6 +4,7 @@
 
 #include "tests/app/program.h"
 #include "tests/study/fake_run.h"
+#include "tests/study/planted_study.h"
 
 namespace attnres::testing {
 namespace {
@@ -68,6 +69,28 @@ TEST(ReportCommand, SaysWhatSeedsTell) {
   EXPECT_NEAR(arm.at("mean_difference").get<double>(), -0.03, 1e-9);
   EXPECT_LT(arm.at("interval").at(1).get<double>(), 0);
   EXPECT_EQ(arm.at("seeds_to_tell"), 2);
+}
+
+TEST(ReportCommand, MakesTheStudysPageAnew) {
+  const std::filesystem::path folder = fresh_folder("report_study");
+  Json study = planted_study(1.25);
+  write_text(folder / "study.json", study.dump());
+  const std::string quoted = fmt::format("'{}'", folder.string());
+  const Result result = run_program("report " + quoted);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("30 of 30 runs done.\n"));
+  EXPECT_THAT(result.out, HasSubstr("block · 32 is better than residual · 32: −"));
+  EXPECT_THAT(result.out, HasSubstr((folder / "report.html").string()));
+  const Json json = parse_json(run_program("report --json " + quoted).out, "report");
+  EXPECT_EQ(json.at("sentences").size(), 5u);
+  EXPECT_TRUE(json.at("arms").at(0).at("baseline").get<bool>());
+  EXPECT_EQ(json.at("arms").at(1).at("verdict"), "better");
+
+  FakeRun{.name = "run"}.write(folder / "run");
+  const Result mixed =
+      run_program(fmt::format("report {} '{}'", quoted, (folder / "run").string()));
+  EXPECT_EQ(mixed.exit_code, 2);
+  EXPECT_THAT(mixed.err, HasSubstr("the folder of a study has a page of its own"));
 }
 
 }  // namespace

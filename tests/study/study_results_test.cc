@@ -62,13 +62,26 @@ TEST(StudyResults, TablesHaveALineForEach) {
                         "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,2.0,2.0,0,\n"));
   EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,0,"
                                "\"a \"\"b\"\", c\"\n"));
-  EXPECT_THAT(arms_csv(kRecord, runs, statuses), HasSubstr("block,2,1,5.0,,300.0\n"));
+  EXPECT_THAT(arms_csv(kRecord, runs, statuses, plans),
+              HasSubstr("block,2,1,5.0,,300.0,1,3.0,,,,one seed cannot tell,\n"));
   const Json json = study_json(kRecord, runs, statuses, plans);
   EXPECT_EQ(json.at("runs").size(), 4u);
   EXPECT_EQ(json.at("runs").at(1).at("arms").at("mixing"), "block");
   EXPECT_EQ(json.at("runs").at(1).at("final_val_loss"), 5);
   EXPECT_TRUE(json.at("runs").at(3).at("final_val_loss").is_null());
   EXPECT_FALSE(json.at("runs").at(2).contains("error"));
+}
+
+// Differences of 3 and 5 from the residual runs of the same seeds: by hand 4 ± 12.706 * 1.
+TEST(StudyResults, ArmsAreComparedWithTheBaseline) {
+  auto statuses = tiny_statuses();
+  statuses[3] = done_with(9);
+  EXPECT_THAT(arms_csv(kRecord, tiny_runs(), statuses),
+              HasSubstr("mixing,runs,done,mean_val_loss,val_loss_deviation,tokens_per_second,pairs,"
+                        "mean_difference,difference_low,difference_high,p_value_holm,verdict,"
+                        "seeds_to_tell\nresidual,2,2,3.0,"));
+  EXPECT_THAT(arms_csv(kRecord, tiny_runs(), statuses), HasSubstr(",300.0,2,4.0,-8.7062047361"));
+  EXPECT_THAT(arms_csv(kRecord, tiny_runs(), statuses), HasSubstr(",not distinguishable,"));
 }
 
 // Counted by hand: two a multiply-add, the forward and twice as much backward.

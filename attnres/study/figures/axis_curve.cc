@@ -1,0 +1,155 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+#include "attnres/study/study_figures.h"
+
+namespace attnres {
+namespace {
+
+// The interval of two is so wide that nothing else is seen beside it.
+constexpr size_t kSeedsForBars = 3;
+
+// What varies beside the axis of a curve.
+struct AxisCurve {
+  std::string label;
+  std::vector<std::optional<size_t>> arms;  // along the axis
+};
+
+struct AxisCurves {
+  std::vector<std::string> names;  // along the axis
+  std::vector<AxisCurve> curves;
+  // Where the baseline lies on the axis itself, it is no point of it: for each curve that arm.
+  std::vector<std::optional<size_t>> baselines;
+};
+
+AxisCurves curves_along(const StudyData& data, size_t axis) {
+  AxisCurves out;
+  const bool holds_baseline = data.study.axes[axis] == data.arms.baseline_axis;
+  const auto is_baseline = [&](size_t arm) { return data.arms.baselines[arm] == arm; };
+  std::vector<std::vector<std::string>> keys;
+  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
+    const std::string& name = data.arms.names[arm][axis];
+    if (holds_baseline && is_baseline(arm)) continue;
+    if (std::find(out.names.begin(), out.names.end(), name) == out.names.end()) {
+      out.names.push_back(name);
+    }
+  }
+  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
+    std::vector<std::string> names = data.arms.names[arm];
+    names[axis].clear();
+    if (std::find(keys.begin(), keys.end(), names) != keys.end()) continue;
+    keys.push_back(names);
+    AxisCurve& curve = out.curves.emplace_back();
+    curve.label = data.label_without(arm, axis);
+    for (const std::string& name : out.names) {
+      names[axis] = name;
+      curve.arms.push_back(find_arm(data.arms, data.study, names));
+    }
+    out.baselines.push_back(holds_baseline ? data.arms.baselines[arm] : std::nullopt);
+  }
+  return out;
+}
+
+std::vector<double> losses_of(const Arm& arm) {
+  std::vector<double> losses;
+  for (const auto& [seed, loss] : arm.losses) losses.push_back(loss);
+  return losses;
+}
+
+void add_point(Curve& curve, double x, double y, const std::optional<Interval>& interval) {
+  curve.x.push_back(x);
+  curve.y.push_back(y);
+  curve.low.push_back(interval ? interval->low : kNotMeasured);
+  curve.high.push_back(interval ? interval->high : kNotMeasured);
+}
+
+Curve level(const LineStyle& style, size_t points, double y) {
+  return {.x = {0, static_cast<double>(points - 1)},
+          .y = {y, y},
+          .style = style,
+          .kind = Curve::Kind::reference};
+}
+
+std::string loss_along(const StudyData& data, const AxisCurves& all, const LinePlot& empty,
+                       const std::string& id) {
+  LinePlot plot = empty;
+  plot.alt = "Mean final validation loss";
+  plot.y_label = "loss (nats per token)";
+  for (size_t c = 0; c < all.curves.size(); ++c) {
+    Curve curve{.style = line_style(c)};
+    for (size_t x = 0; x < all.names.size(); ++x) {
+      if (!all.curves[c].arms[x]) continue;
+      const std::vector<double> losses = losses_of(data.arms.arms[*all.curves[c].arms[x]]);
+      if (losses.empty()) continue;
+      const bool several = losses.size() >= kSeedsForBars;
+      add_point(curve, static_cast<double>(x), sample_mean(losses),
+                several ? std::optional(mean_interval(losses)) : std::nullopt);
+    }
+    if (curve.x.empty()) continue;
+    if (all.baselines[c] && !data.arms.arms[*all.baselines[c]].losses.empty()) {
+      plot.curves.push_back(
+          level(line_style(c), all.names.size(), data.arms.arms[*all.baselines[c]].mean_loss()));
+    }
+    plot.curves.push_back(std::move(curve));
+  }
+  return plot.curves.empty() ? "" : figure("Mean final loss", draw(plot, id + "-loss"));
+}
+
+std::string difference_along(const StudyData& data, const AxisCurves& all, const LinePlot& empty,
+                             const std::string& id) {
+  LinePlot plot = empty;
+  plot.alt = "Mean difference to the baseline of the same seed";
+  plot.y_label = "difference (nats per token)";
+  for (size_t c = 0; c < all.curves.size(); ++c) {
+    Curve curve{.style = line_style(c)};
+    for (size_t x = 0; x < all.names.size(); ++x) {
+      const auto& arm = all.curves[c].arms[x];
+      if (!arm || data.arms.baselines[*arm] == *arm) continue;
+      const ArmDifference& difference = data.arms.arms[*arm].difference;
+      if (std::isnan(difference.mean)) continue;
+      const bool several = difference.pairs >= kSeedsForBars;
+      add_point(curve, static_cast<double>(x), difference.mean,
+                several ? std::optional(difference.test->interval) : std::nullopt);
+    }
+    if (!curve.x.empty()) plot.curves.push_back(std::move(curve));
+  }
+  if (plot.curves.empty()) return "";
+  plot.curves.push_back(level({.color = 0x777777, .marker = 0, .dash = {}}, all.names.size(), 0));
+  return figure("Minus the baseline’s, seed by seed", draw(plot, id + "-difference"));
+}
+
+}  // namespace
+
+std::string curve_figure(const StudyData& data, const Json& options, const std::string& id) {
+  const Json* x = find(options, "/x");
+  const std::string name = x && x->is_string() ? x->get<std::string>() : "";
+  const auto axis = data.find_axis(name);
+  if (!axis) {
+    return nothing(
+        fmt::format("This study has no axis “{}” to draw a curve along.", escape_html(name)));
+  }
+  const AxisCurves all = curves_along(data, *axis);
+  LinePlot empty{.x_label = plain_label(name)};
+  for (const std::string& arm : all.names) empty.x_names.push_back(plain_label(arm));
+  const std::string loss = all.names.empty() ? "" : loss_along(data, all, empty, id);
+  if (loss.empty()) return nothing("No run along this axis is done yet.");
+  std::vector<LegendEntry> entries;
+  bool has_level = false;
+  for (size_t c = 0; c < all.curves.size(); ++c) {
+    entries.push_back({line_style(c), all.curves[c].label});
+    has_level = has_level || all.baselines[c];
+  }
+  return (entries.size() > 1 ? legend(entries) : "") +
+         row_of(loss + difference_along(data, all, empty, id)) +
+         how_to_read(fmt::format(
+             "Bars: 95 % interval of Student’s t over seeds, of one arm by "
+             "itself, from three seeds on. What seeds share is in the losses and not in the "
+             "differences.{}",
+             has_level ? " Dotted: the baseline’s mean." : ""));
+}
+
+}  // namespace attnres

@@ -1,0 +1,94 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+#include "attnres/study/study_figures.h"
+
+namespace attnres {
+namespace {
+
+// The "mean" of a matrix in inspection.json, where null is no number. Empty where it is no matrix.
+std::vector<std::vector<double>> matrix_rows(const Json& matrix) {
+  std::vector<std::vector<double>> rows;
+  const Json* mean = matrix.is_object() ? find(matrix, "/mean") : nullptr;
+  if (mean == nullptr || !mean->is_array()) return rows;
+  for (const Json& row : *mean) {
+    if (!row.is_array()) return {};
+    std::vector<double>& values = rows.emplace_back();
+    for (const Json& value : row) {
+      values.push_back(value.is_number() ? value.get<double>() : kNotMeasured);
+    }
+  }
+  return rows;
+}
+
+std::string matrix_panel(const std::string& label, const Json& matrix, const std::string& id) {
+  HeatMap map{.alt = "Depth mixing matrix of " + label,
+              .x_label = "source (0: embedding)",
+              .y_label = "site that reads",
+              .values = matrix_rows(matrix)};
+  size_t columns = 0;
+  double low = 0, high = 0;
+  for (const auto& row : map.values) {
+    columns = std::max(columns, row.size());
+    for (const double value : row) {
+      if (!std::isfinite(value)) continue;
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
+  }
+  if (columns == 0 || (low == 0 && high == 0)) return "";
+  for (auto& row : map.values) row.resize(columns, kNotMeasured);
+  for (size_t i = 0; i < map.values.size(); ++i) map.row_names.push_back(std::to_string(i));
+  for (size_t i = 0; i < columns; ++i) map.column_names.push_back(std::to_string(i));
+  map.low = low < 0 ? -std::max(high, -low) : 0;
+  map.high = std::max(high, -low);
+  std::string title = "<bdi>" + escape_html(label) + "</bdi>";
+  if (const Json* stream = find(matrix, "/stream"); stream && stream->is_string()) {
+    const std::string name = *stream;
+    if (!name.empty()) title += ", " + escape_html(name);
+  }
+  if (const Json* rank = find(matrix, "/semiseparable_rank"); rank && rank->is_number_integer()) {
+    title += fmt::format(" <small>semiseparable rank {}</small>", rank->get<int64_t>());
+  }
+  return figure(title + "<br>" + heat_legend(map.low, map.high), draw(map, id));
+}
+
+const Json* matrices_in(const Json& inspection) {
+  if (!inspection.is_object()) return nullptr;
+  const Json* list = find(inspection, "/mixing_matrices");
+  if (list == nullptr) list = find(inspection, "/matrices");
+  return list && list->is_array() ? list : nullptr;
+}
+
+}  // namespace
+
+std::string matrices_figure(const StudyData& data, const std::string& id) {
+  std::string panels;
+  std::vector<std::string> missing;
+  for (const size_t arm : data.shown_arms()) {
+    const std::string& label = data.arms.arms[arm].label;
+    const auto run = data.shown_run(arm);
+    const Json* list = matrices_in(data.inspections[*run]);
+    std::string of_arm;
+    for (size_t i = 0; list && i < list->size(); ++i) {
+      of_arm += matrix_panel(label, (*list)[i], fmt::format("{}-{}-{}", id, arm, i));
+    }
+    if (of_arm.empty()) missing.push_back(label);
+    panels += of_arm;
+  }
+  if (panels.empty()) return nothing("No run has been inspected yet.");
+  return of_shown_arms(data) + row_of(panels) +
+         how_to_read(
+             "Rows: sites, the last the output. Columns: the embedding and the outputs of "
+             "sublayers. Each cell says how much of an output a site reads, the mean over "
+             "tokens and channels of one run of each arm, with mixing weights and norms held "
+             "fixed.") +
+         left_out(missing, "not inspected");
+}
+
+}  // namespace attnres

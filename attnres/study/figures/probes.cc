@@ -1,0 +1,206 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+#include "attnres/study/study_figures.h"
+
+namespace attnres {
+namespace {
+
+// An arm whose run was inspected.
+struct InspectedArm {
+  std::string label;
+  const Json* inspection = nullptr;
+};
+
+std::string text_at(const Json& object, const char* pointer) {
+  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
+  return value && value->is_string() ? value->get<std::string>() : "";
+}
+
+double number_at(const Json& object, const char* pointer) {
+  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
+  return value && value->is_number() ? value->get<double>() : kNotMeasured;
+}
+
+// Empty where there is no list.
+const Json& list_at(const Json& object, const char* pointer) {
+  static const Json kEmpty = Json::array();
+  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
+  return value && value->is_array() ? *value : kEmpty;
+}
+
+std::vector<double> numbers_of(const Json& list) {
+  std::vector<double> numbers;
+  for (const Json& item : list) {
+    numbers.push_back(item.is_number() ? item.get<double>() : kNotMeasured);
+  }
+  return numbers;
+}
+
+std::string layer_effects(const std::vector<InspectedArm>& arms, const std::string& id) {
+  LinePlot plot{.alt = "Change of the loss without a Transformer layer",
+                .x_label = "Transformer layer left out",
+                .y_label = "change (nats per token)",
+                .whole_x = true};
+  for (size_t i = 0; i < arms.size(); ++i) {
+    Curve curve{.style = line_style(i)};
+    for (const Json& layer : list_at(*arms[i].inspection, "/effects/layers")) {
+      curve.x.push_back(number_at(layer, "/layer"));
+      curve.y.push_back(number_at(layer, "/change"));
+    }
+    const bool any = std::any_of(curve.y.begin(), curve.y.end(),
+                                 [](double change) { return std::isfinite(change); });
+    if (any) plot.curves.push_back(std::move(curve));
+  }
+  if (plot.curves.empty()) return "";
+  return figure("Loss without a layer", draw(plot, id + "-layers"));
+}
+
+// A panel for each arm, since sources have other names in each.
+std::string source_effects(const std::vector<InspectedArm>& arms, const std::string& id) {
+  std::string panels;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    LinePlot plot{.alt = "Change of the loss without a source, " + arms[i].label,
+                  .x_label = "source left out",
+                  .y_label = "change (nats per token)"};
+    Curve curve{.style = line_style(i)};
+    for (const Json& source : list_at(*arms[i].inspection, "/effects/sources")) {
+      const double change = number_at(source, "/change");
+      if (!std::isfinite(change)) continue;
+      curve.x.push_back(static_cast<double>(plot.x_names.size()));
+      curve.y.push_back(change);
+      plot.x_names.push_back(plain_label(text_at(source, "/name")));
+    }
+    if (curve.x.empty()) continue;
+    plot.curves.push_back(std::move(curve));
+    panels += figure("Loss without a source: <bdi>" + escape_html(arms[i].label) + "</bdi>",
+                     draw(plot, fmt::format("{}-sources-{}", id, i)));
+  }
+  return panels;
+}
+
+std::string similarity_map(const InspectedArm& arm, const std::string& id) {
+  const Json& sources = list_at(*arm.inspection, "/similarity/sources");
+  HeatMap map{.alt = "Cosine similarity of sources, " + arm.label,
+              .x_label = "source",
+              .low = -1,
+              .high = 1};
+  for (const Json& source : sources) {
+    map.row_names.push_back(plain_label(source.is_string() ? source.get<std::string>() : ""));
+    map.column_names.push_back(std::to_string(map.column_names.size()));
+  }
+  for (const Json& row : list_at(*arm.inspection, "/similarity/cosine")) {
+    if (row.is_array()) map.values.push_back(numbers_of(row));
+  }
+  if (map.values.empty() || map.values.size() != map.row_names.size()) return "";
+  for (auto& row : map.values) row.resize(map.column_names.size(), kNotMeasured);
+  return figure("Cosine of sources: <bdi>" + escape_html(arm.label) + "</bdi>", draw(map, id));
+}
+
+std::string similarities(const std::vector<InspectedArm>& arms, const std::string& id) {
+  std::string panels;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    panels += similarity_map(arms[i], fmt::format("{}-cosine-{}", id, i));
+  }
+  if (panels.empty()) return "";
+  return row_of(panels) + how_to_read("Cosine, mean over tokens " + heat_legend(-1, 1) +
+                                      "Columns are the sources of the rows, from 0.");
+}
+
+// Means over the sites with two sources or more.
+struct GroupWeights {
+  double embedding = 0, newest = 0, entropy = 0;
+  int64_t sites = 0;
+};
+
+GroupWeights group_weights(const Json& group) {
+  GroupWeights sums;
+  for (const Json& site : list_at(group, "/sites")) {
+    const std::vector<double> weights = numbers_of(list_at(site, "/weights"));
+    const double entropy = number_at(site, "/entropy");
+    if (weights.size() < 2 || !std::isfinite(weights.front() + weights.back() + entropy)) continue;
+    ++sums.sites;
+    sums.embedding += weights.front();
+    sums.newest += weights.back();
+    sums.entropy += entropy;
+  }
+  return sums;
+}
+
+// Rows are arms and groups of tokens.
+std::string group_table(const std::vector<InspectedArm>& arms, const char* pointer,
+                        const char* title) {
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns = {
+      {"tokens", {}}, {"embedding", {}}, {"newest source", {}}, {"entropy (nats)", {}}};
+  for (const InspectedArm& arm : arms) {
+    for (const Json& group : list_at(*arm.inspection, pointer)) {
+      const GroupWeights sums = group_weights(group);
+      if (sums.sites == 0) continue;
+      headings.push_back(row_heading(arm.label));
+      columns[0].cells.push_back(escape_html(text_at(group, "/name")));
+      for (const auto& [column, sum] :
+           {std::pair(1, sums.embedding), std::pair(2, sums.newest), std::pair(3, sums.entropy)}) {
+        columns[static_cast<size_t>(column)].cells.push_back(
+            fmt::format("{:.3f}", sum / static_cast<double>(sums.sites)));
+      }
+    }
+  }
+  if (headings.empty()) return "";
+  return fmt::format("<h3>{}</h3>\n", title) + numbers_table("arm", headings, columns);
+}
+
+std::string depth_table(const std::vector<InspectedArm>& arms) {
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns = {{"loss", {}}, {"effective depth", {}}};
+  for (const InspectedArm& arm : arms) {
+    const double loss = number_at(*arm.inspection, "/effects/loss");
+    const double depth = number_at(*arm.inspection, "/effective_depth");
+    if (std::isnan(depth)) continue;
+    headings.push_back(row_heading(arm.label));
+    columns[0].cells.push_back(std::isnan(loss) ? kNoValue : format_loss(loss));
+    columns[1].cells.push_back(fmt::format("{:.2f}", depth));
+  }
+  return headings.empty() ? "" : numbers_table("arm", headings, columns);
+}
+
+}  // namespace
+
+std::string probes_figure(const StudyData& data, const std::string& id) {
+  std::vector<InspectedArm> arms;
+  std::vector<LegendEntry> entries;
+  std::vector<std::string> missing;
+  for (const size_t arm : data.shown_arms()) {
+    const std::string& label = data.arms.arms[arm].label;
+    const auto run = data.shown_run(arm);
+    if (!data.inspections[*run].is_object()) {
+      missing.push_back(label);
+      continue;
+    }
+    entries.push_back({line_style(arms.size()), label});
+    arms.push_back({label, &data.inspections[*run]});
+  }
+  if (arms.empty()) return nothing("No run has been inspected yet.");
+  const std::string effects = layer_effects(arms, id) + source_effects(arms, id);
+  const std::string groups =
+      group_table(arms, "/by_position", "Depth weights by position") +
+      group_table(arms, "/by_token_class", "Depth weights by class of token");
+  std::string out = of_shown_arms(data) + depth_table(arms);
+  if (!effects.empty()) {
+    out += legend(entries) + row_of(effects) +
+           how_to_read(
+               "How much the validation loss of one run of each arm rises where a layer "
+               "gives nothing, or a source gets no weight and the others share it.");
+  }
+  out += similarities(arms, id) + groups;
+  if (!groups.empty()) out += how_to_read("Means over the sites with two sources or more.");
+  if (out.empty()) out = nothing("The inspections hold nothing to show.");
+  return out + left_out(missing, "not inspected");
+}
+
+}  // namespace attnres

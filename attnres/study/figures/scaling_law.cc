@@ -1,0 +1,274 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+#include "attnres/study/power_law.h"
+#include "attnres/study/study_figures.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr uint64_t kFitSeed = 1;
+
+// One run that is done, for pairs.
+struct ScalingRun {
+  std::string size;
+  int64_t seed = 0;
+  ScalingPoint point;
+
+  bool pairs_with(const ScalingRun& other) const {
+    return size == other.size && seed == other.seed;
+  }
+};
+
+struct ScalingSeries {
+  std::string label;
+  std::vector<ScalingRun> runs;
+  std::optional<size_t> baseline;  // the series it is compared with
+  std::optional<PowerLawFit> fit;
+
+  std::vector<ScalingPoint> points() const {
+    std::vector<ScalingPoint> out;
+    for (const ScalingRun& run : runs) out.push_back(run.point);
+    return out;
+  }
+  size_t budgets() const {
+    std::set<double> distinct;
+    for (const ScalingRun& run : runs) distinct.insert(run.point.compute);
+    return distinct.size();
+  }
+};
+
+// By how much FLOPs vary along an axis, all else equal.
+double spread_along(const StudyData& data, size_t axis) {
+  double spread = 1;
+  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
+    double low = INFINITY, high = 0;
+    for (const std::string& name : data.arms_of(axis)) {
+      std::vector<std::string> names = data.arms.names[arm];
+      names[axis] = name;
+      const auto found = find_arm(data.arms, data.study, names);
+      if (!found) continue;
+      const double flops = data.study.runs[data.arms.arms[*found].runs.front()].flops;
+      low = std::min(low, flops);
+      high = std::max(high, flops);
+    }
+    if (high > low) spread = std::max(spread, high / low);
+  }
+  return spread;
+}
+
+// The axis whose arms are the budgets.
+std::optional<size_t> budget_axis(const StudyData& data, const Json& options) {
+  if (const Json* x = find(options, "/x"); x && x->is_string()) return data.find_axis(*x);
+  std::optional<size_t> best;
+  double widest = 1;
+  for (size_t axis = 0; axis < data.study.axes.size(); ++axis) {
+    if (data.study.axes[axis] == data.arms.baseline_axis) continue;
+    const double spread = spread_along(data, axis);
+    if (spread <= widest) continue;
+    widest = spread;
+    best = axis;
+  }
+  return best;
+}
+
+// Of the arms that are alike but for their size.
+ScalingSeries series_of(const StudyData& data, std::vector<std::string> names, size_t axis) {
+  ScalingSeries series;
+  for (const std::string& size : data.arms_of(axis)) {
+    names[axis] = size;
+    const auto arm = find_arm(data.arms, data.study, names);
+    if (!arm) continue;
+    if (series.label.empty() || data.arms.names[*arm] == names) {
+      series.label = data.label_without(*arm, axis);
+    }
+    for (const size_t i : data.arms.arms[*arm].runs) {
+      const StudyRunRecord& run = data.study.runs[i];
+      if (!run.is_done() || !(run.flops > 0) || !(run.final_val_loss > 0)) continue;
+      series.runs.push_back({size, run.seed, {run.flops, run.final_val_loss}});
+    }
+  }
+  return series;
+}
+
+std::vector<ScalingSeries> all_series(const StudyData& data, size_t axis) {
+  std::vector<ScalingSeries> all;
+  std::vector<std::vector<std::string>> keys;
+  std::vector<std::optional<size_t>> baseline_arms;
+  const auto key_of = [&](size_t arm) {
+    std::vector<std::string> key = data.arms.names[arm];
+    key[axis].clear();
+    return key;
+  };
+  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
+    if (std::find(keys.begin(), keys.end(), key_of(arm)) != keys.end()) continue;
+    keys.push_back(key_of(arm));
+    baseline_arms.push_back(data.arms.baselines[arm]);
+    all.push_back(series_of(data, data.arms.names[arm], axis));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!baseline_arms[i]) continue;
+    const auto found = std::find(keys.begin(), keys.end(), key_of(*baseline_arms[i]));
+    all[i].baseline = static_cast<size_t>(found - keys.begin());
+  }
+  return all;
+}
+
+// The runs of both with the same size and seed, in one order; all of each where some have none.
+ComputeAdvantage advantage_over(const ScalingSeries& baseline, const ScalingSeries& series,
+                                double budget) {
+  std::vector<ScalingPoint> ours, theirs;
+  for (const ScalingRun& run : series.runs) {
+    for (const ScalingRun& other : baseline.runs) {
+      if (!run.pairs_with(other)) continue;
+      ours.push_back(run.point);
+      theirs.push_back(other.point);
+    }
+  }
+  if (ours.size() == series.runs.size() && ours.size() == baseline.runs.size()) {
+    return compute_advantage(ours, theirs, budget, kFitSeed, ScalingPairs::yes);
+  }
+  return compute_advantage(series.points(), baseline.points(), budget, kFitSeed);
+}
+
+std::string scaling_interval(const Interval& interval) {
+  return fmt::format("{:.4f} to {:.4f}", interval.low, interval.high);
+}
+
+// "1.25", "> 100"
+std::string times(double factor) {
+  return factor > 100 ? "> 100" : fmt::format("{:.2f}", factor);
+}
+
+// What an interval of the advantage says of 1 and of the report's 1.25.
+std::string tells_what(const Interval& interval) {
+  const auto has = [&](double value) { return interval.low <= value && value <= interval.high; };
+  if (has(1) && has(1.25)) return "so these runs do not tell 1.25 from 1";
+  if (has(1.25)) return "which excludes 1 and agrees with the report’s 1.25 for Block";
+  if (has(1)) return "which includes 1 and excludes the report’s 1.25 for Block";
+  if (interval.high < 1) return "which lies below 1: the baseline needs less";
+  return fmt::format("which excludes 1 and lies {} the report’s 1.25 for Block",
+                     interval.low > 1.25 ? "above" : "below");
+}
+
+struct ScalingTable {
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns;
+  std::string sentences;
+};
+
+ScalingTable scaling_table(const std::vector<ScalingSeries>& all, double budget) {
+  ScalingTable table;
+  for (const char* name :
+       {"runs", "A", "95 % interval", "α", "95 % interval", "advantage", "95 % interval"}) {
+    table.columns.push_back({name, {}});
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    const ScalingSeries& series = all[i];
+    if (!series.fit) continue;
+    const PowerLawFit& fit = *series.fit;
+    std::string factor = series.baseline == i ? "1" : kNoValue, interval = kNoValue;
+    if (series.baseline && series.baseline != i && all[*series.baseline].fit) {
+      const ScalingSeries& baseline = all[*series.baseline];
+      try {
+        const ComputeAdvantage advantage = advantage_over(baseline, series, budget);
+        factor = times(advantage.factor);
+        interval = times(advantage.interval.low) + " to " + times(advantage.interval.high);
+        table.sentences += fmt::format(
+            "<p>At the largest budget {} needs {} times the compute for the loss of {}: "
+            "95 % interval {}, {}.</p>\n",
+            escape_html(baseline.label), factor, escape_html(series.label), interval,
+            tells_what(advantage.interval));
+      } catch (const Error& error) {
+        table.sentences += nothing(escape_html(series.label + ": " + error.what()));
+      }
+    }
+    table.headings.push_back(row_heading(series.label));
+    const std::vector<std::string> cells = {std::to_string(series.runs.size()),
+                                            fmt::format("{:.4f}", fit.law.a),
+                                            scaling_interval(fit.a),
+                                            fmt::format("{:.4f}", fit.law.alpha),
+                                            scaling_interval(fit.alpha),
+                                            factor,
+                                            interval};
+    for (size_t c = 0; c < cells.size(); ++c) table.columns[c].cells.push_back(cells[c]);
+  }
+  return table;
+}
+
+std::string scaling_plot(const std::vector<ScalingSeries>& all, double unit,
+                         const std::string& id) {
+  LinePlot plot{.alt = "Final validation loss against FLOPs, both logarithmic",
+                .x_label = "FLOPs of training",
+                .y_label = "loss (nats per token)",
+                .log_x = true,
+                .log_y = true};
+  for (size_t i = 0; i < all.size(); ++i) {
+    Curve points{.style = line_style(i), .kind = Curve::Kind::points};
+    double low = INFINITY, high = 0;
+    for (const ScalingRun& run : all[i].runs) {
+      points.x.push_back(run.point.compute * unit);
+      points.y.push_back(run.point.loss);
+      low = std::min(low, run.point.compute);
+      high = std::max(high, run.point.compute);
+    }
+    if (points.x.empty()) continue;
+    if (all[i].fit) {
+      Curve line{.style = line_style(i), .kind = Curve::Kind::fit};
+      for (const double x : {low, std::sqrt(low * high), high}) {
+        line.x.push_back(x * unit);
+        line.y.push_back(all[i].fit->law.loss(x));
+      }
+      plot.curves.push_back(std::move(line));
+    }
+    plot.curves.push_back(std::move(points));
+  }
+  return row_of(figure("Final validation loss against compute", draw(plot, id)));
+}
+
+}  // namespace
+
+std::string scaling_law_figure(const StudyData& data, const Json& options, const std::string& id) {
+  const auto axis = budget_axis(data, options);
+  if (!axis) return nothing("No axis of this study varies the FLOPs of a run.");
+  std::vector<ScalingSeries> all = all_series(data, *axis);
+  double budget = 0;
+  for (const ScalingSeries& series : all) {
+    for (const ScalingRun& run : series.runs) budget = std::max(budget, run.point.compute);
+  }
+  if (budget == 0) return nothing("No run with FLOPs and a final loss is done yet.");
+  // A is the loss at one unit: a power of ten near the largest budget, where it says something.
+  const double unit = std::pow(10, std::floor(std::log10(budget)));
+  std::vector<std::string> too_few;
+  std::vector<LegendEntry> entries;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (ScalingRun& run : all[i].runs) run.point.compute /= unit;
+    if (!all[i].runs.empty()) entries.push_back({line_style(i), all[i].label});
+    if (all[i].budgets() >= 3) {
+      all[i].fit = fit_power_law(all[i].points(), kFitSeed);
+    } else {
+      too_few.push_back(all[i].label);
+    }
+  }
+  const ScalingTable table = scaling_table(all, budget / unit);
+  std::string out = table.sentences + legend(entries) + scaling_plot(all, unit, id);
+  if (!table.headings.empty()) {
+    out += numbers_table("arm", table.headings, table.columns) +
+           how_to_read(fmt::format(
+               "Lines: L = A C<sup>−α</sup>, least squares in log-log over all runs, C in "
+               "10{} FLOPs. Advantage: how many times the compute the baseline needs for the "
+               "loss of the arm’s line at the largest budget; the report has 1.25 for Block "
+               "(Fig. 4). Intervals: bootstrap of residuals, of runs with equal size and seed "
+               "together.",
+               superscript(static_cast<int>(std::lround(std::log10(unit))))));
+  }
+  return out + left_out(too_few, "no line: a fit needs three budgets at least");
+}
+
+}  // namespace attnres

@@ -1,0 +1,274 @@
+#include "attnres/study/study_data.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+double number_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : kNotMeasured;
+}
+
+int64_t whole_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? 0 : whole_number(*found).value_or(0);
+}
+
+std::vector<std::string> texts_of(const Json& object, const char* key) {
+  std::vector<std::string> texts;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return texts;
+  for (const Json& item : *found) {
+    if (item.is_string()) texts.push_back(item);
+  }
+  return texts;
+}
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
+                         const std::string& what) {
+  require(json.is_object() && is_file_name(text_of(json, "name")),
+          "{}: not a study's: expected runs with a name each, came {}", what, shown(json));
+  StudyRunRecord run;
+  run.name = text_of(json, "name");
+  const Json* arms = find(json, "/arms");
+  for (const std::string& axis : axes) {
+    run.arms.push_back(arms && arms->is_object() ? text_of(*arms, axis.c_str()) : "");
+  }
+  run.seed = whole_of(json, "seed");
+  run.is_trial = text_of(json, "role") == "trial";
+  run.state = text_of(json, "state");
+  run.step = whole_of(json, "step");
+  run.steps = whole_of(json, "steps");
+  run.parameters = whole_of(json, "parameters");
+  run.tokens = number_of(json, "tokens");
+  run.flops = number_of(json, "flops");
+  run.seconds = number_of(json, "seconds");
+  run.final_val_loss = number_of(json, "final_val_loss");
+  run.peak_bytes = number_of(json, "peak_bytes");
+  run.from = text_of(json, "from");
+  run.error = text_of(json, "error");
+  return run;
+}
+
+std::map<std::string, std::string> parse_baseline(const Json& json) {
+  std::map<std::string, std::string> baseline;
+  const auto found = json.find("baseline");
+  if (found == json.end() || !found->is_object()) return baseline;
+  for (const auto& [axis, arm] : found->items()) {
+    if (arm.is_string()) baseline[axis] = arm;
+  }
+  return baseline;
+}
+
+// The names of the axes that have more than one arm, or else of all.
+std::string label_of(const std::vector<std::string>& names, const std::vector<bool>& shown) {
+  const bool any = std::find(shown.begin(), shown.end(), true) != shown.end();
+  std::string label;
+  for (size_t axis = 0; axis < names.size(); ++axis) {
+    if ((any && !shown[axis]) || names[axis].empty()) continue;
+    label += (label.empty() ? "" : " · ") + names[axis];
+  }
+  return label;
+}
+
+std::vector<bool> varying_axes(const StudyText& study) {
+  std::vector<std::set<std::string>> arms(study.axes.size());
+  for (const StudyRunRecord& run : study.runs) {
+    if (run.is_trial) continue;
+    for (size_t axis = 0; axis < arms.size(); ++axis) arms[axis].insert(run.arms[axis]);
+  }
+  std::vector<bool> varying;
+  for (const auto& names : arms) varying.push_back(names.size() > 1);
+  return varying;
+}
+
+// By axis, with the default.
+std::map<std::string, std::string> baseline_of(const StudyText& study) {
+  if (!study.baseline.empty()) return study.baseline;
+  std::map<std::string, std::string> baseline;
+  for (const StudyRunRecord& run : study.runs) {
+    for (size_t axis = 0; axis < study.axes.size(); ++axis) {
+      if (!run.is_trial && run.arms[axis] == "residual") baseline[study.axes[axis]] = "residual";
+    }
+  }
+  return baseline;
+}
+
+void read_run_folder(StudyData& data, size_t index) {
+  const fs::path folder = data.folder / "runs" / data.study.runs[index].name;
+  if (!fs::exists(folder / "run.json")) return;
+  try {
+    data.runs[index] = std::move(read_runs({folder}).front());
+    data.runs[index]->label = data.study.runs[index].name;
+    if (fs::exists(folder / "inspection.json")) {
+      data.inspections[index] = read_json(folder / "inspection.json");
+    }
+  } catch (const Error& error) {
+    data.notes.push_back(error.what());
+  }
+}
+
+}  // namespace
+
+StudyText parse_study_text(const Json& json, const std::string& what) {
+  require(json.is_object() && json.contains("runs") && json["runs"].is_array(),
+          "{}: not a study's: it has no list \"runs\"", what);
+  StudyText study;
+  study.name = text_of(json, "study");
+  study.question = text_of(json, "question");
+  study.claim = text_of(json, "claim");
+  study.axes = texts_of(json, "axes");
+  study.baseline = parse_baseline(json);
+  if (const Json* figures = find(json, "/figures"); figures && figures->is_array()) {
+    for (const Json& figure : *figures) {
+      if (figure.is_object()) study.figures.push_back(figure);
+    }
+  }
+  study.data = texts_of(json, "data");
+  study.threads = whole_of(json, "threads");
+  if (const Json* tuning = find(json, "/tuning"); tuning && tuning->is_object()) {
+    study.tuning = *tuning;
+  }
+  for (const Json& run : json["runs"]) study.runs.push_back(parse_run(run, study.axes, what));
+  return study;
+}
+
+std::optional<size_t> find_arm(const StudyArms& arms, const StudyText& study,
+                               std::vector<std::string> names) {
+  auto found = std::find(arms.names.begin(), arms.names.end(), names);
+  const auto rate = std::find(study.axes.begin(), study.axes.end(), "rate");
+  if (found == arms.names.end() && rate != study.axes.end() && !study.tuning.is_null()) {
+    names[static_cast<size_t>(rate - study.axes.begin())] = "common";
+    found = std::find(arms.names.begin(), arms.names.end(), names);
+  }
+  if (found == arms.names.end()) return std::nullopt;
+  return static_cast<size_t>(found - arms.names.begin());
+}
+
+StudyArms compare_study(const StudyText& study) {
+  StudyArms out;
+  const std::vector<bool> varying = varying_axes(study);
+  for (size_t i = 0; i < study.runs.size(); ++i) {
+    const StudyRunRecord& run = study.runs[i];
+    if (run.is_trial) continue;
+    const auto found = std::find(out.names.begin(), out.names.end(), run.arms);
+    const auto arm = static_cast<size_t>(found - out.names.begin());
+    if (found == out.names.end()) {
+      out.names.push_back(run.arms);
+      out.arms.push_back({.label = label_of(run.arms, varying), .runs = {}});
+    }
+    out.arms[arm].runs.push_back(i);
+    if (run.is_done() && !std::isnan(run.final_val_loss)) {
+      out.arms[arm].losses[run.seed] = run.final_val_loss;
+    }
+  }
+  const auto baseline = baseline_of(study);
+  for (const std::vector<std::string>& names : out.names) {
+    std::vector<std::string> wanted = names;
+    for (size_t axis = 0; axis < study.axes.size(); ++axis) {
+      const auto arm = baseline.find(study.axes[axis]);
+      if (arm != baseline.end()) wanted[axis] = arm->second;
+    }
+    out.baselines.push_back(baseline.empty() ? std::nullopt : find_arm(out, study, wanted));
+  }
+  for (const std::string& axis : study.axes) {
+    const auto arm = baseline.find(axis);
+    if (arm == baseline.end()) continue;
+    if (out.baseline_axis.empty()) out.baseline_axis = axis;
+    out.baseline_label += (out.baseline_label.empty() ? "" : " · ") + arm->second;
+  }
+  compare_arms(out.arms, out.baselines);
+  return out;
+}
+
+std::optional<size_t> StudyData::shown_run(size_t arm) const {
+  std::optional<size_t> shown;
+  for (const size_t run : arms.arms[arm].runs) {
+    if (!runs[run]) continue;
+    const auto rank = [&](size_t i) {
+      return std::pair(!study.runs[i].is_done(), study.runs[i].seed);
+    };
+    if (!shown || rank(run) < rank(*shown)) shown = run;
+  }
+  return shown;
+}
+
+std::vector<size_t> StudyData::shown_arms() const {
+  constexpr size_t kFew = 6;
+  std::vector<size_t> begun;
+  for (size_t arm = 0; arm < arms.arms.size(); ++arm) {
+    if (shown_run(arm)) begun.push_back(arm);
+  }
+  const auto axis = find_axis(arms.baseline_axis);
+  if (begun.size() <= kFew || !axis) return begun;
+  const auto others = [&](size_t arm) {
+    std::vector<std::string> names = arms.names[arm];
+    names[*axis].clear();
+    return names;
+  };
+  const std::vector<std::string> kept = others(begun.back());
+  std::erase_if(begun, [&](size_t arm) { return others(arm) != kept; });
+  return begun;
+}
+
+std::vector<std::string> StudyData::arms_of(size_t axis) const {
+  std::vector<std::string> names;
+  for (const std::vector<std::string>& arm : arms.names) {
+    if (std::find(names.begin(), names.end(), arm[axis]) == names.end()) names.push_back(arm[axis]);
+  }
+  return names;
+}
+
+std::optional<size_t> StudyData::find_axis(const std::string& name) const {
+  const auto found = std::find(study.axes.begin(), study.axes.end(), name);
+  if (found == study.axes.end()) return std::nullopt;
+  return static_cast<size_t>(found - study.axes.begin());
+}
+
+std::string StudyData::label_without(size_t arm, std::optional<size_t> axis) const {
+  std::vector<bool> shown = varying_axes(study);
+  if (axis) shown[*axis] = false;
+  const bool any = std::find(shown.begin(), shown.end(), true) != shown.end();
+  return any ? label_of(arms.names[arm], shown) : study.name;
+}
+
+StudyData read_study_data(const fs::path& folder) {
+  StudyData data;
+  data.folder = folder;
+  const fs::path file = folder / "study.json";
+  require(fs::exists(file), "{}: not a study's folder: it has no study.json", folder.string());
+  data.study = parse_study_text(read_json(file), file.string());
+  data.arms = compare_study(data.study);
+  data.runs.resize(data.study.runs.size());
+  data.inspections.resize(data.study.runs.size());
+  for (size_t i = 0; i < data.runs.size(); ++i) {
+    if (!data.study.runs[i].is_trial) read_run_folder(data, i);
+  }
+  return data;
+}
+
+bool is_study_folder(const fs::path& path) {
+  return fs::is_directory(path) && fs::exists(path / "study.json");
+}
+
+}  // namespace attnres

@@ -1,0 +1,78 @@
+#include "attnres/study/study_figures.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+
+namespace attnres {
+namespace {
+
+struct FigureKind {
+  const char* name;
+  const char* title;
+  std::string (*make)(const StudyData& data, const Json& options, const std::string& id);
+};
+
+// Of a figure that has no options.
+template <std::string (*make)(const StudyData&, const std::string&)>
+std::string without_options(const StudyData& data, const Json&, const std::string& id) {
+  return make(data, id);
+}
+
+const std::vector<FigureKind>& figure_list() {
+  static const std::vector<FigureKind> kinds = {
+      {"scaling_law", "Scaling law", scaling_law_figure},
+      {"curve", "Loss along an axis", curve_figure},
+      {"heatmap", "Shapes", without_options<ratio_figure>},
+      {"dynamics", "Training dynamics", without_options<dynamics_figure>},
+      {"depth_weights", "Depth weights", without_options<depth_weights_figure>},
+      {"matrices", "Depth mixing matrices", without_options<matrices_figure>},
+      {"probes", "What layers and sources do", without_options<probes_figure>},
+      {"overhead", "Overhead", without_options<overhead_figure>},
+  };
+  return kinds;
+}
+
+}  // namespace
+
+const std::vector<std::string>& figure_kinds() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const FigureKind& kind : figure_list()) all.emplace_back(kind.name);
+    return all;
+  }();
+  return names;
+}
+
+std::string of_shown_arms(const StudyData& data) {
+  const std::vector<size_t> shown = data.shown_arms();
+  std::string only;
+  if (!shown.empty() && shown.size() < data.arms.arms.size()) {
+    for (size_t axis = 0; axis < data.study.axes.size(); ++axis) {
+      const std::string& name = data.study.axes[axis];
+      if (name == data.arms.baseline_axis || data.arms_of(axis).size() < 2) continue;
+      only += fmt::format("{}{} {}", only.empty() ? "" : ", ", escape_html(name),
+                          escape_html(data.arms.names[shown.back()][axis]));
+    }
+    if (!only.empty()) only = fmt::format(" ({} only)", only);
+  }
+  return how_to_read(fmt::format("One run of each arm{}, of the first seed that is done.", only));
+}
+
+std::string study_figure(const StudyData& data, const Json& figure, const std::string& id) {
+  const auto named = figure.find("kind");
+  const std::string name = named != figure.end() && named->is_string() ? *named : "";
+  const auto kind = std::find_if(figure_list().begin(), figure_list().end(),
+                                 [&](const FigureKind& known) { return name == known.name; });
+  if (kind == figure_list().end()) {
+    return nothing(fmt::format(
+        "study.json asks for a figure “{}”, which this version does not know.", escape_html(name)));
+  }
+  return section(id.c_str(), kind->title, kind->make(data, figure, id));
+}
+
+}  // namespace attnres

@@ -1,0 +1,427 @@
+#include "attnres/study/study_page.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attnres/study/arm_table.h"
+#include "attnres/study/html.h"
+#include "attnres/study/page_parts.h"
+#include "attnres/study/run_figures.h"
+#include "attnres/study/settings.h"
+#include "attnres/study/speed.h"
+#include "attnres/study/study_figures.h"
+#include "attnres/support/file.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kLongList = 12;  // longer ones are folded
+constexpr size_t kMostCurves = 12;
+
+int64_t runs_in_state(const StudyText& study, const char* state) {
+  return std::count_if(study.runs.begin(), study.runs.end(),
+                       [&](const StudyRunRecord& run) { return run.state == state; });
+}
+
+std::string progress_sentence(const StudyText& study) {
+  std::string text = fmt::format("{} of {} done", runs_in_state(study, "done"),
+                                 counted(std::ssize(study.runs), "run"));
+  for (const char* state : {"failed", "unfinished", "missing"}) {
+    const int64_t count = runs_in_state(study, state);
+    if (count > 0) text += fmt::format(", {} {}", count, state);
+  }
+  return text + ".";
+}
+
+bool is_going_on(const StudyText& study) {
+  return runs_in_state(study, "missing") + runs_in_state(study, "unfinished") > 0;
+}
+
+// "p = 0.012", "p < 0.001", with spaces that do not break.
+std::string p_text(double p) {
+  constexpr const char* kSpace = "\u00a0";
+  return fmt::format("p{}{}{}{:.3f}", kSpace, p < 0.001 ? "<" : "=", kSpace, std::max(p, 0.001));
+}
+
+// How an arm compares, in plain text; empty where it has no difference.
+std::string arm_sentence(const StudyArms& all, size_t i) {
+  const Arm& arm = all.arms[i];
+  const ArmDifference& difference = arm.difference;
+  const Arm& baseline = all.arms[*all.baselines[i]];
+  if (difference.pairs == 0) return "";
+  if (!difference.test) {
+    return fmt::format("{} ends {} from {} with one seed, which cannot tell: repeat with others.",
+                       arm.label, format_loss(difference.mean, true), baseline.label);
+  }
+  const Interval& interval = difference.test->interval;
+  const bool is_told = difference.p_value < kSignificance;
+  std::string text =
+      fmt::format("{} is {} {} {}: {} (95 % interval {} to {}, {}) over {} seeds.", arm.label,
+                  difference.verdict, is_told ? "than" : "from", baseline.label,
+                  format_loss(difference.mean, true), format_loss(interval.low, true),
+                  format_loss(interval.high, true), p_text(difference.p_value), difference.pairs);
+  if (!is_told) {
+    text += fmt::format(" About {} seeds would tell a difference of {}.",
+                        format_whole(static_cast<int64_t>(*difference.pairs_to_tell)),
+                        kDifferenceToTell);
+  }
+  return text;
+}
+
+std::vector<std::string> seen_sentences(const StudyArms& all) {
+  std::vector<std::string> sentences;
+  for (size_t i = 0; i < all.arms.size(); ++i) {
+    if (!all.baselines[i] || all.baselines[i] == i) continue;
+    const std::string sentence = arm_sentence(all, i);
+    if (!sentence.empty()) sentences.push_back(sentence);
+  }
+  return sentences;
+}
+
+std::string folded(const std::string& summary, const std::string& body) {
+  return fmt::format("<details><summary>{}</summary>\n{}</details>\n", summary, body);
+}
+
+std::string seen_list(const StudyData& data, const std::vector<std::string>& sentences) {
+  if (sentences.empty()) {
+    return nothing(
+        data.arms.baseline_axis.empty()
+            ? "This study names no baseline, so that nothing is compared."
+            : "Nothing can be compared yet: no seed of an arm and of its baseline is done.");
+  }
+  std::string items;
+  for (const std::string& sentence : sentences) items += "<li>" + escape_html(sentence) + "</li>\n";
+  items = "<ul class=\"seen\">\n" + items + "</ul>\n";
+  if (sentences.size() <= kLongList) return items;
+  std::map<std::string, int64_t> verdicts;
+  for (const Arm& arm : data.arms.arms) ++verdicts[arm.difference.verdict];
+  std::string counts;
+  for (const char* verdict : {"better", "worse", "not distinguishable"}) {
+    if (verdicts[verdict] == 0) continue;
+    counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", verdicts[verdict], verdict);
+  }
+  return fmt::format("<p>Of {} compared with the baseline: {}.</p>\n",
+                     counted(std::ssize(sentences), "arm"),
+                     counts.empty() ? "none tested" : counts) +
+         folded("Each in a sentence", items);
+}
+
+std::string seen(const StudyData& data, const std::vector<std::string>& sentences) {
+  std::string out;
+  if (!data.study.claim.empty()) {
+    out += "<h3>What the report claims</h3>\n<p>" + escape_html(data.study.claim) + "</p>\n";
+  }
+  return out + "<h3>What we saw</h3>\n" + seen_list(data, sentences) +
+         how_to_read(
+             "Differences of final validation losses in nats per token, seed by seed; "
+             "negative is lower. p by Holm’s correction for all arms of the table.");
+}
+
+std::string count_or_none(double count) {
+  return count > 0 ? format_count(count) : kNoValue;
+}
+
+std::string arm_section_of_study(const StudyData& data) {
+  const StudyArms& all = data.arms;
+  std::vector<std::string> headings;
+  TableColumn parameters{"parameters", {}};
+  std::vector<bool> better;
+  for (const Arm& arm : all.arms) {
+    headings.push_back(row_heading(arm.label));
+    better.push_back(arm.difference.verdict == "better");
+    parameters.cells.push_back(
+        count_or_none(static_cast<double>(data.study.runs[arm.runs.front()].parameters)));
+  }
+  std::vector<TableColumn> columns = arm_columns(all.arms);
+  columns.push_back(parameters);
+  const std::string baseline =
+      all.baseline_label.empty() ? "" : all.baseline_label + " with all else equal";
+  return section(
+      "arms", "Arms",
+      numbers_table("arm", headings, escaped(columns), better) +
+          how_to_read(escape_html(arm_table_key(baseline)) + " Marked: better than the baseline."));
+}
+
+// The losses of one run of each arm, which have to be few to be told apart.
+std::string loss_section(const StudyData& data) {
+  std::vector<RunData> runs;
+  for (const size_t arm : data.shown_arms()) {
+    runs.push_back(*data.runs[*data.shown_run(arm)]);
+    runs.back().label = data.arms.arms[arm].label;
+  }
+  if (runs.empty() || runs.size() > kMostCurves) return "";
+  return section(
+      "loss", "Loss",
+      how_to_read("One run of each arm, of the first seed.") + loss_figures(runs, compare(runs)));
+}
+
+std::string json_text(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_null() ? "not chosen yet" : value.dump();
+}
+
+// "residual · 64", of the arms of a trial.
+std::string arms_text(const Json& entry) {
+  const Json* arms = find(entry, "/arms");
+  std::string text;
+  if (arms == nullptr || !arms->is_object()) return text;
+  for (const auto& [axis, arm] : arms->items()) {
+    text += (text.empty() ? "" : " · ") + json_text(arm);
+  }
+  return text;
+}
+
+std::string chosen_table(const Json& tuning) {
+  const Json* chosen = find(tuning, "/chosen");
+  if (chosen == nullptr || !chosen->is_array() || chosen->empty()) return "";
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns = {{"common", {}}, {"own", {}}};
+  for (const Json& entry : *chosen) {
+    if (!entry.is_object()) continue;
+    headings.push_back(row_heading(arms_text(entry)));
+    for (TableColumn& column : columns) {
+      const Json* value = find(entry, "/" + column.name);
+      column.cells.push_back(value ? escape_html(json_text(*value)) : kNoValue);
+    }
+  }
+  return numbers_table("arm", headings, columns);
+}
+
+// Rows are arms, columns the values tried, the best of each arm marked.
+std::string trials_table(const Json& tuning) {
+  const Json* trials = find(tuning, "/trials");
+  if (trials == nullptr || !trials->is_array()) return "";
+  std::vector<std::string> names, values;
+  std::map<std::pair<std::string, std::string>, double> losses;
+  std::map<std::string, double> least;
+  for (const Json& trial : *trials) {
+    if (!trial.is_object() || !trial.contains("value")) continue;
+    const std::string name = arms_text(trial), value = json_text(trial["value"]);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    const Json* loss = find(trial, "/final_val_loss");
+    if (loss == nullptr || !loss->is_number()) continue;
+    losses[{name, value}] = *loss;
+    const auto [entry, is_first] = least.try_emplace(name, loss->get<double>());
+    if (!is_first) entry->second = std::min(entry->second, loss->get<double>());
+  }
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns;
+  for (const std::string& value : values) columns.push_back({escape_html(value), {}});
+  for (const std::string& name : names) {
+    headings.push_back(row_heading(name));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto loss = losses.find({name, values[i]});
+      std::string cell = loss == losses.end() ? kNoValue : format_loss(loss->second);
+      if (loss != losses.end() && loss->second == least[name]) cell = "<b>" + cell + "</b>";
+      columns[i].cells.push_back(cell);
+    }
+  }
+  return headings.empty() ? "" : numbers_table("arm", headings, columns);
+}
+
+std::string tuning_section(const StudyText& study) {
+  if (study.tuning.is_null()) return "";
+  const Json* tuned = find(study.tuning, "/key");
+  const std::string name = tuned && tuned->is_string() ? tuned->get<std::string>() : "";
+  return section(
+      "tuning", "Learning rates tried",
+      chosen_table(study.tuning) + "<h3>Trials</h3>\n" + trials_table(study.tuning) +
+          how_to_read("Final validation losses of short runs with these values of <code>" +
+                      escape_html(name) +
+                      "</code>, the best of each row bold. Common: the best of the "
+                      "baseline, used by all; own: the best of the arm itself."));
+}
+
+std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string run_commands(const StudyData& data) {
+  std::string texts;
+  for (const std::string& text : data.study.data) texts += " " + shell_quoted(text);
+  if (!texts.empty()) texts = " --data" + texts;
+  const std::string threads =
+      data.study.threads > 0 ? fmt::format(" --threads {}", data.study.threads) : "";
+  std::string lines;
+  for (const StudyRunRecord& run : data.study.runs) {
+    const std::string from = run.from.empty() ? "" : fmt::format("  # from {}", run.from);
+    lines += fmt::format("attnres train --recipe recipes/{0}.json --out again/{0}{1}{2}{3}\n",
+                         run.name, threads, texts, from);
+  }
+  return folded("Commands that repeat each run, in the study’s folder",
+                "<pre>" + escape_html(lines) + "</pre>\n");
+}
+
+std::string run_table(const StudyData& data) {
+  std::vector<std::string> headings;
+  std::vector<TableColumn> columns = {{"state", {}},  {"step", {}},     {"final loss", {}},
+                                      {"tokens", {}}, {"tokens/s", {}}, {"time", {}}};
+  for (const StudyRunRecord& run : data.study.runs) {
+    headings.push_back(row_heading(run.name));
+    const std::string cells[] = {
+        escape_html(run.state),
+        fmt::format("{}/{}", run.step, run.steps),
+        std::isnan(run.final_val_loss) ? kNoValue : format_loss(run.final_val_loss),
+        count_or_none(run.tokens),
+        run.seconds > 0 ? count_or_none(run.tokens / run.seconds) : kNoValue,
+        run.seconds > 0 ? format_duration(run.seconds) : kNoValue};
+    for (size_t c = 0; c < columns.size(); ++c) columns[c].cells.push_back(cells[c]);
+  }
+  return numbers_table("run", headings, columns);
+}
+
+std::string run_section(const StudyData& data) {
+  std::string errors;
+  for (const StudyRunRecord& run : data.study.runs) {
+    if (run.error.empty()) continue;
+    errors +=
+        fmt::format("<li><bdi>{}</bdi>: {}</li>\n", escape_html(run.name), escape_html(run.error));
+  }
+  if (!errors.empty()) errors = "<h3>Why runs failed</h3>\n<ul>" + errors + "</ul>\n";
+  const std::string table = run_table(data);
+  const bool is_long = data.study.runs.size() > kLongList;
+  return section(
+      "runs", "Runs",
+      errors + (is_long ? folded(fmt::format("{} runs", data.study.runs.size()), table) : table) +
+          run_commands(data));
+}
+
+// Rows are arms, columns the settings in which they differ.
+std::string settings_section(const StudyData& data) {
+  std::vector<std::string> headings;
+  std::vector<const RunData*> runs;
+  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
+    const auto run = data.shown_run(arm);
+    if (!run) continue;
+    runs.push_back(&*data.runs[*run]);
+    headings.push_back(row_heading(data.arms.arms[arm].label));
+  }
+  SettingsTable settings(runs.size());
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (const Json* recipe = find(runs[i]->record, "/recipe")) settings.add(i, "", *recipe);
+  }
+  std::vector<TableColumn> columns;
+  for (const std::string& name : settings.keys()) {
+    if (settings.equal(name) || name == "name" || name == "train.seed") continue;
+    TableColumn& column = columns.emplace_back(TableColumn{escape_html(name), {}});
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const std::string* value = settings.value(i, name);
+      column.cells.push_back(value ? escape_html(*value) : kNoValue);
+    }
+  }
+  if (columns.empty()) return "";
+  return section("settings", "Settings that differ", numbers_table("arm", headings, columns));
+}
+
+// Of all runs together; where they differ, each value that there is.
+std::string environment_section(const StudyData& data) {
+  std::vector<const RunData*> runs;
+  for (const auto& run : data.runs) {
+    if (run) runs.push_back(&*run);
+  }
+  SettingsTable settings(runs.size());
+  for (const char* part : {"data", "build", "machine"}) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const Json* value = find(runs[i]->record, std::string("/") + part);
+      if (value) settings.add(i, part, *value);
+    }
+  }
+  std::string rows;
+  for (const std::string& name : settings.keys()) {
+    std::string values;
+    for (const std::string& value : settings.values(name)) {
+      values += (values.empty() ? "" : "<br>") + escape_html(value);
+    }
+    rows += fmt::format("<tr><th scope=\"row\"><code>{}</code></th><td>{}</td></tr>\n",
+                        escape_html(name), values);
+  }
+  if (rows.empty()) return "";
+  return section("environment", "Data, build, machine",
+                 "<div class=\"wide\"><table class=\"settings\"><tbody>\n" + rows +
+                     "</tbody></table></div>\n" +
+                     how_to_read("A setting with several values: runs differ in it."));
+}
+
+// Machines and builds whose runs do not make pairs.
+std::vector<std::string> study_cautions(const StudyData& data) {
+  std::vector<std::string> cautions;
+  for (const char* part : {"/machine", "/build", "/data/hash"}) {
+    std::set<std::string> values;
+    for (const auto& run : data.runs) {
+      const Json* value = run ? find(run->record, part) : nullptr;
+      if (value) values.insert(value->dump());
+    }
+    if (values.size() < 2) continue;
+    cautions.push_back(fmt::format(
+        "Runs differ in {}: what separates arms may be that. See the end of the page.", part + 1));
+  }
+  return cautions;
+}
+
+std::string notes_section(const std::vector<std::string>& notes) {
+  if (notes.empty()) return "";
+  std::string items;
+  for (const std::string& note : notes) items += "<li>" + escape_html(note) + "</li>\n";
+  items = "<ul class=\"notes\">\n" + items + "</ul>\n";
+  return section(
+      "notes", "Notes",
+      notes.size() > kLongList ? folded(counted(std::ssize(notes), "note"), items) : items);
+}
+
+// What run folders lack, of runs that are done.
+std::vector<std::string> study_notes(const StudyData& data) {
+  std::vector<std::string> notes = data.notes;
+  for (size_t i = 0; i < data.runs.size(); ++i) {
+    if (!data.runs[i] || !data.study.runs[i].is_done()) continue;
+    for (const std::string& note : data.runs[i]->notes) {
+      if (note == "no samples.jsonl") continue;  // studies need none
+      notes.push_back(data.study.runs[i].name + ": " + note);
+    }
+  }
+  return notes;
+}
+
+std::string study_page_text(const StudyData& data, const StudyPage& page) {
+  const StudyText& study = data.study;
+  std::string under = fmt::format("<p class=\"verdict\">{}</p>\n", escape_html(study.question));
+  under += fmt::format("<p class=\"progress\">{}</p>\n", escape_html(page.progress));
+  std::string out =
+      page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
+                 under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
+  out += boxed_list("Read with care", study_cautions(data)) +
+         section("seen", "Claim and result", seen(data, page.sentences)) +
+         arm_section_of_study(data);
+  for (size_t i = 0; i < study.figures.size(); ++i) {
+    out += study_figure(data, study.figures[i], fmt::format("figure{}", i + 1));
+  }
+  return out + loss_section(data) + tuning_section(study) + run_section(data) +
+         settings_section(data) + environment_section(data) + notes_section(page.notes) +
+         page_end();
+}
+
+}  // namespace
+
+StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
+  const StudyData data = read_study_data(folder);
+  StudyPage page{.page = out.empty() ? folder / "report.html" : out,
+                 .progress = progress_sentence(data.study),
+                 .sentences = seen_sentences(data.arms),
+                 .arms = data.arms.arms,
+                 .notes = study_notes(data)};
+  const std::string text = study_page_text(data, page);
+  if (page.page.has_parent_path()) make_folder(page.page.parent_path());
+  write_file(page.page, text);
+  return page;
+}
+
+}  // namespace attnres

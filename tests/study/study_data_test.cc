@@ -1,0 +1,100 @@
+#include "attnres/study/study_data.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "attnres/support/error.h"
+#include "tests/study/planted_study.h"
+
+namespace attnres::testing::study_data_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+StudyArms compared(const Json& study) {
+  return compare_study(parse_study_text(study, "study.json"));
+}
+
+TEST(CompareStudy, ComparesWithinEqualOtherAxes) {
+  const Json study = planted_study(1.25);
+  const StudyArms arms = compared(study);
+  ASSERT_EQ(arms.arms.size(), 10u);
+  EXPECT_EQ(arms.baseline_axis, "mixing");
+  for (size_t i = 0; i < arms.arms.size(); ++i) {
+    ASSERT_TRUE(arms.baselines[i]);
+    EXPECT_THAT(arms.names[*arms.baselines[i]], ElementsAre("residual", arms.names[i][1]));
+  }
+  // By hand, of the first size.
+  std::vector<double> differences;
+  for (const size_t first : {0, 10, 20}) {
+    const auto loss = [&](size_t run) {
+      return study["runs"][run]["final_val_loss"].get<double>();
+    };
+    differences.push_back(loss(first + 1) - loss(first));
+  }
+  const ArmDifference& difference = arms.arms[1].difference;
+  const PairedTest test = paired_t_test(differences);
+  EXPECT_DOUBLE_EQ(difference.mean, test.mean);
+  EXPECT_DOUBLE_EQ(difference.test->interval.low, test.interval.low);
+  EXPECT_GT(difference.p_value, test.p_value) << "corrected for five arms";
+  EXPECT_LE(difference.p_value, 5 * test.p_value * (1 + 1e-12));
+  EXPECT_EQ(difference.verdict, "better");
+  EXPECT_EQ(arms.arms[0].difference.verdict, "baseline");
+}
+
+TEST(CompareStudy, LeavesOutTrialsAndWhatIsNotDone) {
+  Json study = planted_study(1.25);
+  study["runs"][1]["state"] = "unfinished";
+  study["runs"][11]["role"] = "trial";
+  const StudyArms arms = compared(study);
+  EXPECT_EQ(arms.arms[1].difference.pairs, 1u);
+  EXPECT_EQ(arms.arms[1].difference.verdict, "one seed cannot tell");
+  EXPECT_EQ(arms.arms[3].difference.pairs, 3u);
+}
+
+TEST(CompareStudy, TakesResidualWhereNoBaselineIsNamed) {
+  Json study = planted_study(1.25);
+  study.erase("baseline");
+  EXPECT_EQ(compared(study).baseline_axis, "mixing");
+  for (Json& run : study["runs"]) {
+    if (run["arms"]["mixing"] == "residual") run["arms"]["mixing"] = "other";
+  }
+  const StudyArms arms = compared(study);
+  EXPECT_EQ(arms.baseline_axis, "");
+  EXPECT_EQ(arms.baselines[1], std::nullopt);
+  EXPECT_EQ(arms.arms[1].difference.verdict, "");
+}
+
+// An arm whose own rate is the common one has no run of its own.
+TEST(CompareStudy, OwnRatesAreComparedWithTheBaselinesOwn) {
+  Json study = planted_study(1.25);
+  study["axes"].push_back("rate");
+  for (Json& run : study["runs"]) {
+    run["arms"]["rate"] = run["arms"]["mixing"] == "residual" ? "common" : "own";
+  }
+  EXPECT_EQ(compared(study).baselines[1], std::nullopt) << "nothing was tuned";
+  study["tuning"] = {{"key", "train.learning_rate"}};
+  EXPECT_EQ(compared(study).baselines[1], 0u);
+}
+
+TEST(ParseStudyText, ReadsOlderFilesAndRefusesOthers) {
+  const StudyText old = parse_study_text(
+      {{"study", "old"}, {"runs", {{{"name", "a-seed1"}, {"state", "done"}}}}}, "study.json");
+  EXPECT_TRUE(old.figures.empty());
+  EXPECT_TRUE(old.tuning.is_null());
+  EXPECT_TRUE(std::isnan(old.runs[0].flops));
+  EXPECT_FALSE(old.runs[0].is_trial);
+  const auto parse = [](const Json& json) {
+    return [json] { parse_study_text(json, "x/study.json"); };
+  };
+  EXPECT_THAT(parse({{"study", "x"}}),
+              ThrowsMessage<Error>(HasSubstr("x/study.json: not a study's")));
+  EXPECT_THAT(parse({{"runs", {{{"name", "../../etc"}}}}}),
+              ThrowsMessage<Error>(HasSubstr("expected runs with a name each")));
+}
+
+}  // namespace
+}  // namespace attnres::testing::study_data_test

@@ -1,0 +1,185 @@
+#include "attnres/study/study_page.h"
+
+#include <gmock/gmock.h>
+
+#include <regex>
+
+#include "attnres/study/study_figures.h"
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "tests/study/fake_run.h"
+#include "tests/study/planted_study.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing::study_page_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+// Unlike HasSubstr, a failure doesn't print the page.
+bool has(const std::string& page, const std::string& part) {
+  return page.find(part) != std::string::npos;
+}
+
+fs::path write_json(const fs::path& folder, const Json& study) {
+  testing::write_text(folder / "study.json", study.dump());
+  return folder;
+}
+
+std::string page_of(const fs::path& folder) {
+  return read_file(write_study_page(folder).page);
+}
+
+std::string planted_page(const char* name, double advantage) {
+  return page_of(write_json(fresh_folder(name), planted_study(advantage)));
+}
+
+TEST(StudyPage, TellsAPlantedAdvantageAndNoOther) {
+  const std::string page = planted_page("page-125", 1.25);
+  std::smatch found;
+  const std::regex sentence(
+      "residual needs ([0-9.]+) times the compute for the loss of block: 95 % interval ([0-9.]+) "
+      "to ([0-9.]+), which excludes 1 and agrees with the report’s 1.25");
+  ASSERT_TRUE(std::regex_search(page, found, sentence));
+  EXPECT_NEAR(std::stod(found[1]), 1.25, 0.05);
+  EXPECT_LT(std::stod(found[2]), 1.25);
+  EXPECT_GT(std::stod(found[2]), 1);
+  EXPECT_TRUE(has(page, "block · 32 is better than residual · 32"));
+
+  const std::string control = planted_page("page-100", 1);
+  EXPECT_TRUE(has(control, "which includes 1 and excludes the report’s 1.25"));
+  EXPECT_FALSE(has(control, "which excludes 1"));
+  EXPECT_TRUE(has(control, "block · 32 is not distinguishable from residual · 32"));
+  EXPECT_TRUE(has(control, "seeds would tell a difference of 0.005."));
+}
+
+TEST(StudyPage, DoesNotFitTwoBudgets) {
+  Json study = planted_study(1.25);
+  std::erase_if(study["runs"].get_ref<Json::array_t&>(), [](const Json& run) {
+    const std::string width = run["arms"]["width"];
+    return width != "32" && width != "64";
+  });
+  const std::string page = page_of(write_json(fresh_folder("two-budgets"), study));
+  EXPECT_TRUE(has(page, "a fit needs three budgets at least"));
+  EXPECT_FALSE(has(page, "times the compute"));
+}
+
+TEST(StudyPage, RefreshesWhileRunsAreLeft) {
+  const fs::path folder = fresh_folder("refresh");
+  Json study = planted_study(1.25);
+  study["runs"][3]["state"] = "failed";
+  study["runs"][3]["error"] = "no <b>room</b>";
+  const std::string failed = page_of(write_json(folder, study));
+  EXPECT_FALSE(has(failed, "http-equiv=\"refresh\""));
+  EXPECT_TRUE(has(failed, "29 of 30 runs done, 1 failed."));
+  EXPECT_TRUE(has(failed, "no &lt;b&gt;room&lt;/b&gt;"));
+  EXPECT_FALSE(has(failed, "<b>room"));
+  study["runs"][4]["state"] = "missing";
+  const std::string left = page_of(write_json(folder, study));
+  EXPECT_TRUE(has(left, "<meta http-equiv=\"refresh\" content=\"60\">"));
+  EXPECT_TRUE(has(left, "28 of 30 runs done, 1 failed, 1 missing."));
+}
+
+// A study with run folders and inspections, that asks for every figure.
+fs::path full_study(const char* name) {
+  const fs::path folder = fresh_folder(name);
+  Json study = planted_study(1.25);
+  std::erase_if(study["runs"].get_ref<Json::array_t&>(),
+                [](const Json& run) { return run["arms"]["width"] != "32"; });
+  study["figures"] = Json::array();
+  for (const std::string& kind : figure_kinds()) study["figures"].push_back({{"kind", kind}});
+  study["figures"][1]["x"] = "mixing";
+  study["tuning"] = {
+      {"key", "train.learning_rate"},
+      {"values", {0.001, 0.003}},
+      {"trials",
+       {{{"arms", {{"mixing", "residual"}}}, {"value", 0.001}, {"final_val_loss", 2.5}},
+        {{"arms", {{"mixing", "residual"}}}, {"value", 0.003}, {"final_val_loss", 2.25}}}},
+      {"chosen", {{{"arms", {{"mixing", "residual"}}}, {"common", 0.003}, {"own", nullptr}}}}};
+  for (const Json& run : study["runs"]) {
+    const bool is_block = run["arms"]["mixing"] == "block";
+    FakeRun fake{.name = run["name"], .mechanism = is_block ? "block_attn_res" : "residual"};
+    fs::create_directories(folder / "runs");
+    const fs::path path = fake.write(folder / "runs" / fake.name);
+    Json record = fake.record();
+    record["recipe"]["model"]["heads"] = 4;
+    testing::write_text(path / "run.json", record.dump());
+    Json inspection = {
+        {"mixing_matrices", {{{"stream", ""}, {"mean", {{1, nullptr}, {0.25, 0.75}}}}}},
+        {"effects",
+         {{"loss", 2.0},
+          {"layers", {{{"layer", 1}, {"change", 0.5}}, {{"layer", 2}, {"change", 0.25}}}},
+          {"sources", {{{"name", "embedding"}, {"change", 0.1}}}}}},
+        {"similarity", {{"sources", {"embedding", "a'b"}}, {"cosine", {{1, 0.5}, {0.5, 1}}}}},
+        {"by_position",
+         {{{"name", "first"},
+           {"sites", {{{"site", 1}, {"weights", {0.125, 0.875}}, {"entropy", 0.5}}}}}}},
+        {"effective_depth", 3.5}};
+    testing::write_text(path / "inspection.json", inspection.dump());
+  }
+  return write_json(folder, study);
+}
+
+TEST(StudyPage, DrawsEveryFigure) {
+  const fs::path folder = full_study("full");
+  const StudyPage summary = write_study_page(folder);
+  EXPECT_THAT(summary.notes, IsEmpty());
+  const std::string page = read_file(summary.page);
+  for (const char* alt :
+       {"Mean final validation loss", "Mean difference to the baseline of the same seed",
+        "Mean final loss of block by shape", "Validation loss over training",
+        "Magnitude of gradients, block", "Depth weights of block, Before attention",
+        "Depth weights of block at step 200", "Depth mixing matrix of residual",
+        "Change of the loss without a Transformer layer",
+        "Change of the loss without a source, block", "Cosine similarity of sources, block",
+        "Time per token over the baseline", "Loss against tokens"}) {
+    EXPECT_TRUE(has(page, std::string("aria-label=\"") + alt)) << alt;
+  }
+  for (const char* text :
+       {"It does (Fig. 4).", "<b>2.2500</b>", "not chosen yet", "3.50", "0.875",
+        "attnres train --recipe recipes/block-32-seed2.json --out again/block-32-seed2 "
+        "--threads 2 --data &#39;/book.txt&#39;",
+        "model.depth_mixing.type", "two cores"}) {
+    EXPECT_TRUE(has(page, text)) << text;
+  }
+  EXPECT_FALSE(has(page, "does not know"));
+  EXPECT_FALSE(has(page, "nan"));
+}
+
+// Whatever lacks what, the page is written and says so.
+TEST(StudyPage, SaysWhatIsMissing) {
+  const fs::path folder = full_study("lacking");
+  fs::remove_all(folder / "runs");
+  EXPECT_NO_THROW(write_study_page(folder));
+  fs::create_directories(folder / "runs" / "block-32-seed1");
+  testing::write_text(folder / "runs" / "block-32-seed1" / "run.json", "{");
+  Json study = parse_json(read_file(folder / "study.json"), "study");
+  study["figures"].push_back({{"kind", "<i>"}});
+  study["figures"].push_back({{"kind", "curve"}, {"x", "nowhere"}});
+  write_json(folder, study);
+  const StudyPage summary = write_study_page(folder);
+  ASSERT_EQ(summary.notes.size(), 1u);
+  EXPECT_THAT(summary.notes[0], HasSubstr("run.json"));
+  const std::string page = read_file(summary.page);
+  EXPECT_TRUE(has(page, "a figure “&lt;i&gt;”, which this version does not know"));
+  EXPECT_TRUE(has(page, "no axis “nowhere”"));
+  EXPECT_TRUE(has(page, "No run has been inspected yet."));
+}
+
+TEST(StudyPage, RefusesWhatIsNoStudy) {
+  const fs::path folder = fresh_folder("none");
+  EXPECT_THAT([&] { write_study_page(folder); },
+              ThrowsMessage<Error>(HasSubstr("it has no study.json")));
+  EXPECT_FALSE(fs::exists(folder / "report.html"));
+}
+
+TEST(StudyPage, EqualFoldersGiveAnEqualPage) {
+  const fs::path folder = write_json(fresh_folder("equal"), planted_study(1.25));
+  EXPECT_EQ(page_of(folder), page_of(folder));
+}
+
+}  // namespace
+}  // namespace attnres::testing::study_page_test
