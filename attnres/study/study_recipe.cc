@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/study/study_figures.h"
 #include "attnres/study/study_tuning.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
@@ -211,13 +212,6 @@ std::vector<std::string> StudyRecipe::axis_names() const {
   for (const StudyAxis& axis : axes) names.push_back(axis.name);
   if (tune && tune->has_rate_axis()) names.emplace_back(kRateAxis);
   return names;
-}
-
-const std::vector<std::string>& figure_kinds() {
-  static const std::vector<std::string> kinds = {"scaling_law", "curve",         "heatmap",
-                                                 "dynamics",    "depth_weights", "matrices",
-                                                 "probes",      "overhead"};
-  return kinds;
 }
 
 std::vector<std::vector<std::string>> combinations(const std::vector<StudyAxis>& axes) {

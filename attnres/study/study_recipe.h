@@ -85,7 +85,7 @@ struct StudyRecipe {
   std::vector<std::pair<std::string, std::string>> baseline;  // axis, arm
   int64_t seeds = 1;
   std::optional<StudyTuning> tune;
-  std::string figures = "[]";  // as JSON: a list of objects with a "kind" of figure_kinds
+  std::string figures = "[]";  // as JSON: a list, see study_figures.h
   bool inspect = false;
   std::vector<std::string> smoke;  // overrides
 
@@ -94,9 +94,6 @@ struct StudyRecipe {
   // Of the grid: those of `axes`, and where the study tunes, "rate".
   std::vector<std::string> axis_names() const;
 };
-
-// What a study's page can show.
-const std::vector<std::string>& figure_kinds();
 
 // Throws Error where the file, or that of the base, cannot be read, and UsageError naming the key
 // that is unknown, missing or of the wrong type, an axis without arms, a name that cannot be a
