@@ -1,22 +1,23 @@
 // The inspect subcommand.
+#include "app/inspect.h"
+
 #include <ATen/core/grad_mode.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
-#include "app/options.h"
-#include "attnres/model/depth_weights.h"
-#include "attnres/model/layer_kind.h"
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
-#include "attnres/support/json.h"
+#include "attnres/support/error.h"
 #include "attnres/text/batches.h"
+#include "attnres/train/run_text.h"
 
 namespace attnres {
 namespace {
@@ -25,69 +26,50 @@ struct InspectOptions {
   ModelOption model;
   MachineOptions machine;
   std::vector<std::string> data;
-  int64_t max_tokens = 8192;
+  std::optional<std::string> text;
+  int64_t max_tokens = 0;  // 0 where it is not given
   bool matrix = false;
   std::string draw_matrix;
+  bool tokens = false;
+  std::string draw_tokens;
+  std::vector<std::string> sites;
+  bool effects = false;
+  bool all = false;
   bool json = false;
+
+  bool wants_matrix() const { return all || matrix || !draw_matrix.empty(); }
+  bool wants_tokens() const { return tokens || !draw_tokens.empty(); }
+  bool wants_effects() const { return all || effects; }
+  bool measures() const {
+    return wants_matrix() || wants_tokens() || wants_effects() || !data.empty() || text;
+  }
+  // Tokens and effects are shown alone where nothing else is asked for.
+  bool shows_model() const { return all || matrix || !(wants_tokens() || effects); }
+  bool wants_weights() const { return measures() && (shows_model() || (effects && json)); }
 };
 
-// The parts of a model that its parameters belong to.
-class Parts {
- public:
-  explicit Parts(const ModelConfig& config)
-      : mixing_(at::kFloat, /*seed=*/std::nullopt, at::kMeta) {
-    config.depth_mixing.make_mixer(config.mixer_shape(), mixing_);
-  }
+// How much of the text is looked at, where --max-tokens does not say.
+constexpr int64_t kWeightsTokens = 8192, kEffectsTokens = 2048, kShownTokens = 64;
 
-  const char* operator()(const Parameter& parameter) const {
-    if (parameter.kind == ParameterKind::embedding) return "embedding";
-    if (parameter.kind == ParameterKind::head) return "head";
-    if (parameter.role == "input_norm") return "norms";
-    if (mixing_.find(parameter.site, parameter.role) != nullptr) return "depth mixing";
-    return parameter.site % 2 == 0 ? "attention" : "feed-forward";
-  }
-
- private:
-  ParameterRegistry mixing_;  // the mixer's own, without values
+// What was measured on the text.
+struct Measured {
+  std::vector<SiteDepthWeights> sites;
+  std::vector<MixingMatrix> matrices;
+  std::optional<InspectedTokens> tokens;
+  std::optional<InspectedEffects> effects;
 };
 
-// The configuration without what this model does not use.
-Json used_settings(const ModelConfig& config) {
-  Json used = write_config(config);
-  std::set<std::string> unused, read;
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      (kind.is_in(config) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
-    }
+std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Tokenizer& tokenizer) {
+  if (options.text) {
+    if (*options.text != "-") return tokenizer.encode(*options.text);
+    return tokenizer.encode(std::string(std::istreambuf_iterator<char>(std::cin), {}));
   }
-  for (const std::string& key : unused) {
-    if (!read.contains(key)) used.erase(key);
-  }
-  if (!config.activation.is_situ()) used["activation"] = {{"type", "silu"}};
-  return used;
-}
-
-// Numbers in each part, and in all.
-Json count_parameters(const Transformer& model) {
-  Json counts;
-  for (const char* part :
-       {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
-    counts[part] = 0;
-  }
-  const Parts part_of(model.config());
-  for (const Parameter& parameter : model.parameters().all()) {
-    Json& count = counts[part_of(parameter)];
-    count = count.get<int64_t>() + parameter.tensor.numel();
-  }
-  counts["total"] = model.parameters().count();
-  return counts;
-}
-
-std::vector<int32_t> first_tokens(const OpenedModel& opened, const InspectOptions& options) {
-  const auto tokenizer = opened.tokenizer();
-  std::vector<int32_t> tokens = tokens_of(options.data, *tokenizer);
-  tokens.resize(std::min<size_t>(tokens.size(), options.max_tokens));
-  return tokens;
+  if (!options.data.empty()) return tokens_of(options.data, tokenizer);
+  const RunPaths run{options.model.path};
+  require_usage(std::filesystem::exists(run.run_json()),
+                "--matrix, --tokens, --effects and --all are measured on a text: give it with "
+                "--data or --text, or name a run's folder with --model, for what the run held out");
+  return read_held_out(run, tokenizer).tokens;
 }
 
 // On one window of the text.
@@ -98,8 +80,8 @@ std::vector<MixingMatrix> measure_matrices(const OpenedModel& opened,
   return mixing_matrices(*opened.model, batches[0].inputs_BT);
 }
 
-std::vector<SiteDepthWeights> measure(const OpenedModel& opened,
-                                      const std::vector<int32_t>& tokens) {
+std::vector<SiteDepthWeights> measure_weights(const OpenedModel& opened,
+                                              const std::vector<int32_t>& tokens) {
   const EvaluationBatches batches(tokens, opened.context, /*batch_size=*/1);
   DepthWeightAverage average(*opened.model);
   const at::NoGradGuard no_grad;
@@ -107,6 +89,28 @@ std::vector<SiteDepthWeights> measure(const OpenedModel& opened,
     opened.model->hidden(batches[i].inputs_BT, {.observer = &average});
   }
   return average.sites();
+}
+
+Measured measure(const InspectOptions& options, const OpenedModel& opened) {
+  const auto tokenizer = opened.tokenizer();
+  const std::vector<int32_t> text = text_to_inspect(options, *tokenizer);
+  const auto beginning = [&](int64_t usual) {
+    const int64_t most = options.max_tokens > 0 ? options.max_tokens : usual;
+    return std::vector<int32_t>(text.begin(),
+                                text.begin() + std::min<int64_t>(std::ssize(text), most));
+  };
+  Measured measured;
+  if (options.wants_tokens()) {
+    measured.tokens = measure_tokens(opened, *tokenizer, beginning(kShownTokens), options.sites);
+  }
+  if (options.wants_weights()) measured.sites = measure_weights(opened, beginning(kWeightsTokens));
+  if (options.wants_matrix()) {
+    measured.matrices = measure_matrices(opened, beginning(kWeightsTokens));
+  }
+  if (options.wants_effects()) {
+    measured.effects = measure_effects(opened, *tokenizer, beginning(kEffectsTokens));
+  }
+  return measured;
 }
 
 Json to_json(const std::vector<MixingMatrix>& matrices) {
@@ -120,141 +124,74 @@ Json to_json(const std::vector<MixingMatrix>& matrices) {
   return list;
 }
 
-Json to_json(const std::vector<SiteDepthWeights>& sites) {
-  Json list = Json::array();
-  for (const SiteDepthWeights& site : sites) {
-    list.push_back({{"site", site.site},
-                    {"name", site.name},
-                    {"sources", site.sources},
-                    {"weights", site.weights},
-                    {"entropy", site.entropy}});
-  }
-  return list;
-}
-
-// All sources in the order in which they first appear; the partial sum, which is another one in
-// each block, last.
-std::vector<std::string> columns_of(const std::vector<SiteDepthWeights>& sites) {
-  std::vector<std::string> columns;
-  bool partial = false;
-  for (const SiteDepthWeights& site : sites) {
-    for (const std::string& source : site.sources) {
-      if (source == "partial sum") {
-        partial = true;
-      } else if (std::find(columns.begin(), columns.end(), source) == columns.end()) {
-        columns.push_back(source);
-      }
+void print_json(const InspectOptions& options, const OpenedModel& opened, const Json& parameters,
+                const Measured& measured) {
+  Json json = {{"model", write_config(opened.model->config())},
+               {"vocab_size", opened.model->vocab_size()},
+               {"context", opened.context},
+               {"parameters", parameters}};
+  if (options.wants_weights()) json["sites"] = to_json(measured.sites);
+  if (const auto summary = summarize(measured.sites)) {
+    json["embedding_share"] = summary->embedding_share;
+    if (summary->own_block) {
+      json["inter_block"] = 1 - *summary->own_block;
+      json["intra_block"] = *summary->own_block;
     }
   }
-  if (partial) columns.push_back("partial sum");
-  return columns;
+  if (options.wants_matrix()) json["mixing_matrices"] = to_json(measured.matrices);
+  if (measured.tokens) json["tokens"] = to_json(*measured.tokens);
+  if (measured.effects) add_effects(json, *measured.effects);
+  fmt::print("{}\n", json.dump());
 }
 
-// "block 12" as "b12", "embedding" as "e".
-std::string initial_and_number(const std::string& name) {
-  const size_t space = name.rfind(' ');
-  const bool numbered = space != std::string::npos && std::isdigit(name.back());
-  return name.substr(0, 1) + (numbered ? name.substr(space + 1) : "");
-}
-
-void print_table(const std::vector<SiteDepthWeights>& sites) {
-  const std::vector<std::string> columns = columns_of(sites);
-  size_t width = 0;
-  for (const std::string& column : columns) width += std::max<size_t>(column.size(), 5) + 2;
-  const bool wide = width > 80;
-
-  std::vector<std::string> headings = columns;
-  if (wide) {
-    for (std::string& heading : headings) heading = initial_and_number(heading);
-  }
-  const auto cell_width = [&](size_t i) { return std::max<size_t>(headings[i].size(), 4) + 2; };
-
-  fmt::print("mean depth weights (rows: sites; columns: sources");
-  if (wide)
-    fmt::print(", {} = {} to {} = {}", headings[0], columns[0], headings.back(), columns.back());
-  fmt::print(")\n\n{:16}", "");
-  for (size_t i = 0; i < headings.size(); ++i) fmt::print("{:>{}}", headings[i], cell_width(i));
-  fmt::print("  entropy  dominant\n");
-  for (const SiteDepthWeights& site : sites) {
-    fmt::print("{:16}", site.name);
-    for (size_t i = 0; i < columns.size(); ++i) {
-      const auto& sources = site.sources;
-      const bool has = std::find(sources.begin(), sources.end(), columns[i]) != sources.end();
-      fmt::print("{:>{}}", has ? fmt::format("{:.2f}", site.mass(columns[i])) : "", cell_width(i));
+void print_text(const InspectOptions& options, const OpenedModel& opened, const Json& parameters,
+                const Measured& measured) {
+  const char* separator = "";
+  const auto begin_part = [&] {
+    fmt::print("{}", separator);
+    separator = "\n";
+  };
+  const auto say_without_weights = [&] {
+    fmt::print("{} has no depth weights\n", opened.model->config().depth_mixing.name());
+  };
+  if (options.shows_model()) {
+    begin_part();
+    print_model(opened, parameters);
+    if (options.measures()) {
+      begin_part();
+      measured.sites.empty() ? say_without_weights() : print_depth_weights(measured.sites);
     }
-    fmt::print("  {:7.3f}  {}\n", site.entropy, site.sources[site.dominant()]);
   }
-
-  const std::optional<DepthWeightSummary> summary = summarize(sites);
-  if (!summary) return;
-  fmt::print("\nshare of the embedding  {:.3f}  (mean over the sites with two sources or more)\n",
-             summary->embedding_share);
-  if (summary->own_block) {
-    fmt::print("earlier blocks          {:.3f}\n", 1 - *summary->own_block);
-    fmt::print("own block               {:.3f}  (mean over the sites inside a block)\n",
-               *summary->own_block);
+  if (options.all || options.matrix) {
+    begin_part();
+    print_matrices(measured.matrices);
+  }
+  if (options.tokens) {
+    begin_part();
+    measured.tokens->sites.empty() ? say_without_weights() : print_tokens(*measured.tokens);
+  }
+  if (measured.effects) {
+    begin_part();
+    print_effects(*measured.effects);
   }
 }
 
 void run_inspect(const InspectOptions& options) {
   options.machine.apply();
+  require_usage(options.sites.empty() || options.wants_tokens(),
+                "--site chooses what --tokens and --draw-tokens show: give one of them too");
   const OpenedModel opened = open_model(options.model);
-  const Transformer& model = *opened.model;
-  const Json config = write_config(model.config());
-  const Json parameters = count_parameters(model);
-  const bool wants_matrix = options.matrix || !options.draw_matrix.empty();
-  require_usage(!wants_matrix || !options.data.empty(),
-                "--matrix and --draw-matrix are measured on a text: give it with --data");
-  std::vector<SiteDepthWeights> sites;
-  std::vector<MixingMatrix> matrices;
-  if (!options.data.empty()) {
-    const std::vector<int32_t> tokens = first_tokens(opened, options);
-    sites = measure(opened, tokens);
-    if (wants_matrix) matrices = measure_matrices(opened, tokens);
+  const Json parameters = count_parameters(*opened.model);
+  Measured measured;
+  if (options.measures()) measured = measure(options, opened);
+  if (!options.draw_matrix.empty()) draw_matrices(measured.matrices, options.draw_matrix);
+  if (!options.draw_tokens.empty()) {
+    require(!measured.tokens->sites.empty(), "--draw-tokens: {} has no depth weights",
+            opened.model->config().depth_mixing.name());
+    draw_tokens(*measured.tokens, options.draw_tokens);
   }
-  if (!options.draw_matrix.empty()) draw_matrices(matrices, options.draw_matrix);
-
-  if (options.json) {
-    Json json = {{"model", config},
-                 {"vocab_size", model.vocab_size()},
-                 {"context", opened.context},
-                 {"parameters", parameters}};
-    if (!options.data.empty()) json["sites"] = to_json(sites);
-    if (const auto summary = summarize(sites)) {
-      json["embedding_share"] = summary->embedding_share;
-      if (summary->own_block) {
-        json["inter_block"] = 1 - *summary->own_block;
-        json["intra_block"] = *summary->own_block;
-      }
-    }
-    if (wants_matrix) json["mixing_matrices"] = to_json(matrices);
-    fmt::print("{}\n", json.dump());
-    return;
-  }
-
-  fmt::print("{}\n\n", opened.folder.string());
-  const Json used = used_settings(model.config());
-  for (const auto& [key, value] : used.items()) {
-    fmt::print("{:18}{}\n", key, value.dump());
-  }
-  fmt::print("{:18}{}\n{:18}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
-             opened.context);
-  for (const auto& [part, count] : parameters.items()) {
-    const auto n = count.get<int64_t>();
-    fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, n,
-               100.0 * static_cast<double>(n) / static_cast<double>(model.parameters().count()));
-  }
-  if (options.data.empty()) return;
-  fmt::print("\n");
-  if (sites.empty()) {
-    fmt::print("{} has no depth weights\n", model.config().depth_mixing.name());
-  } else {
-    print_table(sites);
-  }
-  if (options.matrix) {
-    fmt::print("\n");
-    print_matrices(matrices);
-  }
+  options.json ? print_json(options, opened, parameters, measured)
+               : print_text(options, opened, parameters, measured);
 }
 
 }  // namespace
@@ -266,23 +203,51 @@ void add_inspect_command(CLI::App& app) {
       "the depth weights, averaged over tokens, and their entropy in nats.");
   const auto options = std::make_shared<InspectOptions>();
   options->model.add_to(*command);
-  as_path(command->add_option("--data", options->data, "files and folders of text"))
-      ->type_name("PATH");
-  command->add_option("--max-tokens", options->max_tokens, "of the text, only the first N tokens")
+  CLI::Option* data =
+      as_path(command->add_option("--data", options->data, "files and folders of text"))
+          ->type_name("PATH");
+  command
+      ->add_option("--text", options->text,
+                   "in place of --data: the text itself; standard input if -")
+      ->type_name("TEXT")
+      ->excludes(data);
+  command
+      ->add_option("--max-tokens", options->max_tokens,
+                   fmt::format("of the text, only the first N tokens; if not given, {}, for "
+                               "effects {}, token by token {}",
+                               kWeightsTokens, kEffectsTokens, kShownTokens))
       ->type_name("N")
-      ->check(whole_number(2))
-      ->capture_default_str();
+      ->check(whole_number(2));
   command->add_flag("--matrix", options->matrix,
                     "print the depth mixing matrix and its semiseparable rank");
   as_path(command->add_option("--draw-matrix", options->draw_matrix, "draw it into this SVG file"))
       ->type_name("FILE");
+  command->add_flag("--tokens", options->tokens,
+                    "print the depth weights token by token, averaged over sites");
+  as_path(command->add_option("--draw-tokens", options->draw_tokens,
+                              "draw them, a panel a site, into this SVG file"))
+      ->type_name("FILE");
+  command
+      ->add_option("--site", options->sites,
+                   "of these, only the sites with these names, such as 'attention 2' and output")
+      ->type_name("NAME");
+  command->add_flag("--effects", options->effects,
+                    "print what the loss gains without each layer, sublayer and source; "
+                    "magnitudes; how alike the sources are; depth weights by position and by "
+                    "class of token");
+  command->add_flag("--all", options->all,
+                    "depth weights, --matrix and --effects; as --matrix, --tokens and --effects "
+                    "do, of a run's held-out text where --model is a run's folder and no other "
+                    "text is given");
   command->add_flag("--json", options->json, "print JSON");
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnres inspect --model runs/tiny\n"
-      "  attnres inspect --model runs/tiny --data book.txt\n"
-      "  attnres inspect --model runs/tiny --data book.txt --draw-matrix matrix.svg");
+      "  attnres inspect --model runs/tiny --all\n"
+      "  attnres inspect --model runs/tiny --data book.txt --draw-matrix matrix.svg\n"
+      "  attnres inspect --model runs/tiny --tokens --text 'To be, or not to be'\n"
+      "  attnres inspect --model runs/tiny --draw-tokens tokens.svg --site 'attention 2' output");
   command->callback([options] { run_inspect(*options); });
 }
 

@@ -1,0 +1,84 @@
+// The inspect subcommand: the model itself.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "app/inspect.h"
+#include "attnres/model/layer_kind.h"
+#include "attnres/support/config.h"
+
+namespace attnres {
+namespace {
+
+// The parts of a model that its parameters belong to.
+class Parts {
+ public:
+  explicit Parts(const ModelConfig& config)
+      : mixing_(at::kFloat, /*seed=*/std::nullopt, at::kMeta) {
+    config.depth_mixing.make_mixer(config.mixer_shape(), mixing_);
+  }
+
+  const char* operator()(const Parameter& parameter) const {
+    if (parameter.kind == ParameterKind::embedding) return "embedding";
+    if (parameter.kind == ParameterKind::head) return "head";
+    if (parameter.role == "input_norm") return "norms";
+    if (mixing_.find(parameter.site, parameter.role) != nullptr) return "depth mixing";
+    return parameter.site % 2 == 0 ? "attention" : "feed-forward";
+  }
+
+ private:
+  ParameterRegistry mixing_;  // the mixer's own, without values
+};
+
+// The configuration without what this model does not use.
+Json used_settings(const ModelConfig& config) {
+  Json used = write_config(config);
+  std::set<std::string> unused, read;
+  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
+    for (const LayerKind& kind : *kinds) {
+      (kind.is_in(config) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
+    }
+  }
+  for (const std::string& key : unused) {
+    if (!read.contains(key)) used.erase(key);
+  }
+  if (!config.activation.is_situ()) used["activation"] = {{"type", "silu"}};
+  return used;
+}
+
+}  // namespace
+
+Json count_parameters(const Transformer& model) {
+  Json counts;
+  for (const char* part :
+       {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
+    counts[part] = 0;
+  }
+  const Parts part_of(model.config());
+  for (const Parameter& parameter : model.parameters().all()) {
+    Json& count = counts[part_of(parameter)];
+    count = count.get<int64_t>() + parameter.tensor.numel();
+  }
+  counts["total"] = model.parameters().count();
+  return counts;
+}
+
+void print_model(const OpenedModel& opened, const Json& parameters) {
+  const Transformer& model = *opened.model;
+  fmt::print("{}\n\n", opened.folder.string());
+  const Json used = used_settings(model.config());
+  for (const auto& [key, value] : used.items()) {
+    fmt::print("{:18}{}\n", key, value.dump());
+  }
+  fmt::print("{:18}{}\n{:18}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
+             opened.context);
+  for (const auto& [part, count] : parameters.items()) {
+    const auto n = count.get<int64_t>();
+    fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, n,
+               100.0 * static_cast<double>(n) / static_cast<double>(model.parameters().count()));
+  }
+}
+
+}  // namespace attnres
