@@ -145,6 +145,7 @@ StudyText parse_study_text(const Json& json, const std::string& what) {
     }
   }
   study.data = texts_of(json, "data");
+  study.validation = texts_of(json, "validation");
   study.threads = whole_of(json, "threads");
   if (const Json* tuning = find(json, "/tuning"); tuning && tuning->is_object()) {
     study.tuning = *tuning;
@@ -226,7 +227,10 @@ std::vector<size_t> StudyData::shown_arms() const {
     names[*axis].clear();
     return names;
   };
-  const std::vector<std::string> kept = others(begun.back());
+  // With the baseline, which not every combination has a run of its own of.
+  const auto last = std::find_if(begun.rbegin(), begun.rend(),
+                                 [&](size_t arm) { return arms.baselines[arm] == arm; });
+  const std::vector<std::string> kept = others(last == begun.rend() ? begun.back() : *last);
   std::erase_if(begun, [&](size_t arm) { return others(arm) != kept; });
   return begun;
 }

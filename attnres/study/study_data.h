@@ -20,7 +20,7 @@ struct StudyRunRecord {
   std::vector<std::string> arms;  // one of each axis; "" where the run has none of it
   int64_t seed = 0;
   bool is_trial = false;  // of learning rates: in no table or figure of arms
-  std::string state;      // "missing", "unfinished", "done", "failed"
+  std::string state;      // "waiting", "missing", "unfinished", "done", "failed", "diverged"
   int64_t step = 0, steps = 0, parameters = 0;
   double tokens = kNotMeasured, flops = kNotMeasured, seconds = kNotMeasured;
   double final_val_loss = kNotMeasured;
@@ -37,9 +37,9 @@ struct StudyText {
   std::vector<std::string> axes;
   std::map<std::string, std::string> baseline;  // the arm of each axis that is one
   std::vector<Json> figures;                    // objects with "kind"
-  std::vector<std::string> data;
-  int64_t threads = 0;  // 0: unknown
-  Json tuning;          // null: the learning rate was not tuned
+  std::vector<std::string> data, validation;    // files and folders of text
+  int64_t threads = 0;                          // 0: unknown
+  Json tuning;                                  // null: the learning rate was not tuned
   std::vector<StudyRunRecord> runs;
 };
 
@@ -75,7 +75,7 @@ struct StudyData {
   // The run of an arm with the least seed that is done, or else that has begun.
   std::optional<size_t> shown_run(size_t arm) const;
   // The arms to look into, which have a run that has begun: all where they are few, else those of
-  // one combination of the axes beside the baseline's, the last that has such a run.
+  // one combination of the axes beside the baseline's, the last whose baseline has such a run.
   std::vector<size_t> shown_arms() const;
   // In the order in which runs first have them.
   std::vector<std::string> arms_of(size_t axis) const;

@@ -72,7 +72,11 @@ std::string study_figure(const StudyData& data, const Json& figure, const std::s
     return nothing(fmt::format(
         "study.json asks for a figure “{}”, which this version does not know.", escape_html(name)));
   }
-  return section(id.c_str(), kind->title, kind->make(data, figure, id));
+  std::string title = kind->title;
+  if (const Json* x = find(figure, "/x"); name == "curve" && x && x->is_string()) {
+    title = "Loss along " + escape_html(x->get<std::string>());
+  }
+  return section(id.c_str(), title.c_str(), kind->make(data, figure, id));
 }
 
 }  // namespace attnres

@@ -33,7 +33,7 @@ int64_t runs_in_state(const StudyText& study, const char* state) {
 std::string progress_sentence(const StudyText& study) {
   std::string text = fmt::format("{} of {} done", runs_in_state(study, "done"),
                                  counted(std::ssize(study.runs), "run"));
-  for (const char* state : {"failed", "unfinished", "missing"}) {
+  for (const char* state : {"failed", "diverged", "unfinished", "missing", "waiting"}) {
     const int64_t count = runs_in_state(study, state);
     if (count > 0) text += fmt::format(", {} {}", count, state);
   }
@@ -41,7 +41,9 @@ std::string progress_sentence(const StudyText& study) {
 }
 
 bool is_going_on(const StudyText& study) {
-  return runs_in_state(study, "missing") + runs_in_state(study, "unfinished") > 0;
+  return runs_in_state(study, "waiting") + runs_in_state(study, "missing") +
+             runs_in_state(study, "unfinished") >
+         0;
 }
 
 // "p = 0.012", "p < 0.001", with spaces that do not break.
@@ -220,7 +222,8 @@ std::string trials_table(const Json& tuning) {
     for (size_t i = 0; i < values.size(); ++i) {
       const auto loss = losses.find({name, values[i]});
       std::string cell = loss == losses.end() ? kNoValue : format_loss(loss->second);
-      if (loss != losses.end() && loss->second == least[name]) cell = "<b>" + cell + "</b>";
+      if (loss != losses.end() && loss->second == least[name])
+        cell = fmt::format("<b>{}</b>", cell);
       columns[i].cells.push_back(cell);
     }
   }
@@ -246,17 +249,30 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
+// " --data 'a' 'b'"; empty where there are none.
+std::string texts_option(const char* name, const std::vector<std::string>& texts) {
+  std::string option;
+  for (const std::string& text : texts) option += " " + shell_quoted(text);
+  return option.empty() ? "" : " " + std::string(name) + option;
+}
+
+// Where the weights are that a run begins with: another run's, or those turned for it.
+std::string from_option(const StudyData& data, const StudyRunRecord& run) {
+  if (run.from.empty()) return "";
+  const bool turned = fs::is_directory(data.folder / "starts" / run.name);
+  return " --from " + shell_quoted(turned ? "starts/" + run.name : "runs/" + run.from);
+}
+
 std::string run_commands(const StudyData& data) {
-  std::string texts;
-  for (const std::string& text : data.study.data) texts += " " + shell_quoted(text);
-  if (!texts.empty()) texts = " --data" + texts;
   const std::string threads =
       data.study.threads > 0 ? fmt::format(" --threads {}", data.study.threads) : "";
+  const std::string texts =
+      texts_option("--data", data.study.data) + texts_option("--validation", data.study.validation);
   std::string lines;
   for (const StudyRunRecord& run : data.study.runs) {
-    const std::string from = run.from.empty() ? "" : fmt::format("  # from {}", run.from);
-    lines += fmt::format("attnres train --recipe recipes/{0}.json --out again/{0}{1}{2}{3}\n",
-                         run.name, threads, texts, from);
+    lines += fmt::format("attnres train --recipe {} --out {}{}{}{}\n",
+                         shell_quoted("recipes/" + run.name + ".json"),
+                         shell_quoted("again/" + run.name), from_option(data, run), threads, texts);
   }
   return folded("Commands that repeat each run, in the study’s folder",
                 "<pre>" + escape_html(lines) + "</pre>\n");

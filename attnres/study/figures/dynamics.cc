@@ -78,7 +78,8 @@ Curve layer_curve(const SiteValues& sites, const LineStyle& style) {
   Curve curve{.style = style};
   for (const auto& [site, values] : sites) {
     if (site % 2 == 0 || values.empty() || !std::isfinite(values[0])) continue;
-    curve.x.push_back((site + 1) / 2);
+    const int layer = (site + 1) / 2;
+    curve.x.push_back(layer);
     curve.y.push_back(values[0]);
   }
   return curve;

@@ -66,9 +66,8 @@ size_t nearest_group(const std::vector<double>& groups, double ratio) {
 // Columns are width over layers, rows heads over layers, the largest at the top.
 HeatMap shape_map(const std::vector<ShapePoint>& points, const std::vector<double>& widths,
                   const std::vector<double>& heads) {
-  HeatMap map{.x_label = "width / Transformer layers",
-              .y_label = "heads / Transformer layers",
-              .decimals = 3};
+  HeatMap map{
+      .x_label = "width / layers (Transformer layers)", .y_label = "heads / layers", .decimals = 3};
   for (const double width : widths) map.column_names.push_back(fmt::format("{:.3g}", width));
   for (const double head : heads) {
     map.row_names.insert(map.row_names.begin(), fmt::format("{:.2g}", head));
