@@ -371,7 +371,9 @@ class BlockAttnRes(Mechanism):
     over the sums b_i of blocks of sublayers, b_0 the embedding, the last the block's sum so far.
     """
 
-    settings = "block_size", "query", "weights", "key_norm", "window", "heads", "norm_eps"
+    settings = (
+        "block_size", "query", "weights", "key_norm", "window", "heads", "norm_eps", "query_init",
+    )
 
     def num_sources(self, l):
         return 1 + min(math.ceil(l / self.block_size), self.window)
@@ -413,6 +415,8 @@ class BlockAttnRes(Mechanism):
         return (weights.to(values.dtype)[..., None] * values).sum(0).flatten(-2)
 
     def weigh(self, scores):
+        if self.weights == "factorised":
+            return scores / scores.sum(0)
         return scores.softmax(0) if self.weights == "softmax" else scores.sigmoid()
 
     def scores(self, l, v_NBTD, h_before, w):
@@ -426,7 +430,10 @@ class BlockAttnRes(Mechanism):
         keys = v_NBTD
         if self.key_norm:
             keys = rms_norm(v_NBTD, w(l, "key_norm").float(), self.eps)
-        return (query.float() * keys).unflatten(-1, (self.heads, -1)).sum(-1)
+        query = query.float()
+        if self.weights == "factorised":
+            query, keys = (x.clamp(max=0).exp() + x.relu() for x in (query, keys))
+        return (query * keys).unflatten(-1, (self.heads, -1)).sum(-1)
 
 
 class AttnRes(BlockAttnRes):
