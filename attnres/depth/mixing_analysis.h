@@ -37,8 +37,8 @@ struct MixingAnalysis {
 bool holds_weights(const DepthState& state);
 bool drops_source(const DepthState& state);
 
-// Scores [N, ...] of N >= 2 sources with these names, with `nothing`, the score of no weight, for the
-// one that this state drops.
+// Scores [N, ...] of N >= 2 sources with these names, with `nothing`, the score of no weight, for
+// the one that this state drops.
 at::Tensor without_dropped(const DepthState& state, const at::Tensor& scores,
                            const std::vector<std::string>& sources, double nothing);
 
