@@ -6,15 +6,19 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/study/arm_table.h"
+#include "attnres/study/metrics_table.h"
 #include "attnres/study/study_data.h"
 #include "attnres/study/study_page.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 
@@ -23,7 +27,7 @@ namespace {
 
 struct ReportCommandOptions {
   std::vector<std::string> runs;
-  std::string out;
+  std::string out, csv;
   bool json = false;
 };
 
@@ -133,8 +137,25 @@ void report_study(const ReportCommandOptions& options) {
   fmt::print("report: {}\n", page.page.string());
 }
 
+// Of the runs of a study, those that have begun.
+void write_metrics(const ReportCommandOptions& options, bool of_study) {
+  std::vector<std::filesystem::path> runs(options.runs.begin(), options.runs.end());
+  if (of_study) {
+    runs.clear();
+    const StudyData data = read_study_data(options.runs.front());
+    for (const std::optional<RunData>& run : data.runs) {
+      if (run) runs.push_back(run->path);
+    }
+  }
+  const MetricsTable table = metrics_table(runs);
+  for (const std::string& note : table.notes) fmt::print(stderr, "note: {}\n", note);
+  write_file(options.csv, table.csv);
+}
+
 void run_report(const ReportCommandOptions& options) {
-  if (is_study(options)) return report_study(options);
+  const bool of_study = is_study(options);
+  if (!options.csv.empty()) write_metrics(options, of_study);
+  if (of_study) return report_study(options);
   const ReportSummary summary =
       write_report({options.runs.begin(), options.runs.end()},
                    options.out.empty() ? ReportOptions() : ReportOptions{.out = options.out});
@@ -174,6 +195,10 @@ void add_report_command(CLI::App& app) {
   as_path(
       command->add_option("--out", options->out,
                           "the page; report.html if not given, of a study the one in its folder"))
+      ->type_name("FILE");
+  as_path(command->add_option("--csv", options->csv,
+                              "also write all that the runs measured, a line for each step, for a "
+                              "spreadsheet"))
       ->type_name("FILE");
   command->add_flag("--json", options->json, "print the figures as JSON");
   command->footer(

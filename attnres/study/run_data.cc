@@ -30,42 +30,6 @@ int64_t step_of(const Json& line) {
   return line.at("step").get<int64_t>();
 }
 
-// The objects of a JSON Lines file, steps ascending.
-std::vector<Json> read_lines(const fs::path& path, std::vector<std::string>& notes) {
-  const std::string file = path.filename().string();
-  if (!fs::exists(path)) {
-    notes.push_back("no " + file);
-    return {};
-  }
-  const std::string text = read_file(path);
-  std::vector<Json> lines;
-  int skipped = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t newline = text.find('\n', begin);
-    const size_t end = std::min(newline, text.size());
-    Json line;
-    try {
-      line = parse_json(std::string_view(text).substr(begin, end - begin), file);
-    } catch (const Error&) {  // counted below
-    }
-    begin = end + 1;
-    if (!line.is_object() || !line.contains("step") || !whole_number(line["step"])) {
-      skipped += newline != std::string::npos;  // the last line may still be being written
-      continue;
-    }
-    const int64_t step = step_of(line);
-    if (!lines.empty() && step < step_of(lines.back())) {
-      std::erase_if(lines, [&](const Json& earlier) { return step_of(earlier) >= step; });
-    }
-    lines.push_back(std::move(line));
-  }
-  if (skipped > 0) {
-    notes.push_back(fmt::format("{}: {} line{} skipped, not an object with a whole-number \"step\"",
-                                file, skipped, skipped == 1 ? "" : "s"));
-  }
-  return lines;
-}
-
 // In the recipe's own words, not as a DepthMixing: the run may be of a version that knows other
 // mechanisms and settings.
 void read_depth_mixing(RunData& run) {
@@ -81,7 +45,7 @@ void read_depth_mixing(RunData& run) {
 }
 
 void read_metrics(RunData& run) {
-  for (const Json& line : read_lines(run.path / "metrics.jsonl", run.notes)) {
+  for (const Json& line : read_run_log(run.path / "metrics.jsonl", run.notes)) {
     const int64_t step = step_of(line);
     if (run.metrics.empty() || run.metrics.back().step != step) {
       run.metrics.emplace_back().step = step;
@@ -100,7 +64,7 @@ void read_metrics(RunData& run) {
 }
 
 void read_probes(RunData& run) {
-  for (const Json& line : read_lines(run.path / "probes.jsonl", run.notes)) {
+  for (const Json& line : read_run_log(run.path / "probes.jsonl", run.notes)) {
     const double site = number_in(line, "site");
     const auto value = line.find("value");
     if (!(site >= 0 && site < kMostSites) || value == line.end()) continue;
@@ -117,7 +81,7 @@ void read_probes(RunData& run) {
 }
 
 void read_samples(RunData& run) {
-  for (const Json& line : read_lines(run.path / "samples.jsonl", run.notes)) {
+  for (const Json& line : read_run_log(run.path / "samples.jsonl", run.notes)) {
     run.samples.push_back({step_of(line), text_in(line, "prompt"), text_in(line, "text")});
   }
 }
@@ -197,6 +161,41 @@ void distinguish_labels(std::vector<RunData>& runs) {
 }
 
 }  // namespace
+
+std::vector<Json> read_run_log(const fs::path& path, std::vector<std::string>& notes) {
+  const std::string file = path.filename().string();
+  if (!fs::exists(path)) {
+    notes.push_back("no " + file);
+    return {};
+  }
+  const std::string text = read_file(path);
+  std::vector<Json> lines;
+  int skipped = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t newline = text.find('\n', begin);
+    const size_t end = std::min(newline, text.size());
+    Json line;
+    try {
+      line = parse_json(std::string_view(text).substr(begin, end - begin), file);
+    } catch (const Error&) {  // counted below
+    }
+    begin = end + 1;
+    if (!line.is_object() || !line.contains("step") || !whole_number(line["step"])) {
+      skipped += newline != std::string::npos;  // the last line may still be being written
+      continue;
+    }
+    const int64_t step = step_of(line);
+    if (!lines.empty() && step < step_of(lines.back())) {
+      std::erase_if(lines, [&](const Json& earlier) { return step_of(earlier) >= step; });
+    }
+    lines.push_back(std::move(line));
+  }
+  if (skipped > 0) {
+    notes.push_back(fmt::format("{}: {} line{} skipped, not an object with a whole-number \"step\"",
+                                file, skipped, skipped == 1 ? "" : "s"));
+  }
+  return lines;
+}
 
 std::vector<RunData> read_runs(const std::vector<fs::path>& paths) {
   require_usage(!paths.empty(), "report: name at least one run folder");

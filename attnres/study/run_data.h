@@ -63,6 +63,10 @@ struct RunData {
 // Throws Error for a path that is not a run folder, UsageError for none or the same one twice.
 std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& paths);
 
+// The objects of a log of a run folder (run_logs.h), steps ascending, as read_runs takes them: what
+// it skips is added to `notes`. None of a file that is not there.
+std::vector<Json> read_run_log(const std::filesystem::path& path, std::vector<std::string>& notes);
+
 // A probe at its last step with as many sites as any step has (a run that is killed while it writes
 // leaves its last step incomplete). Step -1 and no sites if the run never measured it.
 struct ProbeSnapshot {

@@ -7,6 +7,7 @@
 
 #include "attnres/study/statistics.h"
 #include "attnres/study/study_data.h"
+#include "attnres/support/csv.h"
 
 namespace attnres {
 namespace {
@@ -39,25 +40,6 @@ Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& s
                {"best_step", saved.best_step}};
   if (!status.error.empty()) json["error"] = status.error;
   return json;
-}
-
-// As RFC 4180 has it, with quotes where they are needed.
-std::string csv_cell(const Json& value) {
-  if (value.is_null()) return "";
-  if (!value.is_string()) return value.dump();
-  const std::string text = value;
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted(1, '"');
-  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
-  quoted += '"';
-  return quoted;
-}
-
-std::string csv_line(const std::vector<Json>& values) {
-  std::string line;
-  for (const Json& value : values) line += csv_cell(value) + ",";
-  line.back() = '\n';
-  return line;
 }
 
 Json number_or_null(double value) {

@@ -38,6 +38,17 @@ TEST(ReportCommand, SaysWhatKeepsRunsFromComparing) {
   EXPECT_TRUE(apart.at("runs").at(1).at("loss_difference").is_null());
 }
 
+TEST(ReportCommand, WritesMetricsAsATable) {
+  const std::filesystem::path folder = fresh_folder("report_csv");
+  const auto run = FakeRun{.name = "base"}.write(folder / "base");
+  const auto csv = folder / "metrics.csv";
+  const Result result = run_program(fmt::format("report '{}' --out '{}' --csv '{}'", run.string(),
+                                                (folder / "page.html").string(), csv.string()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(read_file(csv), HasSubstr("run,step,tokens,seconds,loss,lr,grad_norm,"));
+  EXPECT_THAT(read_file(csv), HasSubstr("\n" + run.string() + ",200,"));
+}
+
 TEST(ReportCommand, SaysWhatSeedsTell) {
   const std::filesystem::path folder = fresh_folder("report_seeds");
   std::string runs;
