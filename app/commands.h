@@ -18,6 +18,7 @@ void add_export_command(CLI::App& app);
 void add_retrofit_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_study_command(CLI::App& app);
+void add_watch_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_vectors_command(CLI::App& app);

@@ -131,6 +131,7 @@ int run(int argc, char** argv) {
   add_retrofit_command(app);
   add_report_command(app);
   add_study_command(app);
+  add_watch_command(app);
   add_doctor_command(app);
   add_verify_command(app);
   add_vectors_command(app);

@@ -59,6 +59,7 @@ void read_metrics(RunData& run) {
     read("seconds", metric.seconds);
     read("loss", metric.loss);
     read("val_loss", metric.val_loss);
+    read("lr", metric.learning_rate);
     read("tokens_per_second", metric.tokens_per_second);
   }
 }

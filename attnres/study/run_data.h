@@ -31,6 +31,7 @@ struct Metric {
   double seconds = kNotMeasured;            // of training so far, without evaluation
   double loss = kNotMeasured;               // training loss, nats per token
   double val_loss = kNotMeasured;           // validation loss, nats per token
+  double learning_rate = kNotMeasured;      // of this step
   double tokens_per_second = kNotMeasured;  // at this step
 };
 

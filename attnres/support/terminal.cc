@@ -14,12 +14,24 @@ namespace {
 
 constexpr size_t kWithoutTerminal = 100, kFewest = 40;
 
+// Zeros of what is no terminal.
+winsize terminal_size(int descriptor) {
+  winsize size = {};
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size : winsize{};
+}
+
+std::optional<size_t> unless_zero(size_t size) {
+  return size > 0 ? std::optional<size_t>(size) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<size_t> terminal_columns(int descriptor) {
-  winsize size = {};
-  const bool known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? std::optional<size_t>(size.ws_col) : std::nullopt;
+  return unless_zero(terminal_size(descriptor).ws_col);
+}
+
+std::optional<size_t> terminal_lines(int descriptor) {
+  return unless_zero(terminal_size(descriptor).ws_row);
 }
 
 size_t text_columns() {

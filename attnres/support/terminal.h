@@ -1,4 +1,4 @@
-// The terminal's width, and text that keeps to it.
+// The terminal's size, and text that keeps to it.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,9 @@
 
 namespace attnres {
 
-// Columns of the terminal that this descriptor is; none where it is none.
+// Of the terminal that this descriptor is; none where it is none.
 std::optional<size_t> terminal_columns(int descriptor);
+std::optional<size_t> terminal_lines(int descriptor);
 
 // The width to print text in: COLUMNS if it is set, else the terminal's, else 100; 40 at least.
 size_t text_columns();

@@ -1,0 +1,29 @@
+#include <gmock/gmock.h>
+
+#include "tests/app/program.h"
+#include "tests/study/fake_run.h"
+
+namespace attnres::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(WatchCommand, PrintsOneFrameWhereThereIsNoTerminal) {
+  const std::filesystem::path folder = fresh_folder("watch");
+  const FakeRun run{.name = "mine", .mechanism = "attn_res"};
+  const auto path = run.write(folder / "run");
+  const Result result = run_program(fmt::format("watch '{}'", path.string()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("mine  attn_res, 4 layers"));
+  EXPECT_THAT(result.out, HasSubstr("step 200/201"));
+  EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
+  EXPECT_EQ(run_program(fmt::format("watch --once '{}'", path.string())).out, result.out);
+
+  const Result refused = run_program(fmt::format("watch '{}'", folder.string()));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("expected the folder of a run or of a study"));
+}
+
+}  // namespace
+}  // namespace attnres::testing

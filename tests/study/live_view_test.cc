@@ -1,0 +1,184 @@
+#include "attnres/study/live_view.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <sstream>
+
+#include "attnres/support/error.h"
+#include "attnres/support/terminal.h"
+#include "tests/study/fake_run.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::live_view_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::attnres::testing::FakeRun;
+using ::attnres::testing::write_text;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> lines_of(const std::string& frame) {
+  std::istringstream in(frame);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+size_t widest(const std::string& frame) {
+  size_t most = 0;
+  for (const std::string& line : lines_of(frame)) most = std::max(most, characters(line));
+  return most;
+}
+
+class LiveRunTest : public ::testing::Test {
+ protected:
+  LiveRun live(const FakeRun& run) const {
+    LiveRun live = read_live_run(run.write(folder_));
+    live.quiet_seconds = 2;
+    return live;
+  }
+
+  const fs::path folder_ = fresh_folder("live") / "run";
+  const FakeRun block_ = {.name = "block", .mechanism = "block_attn_res"};
+};
+
+TEST_F(LiveRunTest, ShowsWhatTheLogsHold) {
+  const std::string frame = draw_live(live(block_), {.columns = 80});
+  EXPECT_THAT(frame,
+              AllOf(HasSubstr("block  block_attn_res, 4 layers, width 64, 401.7K parameters"),
+                    HasSubstr("step 200/201  410ms left"),  // 4096 tokens at 10000 a second
+                    HasSubstr("loss             1."), HasSubstr("validation       1.8681  █"),
+                    HasSubstr("learning rate  3.00e-03  ▁▁▁"), HasSubstr("tokens/s")));
+  EXPECT_THAT(frame, HasSubstr("depth weights at step 200: sites read sources"));
+  // The embedding, which all nine sites read, and up to four blocks.
+  const std::vector<std::string> lines = lines_of(frame);
+  ASSERT_GE(lines.size(), 6u);
+  EXPECT_EQ(lines.back(), "  0 1 2 3 4 5 6 7 8");
+  EXPECT_EQ(characters(lines[lines.size() - 6]), 2u + 2 * 9);
+  EXPECT_TRUE(lines[lines.size() - 6].starts_with("0 ██"));
+  EXPECT_TRUE(lines[lines.size() - 2].starts_with("4        "));
+}
+
+TEST_F(LiveRunTest, SaysWhetherItIsAtWork) {
+  LiveRun run = live(block_);
+  EXPECT_TRUE(run.is_at_work());
+  EXPECT_NEAR(run.seconds_per_step(), 0.4096, 1e-9);
+  run.quiet_seconds = 600;
+  EXPECT_FALSE(run.is_at_work());
+  EXPECT_THAT(draw_live(run, {}), HasSubstr("step 200/201  wrote nothing for 10m00s"));
+  run.steps = 200;
+  EXPECT_TRUE(run.is_done());
+  EXPECT_THAT(draw_live(run, {}), HasSubstr("step 200/200  done in 1m22s"));
+}
+
+TEST_F(LiveRunTest, HasNoMapWithoutDepthWeights) {
+  EXPECT_THAT(draw_live(live({}), {}),
+              AllOf(HasSubstr("validation"), Not(HasSubstr("depth weights"))));
+}
+
+TEST_F(LiveRunTest, BeginsWithoutALog) {
+  block_.write(folder_);
+  fs::remove(folder_ / "metrics.jsonl");
+  fs::remove(folder_ / "probes.jsonl");
+  const LiveRun run = read_live_run(folder_);
+  EXPECT_TRUE(run.is_at_work());
+  EXPECT_THAT(draw_live(run, {}),
+              AllOf(HasSubstr("step 0/201\n"), HasSubstr("no step is done yet")));
+}
+
+TEST_F(LiveRunTest, KeepsToTheTerminal) {
+  const LiveRun deep = live({.name = "a name that is longer than a narrow terminal",
+                             .mechanism = "attn_res",
+                             .layers = 16});
+  for (const size_t columns : {40, 61, 200}) {
+    EXPECT_LE(widest(draw_live(deep, {.columns = columns})), columns);
+  }
+  for (const size_t lines : {10, 16, 24}) {
+    const std::string frame = draw_live(deep, {.columns = 80, .lines = lines});
+    EXPECT_LE(lines_of(frame).size(), lines);
+    EXPECT_EQ(lines > 13, frame.find("a line adds up") != std::string::npos);
+  }
+  EXPECT_THAT(draw_live(deep, {.color = true}), HasSubstr("\x1b[48;5;"));
+  EXPECT_THAT(draw_live(deep, {}), Not(HasSubstr("\x1b")));
+}
+
+class LiveStudyTest : public ::testing::Test {
+ protected:
+  LiveStudyTest() {
+    const auto run = [](const char* name, const char* state, int step, const Json& loss) {
+      return Json{{"name", name},           {"state", state},        {"step", step},
+                  {"steps", 201},           {"flops", 1e12},         {"seconds", step * 0.5},
+                  {"arms", Json::object()}, {"final_val_loss", loss}};
+    };
+    study_ = {{"study", "sizes"},
+              {"question", "Which?"},
+              {"runs",
+               {run("a-seed1", "done", 201, 1.5), run("b-seed1", "unfinished", 0, nullptr),
+                run("c-seed1", "failed", 20, 3.5), run("d-seed1", "missing", 0, nullptr)}}};
+    write();
+    FakeRun{.name = "b-seed1", .steps = 100}.write(folder_ / "runs" / "b-seed1");
+    FakeRun{.name = "c-seed1", .steps = 20}.write(folder_ / "runs" / "c-seed1");
+    const auto old = fs::file_time_type::clock::now() - std::chrono::hours(2);
+    for (const char* file : {"run.json", "metrics.jsonl"}) {
+      fs::last_write_time(folder_ / "runs" / "c-seed1" / file, old);
+    }
+  }
+  void write() const { write_text(folder_ / "study.json", study_.dump()); }
+
+  const fs::path folder_ = fresh_folder("live study");
+  Json study_;
+};
+
+TEST_F(LiveStudyTest, ShowsEveryRun) {
+  const LiveStudy study = read_live_study(folder_);
+  EXPECT_FALSE(study.is_done());
+  const std::string frame = draw_live(study, {.columns = 80});
+  const std::vector<std::string> lines = lines_of(frame);
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[0], "sizes: Which?");
+  // 201, 100 and 20 steps took 191 s; 202 are left of the run at work and of the missing one.
+  EXPECT_TRUE(lines[1].starts_with("1/4 runs done, 1 at work, 1 failed, ")) << lines[1];
+  EXPECT_THAT(lines[3], AllOf(HasSubstr("a-seed1  done        █████"),
+                              HasSubstr("█        201/201  1.5000"), Not(HasSubstr("░"))));
+  // At work: its own log is newer than study.json.
+  EXPECT_THAT(lines[4], AllOf(HasSubstr("b-seed1  at work     █"), HasSubstr("100/201  ")));
+  EXPECT_EQ(study.runs[1].record.step, 100);
+  EXPECT_THAT(lines[5], HasSubstr("c-seed1  failed "));
+  EXPECT_THAT(lines[6], AllOf(HasSubstr("d-seed1  missing "), HasSubstr("0/201")));
+}
+
+TEST_F(LiveStudyTest, KeepsToTheTerminal) {
+  study_["runs"][0]["name"] = "a-name-of-a-run-that-is-longer-than-most-seed1";
+  write();
+  const LiveStudy study = read_live_study(folder_);
+  for (const size_t columns : {40, 61, 200}) {
+    EXPECT_LE(widest(draw_live(study, {.columns = columns})), columns);
+  }
+  // Those at work and failed first.
+  const std::vector<std::string> lines = lines_of(draw_live(study, {.columns = 80, .lines = 6}));
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_THAT(lines[3], HasSubstr("b-seed1"));
+  EXPECT_THAT(lines[4], HasSubstr("c-seed1"));
+  EXPECT_EQ(lines[5], "and 2 more");
+}
+
+TEST_F(LiveStudyTest, IsDoneWhenEveryRunIs) {
+  for (Json& run : study_["runs"]) run["state"] = "done";
+  write();
+  const LiveStudy study = read_live_study(folder_);
+  EXPECT_TRUE(study.is_done());
+  EXPECT_THAT(draw_live(study, {}), HasSubstr("4/4 runs done\n"));
+}
+
+TEST_F(LiveStudyTest, RefusesWhatIsNone) {
+  write_text(folder_ / "study.json", "[]");
+  EXPECT_THAT(message_of<Error>([&] { read_live_study(folder_); }),
+              HasSubstr("study.json: not a study's"));
+  EXPECT_THAT(message_of<Error>([&] { read_live_study("/nowhere"); }), HasSubstr("/nowhere"));
+}
+
+}  // namespace
+}  // namespace attnres::live_view_test
