@@ -1,0 +1,259 @@
+#include "attnres/study/quick_study.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "attnres/depth/mechanism.h"
+#include "attnres/depth/mechanisms/residual.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
+
+namespace attnres {
+namespace {
+
+constexpr const char* kQuickName = "compare";
+constexpr const char* kMixing = "mixing";  // the axis
+
+// Of models with 8 Transformer layers, in which 8 blocks of Block AttnRes are not yet Full.
+constexpr std::array<int64_t, 13> kQuickWidths = {32,  48,  64,  96,  128, 160, 192,
+                                                  256, 320, 384, 512, 768, 1024};
+constexpr int64_t kQuickContext = 256;
+constexpr int64_t kLooks = 10;       // at the validation text, and checkpoints
+constexpr double kForward = 1. / 3;  // time of a look at a token, over that of training on it
+constexpr double kBeside = 1.15;     // time of everything, over that of steps and looks
+
+// Falling with the width as in recipes/, which have 0.003 at 128.
+double rate_of_width(int64_t width) {
+  return std::round(3e4 * std::sqrt(128.0 / static_cast<double>(width))) / 1e7;
+}
+
+Json base_of(int64_t width, int64_t steps) {
+  return {{"name", kQuickName},
+          {"model",
+           {{"layers", 8},
+            {"width", width},
+            {"heads", std::max<int64_t>(width / 32, 2)},
+            {"depth_mixing", {{"type", "residual"}}}}},
+          {"train",
+           {{"steps", steps},
+            {"batch_size", width < 128 ? 8 : 16},
+            {"context", kQuickContext},
+            {"learning_rate", rate_of_width(width)},
+            {"warmup", std::max<int64_t>(steps / 20, 1)},
+            {"eval_every", std::max<int64_t>(steps / kLooks, 1)},
+            {"checkpoint_every", std::max<int64_t>(steps / kLooks, 1)}}},
+          {"tokenizer", {{"kind", "bytes"}}}};
+}
+
+StudyArm arm_of(const std::string& mechanism) {
+  return {.name = mechanism,
+          .overrides = {"model.depth_mixing=" + Json{{"type", mechanism}}.dump()}};
+}
+
+// Small enough to try whether all of it works.
+const Json& quick_smoke() {
+  static const Json smoke = {
+      {"model.width", 32},     {"model.heads", 2},         {"train.steps", 4},
+      {"train.batch_size", 2}, {"train.context", 32},      {"train.warmup", 1},
+      {"train.eval_every", 2}, {"train.eval_tokens", 256}, {"train.sample_tokens", 0}};
+  return smoke;
+}
+
+Json quick_figures() {
+  return {{{"kind", "dynamics"}}, {{"kind", "depth_weights"}}, {{"kind", "overhead"}}};
+}
+
+std::string quick_question(const std::vector<std::string>& mechanisms) {
+  std::string list;
+  for (size_t i = 0; i < mechanisms.size(); ++i) {
+    const char* before = i == 0 ? "" : i + 1 < mechanisms.size() ? ", " : " and ";
+    list += before + mechanisms[i];
+  }
+  return fmt::format("Which of {} ends with the lowest validation loss?", list);
+}
+
+std::string quick_baseline(const std::vector<std::string>& mechanisms) {
+  const std::string residual = residual_mechanism().text.name;
+  const bool has = std::find(mechanisms.begin(), mechanisms.end(), residual) != mechanisms.end();
+  return has ? residual : mechanisms.front();
+}
+
+// A size of the table, and what its runs take.
+struct QuickSize {
+  int64_t width = 0, parameters = 0;  // of the arm that has most
+  double tokens_per_step = 0;
+  double look_steps = 0;        // that the looks of a run take as long as
+  double seconds_per_step = 0;  // of all arms and seeds together, over the jobs
+
+  double steps_wanted() const {
+    return std::ceil(kTokensPerParameter * static_cast<double>(parameters) / tokens_per_step);
+  }
+  double steps_of_text(const QuickAims& aims) const {
+    return std::floor(kMostPasses * static_cast<double>(aims.text_tokens) / tokens_per_step);
+  }
+  // As many as are wanted, or as the text has.
+  double steps(const QuickAims& aims) const {
+    return std::min(steps_wanted(), steps_of_text(aims));
+  }
+  bool has_text(const QuickAims& aims) const {
+    return steps(aims) * kTokensPerParameter >= steps_wanted() * kFewestTokens;
+  }
+  double steps_in_time(const QuickAims& aims) const {
+    return std::floor(aims.seconds / (kBeside * seconds_per_step) - look_steps);
+  }
+  double seconds(double steps) const { return kBeside * seconds_per_step * (steps + look_steps); }
+};
+
+QuickSize measure_size(int64_t width, const QuickAims& aims, const MachineSpeed& speed) {
+  QuickSize size = {.width = width};
+  for (const std::string& mechanism : aims.mechanisms) {
+    Json json = base_of(width, 1);
+    json["model"]["depth_mixing"] = {{"type", mechanism}};
+    const Recipe recipe = parse_recipe(json);
+    const Estimate cost = estimate(recipe, recipe.tokenizer.vocab_size, speed);
+    size.parameters = std::max(size.parameters, cost.parameters);
+    size.seconds_per_step +=
+        cost.seconds_per_step * static_cast<double>(aims.seeds) / static_cast<double>(aims.jobs);
+    const TrainConfig& train = recipe.train;
+    size.tokens_per_step = static_cast<double>(train.batch_size * train.context);
+    size.look_steps =
+        kForward * kLooks * static_cast<double>(train.eval_tokens) / size.tokens_per_step;
+  }
+  return size;
+}
+
+QuickChoice choice_of(const QuickSize& size, double steps) {
+  const auto whole = static_cast<int64_t>(steps);
+  return {.base = base_of(size.width, whole),
+          .parameters = size.parameters,
+          .steps = whole,
+          .tokens = static_cast<int64_t>(steps * size.tokens_per_step),
+          .seconds = size.seconds(steps),
+          .why = {}};
+}
+
+// Why not this size, which is the next after the one that was chosen.
+std::string why_not(const QuickSize& next, const QuickAims& aims) {
+  if (!next.has_text(aims)) {
+    return fmt::format(
+        "A model of width {} would see fewer than {:.0f} tokens a parameter in {:.0f} passes over "
+        "the text; give it more text for a larger model.",
+        next.width, kFewestTokens, kMostPasses);
+  }
+  return fmt::format("A model of width {} would take {}; give it more --hours for a larger model.",
+                     next.width, format_duration(next.seconds(next.steps(aims))));
+}
+
+// The smallest size, for as long as text and time last.
+QuickChoice choose_short(const QuickSize& size, const QuickAims& aims) {
+  const double of_text = size.steps_of_text(aims), in_time = size.steps_in_time(aims);
+  const bool is_text_short = of_text < in_time;
+  const double steps = std::min(of_text, in_time);
+  require(steps >= kFewestSteps || is_text_short,
+          "--hours {:.3g}: the shortest comparison of {} takes about {} here; give it more time, "
+          "fewer seeds or fewer mechanisms",
+          aims.seconds / 3600, counted(std::ssize(aims.mechanisms) * aims.seeds, "run"),
+          format_duration(size.seconds(kFewestSteps)));
+  require(steps >= kFewestSteps,
+          "--data: a text of {} is too short to compare models on; give it {} or more",
+          format_bytes(static_cast<double>(aims.text_tokens)),
+          format_bytes(kFewestSteps * size.tokens_per_step / kMostPasses));
+  QuickChoice choice = choice_of(size, steps);
+  choice.why = fmt::format(
+      "There is {} for {:.1f} tokens a parameter only, and models learn from {:.0f} or so: small "
+      "differences may change with more.",
+      is_text_short ? "text" : "time",
+      static_cast<double>(choice.tokens) / static_cast<double>(choice.parameters),
+      kTokensPerParameter);
+  return choice;
+}
+
+}  // namespace
+
+QuickChoice choose_quick_study(const QuickAims& aims, const MachineSpeed& speed) {
+  std::optional<QuickSize> chosen;
+  std::string why = "It is the largest size that compare chooses; attnres study trains any.";
+  for (const int64_t width : kQuickWidths) {
+    const QuickSize size = measure_size(width, aims, speed);
+    if (!size.has_text(aims) || size.steps(aims) > size.steps_in_time(aims)) {
+      if (!chosen) return choose_short(size, aims);
+      why = why_not(size, aims);
+      break;
+    }
+    chosen = size;
+  }
+  QuickChoice choice = choice_of(*chosen, chosen->steps(aims));
+  choice.why = why;
+  return choice;
+}
+
+void require_mechanisms(const std::vector<std::string>& names) {
+  require_usage(!names.empty(), "--mechanisms: name at least one; attnres mechanisms lists them");
+  std::vector<std::string> known;
+  for (const Mechanism& mechanism : mechanisms()) known.push_back(mechanism.text.name);
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    require_usage(std::find(known.begin(), known.end(), name) != known.end(),
+                  "--mechanisms {}: no such mechanism, did you mean {}? attnres mechanisms lists "
+                  "them",
+                  one_line(name), nearest(name, known));
+    require_usage(seen.insert(name).second, "--mechanisms: {} is named twice", name);
+  }
+}
+
+StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms,
+                        int64_t seeds) {
+  StudyRecipe study = {.name = kQuickName,
+                       .question = quick_question(mechanisms),
+                       .claim = {},
+                       .base = base.dump(),
+                       .axes = {{kMixing, {}}},
+                       .baseline = {{kMixing, quick_baseline(mechanisms)}},
+                       .seeds = seeds,
+                       .tune = {},
+                       .figures = quick_figures().dump(),
+                       .inspect = false,
+                       .smoke = read_overrides("smoke", quick_smoke())};
+  for (const std::string& mechanism : mechanisms) {
+    study.axes[0].arms.push_back(arm_of(mechanism));
+  }
+  return study;
+}
+
+Json quick_study_json(const StudyRecipe& study) {
+  const auto as_object = [](const std::vector<std::string>& overrides) {
+    Json object = Json::object();
+    for (const std::string& assignment : overrides) {
+      const std::string key = key_of(assignment);
+      object[key] = parse_json(assignment.substr(key.size() + 1), key);
+    }
+    return object;
+  };
+  Json arms = Json::object();
+  for (const StudyArm& arm : study.axes[0].arms) arms[arm.name] = as_object(arm.overrides);
+  return {{"name", study.name},
+          {"question", study.question},
+          {"base", parse_json(study.base, "base")},
+          {"axes", {{kMixing, arms}}},
+          {"baseline", {{kMixing, study.baseline[0].second}}},
+          {"seeds", study.seeds},
+          {"figures", parse_json(study.figures, "figures")},
+          {"smoke", as_object(study.smoke)}};
+}
+
+std::vector<std::string> mechanisms_of(const StudyRecipe& study) {
+  const StudyAxis* mixing = study.find(kMixing);
+  require(study.name == kQuickName && mixing != nullptr,
+          "the study {} is not one that compare made; choose another --out", study.name);
+  std::vector<std::string> names;
+  for (const StudyArm& arm : mixing->arms) names.push_back(arm.name);
+  return names;
+}
+
+}  // namespace attnres

@@ -1,0 +1,55 @@
+// The shortest way from a text to a comparison: mechanisms at one size, which is chosen for the
+// time there is, some seeds each.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "attnres/study/study_recipe.h"
+#include "attnres/support/json.h"
+#include "attnres/train/estimate.h"
+
+namespace attnres {
+
+inline constexpr double kTokensPerParameter = 20;  // trained on, of a model that is trained enough
+inline constexpr double kFewestTokens = 10;        // a parameter, where there is no more text
+inline constexpr double kMostPasses = 4;           // over the text; more teach little
+inline constexpr int64_t kFewestSteps = 100;       // of a run; fewer say nothing of a mechanism
+
+struct QuickAims {
+  std::vector<std::string> mechanisms;
+  int64_t seeds = 3;
+  double seconds = 3600;    // for all runs
+  int64_t text_tokens = 0;  // to train on: bytes
+  int64_t jobs = 1;         // runs at once, each at the speed that choose_quick_study is given
+};
+
+struct QuickChoice {
+  Json base;  // the recipe: a residual model of 8 Transformer layers
+  int64_t parameters = 0, steps = 0, tokens = 0;  // of a run
+  double seconds = 0;                             // of all runs, evaluation included
+  std::string why;                                // this size, in a sentence or two
+};
+
+// The largest of a table of models whose runs all fit the time and see kTokensPerParameter, or,
+// where the text has less in kMostPasses, kFewestTokens at least. Where not even the smallest does,
+// that one, as long as there is text and time. Throws Error where that is for fewer than
+// kFewestSteps.
+QuickChoice choose_quick_study(const QuickAims& aims, const MachineSpeed& speed);
+
+// Throws UsageError for a name that is no mechanism, with the nearest, for one that is there twice,
+// and for none.
+void require_mechanisms(const std::vector<std::string>& names);
+
+// The study "compare", with an axis "mixing" whose arms are the mechanisms with their defaults. The
+// baseline is residual, or the first where that is not among them.
+StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms,
+                        int64_t seeds);
+// One that quick_study made, as read_study reads it from a file.
+Json quick_study_json(const StudyRecipe& study);
+// What it compares. Throws Error where quick_study has not made it.
+std::vector<std::string> mechanisms_of(const StudyRecipe& study);
+
+}  // namespace attnres
