@@ -130,6 +130,7 @@ int run(int argc, char** argv) {
   add_export_command(app);
   add_retrofit_command(app);
   add_report_command(app);
+  add_compare_command(app);
   add_study_command(app);
   add_watch_command(app);
   add_doctor_command(app);

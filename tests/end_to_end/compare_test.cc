@@ -1,0 +1,82 @@
+// From a text to a page with one command.
+#include <gmock/gmock.h>
+
+#include "attnres/study/study_folder.h"
+#include "tests/end_to_end/runs.h"
+#include "tests/study/tiny_study.h"
+
+namespace attnres::testing::compare_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Compare : public ::testing::Test {
+ protected:
+  Compare() { attnres::write_text(data_, real_text(80000)); }
+
+  Result compare(const std::string& more = "") const {
+    return run_program(fmt::format("compare --out {} {}", quoted(paths_.folder), more));
+  }
+  std::string data() const { return "--data " + quoted(data_); }
+
+  const fs::path base_ = fresh_folder("compare");
+  const fs::path data_ = base_ / "text.txt";
+  const StudyPaths paths_{base_ / "out"};
+};
+
+TEST_F(Compare, TrainsWhatItChoseAndGoesOnWithIt) {
+  const Result first = compare(data() + " --smoke --mechanisms residual,block_attn_res");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("6 runs of a model with 8 Transformer layers of width 32"),
+                               HasSubstr("2 runs, 2 done"), HasSubstr("report.html")));
+  EXPECT_EQ(read_json(paths_.study_json()).at("runs").size(), 2u);
+  EXPECT_TRUE(fs::exists(paths_.report()));
+
+  auto before = contents(paths_.folder);
+  const Result second = compare("--smoke");
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.out, AllOf(HasSubstr(": goes on with"), HasSubstr("2 runs, 2 done")));
+  EXPECT_TRUE(contents(paths_.folder) == before);
+  // It is a study.
+  const Result study =
+      run_program(fmt::format("study {} --smoke --dry-run --out {}",
+                              quoted(paths_.folder / "compare.json"), quoted(paths_.folder)));
+  EXPECT_EQ(study.exit_code, 0) << study.err;
+  EXPECT_THAT(study.out, AllOf(HasSubstr("block_attn_res-seed1"), HasSubstr("done"),
+                               Not(HasSubstr("missing"))));
+  // One mechanism more.
+  const Result more = compare("--smoke --dry-run --mechanisms residual,block_attn_res,lime");
+  EXPECT_THAT(more.out, AllOf(HasSubstr("lime-seed1"), HasSubstr("missing"), HasSubstr("done")));
+}
+
+TEST_F(Compare, DryRunWritesNothing) {
+  const Result plan = compare(data() + " --dry-run --seeds 2");
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("6 runs of a model"), HasSubstr("There is text for"),
+                              HasSubstr("attn_res-seed2"), HasSubstr("missing")));
+  EXPECT_FALSE(fs::exists(paths_.folder));
+}
+
+TEST_F(Compare, RefusesWithNothingLost) {
+  const auto expect_refused = [](const Result& result, int exit_code, const std::string& why) {
+    EXPECT_EQ(result.exit_code, exit_code);
+    EXPECT_THAT(result.err, HasSubstr(why));
+  };
+  expect_refused(compare(data() + " --mechanisms residual,attnres"), 2, "did you mean attn_res?");
+  expect_refused(compare(data() + " --hours 0"), 2, "--hours");
+  expect_refused(compare("--data " + quoted(base_ / "nothing")), 1, "nothing");
+  EXPECT_FALSE(fs::exists(paths_.folder));
+
+  fs::create_directories(paths_.folder);
+  attnres::write_text(paths_.study_json(), R"({"study": "other", "data": [], "threads": 1,
+                                               "runs": []})");
+  const auto before = contents(paths_.folder);
+  expect_refused(compare(data()), 1, "holds the study other");
+  EXPECT_TRUE(contents(paths_.folder) == before);
+}
+
+}  // namespace
+}  // namespace attnres::testing::compare_test
