@@ -79,7 +79,7 @@ class ConfigReader {
     if (!json.is_object()) detail::wrong_type(key, "an object of numbers", json);
     value.clear();
     for (const auto& [name, number] : json.items()) {
-      read(number, key + "." + name, value.emplace_back(name, 0.0).second);
+      read(number, fmt::format("{}.{}", key, name), value.emplace_back(name, 0.0).second);
     }
   }
   // A part whose keys another reader checks (a mechanism's own settings).
