@@ -1,5 +1,7 @@
 #include "attnres/train/run_logs.h"
 
+#include <nlohmann/json.hpp>
+
 namespace attnres {
 
 RunLogs::RunLogs(const RunPaths& paths, const TrainingState& state, int sublayers)

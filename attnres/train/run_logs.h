@@ -14,8 +14,8 @@ struct RunLogs {
   // Cuts each log back to its length in `state`. `sublayers`: of the model. Throws Error as
   // LineLog.
   RunLogs(const RunPaths& paths, const TrainingState& state, int sublayers);
-  // What was measured at a step, and what its probe read, if it had one.
-  void add_step(const Json& metrics, const std::vector<Json>& probes);
+  // The lines of a step: what was measured, and what its probe read, if it had one.
+  void add_step(const Json& line, const std::vector<Json>& readings);
   // Flushes all to the disk, and notes their lengths in `state`.
   void sync(TrainingState& state);
 
