@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -31,26 +30,21 @@ struct ReportCommandOptions {
   bool json = false;
 };
 
-// JSON has no NaN: what was not measured is null.
-Json measured(double value) {
-  return std::isfinite(value) ? Json(value) : Json();
-}
-
 Json as_json(const RunSummary& run) {
   return {{"name", run.label},
           {"mechanism", run.mechanism},
           {"seed", run.seed ? Json(*run.seed) : Json()},
           {"parameters", run.parameters},
-          {"final_val_loss", measured(run.final_val_loss)},
+          {"final_val_loss", number_or_null(run.final_val_loss)},
           {"final_val_step", run.final_val_step},
-          {"best_val_loss", measured(run.best_val_loss)},
+          {"best_val_loss", number_or_null(run.best_val_loss)},
           {"best_val_step", run.best_val_step},
-          {"tokens_per_second", measured(run.speed.tokens_per_second)},
+          {"tokens_per_second", number_or_null(run.speed.tokens_per_second)},
           {"speed_well_measured", run.speed.well_measured()},
-          {"seconds", measured(run.seconds)},
-          {"tokens", measured(run.tokens)},
-          {"loss_difference", measured(run.loss_difference)},
-          {"speed_ratio", measured(run.speed_ratio)}};
+          {"seconds", number_or_null(run.seconds)},
+          {"tokens", number_or_null(run.tokens)},
+          {"loss_difference", number_or_null(run.loss_difference)},
+          {"speed_ratio", number_or_null(run.speed_ratio)}};
 }
 
 Json as_json(const Arm& arm, bool is_baseline) {
@@ -59,13 +53,13 @@ Json as_json(const Arm& arm, bool is_baseline) {
   return {{"name", arm.label},
           {"baseline", is_baseline},
           {"seeds", arm.losses.size()},
-          {"mean_loss", measured(arm.mean_loss())},
-          {"loss_deviation", measured(arm.loss_deviation())},
+          {"mean_loss", number_or_null(arm.mean_loss())},
+          {"loss_deviation", number_or_null(arm.loss_deviation())},
           {"pairs", difference.pairs},
-          {"mean_difference", measured(difference.mean)},
+          {"mean_difference", number_or_null(difference.mean)},
           {"interval", test ? Json{test->interval.low, test->interval.high} : Json()},
           {"p_value", test ? Json(test->p_value) : Json()},
-          {"p_value_holm", measured(difference.p_value)},
+          {"p_value_holm", number_or_null(difference.p_value)},
           {"verdict", difference.verdict},
           {"seeds_to_tell", difference.pairs_to_tell ? Json(*difference.pairs_to_tell) : Json()}};
 }

@@ -163,6 +163,10 @@ void distinguish_labels(std::vector<RunData>& runs) {
 
 }  // namespace
 
+Json number_or_null(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
 std::vector<Json> read_run_log(const fs::path& path, std::vector<std::string>& notes) {
   const std::string file = path.filename().string();
   if (!fs::exists(path)) {

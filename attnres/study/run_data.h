@@ -24,6 +24,9 @@ namespace attnres {
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
+// JSON has no NaN: what was not measured is null.
+Json number_or_null(double value);
+
 // One logged step. A value that was not measured, or was not finite, is NaN.
 struct Metric {
   int64_t step = 0;

@@ -106,7 +106,7 @@ void write_tables(const StudyPaths& paths, const StudyOutlook& study) {
   const Json json = study_json(study.record, study.runs, study.statuses, study.plans);
   write_file(paths.study_json(), json.dump(2) + "\n");
   write_file(paths.runs_csv(), runs_csv(study.record, study.runs, study.statuses, study.plans));
-  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses, study.plans));
+  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses, json));
 }
 
 // Returns what there is to say of it. A page that cannot be written takes nothing from what the

@@ -42,10 +42,6 @@ Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& s
   return json;
 }
 
-Json number_or_null(double value) {
-  return std::isfinite(value) ? Json(value) : Json();
-}
-
 // Against the baseline, as the page has it.
 std::vector<Json> difference_cells(const ArmDifference& difference) {
   const auto& test = difference.test;
@@ -139,14 +135,14 @@ std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& run
 }
 
 std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans) {
+                     const std::vector<RunStatus>& statuses, const Json& study) {
   std::vector<Json> names(record.axes.begin(), record.axes.end());
   for (const char* name : {"runs", "done", "mean_val_loss", "val_loss_deviation",
                            "tokens_per_second", "pairs", "mean_difference", "difference_low",
                            "difference_high", "p_value_holm", "verdict", "seeds_to_tell"}) {
     names.emplace_back(name);
   }
-  const StudyText text = parse_study_text(study_json(record, runs, statuses, plans), "study.json");
+  const StudyText text = parse_study_text(study, "study.json");
   const StudyArms compared = compare_study(text);
   std::string table = csv_line(names);
   for (const ArmResult& arm : arm_results(runs, statuses)) {

@@ -46,10 +46,10 @@ Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
                 const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 
 // The same as a table with a line per run, and one of the arms with their differences to the
-// baseline (see compare_study).
+// baseline (see compare_study), for which `study` is study_json of the same.
 std::string runs_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
                      const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
 std::string arms_csv(const StudyRecord& record, const std::vector<StudyRun>& runs,
-                     const std::vector<RunStatus>& statuses, const std::vector<RunPlan>& plans);
+                     const std::vector<RunStatus>& statuses, const Json& study);
 
 }  // namespace attnres

@@ -62,9 +62,9 @@ TEST(StudyResults, TablesHaveALineForEach) {
                         "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,2.0,2.0,0,\n"));
   EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,0,"
                                "\"a \"\"b\"\", c\"\n"));
-  EXPECT_THAT(arms_csv(kRecord, runs, statuses, plans),
-              HasSubstr("block,2,1,5.0,,300.0,1,3.0,,,,one seed cannot tell,\n"));
   const Json json = study_json(kRecord, runs, statuses, plans);
+  EXPECT_THAT(arms_csv(kRecord, runs, statuses, json),
+              HasSubstr("block,2,1,5.0,,300.0,1,3.0,,,,one seed cannot tell,\n"));
   EXPECT_EQ(json.at("runs").size(), 4u);
   EXPECT_EQ(json.at("runs").at(1).at("arms").at("mixing"), "block");
   EXPECT_EQ(json.at("runs").at(1).at("final_val_loss"), 5);
@@ -76,8 +76,8 @@ TEST(StudyResults, TablesHaveALineForEach) {
 TEST(StudyResults, ArmsAreComparedWithTheBaseline) {
   auto statuses = tiny_statuses();
   statuses[3] = done_with(9);
-  const std::vector<RunPlan> plans(4);
-  const std::string table = arms_csv(kRecord, tiny_runs(), statuses, plans);
+  const Json json = study_json(kRecord, tiny_runs(), statuses, std::vector<RunPlan>(4));
+  const std::string table = arms_csv(kRecord, tiny_runs(), statuses, json);
   EXPECT_THAT(table,
               HasSubstr("mixing,runs,done,mean_val_loss,val_loss_deviation,tokens_per_second,pairs,"
                         "mean_difference,difference_low,difference_high,p_value_holm,verdict,"

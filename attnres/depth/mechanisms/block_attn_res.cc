@@ -293,7 +293,7 @@ class BlockAttnRes : public DepthMixer {
   at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
     const DepthWeighing weighing = weighing_of(settings_);
     at::Tensor scores = scores_of(state, sources);
-    if (weighing != DepthWeighing::sigmoid && drops_source(state)) {
+    if (drops_source(state)) {
       scores = without_dropped(state, scores, source_names(state.site), score_of_nothing(weighing));
     }
     return weigh_scores(scores, weighing);

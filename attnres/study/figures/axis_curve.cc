@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
@@ -74,21 +76,37 @@ Curve level(const LineStyle& style, size_t points, double y) {
           .kind = Curve::Kind::reference};
 }
 
+struct AxisPoint {
+  double y = 0;
+  std::optional<Interval> interval;
+};
+
+// The curve through the points that its arms have.
+Curve curve_through(const AxisCurves& all, size_t c,
+                    const std::function<std::optional<AxisPoint>(size_t arm)>& point_of) {
+  Curve curve{.style = line_style(c)};
+  for (size_t x = 0; x < all.names.size(); ++x) {
+    const std::optional<size_t>& arm = all.curves[c].arms[x];
+    const std::optional<AxisPoint> point = arm ? point_of(*arm) : std::nullopt;
+    if (point) add_point(curve, static_cast<double>(x), point->y, point->interval);
+  }
+  return curve;
+}
+
 std::string loss_along(const StudyData& data, const AxisCurves& all, const LinePlot& empty,
                        const std::string& id) {
   LinePlot plot = empty;
   plot.alt = "Mean final validation loss";
   plot.y_label = "loss (nats per token)";
+  const auto point_of = [&](size_t arm) -> std::optional<AxisPoint> {
+    const std::vector<double> losses = losses_of(data.arms.arms[arm]);
+    if (losses.empty()) return std::nullopt;
+    AxisPoint point = {.y = sample_mean(losses)};
+    if (losses.size() >= kSeedsForBars) point.interval = mean_interval(losses);
+    return point;
+  };
   for (size_t c = 0; c < all.curves.size(); ++c) {
-    Curve curve{.style = line_style(c)};
-    for (size_t x = 0; x < all.names.size(); ++x) {
-      if (!all.curves[c].arms[x]) continue;
-      const std::vector<double> losses = losses_of(data.arms.arms[*all.curves[c].arms[x]]);
-      if (losses.empty()) continue;
-      const bool several = losses.size() >= kSeedsForBars;
-      add_point(curve, static_cast<double>(x), sample_mean(losses),
-                several ? std::optional(mean_interval(losses)) : std::nullopt);
-    }
+    Curve curve = curve_through(all, c, point_of);
     if (curve.x.empty()) continue;
     if (all.baselines[c] && !data.arms.arms[*all.baselines[c]].losses.empty()) {
       plot.curves.push_back(
@@ -104,17 +122,15 @@ std::string difference_along(const StudyData& data, const AxisCurves& all, const
   LinePlot plot = empty;
   plot.alt = "Mean difference to the baseline of the same seed";
   plot.y_label = "difference (nats per token)";
+  const auto point_of = [&](size_t arm) -> std::optional<AxisPoint> {
+    const ArmDifference& difference = data.arms.arms[arm].difference;
+    if (data.arms.baselines[arm] == arm || std::isnan(difference.mean)) return std::nullopt;
+    AxisPoint point = {.y = difference.mean};
+    if (difference.pairs >= kSeedsForBars) point.interval = difference.test->interval;
+    return point;
+  };
   for (size_t c = 0; c < all.curves.size(); ++c) {
-    Curve curve{.style = line_style(c)};
-    for (size_t x = 0; x < all.names.size(); ++x) {
-      const auto& arm = all.curves[c].arms[x];
-      if (!arm || data.arms.baselines[*arm] == *arm) continue;
-      const ArmDifference& difference = data.arms.arms[*arm].difference;
-      if (std::isnan(difference.mean)) continue;
-      const bool several = difference.pairs >= kSeedsForBars;
-      add_point(curve, static_cast<double>(x), difference.mean,
-                several ? std::optional(difference.test->interval) : std::nullopt);
-    }
+    Curve curve = curve_through(all, c, point_of);
     if (!curve.x.empty()) plot.curves.push_back(std::move(curve));
   }
   if (plot.curves.empty()) return "";
