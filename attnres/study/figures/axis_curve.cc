@@ -78,7 +78,7 @@ Curve level(const LineStyle& style, size_t points, double y) {
 
 struct AxisPoint {
   double y = 0;
-  std::optional<Interval> interval;
+  std::optional<Interval> interval = {};
 };
 
 // The curve through the points that its arms have.
