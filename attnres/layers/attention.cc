@@ -65,8 +65,10 @@ SublayerOutput Attention::forward(const SublayerInput& input,
                             kv_BNHK[1].transpose(1, 2))
         .transpose(1, 2);
   };
-  const at::Tensor o_THK = with_earlier_tokens(*spans, context.layer, turned(heads.q, rotary),
-                                               {turned(heads.k, rotary), heads.v}, attend);
+  const at::Tensor q = turned(heads.q, rotary), k = turned(heads.k, rotary);
+  const at::Tensor o_THK =
+      reads_pages(*spans, q) ? with_pages(*spans, context.layer, q, k, heads.v)
+                             : with_earlier_tokens(*spans, context.layer, q, {k, heads.v}, attend);
   return {o_proj_(o_THK.flatten(1))};
 }
 

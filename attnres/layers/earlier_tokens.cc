@@ -2,9 +2,18 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+
 #include "attnres/layers/sequence_pool.h"
+#include "attnres/ops/paged_attention/paged_attention.h"
 
 namespace attnres {
+namespace {
+
+// Of more, queries share the keys that they read.
+constexpr int64_t kTokensAlone = 8;
+
+}  // namespace
 
 at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& queries,
                                const std::vector<at::Tensor>& kept, const Attend& attend) {
@@ -26,6 +35,26 @@ at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& 
     row += span.tokens;
   }
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs);
+}
+
+bool reads_pages(const Spans& spans, const at::Tensor& queries) {
+  return spans.pool() != nullptr && !queries.requires_grad() && can_page_attention(queries) &&
+         std::all_of(spans.all().begin(), spans.all().end(),
+                     [](const Span& span) { return span.tokens <= kTokensAlone; });
+}
+
+at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
+                      const at::Tensor& keys, const at::Tensor& values) {
+  SequencePool& pool = *spans.pool();
+  pool.write_tokens(layer, 0, spans, keys);
+  pool.write_tokens(layer, 1, spans, values);
+  std::vector<SeenTokens> seen;
+  for (const Span& span : spans.all()) {
+    const int64_t* pages = pool.pages(span.sequence).data();
+    for (int64_t t = span.position; t < span.end(); ++t) seen.push_back({pages, t + 1});
+  }
+  return paged_attention(queries, pool.token_rows(layer, 0), pool.token_rows(layer, 1), seen,
+                         pool.page_tokens());
 }
 
 }  // namespace attnres

@@ -21,4 +21,10 @@ using Attend =
 at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& queries,
                                const std::vector<at::Tensor>& kept, const Attend& attend);
 
+// The same for attention of queries [T, H, K] over keys [T, G, K] and values [T, G, V], where spans
+// are so short that each query best reads what it sees by itself (ops/paged_attention).
+bool reads_pages(const Spans& spans, const at::Tensor& queries);
+at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
+                      const at::Tensor& keys, const at::Tensor& values);
+
 }  // namespace attnres

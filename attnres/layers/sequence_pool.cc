@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "attnres/support/error.h"
@@ -286,15 +287,23 @@ void SequencePool::require_newest(const Spans& spans) const {
 void SequencePool::write_tokens(int layer, size_t which, const Spans& spans,
                                 const at::Tensor& rows) {
   const at::Tensor& values = store(layer, which).values;
-  const at::Tensor given = rows.detach();
+  const at::Tensor given = rows.detach().to(values.options()).contiguous();
+  const bool by_bytes = values.is_cpu();
+  const size_t row_bytes = values.nbytes() / static_cast<size_t>(values.size(0));
   int64_t row = 0;
   for (const Span& span : spans.all()) {
     const std::vector<int64_t>& pages = find(span.sequence).pages;
     for (int64_t at = span.position; at < span.end();) {
       const int64_t in_page = at % page_tokens_;
       const int64_t count = std::min(page_tokens_ - in_page, span.end() - at);
-      values.narrow(0, pages[at / page_tokens_] * page_tokens_ + in_page, count)
-          .copy_(given.narrow(0, row, count));
+      const int64_t to = pages[at / page_tokens_] * page_tokens_ + in_page;
+      if (by_bytes) {
+        std::memcpy(static_cast<char*>(values.data_ptr()) + to * row_bytes,
+                    static_cast<const char*>(given.const_data_ptr()) + row * row_bytes,
+                    count * row_bytes);
+      } else {
+        values.narrow(0, to, count).copy_(given.narrow(0, row, count));
+      }
       row += count;
       at += count;
     }

@@ -93,6 +93,11 @@ class SequencePool {
   // All tokens of a span's sequence up to its last: [end, sizes..]. Without a copy where they lie
   // in one piece.
   at::Tensor read_tokens(int layer, size_t which, const Span& span) const;
+  // Where they lie, for who reads them there: the t-th token of a sequence is row
+  // pages[t / page_tokens] * page_tokens + t % page_tokens of [rows, sizes..].
+  const at::Tensor& token_rows(int layer, size_t which) const { return store(layer, which).values; }
+  const std::vector<int64_t>& pages(int64_t sequence) const { return find(sequence).pages; }
+  int64_t page_tokens() const { return page_tokens_; }
   // What is kept of the group's sequences: [count, sizes..], zeros before their first token; to be
   // read, and before write_states. Throws Error unless it is that after the tokens before the
   // spans.

@@ -1,0 +1,33 @@
+// Attention of tokens that are decoded over what is kept of their sequences:
+//
+//   o = sum_t softmax_t(q . k_t / sqrt(K)) v_t
+//
+// Keys and values are read once, where they lie, by all threads: a sequence's tokens are in pages,
+// in any order. Scores, softmaxes and sums are float32.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace attnres {
+
+// The tokens that a query sees: the first `tokens` of a sequence, the t-th of which is row
+// pages[t / page_tokens] * page_tokens + t % page_tokens.
+struct SeenTokens {
+  const int64_t* pages = nullptr;  // not owned
+  int64_t tokens = 0;              // 1 or more
+};
+
+// Whether it can be computed here: on the CPU, float32 or bfloat16.
+bool can_page_attention(const at::Tensor& q_THK);
+
+// q [T, H, K], `keys` [rows, G, K] and `values` [rows, G, V] of one dtype, head h reading those of
+// h G / H; of each query what it sees. Gives [T, H, V], without gradients. A query's result does
+// not depend on the others. Throws Error unless the shapes fit.
+at::Tensor paged_attention(const at::Tensor& q_THK, const at::Tensor& keys,
+                           const at::Tensor& values, const std::vector<SeenTokens>& seen,
+                           int64_t page_tokens);
+
+}  // namespace attnres

@@ -1,0 +1,150 @@
+#include "attnres/ops/paged_attention/paged_attention.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "attnres/support/error.h"
+#include "tests/ops/every_target.h"
+
+namespace attnres::testing::paged_attention_test {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+
+constexpr int64_t kPageTokens = 8;
+
+at::Generator generator(uint64_t seed) {
+  return at::detail::createCPUGenerator(seed);
+}
+
+// Sequences whose pages lie in any order.
+struct Problem {
+  Tensor q, keys, values;
+  std::vector<std::vector<int64_t>> pages;
+  std::vector<int64_t> lengths;
+
+  Problem(const std::vector<int64_t>& of_sequences, int64_t H, int64_t G, int64_t K, int64_t V,
+          at::ScalarType dtype = at::kFloat)
+      : lengths(of_sequences) {
+    int64_t count = 0;
+    for (const int64_t length : lengths) count += (length + kPageTokens - 1) / kPageTokens;
+    std::vector<int64_t> free(count + 2);
+    std::iota(free.begin(), free.end(), 0);
+    for (size_t i = free.size(); i > 1; --i) std::swap(free[i - 1], free[i * 7 % i]);
+    std::reverse(free.begin(), free.end());
+    for (const int64_t length : lengths) {
+      std::vector<int64_t>& own = pages.emplace_back();
+      for (int64_t t = 0; t < length; t += kPageTokens) {
+        own.push_back(free.back());
+        free.pop_back();
+      }
+    }
+    auto random = generator(1);
+    const int64_t rows = (count + 2) * kPageTokens;
+    q = at::randn({std::ssize(lengths), H, K}, random, at::kFloat).mul(2).to(dtype);
+    keys = at::randn({rows, G, K}, random, at::kFloat).to(dtype);
+    values = at::randn({rows, G, V}, random, at::kFloat).to(dtype);
+  }
+
+  std::vector<SeenTokens> seen() const {
+    std::vector<SeenTokens> seen;
+    for (size_t i = 0; i < lengths.size(); ++i) seen.push_back({pages[i].data(), lengths[i]});
+    return seen;
+  }
+
+  Tensor compute() const { return paged_attention(q, keys, values, seen(), kPageTokens); }
+
+  // In double, token by token; query i sees `more` tokens more of its pages.
+  Tensor expected(int64_t more = 0) const {
+    const int64_t H = q.size(1), G = keys.size(1);
+    std::vector<Tensor> outputs;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      std::vector<int64_t> rows;
+      for (int64_t t = 0; t < lengths[i] + more; ++t) {
+        rows.push_back(pages[i][t / kPageTokens] * kPageTokens + t % kPageTokens);
+      }
+      const Tensor at_rows = at::tensor(rows, at::kLong);
+      const auto by_head = [&](const Tensor& all) {
+        return all.index_select(0, at_rows).to(at::kDouble).repeat_interleave(H / G, 1);
+      };
+      const Tensor scores = (by_head(keys) * q[static_cast<int64_t>(i)].to(at::kDouble)).sum(-1) /
+                            std::sqrt(static_cast<double>(q.size(2)));  // [N, H]
+      outputs.push_back((scores.softmax(0).unsqueeze(-1) * by_head(values)).sum(0));
+    }
+    return at::stack(outputs);
+  }
+};
+
+double largest(const Tensor& difference) {
+  return difference.abs().max().item<double>();
+}
+
+TEST(PagedAttention, IsAttentionOverTheTokensThatAQuerySees) {
+  on_every_target([] {
+    for (const auto& [H, G, K, V] : std::vector<std::array<int64_t, 4>>{
+             {1, 1, 8, 8}, {4, 2, 64, 64}, {6, 1, 20, 36}, {3, 3, 128, 100}}) {
+      const Problem problem({1, 7, 8, 33, 300, 521}, H, G, K, V);
+      const Tensor o = problem.compute();
+      EXPECT_EQ(o.sizes(), at::IntArrayRef({6, H, V}));
+      EXPECT_LT(largest(o - problem.expected()), 2e-5) << H << " " << G << " " << K << " " << V;
+    }
+  });
+  // A token more, or the values of another sequence, would not pass.
+  const Problem problem({1, 7, 33}, 4, 2, 64, 64);
+  EXPECT_GT(largest(problem.compute() - problem.expected(1)), 0.05);
+  EXPECT_GT(largest(problem.compute() - problem.expected().roll(1, 0)), 0.05);
+}
+
+TEST(PagedAttention, KeepsBfloat16) {
+  const Problem problem({5, 300}, 4, 2, 64, 64, at::kBFloat16);
+  const Tensor o = problem.compute();
+  EXPECT_EQ(o.scalar_type(), at::kBFloat16);
+  EXPECT_LT(largest(o - problem.expected()), 0x1p-8 * largest(problem.expected()));
+}
+
+TEST(PagedAttention, OfAQueryDoesNotDependOnTheOthers) {
+  const Problem all({600, 5, 300}, 4, 2, 64, 64);
+  const Tensor o = all.compute();
+  for (size_t i = 0; i < 3; ++i) {
+    Problem one = all;
+    one.q = all.q.narrow(0, static_cast<int64_t>(i), 1);
+    one.lengths = {all.lengths[i]};
+    one.pages = {all.pages[i]};
+    EXPECT_TRUE(at::equal(one.compute()[0], o[static_cast<int64_t>(i)]));
+  }
+}
+
+TEST(PagedAttention, TakesLargeScores) {
+  Problem problem({40, 300}, 2, 1, 16, 16);
+  problem.q.mul_(300);
+  EXPECT_LT(largest(problem.compute() - problem.expected()), 1e-3);
+}
+
+TEST(PagedAttention, RefusesShapesThatDoNotFit) {
+  const Problem problem({5, 6}, 4, 2, 16, 16);
+  const auto message = [&](const Tensor& q, const Tensor& keys, const Tensor& values) {
+    try {
+      paged_attention(q, keys, values, problem.seen(), kPageTokens);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  const auto &q = problem.q, &k = problem.keys, &v = problem.values;
+  for (const auto& refused : {message(q.narrow(1, 0, 3), k, v), message(q.narrow(2, 0, 8), k, v),
+                              message(q.narrow(0, 0, 1), k, v), message(q, k.narrow(1, 0, 1), v),
+                              message(q, k, v.to(at::kDouble)), message(q, k.transpose(0, 1), v)}) {
+    EXPECT_THAT(refused, HasSubstr("paged attention: expected q [T, H, K]"));
+  }
+}
+
+}  // namespace
+}  // namespace attnres::testing::paged_attention_test
