@@ -76,11 +76,20 @@ void PrecisionOption::add_to(CLI::App& command) {
       ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}))
       ->type_name("NAME")
       ->capture_default_str();
+  command
+      .add_option("--weights", weights,
+                  "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 "
+                  "or q4_0")
+      ->check(CLI::IsMember(weight_format_names()))
+      ->type_name("FORMAT")
+      ->capture_default_str();
 }
 
 Precision PrecisionOption::get() const {
   if (name == kBfloat16Precision) require_bfloat16_products("--precision");
-  return parse_precision(name, "--precision");
+  Precision precision = parse_precision(name, "--precision");
+  precision.weights = parse_weight_format(weights, "--weights");
+  return precision;
 }
 
 OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision) {

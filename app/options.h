@@ -41,9 +41,10 @@ struct ModelOption {
   CLI::Option* add_to(CLI::App& command);
 };
 
-// In which dtype a model computes: --precision.
+// In which dtype a model computes, and how its weights are stored: --precision and --weights.
 struct PrecisionOption {
   std::string name = kFloat32Precision;
+  std::string weights = "f32";
 
   void add_to(CLI::App& command);
   // Throws UsageError where this processor cannot.

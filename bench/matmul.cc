@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attnres/ops/matmul/products.h"
@@ -21,7 +22,12 @@ namespace {
 
 constexpr std::array kProducts = {Product::output, Product::input_gradient,
                                   Product::weight_gradient};
-constexpr std::array kProviders = {Provider::libtorch, Provider::onednn};
+
+std::vector<Provider> providers_of(Product which) {
+  std::vector<Provider> providers = {Provider::libtorch, Provider::onednn};
+  if (which == Product::output) providers.push_back(Provider::streaming);
+  return providers;
+}
 
 struct Options {
   std::vector<int64_t> tokens = {1, 8, 64, 512, 4096};
@@ -38,22 +44,23 @@ std::pair<int64_t, int64_t> parse_shape(const std::string& text) {
 }
 
 // Of one product by each provider, GFLOP/s.
-std::array<double, kProviders.size()> measure(Product which, const at::Tensor& a,
-                                              const at::Tensor& b, double flops, int rounds) {
+std::vector<double> measure(Product which, const at::Tensor& a, const at::Tensor& b, double flops,
+                            int rounds) {
   constexpr double kFlopsARound = 2e9;
   const int repeats = std::max(1, static_cast<int>(kFlopsARound / flops));
-  std::array<std::vector<double>, kProviders.size()> ms;
+  const std::vector<Provider> providers = providers_of(which);
+  std::vector<std::vector<double>> ms(providers.size());
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < kProviders.size(); ++i) {
-      product(which, a, b, kProviders[i]);  // prepares it
+    for (size_t i = 0; i < providers.size(); ++i) {
+      product(which, a, b, providers[i]);  // prepares it
       ms[i].push_back(milliseconds([&] {
-                        for (int r = 0; r < repeats; ++r) product(which, a, b, kProviders[i]);
+                        for (int r = 0; r < repeats; ++r) product(which, a, b, providers[i]);
                       }) /
                       repeats);
     }
   }
-  std::array<double, kProviders.size()> speeds;
-  for (size_t i = 0; i < kProviders.size(); ++i) speeds[i] = flops / median(ms[i]) / 1e6;
+  std::vector<double> speeds;
+  for (const std::vector<double>& of_one : ms) speeds.push_back(flops / median(of_one) / 1e6);
   return speeds;
 }
 
@@ -66,8 +73,9 @@ void print_row(int64_t M, int64_t K, int64_t N, at::ScalarType dtype, int rounds
     const at::Tensor& b = which == Product::weight_gradient ? x : weight;
     const auto speeds = measure(which, a, b, 2.0 * static_cast<double>(M * K * N), rounds);
     const Provider chosen = provider_for(processor(), dtype, which, {.M = M, .N = N, .K = K});
-    for (size_t i = 0; i < kProviders.size(); ++i) {
-      fmt::print(" {:.0f}{} |", speeds[i], kProviders[i] == chosen ? " *" : "");
+    const std::vector<Provider> providers = providers_of(which);
+    for (size_t i = 0; i < providers.size(); ++i) {
+      fmt::print(" {:.0f}{} |", speeds[i], providers[i] == chosen ? " *" : "");
     }
   }
   fmt::print("\n");
@@ -96,9 +104,10 @@ void run(int argc, char** argv) {
   fmt::print("| M | K | N |");
   for (const char* which : {"x W^T", "g W", "g^T x"}) {
     fmt::print(" {} {} | oneDNN |", which, provider_name(Provider::libtorch, dtype));
+    if (which == std::string_view("x W^T")) fmt::print(" streaming |");
   }
   fmt::print("\n|");
-  for (int i = 0; i < 9; ++i) fmt::print(" --- |");
+  for (int i = 0; i < 10; ++i) fmt::print(" --- |");
   fmt::print("\n");
   for (const int64_t tokens : options.tokens) {
     for (const std::string& shape : options.shapes) {

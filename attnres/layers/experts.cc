@@ -19,7 +19,17 @@ namespace {
 // cost that again.
 std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<int64_t>& indices,
                                   at::ScalarType dtype) {
-  const at::Tensor &parameters = stack.whole(), values = stack.values(dtype);
+  const at::Tensor& parameters = stack.whole();
+  if (stack.packed().defined()) {
+    std::vector<MapWeight> weights;
+    for (const int64_t i : indices) {
+      PackedWeight part = stack.packed();
+      part.bytes = part.bytes.select(0, i);
+      weights.emplace_back(parameters, part);
+    }
+    return weights;
+  }
+  const at::Tensor values = stack.values(dtype);
   std::vector<at::Tensor> all;
   if (at::GradMode::is_enabled() && parameters.requires_grad()) all = parameters.unbind(0);
   std::vector<MapWeight> weights;
@@ -51,8 +61,8 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
     : settings_(settings), width_(width), activation_(activation), norm_eps_(norm_eps) {
   const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
   const auto add_stack = [&](const char* role, int64_t out, int64_t in, double gain, Shard shard) {
-    return ProductWeight(parameters.add(site, role, ParameterKind::matrix,
-                                        {settings.count, out, in}, normal(gain), shard));
+    return ProductWeight(parameters.add_weight(site, role, ParameterKind::matrix,
+                                               {settings.count, out, in}, normal(gain), shard));
   };
   const int64_t E = settings.count, F = settings.width, D = width;
   const int64_t I = settings.latent_width > 0 ? settings.latent_width : D;

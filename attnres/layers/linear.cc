@@ -5,20 +5,16 @@
 namespace attnres {
 
 Linear::Linear(ParameterRegistry& parameters, int site, int64_t inputs, const MatrixRole& role)
-    : weight_(parameters.add(site, role.role, ParameterKind::matrix, {role.outputs, inputs},
-                             role.init, role.shard)) {}
+    : weight_(parameters.add_weight(site, role.role, ParameterKind::matrix, {role.outputs, inputs},
+                                    role.init, role.shard)) {}
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return linear_map(x, weight_for(x));
-}
-
-MapWeight Linear::weight_for(const at::Tensor& x) const {
-  return {weight_.whole(), weight_.values(x.scalar_type())};
+  return linear_map(x, weight_.for_map_of(x));
 }
 
 LinearGroup::LinearGroup(ParameterRegistry& parameters, int site, int64_t inputs,
                          const std::vector<MatrixRole>& roles) {
-  const at::Tensor joined = parameters.add_joined(site, inputs, roles);
+  const ParameterRegistry::Joined joined = parameters.add_joined(site, inputs, roles);
   for (const MatrixRole& role : roles) {
     parameters_.push_back(parameters.find(site, role.role)->tensor);
     outputs_.push_back(role.outputs);
@@ -26,21 +22,33 @@ LinearGroup::LinearGroup(ParameterRegistry& parameters, int site, int64_t inputs
   joined_ = ProductWeight(joined, parameters_);
 }
 
-std::vector<MapWeight> LinearGroup::weights_for(const at::Tensor& x,
-                                                const at::Tensor& joined) const {
+std::vector<MapWeight> LinearGroup::parts_of(const MapWeight& joined, const at::Tensor& x) const {
+  if (joined.packed.defined()) return parts_of_packed(joined.packed);
   if (x.scalar_type() == joined_.whole().scalar_type()) {
     return {parameters_.begin(), parameters_.end()};
   }
-  const std::vector<at::Tensor> copies = joined.split_with_sizes(outputs_);
+  const std::vector<at::Tensor> copies = joined.values.split_with_sizes(outputs_);
   std::vector<MapWeight> weights;
   for (size_t i = 0; i < parameters_.size(); ++i) weights.emplace_back(parameters_[i], copies[i]);
   return weights;
 }
 
+std::vector<MapWeight> LinearGroup::parts_of_packed(const PackedWeight& joined) const {
+  std::vector<MapWeight> weights;
+  int64_t first = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    PackedWeight part = joined;
+    part.bytes = joined.bytes.narrow(0, first, outputs_[i]);
+    weights.emplace_back(parameters_[i], part);
+    first += outputs_[i];
+  }
+  return weights;
+}
+
 std::vector<at::Tensor> LinearGroup::operator()(const at::Tensor& x,
                                                 const std::vector<at::Tensor>& own_inputs) const {
-  const at::Tensor joined = joined_.values(x.scalar_type());
-  const std::vector<MapWeight> weights = weights_for(x, joined);
+  const MapWeight joined = joined_.for_map_of(x);
+  const std::vector<MapWeight> weights = parts_of(joined, x);
   if (!own_inputs.empty()) {
     std::vector<at::Tensor> outputs;
     for (size_t i = 0; i < weights.size(); ++i) {

@@ -23,8 +23,10 @@ class Linear {
 
   bool defined() const { return weight_.defined(); }
   const at::Tensor& weight() const { return weight_.whole(); }
-  // As a map of x takes it, for layers that multiply by parts of it.
-  MapWeight weight_for(const at::Tensor& x) const;
+  // Its numbers as a map of x takes them, for layers that multiply by parts of them.
+  MapWeight weight_for(const at::Tensor& x) const {
+    return {weight_.whole(), weight_.values(x.scalar_type())};
+  }
 
  private:
   ProductWeight weight_;
@@ -43,7 +45,8 @@ class LinearGroup {
                                      const std::vector<at::Tensor>& own_inputs = {}) const;
 
  private:
-  std::vector<MapWeight> weights_for(const at::Tensor& x, const at::Tensor& joined) const;
+  std::vector<MapWeight> parts_of(const MapWeight& joined, const at::Tensor& x) const;
+  std::vector<MapWeight> parts_of_packed(const PackedWeight& joined) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<int64_t> outputs_;

@@ -11,6 +11,7 @@
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -47,6 +48,14 @@ void keep_as(at::ScalarType dtype, DepthState& state) {
   for (at::Tensor& tensor : state.open) keep_as(dtype, tensor);
 }
 
+// The rows with these numbers.
+at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
+  if (!weight.packed().defined()) return at::embedding(weight.whole(), ids_T);
+  PackedWeight rows = weight.packed();
+  rows.bytes = rows.bytes.index_select(0, ids_T);
+  return unpack_weight(rows);
+}
+
 int64_t count_targets(const at::Tensor& targets_BT) {
   return targets_BT.ne(-100).sum().item<int64_t>();
 }
@@ -62,9 +71,9 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
       parameters_(precision, seed, device, sites_) {
   const int L = config.sublayers();
   const Init init = Init::normal(config.init_std);
-  embedding_ = parameters_.add(kEmbeddingSite, "token_embedding", ParameterKind::embedding,
-                               {vocab_size, config.width}, init, Shard::none,
-                               config.tie_embeddings ? std::vector{0, L} : std::vector{0});
+  embedding_ = ProductWeight(parameters_.add_weight(
+      kEmbeddingSite, "token_embedding", ParameterKind::embedding, {vocab_size, config.width}, init,
+      Shard::none, config.tie_embeddings ? std::vector{0, L} : std::vector{0}));
   mixer_ = config.depth_mixing.make_mixer(config.mixer_shape(), parameters_);
   sublayers_.resize(L);
   for (int site = sites_.first; site < std::min(sites_.last, L); ++site) {
@@ -73,7 +82,8 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   }
   head_ = config.tie_embeddings
               ? embedding_
-              : parameters_.add(L, "head", ParameterKind::head, {vocab_size, config.width}, init);
+              : ProductWeight(parameters_.add_weight(L, "head", ParameterKind::head,
+                                                     {vocab_size, config.width}, init));
 }
 
 void Transformer::require_sites(int first, int last) const {
@@ -92,7 +102,7 @@ at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
             "token id {} is out of range: this model's vocabulary has ids 0 to {}",
             least < 0 ? least : most, vocab_size() - 1);
   }
-  return at::embedding(embedding_, ids_T).to(parameters_.precision().activations);
+  return rows_of(embedding_, ids_T).to(parameters_.precision().activations);
 }
 
 DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const {
@@ -192,13 +202,15 @@ at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& conte
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   require_sites(sublayers(), sublayers() + 1);
-  return linear_map(hidden.to(head_.scalar_type()), head_);
+  const at::Tensor x = hidden.to(parameters_.precision().parameters);
+  return linear_map(x, head_.for_map_of(x));
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                              const RunContext& context) const {
   const int64_t counted = count_targets(targets_BT);
-  return linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_, targets_BT.flatten(),
+  return linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_values(),
+                              targets_BT.flatten(),
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
 }
 
@@ -211,14 +223,15 @@ LossSum Transformer::loss_sum(const at::Tensor& ids_BT, const at::Tensor& target
 LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
                               const RunContext& context) const {
   run(state, sublayers(), context);
-  return {linear_cross_entropy(output(state, context), head_, targets_BT.flatten(), /*scale=*/1),
+  return {linear_cross_entropy(output(state, context), head_values(), targets_BT.flatten(),
+                               /*scale=*/1),
           count_targets(targets_BT)};
 }
 
 at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
                                           const at::Tensor& targets_BT) const {
   const at::NoGradGuard no_grad;
-  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_, targets_BT.flatten())
+  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_values(), targets_BT.flatten())
       .view(targets_BT.sizes());
 }
 
@@ -228,8 +241,8 @@ std::unique_ptr<SequencePool> Transformer::make_pool(const SequencePoolSize& siz
     if (site < sublayers()) layers[pool_layer_of_sublayer(site)] = sublayers_[site]->kept();
     layers[pool_layer_of_mixer(site)] = mixer_->kept(site);
   }
-  return std::make_unique<SequencePool>(std::move(layers), size,
-                                        parameters_.all().front().tensor.device(), mixer_.get());
+  return std::make_unique<SequencePool>(std::move(layers), size, parameters_.device(),
+                                        mixer_.get());
 }
 
 }  // namespace attnres

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attnres/depth/mixing_analysis.h"
+#include "attnres/layers/product_weight.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/model/config.h"
 #include "attnres/support/parameters.h"
@@ -102,6 +103,7 @@ class Transformer {
 
  private:
   void require_sites(int first, int last) const;
+  at::Tensor head_values() const { return head_.values(parameters_.precision().parameters); }
   void require_spans(const DepthState& state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
   void write(DepthState& state, SublayerOutput output) const;
@@ -111,8 +113,8 @@ class Transformer {
   int64_t vocab_size_;
   SiteRange sites_;
   ParameterRegistry parameters_;
-  at::Tensor embedding_;  // [V, D]
-  at::Tensor head_;       // [V, D]; the embedding itself when tied
+  ProductWeight embedding_;  // [V, D]
+  ProductWeight head_;       // [V, D]; the embedding itself when tied
   std::unique_ptr<DepthMixer> mixer_;
   std::vector<std::unique_ptr<Sublayer>> sublayers_;  // by site; null those of other stages
 };

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
 #include "attnres/model/parameter_names.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -257,16 +259,23 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
                                              /*seed=*/std::nullopt, precision, at::kCPU, sites);
   std::vector<std::string> names;
-  std::vector<at::Tensor> places;
+  std::vector<std::function<void()>> reads;
   for (const Parameter& parameter : model->parameters().all()) {
     for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
-      names.push_back(weights.file_name(part.name));
-      places.push_back(part.view(parameter.tensor.detach()));
+      const std::string& name = names.emplace_back(weights.file_name(part.name));
+      if (parameter.packed.defined()) {
+        PackedWeight place = parameter.packed;
+        if (part.expert >= 0) place.bytes = place.bytes.select(0, part.expert);
+        reads.emplace_back([&files, name, place] { pack_weight(files.read(name), place); });
+      } else {
+        const at::Tensor place = part.view(parameter.tensor.detach());
+        reads.emplace_back([&files, name, place] { files.read_into(name, place); });
+      }
     }
   }
   // A checksum goes from number to number: one thread takes it while others copy.
   auto verified = std::async(std::launch::async, [&] { files.verify(names); });
-  for (size_t i = 0; i < names.size(); ++i) files.read_into(names[i], places[i]);
+  for (const auto& read : reads) read();
   verified.get();
   return model;
 }

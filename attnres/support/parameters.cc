@@ -76,28 +76,41 @@ at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKi
                                   std::vector<int> used_at) {
   if (used_at.empty()) used_at = {site};
   if (!uses_any(sites_, used_at)) return {};
-  const at::Tensor tensor = allocate(site, role, shape);
+  const at::Tensor tensor = allocate(site, role, shape, device_);
   keep({site, role, kind, tensor, shard, std::move(used_at)}, init);
   return tensor;
 }
 
-at::Tensor ParameterRegistry::add_joined(int site, int64_t inputs,
-                                         const std::vector<MatrixRole>& roles) {
+const Parameter* ParameterRegistry::add_weight(int site, const std::string& role,
+                                               ParameterKind kind, at::IntArrayRef shape,
+                                               const Init& init, Shard shard,
+                                               std::vector<int> used_at) {
+  if (used_at.empty()) used_at = {site};
+  if (!uses_any(sites_, used_at)) return nullptr;
+  const Joined weight = allocate_weight(site, role, shape);
+  keep({site, role, kind, weight.tensor, shard, std::move(used_at), weight.packed}, init);
+  return &parameters_.back();
+}
+
+ParameterRegistry::Joined ParameterRegistry::add_joined(int site, int64_t inputs,
+                                                        const std::vector<MatrixRole>& roles) {
   if (!uses_any(sites_, {site})) return {};
   int64_t outputs = 0;
   for (const MatrixRole& role : roles) outputs += role.outputs;
-  const at::Tensor joined = allocate(site, roles.front().role, {outputs, inputs});
+  const Joined joined = allocate_weight(site, roles.front().role, {outputs, inputs});
   int64_t first = 0;
   for (const MatrixRole& role : roles) {
-    const at::Tensor rows = joined.narrow(0, first, role.outputs).detach();
-    keep({site, role.role, ParameterKind::matrix, rows, role.shard, {site}}, role.init);
+    const at::Tensor rows = joined.tensor.narrow(0, first, role.outputs).detach();
+    PackedWeight packed = joined.packed;
+    if (packed.defined()) packed.bytes = packed.bytes.narrow(0, first, role.outputs);
+    keep({site, role.role, ParameterKind::matrix, rows, role.shard, {site}, packed}, role.init);
     first += role.outputs;
   }
   return joined;
 }
 
-at::Tensor ParameterRegistry::allocate(int site, const std::string& role,
-                                       at::IntArrayRef shape) const {
+at::Tensor ParameterRegistry::allocate(int site, const std::string& role, at::IntArrayRef shape,
+                                       at::Device device) const {
   double total = static_cast<double>(count_), numbers = 1;
   for (const int64_t size : shape) numbers *= static_cast<double>(size);
   total += numbers;
@@ -106,16 +119,32 @@ at::Tensor ParameterRegistry::allocate(int site, const std::string& role,
       "a model of {:.1e} parameters and more ({} of site {} alone has {:.1e}) is beyond any "
       "machine; at most {:.0e} are possible",
       total, role, site, numbers, kMostNumbers);
-  return at::empty(shape, at::TensorOptions(device_).dtype(precision_.parameters));
+  return at::empty(shape, at::TensorOptions(device).dtype(precision_.parameters));
+}
+
+ParameterRegistry::Joined ParameterRegistry::allocate_weight(int site, const std::string& role,
+                                                             at::IntArrayRef shape) const {
+  const bool packs = precision_.weights != WeightFormat::f32 && !device_.is_meta();
+  const at::Tensor tensor = allocate(site, role, shape, packs ? at::Device(at::kMeta) : device_);
+  if (!packs) return {tensor, {}};
+  const int64_t columns = shape.back();
+  const bool fits = !has_blocks(precision_.weights) || columns % kPackedBlock == 0;
+  const WeightFormat format = fits ? precision_.weights : WeightFormat::f16;
+  std::vector<int64_t> stored = shape.vec();
+  stored.back() = packed_row_bytes(format, columns);
+  return {tensor, {at::empty(stored, at::kByte), format, columns}};
 }
 
 void ParameterRegistry::keep(Parameter parameter, const Init& init) {
-  const auto& [site, role, kind, tensor, shard, used_at] = parameter;
+  const auto& [site, role, kind, tensor, shard, used_at, packed] = parameter;
   require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
+  require(!packed.defined() || !seed_.has_value(),
+          "packed weights are for inference: parameter {} of site {} cannot start anew", role,
+          site);
   if (seed_.has_value() && !device_.is_meta()) {
     initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)));
   }
-  tensor.set_requires_grad(is_differentiated(kind));
+  tensor.set_requires_grad(is_differentiated(kind) && !packed.defined());
   count_ += tensor.numel();
   places_[{site, role}] = parameters_.size();
   parameters_.push_back(std::move(parameter));

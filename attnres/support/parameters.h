@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/support/packed_weight.h"
 #include "attnres/support/precision.h"
 #include "attnres/support/random.h"
 
@@ -73,9 +74,10 @@ struct Parameter {
   int site = kEmbeddingSite;
   std::string role;  // "q_proj", "input_norm", "pseudo_query", ...
   ParameterKind kind = ParameterKind::matrix;
-  at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one
+  at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one; on `meta` if packed
   Shard shard = Shard::none;
   std::vector<int> used_at = {};  // the sites that compute with it, ascending
+  PackedWeight packed = {};       // in the place of the tensor's numbers, if it is defined
 };
 
 // The weight [outputs, inputs] of a linear map.
@@ -106,18 +108,30 @@ class ParameterRegistry {
   // when all together would have more numbers than any machine holds (10^15).
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
                  const Init& init, Shard shard = Shard::none, std::vector<int> used_at = {});
-  // Parameters of kind matrix, each [outputs, inputs], one below the other in the storage that is
-  // returned. Throws as add.
-  at::Tensor add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
+  // The same of a weight [..., outputs, inputs] that linear maps multiply by and nobody else reads:
+  // packed, where the precision says so. What has rows that a format's blocks do not fit is f16.
+  const Parameter* add_weight(int site, const std::string& role, ParameterKind kind,
+                              at::IntArrayRef shape, const Init& init, Shard shard = Shard::none,
+                              std::vector<int> used_at = {});
+
+  // Weights of kind matrix, each [outputs, inputs], one below the other in one storage.
+  struct Joined {
+    at::Tensor tensor;
+    PackedWeight packed;
+  };
+  Joined add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
 
   const std::deque<Parameter>& all() const { return parameters_; }
   // The parameter at a site with a role, or nullptr.
   const Parameter* find(int site, const std::string& role) const;
-  int64_t count() const { return count_; }            // numbers in all tensors
+  int64_t count() const { return count_; }  // numbers in all tensors
+  at::Device device() const { return device_; }
   Precision precision() const { return precision_; }  // of them, and of what layers exchange
 
  private:
-  at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape) const;
+  at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape,
+                      at::Device device) const;
+  Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape) const;
   void keep(Parameter parameter, const Init& init);
 
   Precision precision_;

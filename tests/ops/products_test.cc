@@ -38,10 +38,12 @@ Operands operands(int64_t M, int64_t N, int64_t K, at::ScalarType dtype = at::kF
 
 // Those of float32 products here.
 std::vector<Provider> providers(Product which) {
+  std::vector<Provider> providers = {Provider::libtorch};
+  if (which == Product::output) providers.push_back(Provider::streaming);
   const bool has_onednn =
       which == Product::weight_gradient ? has_small_products(at::kFloat) : has_onednn_products();
-  if (!has_onednn) return {Provider::libtorch};
-  return {Provider::libtorch, Provider::onednn};
+  if (has_onednn) providers.push_back(Provider::onednn);
+  return providers;
 }
 
 TEST(Products, AreThoseOfFloat64ByEveryProvider) {
@@ -137,8 +139,9 @@ TEST(Provider, DependsOnTheProductAndItsSizes) {
   const auto chosen = [&](Product which, int64_t M) {
     return provider_for(here, at::kFloat, which, {.M = M, .N = 1376, .K = 512});
   };
-  for (const int64_t M : {1, 8, 128, 4096}) EXPECT_EQ(chosen(Product::output, M), Provider::onednn);
-  for (const int64_t M : {9, 64, 127}) EXPECT_EQ(chosen(Product::output, M), Provider::libtorch);
+  for (const int64_t M : {1, 32}) EXPECT_EQ(chosen(Product::output, M), Provider::streaming);
+  for (const int64_t M : {128, 4096}) EXPECT_EQ(chosen(Product::output, M), Provider::onednn);
+  for (const int64_t M : {33, 64, 127}) EXPECT_EQ(chosen(Product::output, M), Provider::libtorch);
   for (const int64_t M : {1, 64, 4096}) {
     EXPECT_EQ(chosen(Product::input_gradient, M), Provider::onednn);
     EXPECT_EQ(chosen(Product::weight_gradient, M), M < 64 ? Provider::libtorch : Provider::onednn);

@@ -1,9 +1,14 @@
 #include "attnres/ops/matmul/matmul.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "attnres/ops/matmul/products.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
@@ -25,7 +30,7 @@ Tensor forward_product(const Tensor& x, const Tensor& weight) {
 }
 
 void check_inputs(const Tensor& x, const MapWeight& map) {
-  const auto& [parameter, values] = map;
+  const Tensor &parameter = map.parameter, &values = map.values;
   if (x.dim() < 1 || values.dim() != 2 || x.size(-1) != values.size(1) ||
       parameter.sizes() != values.sizes()) {
     fail("linear map: expected x [..., K] and a weight [N, K]; they are {} and {}", shape_of(x),
@@ -84,9 +89,50 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
+// From so many rows on products with unpacked numbers are faster than streams of packed ones.
+constexpr int64_t kManyRows = 32;
+constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
+
+Tensor product_with_unpacked(const Tensor& x_MK, const PackedWeight& weight) {
+  const int64_t N = weight.bytes.size(0);
+  const int64_t rows = std::max<int64_t>(1, kUnpackedBytes / 4 / weight.columns);
+  if (N <= rows) return product(Product::output, x_MK, unpack_weight(weight));
+  Tensor y_MN = at::empty({x_MK.size(0), N}, x_MK.options());
+  for (int64_t n = 0; n < N; n += rows) {
+    const int64_t count = std::min(rows, N - n);
+    const PackedWeight part = {weight.bytes.narrow(0, n, count), weight.format, weight.columns};
+    y_MN.narrow(1, n, count).copy_(product(Product::output, x_MK, unpack_weight(part)));
+  }
+  return y_MN;
+}
+
+Tensor packed_map(const Tensor& x, const PackedWeight& weight) {
+  require(x.dim() >= 1 && weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
+          "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight has "
+          "{} columns",
+          shape_of(x), weight.columns);
+  const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
+  const Tensor y_MN = x_MK.size(0) < kManyRows
+                          ? streaming_product(x_MK, rows_of(weight), weight.bytes.size(0))
+                          : product_with_unpacked(x_MK, weight);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = y_MN.size(1);
+  return y_MN.view(shape).to(x.scalar_type());
+}
+
+std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<MapWeight>& weights) {
+  require(!records({x}),
+          "linear map: packed weights are for inference and have no gradient; load "
+          "the model without --weights");
+  std::vector<Tensor> outputs;
+  for (const MapWeight& weight : weights) outputs.push_back(packed_map(x, weight.packed));
+  return outputs;
+}
+
 }  // namespace
 
 std::vector<Tensor> linear_maps(const Tensor& x, const std::vector<MapWeight>& weights) {
+  if (!weights.empty() && weights[0].packed.defined()) return packed_maps(x, weights);
   variable_list parameters, copies;
   for (const MapWeight& weight : weights) {
     check_inputs(x, weight);

@@ -10,16 +10,22 @@
 
 #include <vector>
 
+#include "attnres/support/packed_weight.h"
+
 namespace attnres {
 
 // W [N, K], and what is multiplied in its place: where x has another dtype, the same numbers in
 // that one, without a gradient of their own. The parameter gets the gradient, in its own dtype.
+// Or packed numbers, which x may have any dtype for, and without any gradient.
 struct MapWeight {
   MapWeight(at::Tensor weight) : parameter(weight), values(std::move(weight)) {}
   MapWeight(at::Tensor of_parameter, at::Tensor of_values)
       : parameter(std::move(of_parameter)), values(std::move(of_values)) {}
+  MapWeight(at::Tensor of_parameter, PackedWeight of_packed)
+      : parameter(std::move(of_parameter)), packed(std::move(of_packed)) {}
 
   at::Tensor parameter, values;
+  PackedWeight packed;
 };
 
 // x [..., K] and W's values [N, K] of one dtype and device give [..., N]. Throws Error naming the

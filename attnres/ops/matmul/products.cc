@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attnres/ops/matmul/weight_gradient.h"
+#include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -53,6 +54,16 @@ Tensor onednn_product(Product which, const Tensor& a, const Tensor& b) {
   TORCH_INTERNAL_ASSERT(false);
 }
 
+// a b^T.
+Tensor product_by_stream(const Tensor& a, const Tensor& b) {
+  const WeightFormat format =
+      b.scalar_type() == at::kFloat ? WeightFormat::f32 : WeightFormat::bf16;
+  const Tensor weight = b.contiguous();
+  const kernel::PackedRows rows = {static_cast<const uint8_t*>(weight.const_data_ptr()), format,
+                                   weight.size(1)};
+  return streaming_product(a.to(at::kFloat).contiguous(), rows, weight.size(0)).to(a.scalar_type());
+}
+
 // The operands as at::mm takes them.
 std::pair<Tensor, Tensor> factors(Product which, const Tensor& a, const Tensor& b) {
   if (which == Product::output) return {a, b.t()};
@@ -73,6 +84,7 @@ Provider chosen(Product which, const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor product(Product which, const Tensor& a, const Tensor& b, Provider provider) {
+  if (provider == Provider::streaming) return product_by_stream(a, b);
   if (provider == Provider::onednn) return onednn_product(which, a, b);
   const auto [left, right] = factors(which, a, b);
   const Tensor result = at::mm(left, right);
@@ -84,14 +96,15 @@ Tensor product(Product which, const Tensor& a, const Tensor& b) {
 }
 
 void add_product(Tensor& sum, Product which, const Tensor& a, const Tensor& b) {
-  const bool by_onednn = chosen(which, a, b) == Provider::onednn;
+  const Provider provider = chosen(which, a, b);
+  const bool by_onednn = provider == Provider::onednn;
   if (by_onednn && which == Product::weight_gradient && sum.scalar_type() == at::kFloat &&
       sum.is_contiguous()) {
     weight_gradient_in_blocks(a, b, sum, /*add=*/true);
   } else if (by_onednn && which == Product::input_gradient &&
              sum.scalar_type() == a.scalar_type()) {
     sum = onednn_linear_and_add(a, b.t(), sum);
-  } else if (!by_onednn && sum.scalar_type() == a.scalar_type()) {
+  } else if (provider == Provider::libtorch && sum.scalar_type() == a.scalar_type()) {
     const auto [left, right] = factors(which, a, b);
     sum.addmm_(left, right);
   } else {

@@ -8,6 +8,9 @@
 namespace attnres {
 namespace {
 
+// Of float32 numbers up to so many are faster as a stream.
+constexpr int64_t kFewRows = 32;
+
 Processor find_out() {
   Processor found;
 #ifdef __x86_64__
@@ -30,6 +33,8 @@ const Processor& processor() {
 
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes) {
+  const int64_t few = dtype == at::kFloat ? kFewRows : dtype == at::kBFloat16 ? kFewRows / 4 : 0;
+  if (product == Product::output && sizes.M <= few) return Provider::streaming;
   const bool bfloat16 = dtype == at::kBFloat16 && processor.bfloat16;
   if (!processor.has_onednn || !processor.amd || !processor.avx512 ||
       (dtype != at::kFloat && !bfloat16)) {
@@ -40,11 +45,12 @@ Provider provider_for(const Processor& processor, at::ScalarType dtype, Product 
   }
   if (bfloat16) return Provider::libtorch;  // which is oneDNN too
   if (product == Product::input_gradient) return Provider::onednn;
-  // Of few rows it spends its time on arranging the weight; of very few it needs not.
-  return sizes.M <= 8 || sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
+  // Of few rows it spends its time on arranging the weight.
+  return sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
 }
 
 std::string provider_name(Provider provider, at::ScalarType dtype) {
+  if (provider == Provider::streaming) return "streaming";
   if (provider == Provider::onednn) return "oneDNN";
   if (dtype == at::kBFloat16) return at::hasMKLDNN() ? "oneDNN" : "libtorch";
   return at::hasMKL() ? "MKL" : "libtorch";

@@ -1,6 +1,7 @@
 // Who computes the matrix products of linear maps. libtorch holds two libraries: its own products
 // call MKL for float32 and float64 and oneDNN for bfloat16. oneDNN computes float32 too, through
-// other operations, with AVX-512 where MKL stays with AVX2: on AMD's processors.
+// other operations, with AVX-512 where MKL stays with AVX2: on AMD's processors. Products of few
+// rows, which take as long as the weight comes from memory, are ours.
 //
 // The choice is a function of processor, dtype and sizes alone, never of a timing, so that a run
 // has the same bits wherever and whenever it goes on on such a processor.
@@ -26,8 +27,9 @@ struct ProductSizes {
 };
 
 enum class Provider {
-  libtorch,  // at::mm
-  onednn,    // mkldnn::_linear_pointwise; the weight's gradient in blocks (weight_gradient.h)
+  streaming,  // ours (packed_weight/streaming_product.h): outputs of few rows
+  libtorch,   // at::mm
+  onednn,     // mkldnn::_linear_pointwise; the weight's gradient in blocks (weight_gradient.h)
 };
 
 struct Processor {
@@ -43,7 +45,7 @@ const Processor& processor();
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes);
 
-// For people: "MKL", "oneDNN".
+// For people: "MKL", "oneDNN", "streaming".
 std::string provider_name(Provider provider, at::ScalarType dtype);
 
 // Throws UsageError on a processor without products of bfloat16 numbers, where they would take a

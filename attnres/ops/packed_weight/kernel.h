@@ -1,0 +1,56 @@
+// Products of a few rows with a packed weight, y = x W^T, which read W once and are as fast as it
+// comes from memory. Raw pointers, no tensor library, no threads of their own.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/support/weight_format.h"
+
+namespace attnres::kernel {
+
+// W [N, K].
+struct PackedRows {
+  const uint8_t* data = nullptr;
+  WeightFormat format = WeightFormat::f32;
+  int64_t columns = 0;  // K
+
+  const uint8_t* row(int64_t n) const { return data + n * packed_row_bytes(format, columns); }
+};
+
+// Stores rows of float numbers, which are finite. Quantized ones are rounded as ggml's reference
+// does:
+//   q8_0   d = max |x| / 127, q = x / d to the nearest, halves away from zero
+//   q4_0   d = m / -8, m the number of largest magnitude, q = min(15, floor(x / d + 8.5))
+void pack_rows(const float* from, int64_t rows, int64_t columns, WeightFormat format, uint8_t* to);
+
+// Rows `first` to `last` as floats: to [last - first, K].
+void unpack_rows(const PackedRows& from, int64_t first, int64_t last, float* to);
+
+// A row x of K numbers as products with quantized weights take it: blocks of 32, each rounded to
+// int8 numbers q with a float scale, x = d q, d = max |x| / 127.
+struct QuantizedRow {
+  const int8_t* numbers = nullptr;  // [K]
+  const int32_t* sums = nullptr;    // [K / 4], of each four numbers
+  const float* scales = nullptr;    // [K / 32]
+};
+inline constexpr int64_t quantized_row_bytes(int64_t columns) {
+  return columns + columns + columns / kPackedBlock * 4;
+}
+// Into memory of as many bytes, aligned to 64.
+QuantizedRow quantize_row(const float* x, int64_t columns, uint8_t* memory);
+
+inline constexpr int64_t kMostThinRows = 8;
+
+struct ThinProduct {
+  PackedRows weight;
+  int64_t rows = 0;                       // M, 1 to kMostThinRows
+  const float* x[kMostThinRows] = {};     // [K] each, where the weight has no blocks
+  QuantizedRow quantized[kMostThinRows];  // where it has
+  float* y[kMostThinRows] = {};           // [N] each
+};
+
+// y[m][n] of the rows n = first .. last - 1 of W. Sums are float32, in an order that depends on K
+// and the instruction set alone: a row of x has the same result whatever rows are beside it.
+void thin_product(const ThinProduct& op, int64_t first, int64_t last);
+
+}  // namespace attnres::kernel
