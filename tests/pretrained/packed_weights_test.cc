@@ -1,0 +1,103 @@
+// Models whose weights are packed as they are loaded.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/support/error.h"
+#include "tests/model/small_models.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing::packed_weights_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Rows of 64 and 96 numbers.
+Transformer dense_model() {
+  ModelConfig config = small_config(block_attn_res(2));
+  config.width = 64;
+  config.ffn_width = 96;
+  config.init_std = 0.2;
+  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1));
+}
+
+at::Tensor log_probabilities(const Transformer& model, int64_t tokens) {
+  const at::Tensor ids = random_ids(1, tokens), targets = random_ids(1, tokens, 6);
+  return model.log_probabilities(ids, targets).to(at::kDouble);
+}
+
+double largest(const at::Tensor& difference) {
+  return difference.abs().max().item<double>();
+}
+
+class Packed {
+ public:
+  Packed(const Transformer& model, WeightFormat format) : model_(model) {
+    const auto folder = fresh_folder("saved");
+    save_model(model, folder, /*context=*/64, /*document_ids=*/0);
+    packed = load_model(folder, {at::kFloat, at::kFloat, format});
+    rounded_ = load_model(folder);
+    for (const Parameter& p : packed->parameters().all()) {
+      if (!p.packed.defined()) continue;
+      ++count;
+      const bool fits = !has_blocks(format) || p.packed.columns % kPackedBlock == 0;
+      EXPECT_EQ(p.packed.format, fits ? format : WeightFormat::f16) << p.role;
+      const at::NoGradGuard not_recording;
+      at::Tensor(rounded_->parameters().find(p.site, p.role)->tensor)
+          .copy_(unpack_weight(p.packed));
+    }
+  }
+
+  // From the model with weights that are rounded alike, and of that from the model.
+  double error(int64_t tokens) const {
+    return largest(log_probabilities(*packed, tokens) - log_probabilities(*rounded_, tokens));
+  }
+  double rounding(int64_t tokens) const {
+    return largest(log_probabilities(*rounded_, tokens) - log_probabilities(model_, tokens));
+  }
+
+  std::unique_ptr<Transformer> packed;
+  int count = 0;
+
+ private:
+  const Transformer& model_;
+  std::unique_ptr<Transformer> rounded_;
+};
+
+TEST(PackedWeights, AreTheRoundedWeights) {
+  const Transformer model = dense_model();
+  for (const WeightFormat format :
+       {WeightFormat::f16, WeightFormat::bf16, WeightFormat::q8_0, WeightFormat::q4_0}) {
+    const Packed pair(model, format);
+    EXPECT_EQ(pair.count, 2 + 3 * 7);
+    // Of many tokens numbers are unpacked and multiplied; of few the packed ones are, by inputs
+    // that are rounded too where weights have blocks.
+    EXPECT_LT(pair.error(48), std::min(2e-4, pair.rounding(48) / 4));
+    EXPECT_LT(pair.error(6), has_blocks(format) ? 0.3 : 2e-4);
+    EXPECT_GT(pair.rounding(6), 1e-4);
+  }
+}
+
+TEST(PackedWeights, AreThoseOfEveryLayer) {
+  const Transformer model = kimi_model(true, block_attn_res(2), at::kFloat);
+  const Packed pair(model, WeightFormat::bf16);
+  EXPECT_GT(pair.count, 40);
+  EXPECT_LT(pair.error(6), std::min(1e-3, pair.rounding(6) / 4));
+  EXPECT_LT(pair.error(48), std::min(1e-3, pair.rounding(48) / 4));
+  EXPECT_GT(Packed(model, WeightFormat::q8_0).count, 40);
+}
+
+TEST(PackedWeights, HaveNoGradients) {
+  const Packed pair(dense_model(), WeightFormat::q8_0);
+  EXPECT_THAT(
+      message_of<Error>([&] { pair.packed->loss(random_ids(1, 6), random_ids(1, 6)).backward(); }),
+      HasSubstr("packed weights are for inference"));
+}
+
+}  // namespace
+}  // namespace attnres::testing::packed_weights_test
