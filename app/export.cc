@@ -35,6 +35,7 @@ GgufType gguf_type(const std::string& name) {
   if (name == "bf16") return GgufType::bf16;
   if (name == "f16") return GgufType::f16;
   if (name == "q8_0") return GgufType::q8_0;
+  if (name == "q4_0") return GgufType::q4_0;
   return GgufType::f32;
 }
 
@@ -71,8 +72,8 @@ std::unique_ptr<Transformer> with_one_eps(const Transformer& model) {
 
 void run_export(const ExportOptions& options) {
   const bool gguf = options.format == "gguf";
-  require_usage(gguf || options.type != "q8_0",
-                "--type q8_0: safetensors do not store it; use --format gguf, or bf16");
+  require_usage(gguf || !options.type.starts_with('q'),
+                "--type {}: safetensors do not store it; use --format gguf, or bf16", options.type);
   require_new(options.out, gguf ? "file" : "folder");
   OpenedModel opened = open_model(options.model);
   if (options.approximate) opened.model = with_one_eps(*opened.model);
@@ -101,8 +102,10 @@ void add_export_command(CLI::App& app) {
       ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
       ->type_name("FORMAT")
       ->capture_default_str();
-  command->add_option("--type", options->type, "how weights are stored: f32, bf16, f16; gguf: q8_0")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}))
+  command
+      ->add_option("--type", options->type,
+                   "how weights are stored: f32, bf16, f16; gguf: q8_0, q4_0")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}))
       ->type_name("TYPE")
       ->capture_default_str();
   command->add_flag("--approximate", options->approximate,

@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -25,6 +26,7 @@ std::string describe_tokenizer(const OpenedModel& opened) {
     const auto tokenizer = opened.tokenizer();
     return fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size());
   } catch (const UnreadTokenizer& e) {
+    if (is_gguf_file(opened.folder)) throw;
     const std::vector<std::filesystem::path> files = tokenizer_files(opened.folder);
     std::string names;
     for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.filename().string();

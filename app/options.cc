@@ -55,13 +55,14 @@ void MachineOptions::apply() const {
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
   return as_path(command.add_option("--model", path,
-                                    "model directory, or a run's folder (its best checkpoint)"))
-      ->type_name("DIR")
+                                    "model directory, a run's folder (its best checkpoint), or a "
+                                    "GGUF file"))
+      ->type_name("PATH")
       ->required();
 }
 
 std::unique_ptr<Tokenizer> OpenedModel::tokenizer() const {
-  auto tokenizer = load_tokenizer(folder);
+  auto tokenizer = model_tokenizer(folder);
   require(tokenizer->vocab_size() <= model->vocab_size(),
           "{}: the tokenizer has {} tokens, but the model only {}; they do not belong together",
           folder.string(), tokenizer->vocab_size(), model->vocab_size());
@@ -79,22 +80,27 @@ void PrecisionOption::add_to(CLI::App& command) {
   command
       .add_option("--weights", weights,
                   "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 "
-                  "or q4_0")
+                  "or q4_0; if not given, as a GGUF file has them, and f32 of a model directory")
       ->check(CLI::IsMember(weight_format_names()))
-      ->type_name("FORMAT")
-      ->capture_default_str();
+      ->type_name("FORMAT");
 }
 
-Precision PrecisionOption::get() const {
+Precision PrecisionOption::get(const std::filesystem::path& model) const {
   if (name == kBfloat16Precision) require_bfloat16_products("--precision");
   Precision precision = parse_precision(name, "--precision");
-  precision.weights = parse_weight_format(weights, "--weights");
+  precision.weights =
+      weights.empty() ? model_weight_format(model) : parse_weight_format(weights, "--weights");
   return precision;
+}
+
+OpenedModel open_model(const ModelOption& option) {
+  const std::filesystem::path folder = find_model_directory(option.path);
+  return {folder, load_model(folder), model_context(folder)};
 }
 
 OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision) {
   const std::filesystem::path folder = find_model_directory(option.path);
-  return {folder, load_model(folder, precision.get()), model_context(folder)};
+  return {folder, load_model(folder, precision.get(folder)), model_context(folder)};
 }
 
 CLI::Option* as_path(CLI::Option* option) {

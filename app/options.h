@@ -33,8 +33,8 @@ struct MachineOptions {
   void apply() const;
 };
 
-// Which model: --model, a model directory or a run's folder. It must be given, unless the option
-// that is returned is made optional.
+// Which model: --model, a model directory, a run's folder or a GGUF file. It must be given, unless
+// the option that is returned is made optional.
 struct ModelOption {
   std::string path;
 
@@ -44,15 +44,15 @@ struct ModelOption {
 // In which dtype a model computes, and how its weights are stored: --precision and --weights.
 struct PrecisionOption {
   std::string name = kFloat32Precision;
-  std::string weights = "f32";
+  std::string weights;  // empty where it is not given: as the model's file has them
 
   void add_to(CLI::App& command);
-  // Throws UsageError where this processor cannot.
-  Precision get() const;
+  // Of the model at this path. Throws UsageError where this processor cannot.
+  Precision get(const std::filesystem::path& model) const;
 };
 
 struct OpenedModel {
-  std::filesystem::path folder;
+  std::filesystem::path folder;  // or a GGUF file
   std::unique_ptr<Transformer> model;
   int64_t context;
 
@@ -60,7 +60,10 @@ struct OpenedModel {
   std::unique_ptr<Tokenizer> tokenizer() const;
 };
 
-OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision = {});
+// With its numbers in float32, each a parameter.
+OpenedModel open_model(const ModelOption& option);
+// To compute with.
+OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision);
 
 // Makes the option take paths: not empty, and as without the slashes that completion leaves at
 // their ends.

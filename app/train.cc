@@ -61,7 +61,7 @@ void apply_overrides_aloud(Json& recipe, const std::vector<std::string>& overrid
 
 // The recipe of a model directory's model, with the defaults of training.
 Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& overrides) {
-  const auto tokenizer = load_tokenizer(folder);
+  const auto tokenizer = model_tokenizer(folder);
   Json recipe = {
       {"name", model_name(folder) + "-continued"},
       {"model", write_config(model_config(folder))},

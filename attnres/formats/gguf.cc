@@ -1,16 +1,13 @@
 #include "attnres/formats/gguf.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
-#include <c10/util/Half.h>
 #include <fmt/ranges.h>
 
 #include <bit>
-#include <cmath>
-#include <cstring>
 #include <set>
 #include <type_traits>
 
+#include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -23,18 +20,11 @@ constexpr uint32_t kVersion = 3;
 constexpr uint64_t kAlignment = 32;
 constexpr size_t kLongestName = 63;
 constexpr size_t kMostDimensions = 4;
-constexpr int64_t kBlockBytes = 2 + kGgufBlock;  // of q8_0: a float16 scale, 32 int8 numbers
+constexpr uint32_t kArray = 9;  // the format's number of this type of metadata
 
-// The format's numbers of the types of metadata.
-template <class T>
-constexpr uint32_t type_number() {
-  if constexpr (std::is_same_v<T, uint32_t>) return 4;
-  if constexpr (std::is_same_v<T, int32_t>) return 5;
-  if constexpr (std::is_same_v<T, float>) return 6;
-  if constexpr (std::is_same_v<T, bool>) return 7;
-  if constexpr (std::is_same_v<T, std::string>) return 8;
+uint32_t type_number(size_t place_in_variant) {
+  return static_cast<uint32_t>(place_in_variant < kArray ? place_in_variant : place_in_variant + 1);
 }
-constexpr uint32_t kArray = 9;
 
 // The bytes before the data.
 class Header {
@@ -49,21 +39,22 @@ class Header {
     bytes_ += text;
   }
   void add_value(const GgufValue& value) {
-    std::visit([this](const auto& held) { add_typed(held); }, value);
+    constexpr size_t kScalars = std::variant_size_v<GgufValue> / 2;
+    const bool is_array = value.index() >= kScalars;
+    if (is_array) add(kArray);
+    add(type_number(value.index() % kScalars));
+    std::visit([this](const auto& held) { add_held(held); }, value);
   }
   void align() { bytes_.resize((bytes_.size() + kAlignment - 1) / kAlignment * kAlignment, '\0'); }
   const std::string& bytes() const { return bytes_; }
 
  private:
   template <class T>
-  void add_typed(const T& value) {
-    add(type_number<T>());
+  void add_held(const T& value) {
     add(value);
   }
   template <class T>
-  void add_typed(const std::vector<T>& values) {
-    add(kArray);
-    add(type_number<T>());
+  void add_held(const std::vector<T>& values) {
     add<uint64_t>(values.size());
     for (const T& value : values) add(value);
   }
@@ -71,49 +62,14 @@ class Header {
   std::string bytes_ = "GGUF";
 };
 
-uint64_t count(const std::vector<int64_t>& shape) {
-  uint64_t numbers = 1;
-  for (const int64_t size : shape) numbers *= static_cast<uint64_t>(size);
-  return numbers;
-}
-
 uint64_t stored_bytes(const GgufTensor& tensor) {
-  switch (tensor.type) {
-    case GgufType::f32:
-      return count(tensor.shape) * 4;
-    case GgufType::f16:
-    case GgufType::bf16:
-      return count(tensor.shape) * 2;
-    case GgufType::q8_0:
-      return count(tensor.shape) / kGgufBlock * kBlockBytes;
-  }
-  fail("GGUF: tensor {}: unknown type {}", tensor.name, static_cast<uint32_t>(tensor.type));
+  int64_t bytes = packed_row_bytes(weight_format(tensor.type), tensor.shape.back());
+  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) bytes *= tensor.shape[i];
+  return static_cast<uint64_t>(bytes);
 }
 
 uint64_t padding(uint64_t bytes) {
   return (kAlignment - bytes % kAlignment) % kAlignment;
-}
-
-// Blocks of a float16 scale d = max |x| / 127 and 32 int8 numbers, x / d rounded to the nearest
-// (halves away from zero), as in ggml's reference.
-at::Tensor quantize_q8_0(const at::Tensor& values) {
-  const int64_t blocks = values.numel() / kGgufBlock;
-  at::Tensor bytes = at::empty({blocks * kBlockBytes}, at::kByte);
-  const float* x = values.const_data_ptr<float>();
-  uint8_t* out = bytes.mutable_data_ptr<uint8_t>();
-  for (int64_t block = 0; block < blocks; ++block, x += kGgufBlock, out += kBlockBytes) {
-    float largest = 0;
-    for (int64_t i = 0; i < kGgufBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float scale = largest / 127;
-    const float inverse = scale == 0 ? 0 : 1 / scale;
-    const c10::Half stored = scale;
-    std::memcpy(out, &stored, sizeof(stored));
-    for (int64_t i = 0; i < kGgufBlock; ++i) {
-      out[sizeof(stored) + i] =
-          static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * inverse)));
-    }
-  }
-  return bytes;
 }
 
 at::Tensor stored_values(const GgufTensor& tensor) {
@@ -123,12 +79,11 @@ at::Tensor stored_values(const GgufTensor& tensor) {
           fmt::join(values.sizes(), ", "), fmt::join(tensor.shape, ", "));
   if (tensor.type == GgufType::f32) return values;
   if (tensor.type == GgufType::bf16) return values.to(at::kBFloat16);
-  const at::Tensor half = values.to(at::kHalf);
-  require(at::isfinite(half).all().item<bool>(),
+  require(at::isfinite(values.to(at::kHalf)).all().item<bool>(),
           "GGUF: tensor {}: has numbers that are not finite, or too large for float16 (65504); "
           "store it as f32 or bf16",
           tensor.name);
-  return tensor.type == GgufType::f16 ? half : quantize_q8_0(values);
+  return pack_weight(values, weight_format(tensor.type)).bytes;
 }
 
 void check(const std::vector<GgufTensor>& tensors) {
@@ -145,14 +100,30 @@ void check(const std::vector<GgufTensor>& tensors) {
       require(size > 0, "GGUF: tensor {}: its shape [{}] has no numbers", tensor.name,
               fmt::join(tensor.shape, ", "));
     }
-    require(tensor.type != GgufType::q8_0 || tensor.shape.back() % kGgufBlock == 0,
-            "GGUF: tensor {}: its rows have {} numbers, and q8_0 stores multiples of {}; store it "
-            "as another type",
-            tensor.name, tensor.shape.back(), kGgufBlock);
+    require(!has_blocks(weight_format(tensor.type)) || tensor.shape.back() % kPackedBlock == 0,
+            "GGUF: tensor {}: its rows have {} numbers, and q8_0 and q4_0 store multiples of {}; "
+            "store it as another type",
+            tensor.name, tensor.shape.back(), kPackedBlock);
   }
 }
 
 }  // namespace
+
+WeightFormat weight_format(GgufType type) {
+  switch (type) {
+    case GgufType::f32:
+      return WeightFormat::f32;
+    case GgufType::f16:
+      return WeightFormat::f16;
+    case GgufType::bf16:
+      return WeightFormat::bf16;
+    case GgufType::q8_0:
+      return WeightFormat::q8_0;
+    case GgufType::q4_0:
+      return WeightFormat::q4_0;
+  }
+  fail("GGUF: unknown type {}", static_cast<uint32_t>(type));
+}
 
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 const std::vector<GgufTensor>& tensors) {

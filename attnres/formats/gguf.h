@@ -6,7 +6,7 @@
 //          uint64 offset in the data
 //
 // A string is uint64 length and bytes. The data, and each tensor in it, begins at a multiple of 32
-// bytes; all is little-endian.
+// bytes; all is little-endian. gguf_reader.h reads them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,10 +19,16 @@
 #include <variant>
 #include <vector>
 
+#include "attnres/support/weight_format.h"
+
 namespace attnres {
 
-using GgufValue = std::variant<bool, uint32_t, float, std::string, std::vector<int32_t>,
-                               std::vector<float>, std::vector<std::string>>;
+template <class... T>
+using GgufValueOf = std::variant<T..., std::vector<T>...>;
+// The types of metadata, in the order of the format's numbers for them: 0 to 8 and, after 9 for
+// arrays, 10 to 12.
+using GgufValue = GgufValueOf<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool,
+                              std::string, uint64_t, int64_t, double>;
 using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 
 // How numbers are stored; the values are ggml's. Stored numbers are off by at most
@@ -30,9 +36,12 @@ using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 //   bf16  2^-8 of themselves
 //   q8_0  m / 220 (m / 254 + 2^-18 if m < 2^-7): m is the largest magnitude of the row's block of
 //         32 numbers, which has a float16 scale m / 127
-enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+//   q4_0  m / 7.9, or m / 8 + 2^-21: the scale is m / 8
+// A row of q8_0 or q4_0 is a whole number of blocks (kPackedBlock).
+enum class GgufType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
 
-inline constexpr int64_t kGgufBlock = 32;  // of q8_0; a row is a whole number of blocks
+// The same as packed weights have it, bit by bit.
+WeightFormat weight_format(GgufType type);
 
 struct GgufTensor {
   std::string name;

@@ -7,16 +7,12 @@
 
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/architectures.h"
-#include "attnres/model/layer_kind.h"
+#include "attnres/formats/gguf_parts.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
-
-constexpr GgufPart::Storage kExact = GgufPart::Storage::exact;
-constexpr uint32_t kSigmoidRouting = 2;
-constexpr float kSituBetaOfSilu = 1 << 16;
 
 // llama.cpp's numbers for what most of a file is stored as.
 uint32_t file_type(GgufType type) {
@@ -25,6 +21,8 @@ uint32_t file_type(GgufType type) {
       return 0;
     case GgufType::f16:
       return 1;
+    case GgufType::q4_0:
+      return 2;
     case GgufType::q8_0:
       return 7;
     case GgufType::bf16:
@@ -105,27 +103,24 @@ GgufArchitecture architecture_of(const ModelConfig& config) {
 }
 
 // The tensors of a file, made of the model's parameters.
-class Tensors {
+class GgufTensors {
  public:
-  Tensors(const Transformer& model, GgufType type) : model_(model), type_(type) {}
+  GgufTensors(const Transformer& model, GgufType type) : model_(model), type_(type) {}
 
-  // Named `prefix` and its own name, of parameters at this site.
-  void add(const std::string& prefix, int site, const GgufPart& part) {
+  void add(const GgufSitePart& placed) {
+    const GgufPart& part = placed.part;
     std::vector<at::Tensor> of, without_data;
     for (const std::string& role : part.roles) {
-      of.push_back(take(site, role));
+      of.push_back(take(placed.site, role));
       without_data.push_back(of.back().to(at::kMeta));
     }
     const auto made = [make = part.make](const std::vector<at::Tensor>& tensors) {
       return make ? make(tensors) : tensors[0];
     };
     const std::vector<int64_t> shape = made(without_data).sizes().vec();
-    GgufType type = part.storage == kExact ? GgufType::f32 : type_;
-    if (type == GgufType::q8_0 && shape.back() % kGgufBlock != 0) type = GgufType::f16;
-    tensors_.push_back({prefix + part.name, shape, type, [=] { return made(of); }});
-  }
-  void add_zeros(const std::string& name, int64_t size) {
-    tensors_.push_back({name, {size}, GgufType::f32, [size] { return at::zeros({size}); }});
+    GgufType type = part.storage == GgufPart::Storage::exact ? GgufType::f32 : type_;
+    if (has_blocks(weight_format(type)) && shape.back() % kPackedBlock != 0) type = GgufType::f16;
+    tensors_.push_back({part.name, shape, type, [=] { return made(of); }});
   }
 
   // Throws Error naming a parameter that is in no tensor.
@@ -152,34 +147,10 @@ class Tensors {
   std::vector<GgufTensor> tensors_;
 };
 
-void add_score(Tensors& tensors, const std::string& name, int site, int64_t width) {
-  if (site == 0) return tensors.add_zeros(name, width);
-  const auto product = [](const std::vector<at::Tensor>& of) { return at::mul(of[0], of[1]); };
-  tensors.add("", site, {name, {"key_norm", "pseudo_query"}, kExact, product});
-}
-
 std::vector<GgufTensor> tensors_of(const Transformer& model, GgufType type) {
-  const ModelConfig& config = model.config();
-  const GgufArchitecture architecture = architecture_of(config);
-  const bool attn_res = layers_in_block(config) > 0;
-  const int output = model.sublayers();
-  Tensors tensors(model, type);
-  tensors.add("", kEmbeddingSite, {"token_embd.weight", {"token_embedding"}});
-  tensors.add("", output, {"output_norm.weight", {"input_norm"}, kExact});
-  if (attn_res) add_score(tensors, "output_res_score.weight", output, config.width);
-  if (!config.tie_embeddings) {
-    tensors.add("", output, {"output.weight", {"head"}});
-  } else if (architecture != GgufArchitecture::llama) {  // which takes the embedding without a head
-    tensors.add("", kEmbeddingSite, {"output.weight", {"token_embedding"}});
-  }
-  for (int site = 0; site < output; ++site) {
-    const std::string layer = fmt::format("blk.{}.", site / 2);
-    const std::string half = layer + (site % 2 == 0 ? "attn" : "ffn");
-    tensors.add("", site, {half + "_norm.weight", {"input_norm"}, kExact});
-    if (attn_res) add_score(tensors, half + "_res_score.weight", site, config.width);
-    for (const GgufPart& part : layer_kind(config, site).gguf(config, architecture)) {
-      tensors.add(layer, site, part);
-    }
+  GgufTensors tensors(model, type);
+  for (const GgufSitePart& part : gguf_parts(model.config(), architecture_of(model.config()))) {
+    tensors.add(part);
   }
   return tensors.all();
 }
@@ -231,7 +202,7 @@ void add_kimi_experts(Keys& keys, const ModelConfig& config) {
   keys.add("expert_used_count", any ? experts.chosen : 0);
   keys.add("expert_shared_count", any ? experts.shared : 0);
   keys.add("expert_feed_forward_length", any ? experts.width : 0);
-  keys.add_value("expert_gating_func", kSigmoidRouting);
+  keys.add_value("expert_gating_func", kGgufSigmoidRouting);
   keys.add("expert_weights_scale", experts.scaling);
   keys.add_value("expert_weights_norm", true);
   if (any && experts.latent_width > 0) keys.add("expert_latent_length", experts.latent_width);
@@ -240,7 +211,7 @@ void add_kimi_experts(Keys& keys, const ModelConfig& config) {
 void add_k3(Keys& keys, const ModelConfig& config) {
   const bool situ = config.activation.is_situ();
   keys.add("attn_res.block_size", layers_in_block(config));
-  keys.add("activation.situ_beta", situ ? config.activation.beta : kSituBetaOfSilu);
+  keys.add("activation.situ_beta", situ ? config.activation.beta : kGgufBetaOfSilu);
   keys.add("activation.situ_linear_beta", situ ? config.activation.linear_beta : 0.0);
 }
 
@@ -267,7 +238,9 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
 
   GgufMetadata metadata = {{"general.architecture", keys.architecture()},
                            {"general.file_type", file_type(type)}};
-  if (type == GgufType::q8_0) metadata.emplace_back("general.quantization_version", uint32_t{2});
+  if (has_blocks(weight_format(type))) {
+    metadata.emplace_back("general.quantization_version", uint32_t{2});
+  }
   metadata.insert(metadata.end(), keys.metadata().begin(), keys.metadata().end());
   return metadata;
 }
@@ -275,15 +248,7 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
 }  // namespace
 
 std::string gguf_architecture(const ModelConfig& config) {
-  switch (architecture_of(config)) {
-    case GgufArchitecture::llama:
-      return "llama";
-    case GgufArchitecture::kimi_linear:
-      return "kimi-linear";
-    case GgufArchitecture::kimi_k3:
-      return "kimi-k3";
-  }
-  fail("GGUF: an architecture without a name");
+  return gguf_name(architecture_of(config));
 }
 
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,

@@ -38,6 +38,11 @@ struct GgufPart {
   Storage storage = Storage::matrix;
   // Of their tensors; none: the only one as it is. Has to work on tensors without data, too.
   std::function<at::Tensor(const std::vector<at::Tensor>&)> make = {};
+  // The other way: fills the part of their tensors that this tells. None: the only one's numbers in
+  // their order.
+  std::function<void(const at::Tensor& stored, const std::vector<at::Tensor>&)> read = {};
+  // Whether `read` moves whole rows, so that it may be given rows of bytes.
+  bool reads_rows = false;
 };
 
 struct LayerKind {

@@ -1,6 +1,13 @@
 #include "attnres/pretrained/gguf_tokenizer.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
@@ -55,6 +62,89 @@ uint32_t unknown_id(const std::vector<Piece>& pieces) {
   return id;
 }
 
+template <class T>
+const std::vector<T>* find_list(const GgufFile& file, const char* key) {
+  const GgufValue* value = file.find(key);
+  return value == nullptr ? nullptr : std::get_if<std::vector<T>>(value);
+}
+
+// The vocabulary, without the unused tokens at its end.
+std::vector<Piece> read_pieces(const GgufFile& file) {
+  const auto* texts = find_list<std::string>(file, "tokenizer.ggml.tokens");
+  const auto* scores = find_list<float>(file, "tokenizer.ggml.scores");
+  const auto* types = find_list<int32_t>(file, "tokenizer.ggml.token_type");
+  require(texts != nullptr && !texts->empty(), "{}: the list tokenizer.ggml.tokens is missing",
+          file.path());
+  const auto fits = [&](const auto* list) {
+    return list == nullptr || list->size() == texts->size();
+  };
+  require(fits(scores) && fits(types),
+          "{}: tokenizer.ggml.scores and token_type: expected {} each, as there are tokens",
+          file.path(), texts->size());
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < texts->size(); ++i) {
+    const int32_t type = types == nullptr ? 1 : (*types)[i];
+    require(type >= static_cast<int32_t>(Type::normal) && type <= static_cast<int32_t>(Type::byte),
+            "{}: tokenizer.ggml.token_type: token {} is of the unknown type {}", file.path(), i,
+            type);
+    pieces.push_back({(*texts)[i], scores == nullptr ? 0 : (*scores)[i], static_cast<Type>(type)});
+  }
+  while (!pieces.empty() && pieces.back().type == Type::unused) pieces.pop_back();
+  return pieces;
+}
+
+// The token that a key names; `otherwise` without such a key.
+std::string named_piece(const GgufFile& file, const char* key, const std::vector<Piece>& pieces,
+                        std::string otherwise) {
+  const GgufValue* value = file.find(key);
+  if (value == nullptr) return otherwise;
+  const auto* id = std::get_if<uint32_t>(value);
+  require(id != nullptr && *id < pieces.size(), "{}: {}: is not the number of a token", file.path(),
+          key);
+  return pieces[*id].text;
+}
+
+std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
+  if (file.find("tokenizer.ggml.precompiled_charsmap") != nullptr) {
+    throw UnreadTokenizer(fmt::format(
+        "{}: its tokenizer replaces characters (tokenizer.ggml.precompiled_charsmap), which is not "
+        "read from GGUF; score and generate take token ids without one (--ids)",
+        file.path()));
+  }
+  SentencePieceModel model;
+  model.algorithm = SentencePieceModel::Algorithm::byte_pairs;
+  model.pieces = read_pieces(file);
+  model.adds_space = file.flag("tokenizer.ggml.add_space_prefix", true);
+  model.removes_extra_spaces = file.flag("tokenizer.ggml.remove_extra_whitespaces", false);
+  const auto named = [&](const char* key, std::string otherwise) {
+    return named_piece(file, key, model.pieces, std::move(otherwise));
+  };
+  model.unknown = named("tokenizer.ggml.unknown_token_id", model.unknown);
+  model.begin = named("tokenizer.ggml.bos_token_id", model.begin);
+  model.end = named("tokenizer.ggml.eos_token_id", model.end);
+  return std::make_unique<SentencePieceTokenizer>(write_sentencepiece_model(model), file.path());
+}
+
+std::unique_ptr<Tokenizer> read_bytes(const GgufFile& file) {
+  const std::vector<Piece> pieces = read_pieces(file);
+  const auto* merges = find_list<std::string>(file, "tokenizer.ggml.merges");
+  const std::vector<std::string> characters = gpt2_byte_characters();
+  const auto is_byte = [](const Piece& piece, const std::string& character) {
+    return piece.text == character;
+  };
+  auto tokenizer = std::make_unique<ByteTokenizer>();
+  const std::string end = characters[tokenizer->end_of_document()];
+  const bool bytes =
+      (merges == nullptr || merges->empty()) &&
+      std::equal(pieces.begin(), pieces.end(), characters.begin(), characters.end(), is_byte) &&
+      named_piece(file, "tokenizer.ggml.eos_token_id", pieces, end) == end;
+  if (bytes) return tokenizer;
+  throw UnreadTokenizer(fmt::format(
+      "{}: its tokenizer is gpt2's ({} tokens, {} merges), which is read only without merges, as "
+      "bytes; score and generate take token ids without one (--ids)",
+      file.path(), pieces.size(), merges == nullptr ? 0 : merges->size()));
+}
+
 }  // namespace
 
 GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
@@ -77,6 +167,16 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
   metadata.emplace_back("tokenizer.ggml.add_bos_token", false);
   metadata.emplace_back("tokenizer.ggml.add_eos_token", false);
   return metadata;
+}
+
+std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufFile& file) {
+  const std::string model = file.text("tokenizer.ggml.model", "none");
+  if (model == "llama") return read_sentencepiece(file);
+  if (model == "gpt2") return read_bytes(file);
+  throw UnreadTokenizer(fmt::format(
+      "{}: its tokenizer is '{}'; llama (SentencePiece) and gpt2 without merges (bytes) are read; "
+      "score and generate take token ids without one (--ids)",
+      file.path(), one_line(model)));
 }
 
 }  // namespace attnres

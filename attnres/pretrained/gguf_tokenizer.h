@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "attnres/formats/gguf.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -17,5 +19,10 @@ namespace attnres {
 //
 // Throws Error on a SentencePiece model that does more than merge pairs of the text as it is.
 GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size);
+
+// Back: SentencePiece, whose pairs llama.cpp merges by their scores, and the byte tokenizer. Unused
+// tokens at the end of the list are left out. Throws UnreadTokenizer on others, naming them, and
+// Error where the keys do not fit together.
+std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufFile& file);
 
 }  // namespace attnres

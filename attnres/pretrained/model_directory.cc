@@ -11,10 +11,14 @@
 #include <set>
 
 #include "attnres/formats/architectures.h"
+#include "attnres/formats/gguf_config.h"
+#include "attnres/formats/gguf_load.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -29,6 +33,7 @@ constexpr const char* kOutputScore = "model.output_attn_res_proj.weight";
 constexpr const char* kNested = "language_model.";  // before every name in K3's files
 
 StoredConfig read_stored_config(const fs::path& folder) {
+  if (is_gguf_file(folder)) return read_gguf_config(GgufFile(folder)).stored;
   const fs::path path = folder / kConfigFile;
   require(path_exists(path), "{}: not a model directory: it has no {}", folder.string(),
           kConfigFile);
@@ -189,7 +194,7 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
 }  // namespace
 
 fs::path find_model_directory(const fs::path& path) {
-  path_exists(path);  // or it says why that cannot be seen
+  if (is_gguf_file(path)) return path;
   const fs::path folder = fs::weakly_canonical(path);
   const bool is_checkpoint = folder.parent_path().filename() == "checkpoints";
   const bool is_run = path_exists(folder / "checkpoints");
@@ -199,7 +204,8 @@ fs::path find_model_directory(const fs::path& path) {
   }
 
   require(path_exists(folder), "{}: no such model directory", path.string());
-  require(fs::is_directory(folder), "{}: is not a folder, expected a model directory",
+  require(fs::is_directory(folder),
+          "{}: is neither a folder nor a GGUF file, expected a model directory or such a file",
           path.string());
   if (path_exists(folder / kConfigFile)) return path;
   for (const char* name : {"best", "last"}) {
@@ -241,6 +247,7 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
                             int64_t context, at::ScalarType dtype) {
   write_folder(folder, [&](const fs::path& filling) {
     save_model(model, filling, context, model_document_ids(like), dtype);
+    if (is_gguf_file(like)) return model_tokenizer(like)->save(filling);
     for (const fs::path& file : tokenizer_files(like)) {
       write_file(filling / file.filename(), read_file(file));
     }
@@ -249,6 +256,10 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
                                         SiteRange sites) {
+  if (is_gguf_file(folder)) {
+    const GgufFile file(folder);
+    return load_gguf(file, read_gguf_config(file), precision, sites);
+  }
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);
   const NamedWeights weights(files);
@@ -278,6 +289,16 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   for (const auto& read : reads) read();
   verified.get();
   return model;
+}
+
+WeightFormat model_weight_format(const fs::path& model) {
+  if (!is_gguf_file(model)) return WeightFormat::f32;
+  const GgufFile file(model);
+  return gguf_weight_format(file, read_gguf_config(file));
+}
+
+std::unique_ptr<Tokenizer> model_tokenizer(const fs::path& model) {
+  return is_gguf_file(model) ? read_gguf_tokenizer(GgufFile(model)) : load_tokenizer(model);
 }
 
 ModelConfig model_config(const fs::path& folder) {

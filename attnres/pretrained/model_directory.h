@@ -5,6 +5,9 @@
 // Otherwise it is `model_type: attnres`, and config.json has an object `attnres` with the keys of a
 // recipe's `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have
 // Hugging Face's names (model/parameter_names.h); a tied head is not stored.
+//
+// What reads a model takes a GGUF file of Llama, Kimi Linear or Kimi K3 in the place of a folder
+// (formats/gguf_load.h), with the tokenizer in it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,13 +18,14 @@
 
 #include "attnres/formats/model_config_json.h"
 #include "attnres/model/transformer.h"
+#include "attnres/support/weight_format.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
 
-// The folder itself if it holds a model, or `checkpoints/best` of a run's folder (before
-// the first evaluation, `checkpoints/last`); a checkpoint whose writing was interrupted is repaired
-// first. Throws Error saying what is missing.
+// The path itself if it is a GGUF file or a folder that holds a model, or `checkpoints/best` of a
+// run's folder (before the first evaluation, `checkpoints/last`); a checkpoint whose writing was
+// interrupted is repaired first. Throws Error saying what is missing.
 std::filesystem::path find_model_directory(const std::filesystem::path& path);
 
 // Writes config.json and the weights into an existing folder. `context` is the number of
@@ -37,7 +41,8 @@ void save_model_folder(const std::filesystem::path& folder, const Transformer& m
                        const Tokenizer& tokenizer, int64_t context,
                        at::ScalarType dtype = at::kFloat);
 // With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
-// what its config.json says of the begin and the end of documents.
+// what its config.json says of the begin and the end of documents. Where `like` is a GGUF file, the
+// files of the tokenizer in it; throws UnreadTokenizer when that is not read.
 void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
                             const std::filesystem::path& like, int64_t context,
                             at::ScalarType dtype = at::kFloat);
@@ -50,6 +55,12 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
 // two.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
                                         Precision precision = {}, SiteRange sites = {});
+
+// How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
+WeightFormat model_weight_format(const std::filesystem::path& model);
+
+// Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
+std::unique_ptr<Tokenizer> model_tokenizer(const std::filesystem::path& model);
 
 // What config.json says of the model, without reading its weights. Throws Error as load_model.
 ModelConfig model_config(const std::filesystem::path& folder);

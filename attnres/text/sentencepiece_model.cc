@@ -67,6 +67,36 @@ class Message {
   const std::string& what_;
 };
 
+// Numbers of fields of the trainer's settings.
+constexpr uint64_t kAlgorithm = 3, kUnknownPiece = 45, kBeginPiece = 46, kEndPiece = 47;
+
+// Fields to write, one after the other.
+class MessageBytes {
+ public:
+  void add(uint64_t id, uint64_t number) {
+    add_varint(id << 3);
+    add_varint(number);
+  }
+  void add(uint64_t id, float number) {
+    add_varint(id << 3 | 5);
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  void add(uint64_t id, std::string_view bytes) {
+    add_varint(id << 3 | 2);
+    add_varint(bytes.size());
+    bytes_ += bytes;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void add_varint(uint64_t number) {
+    for (; number >= 0x80; number >>= 7) bytes_ += static_cast<char>(number | 0x80);
+    bytes_ += static_cast<char>(number);
+  }
+
+  std::string bytes_;
+};
+
 SentencePieceModel::Piece read_piece(Message message) {
   SentencePieceModel::Piece piece;
   for (Field field; message.next(field);) {
@@ -89,9 +119,12 @@ SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::s
     Message inner(field.bytes, what);
     Field setting;
     while (field.id == 2 && inner.next(setting)) {
-      if (setting.id == 3) {
+      if (setting.id == kAlgorithm) {
         model.algorithm = static_cast<SentencePieceModel::Algorithm>(setting.number);
       }
+      if (setting.id == kUnknownPiece) model.unknown = setting.bytes;
+      if (setting.id == kBeginPiece) model.begin = setting.bytes;
+      if (setting.id == kEndPiece) model.end = setting.bytes;
     }
     while (field.id == 3 && inner.next(setting)) {
       if (setting.id == 2) model.replaces_characters = !setting.bytes.empty();
@@ -100,6 +133,32 @@ SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::s
     }
   }
   return model;
+}
+
+std::string write_sentencepiece_model(const SentencePieceModel& model) {
+  MessageBytes file;
+  bool has_bytes = false;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    MessageBytes message;
+    message.add(1, std::string_view(piece.text));
+    message.add(2, piece.score);
+    message.add(3, static_cast<uint64_t>(piece.type));
+    file.add(1, std::string_view(message.bytes()));
+    has_bytes = has_bytes || piece.type == SentencePieceModel::Type::byte;
+  }
+  constexpr uint64_t kByteFallback = 35;
+  MessageBytes trainer, normalizer;
+  trainer.add(kAlgorithm, static_cast<uint64_t>(model.algorithm));
+  trainer.add(kByteFallback, uint64_t{has_bytes});
+  trainer.add(kUnknownPiece, std::string_view(model.unknown));
+  trainer.add(kBeginPiece, std::string_view(model.begin));
+  trainer.add(kEndPiece, std::string_view(model.end));
+  normalizer.add(1, std::string_view("identity"));
+  normalizer.add(3, uint64_t{model.adds_space});
+  normalizer.add(4, uint64_t{model.removes_extra_spaces});
+  file.add(2, std::string_view(trainer.bytes()));
+  file.add(3, std::string_view(normalizer.bytes()));
+  return file.bytes();
 }
 
 }  // namespace attnres

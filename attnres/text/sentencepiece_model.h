@@ -22,10 +22,14 @@ struct SentencePieceModel {
   bool replaces_characters = false;  // by a table of normalisation, before tokenizing
   bool removes_extra_spaces = true;
   bool adds_space = true;  // before every text
+  // The pieces that stand for what no piece is, and for a text's begin and end.
+  std::string unknown = "<unk>", begin = "<s>", end = "</s>";
 };
 
 // `bytes`: those of a tokenizer.model; `what` names it in errors. Throws Error where they end
 // inside a field.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& what);
+// The bytes of a file that says this, of a model that replaces no characters.
+std::string write_sentencepiece_model(const SentencePieceModel& model);
 
 }  // namespace attnres

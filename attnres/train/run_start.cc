@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
@@ -67,6 +68,7 @@ Json describe_origin(const fs::path& folder) {
   if (fs::exists(folder / "training_state.json")) {
     origin["step"] = read_training_state(folder).step;
   }
+  if (is_gguf_file(folder)) return origin;
   const SafetensorsMetadata metadata = SafetensorsFile(folder / "model.safetensors").metadata();
   if (const auto checksum = metadata.find(kSafetensorsChecksum); checksum != metadata.end()) {
     origin["checksum"] = checksum->second;
@@ -201,7 +203,7 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
     // Training a tokenizer again would give the same one, but takes its time.
     if (job.resume && fs::exists(run.last())) return load_tokenizer(run.last());
     if (job.from.empty()) return make_tokenizer(job.recipe.tokenizer, training_text);
-    auto tokenizer = load_tokenizer(job.from);
+    auto tokenizer = model_tokenizer(job.from);
     require_same_model(job.recipe, job.from, *tokenizer);
     return tokenizer;
   };

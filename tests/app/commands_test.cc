@@ -43,7 +43,7 @@ TEST(Program, EveryCommandExplainsItself) {
   for (const char* command : {"eval", "score", "generate", "inspect"}) {
     const Result result = run_program(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out, HasSubstr("--model DIR"));
+    EXPECT_THAT(result.out, HasSubstr("--model PATH"));
     EXPECT_THAT(result.out, HasSubstr("Examples:"));
   }
 }

@@ -156,18 +156,21 @@ TEST(GgufModel, TiedHeadIsLeftToLlama) {
 
 TEST(GgufModel, StoresMatricesAsAsked) {
   const Transformer model = kimi_model(kimi_json());
-  const std::map<GgufType, uint32_t> file_types = {
-      {GgufType::f32, 0}, {GgufType::f16, 1}, {GgufType::q8_0, 7}, {GgufType::bf16, 32}};
+  const std::map<GgufType, uint32_t> file_types = {{GgufType::f32, 0},
+                                                   {GgufType::f16, 1},
+                                                   {GgufType::q4_0, 2},
+                                                   {GgufType::q8_0, 7},
+                                                   {GgufType::bf16, 32}};
   for (const auto& [type, file_type] : file_types) {
     const SavedGguf file(model, type);
     EXPECT_EQ(file.at("general.file_type"), file_type);
-    EXPECT_EQ(file.has("general.quantization_version"), type == GgufType::q8_0);
+    EXPECT_EQ(file.has("general.quantization_version"), has_blocks(weight_format(type)));
     for (const ParsedTensor& tensor : file.tensors()) {
       const bool exact = tensor.sizes.size() == 1 ||
                          tensor.name.find("ssm_a") < std::string::npos ||
                          tensor.name.find("conv1d") < std::string::npos ||
                          tensor.name.find("ffn_gate_inp") < std::string::npos;
-      const bool short_rows = type == GgufType::q8_0 && tensor.sizes[0] % 32 != 0;
+      const bool short_rows = has_blocks(weight_format(type)) && tensor.sizes[0] % 32 != 0;
       const GgufType expected = exact ? GgufType::f32 : short_rows ? GgufType::f16 : type;
       EXPECT_EQ(tensor.type, static_cast<uint32_t>(expected)) << tensor.name;
     }

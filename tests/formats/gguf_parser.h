@@ -42,6 +42,11 @@ struct ParsedTensor {
       std::memcpy(&value, &bits, sizeof(value));
       return value;
     }
+    if (type == 2) {  // q4_0
+      const int64_t block = i / 32 * 18, j = i % 32;
+      const int pair = load<uint8_t>(block + 2 + j % 16);
+      return half(load<uint16_t>(block)) * ((j < 16 ? pair % 16 : pair / 16) - 8);
+    }
     const int64_t block = i / 32 * 34;  // of q8_0
     return half(load<uint16_t>(block)) * load<int8_t>(block + 2 + i % 32);
   }
@@ -110,8 +115,9 @@ class ParsedGguf {
     const auto count = static_cast<uint64_t>(tensor.numel());
     if (tensor.type == 0) return count * 4;
     if (tensor.type == 1 || tensor.type == 30) return count * 2;
-    require(tensor.type == 8 && tensor.sizes[0] % 32 == 0, "unexpected type {}", tensor.type);
-    return count / 32 * 34;
+    require((tensor.type == 8 || tensor.type == 2) && tensor.sizes[0] % 32 == 0,
+            "unexpected type {}", tensor.type);
+    return count / 32 * (tensor.type == 8 ? 34 : 18);
   }
 
  private:

@@ -114,11 +114,13 @@ double error_over_bound(GgufType type, double quantile = 1) {
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     double bound = std::fabs(x[i]) * std::exp2(type == GgufType::bf16 ? -8 : -11);
     if (type == GgufType::f16) bound = std::max(bound, std::exp2(-25));
-    if (type == GgufType::q8_0) {
+    if (type == GgufType::q8_0 || type == GgufType::q4_0) {
       double m = 0;
       for (int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j)
         m = std::max<double>(m, std::fabs(x[j]));
-      bound = m < std::exp2(-7) ? m / 254 + std::exp2(-18) : m / 220;
+      bound = type == GgufType::q4_0 ? std::max(m / 7.9, m / 8 + std::exp2(-21))
+              : m < std::exp2(-7)    ? m / 254 + std::exp2(-18)
+                                     : m / 220;
     }
     bound *= quantile;
     const double error = std::fabs(file.tensors()[0].at(i) - x[i]);
@@ -128,7 +130,7 @@ double error_over_bound(GgufType type, double quantile = 1) {
 }
 
 TEST(Gguf, RoundsWithinItsBounds) {
-  for (const GgufType type : {GgufType::f16, GgufType::bf16, GgufType::q8_0}) {
+  for (const GgufType type : {GgufType::f16, GgufType::bf16, GgufType::q8_0, GgufType::q4_0}) {
     EXPECT_LE(error_over_bound(type), 1) << static_cast<uint32_t>(type);
     EXPECT_GT(error_over_bound(type, 0.5), 1) << "a bound of half the size would not hold";
   }

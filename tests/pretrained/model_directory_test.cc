@@ -416,7 +416,7 @@ TEST(FindModelDirectory, SaysWhatIsMissing) {
   EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }), HasSubstr("config.json"));
   write_text(folder / "file", "");
   EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
-              HasSubstr("is not a folder"));
+              HasSubstr("is neither a folder nor a GGUF file"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "attnres/layers/delta_attention.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
+#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -25,6 +26,12 @@ HuggingFaceNames delta_in_hugging_face() {
   return names;
 }
 
+// A_log of -exp(A_log).
+void read_decay(const at::Tensor& stored, const std::vector<at::Tensor>& A_log) {
+  require(stored.lt(0).all().item<bool>(), "expected negative numbers, by which states decay");
+  A_log[0].copy_(stored.neg().log().view_as(A_log[0]));
+}
+
 std::vector<GgufPart> delta_in_gguf(const ModelConfig& config, GgufArchitecture architecture) {
   using enum GgufPart::Storage;
   using Tensors = std::vector<at::Tensor>;
@@ -42,10 +49,15 @@ std::vector<GgufPart> delta_in_gguf(const ModelConfig& config, GgufArchitecture 
   parts.push_back({"ssm_f_a.weight", {"f_a_proj"}});
   parts.push_back({"ssm_f_b.weight", {"f_b_proj"}});
   parts.push_back({"ssm_dt.bias", {"dt_bias"}, exact});
-  parts.push_back({"ssm_a", {"A_log"}, exact, [k3](const Tensors& A_log) {
-                     const at::Tensor decay = A_log[0].exp().neg();
-                     return k3 ? decay : decay.view({1, 1, decay.size(0), 1});
-                   }});
+  parts.push_back({.name = "ssm_a",
+                   .roles = {"A_log"},
+                   .storage = exact,
+                   .make =
+                       [k3](const Tensors& A_log) {
+                         const at::Tensor decay = A_log[0].exp().neg();
+                         return k3 ? decay : decay.view({1, 1, decay.size(0), 1});
+                       },
+                   .read = read_decay});
   parts.push_back({"ssm_beta.weight", {"b_proj"}});
   if (config.delta_attention.has_full_rank_gate()) {
     parts.push_back({"ssm_g.weight", {"g_proj"}});

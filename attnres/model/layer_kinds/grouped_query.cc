@@ -34,12 +34,27 @@ at::Tensor interleave_pairs(const at::Tensor& weight, int64_t heads) {
       .reshape(weight.sizes());
 }
 
+// Back.
+void read_interleaved(const at::Tensor& stored, const at::Tensor& weight, int64_t heads) {
+  const int64_t pairs = weight.size(0) / heads / 2;
+  weight.view({heads, 2, pairs, -1})
+      .transpose(1, 2)
+      .copy_(stored.view({heads, pairs, 2, weight.size(1)}));
+}
+
+GgufPart interleaved(const std::string& name, const std::string& role, int64_t heads) {
+  using Tensors = std::vector<at::Tensor>;
+  return {.name = name,
+          .roles = {role},
+          .make = [heads](const Tensors& of) { return interleave_pairs(of[0], heads); },
+          .read = [heads](const at::Tensor& stored,
+                          const Tensors& of) { read_interleaved(stored, of[0], heads); },
+          .reads_rows = true};
+}
+
 std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config, GgufArchitecture) {
-  const auto interleaved = [](int64_t heads) {
-    return [heads](const std::vector<at::Tensor>& of) { return interleave_pairs(of[0], heads); };
-  };
-  return {{.name = "attn_q.weight", .roles = {"q_proj"}, .make = interleaved(config.heads)},
-          {.name = "attn_k.weight", .roles = {"k_proj"}, .make = interleaved(config.kv_heads)},
+  return {interleaved("attn_q.weight", "q_proj", config.heads),
+          interleaved("attn_k.weight", "k_proj", config.kv_heads),
           {.name = "attn_v.weight", .roles = {"v_proj"}},
           {.name = "attn_output.weight", .roles = {"o_proj"}}};
 }

@@ -34,12 +34,17 @@ std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture
   const auto of_head = [=](const Tensors& kv_b) {
     return kv_b[0].view({heads, key + value, kv_b[0].size(1)});
   };
-  parts.push_back({"attn_k_b.weight", {"kv_b_proj"}, matrix, [=](const Tensors& kv_b) {
-                     return of_head(kv_b).narrow(1, 0, key).transpose(1, 2);
-                   }});
-  parts.push_back({"attn_v_b.weight", {"kv_b_proj"}, matrix, [=](const Tensors& kv_b) {
-                     return of_head(kv_b).narrow(1, key, value);
-                   }});
+  // Views of a head's rows, into which a file's are copied too.
+  const auto add_view = [&](const char* name, const auto& view) {
+    parts.push_back(
+        {name, {"kv_b_proj"}, matrix, view, [=](const at::Tensor& stored, const Tensors& kv_b) {
+           view(kv_b).copy_(stored);
+         }});
+  };
+  add_view("attn_k_b.weight",
+           [=](const Tensors& kv_b) { return of_head(kv_b).narrow(1, 0, key).transpose(1, 2); });
+  add_view("attn_v_b.weight",
+           [=](const Tensors& kv_b) { return of_head(kv_b).narrow(1, key, value); });
   if (settings.output_gate) parts.push_back({"attn_gate.weight", {"g_proj"}});
   parts.push_back({"attn_output.weight", {"o_proj"}});
   return parts;

@@ -1,0 +1,177 @@
+#include "attnres/formats/gguf_load.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "attnres/formats/gguf_parts.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+namespace {
+
+using PartList = std::vector<GgufPart>;
+// Which parts of the file have numbers of a parameter.
+using PartsOfParameters = std::map<std::pair<int, std::string>, PartList>;
+
+// A tied head is the embedding, which its own tensor fills.
+bool is_copy_of_embedding(const GgufSitePart& placed) {
+  return placed.site == kEmbeddingSite && placed.part.name == "output.weight";
+}
+
+// In the file, of a model without numbers.
+std::vector<int64_t> expected_shape(const GgufSitePart& placed, const Transformer& whole) {
+  std::vector<at::Tensor> of;
+  for (const std::string& role : placed.part.roles) {
+    of.push_back(whole.parameters().find(placed.site, role)->tensor.detach());
+  }
+  return placed.part.make ? placed.part.make(of).sizes().vec() : of[0].sizes().vec();
+}
+
+void check_shape(const GgufFile& file, const std::string& name,
+                 const std::vector<int64_t>& expected) {
+  require(file.contains(name), "{}: the tensor {} is missing", file.path(), name);
+  const std::vector<int64_t>& shape = file.info(name).shape;
+  require(shape == expected, "{}: {} has the shape [{}], expected [{}]", file.path(), name,
+          fmt::join(shape, ", "), fmt::join(expected, ", "));
+}
+
+// That the file has every tensor of the whole model, and no other.
+void check_gguf_tensors(const GgufFile& file, const GgufConfig& config,
+                        const std::vector<GgufSitePart>& parts) {
+  const StoredConfig& stored = config.stored;
+  // Before a model of this size is planned.
+  check_shape(file, "token_embd.weight", {stored.vocab_size, stored.model.width});
+  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
+                          at::kMeta);
+  std::set<std::string> known;
+  for (const GgufSitePart& placed : parts) {
+    const std::string& name = placed.part.name;
+    known.insert(name);
+    const bool needed = !placed.part.roles.empty() && !is_copy_of_embedding(placed);
+    if (needed || file.contains(name)) check_shape(file, name, expected_shape(placed, whole));
+  }
+  for (const std::string& name : file.names()) {
+    require(known.contains(name), "{}: {} is no tensor of a model that attnres computes{}",
+            file.path(), one_line(name),
+            name == "rope_freqs.weight" ? ": its rotary positions are scaled" : "");
+  }
+}
+
+PartsOfParameters by_parameter(const std::vector<GgufSitePart>& parts) {
+  PartsOfParameters by_parameter;
+  for (const GgufSitePart& placed : parts) {
+    if (is_copy_of_embedding(placed)) continue;
+    for (const std::string& role : placed.part.roles) {
+      by_parameter[{placed.site, role}].push_back(placed.part);
+    }
+  }
+  return by_parameter;
+}
+
+class GgufLoader {
+ public:
+  GgufLoader(const GgufFile& file, const Transformer& model) : file_(file), model_(model) {}
+
+  void fill(const Parameter& parameter, const PartList& parts) const {
+    for (const GgufPart& part : parts) file_.require_finite(part.name);
+    if (!parameter.packed.defined()) {
+      for (const GgufPart& part : parts) read(part, file_.numbers(part.name), of(parameter, part));
+    } else if (is_stored_so(parameter.packed, parts)) {
+      take_stored(parameter.packed, parts[0]);
+    } else {
+      pack(parameter, parts);
+    }
+  }
+
+ private:
+  // The tensors that the part is made of; each is filled once, with the first of them.
+  std::vector<at::Tensor> of(const Parameter& parameter, const GgufPart& part) const {
+    std::vector<at::Tensor> tensors;
+    for (const std::string& role : part.roles) {
+      tensors.push_back(model_.parameters().find(parameter.site, role)->tensor.detach());
+    }
+    return tensors;
+  }
+
+  void read(const GgufPart& part, const at::Tensor& stored,
+            const std::vector<at::Tensor>& to) const {
+    try {
+      if (part.read) return part.read(stored, to);
+    } catch (const Error& e) {
+      fail("{}: {}: {}", file_.path(), part.name, e.what());
+    }
+    to[0].copy_(stored.view(to[0].sizes()));
+  }
+
+  bool is_stored_so(const PackedWeight& packed, const PartList& parts) const {
+    if (parts.size() != 1 || (parts[0].read && !parts[0].reads_rows)) return false;
+    const PackedWeight stored = file_.stored(parts[0].name);
+    return stored.format == packed.format && stored.bytes.sizes() == packed.bytes.sizes();
+  }
+
+  void take_stored(const PackedWeight& packed, const GgufPart& part) const {
+    const at::Tensor stored = file_.stored(part.name).bytes;
+    const bool is_joined = packed.bytes.storage().nbytes() != packed.bytes.nbytes();
+    if (is_joined || part.read) return read(part, stored, {packed.bytes});
+    packed.bytes.set_(stored);
+  }
+
+  void pack(const Parameter& parameter, const PartList& parts) const {
+    const bool as_it_is = parts.size() == 1 && !parts[0].read;
+    if (as_it_is) return pack_weight(file_.numbers(parts[0].name), parameter.packed);
+    const at::Tensor numbers = at::empty(parameter.tensor.sizes(), at::kFloat);
+    for (const GgufPart& part : parts) read(part, file_.numbers(part.name), {numbers});
+    pack_weight(numbers, parameter.packed);
+  }
+
+  const GgufFile& file_;
+  const Transformer& model_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
+                                       Precision precision, SiteRange sites) {
+  const StoredConfig& stored = config.stored;
+  const std::vector<GgufSitePart> parts = gguf_parts(stored.model, config.architecture);
+  check_gguf_tensors(file, config, parts);
+  auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
+                                             /*seed=*/std::nullopt, precision, at::kCPU, sites);
+  const at::NoGradGuard not_recording;
+  const GgufLoader loader(file, *model);
+  const PartsOfParameters of = by_parameter(parts);
+  for (const Parameter& parameter : model->parameters().all()) {
+    const auto found = of.find({parameter.site, parameter.role});
+    require(found != of.end(), "{}: the file has no place for the parameter {} of site {}",
+            file.path(), parameter.role, parameter.site);
+    loader.fill(parameter, found->second);
+  }
+  return model;
+}
+
+WeightFormat gguf_weight_format(const GgufFile& file, const GgufConfig& config) {
+  using enum WeightFormat;
+  std::set<WeightFormat> formats, of_short_rows;
+  for (const GgufSitePart& placed : gguf_parts(config.stored.model, config.architecture)) {
+    const GgufPart& part = placed.part;
+    if (part.storage == GgufPart::Storage::exact || !file.contains(part.name)) continue;
+    const GgufTensorInfo& info = file.info(part.name);
+    const bool fits = info.shape.back() % kPackedBlock == 0;
+    (fits ? formats : of_short_rows).insert(weight_format(info.type));
+  }
+  if (std::none_of(formats.begin(), formats.end(), has_blocks)) formats.merge(of_short_rows);
+  if (formats.empty() || (formats.contains(f16) && formats.contains(bf16))) return f32;
+  return *std::max_element(formats.begin(), formats.end(), [](WeightFormat a, WeightFormat b) {
+    return packed_row_bytes(a, kPackedBlock) < packed_row_bytes(b, kPackedBlock);
+  });
+}
+
+}  // namespace attnres

@@ -1,0 +1,31 @@
+// A Transformer out of a GGUF file (gguf_model.h says what is stored in another form than here).
+#pragma once
+
+#include <memory>
+
+#include "attnres/formats/gguf_config.h"
+#include "attnres/formats/gguf_reader.h"
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+// Of a model of this configuration, which is the file's, the stage that has these sites. A folded
+// pseudo-query becomes the pseudo-query of a key norm with gains of one, a folded gate one of full
+// rank: both compute the same.
+//
+// Where `precision` packs weights as the file stores them, they are taken bit by bit: a weight that
+// is no part of a joined one stays in the file, which is mapped while the model lives; rows of
+// others are copied. The map from latents to keys alone, which lies transposed in the file, is
+// rounded again where it has blocks. Other weights are rounded from the numbers that the file has.
+//
+// Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
+// memory for any, and on numbers that are not finite in a tensor of the stage.
+std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
+                                       Precision precision = {}, SiteRange sites = {});
+
+// The format that keeps what the file says of a model's weights: that of all of them; where they
+// differ, the largest, and float32 where some are f16 and some bf16. Rows that blocks do not fit
+// are stored as f16 among blocks, and do not count.
+WeightFormat gguf_weight_format(const GgufFile& file, const GgufConfig& config);
+
+}  // namespace attnres

@@ -1,0 +1,133 @@
+// GGUF files in the place of model directories.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/gguf_reader.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/support/file.h"
+#include "attnres/support/json.h"
+#include "attnres/text/bytes.h"
+#include "tests/app/program.h"
+#include "tests/model/small_models.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing::app_gguf_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class GgufModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const ModelConfig config = read_model_config({{"layers", 2},
+                                                  {"width", 64},
+                                                  {"heads", 4},
+                                                  {"kv_heads", 2},
+                                                  {"ffn_width", 96},
+                                                  {"init_std", 0.2}});
+    const Transformer model(config, 256, /*seed=*/1);
+    save_model_folder(folder_, model, ByteTokenizer(), /*context=*/32);
+    write_file(text_, "To be, or not to be, that is the question:\n");
+  }
+
+  fs::path exported(const std::string& type) const {
+    fs::path file = folder_.parent_path() / (type + ".gguf");
+    expect_runs(fmt::format("export --model {} --format gguf --type {} --out {}", folder_.string(),
+                            type, file.string()));
+    return file;
+  }
+  static std::string expect_runs(const std::string& arguments) {
+    const Result result = run_program(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.err;
+    return result.out;
+  }
+  // Of the text, each token's.
+  std::vector<double> scores(const fs::path& model, const std::string& more = "") const {
+    const std::string out = expect_runs(
+        fmt::format("score --model {} --ids 84,111,32,98,101,44 --json {}", model.string(), more));
+    return parse_json(out, "score").at("logprobs").get<std::vector<double>>();
+  }
+  double loss(const fs::path& model, const std::string& more = "") const {
+    const std::string out = expect_runs(
+        fmt::format("eval --model {} --data {} --json {}", model.string(), text_.string(), more));
+    return parse_json(out, "eval").at("loss").get<double>();
+  }
+
+  const fs::path folder_ = fresh_folder("gguf") / "model";
+  const fs::path text_ = folder_.parent_path() / "text.txt";
+};
+
+TEST_F(GgufModel, IsTakenWhereFoldersAre) {
+  const fs::path file = exported("f32");
+  EXPECT_NEAR(loss(file), loss(folder_), 1e-5);
+  const auto continued = [&](const fs::path& model) {
+    return expect_runs(fmt::format(
+        "generate --prompt 'To be' --max-tokens 12 --temperature 0 --model {}", model.string()));
+  };
+  EXPECT_EQ(continued(file), continued(folder_));
+  EXPECT_THAT(expect_runs("inspect --text 'To be' --model " + file.string()),
+              HasSubstr(file.string()));
+  const fs::path back = folder_.parent_path() / "back";
+  expect_runs(fmt::format("export --model {} --out {}", file.string(), back.string()));
+  EXPECT_NEAR(loss(back), loss(folder_), 1e-5) << "with the tokenizer beside it";
+}
+
+TEST_F(GgufModel, KeepsItsWeightsAsItHasThem) {
+  const fs::path file = exported("q8_0");
+  EXPECT_EQ(scores(file), scores(file, "--weights q8_0"));
+  EXPECT_EQ(scores(file), scores(folder_, "--weights q8_0"));
+  EXPECT_NE(scores(file), scores(file, "--weights f32"));
+  EXPECT_EQ(scores(folder_), scores(folder_, "--weights f32"));
+}
+
+TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
+  const GgufFile file(exported("f32"));
+  GgufMetadata metadata = file.metadata();
+  for (auto& [key, value] : metadata) {
+    if (key == "tokenizer.ggml.model") value = std::string("bert");
+  }
+  std::vector<GgufTensor> tensors;
+  for (const std::string& name : file.names()) {
+    const at::Tensor numbers = file.numbers(name);
+    tensors.push_back({name, file.info(name).shape, GgufType::f32, [numbers] { return numbers; }});
+  }
+  const fs::path other = folder_.parent_path() / "other.gguf";
+  write_gguf(other, metadata, tensors);
+  EXPECT_EQ(scores(other), scores(file.path()));
+  expect_runs(fmt::format("generate --model {} --ids 5,17 --max-tokens 3", other.string()));
+  const Result result = run_program(fmt::format("generate --model {} --prompt x", other.string()));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("other.gguf: its tokenizer is 'bert'"));
+}
+
+TEST_F(GgufModel, IsRefusedWithAReason) {
+  const std::string bytes = read_file(exported("f32"));
+  const auto refusal = [&](const std::string& content) {
+    write_file(folder_.parent_path() / "bad.gguf", content);
+    const Result result =
+        run_program("score --ids 1,2 --model " + (folder_.parent_path() / "bad.gguf").string());
+    EXPECT_EQ(result.exit_code, 1);
+    return result.err;
+  };
+  EXPECT_THAT(refusal(bytes.substr(0, bytes.size() / 2)), HasSubstr("lie outside the data"));
+  EXPECT_THAT(refusal("text"), HasSubstr("bad.gguf: is not a GGUF file"));
+  EXPECT_THAT(run_program("score --ids 1,2 --model none.gguf").err, HasSubstr("none.gguf"));
+}
+
+// A run that begins with its weights.
+TEST_F(GgufModel, IsTrainedFurther) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += read_file(text_);
+  write_file(text_, text);
+  const fs::path run = folder_.parent_path() / "run";
+  expect_runs(fmt::format("train --from {} --data {} --out {} --set train.steps=1",
+                          exported("f32").string(), text_.string(), run.string()));
+  EXPECT_GT(std::abs(loss(run) - loss(folder_)), 1e-9);
+}
+
+}  // namespace
+}  // namespace attnres::testing::app_gguf_test
