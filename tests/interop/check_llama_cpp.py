@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader
+from gguf.quants import quantize
 from interop import REPOSITORY, Report, attnres, randomize, score, token_ids
 from sentencepiece import SentencePieceProcessor
 
@@ -93,15 +94,33 @@ def compare(report, what, folder, bound):
     count = len(answer["tokens"])
     theirs = ask(file, f"generate {count} {words(tokenizer_of(folder)(PROMPT))}")[0]
     report.equal(f"{what}: greedy generation", answer["tokens"], list(map(int, theirs)))
+    report.compare(f"{what}, read from GGUF", score(file, ids_for(file)), scores, bound)
     return scores
 
 
 def compare_stored(report, what, folder):
     """The means of the log-probabilities, which rounded weights change little."""
-    for kind, bound in (("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 2e-2)):
+    for kind, bound in (("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 2e-2), ("q4_0", 1e-1)):
         file = export(report, folder, kind)
         ours, theirs = score(folder, ids_for(file)), score_in_llama_cpp(file)
         report.compare(f"{what} as {kind}, mean", ours.mean(), theirs.mean(), bound)
+        read = score(file, ids_for(file))
+        report.compare(f"{what} as {kind}, read from GGUF, mean", read.mean(), theirs.mean(), bound)
+
+
+def check_rounding(report, what, folder):
+    """Every tensor, bit by bit, as the gguf package rounds that of the float32 file."""
+    exact = {tensor.name: tensor.data for tensor in GGUFReader(export(report, folder)).tensors}
+    for kind in ("f16", "bf16", "q8_0", "q4_0"):
+        differing = [
+            tensor.name
+            for tensor in GGUFReader(export(report, folder, kind)).tensors
+            if not np.array_equal(
+                quantize(exact[tensor.name], tensor.tensor_type).view(np.uint8),
+                tensor.data.view(np.uint8),
+            )
+        ]
+        report.equal(f"{what} as {kind}: tensors that gguf rounds otherwise", differing, [])
 
 
 def compare_tokens(report, what, folder):
@@ -167,6 +186,7 @@ def check_trained(report):
         compare(report, what, folder, BOUND)
         compare_tokens(report, what, folder)
         compare_stored(report, what, folder)
+        check_rounding(report, what, folder)
     folder = train(report.folder / "k3", {**KIMI, **K3, **block_attn_res(4)}, steps=30)
     compare_stored(report, "Kimi K3, trained", folder)
 
