@@ -1,6 +1,4 @@
 // The generate subcommand.
-#include "attnres/infer/generate.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,8 +11,9 @@
 #include <optional>
 
 #include "app/commands.h"
-#include "app/options.h"
+#include "app/generate_options.h"
 #include "app/token_ids.h"
+#include "attnres/infer/stop_strings.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -24,17 +23,6 @@
 namespace attnres {
 namespace {
 
-struct GenerateOptions {
-  ModelOption model;
-  MachineOptions machine;
-  PrecisionOption precision;
-  std::string prompt, prompt_file;
-  std::optional<std::string> ids;
-  bool truncate = false;
-  GenerationSettings generation;
-  bool json = false;
-};
-
 const char* name_of(StopReason reason) {
   switch (reason) {
     case StopReason::end_of_document:
@@ -43,6 +31,8 @@ const char* name_of(StopReason reason) {
       return "max_tokens";
     case StopReason::context:
       return "context";
+    case StopReason::stop_string:
+      return "stop_string";
   }
   return "";
 }
@@ -76,7 +66,12 @@ std::vector<int32_t> fitted(std::vector<int32_t> prompt, const GenerationSetting
 
 Generation run(const OpenedModel& opened, std::vector<int32_t> prompt,
                const GenerationSettings& settings, bool truncate,
-               const std::function<void(int32_t)>& on_token) {
+               const std::function<bool(int32_t)>& on_token) {
+  try {
+    check_logit_bias(settings.sampling, settings.vocabulary);
+  } catch (const UsageError& e) {
+    fail_usage("--{}", e.what());
+  }
   const Generation generation =
       generate(*opened.model, fitted(std::move(prompt), settings, truncate), settings, on_token);
   if (generation.reason == StopReason::context) {
@@ -90,9 +85,34 @@ void show(const std::string& piece) {
   std::fflush(stdout);
 }
 
-void print_json(Json json, const Generation& generation) {
+// The text that a generated token adds; none where only ids are known.
+using TextOf = std::function<std::optional<std::string>(int32_t)>;
+
+Json logprob_json(int32_t id, double logprob, const TextOf& text_of) {
+  Json json = {{"id", id}, {"logprob", logprob}};
+  if (const auto text = text_of(id)) json["text"] = *text;
+  return json;
+}
+
+Json logprobs_json(const Generation& generation, const TextOf& text_of) {
+  Json json = Json::array();
+  for (size_t i = 0; i < generation.logprobs.size(); ++i) {
+    const TokenLogprobs& logprobs = generation.logprobs[i];
+    Json token = logprob_json(generation.tokens[i], logprobs.chosen, text_of);
+    token["top"] = Json::array();
+    for (const auto& [id, logprob] : logprobs.top) {
+      token["top"].push_back(logprob_json(id, logprob, text_of));
+    }
+    json.push_back(token);
+  }
+  return json;
+}
+
+void print_json(Json json, const Generation& generation, const GenerateOptions& options,
+                const TextOf& text_of) {
   json["tokens"] = generation.tokens;
   json["stop"] = name_of(generation.reason);
+  if (options.generation.top_logprobs >= 0) json["logprobs"] = logprobs_json(generation, text_of);
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -108,15 +128,24 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
   if (ids.empty()) ids.push_back(tokenizer->end_of_document());
 
   StreamDecoder decoder(*tokenizer);
+  StopStrings stops(options.stop_texts);
   std::string text;
   const auto add = [&](const std::string& piece) {
     text += piece;
     if (!options.json && !piece.empty()) show(piece);
   };
-  const Generation generation = run(opened, std::move(ids), settings, options.truncate,
-                                    [&](int32_t id) { add(decoder.add(id)); });
-  add(decoder.finish());
-  if (options.json) return print_json({{"prompt", prompt}, {"text", text}}, generation);
+  Generation generation = run(opened, std::move(ids), settings, options.truncate, [&](int32_t id) {
+    add(stops.add(decoder.add(id)));
+    return !stops.found();
+  });
+  add(stops.add(decoder.finish()));
+  add(stops.finish());
+  if (stops.found()) generation.reason = StopReason::stop_string;
+  if (options.json) {
+    return print_json({{"prompt", prompt}, {"text", text}}, generation, options, [&](int32_t id) {
+      return id < tokenizer->vocab_size() ? tokenizer->token_text(id) : "";
+    });
+  }
   if (!text.ends_with('\n')) show("\n");
 }
 
@@ -125,6 +154,7 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
   GenerationSettings settings = options.generation;
   settings.context = opened.context;
   settings.ends = model_document_ids(opened.folder).ends();
+  settings.vocabulary = opened.model->vocab_size();
   std::vector<int32_t> prompt;
   try {
     prompt = parse_ids(*options.ids);
@@ -137,17 +167,16 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
   const Generation generation = run(opened, prompt, settings, options.truncate, [&](int32_t id) {
     if (!options.json) show(fmt::format("{}{}", separator, id));
     separator = ",";
+    return true;
   });
-  if (options.json) return print_json({{"ids", prompt}}, generation);
+  if (options.json) {
+    return print_json({{"ids", prompt}}, generation, options, [](int32_t) { return std::nullopt; });
+  }
   show("\n");
 }
 
-void run_generate(const GenerateOptions& options) {
-  try {
-    check(options.generation.sampling);
-  } catch (const UsageError& e) {
-    fail_usage("--{}", e.what());
-  }
+void run_generate(GenerateOptions options) {
+  options.finish();
   options.machine.apply();
   const std::string prompt = prompt_text(options);
   const OpenedModel opened = open_model(options.model, options.precision);
@@ -160,58 +189,14 @@ void add_generate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "generate",
       "Continue a text. Prints the continuation as it comes, without the prompt.\n"
-      "Stops at the end of a document, after --max-tokens, or when the model's context is full.");
+      "Stops at the end of a document, before a --stop text, after --max-tokens, or when the "
+      "model's context is full.");
   const auto options = std::make_shared<GenerateOptions>();
-  GenerationSettings& generation = options->generation;
-  options->model.add_to(*command);
-  CLI::Option* prompt = command
-                            ->add_option("--prompt", options->prompt,
-                                         "the text to continue, as it is; a new document if empty, "
-                                         "standard input if -")
-                            ->type_name("TEXT");
-  CLI::Option* file =
-      command->add_option("--prompt-file", options->prompt_file, "a file with the text to continue")
-          ->type_name("FILE")
-          ->excludes(prompt);
-  command
-      ->add_option("--ids", options->ids,
-                   "token ids to continue, separated by commas: prints ids, needs no tokenizer")
-      ->type_name("IDS")
-      ->excludes(prompt)
-      ->excludes(file);
-  command->add_flag("--truncate", options->truncate,
-                    "of a prompt that leaves no room for --max-tokens in the model's context, keep "
-                    "the end: half of the context at least");
-  command->add_option("--max-tokens", generation.max_tokens, "most tokens to generate")
-      ->type_name("N")
-      ->check(whole_number(1))
-      ->capture_default_str();
-  command
-      ->add_option("--temperature", generation.sampling.temperature,
-                   "0 takes the most likely token; higher is more random")
-      ->type_name("T")
-      ->capture_default_str();
-  command
-      ->add_option("--top-k", generation.sampling.top_k, "only the K most likely tokens; 0 for all")
-      ->type_name("K")
-      ->check(whole_number(0))
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", generation.sampling.top_p,
-                   "only the fewest most likely tokens that hold this probability")
-      ->type_name("P")
-      ->capture_default_str();
-  command->add_option("--seed", generation.seed, "equal seeds give equal text")
-      ->type_name("N")
-      ->check(whole_number(0, UINT64_MAX))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "print JSON, when done");
-  options->precision.add_to(*command);
-  options->machine.add_to(*command);
+  options->add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnres generate --model runs/tiny --prompt '#include <' --top-p 0.95\n"
-      "  attnres generate --model runs/tiny --prompt 'int main' --temperature 0\n"
+      "  attnres generate --model runs/tiny --prompt 'int main' --temperature 0 --stop '}'\n"
       "  attnres generate --model runs/tiny --prompt - --truncate < draft.txt");
   command->callback([options] { run_generate(*options); });
 }

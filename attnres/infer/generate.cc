@@ -29,7 +29,7 @@ void check_ids(const Transformer& model, const std::vector<int32_t>& ids) {
 
 Generation generate(const Transformer& model, const std::vector<int32_t>& prompt,
                     const GenerationSettings& settings,
-                    const std::function<void(int32_t)>& on_token) {
+                    const std::function<bool(int32_t)>& on_token) {
   check(settings.sampling);
   require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
                 settings.max_tokens);
@@ -40,15 +40,18 @@ Generation generate(const Transformer& model, const std::vector<int32_t>& prompt
           "is {} tokens; shorten the prompt",
           prompt_tokens, settings.context);
   check_ids(model, prompt);
+  const int64_t vocabulary = settings.vocabulary > 0
+                                 ? std::min(settings.vocabulary, model.vocab_size())
+                                 : model.vocab_size();
+  check_logit_bias(settings.sampling, vocabulary);
 
   const at::NoGradGuard no_grad;
   const int64_t most = std::min(settings.max_tokens, settings.context - prompt_tokens);
   const auto pool = model.make_pool({.tokens = prompt_tokens + most});
   const int64_t sequence = pool->add();
-  const RandomStream random(settings.seed, "generate");
-  const int64_t vocabulary = settings.vocabulary > 0
-                                 ? std::min(settings.vocabulary, model.vocab_size())
-                                 : model.vocab_size();
+  const RandomStream random(settings.sampling.seed, "generate");
+  TokenCounts counts;
+  counts.add_prompt(prompt);
   Generation result;
   at::Tensor ids_T = as_tensor(prompt);
   while (static_cast<int64_t>(result.tokens.size()) < most) {
@@ -56,13 +59,20 @@ Generation generate(const Transformer& model, const std::vector<int32_t>& prompt
     const at::Tensor logits_V = model.logits(hidden_TD[-1]);
     const auto token =
         static_cast<int32_t>(sample_token(logits_V.narrow(0, 0, vocabulary), settings.sampling,
-                                          random.uniform(result.tokens.size())));
+                                          counts, random.uniform(result.tokens.size())));
     if (std::find(settings.ends.begin(), settings.ends.end(), token) != settings.ends.end()) {
       result.reason = StopReason::end_of_document;
       return result;
     }
     result.tokens.push_back(token);
-    if (on_token) on_token(token);
+    counts.add_generated(token);
+    if (settings.top_logprobs >= 0) {
+      result.logprobs.push_back(token_logprobs(logits_V, token, settings.top_logprobs));
+    }
+    if (on_token && !on_token(token)) {
+      result.reason = StopReason::stop_string;
+      return result;
+    }
     ids_T = as_tensor({token});
   }
   result.reason = most < settings.max_tokens ? StopReason::context : StopReason::max_tokens;

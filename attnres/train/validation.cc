@@ -41,7 +41,7 @@ Json Validation::sample(const Transformer& model) const {
   settings.max_tokens = config_.sample_tokens;
   settings.context = config_.context;
   settings.ends = {text_.tokenizer->end_of_document()};
-  settings.seed = static_cast<uint64_t>(config_.seed);
+  settings.sampling.seed = static_cast<uint64_t>(config_.seed);
   const Generation generation = generate(model, prompt, settings);
   return {{"prompt", text_.tokenizer->decode(prompt)},
           {"text", text_.tokenizer->decode(generation.tokens)}};

@@ -62,8 +62,10 @@ TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
   settings.max_tokens = 10;
   settings.context = 64;
   std::vector<int32_t> streamed;
-  const Generation generation =
-      generate(model_, sequence, settings, [&](int32_t token) { streamed.push_back(token); });
+  const Generation generation = generate(model_, sequence, settings, [&](int32_t token) {
+    streamed.push_back(token);
+    return true;
+  });
   EXPECT_EQ(generation.reason, StopReason::max_tokens);
   EXPECT_EQ(streamed, generation.tokens);
   ASSERT_EQ(generation.tokens.size(), 10u);
@@ -94,7 +96,7 @@ class Generating : public ::testing::Test {
 TEST_F(Generating, IsDecidedByTheSeed) {
   const auto tokens = run().tokens;
   EXPECT_EQ(run().tokens, tokens);
-  settings_.seed = 2;
+  settings_.sampling.seed = 2;
   EXPECT_NE(run().tokens, tokens);
 }
 
@@ -144,6 +146,61 @@ TEST_F(Generating, StopsWhereTheContextIsFull) {
 TEST_F(Generating, NoTokensAskedForGivesNone) {
   settings_.max_tokens = 0;
   EXPECT_TRUE(run().tokens.empty());
+}
+
+TEST_F(Generating, StopsAfterTheTokenThatIsEnough) {
+  const auto all = run().tokens;
+  std::vector<int32_t> seen;
+  const Generation stopped = generate(model_, prompt_, settings_, [&](int32_t token) {
+    seen.push_back(token);
+    return seen.size() < 4;
+  });
+  EXPECT_EQ(stopped.reason, StopReason::stop_string);
+  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(all.begin(), all.begin() + 4));
+  EXPECT_EQ(seen, stopped.tokens);
+}
+
+// Every token is the likeliest after penalties that count the prompt and the tokens before it.
+TEST_F(Generating, CountsItsTokens) {
+  const at::NoGradGuard no_grad;
+  settings_.sampling = {.repetition_penalty = 1.3, .frequency_penalty = 1.5, .temperature = 0};
+  std::vector<int32_t> sequence = prompt_;
+  TokenCounts counts;
+  counts.add_prompt(prompt_);
+  int64_t differing = 0;
+  for (const int32_t token : run().tokens) {
+    const std::vector<int64_t> ids(sequence.begin(), sequence.end());
+    const at::Tensor logits_V = logits_of(model_, at::tensor(ids).unsqueeze(0))[0][-1];
+    EXPECT_EQ(token, sample_token(logits_V, settings_.sampling, counts, 0));
+    differing += token != sample_token(logits_V, settings_.sampling, {}, 0);
+    counts.add_generated(token);
+    sequence.push_back(token);
+  }
+  EXPECT_GT(differing, 0);
+}
+
+TEST_F(Generating, GivesTheModelsLogProbabilities) {
+  EXPECT_TRUE(run().logprobs.empty());
+  settings_.sampling.temperature = 2;
+  settings_.top_logprobs = 3;
+  const Generation generation = run();
+  std::vector<int32_t> sequence = prompt_;
+  sequence.insert(sequence.end(), generation.tokens.begin(), generation.tokens.end());
+  const std::vector<double> scores = score_sequence(model_, sequence, settings_.context);
+  ASSERT_EQ(generation.logprobs.size(), generation.tokens.size());
+  for (size_t i = 0; i < generation.tokens.size(); ++i) {
+    const TokenLogprobs& logprobs = generation.logprobs[i];
+    EXPECT_NEAR(logprobs.chosen, scores[prompt_.size() - 1 + i], 1e-4);
+    ASSERT_EQ(logprobs.top.size(), 3u);
+    EXPECT_GE(logprobs.top[0].logprob, logprobs.chosen);
+  }
+}
+
+TEST_F(Generating, RefusesABiasOfATokenThatCannotCome) {
+  settings_.sampling.logit_bias = {{kSmallVocabulary - 1, 1.0}};
+  EXPECT_NO_THROW(run());
+  settings_.vocabulary = kSmallVocabulary - 1;
+  EXPECT_THAT(message_of<UsageError>([&] { run(); }), HasSubstr("logit-bias: token id"));
 }
 
 TEST_F(Generating, NeverCutsThePrompt) {

@@ -1,0 +1,139 @@
+#include "app/generate_options.h"
+
+#include <charconv>
+
+#include "attnres/infer/stop_strings.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+template <class Number>
+bool is_number(const char* begin, const char* end, Number* number) {
+  const auto [stop, code] = std::from_chars(begin, end, *number);
+  return code == std::errc() && stop == end;
+}
+
+void add_bias(const std::string& text, std::map<int32_t, double>* biases) {
+  const size_t equals = std::min(text.find('='), text.size());
+  const char* middle = text.data() + equals;
+  const char* end = text.data() + text.size();
+  int32_t id = 0;
+  double bias = 0;
+  require_usage(
+      middle != end && is_number(text.data(), middle, &id) && is_number(middle + 1, end, &bias),
+      "logit-bias: expected a token id and a number, such as 42=-1.5, got {}", text);
+  require_usage(biases->emplace(id, bias).second, "logit-bias: token {} is there twice", id);
+}
+
+void add_sampling(CLI::App& command, SamplingSettings& sampling) {
+  command
+      .add_option("--temperature", sampling.temperature,
+                  "0 takes the most likely token; higher is more random")
+      ->type_name("T")
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "only the K most likely tokens; 0 for all")
+      ->type_name("K")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "only the fewest most likely tokens that hold this probability")
+      ->type_name("P")
+      ->capture_default_str();
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "only tokens at least this times as likely as the likeliest; 0 for all")
+      ->type_name("P")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "equal seeds give equal text")
+      ->type_name("N")
+      ->check(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
+}
+
+void add_penalties(CLI::App& command, SamplingSettings& sampling) {
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "makes tokens of the prompt and the continuation less likely above 1: divides "
+                  "positive logits, multiplies negative ones")
+      ->type_name("X")
+      ->capture_default_str();
+  command
+      .add_option("--presence-penalty", sampling.presence_penalty,
+                  "taken from the logit of every token of the continuation: -2 to 2")
+      ->type_name("X")
+      ->capture_default_str();
+  command
+      .add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "taken from it for each time that the token came: -2 to 2")
+      ->type_name("X")
+      ->capture_default_str();
+}
+
+// An option that is given once for each value.
+CLI::Option* repeated(CLI::Option* option) {
+  return option->allow_extra_args(false);
+}
+
+}  // namespace
+
+void GenerateOptions::add_to(CLI::App& command) {
+  model.add_to(command);
+  CLI::Option* prompt_option = command
+                                   .add_option("--prompt", prompt,
+                                               "the text to continue, as it is; a new document if "
+                                               "empty, standard input if -")
+                                   ->type_name("TEXT");
+  CLI::Option* file_option =
+      command.add_option("--prompt-file", prompt_file, "a file with the text to continue")
+          ->type_name("FILE")
+          ->excludes(prompt_option);
+  CLI::Option* ids_option =
+      command
+          .add_option("--ids", ids,
+                      "token ids to continue, separated by commas: prints ids, needs no tokenizer")
+          ->type_name("IDS")
+          ->excludes(prompt_option)
+          ->excludes(file_option);
+  command.add_flag("--truncate", truncate,
+                   "of a prompt that leaves no room for --max-tokens in the model's context, keep "
+                   "the end: half of the context at least");
+  command.add_option("--max-tokens", generation.max_tokens, "most tokens to generate")
+      ->type_name("N")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  repeated(
+      command.add_option("--stop", stop_texts, "stop before this text; may be given several times"))
+      ->type_name("TEXT")
+      ->excludes(ids_option);
+  add_sampling(command, generation.sampling);
+  add_penalties(command, generation.sampling);
+  repeated(
+      command.add_option("--logit-bias", biases,
+                         "add a number to the logit of a token, -100 for never this token; may "
+                         "be given several times"))
+      ->type_name("ID=NUMBER");
+  CLI::Option* json_option = command.add_flag("--json", json, "print JSON, when done");
+  command
+      .add_option("--logprobs", generation.top_logprobs,
+                  "with --json, the model's log-probability of each token and of the N likeliest "
+                  "in its place")
+      ->type_name("N")
+      ->check(whole_number(0))
+      ->needs(json_option);
+  precision.add_to(command);
+  machine.add_to(command);
+}
+
+void GenerateOptions::finish() {
+  try {
+    for (const std::string& text : biases) add_bias(text, &generation.sampling.logit_bias);
+    check(generation.sampling);
+    const StopStrings checked(stop_texts);
+  } catch (const UsageError& e) {
+    fail_usage("--{}", e.what());
+  }
+}
+
+}  // namespace attnres

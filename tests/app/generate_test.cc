@@ -1,0 +1,143 @@
+// How generate chooses tokens and where it stops, as its options say.
+#include "attnres/infer/generate.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/text/bytes.h"
+#include "tests/app/program.h"
+#include "tests/model/small_models.h"
+
+namespace attnres::testing::app_generate_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A byte model with random weights and a context of 64.
+class Sampled : public ::testing::Test {
+ protected:
+  Sampled() {
+    save_model(model_, folder_, /*context=*/64, /*document_ids=*/0);
+    ByteTokenizer().save(folder_);
+  }
+  Result run(const std::string& arguments) const {
+    return run_program(
+        fmt::format("generate --model '{}' --threads 1 {}", folder_.string(), arguments));
+  }
+  Json json(const std::string& arguments) const {
+    const Result result = run(arguments + " --json");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.exit_code == 0 ? Json::parse(result.out) : Json();
+  }
+  // Lets through the small letters only, each as likely as the model says.
+  static std::string letters() {
+    std::string options = "--prompt depth --max-tokens 40 ";
+    for (int id = 'a'; id <= 'z'; ++id) options += fmt::format("--logit-bias {}=100 ", id);
+    return options;
+  }
+
+  const fs::path folder_ = fresh_folder("model");
+  const Transformer model_ =
+      small_model(block_attn_res(), {.vocab_size = 256, .precision = at::kFloat});
+};
+
+TEST_F(Sampled, TakesWhatTheLibraryTakes) {
+  const auto tokens = [this](const SamplingSettings& sampling) {
+    GenerationSettings settings;
+    settings.sampling = sampling;
+    settings.max_tokens = 12;
+    settings.context = 64;
+    settings.ends = {0};
+    return generate(model_, {'d', 'e', 'p', 't', 'h'}, settings).tokens;
+  };
+  const auto without = tokens({});
+  const auto expect_option = [&](const std::string& option, const SamplingSettings& sampling) {
+    const auto expected = tokens(sampling);
+    EXPECT_NE(without, expected) << option;
+    EXPECT_EQ(json("--prompt depth --max-tokens 12 " + option)["tokens"], expected) << option;
+  };
+  expect_option("--min-p 0.3", {.min_p = 0.3});
+  expect_option("--repetition-penalty 1.5", {.repetition_penalty = 1.5});
+  expect_option("--presence-penalty 1.5", {.presence_penalty = 1.5});
+  expect_option("--frequency-penalty -1.5", {.frequency_penalty = -1.5});
+  expect_option("--logit-bias 7=2.5 --logit-bias 8=-1e2", {.logit_bias = {{7, 2.5}, {8, -100.0}}});
+  expect_option("--seed 9", {.seed = 9});
+}
+
+TEST_F(Sampled, EndsBeforeTheFirstStopText) {
+  const std::string text = json(letters())["text"];
+  ASSERT_EQ(text.size(), 40u);
+  const std::string first = text.substr(11, 3), later = text.substr(20, 2);
+  const size_t end = std::min(text.find(first), text.find(later));
+  const std::string stops = fmt::format("--stop {} --stop '[x]' --stop {} ", later, first);
+  const Json found = json(letters() + stops);
+  EXPECT_EQ(found["text"], text.substr(0, end));
+  EXPECT_EQ(found["stop"], "stop_string");
+  EXPECT_EQ(run(letters() + stops).out, text.substr(0, end) + "\n");
+  // What is held back comes when the text ends.
+  const Json other = json(letters() + fmt::format("--stop {}_", text.substr(37)));
+  EXPECT_EQ(other["text"], text);
+  EXPECT_EQ(other["stop"], "max_tokens");
+}
+
+TEST_F(Sampled, GivesLogProbabilities) {
+  EXPECT_FALSE(json(letters()).contains("logprobs"));
+  const Json found = json(letters() + "--logprobs 2");
+  std::string ids = "100,101,112,116,104", text;
+  for (const Json& token : found["logprobs"]) {
+    ids += fmt::format(",{}", token["id"].get<int>());
+    text += token["text"];
+    ASSERT_EQ(token["top"].size(), 2u);
+    EXPECT_GE(token["top"][0]["logprob"], token["top"][1]["logprob"]);
+    EXPECT_TRUE(token["top"][0].contains("text"));
+  }
+  EXPECT_EQ(text, found["text"]);
+  const Result scored =
+      run_program(fmt::format("score --model '{}' --ids {} --json", folder_.string(), ids));
+  const auto expected = Json::parse(scored.out)["logprobs"].get<std::vector<double>>();
+  for (size_t i = 0; i < found["logprobs"].size(); ++i) {
+    EXPECT_NEAR(found["logprobs"][i]["logprob"].get<double>(), expected[4 + i], 1e-4);
+  }
+  const Json of_ids = json("--ids 5,17,3 --max-tokens 4 --logprobs 0");
+  EXPECT_EQ(of_ids["logprobs"].size(), of_ids["tokens"].size());
+  EXPECT_TRUE(of_ids["logprobs"][0]["top"].empty());
+  EXPECT_FALSE(of_ids["logprobs"][0].contains("text"));
+}
+
+TEST_F(Sampled, NamesTheOptionThatIsWrong) {
+  for (const auto& [wrong, said] :
+       {std::pair{"--prompt a --min-p 2", "--min-p: expected 0"},
+        {"--prompt a --repetition-penalty 0", "--repetition-penalty: expected more than 0"},
+        {"--prompt a --presence-penalty 3", "--presence-penalty: expected a number from -2 to 2"},
+        {"--prompt a --frequency-penalty -3", "--frequency-penalty: expected"},
+        {"--prompt a --logit-bias 5", "--logit-bias: expected a token id and a number, such as"},
+        {"--prompt a --logit-bias x=5", "got x=5"},
+        {"--prompt a --logit-bias 5=1x", "got 5=1x"},
+        {"--prompt a --logit-bias 5=101", "--logit-bias: expected a number from -100"},
+        {"--prompt a --logit-bias 256=1", "--logit-bias: token id 256 is out of range"},
+        {"--prompt a --logit-bias 5=1 --logit-bias 5=1", "--logit-bias: token 5 is there twice"},
+        {"--prompt a --stop ''", "--stop: expected a text"},
+        {"--prompt a --stop '\xe9'", "--stop: expected valid UTF-8"},
+        {"--ids 1 --stop a", "--ids excludes --stop"},
+        {"--prompt a --logprobs 3", "--logprobs requires --json"},
+        {"--prompt a --json --logprobs -1", "--logprobs: expected a whole number from 0"}}) {
+    const Result result = run(wrong);
+    EXPECT_EQ(result.exit_code, 2) << wrong;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("error: "), HasSubstr(said))) << wrong;
+    EXPECT_EQ(result.out, "") << wrong;
+  }
+  std::string all = "--prompt a";
+  for (int id = 0; id < 256; ++id) all += fmt::format(" --logit-bias {}=-100", id);
+  const Result none = run(all);
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("leave no token"), Not(HasSubstr("weights"))));
+}
+
+}  // namespace
+}  // namespace attnres::testing::app_generate_test
