@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <utility>
 #include <variant>
 
 #include "attnres/support/error.h"
@@ -95,7 +94,7 @@ std::vector<Piece> read_pieces(const GgufFile& file) {
 
 // The token that a key names; `otherwise` without such a key.
 std::string named_piece(const GgufFile& file, const char* key, const std::vector<Piece>& pieces,
-                        std::string otherwise) {
+                        const std::string& otherwise) {
   const GgufValue* value = file.find(key);
   if (value == nullptr) return otherwise;
   const auto* id = std::get_if<uint32_t>(value);
@@ -116,8 +115,8 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
   model.pieces = read_pieces(file);
   model.adds_space = file.flag("tokenizer.ggml.add_space_prefix", true);
   model.removes_extra_spaces = file.flag("tokenizer.ggml.remove_extra_whitespaces", false);
-  const auto named = [&](const char* key, std::string otherwise) {
-    return named_piece(file, key, model.pieces, std::move(otherwise));
+  const auto named = [&](const char* key, const std::string& otherwise) {
+    return named_piece(file, key, model.pieces, otherwise);
   };
   model.unknown = named("tokenizer.ggml.unknown_token_id", model.unknown);
   model.begin = named("tokenizer.ggml.bos_token_id", model.begin);
@@ -133,7 +132,7 @@ std::unique_ptr<Tokenizer> read_bytes(const GgufFile& file) {
     return piece.text == character;
   };
   auto tokenizer = std::make_unique<ByteTokenizer>();
-  const std::string end = characters[tokenizer->end_of_document()];
+  const std::string& end = characters[tokenizer->end_of_document()];
   const bool bytes =
       (merges == nullptr || merges->empty()) &&
       std::equal(pieces.begin(), pieces.end(), characters.begin(), characters.end(), is_byte) &&
