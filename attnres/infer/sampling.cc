@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "attnres/support/error.h"
@@ -69,32 +70,57 @@ void add_penalties(std::span<double> logits, const SamplingSettings& settings,
   }
 }
 
-// Tokens, most likely first and equals by id. Sorted as far as they are asked for.
-class Ranking {
+// Whether a token is more likely than another; equals go by id.
+class BeforeInRank {
  public:
-  explicit Ranking(std::span<const double> logits) : logits_(logits), ids_(logits.size()) {
-    std::iota(ids_.begin(), ids_.end(), 0);
+  explicit BeforeInRank(std::span<const double> logits) : logits_(logits) {}
+  bool operator()(int32_t a, int32_t b) const {
+    return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
   }
 
-  int64_t operator[](int64_t rank) {
+ private:
+  std::span<const double> logits_;
+};
+
+std::vector<int32_t> tokens_of(std::span<const double> logits) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+// The most likely tokens, most likely first; all of them if there are fewer. A heap of the best
+// sees every other token once.
+std::vector<int32_t> most_likely_tokens(std::span<const double> logits, int64_t count) {
+  std::vector<int32_t> ids = tokens_of(logits);
+  const int64_t kept = std::clamp<int64_t>(count, 0, std::ssize(ids));
+  std::partial_sort(ids.begin(), ids.begin() + kept, ids.end(), BeforeInRank(logits));
+  ids.resize(kept);
+  return ids;
+}
+
+// Some tokens, most likely first. Sorted as far as they are asked for, in growing parts.
+class Ranking {
+ public:
+  Ranking(std::span<const double> logits, std::vector<int32_t> ids)
+      : before_(logits), ids_(std::move(ids)) {}
+
+  int64_t size() const { return std::ssize(ids_); }
+  int32_t operator[](int64_t rank) {
     while (rank >= sorted_) sort_more();
     return ids_[rank];
   }
 
  private:
   void sort_more() {
-    const auto before = [this](int64_t a, int64_t b) {
-      return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
-    };
     const auto begin = ids_.begin() + sorted_;
-    sorted_ = std::min(static_cast<int64_t>(ids_.size()), std::max<int64_t>(64, 4 * sorted_));
+    sorted_ = std::min(size(), std::max<int64_t>(64, 4 * sorted_));
     const auto end = ids_.begin() + sorted_;
-    if (end != ids_.end()) std::nth_element(begin, end, ids_.end(), before);
-    std::sort(begin, end, before);
+    if (end != ids_.end()) std::nth_element(begin, end, ids_.end(), before_);
+    std::sort(begin, end, before_);
   }
 
-  std::span<const double> logits_;
-  std::vector<int64_t> ids_;
+  BeforeInRank before_;
+  std::vector<int32_t> ids_;
   int64_t sorted_ = 0;
 };
 
@@ -105,44 +131,31 @@ int64_t picked(const std::vector<double>& cumulative, double uniform) {
   return std::min<int64_t>(found - cumulative.begin(), std::ssize(cumulative) - 1);
 }
 
-// exp((logit - largest) / temperature): a token's probability over that of the most likely one.
-class Weights {
- public:
-  Weights(std::span<const double> logits, double largest, double temperature)
-      : logits_(logits), largest_(largest), temperature_(temperature) {}
-
-  int64_t size() const { return std::ssize(logits_); }
-  double operator[](int64_t id) const { return std::exp((logits_[id] - largest_) / temperature_); }
-
- private:
-  std::span<const double> logits_;
-  double largest_, temperature_;
-};
-
-int64_t sample_from_all(const Weights& weights, double uniform) {
+int64_t sample_from_all(std::span<const double> weights, double uniform) {
   std::vector<double> cumulative(weights.size());
-  double sum = 0;
-  for (int64_t id = 0; id < weights.size(); ++id) cumulative[id] = sum += weights[id];
+  std::partial_sum(weights.begin(), weights.end(), cumulative.begin());
   return picked(cumulative, uniform);
 }
 
-// Top-k, top-p and min-p each keep a beginning of the ranking, and together the shortest.
-int64_t sample_from_best(const Weights& weights, Ranking& ranking, const SamplingSettings& settings,
-                         double uniform) {
-  const bool all = settings.top_k == 0 || settings.top_k >= weights.size();
-  const int64_t most = all ? weights.size() : settings.top_k;
-  double enough = std::numeric_limits<double>::infinity();
-  if (settings.top_p < 1) {
-    double total = 0;
-    for (int64_t i = 0; i < most; ++i) total += weights[all ? i : ranking[i]];
-    enough = settings.top_p * total;
-  }
+int64_t sample_from_best(std::span<const double> logits, std::span<const double> weights,
+                         const SamplingSettings& settings, double uniform) {
+  std::vector<int32_t> ids =
+      settings.top_k > 0 ? most_likely_tokens(logits, settings.top_k) : tokens_of(logits);
+  double total = 0;
+  for (const int32_t id : ids) total += weights[id];
+  const double enough =
+      settings.top_p < 1 ? settings.top_p * total : std::numeric_limits<double>::infinity();
+  // Tokens that have less than a share of what top-p leaves out are left out together, whatever
+  // their rank. Half of it is far from where rounding decides.
+  const double share = (1 - settings.top_p) * total / static_cast<double>(ids.size());
+  const double least = std::max(settings.min_p, share / 2);
+  std::erase_if(ids, [&](int32_t id) { return weights[id] < least; });
+
+  Ranking ranking(logits, std::move(ids));
   std::vector<double> cumulative;
   double sum = 0;
-  while (std::ssize(cumulative) < most && sum < enough) {
-    const double next = weights[ranking[std::ssize(cumulative)]];
-    if (next < settings.min_p) break;
-    cumulative.push_back(sum += next);
+  while (std::ssize(cumulative) < ranking.size() && sum < enough) {
+    cumulative.push_back(sum += weights[ranking[std::ssize(cumulative)]]);
   }
   return ranking[picked(cumulative, uniform)];
 }
@@ -203,12 +216,13 @@ int64_t sample_token(const at::Tensor& logits_V, const SamplingSettings& setting
           "tokens, or use a repetition-penalty nearer to 1");
   if (settings.temperature == 0) return most_likely;
 
-  const Weights weights(logits, largest, settings.temperature);
+  // Each token's probability over that of the most likely one.
+  const at::Tensor weights_V = ((adjusted_V - largest) / settings.temperature).exp_();
+  const std::span<const double> weights = numbers(weights_V);
   if (settings.top_k == 0 && settings.top_p == 1 && settings.min_p == 0) {
     return sample_from_all(weights, uniform);
   }
-  Ranking ranking(logits);
-  return sample_from_best(weights, ranking, settings, uniform);
+  return sample_from_best(logits, weights, settings, uniform);
 }
 
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top) {
@@ -219,15 +233,12 @@ TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t 
   require(token >= 0 && token < vocab_size, "log-probabilities: token {}, of {} logits", token,
           vocab_size);
   const double largest = logits[most_likely_of(logits)];
-  double sum = 0;
-  for (const double logit : logits) sum += std::exp(logit - largest);
-  const auto logprob = [&](int64_t id) { return (logits[id] - largest) - std::log(sum); };
+  const double log_sum = std::log((logits_f64 - largest).exp_().sum().item<double>());
+  const auto logprob = [&](int64_t id) { return (logits[id] - largest) - log_sum; };
 
   TokenLogprobs result{.chosen = logprob(token), .top = {}};
-  Ranking ranking(logits);
-  for (int64_t rank = 0; rank < std::min(top, vocab_size); ++rank) {
-    const int64_t id = ranking[rank];
-    result.top.push_back({static_cast<int32_t>(id), logprob(id)});
+  for (const int32_t id : most_likely_tokens(logits, top)) {
+    result.top.push_back({id, logprob(id)});
   }
   return result;
 }

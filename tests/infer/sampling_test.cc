@@ -119,7 +119,9 @@ TEST(SampleToken, ZeroTemperatureTakesTheFirstOfTheMostLikely) {
 }
 
 TEST(SampleToken, TinyTemperaturesDoNotOverflow) {
-  EXPECT_EQ(sample_token(logits(), {.temperature = 1e-300}, {}, 0.999), 1);
+  for (const double tiny : {1e-300, std::numeric_limits<double>::denorm_min()}) {
+    EXPECT_EQ(sample_token(logits(), {.temperature = tiny}, {}, 0.999), 1);
+  }
 }
 
 TEST(SampleToken, ImpossibleTokensAreNeverDrawn) {
