@@ -5,14 +5,17 @@
 #include <string>
 #include <system_error>
 
+namespace fs = std::filesystem;
+
 // In a folder of its own for temporary files, so that programs may run at once.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  std::string folder = ::testing::TempDir() + "/attnres-test-XXXXXX";
+  std::string folder = fs::path(::testing::TempDir()) / "attnres-test-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return 1;
+  fs::permissions(folder, fs::perms::all);  // some tests are another user's
   ::setenv("TEST_TMPDIR", folder.c_str(), /*overwrite=*/1);
   const int result = RUN_ALL_TESTS();
   std::error_code ignored;
-  if (result == 0) std::filesystem::remove_all(folder, ignored);
+  if (result == 0) fs::remove_all(folder, ignored);
   return result;
 }
