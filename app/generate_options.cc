@@ -1,9 +1,14 @@
 #include "app/generate_options.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "attnres/infer/stop_strings.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -96,6 +101,7 @@ void GenerateOptions::add_to(CLI::App& command) {
           ->type_name("IDS")
           ->excludes(prompt_option)
           ->excludes(file_option);
+  add_prompts(command, {prompt_option, file_option, ids_option});
   command.add_flag("--truncate", truncate,
                    "of a prompt that leaves no room for --max-tokens in the model's context, keep "
                    "the end: half of the context at least");
@@ -114,16 +120,56 @@ void GenerateOptions::add_to(CLI::App& command) {
                          "add a number to the logit of a token, -100 for never this token; may "
                          "be given several times"))
       ->type_name("ID=NUMBER");
-  CLI::Option* json_option = command.add_flag("--json", json, "print JSON, when done");
+  command.add_flag("--json", json, "print JSON, when done");
   command
-      .add_option("--logprobs", generation.top_logprobs,
-                  "with --json, the model's log-probability of each token and of the N likeliest "
-                  "in its place")
+      .add_option(
+          "--logprobs", generation.top_logprobs,
+          "with --json or --prompts, the model's log-probability of each token and of the N "
+          "likeliest in its place")
       ->type_name("N")
-      ->check(whole_number(0))
-      ->needs(json_option);
+      ->check(whole_number(0));
   precision.add_to(command);
   machine.add_to(command);
+}
+
+void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others) {
+  CLI::Option* prompts_option =
+      command
+          .add_option(
+              "--prompts", prompts,
+              "many prompts: a file with a line of JSON for each, a text, or an object with "
+              "a \"prompt\" or \"ids\", whose other fields are kept; standard input if -")
+          ->type_name("FILE");
+  CLI::Option* out_option = as_path(command.add_option(
+      "--out", out,
+      "with --prompts, the results, a line of JSON for each prompt; the same command goes on where "
+      "it was interrupted"));
+  prompts_option->needs(out_option);
+  out_option->needs(prompts_option)->type_name("FILE");
+  command.add_option("--sequences", sequences, "with --prompts, how many are continued at once")
+      ->type_name("N")
+      ->check(whole_number(1, 4096))
+      ->needs(prompts_option)
+      ->capture_default_str();
+  command
+      .add_flag(
+          "--deterministic", deterministic,
+          "with --prompts, make no bit of a result depend on which others are computed beside "
+          "it: takes longer")
+      ->needs(prompts_option);
+  CLI::Option* chat_option =
+      command
+          .add_flag("--chat", chat,
+                    "a conversation in the terminal: each line is a message, /new begins another "
+                    "conversation, the end of input (Ctrl-D) ends")
+          ->excludes(prompts_option);
+  command.add_option("--system", system, "with --chat, a text that the conversation begins with")
+      ->type_name("TEXT")
+      ->needs(chat_option);
+  for (CLI::Option* other : others) {
+    prompts_option->excludes(other);
+    chat_option->excludes(other);
+  }
 }
 
 void GenerateOptions::finish() {
@@ -131,9 +177,52 @@ void GenerateOptions::finish() {
     for (const std::string& text : biases) add_bias(text, &generation.sampling.logit_bias);
     check(generation.sampling);
     const StopStrings checked(stop_texts);
+    require_usage(generation.top_logprobs < 0 || json || !prompts.empty(),
+                  "logprobs: they are shown with --json and --prompts only; add one of them");
   } catch (const UsageError& e) {
     fail_usage("--{}", e.what());
   }
+}
+
+GenerationSettings settings_for(GenerationSettings settings, const Tokenizer& tokenizer) {
+  settings.ends = {tokenizer.end_of_document()};
+  settings.vocabulary = tokenizer.vocab_size();
+  check_bias(settings, settings.vocabulary);
+  return settings;
+}
+
+void check_bias(const GenerationSettings& settings, int64_t vocabulary) {
+  try {
+    check_logit_bias(settings.sampling, vocabulary);
+  } catch (const UsageError& e) {
+    fail_usage("--{}", e.what());
+  }
+}
+
+std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  if (ids.empty()) ids.push_back(tokenizer.end_of_document());
+  return ids;
+}
+
+std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
+                                   const GenerateOptions& options) {
+  const auto length = static_cast<int64_t>(prompt.size());
+  if (!options.truncate) {
+    require(length < context,
+            "the prompt has {}, which leaves no room for more: this model's context is {} tokens; "
+            "shorten the prompt, or keep only its end with --truncate",
+            counted(length, "token"), context);
+    return prompt;
+  }
+  const int64_t room = std::min(options.generation.max_tokens, context / 2);
+  const int64_t kept = std::min(length, context - room);
+  if (kept < length) {
+    fmt::print(stderr, "attnres: of the prompt's {} tokens, only the last {} are used\n", length,
+               kept);
+    prompt.erase(prompt.begin(), prompt.end() - kept);
+  }
+  return prompt;
 }
 
 }  // namespace attnres

@@ -17,6 +17,11 @@ struct GenerateOptions {
   PrecisionOption precision;
   std::string prompt, prompt_file;
   std::optional<std::string> ids;
+  std::string prompts, out;  // many at once, and where to
+  int64_t sequences = 8;     // of them at once
+  bool deterministic = false;
+  bool chat = false;
+  std::string system;  // of a conversation
   bool truncate = false;
   GenerationSettings generation;        // its logit bias is that of `biases` once they are read
   std::vector<std::string> biases;      // "ID=NUMBER"
@@ -26,6 +31,22 @@ struct GenerateOptions {
   void add_to(CLI::App& command);
   // Reads the biases and checks the settings. Throws UsageError that names the option.
   void finish();
+
+ private:
+  void add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others);
 };
+
+// Ends where the tokenizer's documents do, and takes tokens that it has. Throws UsageError on a
+// bias of another one.
+GenerationSettings settings_for(GenerationSettings settings, const Tokenizer& tokenizer);
+// Throws UsageError, "--logit-bias: ", on one of a token from `vocabulary` on.
+void check_bias(const GenerationSettings& settings, int64_t vocabulary);
+
+// The tokens of a text to continue: in training a document begins after the end of another.
+std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
+// The prompt, or with --truncate its end where the continuation needs the room, which is said.
+// Throws Error on one that leaves no room.
+std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
+                                   const GenerateOptions& options);
 
 }  // namespace attnres

@@ -1,4 +1,6 @@
 // The score subcommand.
+#include "attnres/infer/score.h"
+
 #include <fmt/core.h>
 
 #include <memory>
@@ -8,7 +10,6 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/token_ids.h"
-#include "attnres/infer/generate.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"

@@ -25,10 +25,27 @@ std::vector<int64_t> with_first(int64_t first, const std::vector<int64_t>& sizes
   return all;
 }
 
+// Each sequence's last page may be empty but for one token.
+int64_t pages_of(const SequencePoolSize& size) {
+  return size.tokens / size.page_tokens + size.sequences;
+}
+
 }  // namespace
 
 int64_t KeptTensor::bytes() const {
   return numbers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+int64_t pool_bytes(const std::vector<std::vector<KeptTensor>>& layers,
+                   const SequencePoolSize& size) {
+  int64_t bytes = 0;
+  for (const std::vector<KeptTensor>& kept : layers) {
+    for (const KeptTensor& tensor : kept) {
+      const bool of_token = tensor.of == KeptTensor::Of::token;
+      bytes += tensor.bytes() * (of_token ? pages_of(size) * size.page_tokens : size.sequences);
+    }
+  }
+  return bytes;
 }
 
 SequencePool::SequencePool(std::vector<std::vector<KeptTensor>> layers,
@@ -38,8 +55,7 @@ SequencePool::SequencePool(std::vector<std::vector<KeptTensor>> layers,
           "sequence pool: expected room for one sequence and one token or more, in pages of one or "
           "more, got {} sequences of together {} tokens in pages of {}",
           size.sequences, size.tokens, size.page_tokens);
-  // Each sequence's last page may be empty but for one token.
-  const int64_t pages = size.tokens / page_tokens_ + size.sequences;
+  const int64_t pages = pages_of(size);
   for (int64_t page = 0; page < pages; ++page) free_pages_.insert(page);
   for (int64_t slot = 0; slot < size.sequences; ++slot) free_slots_.insert(slot);
   page_uses_.resize(pages);
@@ -104,8 +120,7 @@ Spans SequencePool::append(const std::vector<Continuation>& continuations) {
             more.tokens);
     require(named.insert(more.sequence).second,
             "sequence pool: sequence {} is named twice in one call; name it once", more.sequence);
-    needed += pages_for(sequence.length + more.tokens) - pages_for(sequence.length);
-    if (shares_last_page(sequence)) ++needed;
+    needed += free_tokens_to_reach(more.sequence, sequence.length + more.tokens) / page_tokens_;
   }
   require(needed <= static_cast<int64_t>(free_pages_.size()),
           "sequence pool: these tokens take {} pages of {} tokens more, but {} are free; free or "
@@ -264,6 +279,14 @@ int64_t SequencePool::length(int64_t sequence) const {
 
 int64_t SequencePool::free_tokens() const {
   return static_cast<int64_t>(free_pages_.size()) * page_tokens_;
+}
+
+int64_t SequencePool::free_tokens_to_reach(int64_t sequence, int64_t length) const {
+  const Sequence& more = find(sequence);
+  if (length <= more.length) return 0;
+  const int64_t pages =
+      pages_for(length) - pages_for(more.length) + (shares_last_page(more) ? 1 : 0);
+  return pages * page_tokens_;
 }
 
 int64_t SequencePool::bytes() const {

@@ -47,6 +47,10 @@ struct SequencePoolSize {
   int64_t snapshot_bytes = int64_t{256} << 20;  // of all snapshots; the oldest go first
 };
 
+// What a pool of this size has room for, in bytes, without snapshots. `layers`: what each keeps.
+int64_t pool_bytes(const std::vector<std::vector<KeptTensor>>& layers,
+                   const SequencePoolSize& size);
+
 struct Continuation {
   int64_t sequence = 0;
   int64_t tokens = 0;
@@ -80,7 +84,9 @@ class SequencePool {
 
   int64_t length(int64_t sequence) const;
   int64_t free_tokens() const;  // of pages that no sequence has
-  int64_t bytes() const;        // that the pool has room for, without snapshots
+  // How many of these a sequence takes that goes on until it has `length` tokens: whole pages.
+  int64_t free_tokens_to_reach(int64_t sequence, int64_t length) const;
+  int64_t bytes() const;  // that the pool has room for, without snapshots
   int64_t snapshot_bytes() const;
   const void* owner() const { return owner_; }
   // Throws Error unless these are the newest tokens of their sequences.

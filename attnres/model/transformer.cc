@@ -235,14 +235,17 @@ at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
       .view(targets_BT.sizes());
 }
 
-std::unique_ptr<SequencePool> Transformer::make_pool(const SequencePoolSize& size) const {
+std::vector<std::vector<KeptTensor>> Transformer::kept() const {
   std::vector<std::vector<KeptTensor>> layers(pool_layer_of_mixer(sublayers()) + 1);
   for (int site = sites_.first; site < sites_.last; ++site) {
     if (site < sublayers()) layers[pool_layer_of_sublayer(site)] = sublayers_[site]->kept();
     layers[pool_layer_of_mixer(site)] = mixer_->kept(site);
   }
-  return std::make_unique<SequencePool>(std::move(layers), size, parameters_.device(),
-                                        mixer_.get());
+  return layers;
+}
+
+std::unique_ptr<SequencePool> Transformer::make_pool(const SequencePoolSize& size) const {
+  return std::make_unique<SequencePool>(kept(), size, parameters_.device(), mixer_.get());
 }
 
 }  // namespace attnres

@@ -89,6 +89,8 @@ class Transformer {
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
 
+  // What a pool keeps of this model's sequences, by layer of the pool.
+  std::vector<std::vector<KeptTensor>> kept() const;
   // For decoding: spans that its `append` gives continue its sequences. A stage has its own.
   std::unique_ptr<SequencePool> make_pool(const SequencePoolSize& size) const;
 

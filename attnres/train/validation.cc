@@ -39,10 +39,9 @@ Json Validation::sample(const Transformer& model) const {
   const std::vector<int32_t> prompt(tokens.begin(), tokens.begin() + length);
   GenerationSettings settings;
   settings.max_tokens = config_.sample_tokens;
-  settings.context = config_.context;
   settings.ends = {text_.tokenizer->end_of_document()};
   settings.sampling.seed = static_cast<uint64_t>(config_.seed);
-  const Generation generation = generate(model, prompt, settings);
+  const Generation generation = generate(model, prompt, config_.context, settings);
   return {{"prompt", text_.tokenizer->decode(prompt)},
           {"text", text_.tokenizer->decode(generation.tokens)}};
 }

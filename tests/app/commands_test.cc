@@ -6,6 +6,7 @@
 
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
+#include "attnres/infer/score.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/utf8.h"
@@ -207,10 +208,9 @@ TEST_F(ByteModel, GeneratePrintsTheGreedyContinuation) {
   GenerationSettings settings;
   settings.sampling.temperature = 0;
   settings.max_tokens = 12;
-  settings.context = 64;
   settings.ends = {0};
   const std::vector<int32_t> prompt = {'d', 'e', 'p', 't', 'h'};
-  const Generation expected = generate(model_, prompt, settings);
+  const Generation expected = generate(model_, prompt, 64, settings);
   const Result result = run("generate", "--prompt depth --temperature 0 --max-tokens 12 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(Json::parse(result.out)["tokens"].get<std::vector<int32_t>>(), expected.tokens);

@@ -52,9 +52,8 @@ TEST_F(Sampled, TakesWhatTheLibraryTakes) {
     GenerationSettings settings;
     settings.sampling = sampling;
     settings.max_tokens = 12;
-    settings.context = 64;
     settings.ends = {0};
-    return generate(model_, {'d', 'e', 'p', 't', 'h'}, settings).tokens;
+    return generate(model_, {'d', 'e', 'p', 't', 'h'}, 64, settings).tokens;
   };
   const auto without = tokens({});
   const auto expect_option = [&](const std::string& option, const SamplingSettings& sampling) {
@@ -125,7 +124,7 @@ TEST_F(Sampled, NamesTheOptionThatIsWrong) {
         {"--prompt a --stop ''", "--stop: expected a text"},
         {"--prompt a --stop '\xe9'", "--stop: expected valid UTF-8"},
         {"--ids 1 --stop a", "--ids excludes --stop"},
-        {"--prompt a --logprobs 3", "--logprobs requires --json"},
+        {"--prompt a --logprobs 3", "--logprobs: they are shown with --json"},
         {"--prompt a --json --logprobs -1", "--logprobs: expected a whole number from 0"}}) {
     const Result result = run(wrong);
     EXPECT_EQ(result.exit_code, 2) << wrong;

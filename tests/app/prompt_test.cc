@@ -47,9 +47,8 @@ class Prompt : public ::testing::Test {
     GenerationSettings settings;
     settings.sampling.temperature = 0;
     settings.max_tokens = max_tokens;
-    settings.context = 64;
     settings.ends = {0};
-    return generate(model_, prompt, settings).tokens;
+    return generate(model_, prompt, 64, settings).tokens;
   }
 
   const fs::path folder_ = fresh_folder("model"), text_ = fresh_folder("text") / "prompt.txt";

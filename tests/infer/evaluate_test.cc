@@ -6,7 +6,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "attnres/infer/generate.h"
+#include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
 #include "tests/model/small_models.h"

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
@@ -60,9 +61,8 @@ TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
   GenerationSettings settings;
   settings.sampling.temperature = 0;
   settings.max_tokens = 10;
-  settings.context = 64;
   std::vector<int32_t> streamed;
-  const Generation generation = generate(model_, sequence, settings, [&](int32_t token) {
+  const Generation generation = generate(model_, sequence, 64, settings, [&](int32_t token) {
     streamed.push_back(token);
     return true;
   });
@@ -82,14 +82,12 @@ INSTANTIATE_TEST_SUITE_P(Mechanisms, Decoding, ::testing::ValuesIn(every_variant
 
 class Generating : public ::testing::Test {
  protected:
-  Generating() {
-    settings_.max_tokens = 20;
-    settings_.context = 64;
-  }
-  Generation run() const { return generate(model_, prompt_, settings_); }
+  Generating() { settings_.max_tokens = 20; }
+  Generation run() const { return generate(model_, prompt_, context_, settings_); }
 
   const Transformer model_ = small_model(block_attn_res(), {.precision = at::kFloat});
   const std::vector<int32_t> prompt_ = {1, 2, 3};
+  int64_t context_ = 64;
   GenerationSettings settings_;
 };
 
@@ -130,14 +128,14 @@ TEST_F(Generating, TakesTokensOfASmallerVocabularyOnly) {
 TEST_F(Generating, RefusesTokensThatTheModelLacks) {
   for (const int32_t id : {-1, static_cast<int32_t>(kSmallVocabulary)}) {
     EXPECT_THAT(message_of<Error>([&] {
-                  generate(model_, {1, id}, settings_);
+                  generate(model_, {1, id}, context_, settings_);
                 }),
                 HasSubstr("token id " + std::to_string(id)));
   }
 }
 
 TEST_F(Generating, StopsWhereTheContextIsFull) {
-  settings_.context = 8;
+  context_ = 8;
   const Generation generation = run();
   EXPECT_EQ(generation.reason, StopReason::context);
   EXPECT_EQ(generation.tokens.size(), 5u);
@@ -151,7 +149,7 @@ TEST_F(Generating, NoTokensAskedForGivesNone) {
 TEST_F(Generating, StopsAfterTheTokenThatIsEnough) {
   const auto all = run().tokens;
   std::vector<int32_t> seen;
-  const Generation stopped = generate(model_, prompt_, settings_, [&](int32_t token) {
+  const Generation stopped = generate(model_, prompt_, context_, settings_, [&](int32_t token) {
     seen.push_back(token);
     return seen.size() < 4;
   });
@@ -186,7 +184,7 @@ TEST_F(Generating, GivesTheModelsLogProbabilities) {
   const Generation generation = run();
   std::vector<int32_t> sequence = prompt_;
   sequence.insert(sequence.end(), generation.tokens.begin(), generation.tokens.end());
-  const std::vector<double> scores = score_sequence(model_, sequence, settings_.context);
+  const std::vector<double> scores = score_sequence(model_, sequence, context_);
   ASSERT_EQ(generation.logprobs.size(), generation.tokens.size());
   for (size_t i = 0; i < generation.tokens.size(); ++i) {
     const TokenLogprobs& logprobs = generation.logprobs[i];
@@ -204,37 +202,16 @@ TEST_F(Generating, RefusesABiasOfATokenThatCannotCome) {
 }
 
 TEST_F(Generating, NeverCutsThePrompt) {
-  settings_.context = 3;
+  context_ = 3;
   try {
     run();
     FAIL();
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("3 tokens"));
   }
-  settings_.context = 64;
-  EXPECT_THROW(generate(model_, {}, settings_), Error);
-  EXPECT_THROW(generate(model_, {50}, settings_), Error);
-}
-
-TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
-  const at::NoGradGuard no_grad;
-  const auto model = small_model(attn_res());
-  const at::Tensor ids = random_ids(1, 9);
-  const std::vector<double> scores = score_sequence(model, as_vector(ids), 9);
-  ASSERT_EQ(scores.size(), 8u);
-  const at::Tensor expected = logits_of(model, ids)[0].log_softmax(-1);
-  for (int64_t t = 1; t < 9; ++t) {
-    const double log_p = expected[t - 1][ids[0][t].item<int64_t>()].item<double>();
-    EXPECT_NEAR(scores[t - 1], log_p, 1e-10);
-  }
-}
-
-TEST(ScoreSequence, RefusesWhatItCannotScore) {
-  const auto model = small_model(residual());
-  EXPECT_THROW(score_sequence(model, {1}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, 50}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, -1}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, 2, 3}, 2), Error);
+  context_ = 64;
+  EXPECT_THROW(generate(model_, {}, context_, settings_), Error);
+  EXPECT_THROW(generate(model_, {50}, context_, settings_), Error);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/safetensors.h"
-#include "attnres/infer/generate.h"
+#include "attnres/infer/score.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"

@@ -1,0 +1,138 @@
+#include "app/chat.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attnres/infer/engine.h"
+#include "attnres/infer/text_stream.h"
+#include "attnres/support/error.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/text/chat_template.h"
+
+namespace attnres {
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+class Conversation {
+ public:
+  Conversation(const GenerateOptions& options, const OpenedModel& opened)
+      : options_(options),
+        tokenizer_(opened.tokenizer()),
+        settings_(settings_for(options.generation, *tokenizer_)),
+        stops_(plain_transcript_stops()),
+        engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+    stops_.insert(stops_.end(), options.stop_texts.begin(), options.stop_texts.end());
+    begin();
+  }
+
+  void begin() {
+    messages_.clear();
+    if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+  }
+
+  // Prints the answer as it comes. Throws Error on a message that leaves no room for one.
+  void answer(const std::string& message) {
+    messages_.push_back({"user", message});
+    std::vector<int32_t> prompt = fitting_prompt();
+    TextStream stream(*tokenizer_, stops_);
+    std::string text;
+    const auto show = [&](std::string piece) {
+      if (text.empty()) piece.erase(0, piece.find_first_not_of(' '));
+      text += piece;
+      fmt::print("{}", piece);
+      std::fflush(stdout);
+    };
+    const InterruptGuard interrupt;
+    const int64_t request = engine_.submit({std::move(prompt), settings_});
+    while (!engine_.idle()) {
+      for (const RequestUpdate& update : engine_.step()) {
+        if (update.token) show(stream.add(*update.token));
+        if (update.stopped == StopReason::failed) fail("{}", update.error);
+      }
+      if (stream.stopped() || interrupted()) engine_.cancel(request);
+    }
+    show(stream.finish());
+    fmt::print("\n");
+    ++settings_.sampling.seed;  // equal questions may have different answers
+    messages_.push_back({"assistant", trimmed(text)});
+  }
+
+ private:
+  // The conversation so far, without its oldest messages where the answer needs the room.
+  std::vector<int32_t> fitting_prompt() {
+    const int64_t context = engine_.settings().context;
+    const int64_t room = std::min(settings_.max_tokens, context / 2);
+    const size_t kept = options_.system.empty() ? 0 : 1;
+    bool forgot = false;
+    while (true) {
+      std::vector<int32_t> ids = tokenizer_->encode(plain_transcript(messages_));
+      if (std::ssize(ids) <= context - room) {
+        if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
+        return ids;
+      }
+      const size_t exchange = std::min<size_t>(2, messages_.size() - kept - 1);
+      if (exchange == 0) {
+        messages_.pop_back();
+        fail(
+            "the message takes {} tokens, which leaves no room for an answer: this model's context "
+            "is {} tokens",
+            ids.size(), context);
+      }
+      messages_.erase(messages_.begin() + kept, messages_.begin() + kept + exchange);
+      forgot = true;
+    }
+  }
+
+  const GenerateOptions& options_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  GenerationSettings settings_;
+  std::vector<std::string> stops_;
+  Engine engine_;
+  std::vector<ChatMessage> messages_;
+};
+
+}  // namespace
+
+void chat(const GenerateOptions& options) {
+  const OpenedModel opened = open_model(options.model, options.precision);
+  Conversation conversation(options, opened);
+  const bool asks = ::isatty(STDIN_FILENO) != 0;
+  if (asks) {
+    fmt::print(stderr,
+               "attnres: the model is given a plain transcript of User and Assistant. /new begins "
+               "another conversation, Ctrl-C ends an answer, Ctrl-D all.\n");
+  }
+  std::string line;
+  while (true) {
+    if (asks) fmt::print("> ");
+    std::fflush(stdout);
+    if (!std::getline(std::cin, line)) break;
+    const std::string message = trimmed(line);
+    if (message.empty()) continue;
+    if (message == "/new") {
+      conversation.begin();
+      continue;
+    }
+    try {
+      conversation.answer(message);
+    } catch (const Error& e) {
+      if (!asks) throw;
+      fmt::print(stderr, "attnres: {}\n", e.what());
+    }
+  }
+  if (asks) fmt::print("\n");
+}
+
+}  // namespace attnres

@@ -1,0 +1,378 @@
+#include "attnres/infer/engine.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "attnres/infer/score.h"
+#include "attnres/infer/step_plan.h"
+#include "attnres/layers/sequence_pool.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kWorthSharing = 16;  // tokens: fewer are computed sooner than a fork is made
+constexpr int64_t kRowsScoredAtOnce = 32;
+
+// Of those that run, and as many that have ended.
+SequencePoolSize size_of(const EngineSettings& settings) {
+  return {.sequences = settings.share_prefixes ? 2 * settings.sequences : settings.sequences,
+          .tokens = settings.tokens};
+}
+
+EngineSettings checked(const Transformer& model, EngineSettings settings) {
+  require_usage(settings.context >= 2, "context: expected 2 tokens or more, got {}",
+                settings.context);
+  require_usage(settings.sequences >= 1, "sequences: expected 1 or more, got {}",
+                settings.sequences);
+  require_usage(settings.step_tokens >= settings.sequences,
+                "step_tokens: expected a token for each of {} sequences at least, got {}",
+                settings.sequences, settings.step_tokens);
+  if (settings.tokens == 0) settings.tokens = settings.sequences * settings.context;
+  require_usage(settings.tokens >= settings.context,
+                "tokens: expected room for one sequence of {} tokens at least, got {}",
+                settings.context, settings.tokens);
+  if (settings.deterministic) settings.share_prefixes = false;
+
+  const auto layers = model.kept();
+  const int64_t free = available_memory();
+  const auto fits = [&](int64_t tokens) {
+    SequencePoolSize size = size_of(settings);
+    size.tokens = tokens;
+    return pool_bytes(layers, size) <= free;
+  };
+  if (free == 0 || fits(settings.tokens)) return settings;
+  int64_t most = 0, too_many = settings.tokens;
+  while (too_many - most > 1) {
+    const int64_t middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  fail(
+      "what is kept of {} tokens takes {} of memory, and {} are free; there is room for {} tokens, "
+      "as in {} sequences of a context of {}",
+      settings.tokens, format_bytes(static_cast<double>(pool_bytes(layers, size_of(settings)))),
+      format_bytes(static_cast<double>(free)), most, settings.sequences, most / settings.sequences);
+}
+
+at::Tensor as_tensor(std::span<const int32_t> ids) {
+  at::Tensor ids_T = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+  std::copy(ids.begin(), ids.end(), ids_T.mutable_data_ptr<int64_t>());
+  return ids_T;
+}
+
+// Calls f(i) for 0 .. count - 1 on all threads.
+template <class F>
+void for_each_of(int64_t count, const F& f) {
+  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard not_recording;  // which each thread has to say
+    for (int64_t i = first; i < last; ++i) f(i);
+  });
+}
+
+}  // namespace
+
+Engine::Engine(const Transformer& model, const EngineSettings& settings)
+    : model_(model),
+      settings_(checked(model, settings)),
+      pool_(model.make_pool(size_of(settings_))),
+      held_(*pool_) {}
+
+int64_t Engine::submit(GenerationRequest request) {
+  const GenerationSettings& settings = request.settings;
+  check(settings.sampling);
+  require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
+                settings.max_tokens);
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  require(prompt_tokens > 0, "generate: the prompt has no tokens");
+  // One that is scored only may fill it.
+  const int64_t room = settings_.context - prompt_tokens;
+  require(room > 0 || (room == 0 && settings.max_tokens == 0),
+          "generate: the prompt has {} tokens, which leaves no room for more: this model's context "
+          "is {} tokens; shorten the prompt",
+          prompt_tokens, settings_.context);
+  check_ids(model_, request.prompt);
+  const int64_t all = model_.vocab_size();
+  Request taken{.settings = std::move(request.settings), .ids = std::move(request.prompt)};
+  int64_t& vocabulary = taken.settings.vocabulary;
+  vocabulary = vocabulary > 0 ? std::min(vocabulary, all) : all;
+  check_logit_bias(taken.settings.sampling, vocabulary);
+  taken.number = next_request_++;
+  taken.prompt_tokens = prompt_tokens;
+  taken.limit = prompt_tokens + std::min(taken.settings.max_tokens, room);
+  queued_.push_back(std::move(taken));
+  return queued_.back().number;
+}
+
+bool Engine::cancel(int64_t request) {
+  const auto queued = std::find_if(queued_.begin(), queued_.end(),
+                                   [&](const Request& r) { return r.number == request; });
+  if (queued != queued_.end()) {
+    queued_.erase(queued);
+    return true;
+  }
+  if (!running_.contains(request)) return false;
+  end(request, /*keep=*/true);
+  return true;
+}
+
+// The prompt's numbers are asked for: then it has to be computed.
+bool Engine::shares(const Request& request) const {
+  return settings_.share_prefixes && request.settings.prompt_logprobs < 0;
+}
+
+// Of what is computed; without the prompt's last token, whose successor is to be chosen.
+std::optional<KnownPrefix> Engine::known_prefix(const Request& request) {
+  if (!shares(request)) return std::nullopt;
+  const std::span prompt(request.ids.data(), request.ids.size() - 1);
+  std::optional<KnownPrefix> best = held_.find(prompt);
+  for (const auto& [number, other] : running_) {
+    const auto computed = static_cast<size_t>(pool_->length(other.sequence));
+    const int64_t tokens = common_prefix(std::span(other.ids.data(), computed), prompt);
+    if (tokens > (best ? best->tokens : 0)) best = {other.sequence, tokens};
+  }
+  return best && best->tokens >= kWorthSharing ? best : std::nullopt;
+}
+
+// Whether a prompt that is being read will soon share more of it.
+bool Engine::awaits_prefix(const Request& request) {
+  if (!shares(request)) return false;
+  const std::span prompt(request.ids.data(), request.ids.size() - 1);
+  const std::optional<KnownPrefix> known = known_prefix(request);
+  const int64_t enough = std::max(kWorthSharing, (known ? known->tokens : 0) + 1);
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
+    const Request& other = entry.second;
+    const int64_t tokens = common_prefix(other.ids, prompt);
+    return tokens >= enough && pool_->length(other.sequence) < tokens;
+  });
+}
+
+// Whether all that run can come to their ends.
+bool Engine::has_room() const {
+  int64_t needed = 0;
+  for (const auto& [number, request] : running_) {
+    needed += pool_->free_tokens_to_reach(request.sequence, request.limit);
+  }
+  return needed <= pool_->free_tokens();
+}
+
+bool Engine::begin(Request& request) {
+  const std::optional<KnownPrefix> prefix = known_prefix(request);
+  const auto sequences = static_cast<int64_t>(running_.size()) + held_.count();
+  if (sequences == size_of(settings_).sequences) held_.free_oldest(prefix ? prefix->sequence : -1);
+  if (prefix) {
+    pool_->snapshot(prefix->sequence);
+    request.sequence = pool_->fork(prefix->sequence);
+    request.shared = pool_->truncate(request.sequence, prefix->tokens);
+  } else {
+    request.sequence = pool_->add();
+  }
+  const auto [place, added] = running_.emplace(request.number, std::move(request));
+  while (!has_room()) {
+    if (held_.free_oldest()) continue;
+    pool_->free(place->second.sequence);
+    request = std::move(place->second);
+    running_.erase(place);
+    return false;
+  }
+  Request& begun = place->second;
+  begun.counts.add_prompt(begun.ids);
+  totals_.shared_tokens += begun.shared;
+  return true;
+}
+
+void Engine::admit() {
+  for (auto next = queued_.begin();
+       next != queued_.end() && std::ssize(running_) < settings_.sequences;) {
+    if (awaits_prefix(*next)) {
+      ++next;
+    } else if (begin(*next)) {
+      next = queued_.erase(next);
+    } else {
+      return;
+    }
+  }
+}
+
+std::vector<Engine::Part> Engine::plan() {
+  std::vector<StepDemand> demands;
+  std::vector<Part> parts;
+  size_t after_last = 0;
+  for (auto& [number, request] : running_) {
+    const int64_t computed = pool_->length(request.sequence);
+    demands.push_back({std::ssize(request.ids) - computed, computed < request.prompt_tokens});
+    parts.push_back({.request = &request});
+    if (number <= last_prompt_) after_last = parts.size();
+  }
+  const std::vector<int64_t> tokens =
+      settings_.deterministic ? plan_step_alone(demands, settings_.step_tokens, after_last)
+                              : plan_step(demands, settings_.step_tokens);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].tokens = tokens[i];
+    if (demands[i].prompt && tokens[i] > 0) last_prompt_ = parts[i].request->number;
+  }
+  std::erase_if(parts, [](const Part& part) { return part.tokens == 0; });
+  return parts;
+}
+
+std::vector<RequestUpdate> Engine::step() {
+  const at::NoGradGuard not_recording;
+  admit();
+  std::vector<RequestUpdate> updates;
+  const std::vector<Part> parts = plan();
+  if (settings_.deterministic) {
+    for (const Part& part : parts) compute({part}, &updates);
+  } else if (!parts.empty()) {
+    compute(parts, &updates);
+  }
+  return updates;
+}
+
+// The last layer's output of these tokens, part after part.
+at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
+  std::vector<int32_t> ids;
+  std::vector<Continuation> more;
+  for (Part& part : parts) {
+    part.row = std::ssize(ids);
+    const Request& request = *part.request;
+    const auto first = request.ids.begin() + pool_->length(request.sequence);
+    ids.insert(ids.end(), first, first + part.tokens);
+    more.push_back({request.sequence, part.tokens});
+  }
+  return model_.hidden(as_tensor(ids), pool_->append(more));
+}
+
+void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* updates) {
+  at::Tensor hidden_TD;
+  try {
+    hidden_TD = hidden_of(parts);
+  } catch (const std::exception& e) {
+    for (const Part& part : parts) updates->push_back(fail(part.request->number, e.what()));
+    return;
+  }
+  std::vector<Part> complete;  // those whose next token can be chosen
+  std::vector<int64_t> rows;
+  for (const Part& part : parts) {
+    Request& request = *part.request;
+    const int64_t computed = pool_->length(request.sequence);
+    if (computed - part.tokens < request.prompt_tokens) {
+      totals_.prompt_tokens += part.tokens;
+      if (settings_.share_prefixes) pool_->snapshot(request.sequence);
+      try {
+        score_prompt(part, hidden_TD);
+      } catch (const std::exception& e) {
+        updates->push_back(fail(request.number, e.what()));
+        continue;
+      }
+    }
+    if (computed < std::ssize(request.ids)) continue;
+    complete.push_back(part);
+    rows.push_back(part.row + part.tokens - 1);
+  }
+  if (!complete.empty()) choose(complete, hidden_TD.index_select(0, at::tensor(rows)), updates);
+}
+
+void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
+                    std::vector<RequestUpdate>* updates) {
+  const at::Tensor logits_TV = model_.logits(hidden_TD);
+  std::vector<RequestUpdate> chosen(complete.size());
+  for_each_of(std::ssize(complete),
+              [&](int64_t i) { chosen[i] = go_on(*complete[i].request, logits_TV[i]); });
+  for (RequestUpdate& update : chosen) {
+    if (update.token) ++totals_.generated_tokens;
+    if (update.stopped) end(update.request, *update.stopped != StopReason::failed);
+    updates->push_back(std::move(update));
+  }
+}
+
+void Engine::score_prompt(const Part& part, const at::Tensor& hidden_TD) const {
+  Request& request = *part.request;
+  if (request.settings.prompt_logprobs < 0) return;
+  const int64_t first = pool_->length(request.sequence) - part.tokens;
+  // Of each token the next one is scored.
+  const int64_t scored = std::min(part.tokens, request.prompt_tokens - 1 - first);
+  for (int64_t done = 0; done < scored; done += kRowsScoredAtOnce) {
+    const int64_t count = std::min(kRowsScoredAtOnce, scored - done);
+    const at::Tensor logits = model_.logits(hidden_TD.narrow(0, part.row + done, count));
+    const auto before = std::ssize(request.prompt_logprobs);
+    request.prompt_logprobs.resize(before + count);
+    for_each_of(count, [&](int64_t i) {
+      request.prompt_logprobs[before + i] = token_logprobs(
+          logits[i], request.ids[first + done + i + 1], request.settings.prompt_logprobs);
+    });
+  }
+}
+
+// The next token of a request.
+RequestUpdate Engine::go_on(Request& request, const at::Tensor& logits_V) const {
+  const GenerationSettings& settings = request.settings;
+  RequestUpdate update{.request = request.number, .shared_tokens = request.shared};
+  update.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+  const auto full = [&] { return std::ssize(request.ids) == request.limit; };
+  const auto reason = request.limit < request.prompt_tokens + settings.max_tokens
+                          ? StopReason::context
+                          : StopReason::max_tokens;
+  if (full()) {
+    update.stopped = reason;
+    return update;
+  }
+  try {
+    const double uniform =
+        RandomStream(settings.sampling.seed, "generate").uniform(request.generated());
+    const auto token = static_cast<int32_t>(sample_token(
+        logits_V.narrow(0, 0, settings.vocabulary), settings.sampling, request.counts, uniform));
+    if (std::find(settings.ends.begin(), settings.ends.end(), token) != settings.ends.end()) {
+      update.stopped = StopReason::end_of_document;
+      return update;
+    }
+    if (settings.top_logprobs >= 0) {
+      update.logprobs = token_logprobs(logits_V, token, settings.top_logprobs);
+    }
+    request.ids.push_back(token);
+    request.counts.add_generated(token);
+    update.token = token;
+    if (full()) update.stopped = reason;
+  } catch (const std::exception& e) {
+    update.stopped = StopReason::failed;
+    update.error = e.what();
+  }
+  return update;
+}
+
+void Engine::end(int64_t request, bool keep) {
+  Request& ended = running_.at(request);
+  const int64_t computed = pool_->length(ended.sequence);
+  if (keep && settings_.share_prefixes && computed > 0) {
+    ended.ids.resize(computed);
+    held_.add(ended.sequence, std::move(ended.ids));
+  } else {
+    pool_->free(ended.sequence);
+  }
+  running_.erase(request);
+}
+
+RequestUpdate Engine::fail(int64_t request, const std::string& error) {
+  end(request, /*keep=*/false);
+  return {.request = request, .stopped = StopReason::failed, .error = error};
+}
+
+EngineStatus Engine::status() const {
+  EngineStatus status = totals_;
+  status.queued = std::ssize(queued_);
+  status.running = std::ssize(running_);
+  status.held = held_.count();
+  status.tokens = settings_.tokens;
+  status.free_tokens = pool_->free_tokens();
+  return status;
+}
+
+}  // namespace attnres

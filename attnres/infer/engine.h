@@ -1,0 +1,155 @@
+// Many sequences at once, by continuous batching: requests join and leave at any step, and a step
+// is one pass of the model over a token of each sequence that is being continued and over pieces of
+// the prompts that are being read.
+//
+//   Engine engine(model, {.context = 4096});
+//   const int64_t request = engine.submit({.prompt = ids});
+//   while (!engine.idle()) {
+//     for (const RequestUpdate& update : engine.step()) ...
+//   }
+//
+// A prompt is read in pieces, so that depth states exist of a piece only, and a long prompt does
+// not hold up others for longer than a step. One that begins as a sequence does that the engine
+// still has goes on from there: sequences stay after their end, until room is needed, the longest
+// unused first. Where layers have recurrent states, it goes on from the last piece's end before the
+// two part, or from the end of the other.
+//
+// A sequence's numbers do not depend on the others beyond rounding; `deterministic` makes every bit
+// the same whatever else runs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attnres/infer/held_sequences.h"
+#include "attnres/infer/sampling.h"
+#include "attnres/model/transformer.h"
+
+namespace attnres {
+
+struct EngineSettings {
+  int64_t context = 0;        // most tokens of a sequence, prompt and continuation
+  int64_t sequences = 8;      // that are computed at once; more requests wait
+  int64_t tokens = 0;         // that are kept of all sequences; 0: sequences * context
+  int64_t step_tokens = 512;  // computed in a step at most
+  bool share_prefixes = true;
+  // Computes every sequence by itself, in pieces that depend on nothing else, and shares no
+  // prefixes.
+  bool deterministic = false;
+};
+
+struct GenerationSettings {
+  SamplingSettings sampling = {};
+  int64_t max_tokens = 200;
+  std::vector<int64_t> ends = {};  // stops before any of these tokens
+  int64_t vocabulary = 0;          // takes tokens below this; 0 for all of the model's
+  int64_t top_logprobs = -1;       // log-probabilities: of each token and of so many likeliest
+  int64_t prompt_logprobs = -1;    // the same of the prompt's tokens but the first; -1: none
+};
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt = {};
+  GenerationSettings settings = {};
+};
+
+// `stop_string`: whoever reads the tokens said so. `failed`: RequestUpdate::error says why.
+enum class StopReason { end_of_document, max_tokens, context, stop_string, failed };
+
+// What a step gave a request.
+struct RequestUpdate {
+  int64_t request = 0;
+  std::optional<int32_t> token = {};           // that it goes on with
+  std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
+  std::vector<TokenLogprobs> prompt_logprobs =
+      {};                                  // once, of the prompt's second token to its last
+  int64_t shared_tokens = 0;               // of the prompt, that another sequence had computed
+  std::optional<StopReason> stopped = {};  // nothing comes after this
+  std::string error = {};
+};
+
+struct EngineStatus {
+  int64_t queued = 0, running = 0;  // requests
+  int64_t held = 0;                 // sequences that have ended, for prompts that begin as they do
+  int64_t tokens = 0, free_tokens = 0;  // that there is room for; of these, not in use
+  // Of all requests so far: the prompts' tokens that were computed, those that another sequence had
+  // computed, and the tokens that were chosen.
+  int64_t prompt_tokens = 0, shared_tokens = 0, generated_tokens = 0;
+};
+
+class Engine {
+ public:
+  // The model must outlive it. Throws UsageError, "context: ", on settings that make no sense, and
+  // Error where what they keep does not fit into memory, with a context that does.
+  Engine(const Transformer& model, const EngineSettings& settings);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Takes a request, and gives it a number; requests begin in this order. Throws, and takes
+  // nothing: UsageError on settings that `check` refuses, Error on a prompt without tokens, with a
+  // token outside the model's vocabulary, or that leaves no room in the context.
+  int64_t submit(GenerationRequest request);
+  // Ends a request; nothing more comes of it. False if it has ended.
+  bool cancel(int64_t request);
+  // Computes up to step_tokens tokens; in the order of requests, at most one update of each.
+  // Throws nothing that is one request's fault: that ends the request, or all of a pass that
+  // failed.
+  std::vector<RequestUpdate> step();
+  bool idle() const { return queued_.empty() && running_.empty(); }
+
+  EngineStatus status() const;
+  const EngineSettings& settings() const { return settings_; }
+
+ private:
+  struct Request {
+    int64_t number = 0;
+    GenerationSettings settings;
+    std::vector<int32_t> ids;  // the prompt and what was generated
+    int64_t prompt_tokens = 0;
+    int64_t limit = 0;  // most tokens of both
+    // Once it runs.
+    int64_t sequence = -1;
+    int64_t shared = 0;
+    TokenCounts counts = {};
+    std::vector<TokenLogprobs> prompt_logprobs = {};  // so far
+
+    int64_t generated() const { return static_cast<int64_t>(ids.size()) - prompt_tokens; }
+  };
+  // Tokens of a request that a pass computes, from row `row` on.
+  struct Part {
+    Request* request = nullptr;
+    int64_t tokens = 0, row = 0;
+  };
+
+  bool shares(const Request& request) const;
+  std::optional<KnownPrefix> known_prefix(const Request& request);
+  bool awaits_prefix(const Request& request);
+  bool has_room() const;
+  bool begin(Request& request);
+  void admit();
+  std::vector<Part> plan();
+  void compute(std::vector<Part> parts, std::vector<RequestUpdate>* updates);
+  void choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
+              std::vector<RequestUpdate>* updates);
+  at::Tensor hidden_of(std::vector<Part>& parts);
+  void score_prompt(const Part& part, const at::Tensor& hidden_TD) const;
+  RequestUpdate go_on(Request& request, const at::Tensor& logits_V) const;
+  void end(int64_t request, bool keep);
+  RequestUpdate fail(int64_t request, const std::string& error);
+
+  const Transformer& model_;
+  EngineSettings settings_;
+  std::unique_ptr<SequencePool> pool_;
+  HeldSequences held_;
+  std::deque<Request> queued_;
+  std::map<int64_t, Request> running_;  // by number
+  int64_t next_request_ = 0;
+  int64_t last_prompt_ = -1;  // the request of which a deterministic step read a piece last
+  EngineStatus totals_;       // what is counted over all requests
+};
+
+}  // namespace attnres

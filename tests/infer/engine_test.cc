@@ -1,0 +1,313 @@
+#include "attnres/infer/engine.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "attnres/infer/score.h"
+#include "attnres/support/error.h"
+#include "tests/model/kinds_of_models.h"
+#include "tests/text/test_files.h"
+
+namespace attnres::testing::engine_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
+  return as_vector(random_ids(1, count, seed));
+}
+
+// What came of a request.
+struct Outcome {
+  std::vector<int32_t> tokens = {};
+  std::vector<TokenLogprobs> prompt_logprobs = {}, logprobs = {};
+  int64_t shared = 0;
+  std::optional<StopReason> stopped = {};
+  std::string error = {};
+};
+
+using Outcomes = std::map<int64_t, Outcome>;
+
+void take_step(Engine& engine, Outcomes& outcomes) {
+  for (const RequestUpdate& update : engine.step()) {
+    Outcome& outcome = outcomes[update.request];
+    EXPECT_FALSE(outcome.stopped.has_value()) << "an update after the end";
+    if (update.token) outcome.tokens.push_back(*update.token);
+    if (update.logprobs) outcome.logprobs.push_back(*update.logprobs);
+    if (!update.prompt_logprobs.empty()) outcome.prompt_logprobs = update.prompt_logprobs;
+    outcome.shared = update.shared_tokens;
+    outcome.stopped = update.stopped;
+    outcome.error = update.error;
+  }
+}
+
+Outcomes finish(Engine& engine, Outcomes outcomes = {}) {
+  for (int steps = 0; !engine.idle(); ++steps) {
+    EXPECT_LT(steps, 1000);
+    take_step(engine, outcomes);
+  }
+  return outcomes;
+}
+
+GenerationRequest request_of(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed = 1) {
+  return {std::move(prompt),
+          {.sampling = {.seed = seed}, .max_tokens = max_tokens, .top_logprobs = 0}};
+}
+
+std::vector<double> chosen(const std::vector<TokenLogprobs>& logprobs) {
+  std::vector<double> numbers;
+  for (const TokenLogprobs& of_token : logprobs) numbers.push_back(of_token.chosen);
+  return numbers;
+}
+
+// The largest distance of an outcome's log-probabilities from those of one pass over all its
+// tokens.
+double error_of(const Transformer& model, const std::vector<int32_t>& prompt,
+                const Outcome& outcome) {
+  std::vector<int32_t> all = prompt;
+  all.insert(all.end(), outcome.tokens.begin(), outcome.tokens.end());
+  const std::vector<double> expected = score_sequence(model, all, 1000);
+  std::vector<double> got = chosen(outcome.prompt_logprobs);
+  const std::vector<double> continued = chosen(outcome.logprobs);
+  got.insert(got.end(), continued.begin(), continued.end());
+  if (got.empty() || got.size() > expected.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    largest =
+        std::max(largest, std::abs(got[got.size() - 1 - i] - expected[expected.size() - 1 - i]));
+  }
+  return largest;
+}
+
+class AnyModel : public ::testing::TestWithParam<KindOfModel> {
+ protected:
+  const at::NoGradGuard no_grad_;
+  const Transformer model_ = GetParam().make();
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, AnyModel, ::testing::ValuesIn(every_kind_of_model()),
+                         [](const auto& info) { return info.param.name; });
+
+// Prompts of many lengths, in pieces, that come while others are being continued; two go on from
+// what the engine has of others, one of them in the middle of a piece.
+TEST_P(AnyModel, SequencesAreWhatTheyAreAlone) {
+  Engine engine(model_, {.context = 64, .sequences = 3, .step_tokens = 7});
+  std::vector<GenerationRequest> requests = {
+      request_of(some_ids(25, 1), 6), request_of(some_ids(3, 2), 12, 5),
+      request_of(some_ids(1, 3), 3), request_of(some_ids(30, 4), 1)};
+  for (GenerationRequest& request : requests) request.settings.prompt_logprobs = 0;
+  requests[2].settings.prompt_logprobs = -1;  // one token has none
+  Outcomes outcomes;
+  for (const GenerationRequest& request : requests) {
+    engine.submit(request);
+    take_step(engine, outcomes);
+  }
+  outcomes = finish(engine, outcomes);
+  // The whole first sequence and more; and its beginning only.
+  std::vector<int32_t> longer = requests[0].prompt, shorter = requests[0].prompt;
+  longer.insert(longer.end(), outcomes[0].tokens.begin(), outcomes[0].tokens.end());
+  for (const int32_t id : {7, 8, 9}) longer.push_back(id);
+  shorter.resize(20);
+  for (const int32_t id : {7, 8, 9}) shorter.push_back(id);
+  for (const auto& prompt : {longer, shorter}) requests.push_back(request_of(prompt, 4));
+  engine.submit(requests[4]);
+  engine.submit(requests[5]);
+  outcomes = finish(engine, outcomes);
+  EXPECT_EQ(outcomes[4].shared, 30);  // the last token was chosen and not computed
+  EXPECT_LE(outcomes[5].shared, 20);
+  ASSERT_EQ(outcomes.size(), requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(outcomes[i].error, "");
+    EXPECT_EQ(outcomes[i].stopped, StopReason::max_tokens);
+    EXPECT_EQ(std::ssize(outcomes[i].tokens), requests[i].settings.max_tokens);
+    EXPECT_LT(error_of(model_, requests[i].prompt, outcomes[i]), 1e-6) << "request " << i;
+  }
+  // Negative control: a position off by one.
+  std::vector<int32_t> shifted = requests[0].prompt;
+  shifted.insert(shifted.begin(), 0);
+  EXPECT_GT(error_of(model_, shifted, outcomes[0]), 1e-3);
+}
+
+class OneModel : public ::testing::Test {
+ protected:
+  const at::NoGradGuard no_grad_;
+  const Transformer model_ = small_model(block_attn_res(), {.precision = at::kFloat});
+};
+
+TEST_F(OneModel, GoesOnFromWhatAnotherSequenceBeganWith) {
+  Engine engine(model_, {.context = 100, .sequences = 2});
+  const std::vector<int32_t> prompt = some_ids(60, 1);
+  engine.submit(request_of(prompt, 5));
+  EXPECT_EQ(finish(engine)[0].shared, 0);
+  engine.submit(request_of(prompt, 5));
+  const Outcome again = finish(engine)[1];
+  EXPECT_EQ(again.shared, 59);
+  EXPECT_LT(error_of(model_, prompt, again), 1e-4);
+  EXPECT_EQ(engine.status().prompt_tokens, 61);
+  EXPECT_EQ(engine.status().shared_tokens, 59);
+  EXPECT_EQ(engine.status().generated_tokens, 10);
+  // Negative control: log-probabilities of another continuation.
+  std::vector<int32_t> other = prompt;
+  other[58] = (other[58] + 1) % kSmallVocabulary;
+  EXPECT_GT(error_of(model_, other, again), 1e-2);
+}
+
+TEST_F(OneModel, ReadsAPromptOnceThatTwoRequestsHaveAtOnce) {
+  Engine engine(model_, {.context = 100, .sequences = 2, .step_tokens = 16});
+  const std::vector<int32_t> prompt = some_ids(60, 1);
+  for (const uint64_t seed : {1, 2}) engine.submit(request_of(prompt, 5, seed));
+  const Outcomes outcomes = finish(engine);
+  EXPECT_EQ(outcomes.at(1).shared, 59);
+  EXPECT_NE(outcomes.at(0).tokens, outcomes.at(1).tokens);
+}
+
+TEST_F(OneModel, ManyRequestsShareAPoolTooSmallForAll) {
+  Engine engine(model_, {.context = 100, .sequences = 4, .tokens = 130});
+  std::vector<std::vector<int32_t>> prompts;
+  for (int i = 0; i < 12; ++i) {
+    prompts.push_back(some_ids(20 + 5 * i, i % 5));
+    engine.submit(request_of(prompts[i], 20, i));
+  }
+  EXPECT_EQ(engine.status().queued, 12);
+  const Outcomes outcomes = finish(engine);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_EQ(outcomes.at(i).stopped, StopReason::max_tokens);
+    EXPECT_LT(error_of(model_, prompts[i], outcomes.at(i)), 1e-4) << "request " << i;
+  }
+}
+
+// Alone, beside others, after others: the same bits.
+TEST_F(OneModel, DeterministicSequencesDependOnNothingElse) {
+  const auto logprobs = [&](bool deterministic, int others) {
+    Engine engine(
+        model_,
+        {.context = 100, .sequences = 6, .step_tokens = 24, .deterministic = deterministic});
+    for (int i = 0; i < others; ++i) engine.submit(request_of(some_ids(30 + i, 10 + i), 9, i));
+    const int64_t watched = engine.submit(request_of(some_ids(50, 1), 8));
+    for (int i = 0; i < others; ++i) engine.submit(request_of(some_ids(50, 1), 3 + i, i));
+    return chosen(finish(engine).at(watched).logprobs);
+  };
+  const std::vector<double> alone = logprobs(true, 0);
+  ASSERT_EQ(alone.size(), 8u);
+  EXPECT_EQ(logprobs(true, 1), alone);
+  EXPECT_EQ(logprobs(true, 4), alone);
+  EXPECT_NE(logprobs(false, 4), alone);  // negative control: rounding does differ
+}
+
+TEST_F(OneModel, ALongPromptDoesNotHoldUpOthers) {
+  Engine engine(model_, {.context = 400, .sequences = 3, .step_tokens = 16});
+  engine.submit(request_of(some_ids(2, 1), 50));
+  Outcomes outcomes;
+  take_step(engine, outcomes);
+  engine.submit(request_of(some_ids(300, 2), 1));
+  engine.submit(request_of(some_ids(6, 3), 50));
+  take_step(engine, outcomes);
+  EXPECT_EQ(outcomes[0].tokens.size(), 2u);
+  EXPECT_EQ(outcomes[2].tokens.size(), 1u);
+  EXPECT_FALSE(outcomes.contains(1));
+}
+
+TEST_F(OneModel, CancelledRequestsLeave) {
+  Engine engine(model_, {.context = 50, .sequences = 1});
+  const int64_t running = engine.submit(request_of(some_ids(20, 1), 20));
+  const int64_t queued = engine.submit(request_of(some_ids(20, 2), 20));
+  const int64_t last = engine.submit(request_of(some_ids(20, 3), 2));
+  engine.step();
+  EXPECT_TRUE(engine.cancel(running));
+  EXPECT_FALSE(engine.cancel(running));
+  EXPECT_TRUE(engine.cancel(queued));
+  const Outcomes outcomes = finish(engine);
+  EXPECT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes.at(last).stopped, StopReason::max_tokens);
+  EXPECT_FALSE(engine.cancel(99));
+}
+
+TEST_F(OneModel, EndsWhereTheContextIsFull) {
+  Engine engine(model_, {.context = 10});
+  engine.submit(request_of(some_ids(7, 1), 5));
+  const Outcome outcome = finish(engine)[0];
+  EXPECT_EQ(outcome.stopped, StopReason::context);
+  EXPECT_EQ(outcome.tokens.size(), 3u);
+}
+
+TEST_F(OneModel, ScoresAPromptThatFillsTheContext) {
+  Engine engine(model_, {.context = 40, .step_tokens = 16});
+  const std::vector<int32_t> prompt = some_ids(40, 1);
+  engine.submit({prompt, {.max_tokens = 0, .prompt_logprobs = 2}});
+  const Outcome outcome = finish(engine)[0];
+  EXPECT_EQ(outcome.stopped, StopReason::max_tokens);
+  EXPECT_TRUE(outcome.tokens.empty());
+  ASSERT_EQ(outcome.prompt_logprobs.size(), 39u);
+  EXPECT_EQ(outcome.prompt_logprobs[0].top.size(), 2u);
+  EXPECT_LT(error_of(model_, prompt, outcome), 1e-4);
+}
+
+TEST_F(OneModel, RefusesRequestsThatCannotBe) {
+  Engine engine(model_, {.context = 10});
+  const auto refusal = [&](const GenerationRequest& request) {
+    return message_of<Error>([&] { engine.submit(request); });
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("the prompt has no tokens"));
+  EXPECT_THAT(refusal({{1, 50}}), HasSubstr("token id 50"));
+  EXPECT_THAT(refusal({some_ids(10, 1)}), AllOf(HasSubstr("10 tokens"), HasSubstr("shorten")));
+  EXPECT_THAT(refusal({{1}, {.sampling = {.top_p = 2}}}), HasSubstr("top-p"));
+  EXPECT_THAT(refusal({{1}, {.max_tokens = -1}}), HasSubstr("max_tokens"));
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST_F(OneModel, RefusesSettingsThatMakeNoSense) {
+  const auto refusal = [&](const EngineSettings& settings) {
+    return message_of<Error>([&] { const Engine engine(model_, settings); });
+  };
+  EXPECT_THAT(refusal({.context = 1}), HasSubstr("context: expected 2"));
+  EXPECT_THAT(refusal({.context = 9, .sequences = 0}), HasSubstr("sequences: expected 1"));
+  EXPECT_THAT(refusal({.context = 9, .step_tokens = 7}), HasSubstr("step_tokens: expected"));
+  EXPECT_THAT(refusal({.context = 9, .tokens = 8}), HasSubstr("tokens: expected"));
+}
+
+TEST_F(OneModel, SaysWhichContextFitsIntoMemory) {
+  const std::string refusal = message_of<Error>(
+      [&] { const Engine engine(model_, {.context = int64_t{1} << 42, .sequences = 2}); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("of memory"), HasSubstr("2 sequences of a context of")));
+  const int64_t fits = std::stoll(refusal.substr(refusal.rfind(' ') + 1));
+  EXPECT_GT(fits, 1000000);
+}
+
+// One request's numbers that are not finite end that request only.
+TEST(EngineFailures, EndOneRequest) {
+  const at::NoGradGuard no_grad;
+  const Transformer model = small_model(residual(), {.precision = at::kFloat});
+  // The embedding of one token is not a number.
+  model.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::quiet_NaN());
+  Engine engine(model, {.context = 60});
+  const auto without_17 = [](std::vector<int32_t> ids) {
+    std::replace(ids.begin(), ids.end(), 17, 18);
+    return ids;
+  };
+  GenerationRequest good = request_of(without_17(some_ids(20, 1)), 6);
+  good.settings.sampling.logit_bias = {{17, -100.0}};
+  engine.submit(good);
+  engine.submit(request_of({17, 3}, 6));
+  GenerationRequest scored = request_of({3, 17, 4}, 6);
+  scored.settings.prompt_logprobs = 0;
+  engine.submit(scored);
+  const Outcomes outcomes = finish(engine);
+  for (const int bad : {1, 2}) {
+    EXPECT_EQ(outcomes.at(bad).stopped, StopReason::failed);
+    EXPECT_THAT(outcomes.at(bad).error, HasSubstr("not finite"));
+  }
+  EXPECT_EQ(outcomes.at(0).stopped, StopReason::max_tokens);
+  EXPECT_EQ(outcomes.at(0).tokens.size(), 6u);
+  EXPECT_EQ(engine.status().held, 1);
+}
+
+}  // namespace
+}  // namespace attnres::testing::engine_test
