@@ -30,13 +30,15 @@ constexpr int64_t kKeys = 512;  // a tile
 
 // The sizes of one call.
 struct AttentionSizes {
-  int64_t B, T, H, G, K;
+  int64_t B, T, H, N, G, K;
 
   AttentionSizes(const Tensor& q, const Tensor& k)
-      : B(q.size(0)), T(q.size(1)), H(q.size(2)), G(k.size(2)), K(q.size(3)) {}
+      : B(q.size(0)), T(q.size(1)), H(q.size(2)), N(k.size(1)), G(k.size(2)), K(q.size(3)) {}
+
+  int64_t earlier_keys() const { return N - T; }
 
   float scale() const { return 1 / std::sqrt(static_cast<float>(K)); }
-  int64_t padded_keys() const { return (T + 1) / 2 * 2; }
+  int64_t padded_keys() const { return (N + 1) / 2 * 2; }
 };
 
 float to_float(float x) {
@@ -81,14 +83,15 @@ void for_each_head(const AttentionSizes& shape, const F& f) {
   });
 }
 
-// Calls f(query head, first query, queries, keys) for each block of the heads that read head g.
+// Calls f(query head, first query, queries, keys that one of them sees) for each block of the heads
+// that read head g.
 template <class F>
 void for_each_block(const AttentionSizes& shape, int64_t g, const F& f) {
   const int64_t group = shape.H / shape.G;
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
     for (int64_t first = 0; first < shape.T; first += kQueries) {
       const int64_t queries = std::min(kQueries, shape.T - first);
-      f(h, first, queries, first + queries);
+      f(h, first, queries, shape.earlier_keys() + first + queries);
     }
   }
 }
@@ -102,14 +105,14 @@ struct AttentionForward {
 
   void head(int64_t b, int64_t g) const {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
-    const int64_t T = shape.T, H = shape.H, G = shape.G, K = shape.K;
-    const int64_t padded = shape.padded_keys();
+    const int64_t T = shape.T, H = shape.H, N = shape.N, G = shape.G, K = shape.K;
+    const int64_t padded = shape.padded_keys(), earlier = shape.earlier_keys();
     std::vector<Storage> values(K * padded), queries_K(K * kQueries),
         weights(kPairs ? kKeys * kQueries : 0);
     std::vector<float> scores(kKeys * kQueries), sums(K * kQueries), block(K * kQueries),
         max(kQueries), sum(kQueries), rescale(kQueries);
-    const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
-    kernel::transpose(AttentionRows<Storage>{v_head, G * K, T, K}, values.data(), padded);
+    const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
+    kernel::transpose(AttentionRows<Storage>{v_head, G * K, N, K}, values.data(), padded);
     for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
       const int64_t at = ((b * T + first) * H + h) * K;
       transpose_right(AttentionRows<Storage>{q + at, H * K, queries, K}, queries_K.data());
@@ -121,7 +124,7 @@ struct AttentionForward {
                  scores.data(), kQueries, false);
         Storage* to = weights.data();
         if constexpr (!kPairs) to = scores.data();
-        kernel::attention_softmax({.tile = {c, n, first, shape.scale()},
+        kernel::attention_softmax({.tile = {c, n, earlier + first, shape.scale()},
                                    .scores = scores.data(),
                                    .weights = to,
                                    .max = max.data(),
@@ -150,16 +153,16 @@ struct AttentionBackwardPass {
 
   void head(int64_t b, int64_t g) const {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
-    const int64_t T = shape.T, H = shape.H, G = shape.G, K = shape.K;
-    const int64_t padded = shape.padded_keys();
+    const int64_t T = shape.T, H = shape.H, N = shape.N, G = shape.G, K = shape.K;
+    const int64_t padded = shape.padded_keys(), earlier = shape.earlier_keys();
     std::vector<Storage> keys_K(K * padded), q_K(K * kQueries), do_K(K * kQueries),
         q_rows(K * kQueries), do_rows(K * kQueries), weights(kKeys * kQueries),
         grad_scores(kKeys * kQueries), grad_scores_right(kPairs ? kKeys * kQueries : 0);
     std::vector<float> scores(kKeys * kQueries), grad_weights(kKeys * kQueries),
-        sums_q(K * kQueries), block(K * kQueries), sums_k(T * K), sums_v(T * K),
+        sums_q(K * kQueries), block(K * kQueries), sums_k(N * K), sums_v(N * K),
         block_lse(kQueries), along(kQueries);
-    const Storage *k_head = k + (b * T * G + g) * K, *v_head = v + (b * T * G + g) * K;
-    kernel::transpose(AttentionRows<Storage>{k_head, G * K, T, K}, keys_K.data(), padded);
+    const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
+    kernel::transpose(AttentionRows<Storage>{k_head, G * K, N, K}, keys_K.data(), padded);
     for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
       const int64_t at = ((b * T + first) * H + h) * K, stride = H * K;
       const AttentionRows<Storage> queries_here = {q + at, stride, queries, K},
@@ -186,7 +189,7 @@ struct AttentionBackwardPass {
                  kQueries, false);
         Storage *p = weights.data(), *ds = grad_scores.data(), *right = grad_scores_right.data();
         if constexpr (!kPairs) right = ds;
-        kernel::attention_softmax_backward({.tile = {c, n, first, shape.scale()},
+        kernel::attention_softmax_backward({.tile = {c, n, earlier + first, shape.scale()},
                                             .scores = scores.data(),
                                             .grad_weights = grad_weights.data(),
                                             .lse = block_lse.data(),
@@ -204,9 +207,9 @@ struct AttentionBackwardPass {
         for (int64_t d = 0; d < K; ++d) put(block[i * K + d], grad_q + at + i * stride + d);
       }
     });
-    for (int64_t t = 0; t < T; ++t) {
+    for (int64_t t = 0; t < N; ++t) {
       for (int64_t d = 0; d < K; ++d) {
-        const int64_t to = ((b * T + t) * G + g) * K + d;
+        const int64_t to = ((b * N + t) * G + g) * K + d;
         put(sums_k[t * K + d], grad_k + to);
         put(sums_v[t * K + d], grad_v + to);
       }
@@ -246,15 +249,16 @@ AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&) {
                                                q.options().dtype(at::kFloat))};
 }
 
-AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
-  if (!can_tile_attention(q_BTHK, k_BTGK, v_BTGK)) {
+AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
+  if (!can_tile_attention(q_BTHK, k_BNGK, v_BNGK)) {
     fail(
-        "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, T, G, K] with G a "
-        "divisor of H and an even K, in float32 or bfloat16 on a CPU with AVX-512; they are {}, {} "
+        "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, N, G, K] with N at least "
+        "T, G a divisor of H and an even K, in float32 or bfloat16 on a CPU with AVX-512; they are "
+        "{}, {} "
         "and {}",
-        shape_of(q_BTHK), shape_of(k_BTGK), shape_of(v_BTGK));
+        shape_of(q_BTHK), shape_of(k_BNGK), shape_of(v_BNGK));
   }
-  const Tensor q = q_BTHK.contiguous(), k = k_BTGK.contiguous(), v = v_BTGK.contiguous();
+  const Tensor q = q_BTHK.contiguous(), k = k_BNGK.contiguous(), v = v_BNGK.contiguous();
   const AttentionResult result = attention_meta(q, k, v);
   with_operand_type(q.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
@@ -275,9 +279,9 @@ AttentionGradients attention_backward_meta(const Tensor&, const Tensor& q, const
 }
 
 AttentionGradients attention_backward_cpu(const Tensor& grad_o, const Tensor& q_BTHK,
-                                          const Tensor& k_BTGK, const Tensor& v_BTGK,
+                                          const Tensor& k_BNGK, const Tensor& v_BNGK,
                                           const Tensor& o, const Tensor& lse) {
-  const Tensor q = q_BTHK.contiguous(), k = k_BTGK.contiguous(), v = v_BTGK.contiguous();
+  const Tensor q = q_BTHK.contiguous(), k = k_BNGK.contiguous(), v = v_BNGK.contiguous();
   const Tensor grads = grad_o.contiguous();
   const AttentionGradients result = attention_backward_meta(grads, q, k, v, o, lse);
   with_operand_type(q.scalar_type(), [&](auto storage) {
@@ -323,18 +327,18 @@ AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tenso
 
 }  // namespace
 
-bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
+bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
   const at::ScalarType dtype = q_BTHK.scalar_type();
   return has_small_products(dtype) && has_kernel(q_BTHK) && q_BTHK.dim() == 4 &&
-         q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 && k_BTGK.sizes() == v_BTGK.sizes() &&
-         k_BTGK.dim() == 4 && k_BTGK.size(0) == q_BTHK.size(0) &&
-         k_BTGK.size(1) == q_BTHK.size(1) && k_BTGK.size(3) == q_BTHK.size(3) &&
-         q_BTHK.size(2) % k_BTGK.size(2) == 0 && k_BTGK.scalar_type() == dtype &&
-         v_BTGK.scalar_type() == dtype;
+         q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 && k_BNGK.sizes() == v_BNGK.sizes() &&
+         k_BNGK.dim() == 4 && k_BNGK.size(0) == q_BTHK.size(0) &&
+         k_BNGK.size(1) >= q_BTHK.size(1) && k_BNGK.size(3) == q_BTHK.size(3) &&
+         q_BTHK.size(2) % k_BNGK.size(2) == 0 && k_BNGK.scalar_type() == dtype &&
+         v_BNGK.scalar_type() == dtype;
 }
 
-Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BTGK, const Tensor& v_BTGK) {
-  return std::get<0>(attention_operation().call(q_BTHK, k_BTGK, v_BTGK));
+Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
+  return std::get<0>(attention_operation().call(q_BTHK, k_BNGK, v_BNGK));
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
