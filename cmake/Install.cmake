@@ -1,5 +1,6 @@
-# What `cmake --install` copies: the program, its recipes, the operations (attnres::ops), the kernels
-# with their C interface (attnres::kernels), their headers, and the CMake package that finds them.
+# What `cmake --install` copies: the program, its recipes, the engine (attnres::engine), the operations
+# (attnres::ops), the kernels with their C interface (attnres::kernels), their headers, and the CMake
+# package that finds them.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -7,7 +8,11 @@ set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/attnres)
 file(RELATIVE_PATH LIB_FROM_BIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 
 # Each with a file of its own: attnres::kernels is found without torch.
-foreach(TARGET attnres_c attnres_ops)
+set(TARGETS attnres_c attnres_ops)
+if(ATTNRES_PROGRAM)
+  list(APPEND TARGETS attnres_engine)
+endif()
+foreach(TARGET ${TARGETS})
   install(TARGETS ${TARGET} EXPORT ${TARGET} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(EXPORT ${TARGET} NAMESPACE attnres:: DESTINATION ${PACKAGE_DIR})
@@ -18,6 +23,11 @@ if(ATTNRES_PROGRAM)
   install(TARGETS attnres_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   set_target_properties(
     attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
+  set_target_properties(attnres_engine PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
+  install(FILES attnres/infer/text_engine.h attnres/infer/generation_settings.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/infer)
+  install(FILES attnres/infer/engine_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          RENAME attnres_engine.h)
   install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
 endif()
 

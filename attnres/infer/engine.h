@@ -32,41 +32,18 @@
 
 namespace attnres {
 
-struct EngineSettings {
-  int64_t context = 0;        // most tokens of a sequence, prompt and continuation
-  int64_t sequences = 8;      // that are computed at once; more requests wait
-  int64_t tokens = 0;         // that are kept of all sequences; 0: sequences * context
-  int64_t step_tokens = 512;  // computed in a step at most
-  bool share_prefixes = true;
-  // Computes every sequence by itself, in pieces that depend on nothing else, and shares no
-  // prefixes.
-  bool deterministic = false;
-};
-
-struct GenerationSettings {
-  SamplingSettings sampling = {};
-  int64_t max_tokens = 200;
-  std::vector<int64_t> ends = {};  // stops before any of these tokens
-  int64_t vocabulary = 0;          // takes tokens below this; 0 for all of the model's
-  int64_t top_logprobs = -1;       // log-probabilities: of each token and of so many likeliest
-  int64_t prompt_logprobs = -1;    // the same of the prompt's tokens but the first; -1: none
-};
-
 struct GenerationRequest {
   std::vector<int32_t> prompt = {};
   GenerationSettings settings = {};
 };
-
-// `stop_string`: whoever reads the tokens said so. `failed`: RequestUpdate::error says why.
-enum class StopReason { end_of_document, max_tokens, context, stop_string, failed };
 
 // What a step gave a request.
 struct RequestUpdate {
   int64_t request = 0;
   std::optional<int32_t> token = {};           // that it goes on with
   std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
-  std::vector<TokenLogprobs> prompt_logprobs =
-      {};                                  // once, of the prompt's second token to its last
+  // Once, of the prompt's second token to its last.
+  std::vector<TokenLogprobs> prompt_logprobs = {};
   int64_t shared_tokens = 0;               // of the prompt, that another sequence had computed
   std::optional<StopReason> stopped = {};  // nothing comes after this
   std::string error = {};

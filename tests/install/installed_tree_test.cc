@@ -1,4 +1,4 @@
-// The installed tree, as a project elsewhere uses it: examples/cpp_consumer, built and run.
+// The installed tree, as a project elsewhere uses it: the examples, built and run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,13 +20,14 @@ class InstalledTree : public ::testing::Test {
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
 
-  // The shell's line that configures examples/cpp_consumer.
-  std::string configure(const std::filesystem::path& build, const std::string& options) const {
+  // The shell's line that configures an example.
+  std::string configure(const std::filesystem::path& build, const std::string& options,
+                        const std::string& example = "cpp_consumer") const {
     return fmt::format(
-        "'{}' -G Ninja -S '{}/examples/cpp_consumer' -B '{}' -DCMAKE_PREFIX_PATH='{}' "
+        "'{}' -G Ninja -S '{}/examples/{}' -B '{}' -DCMAKE_PREFIX_PATH='{}' "
         "-DCMAKE_C_FLAGS='{}' -DCMAKE_CXX_FLAGS='{}' {}",
-        ATTNRES_CMAKE, ATTNRES_SOURCE_DIR, build.string(), prefix_.string(), ATTNRES_SANITIZE_FLAGS,
-        ATTNRES_SANITIZE_FLAGS, options);
+        ATTNRES_CMAKE, ATTNRES_SOURCE_DIR, example, build.string(), prefix_.string(),
+        ATTNRES_SANITIZE_FLAGS, ATTNRES_SANITIZE_FLAGS, options);
   }
 
   const std::filesystem::path prefix_ = fresh_folder("installed");
@@ -46,6 +47,31 @@ TEST_F(InstalledTree, ConsumersBuildAndRun) {
     const Result run = run_shell(fmt::format("'{}'", (build / program).string()));
     EXPECT_EQ(run.exit_code, 0) << program << run.err;
     EXPECT_EQ(run.out, expected) << program;
+  }
+}
+
+// It needs no torch to build, and continues what the program continues.
+TEST_F(InstalledTree, ProgramsAreBuiltOnTheEngine) {
+  const std::filesystem::path build = fresh_folder("engine_consumer");
+  const Result built =
+      run_shell(configure(build, "", "engine_consumer") +
+                fmt::format(" && '{}' --build '{}'", ATTNRES_CMAKE, build.string()));
+  ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
+  const std::string model = ATTNRES_SOURCE_DIR "/models/tiny-shakespeare";
+  std::string expected;
+  for (const char* prompt : {"KING", "QUEEN", "FOOL"}) {
+    const Result alone = run_program(fmt::format(
+        "generate --model '{}' --prompt {} --temperature 0 --max-tokens 20 --stop '\n\n'", model,
+        prompt));
+    expected += fmt::format("[{}{}]\n", prompt, alone.out.substr(0, alone.out.size() - 1));
+  }
+  for (const char* program : {"in_cpp", "in_c"}) {
+    const Result run = run_shell(fmt::format("'{}' '{}'", (build / program).string(), model));
+    EXPECT_EQ(run.exit_code, 0) << program << run.err;
+    EXPECT_EQ(run.out, expected) << program;
+    const Result missing = run_shell(fmt::format("'{}' /nowhere", (build / program).string()));
+    EXPECT_EQ(missing.exit_code, 1);
+    EXPECT_THAT(missing.err, HasSubstr("/nowhere"));
   }
 }
 

@@ -1,0 +1,64 @@
+// How sequences are continued, and what is known of their tokens. No tensor library.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace attnres {
+
+struct EngineSettings {
+  int64_t context = 0;        // most tokens of a sequence, prompt and continuation
+  int64_t sequences = 8;      // that are computed at once; more requests wait
+  int64_t tokens = 0;         // that are kept of all sequences; 0: sequences * context
+  int64_t step_tokens = 512;  // computed in a step at most
+  bool share_prefixes = true;
+  // Computes every sequence by itself, in pieces that depend on nothing else, and shares no
+  // prefixes.
+  bool deterministic = false;
+};
+
+// In the order in which they are applied, which is that of Hugging Face's transformers. (llama.cpp
+// divides by the temperature last.)
+struct SamplingSettings {
+  // Added to the logits of these tokens; -100 or less: never this token.
+  std::map<int32_t, double> logit_bias = {};
+  // Of every token of the prompt and the continuation, a positive logit is divided by this, and a
+  // negative one multiplied: less likely above 1.
+  double repetition_penalty = 1;
+  // Of every token of the continuation, its logit is lessened by presence_penalty +
+  // frequency_penalty * (how often it came there).
+  double frequency_penalty = 0;
+  double presence_penalty = 0;
+  double temperature = 1;  // logits are divided by it; 0 takes the most likely token
+  int64_t top_k = 0;       // only the k most likely tokens; 0 for all
+  double top_p = 1;        // of these, only the fewest most likely that hold this probability
+  double min_p = 0;        // only tokens that are at least this times as likely as the likeliest
+  uint64_t seed = 1;       // of the uniform numbers: equal seeds give equal continuations
+};
+
+struct GenerationSettings {
+  SamplingSettings sampling = {};
+  int64_t max_tokens = 200;
+  std::vector<int64_t> ends = {};  // stops before any of these tokens
+  int64_t vocabulary = 0;          // takes tokens below this; 0 for all of the model's
+  int64_t top_logprobs = -1;       // log-probabilities: of each token and of so many likeliest
+  int64_t prompt_logprobs = -1;    // the same of the prompt's tokens but the first; -1: none
+};
+
+struct TokenLogprob {
+  int32_t id = 0;
+  double logprob = 0;  // in nats
+
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+struct TokenLogprobs {
+  double chosen = 0;              // of the token itself
+  std::vector<TokenLogprob> top;  // of the most likely tokens, the likeliest first, equals by id
+};
+
+// `stop_string`: whoever reads the tokens said so. `failed`: an error says why.
+enum class StopReason { end_of_document, max_tokens, context, stop_string, failed };
+
+}  // namespace attnres
