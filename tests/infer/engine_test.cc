@@ -128,7 +128,7 @@ TEST_P(AnyModel, SequencesAreWhatTheyAreAlone) {
     EXPECT_EQ(outcomes[i].error, "");
     EXPECT_EQ(outcomes[i].stopped, StopReason::max_tokens);
     EXPECT_EQ(std::ssize(outcomes[i].tokens), requests[i].settings.max_tokens);
-    EXPECT_LT(error_of(model_, requests[i].prompt, outcomes[i]), 1e-6) << "request " << i;
+    EXPECT_LT(error_of(model_, requests[i].prompt, outcomes[i]), 1e-8) << "request " << i;
   }
   // Negative control: a position off by one.
   std::vector<int32_t> shifted = requests[0].prompt;

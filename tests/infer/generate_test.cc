@@ -14,71 +14,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Decoding : public ::testing::TestWithParam<Mixing> {
- protected:
-  const at::NoGradGuard no_grad_;
-  const Transformer model_ = small_model(GetParam().json);
-};
-
-at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT,
-                     SideBySide* decoded = nullptr) {
-  return model.logits(decoded != nullptr ? hidden_of(model, ids_BT, *decoded)
-                                         : model.hidden(ids_BT));
+// [B, T, V], of whole sequences.
+at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT) {
+  return model.logits(model.hidden(ids_BT));
 }
-
-TEST_P(Decoding, ModelsAreNotTrivial) {
-  EXPECT_GT(logits_of(model_, random_ids(2, 9)).std().item<double>(), 1.9);
-}
-
-TEST_P(Decoding, OneTokenAtATimeEqualsTheWholePrefixEachTime) {
-  const at::Tensor ids_BT = random_ids(3, 12);
-  SideBySide decoded = side_by_side(model_, 3, 12);
-  for (int64_t t = 0; t < 12; ++t) {
-    const at::Tensor last = logits_of(model_, ids_BT.narrow(1, t, 1), &decoded).select(1, -1);
-    const at::Tensor recomputed = logits_of(model_, ids_BT.narrow(1, 0, t + 1)).select(1, -1);
-    EXPECT_TRUE(close(last, recomputed)) << "token " << t;
-  }
-}
-
-TEST_P(Decoding, PrefillInChunksEqualsOneShot) {
-  const at::Tensor ids_BT = random_ids(2, 11);
-  const at::Tensor expected = logits_of(model_, ids_BT);
-  SideBySide decoded = side_by_side(model_, 2, 11);
-  // Depth scores of keys that are not normed reach tens, and a softmax multiplies roundings by
-  // them.
-  const double wide = 10 * tolerance(at::kDouble);
-  int64_t start = 0;
-  for (const int64_t chunk : {4, 1, 6}) {
-    EXPECT_TRUE(close(logits_of(model_, ids_BT.narrow(1, start, chunk), &decoded),
-                      expected.narrow(1, start, chunk), wide));
-    start += chunk;
-  }
-  EXPECT_EQ(decoded.length(), 11);
-}
-
-TEST_P(Decoding, GreedyGenerationFollowsTheFullModel) {
-  std::vector<int32_t> sequence = as_vector(random_ids(1, 5));
-  GenerationSettings settings;
-  settings.sampling.temperature = 0;
-  settings.max_tokens = 10;
-  std::vector<int32_t> streamed;
-  const Generation generation = generate(model_, sequence, 64, settings, [&](int32_t token) {
-    streamed.push_back(token);
-    return true;
-  });
-  EXPECT_EQ(generation.reason, StopReason::max_tokens);
-  EXPECT_EQ(streamed, generation.tokens);
-  ASSERT_EQ(generation.tokens.size(), 10u);
-  for (const int32_t token : generation.tokens) {
-    const std::vector<int64_t> ids(sequence.begin(), sequence.end());
-    const at::Tensor logits = logits_of(model_, at::tensor(ids).unsqueeze(0)).select(1, -1);
-    EXPECT_EQ(token, logits.argmax().item<int64_t>());
-    sequence.push_back(token);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Mechanisms, Decoding, ::testing::ValuesIn(every_variant()),
-                         [](const auto& test) { return test.param.name; });
 
 class Generating : public ::testing::Test {
  protected:
@@ -90,6 +29,27 @@ class Generating : public ::testing::Test {
   int64_t context_ = 64;
   GenerationSettings settings_;
 };
+
+TEST_F(Generating, GreedilyFollowsTheFullModel) {
+  const at::NoGradGuard no_grad;
+  settings_.sampling.temperature = 0;
+  std::vector<int32_t> streamed;
+  const Generation generation = generate(model_, prompt_, context_, settings_, [&](int32_t token) {
+    streamed.push_back(token);
+    return true;
+  });
+  EXPECT_EQ(generation.reason, StopReason::max_tokens);
+  EXPECT_EQ(streamed, generation.tokens);
+  ASSERT_EQ(generation.tokens.size(), 20u);
+  std::vector<int32_t> sequence = prompt_;
+  for (const int32_t token : generation.tokens) {
+    const std::vector<int64_t> ids(sequence.begin(), sequence.end());
+    const at::Tensor logits_V = logits_of(model_, at::tensor(ids).unsqueeze(0))[0][-1];
+    EXPECT_GT(logits_V.std().item<double>(), 1);
+    EXPECT_EQ(token, logits_V.argmax().item<int64_t>());
+    sequence.push_back(token);
+  }
+}
 
 TEST_F(Generating, IsDecidedByTheSeed) {
   const auto tokens = run().tokens;
