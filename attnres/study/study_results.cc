@@ -35,6 +35,7 @@ Json run_json(const StudyRecord& record, const StudyRun& run, const RunStatus& s
                {"flops", plan.flops},
                {"from", run.from.empty() ? Json() : Json(run.from)},
                {"seconds", saved.seconds},
+               {"peak_bytes", saved.peak_bytes > 0 ? Json(saved.peak_bytes) : Json()},
                {"final_val_loss", measured_loss(saved.validation_loss)},
                {"best_val_loss", measured_loss(saved.best_loss)},
                {"best_step", saved.best_step}};

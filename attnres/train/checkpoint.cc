@@ -30,6 +30,7 @@ struct StateFile : TrainingState {
     v("best_loss", best_loss);
     v("best_step", best_step);
     v("validation_loss", validation_loss);
+    v("peak_bytes", peak_bytes);
     v("metrics_bytes", metrics_bytes);
     v("probes_bytes", probes_bytes);
     v("samples_bytes", samples_bytes);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/isfinite.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -85,7 +86,7 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
       unigram_entropy(text.split.validation.tokens, text.tokenizer->vocab_size());
   summary.tokens_per_second =
       state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0;
-  summary.peak_bytes = peak_resident_bytes();
+  summary.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
   return summary;
 }
 
@@ -155,6 +156,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
       if (due && config.sample_tokens > 0) {
         logs.samples.append(stamped(state.step, validation.sample(model)));
       }
+      state.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
       if (due || stopped) save(paths, run.training, text, logs, config.context);
     }
   } catch (const Diverged& what) {

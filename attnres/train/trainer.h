@@ -24,7 +24,7 @@ struct TrainSummary {
   int64_t best_step = 0;
   double unigram_entropy = 0;  // of the validation text: what a model without context can reach
   double tokens_per_second = 0;
-  int64_t peak_bytes = 0;  // resident memory of the process at its largest
+  int64_t peak_bytes = 0;  // resident memory of a process of the run at its largest
 };
 
 // Can be called again and again; handles no signals and writes nothing but the run folder. Throws
