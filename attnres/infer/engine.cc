@@ -30,6 +30,24 @@ SequencePoolSize size_of(const EngineSettings& settings) {
           .tokens = settings.tokens};
 }
 
+int64_t bytes_of(const Transformer& model, const EngineSettings& settings, int64_t tokens) {
+  SequencePoolSize size = size_of(settings);
+  size.tokens = tokens;
+  return pool_bytes(model.kept(), size);
+}
+
+// Of `wanted` tokens, as many as there is memory for.
+int64_t tokens_that_fit(const Transformer& model, const EngineSettings& settings, int64_t wanted) {
+  const int64_t free = available_memory();
+  if (free == 0 || bytes_of(model, settings, wanted) <= free) return wanted;
+  int64_t most = 0, too_many = wanted;
+  while (too_many - most > 1) {
+    const int64_t middle = most + (too_many - most) / 2;
+    (bytes_of(model, settings, middle) <= free ? most : too_many) = middle;
+  }
+  return most;
+}
+
 EngineSettings checked(const Transformer& model, EngineSettings settings) {
   require_usage(settings.context >= 2, "context: expected 2 tokens or more, got {}",
                 settings.context);
@@ -38,30 +56,21 @@ EngineSettings checked(const Transformer& model, EngineSettings settings) {
   require_usage(settings.step_tokens >= settings.sequences,
                 "step_tokens: expected a token for each of {} sequences at least, got {}",
                 settings.sequences, settings.step_tokens);
-  if (settings.tokens == 0) settings.tokens = settings.sequences * settings.context;
-  require_usage(settings.tokens >= settings.context,
+  require_usage(settings.tokens == 0 || settings.tokens >= settings.context,
                 "tokens: expected room for one sequence of {} tokens at least, got {}",
                 settings.context, settings.tokens);
   if (settings.deterministic) settings.share_prefixes = false;
-
-  const auto layers = model.kept();
-  const int64_t free = available_memory();
-  const auto fits = [&](int64_t tokens) {
-    SequencePoolSize size = size_of(settings);
-    size.tokens = tokens;
-    return pool_bytes(layers, size) <= free;
-  };
-  if (free == 0 || fits(settings.tokens)) return settings;
-  int64_t most = 0, too_many = settings.tokens;
-  while (too_many - most > 1) {
-    const int64_t middle = most + (too_many - most) / 2;
-    (fits(middle) ? most : too_many) = middle;
-  }
-  fail(
-      "what is kept of {} tokens takes {} of memory, and {} are free; there is room for {} tokens, "
-      "as in {} sequences of a context of {}",
-      settings.tokens, format_bytes(static_cast<double>(pool_bytes(layers, size_of(settings)))),
-      format_bytes(static_cast<double>(free)), most, settings.sequences, most / settings.sequences);
+  const int64_t wanted =
+      settings.tokens > 0 ? settings.tokens : settings.sequences * settings.context;
+  const int64_t fits = tokens_that_fit(model, settings, wanted);
+  const int64_t needed = settings.tokens > 0 ? settings.tokens : settings.context;
+  require(fits >= needed,
+          "what is kept of {} tokens takes {} of memory, and {} are free; there is room for a "
+          "context of {}",
+          needed, format_bytes(static_cast<double>(bytes_of(model, settings, needed))),
+          format_bytes(static_cast<double>(available_memory())), fits);
+  settings.tokens = fits;
+  return settings;
 }
 
 at::Tensor as_tensor(std::span<const int32_t> ids) {

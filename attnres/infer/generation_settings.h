@@ -10,7 +10,7 @@ namespace attnres {
 struct EngineSettings {
   int64_t context = 0;        // most tokens of a sequence, prompt and continuation
   int64_t sequences = 8;      // that are computed at once; more requests wait
-  int64_t tokens = 0;         // that are kept of all sequences; 0: sequences * context
+  int64_t tokens = 0;         // that are kept of all; 0: sequences * context, or what fits
   int64_t step_tokens = 512;  // computed in a step at most
   bool share_prefixes = true;
   // Computes every sequence by itself, in pieces that depend on nothing else, and shares no

@@ -157,7 +157,7 @@ TEST_F(Study, RunsBeginWithTheWeightsOfOthers) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json runs = read_json(paths("a").study_json()).at("runs");
   const auto loss = [&](int run) { return runs.at(run).at("final_val_loss").get<double>(); };
-  for (const Json& run : runs) EXPECT_GT(run.at("peak_bytes"), 10'000'000) << run;
+  for (int run = 0; run < 4; ++run) EXPECT_GT(runs.at(run).at("peak_bytes"), 10'000'000);
   EXPECT_DOUBLE_EQ(loss(0), loss(2));
   EXPECT_NEAR(loss(1), loss(2), 1e-5);
   EXPECT_GT(loss(3), loss(2) + 0.1);
