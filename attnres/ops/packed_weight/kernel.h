@@ -26,18 +26,24 @@ void pack_rows(const float* from, int64_t rows, int64_t columns, WeightFormat fo
 // Rows `first` to `last` as floats: to [last - first, K].
 void unpack_rows(const PackedRows& from, int64_t first, int64_t last, float* to);
 
-// A row x of K numbers as products with quantized weights take it: blocks of 32, each rounded to
-// int8 numbers q with a float scale, x = d q, d = max |x| / 127.
+// Products with quantized weights go through so many numbers at a time.
+inline constexpr int64_t kStep = 4 * kPackedBlock;
+
+// A row x of K numbers as those products take it: blocks of 32, each rounded to int8 numbers q with
+// a float scale, x = d q, d = max |x| / 127. Zeros follow up to a multiple of kStep.
 struct QuantizedRow {
   const int8_t* numbers = nullptr;  // [K]
-  const int32_t* sums = nullptr;    // [K / 4], of each four numbers
-  const float* scales = nullptr;    // [K / 32]
+  // [K / 4]: minus each four numbers' sum times 128 (q8_0) or 8 (q4_0), which is what their
+  // products begin with where the weight's numbers are taken without sign, larger by so much.
+  const int32_t* starts = nullptr;
+  const float* scales = nullptr;  // [K / 32]
 };
 inline constexpr int64_t quantized_row_bytes(int64_t columns) {
-  return columns + columns + columns / kPackedBlock * 4;
+  const int64_t padded = (columns + kStep - 1) / kStep * kStep;
+  return padded + padded + padded / kPackedBlock * 4;
 }
-// Into memory of as many bytes, aligned to 64.
-QuantizedRow quantize_row(const float* x, int64_t columns, uint8_t* memory);
+// For products with weights of `format`, into memory of as many bytes, aligned to 64.
+QuantizedRow quantize_row(const float* x, int64_t columns, WeightFormat format, uint8_t* memory);
 
 inline constexpr int64_t kMostThinRows = 8;
 

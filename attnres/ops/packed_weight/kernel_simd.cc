@@ -24,17 +24,23 @@ void unpack_rows_here(const PackedRows& from, int64_t first, int64_t last, float
   for (int64_t n = first; n < last; ++n, to += from.columns) unpack_row(from, n, to);
 }
 
-QuantizedRow quantize_row_here(const float* x, int64_t columns, uint8_t* memory) {
+QuantizedRow quantize_row_here(const float* x, int64_t columns, WeightFormat format,
+                               uint8_t* memory) {
+  const int64_t bytes = quantized_row_bytes(columns);
+  const int64_t padded = (columns + kStep - 1) / kStep * kStep;
+  const int excess = format == WeightFormat::q8_0 ? 128 : 8;
   auto* numbers = reinterpret_cast<int8_t*>(memory);
-  auto* sums = reinterpret_cast<int32_t*>(memory + columns);
-  auto* scales = reinterpret_cast<float*>(memory + 2 * columns);
+  auto* starts = reinterpret_cast<int32_t*>(memory + padded);
+  auto* scales = reinterpret_cast<float*>(memory + 2 * padded);
+  if (padded > columns) std::memset(memory, 0, bytes);
   for (int64_t k = 0; k < columns; k += kPackedBlock) {
     scales[k / kPackedBlock] = quantize_block(x + k, numbers + k);
   }
   for (int64_t i = 0; i < columns / 4; ++i) {
-    sums[i] = numbers[4 * i] + numbers[4 * i + 1] + numbers[4 * i + 2] + numbers[4 * i + 3];
+    const int8_t* four = numbers + 4 * i;
+    starts[i] = -excess * (four[0] + four[1] + four[2] + four[3]);
   }
-  return {numbers, sums, scales};
+  return {numbers, starts, scales};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -137,8 +143,8 @@ void pack_rows(const float* from, int64_t rows, int64_t columns, WeightFormat fo
   }
 }
 
-QuantizedRow quantize_row(const float* x, int64_t columns, uint8_t* memory) {
-  return HWY_DYNAMIC_DISPATCH(quantize_row_here)(x, columns, memory);
+QuantizedRow quantize_row(const float* x, int64_t columns, WeightFormat format, uint8_t* memory) {
+  return HWY_DYNAMIC_DISPATCH(quantize_row_here)(x, columns, format, memory);
 }
 
 }  // namespace attnres::kernel

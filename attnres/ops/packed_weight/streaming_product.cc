@@ -22,7 +22,9 @@ class ThinInput {
     const int64_t M = x_MK.size(0), K = x_MK.size(1);
     const float* x = x_MK.const_data_ptr<float>();
     if (has_blocks(format)) {
-      quantize(x, M, K);
+      quantize(x, M, K, format);
+    } else if (M == 1) {
+      rows_.push_back(x);
     } else {
       arrange(x, M, K);
     }
@@ -44,28 +46,24 @@ class ThinInput {
  private:
   static constexpr int64_t kLine = 16;  // numbers
 
-  void quantize(const float* x, int64_t M, int64_t K) {
+  void quantize(const float* x, int64_t M, int64_t K, WeightFormat format) {
     const int64_t bytes = kernel::quantized_row_bytes(K);
     memory_ = at::empty({M, bytes}, at::kByte);
     auto* memory = memory_.mutable_data_ptr<uint8_t>();
     quantized_.resize(M);
     at::parallel_for(0, M, 1 + 65536 / K, [&](int64_t first, int64_t last) {
       for (int64_t m = first; m < last; ++m) {
-        quantized_[m] = kernel::quantize_row(x + m * K, K, memory + m * bytes);
+        quantized_[m] = kernel::quantize_row(x + m * K, K, format, memory + m * bytes);
       }
     });
   }
 
   void arrange(const float* x, int64_t M, int64_t K) {
-    if (M > 1) memory_ = at::empty({M, K + kLine});
+    memory_ = at::empty({M, K + kLine});
     for (int64_t m = 0; m < M; ++m) {
-      if (M == 1) {
-        rows_.push_back(x);
-      } else {
-        float* row = memory_.mutable_data_ptr<float>() + m * (K + kLine);
-        std::copy(x + m * K, x + (m + 1) * K, row);
-        rows_.push_back(row);
-      }
+      float* row = memory_.mutable_data_ptr<float>() + m * (K + kLine);
+      std::copy(x + m * K, x + (m + 1) * K, row);
+      rows_.push_back(row);
     }
   }
 

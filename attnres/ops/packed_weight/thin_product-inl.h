@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "attnres/ops/packed_weight/kernel.h"
 #include "attnres/ops/simd-inl.h"
 #include "attnres/ops/storage.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,10 +39,11 @@ HWY_INLINE float scale_of(const uint8_t* block) {
 }
 
 // A loop that the compiler makes vectors of.
-HWY_INLINE void unpack_block(WeightFormat format, const uint8_t* block, float* to) {
+template <WeightFormat kFormat>
+HWY_INLINE void unpack_block(const uint8_t* block, float* to) {
   const float scale = scale_of(block);
   const uint8_t* bytes = block + 2;
-  if (format == WeightFormat::q8_0) {
+  if constexpr (kFormat == WeightFormat::q8_0) {
     for (int64_t i = 0; i < kPackedBlock; ++i) to[i] = scale * static_cast<int8_t>(bytes[i]);
   } else {
     constexpr int64_t kHalf = kPackedBlock / 2;
@@ -130,7 +133,7 @@ HWY_INLINE void multiply_blocks(const ThinProduct& op, int64_t n) {
   }
 }
 
-#else
+#elif HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
 
 // Numbers i, i + 1, ... of a block, as many as the vector has lanes, which divide 16.
 template <WeightFormat kFormat, class D16>
@@ -188,16 +191,35 @@ HWY_INLINE void multiply_blocks(const ThinProduct& op, int64_t n) {
 
 #endif
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
-#define ATTNRES_VNNI __attribute__((target("avx512vnni")))
+// x86 goes along one row of W after another: a single stream from memory, which processors fetch
+// ahead, as they don't fetch short pieces of several. So far ahead it is asked for besides.
+inline constexpr int64_t kBytesAhead = 4096;
 
-// A block's 32 numbers of W without sign, each larger by 128 (q8_0) or 8 (q4_0).
+// Four blocks of one row at a time: add(four, k) takes those that begin at column k. Of the last
+// the missing ones are zero, as x is there.
+template <WeightFormat kFormat, class F>
+HWY_INLINE void for_each_step(const PackedRows& weight, int64_t n, const F& add) {
+  constexpr int64_t kBytes = 4 * packed_unit_bytes(kFormat);
+  const uint8_t* blocks = weight.row(n);
+  int64_t k = 0;
+  for (; k + kStep <= weight.columns; k += kStep, blocks += kBytes) {
+    hwy::Prefetch(blocks + kBytesAhead);
+    if (kBytes > 128) hwy::Prefetch(blocks + kBytesAhead + 64);
+    add(blocks, k);
+  }
+  if (k == weight.columns) return;
+  uint8_t last[kBytes] = {};
+  std::memcpy(last, blocks, packed_row_bytes(kFormat, weight.columns - k));
+  add(last, k);
+}
+
+// A block's 32 numbers: of q8_0 as they are, of q4_0 without sign, larger by 8.
 template <WeightFormat kFormat>
-HWY_INLINE __m256i unsigned_numbers(const uint8_t* block) {
+HWY_INLINE __m256i block_bytes(const uint8_t* block) {
   if constexpr (kFormat == WeightFormat::q8_0) {
-    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 2));
-    return _mm256_xor_si256(numbers, _mm256_set1_epi8(-128));
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 2));
   } else {
     const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2));
     const __m256i both =
@@ -206,58 +228,130 @@ HWY_INLINE __m256i unsigned_numbers(const uint8_t* block) {
   }
 }
 
-// The same as multiply_blocks by instructions that multiply four numbers at once, of which the
-// weight's has no sign: what that adds is taken away by the sums of x.
-template <int M, int R, WeightFormat kFormat>
-ATTNRES_VNNI void multiply_blocks_vnni(const ThinProduct& op, int64_t n) {
-  constexpr int kShift = kFormat == WeightFormat::q8_0 ? 7 : 3;
-  const uint8_t* blocks[R];
-  for (int r = 0; r < R; ++r) blocks[r] = op.weight.row(n + r);
-  __m256 sums[M][R];
-  for (auto& row : sums) {
-    for (auto& sum : row) sum = _mm256_setzero_ps();
+// A block's dot products of four numbers each. The instruction multiplies bytes without sign by
+// such with one, so that q8_0 gives its signs to x; a pair's sum, 2 * 128 * 127 at most, fits.
+template <WeightFormat kFormat>
+HWY_INLINE __m256 block_dots(__m256i weights, const QuantizedRow& row, int64_t k) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.numbers + k));
+  const __m256i ones = _mm256_set1_epi16(1);
+  if constexpr (kFormat == WeightFormat::q8_0) {
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
+  } else {
+    const __m256i start = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.starts + k / 4));
+    const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(weights, x), ones);
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(start, fours));
   }
-  for (int64_t k = 0; k < op.weight.columns; k += kPackedBlock) {
-    __m256i weights[R];
-    __m256 scales[R];
-    for (int r = 0; r < R; ++r) {
-      weights[r] = unsigned_numbers<kFormat>(blocks[r]);
-      scales[r] = _mm256_set1_ps(scale_of(blocks[r]));
-      blocks[r] += packed_unit_bytes(kFormat);
+}
+
+// M rows of x times a row of W, in blocks: whole numbers within a block, float32 over blocks.
+template <int M, WeightFormat kFormat>
+HWY_INLINE void multiply_row_of_blocks(const ThinProduct& op, int64_t n) {
+  const hn::Full256<float> d;
+  __m256 sums[M];
+  for (auto& sum : sums) sum = _mm256_setzero_ps();
+  for_each_step<kFormat>(op.weight, n, [&](const uint8_t* blocks, int64_t k) HWY_ATTR {
+    __m256i weights[4];
+    __m256 scales[4];
+    for (int i = 0; i < 4; ++i, blocks += packed_unit_bytes(kFormat)) {
+      weights[i] = block_bytes<kFormat>(blocks);
+      scales[i] = _mm256_set1_ps(scale_of(blocks));
     }
     for (int m = 0; m < M; ++m) {
       const QuantizedRow& row = op.quantized[m];
-      const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.numbers + k));
-      const __m256i excess = _mm256_slli_epi32(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.sums + k / 4)), kShift);
-      const __m256i start = _mm256_sub_epi32(_mm256_setzero_si256(), excess);
-      const __m256 scale = _mm256_set1_ps(row.scales[k / kPackedBlock]);
-      for (int r = 0; r < R; ++r) {
-        const __m256 dots = _mm256_cvtepi32_ps(_mm256_dpbusd_epi32(start, weights[r], x));
-        sums[m][r] = _mm256_fmadd_ps(_mm256_mul_ps(dots, scale), scales[r], sums[m][r]);
+      __m256 parts[4];
+      for (int i = 0; i < 4; ++i) {
+        const __m256 scale =
+            _mm256_mul_ps(scales[i], _mm256_set1_ps(row.scales[k / kPackedBlock + i]));
+        parts[i] = _mm256_mul_ps(block_dots<kFormat>(weights[i], row, k + i * kPackedBlock), scale);
+      }
+      sums[m] = _mm256_add_ps(sums[m], _mm256_add_ps(_mm256_add_ps(parts[0], parts[1]),
+                                                     _mm256_add_ps(parts[2], parts[3])));
+    }
+  });
+  for (int m = 0; m < M; ++m) {
+    op.y[m][n] = hn::GetLane(hn::SumOfLanes(d, hn::Vec256<float>{sums[m]}));
+  }
+}
+
+#endif
+
+#if HWY_TARGET == HWY_AVX3
+
+#define ATTNRES_VNNI __attribute__((target("avx512vnni")))
+
+// Two blocks' 64 numbers without sign, each larger by 128 (q8_0) or 8 (q4_0).
+template <WeightFormat kFormat>
+HWY_INLINE __m512i unsigned_numbers(const uint8_t* blocks) {
+  const uint8_t *first = blocks + 2, *second = first + packed_unit_bytes(kFormat);
+  if constexpr (kFormat == WeightFormat::q8_0) {
+    const __m512i numbers = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first))),
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second)), 1);
+    return _mm512_xor_si512(numbers, _mm512_set1_epi8(-128));
+  } else {
+    // Each block's 16 bytes twice, and of the second time the upper four bits of each.
+    const __m512i once =
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(first)));
+    const __m512i both = _mm512_mask_broadcast_i32x4(
+        once, 0xff00, _mm_loadu_si128(reinterpret_cast<const __m128i*>(second)));
+    const __m512i shifts = _mm512_maskz_set1_epi64(0xcc, 0x0004000400040004);
+    return _mm512_and_si512(_mm512_srlv_epi16(both, shifts), _mm512_set1_epi8(15));
+  }
+}
+
+// The scales of four blocks: words 0, 17, 34 and 51 (q8_0), or 0, 9, 18 and 27 (q4_0).
+template <WeightFormat kFormat>
+HWY_INLINE __m128 scales_of_four(const uint8_t* blocks) {
+  const __m512i low = _mm512_loadu_si512(blocks);
+  if constexpr (kFormat == WeightFormat::q8_0) {
+    const __m512i words = _mm512_castsi128_si512(_mm_set_epi16(0, 0, 0, 0, 51, 34, 17, 0));
+    const __m512i high = _mm512_loadu_si512(blocks + 64);
+    return _mm_cvtph_ps(_mm512_castsi512_si128(_mm512_permutex2var_epi16(low, words, high)));
+  } else {
+    const __m512i words = _mm512_castsi128_si512(_mm_set_epi16(0, 0, 0, 0, 27, 18, 9, 0));
+    return _mm_cvtph_ps(_mm512_castsi512_si128(_mm512_permutexvar_epi16(words, low)));
+  }
+}
+
+// The same as multiply_row_of_blocks by an instruction that multiplies and adds four numbers at
+// once, in two blocks together.
+template <int M, WeightFormat kFormat>
+ATTNRES_VNNI void multiply_row_vnni(const ThinProduct& op, int64_t n) {
+  constexpr int64_t kPair = 2 * packed_unit_bytes(kFormat);
+  // Which of four scales each lane takes.
+  const __m512i lanes[2] = {_mm512_maskz_set1_epi32(0xff00, 1),
+                            _mm512_mask_set1_epi32(_mm512_set1_epi32(2), 0xff00, 3)};
+  __m512 sums[M][2];
+  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+  for_each_step<kFormat>(op.weight, n, [&](const uint8_t* blocks, int64_t k) ATTNRES_VNNI {
+    const __m512i weights[2] = {unsigned_numbers<kFormat>(blocks),
+                                unsigned_numbers<kFormat>(blocks + kPair)};
+    const __m128 scales = scales_of_four<kFormat>(blocks);
+    for (int m = 0; m < M; ++m) {
+      const QuantizedRow& row = op.quantized[m];
+      const __m512 both =
+          _mm512_castps128_ps512(_mm_mul_ps(scales, _mm_loadu_ps(row.scales + k / kPackedBlock)));
+      for (int i = 0; i < 2; ++i) {
+        const int64_t at = k + 2 * kPackedBlock * i;
+        const __m512i dots = _mm512_dpbusd_epi32(_mm512_loadu_si512(row.starts + at / 4),
+                                                 weights[i], _mm512_loadu_si512(row.numbers + at));
+        sums[m][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots),
+                                     _mm512_permutexvar_ps(lanes[i], both), sums[m][i]);
       }
     }
-  }
-  const hn::Full256<float> d;
+  });
+  const hn::Full512<float> d;
   for (int m = 0; m < M; ++m) {
-    for (int r = 0; r < R; ++r) {
-      op.y[m][n + r] = hn::GetLane(hn::SumOfLanes(d, hn::Vec256<float>{sums[m][r]}));
-    }
+    const hn::Vec512<float> sum{_mm512_add_ps(sums[m][0], sums[m][1])};
+    op.y[m][n] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
 HWY_INLINE bool has_vnni() {
   static const bool has = __builtin_cpu_supports("avx512vnni");
   return has;
-}
-
-#else
-
-template <int M, int R, WeightFormat kFormat>
-HWY_INLINE void multiply_blocks_vnni(const ThinProduct&, int64_t) {}
-
-HWY_INLINE bool has_vnni() {
-  return false;
 }
 
 #endif
@@ -278,21 +372,25 @@ HWY_INLINE void for_each_rows(int64_t first, int64_t last, const F& f) {
   for (; n < last; ++n) f.template operator()<1>(n);
 }
 
-template <int M>
-HWY_INLINE void multiply_rows(const ThinProduct& op, int64_t first, int64_t last) {
-  const auto plain = [&]<class Storage>() {
-    for_each_rows<M>(first, last, [&]<int R>(int64_t n) { multiply_plain<M, R, Storage>(op, n); });
-  };
-  const auto blocks = [&]<WeightFormat kFormat>() {
-    if (has_vnni()) {
-      for_each_rows<M>(first, last,
-                       [&]<int R>(int64_t n) { multiply_blocks_vnni<M, R, kFormat>(op, n); });
-    } else {
-      for_each_rows<M>(first, last,
-                       [&]<int R>(int64_t n) { multiply_blocks<M, R, kFormat>(op, n); });
-    }
-  };
-  switch (op.weight.format) {
+template <int M, WeightFormat kFormat>
+HWY_INLINE void multiply_rows_of_blocks(const ThinProduct& op, int64_t first, int64_t last) {
+#if HWY_TARGET == HWY_AVX3
+  if (has_vnni()) {
+    for (int64_t n = first; n < last; ++n) multiply_row_vnni<M, kFormat>(op, n);
+    return;
+  }
+#endif
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  for (int64_t n = first; n < last; ++n) multiply_row_of_blocks<M, kFormat>(op, n);
+#else
+  for_each_rows<M>(first, last, [&]<int R>(int64_t n) { multiply_blocks<M, R, kFormat>(op, n); });
+#endif
+}
+
+// Calls plain<Storage>() or blocks<format>().
+template <class Plain, class Blocks>
+HWY_INLINE void by_format(WeightFormat format, const Plain& plain, const Blocks& blocks) {
+  switch (format) {
     case WeightFormat::f32:
       return plain.template operator()<float>();
     case WeightFormat::f16:
@@ -304,6 +402,17 @@ HWY_INLINE void multiply_rows(const ThinProduct& op, int64_t first, int64_t last
     case WeightFormat::q4_0:
       return blocks.template operator()<WeightFormat::q4_0>();
   }
+}
+
+template <int M>
+HWY_INLINE void multiply_rows(const ThinProduct& op, int64_t first, int64_t last) {
+  by_format(
+      op.weight.format,
+      [&]<class Storage>() {
+        for_each_rows<M>(first, last,
+                         [&]<int R>(int64_t n) { multiply_plain<M, R, Storage>(op, n); });
+      },
+      [&]<WeightFormat kFormat>() { multiply_rows_of_blocks<M, kFormat>(op, first, last); });
 }
 
 // Compiled for 1, 2, 4 and 8 rows of x: where there are fewer, the last is computed again.
@@ -322,25 +431,19 @@ HWY_INLINE void multiply_thin(ThinProduct op, int64_t first, int64_t last) {
 HWY_INLINE void unpack_row(const PackedRows& from, int64_t n, float* to) {
   const hn::ScalableTag<float> d;
   const uint8_t* row = from.row(n);
-  const auto plain = [&]<class Storage>() {
-    for_each_vector(d, from.columns, [&](size_t k, auto part) {
-      store(d, load(d, reinterpret_cast<const Storage*>(row) + k, part), to + k, part);
-    });
-  };
-  switch (from.format) {
-    case WeightFormat::f32:
-      return plain.template operator()<float>();
-    case WeightFormat::f16:
-      return plain.template operator()<Half>();
-    case WeightFormat::bf16:
-      return plain.template operator()<BFloat16>();
-    case WeightFormat::q8_0:
-    case WeightFormat::q4_0:
-      for (int64_t k = 0; k < from.columns; k += kPackedBlock) {
-        unpack_block(from.format, row, to + k);
-        row += packed_unit_bytes(from.format);
-      }
-  }
+  by_format(
+      from.format,
+      [&]<class Storage>() {
+        for_each_vector(d, from.columns, [&](size_t k, auto part) {
+          store(d, load(d, reinterpret_cast<const Storage*>(row) + k, part), to + k, part);
+        });
+      },
+      [&]<WeightFormat kFormat>() {
+        for (int64_t k = 0; k < from.columns; k += kPackedBlock) {
+          unpack_block<kFormat>(row, to + k);
+          row += packed_unit_bytes(kFormat);
+        }
+      });
 }
 
 }  // namespace HWY_NAMESPACE
