@@ -1,9 +1,13 @@
-// Speed of decoding and of prompts with residual connections and with Block Attention Residuals
-// (8 blocks), taking turns: bench_decode [OPTIONS]. Weights are random, depth weights too.
+// Speed of decoding and of prompts with residual connections, with Block Attention Residuals
+// (8 blocks) and with those where every site reads all sources again, taking turns:
+// bench_decode [OPTIONS]. Weights are random, depth weights too.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/max.h>
 #include <ATen/ops/normal.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -38,9 +42,14 @@ struct Options {
   std::vector<int64_t> batches = {1, 8}, contexts = {128, 2048};
   int64_t tokens = 32;  // decoded in a round
   int rounds = 7, threads = 0;
+  bool serve = false;
 };
 
-ModelConfig config_of(const std::string& size, bool block) {
+// `rereading` is Block AttnRes in a single pass a site: the same numbers as in two phases.
+enum class Way { residual, block, rereading };
+constexpr std::array kWays = {Way::residual, Way::block, Way::rereading};
+
+ModelConfig config_of(const std::string& size, Way way) {
   const auto found = kSizes.find(size);
   require_usage(found != kSizes.end(), "--sizes: expected 2m, 20m or 145m, got {}", size);
   const auto& [layers, width, heads, kv_heads, ffn_width, vocabulary] = found->second;
@@ -50,18 +59,24 @@ ModelConfig config_of(const std::string& size, bool block) {
                 {"kv_heads", kv_heads},
                 {"ffn_width", ffn_width},
                 {"tie_embeddings", true},
-                {"depth_mixing", {{"type", block ? "block_attn_res" : "residual"}}}};
-  if (block) model["depth_mixing"]["block_size"] = 2 * layers / kBlocks;
+                {"depth_mixing", {{"type", way == Way::residual ? "residual" : "block_attn_res"}}}};
+  if (way != Way::residual) model["depth_mixing"]["block_size"] = 2 * layers / kBlocks;
+  // A window that drops no block, but is one to the mixer.
+  if (way == Way::rereading) model["depth_mixing"]["window"] = 2 * layers - 1;
   return read_model_config(model);
 }
 
-// With depth weights that differ: else all that AttnRes computes is a mean.
-std::unique_ptr<Transformer> make_model(const std::string& size, bool block, WeightFormat weights) {
-  auto model = std::make_unique<Transformer>(config_of(size, block), kSizes.at(size)[5], 1);
-  for (const Parameter& parameter : model->parameters().all()) {
+// Depth weights that differ: else all that AttnRes computes is a mean.
+void spread_depth_weights(const Transformer& model) {
+  for (const Parameter& parameter : model.parameters().all()) {
     at::Tensor tensor = parameter.tensor;
     if (parameter.kind == ParameterKind::pseudo_query) tensor.normal_(0, 0.1);
   }
+}
+
+std::unique_ptr<Transformer> make_model(const std::string& size, Way way, WeightFormat weights) {
+  auto model = std::make_unique<Transformer>(config_of(size, way), kSizes.at(size)[5], 1);
+  spread_depth_weights(*model);
   if (weights == WeightFormat::f32) return model;
   const auto folder = std::filesystem::temp_directory_path() / "attnres-bench-decode";
   std::filesystem::create_directories(folder);
@@ -116,6 +131,66 @@ class Decoding {
   std::vector<int64_t> sequences_;
 };
 
+// Sequences that follow one prompt greedily, for bench/compare_decoding.
+class GreedyDecoding {
+ public:
+  GreedyDecoding(const std::filesystem::path& folder, int64_t batch,
+                 const std::vector<int64_t>& prompt, int64_t tokens)
+      : model_(load_model(folder)), prompt_(at::tensor(prompt, at::kLong)) {
+    pool_ = model_->make_pool({.sequences = batch, .tokens = batch * (prompt_.numel() + tokens)});
+    for (int64_t i = 0; i < batch; ++i) sequences_.push_back(pool_->add());
+  }
+
+  // Milliseconds a step, and the largest logit of the first sequence before each.
+  Json decode(int64_t tokens) {
+    for (const int64_t sequence : sequences_) pool_->truncate(sequence, 0);
+    const auto batch = static_cast<int64_t>(sequences_.size());
+    at::Tensor logits = next(prompt_.repeat({batch}), prompt_.numel());
+    Json largest = Json::array();
+    const double ms = milliseconds([&] {
+      for (int64_t i = 0; i < tokens; ++i) {
+        largest.push_back(logits[0].max().item<double>());
+        logits = next(logits.argmax(-1), 1);
+      }
+    });
+    return {{"ms", ms / static_cast<double>(tokens)}, {"largest", largest}};
+  }
+
+ private:
+  // Logits after each sequence's next tokens.
+  at::Tensor next(const at::Tensor& ids_T, int64_t tokens) {
+    std::vector<Continuation> more;
+    for (const int64_t sequence : sequences_) more.push_back({sequence, tokens});
+    const at::Tensor hidden_TD = model_->hidden(ids_T, pool_->append(more));
+    return model_->logits(hidden_TD.unflatten(0, {-1, tokens}).select(1, -1));
+  }
+
+  std::unique_ptr<Transformer> model_;
+  at::Tensor prompt_;
+  std::unique_ptr<SequencePool> pool_;
+  std::vector<int64_t> sequences_;
+};
+
+void serve_requests() {
+  std::map<std::string, GreedyDecoding> open;
+  serve([&](const Json& request) -> Json {
+    if (request.contains("save")) {
+      const std::filesystem::path folder = request.at("save").get<std::string>();
+      std::filesystem::create_directories(folder);
+      const Transformer model(read_model_config(request.at("model")), request.at("vocabulary"), 1);
+      spread_depth_weights(model);
+      save_model(model, folder, request.at("context"), {});
+    } else if (request.contains("open")) {
+      open.try_emplace(request.at("open"), request.at("model").get<std::string>(),
+                       request.at("batch"), request.at("prompt").get<std::vector<int64_t>>(),
+                       request.at("tokens"));
+    } else {
+      return open.at(request.at("decode")).decode(request.at("tokens"));
+    }
+    return {{"done", true}};
+  });
+}
+
 int64_t weight_bytes(const Transformer& model) {
   int64_t bytes = 0;
   for (const Parameter& parameter : model.parameters().all()) {
@@ -125,29 +200,34 @@ int64_t weight_bytes(const Transformer& model) {
   return bytes;
 }
 
-// Of two ways in turns: medians, and the ratio of a round's second to its first.
+// Of all ways in turns: medians, and the ratios of a round's others to its first.
 template <class F>
 void print_turns(const std::string& name, double scale, int64_t bytes, int rounds, const F& run) {
-  std::vector<double> plain, block, ratios;
+  std::array<std::vector<double>, kWays.size()> times, ratios;
   for (int round = -1; round < rounds; ++round) {
-    const double a = run(0), b = run(1);
+    std::array<double, kWays.size()> ms;
+    for (size_t i = 0; i < kWays.size(); ++i) ms[i] = run(i);
     if (round < 0) continue;
-    plain.push_back(a);
-    block.push_back(b);
-    ratios.push_back(b / a);
+    for (size_t i = 0; i < kWays.size(); ++i) {
+      times[i].push_back(ms[i]);
+      ratios[i].push_back(ms[i] / ms[0]);
+    }
   }
-  const Interval interval = median_interval(ratios);
-  fmt::print("| {} | {:.1f} | {:.1f} | {:.3f} ({:.3f} to {:.3f}) |", name, scale / median(plain),
-             scale / median(block), median(ratios), interval.low, interval.high);
-  if (bytes > 0) fmt::print(" {:.1f} |", static_cast<double>(bytes) / median(plain) / 1e6);
+  fmt::print("| {} |", name);
+  for (const std::vector<double>& ms : times) fmt::print(" {:.1f} |", scale / median(ms));
+  for (size_t i = 1; i < kWays.size(); ++i) {
+    const Interval interval = median_interval(ratios[i]);
+    fmt::print(" {:.3f} ({:.3f} to {:.3f}) |", median(ratios[i]), interval.low, interval.high);
+  }
+  if (bytes > 0) fmt::print(" {:.1f} |", static_cast<double>(bytes) / median(times[0]) / 1e6);
   fmt::print("\n");
   std::fflush(stdout);
 }
 
 void measure(const Options& options, const std::string& size, const std::string& weights) {
   std::vector<std::unique_ptr<Transformer>> models;
-  for (const bool block : {false, true}) {
-    models.push_back(make_model(size, block, parse_weight_format(weights, "--weights")));
+  for (const Way way : kWays) {
+    models.push_back(make_model(size, way, parse_weight_format(weights, "--weights")));
   }
   for (const int64_t context : options.contexts) {
     for (const int64_t batch : options.batches) {
@@ -157,11 +237,11 @@ void measure(const Options& options, const std::string& size, const std::string&
       }
       const std::string name = fmt::format("{} | {} | {} | {}", size, weights, context, batch);
       print_turns(name, 1e3 * static_cast<double>(batch), weight_bytes(*models[0]), options.rounds,
-                  [&](int i) { return runs[i]->step(); });
+                  [&](size_t i) { return runs[i]->step(); });
       if (batch != options.batches[0]) continue;
       print_turns(fmt::format("{} | {} | prompt of {} | 1", size, weights, context),
                   1e3 * static_cast<double>(context), 0, options.rounds,
-                  [&](int i) { return runs[i]->prompt(); });
+                  [&](size_t i) { return runs[i]->prompt(); });
     }
   }
 }
@@ -178,6 +258,7 @@ void run(int argc, char** argv) {
   app.add_option("--tokens", options.tokens, "Decoded in a round")->capture_default_str();
   app.add_option("--rounds", options.rounds, "Times that each is measured")->capture_default_str();
   app.add_option("--threads", options.threads, "Threads; all cores if not given");
+  app.add_flag("--serve", options.serve, "Answer the requests of bench/compare_decoding");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -185,11 +266,12 @@ void run(int argc, char** argv) {
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
   const at::NoGradGuard not_recording;
+  if (options.serve) return serve_requests();
   fmt::print(
       "{}, {} threads\n\n"
-      "| model | weights | context | sequences | residual, tokens/s | Block | Block over residual "
-      "| "
-      "weights read, GB/s |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+      "| model | weights | context | sequences | residual, tokens/s | Block | Block, rereading "
+      "| Block over residual | rereading over residual | weights read, GB/s |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
       describe_machine().cpu, at::get_num_threads());
   for (const std::string& size : options.sizes) {
     for (const std::string& weights : options.weights) measure(options, size, weights);

@@ -1,5 +1,6 @@
 #include "attnres/model/transformer.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/embedding.h>
@@ -55,6 +56,18 @@ at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
   rows.bytes = rows.bytes.index_select(0, ids_T);
   return unpack_weight(rows);
 }
+
+// Where no gradient is recorded, and nobody looks on who might want one, operations go past
+// autograd, whose part of a call costs as much as a small operation.
+class PastAutograd {
+ public:
+  explicit PastAutograd(const RunContext& context = {}) {
+    if (!at::GradMode::is_enabled() && context.observer == nullptr) guard_.emplace();
+  }
+
+ private:
+  std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
+};
 
 int64_t count_targets(const at::Tensor& targets_BT) {
   return targets_BT.ne(-100).sum().item<int64_t>();
@@ -125,6 +138,7 @@ void Transformer::run(DepthState& state, int last, const RunContext& context) co
   if (context.recompute && at::GradMode::is_enabled()) {
     run_recomputed(*this, state, last, context);
   } else {
+    const PastAutograd past_autograd(context);
     run_sublayers(state, last, context);
   }
 }
@@ -184,6 +198,7 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
 at::Tensor Transformer::output(DepthState& state, const RunContext& context) const {
   require_sites(sublayers(), sublayers() + 1);
   require_spans(state, context);
+  const PastAutograd past_autograd(context);
   return read(state, context).x;
 }
 
@@ -202,6 +217,7 @@ at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& conte
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   require_sites(sublayers(), sublayers() + 1);
+  const PastAutograd past_autograd;
   const at::Tensor x = hidden.to(parameters_.precision().parameters);
   return linear_map(x, head_.for_map_of(x));
 }

@@ -108,6 +108,29 @@ TEST_P(EveryMechanism, AnObserverSeesEachSiteOnceAndChangesNothing) {
   }
 }
 
+// What is computed without gradients goes past autograd, and is an ordinary tensor all the same.
+TEST_P(EveryMechanism, IsTheSameWithoutGradients) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    Transformer model = make(dtype);
+    const at::Tensor recorded = model.logits(model.hidden(ids()));
+    ASSERT_TRUE(recorded.requires_grad());
+    const auto unrecorded = [&](const RunContext& context = {}) {
+      const at::NoGradGuard no_grad;
+      return model.logits(model.hidden(ids(), context));
+    };
+    at::Tensor plain = unrecorded();
+    EXPECT_FALSE(plain.requires_grad());
+    EXPECT_TRUE(close(plain, recorded, testing::tolerance(dtype)));
+    CountingObserver observer;
+    EXPECT_TRUE(close(unrecorded({.observer = &observer}), plain, testing::tolerance(dtype)));
+    plain.requires_grad_(true);
+    plain.square().sum().backward();
+    EXPECT_TRUE(plain.grad().equal(2 * plain.detach()));
+    at::Tensor(model.parameters().all().back().tensor).detach().mul_(1.5);
+    EXPECT_FALSE(close(unrecorded(), plain, testing::tolerance(dtype)));
+  }
+}
+
 // Two halves that exchange only what a pipeline would send.
 TEST_P(EveryMechanism, CanBeCutBeforeAnySite) {
   const Transformer model = make(at::kFloat);

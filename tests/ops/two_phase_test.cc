@@ -278,6 +278,38 @@ TEST(TwoPhase, ASiteDoesNotDependOnWhichSitesShareItsPass) {
 }
 
 // Scores beyond what e^x can hold.
+// Without gradients less is allocated and asked of the dispatcher. Gains of another dtype than the
+// rows, and with gaps between their numbers, are read as they are.
+TEST(TwoPhase, IsTheSameWithoutGradients) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const int64_t tokens : {1, 3}) {
+      for (const int64_t earlier : {0, 2}) {
+        const Shape shape{.earlier = earlier, .finished = 1, .sites = 3, .tokens = tokens};
+        Inputs inputs = make_inputs(shape, dtype);
+        const std::vector<Tensor> recorded = scheduled_sites(shape, inputs);
+        const at::NoGradGuard no_grad;
+        const std::vector<Tensor> plain = scheduled_sites(shape, inputs);
+        for (auto* part : {&inputs.queries, &inputs.key_gains, &inputs.norm_gains}) {
+          for (Tensor& tensor : *part) {
+            const at::ScalarType wide = dtype == at::kBFloat16 ? at::kFloat : dtype;
+            tensor = at::stack({tensor, tensor + 1}, 1).to(wide).select(1, 0);
+            ASSERT_FALSE(tensor.is_contiguous());
+          }
+        }
+        const std::vector<Tensor> strided = scheduled_sites(shape, inputs);
+        inputs.queries[1] = inputs.queries[1] * 1.5;
+        const std::vector<Tensor> other = scheduled_sites(shape, inputs);
+        for (size_t s = 0; s < recorded.size(); ++s) {
+          EXPECT_FALSE(plain[s].requires_grad());
+          EXPECT_TRUE(plain[s].equal(recorded[s])) << s;
+          EXPECT_TRUE(strided[s].equal(recorded[s])) << s;
+          EXPECT_EQ(other[s].equal(recorded[s]), s != 1) << s;
+        }
+      }
+    }
+  }
+}
+
 TEST(TwoPhase, SaturatedScores) {
   const Shape shape = {.earlier = 14, .finished = 1, .sites = 3, .tokens = 20, .width = 64};
   Inputs inputs = make_inputs(shape, at::kFloat);

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -168,6 +167,33 @@ class PhaseTwoNode : public torch::autograd::Node {
   Tensor folded_query, scores, weights, earlier_weight, rho;
 };
 
+// As kernels read it; without the dispatcher where it is that already.
+Tensor rows_in(const Tensor& tensor, at::ScalarType compute) {
+  return tensor.scalar_type() == compute ? tensor.contiguous() : tensor.to(compute).contiguous();
+}
+
+template <class T>
+void multiply(const Tensor& a, const Tensor& b, T* product) {
+  const T *x = a.const_data_ptr<T>(), *y = b.const_data_ptr<T>();
+  for (int64_t i = 0; i < a.numel(); ++i) product[i] = x[i] * y[i];
+}
+
+// [S, D]: fold_query of every query.
+Tensor fold_queries(const std::vector<DepthQuery>& queries, at::ScalarType compute) {
+  const int64_t S = std::ssize(queries), D = queries[0].pseudo_query.numel();
+  const Tensor folded_SD = at::empty({S, D}, at::TensorOptions().dtype(compute));
+  for (int64_t s = 0; s < S; ++s) {
+    const Tensor query = rows_in(queries[s].pseudo_query, compute);
+    const Tensor key_gain = rows_in(queries[s].key_gain, compute);
+    if (compute == at::kDouble) {
+      multiply(query, key_gain, folded_SD.mutable_data_ptr<double>() + s * D);
+    } else {
+      multiply(query, key_gain, folded_SD.mutable_data_ptr<float>() + s * D);
+    }
+  }
+  return folded_SD;
+}
+
 // Whether h rho can be had back from x = gain * h rho.
 bool invertible(const Tensor& gain) {
   constexpr double kSmallest = 1e-20;
@@ -186,7 +212,7 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
           "depth attention: phase 1 needs at least one source and one query");
   const Tensor& first = sources[0].value();
   const auto N = static_cast<int64_t>(num_sources), S = static_cast<int64_t>(queries.size());
-  variable_list inputs, folded;
+  variable_list inputs;
   for (int64_t n = 0; n < N; ++n) inputs.push_back(sources[n].value());
   for (const DepthQuery& query : queries) {
     inputs.push_back(query.pseudo_query);
@@ -194,11 +220,11 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
   }
   RecordedOperation recorded("attnres::depth_attention_phase_one", inputs);
   const bool recording = records(inputs);
-  for (const DepthQuery& query : queries) {
+  Tensor folded_queries;
+  {
     const at::NoGradGuard no_grad;
-    folded.push_back(fold_query(query.pseudo_query, query.key_gain, compute_dtype(first)));
+    folded_queries = fold_queries(queries, compute_dtype(first));
   }
-  const Tensor folded_queries = at::stack(folded);
 
   std::vector<InverseRms> inverse_rms;
   for (int64_t n = 0; n < N; ++n) {
@@ -271,10 +297,9 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   {
     const at::NoGradGuard no_grad;
     const at::ScalarType compute = compute_dtype(like);
-    read.query_D = site.earlier != nullptr
-                       ? site.earlier->folded_query
-                       : fold_query(query.pseudo_query, query.key_gain, compute);
-    read.norm_gain_D = norm_gain.to(compute).contiguous();
+    read.query_D = site.earlier != nullptr ? site.earlier->folded_query
+                                           : fold_queries({query}, compute).view({-1});
+    read.norm_gain_D = rows_in(norm_gain, compute);
   }
   if (site.earlier != nullptr) {
     read.earlier = site.earlier->output;
@@ -294,8 +319,13 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
     inverse_rms.push_back({recording ? empty_per_token(like) : Tensor(), false});
   }
   read.recent = recent;
-  PhaseTwoResult kept = allocate_phase_two(like, std::ssize(recent), site.earlier != nullptr,
-                                           /*has_norm=*/true, recording);
+  PhaseTwoResult kept;
+  if (recording) {
+    kept = allocate_phase_two(like, std::ssize(recent), site.earlier != nullptr,
+                              /*has_norm=*/true, /*for_backward=*/true);
+  } else {
+    kept.x = empty_like_rows(like);
+  }
   if (recording && !invertible(read.norm_gain_D)) kept.normalized = empty_like_rows(like);
   phase_two_forward(read, inverse_rms, kept);
   result.x = kept.x;
