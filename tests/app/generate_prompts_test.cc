@@ -21,7 +21,6 @@ namespace attnres::testing::generate_prompts_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
