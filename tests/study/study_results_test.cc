@@ -22,6 +22,7 @@ RunStatus done_with(double loss) {
   saved.step = 6;
   saved.tokens = 600;
   saved.seconds = 2;
+  saved.peak_bytes = 4096;
   saved.validation_loss = saved.best_loss = loss;
   return {.state = RunState::done, .saved = saved, .parameters = 7};
 }
@@ -56,11 +57,11 @@ TEST(StudyResults, TablesHaveALineForEach) {
   const auto statuses = tiny_statuses();
   const std::vector<RunPlan> plans(4, {.parameters = 8, .steps = 6, .flops = 30});
   const std::string table = runs_csv(kRecord, runs, statuses, plans);
-  EXPECT_THAT(table,
-              HasSubstr("name,mixing,seed,role,state,step,steps,parameters,tokens,flops,from,"
-                        "seconds,final_val_loss,best_val_loss,best_step,error\n"
-                        "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,2.0,2.0,0,\n"));
-  EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,0,"
+  EXPECT_THAT(
+      table, HasSubstr("name,mixing,seed,role,state,step,steps,parameters,tokens,flops,from,"
+                       "seconds,peak_bytes,final_val_loss,best_val_loss,best_step,error\n"
+                       "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,4096,2.0,2.0,0,\n"));
+  EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,,0,"
                                "\"a \"\"b\"\", c\"\n"));
   const Json json = study_json(kRecord, runs, statuses, plans);
   EXPECT_THAT(arms_csv(kRecord, runs, statuses, json),
