@@ -18,7 +18,6 @@ namespace attnres::testing::engine_test {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
