@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attnres/ops/delta_attention/delta_attention.h"
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
@@ -60,6 +61,15 @@ Tensor delta_rule(const Spans& spans, int layer, const GatedDeltaRuleInputs& inp
     if (pool != nullptr) pool->write_states(layer, kState, spans, group, out.state);
     return out.o;
   });
+}
+
+// What is kept of the group's sequences, where it lies.
+DeltaAttentionStates kept_states(const Spans& spans, int layer, const SpanGroup& group) {
+  const auto of = [&](Kept which) {
+    return spans.pool()->change_states(layer, which, spans, group);
+  };
+  return {.conv_inputs = {of(kQueryInputs), of(kKeyInputs), of(kValueInputs)},
+          .states = of(kState)};
 }
 
 // Per head, of length one.
@@ -146,34 +156,68 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
 SublayerOutput DeltaAttention::forward(const SublayerInput& input,
                                        const SequenceContext& context) const {
   const Tensor& x_TD = input.x;
-  const int64_t K = settings_.head_width;
   const std::shared_ptr<const Spans> spans = spans_of(context, x_TD.size(0));
-  const auto heads = [&](const Tensor& x_TP) { return x_TP.unflatten(-1, {-1, K}); };
   const std::vector<Tensor> projected = input_proj_(x_TD, input.own_inputs());
-  const auto convolved_heads = [&](Kept which, const Tensor& kernel) {
-    return heads(
-        at::silu(causal_convolution(*spans, context.layer, which, projected[which], kernel)));
-  };
-  const Tensor q = convolved_heads(kQueryInputs, q_conv_);
-  const Tensor k = convolved_heads(kKeyInputs, k_conv_);
-  const Tensor v = convolved_heads(kValueInputs, v_conv_);
+  const Tensor gate = g_b_proj_.defined() ? g_b_proj_(projected[5]) : projected[5];
+  const DeltaAttentionInputs inputs = {.inputs = {projected[0], projected[1], projected[2]},
+                                       .decay = f_b_proj_(projected[3]),
+                                       .beta = projected[4],
+                                       .gate = gate,
+                                       .conv_PW = {q_conv_, k_conv_, v_conv_},
+                                       .A_log_H = A_log_,
+                                       .dt_bias_P = dt_bias_,
+                                       .gain_K = o_norm_,
+                                       .decay_bound = settings_.gate_lower_bound,
+                                       .norm_eps = norm_eps_};
+  // Decoding only: a span that is recomputed has to give the same bits in both of its passes.
+  const bool at_once = spans->pool() != nullptr && has_delta_attention(inputs);
+  return {o_proj_(at_once ? in_one_call(inputs, *spans, context.layer)
+                          : composed(inputs, *spans, context.layer))};
+}
 
-  const at::ScalarType wide = compute_dtype(x_TD);
+// One operation a group of spans.
+Tensor DeltaAttention::in_one_call(const DeltaAttentionInputs& all, const Spans& spans,
+                                   int layer) const {
+  std::vector<Tensor> results;
+  for (const SpanGroup& group : spans.groups()) {
+    const auto rows_of = [&](const Tensor& x) {
+      return x.narrow(0, group.first_row, static_cast<int64_t>(group.count) * group.tokens);
+    };
+    DeltaAttentionInputs inputs = all;
+    for (Tensor* x : {&inputs.inputs[0], &inputs.inputs[1], &inputs.inputs[2], &inputs.decay,
+                      &inputs.beta, &inputs.gate}) {
+      *x = rows_of(*x);
+    }
+    results.push_back(delta_attention(inputs, kept_states(spans, layer, group)));
+  }
+  return results.size() == 1 ? results[0] : at::cat(results);
+}
+
+Tensor DeltaAttention::composed(const DeltaAttentionInputs& inputs, const Spans& spans,
+                                int layer) const {
+  const int64_t K = settings_.head_width;
+  const auto heads = [&](const Tensor& x_TP) { return x_TP.unflatten(-1, {-1, K}); };
+  const auto convolved_heads = [&](Kept which) {
+    return heads(at::silu(
+        causal_convolution(spans, layer, which, inputs.inputs[which], inputs.conv_PW[which])));
+  };
+  const Tensor q = convolved_heads(kQueryInputs), k = convolved_heads(kKeyInputs),
+               v = convolved_heads(kValueInputs);
+
+  const at::ScalarType wide = compute_dtype(inputs.gate);
   const Tensor rate_H1 = A_log_.to(wide).exp().unsqueeze(1);
-  const Tensor step = heads(f_b_proj_(projected[3]).to(wide) + dt_bias_.to(wide));
+  const Tensor step = heads(inputs.decay.to(wide) + dt_bias_.to(wide));
   const Tensor log_decay = settings_.gate_lower_bound < 0
                                ? settings_.gate_lower_bound * at::sigmoid(rate_H1 * step)
                                : -rate_H1 * at::softplus(step);
-  const Tensor o_THK = delta_rule(*spans, context.layer,
+  const Tensor o_THK = delta_rule(spans, layer,
                                   {.q = normalized(q.to(wide)) / std::sqrt(static_cast<double>(K)),
                                    .k = normalized(k.to(wide)),
                                    .v = v,
                                    .log_decay = log_decay,
-                                   .beta = at::sigmoid(projected[4])});
+                                   .beta = at::sigmoid(inputs.beta)});
 
-  const Tensor gate = g_b_proj_.defined() ? g_b_proj_(projected[5]) : projected[5];
-  const Tensor gated = rms_norm(o_THK, o_norm_, norm_eps_) * heads(gate.sigmoid());
-  return {o_proj_(gated.flatten(1))};
+  return (rms_norm(o_THK, o_norm_, norm_eps_) * heads(inputs.gate.sigmoid())).flatten(1);
 }
 
 SublayerCost DeltaAttention::cost(int64_t /*context*/) const {

@@ -22,6 +22,8 @@
 
 namespace attnres {
 
+struct DeltaAttentionInputs;
+
 struct DeltaAttentionSettings {
   int64_t heads = 0;                     // H; 0 stands for the model's
   int64_t head_width = 0;                // K, of keys and values; 0 stands for width / heads
@@ -59,6 +61,9 @@ class DeltaAttention : public Sublayer {
   std::vector<KeptTensor> kept() const override;
 
  private:
+  at::Tensor in_one_call(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
+  at::Tensor composed(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
+
   DeltaAttentionSettings settings_;
   double norm_eps_;
   at::ScalarType activations_;           // their dtype

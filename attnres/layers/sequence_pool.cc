@@ -347,9 +347,9 @@ at::Tensor SequencePool::read_tokens(int layer, size_t which, const Span& span) 
       .narrow(0, 0, span.end());
 }
 
-at::Tensor SequencePool::read_states(int layer, size_t which, const Spans& spans,
-                                     const SpanGroup& group) const {
-  const Store& kept = store(layer, which);
+// Of the states of a group's sequences, which have seen the tokens before the spans.
+std::vector<int64_t> SequencePool::slots_of(const Store& kept, const Spans& spans,
+                                            const SpanGroup& group) const {
   std::vector<int64_t> slots;
   for (size_t i = group.first; i < group.first + group.count; ++i) {
     const Span& span = spans.all()[i];
@@ -359,8 +359,29 @@ at::Tensor SequencePool::read_states(int layer, size_t which, const Spans& spans
             "from {}; after a call that failed, truncate",
             kept.kept.name, span.sequence, kept.positions[slots.back()], span.position);
   }
+  return slots;
+}
+
+at::Tensor SequencePool::read_states(int layer, size_t which, const Spans& spans,
+                                     const SpanGroup& group) const {
+  const Store& kept = store(layer, which);
+  const std::vector<int64_t> slots = slots_of(kept, spans, group);
   if (slots.size() == 1) return kept.values.narrow(0, slots[0], 1);
   return kept.values.index_select(0, at::tensor(slots, at::kLong).to(kept.values.device()));
+}
+
+std::vector<void*> SequencePool::change_states(int layer, size_t which, const Spans& spans,
+                                               const SpanGroup& group) {
+  Store& kept = store(layer, which);
+  const std::vector<int64_t> slots = slots_of(kept, spans, group);
+  auto* first = static_cast<char*>(kept.values.mutable_data_ptr());
+  const auto bytes = kept.values.stride(0) * static_cast<int64_t>(kept.values.element_size());
+  std::vector<void*> states;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    states.push_back(first + slots[i] * bytes);
+    kept.positions[slots[i]] = spans.all()[group.first + i].end();
+  }
+  return states;
 }
 
 void SequencePool::write_states(int layer, size_t which, const Spans& spans, const SpanGroup& group,

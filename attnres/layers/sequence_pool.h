@@ -108,6 +108,10 @@ class SequencePool {
   // read, and before write_states. Throws Error unless it is that after the tokens before the
   // spans.
   at::Tensor read_states(int layer, size_t which, const Spans& spans, const SpanGroup& group) const;
+  // Where these lie, one after another in the group's order: for who reads them there and leaves
+  // there what they are after the spans' tokens. Throws as read_states.
+  std::vector<void*> change_states(int layer, size_t which, const Spans& spans,
+                                   const SpanGroup& group);
   // The same after the spans' tokens.
   void write_states(int layer, size_t which, const Spans& spans, const SpanGroup& group,
                     const at::Tensor& states);
@@ -139,6 +143,8 @@ class SequencePool {
   void release_pages(Sequence& sequence, size_t keep);
   void copy_page(int64_t from, int64_t to);
   bool states_are_at(const Sequence& sequence, int64_t length) const;
+  std::vector<int64_t> slots_of(const Store& kept, const Spans& spans,
+                                const SpanGroup& group) const;
   void set_states(const Sequence& sequence, const Snapshot* snapshot);
   void drop_oldest_snapshots();
   Store& store(int layer, size_t which) { return layers_.at(layer).at(which); }

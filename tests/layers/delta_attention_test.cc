@@ -14,6 +14,7 @@
 #include "attnres/support/error.h"
 #include "tests/layers/side_by_side.h"
 #include "tests/noise.h"
+#include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
 
 namespace attnres::delta_attention_test {
@@ -39,7 +40,8 @@ const Variant kVariants[] = {
     {"kimi_linear", {.heads = 2, .head_width = 3}},
     {"kimi_k3", {.heads = 3, .head_width = 4, .gate_lower_bound = -5, .output_gate = "full_rank"}},
     {"wide_convolution", {.heads = 1, .head_width = 6, .conv_width = 7}},
-    {"no_convolution", {.heads = 2, .head_width = 3, .conv_width = 1}}};
+    {"no_convolution", {.heads = 2, .head_width = 3, .conv_width = 1}},
+    {"wide_heads", {.heads = 1, .head_width = 72, .gate_lower_bound = -5}}};
 
 // A layer whose every parameter matters, of its own parameters.
 struct Layer {
@@ -215,6 +217,24 @@ TEST_P(DeltaAttentionLayer, IsItsFormulas) {
     EXPECT_FALSE(close(layer_({.x = x}), expected, 1e-4)) << p.role;
     p.tensor.detach().copy_(value);
   }
+}
+
+// While decoding one operation does what lies between the maps.
+TEST_P(DeltaAttentionLayer, IsTheSameInOneOperationOnEveryInstructionSet) {
+  const at::NoGradGuard no_grad;
+  const Tensor x = random_x();
+  const Tensor expected = plain(layer_, {.x = x});
+  const Layer single(GetParam().settings, at::kFloat);
+  const Tensor expected_single = plain(single, {.x = x.to(at::kFloat)});
+  const auto decoded = [](const Layer& layer, const Tensor& input) {
+    testing::SideBySide sequences({layer.attention.kept()}, kBatch, kTokens);
+    return layer({.x = input}, &sequences);
+  };
+  testing::on_every_target([&] {
+    EXPECT_TRUE(close(decoded(layer_, x), expected, 1e-11));
+    EXPECT_TRUE(close(decoded(single, x.to(at::kFloat)), expected_single, 1e-4));
+    EXPECT_FALSE(close(decoded(layer_, x.flip(1)), expected, 1e-4));
+  });
 }
 
 TEST_P(DeltaAttentionLayer, ReadsInputsOfTheirOwn) {

@@ -5,20 +5,12 @@
 #define HWY_TARGET_INCLUDE "attnres/ops/swiglu/kernel_simd.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "attnres/ops/simd-inl.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "attnres/ops/sigmoid-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnres::kernel {
 namespace HWY_NAMESPACE {
-
-// 1 / (1 + e^-x), with e^-x held below what overflows.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V sigmoid(D d, V x) {
-  const V one = hn::Set(d, 1);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 80)))));
-}
 
 template <class Storage>
 void forward(const SwigluForward<Storage>& op, int64_t first, int64_t last) {
