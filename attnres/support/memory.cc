@@ -2,11 +2,15 @@
 
 #include <malloc.h>
 
+#include <cstdlib>
+
 namespace attnres {
 
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);         // a threshold is an int: 2 GiB at most
   mallopt(M_TRIM_THRESHOLD, -1);  // never
+  constexpr int kUnlessSet = 0;
+  ::setenv("THP_MEM_ALLOC_ENABLE", "1", kUnlessSet);  // libtorch's allocator looks for it
 }
 
 }  // namespace attnres
