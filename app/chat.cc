@@ -12,6 +12,7 @@
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
+#include "attnres/pretrained/chat_format.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/text/chat_template.h"
@@ -25,17 +26,30 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
+ChatFormat known_chat_format(const std::filesystem::path& model) {
+  const std::optional<ChatFormat> format = model_chat_format(model);
+  require(format.has_value(),
+          "--chat: this model's chat template is of a format that is not known here (known are "
+          "ChatML, Llama and Kimi); give --prompt with the text as the model expects it");
+  return *format;
+}
+
 class Conversation {
  public:
   Conversation(const GenerateOptions& options, const OpenedModel& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options.generation, *tokenizer_)),
-        stops_(plain_transcript_stops()),
+        format_(known_chat_format(opened.folder)),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+    const ChatEnds ends = chat_ends(format_, *tokenizer_);
+    settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
+    stops_ = ends.texts;
     stops_.insert(stops_.end(), options.stop_texts.begin(), options.stop_texts.end());
     begin();
   }
+
+  ChatFormat format() const { return format_; }
 
   void begin() {
     messages_.clear();
@@ -77,7 +91,7 @@ class Conversation {
     const size_t kept = options_.system.empty() ? 0 : 1;
     bool forgot = false;
     while (true) {
-      std::vector<int32_t> ids = tokenizer_->encode(plain_transcript(messages_));
+      std::vector<int32_t> ids = encode_chat(*tokenizer_, chat_parts(format_, messages_));
       if (std::ssize(ids) <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
         return ids;
@@ -98,6 +112,7 @@ class Conversation {
   const GenerateOptions& options_;
   std::unique_ptr<Tokenizer> tokenizer_;
   GenerationSettings settings_;
+  ChatFormat format_;
   std::vector<std::string> stops_;
   Engine engine_;
   std::vector<ChatMessage> messages_;
@@ -111,8 +126,13 @@ void chat(const GenerateOptions& options) {
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr,
-               "attnres: the model is given a plain transcript of User and Assistant. /new begins "
-               "another conversation, Ctrl-C ends an answer, Ctrl-D all.\n");
+               "attnres: {}. /new begins another conversation, Ctrl-C ends an answer, Ctrl-D "
+               "all.\n",
+               conversation.format() == ChatFormat::plain
+                   ? "this model has no chat template: it is given a plain transcript of User and "
+                     "Assistant"
+                   : fmt::format("the model is given messages in its own format, {}",
+                                 name(conversation.format())));
   }
   std::string line;
   while (true) {

@@ -199,12 +199,6 @@ void check_bias(const GenerationSettings& settings, int64_t vocabulary) {
   }
 }
 
-std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids = tokenizer.encode(text);
-  if (ids.empty()) ids.push_back(tokenizer.end_of_document());
-  return ids;
-}
-
 std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
                                    const GenerateOptions& options) {
   const auto length = static_cast<int64_t>(prompt.size());

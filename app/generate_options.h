@@ -42,8 +42,6 @@ GenerationSettings settings_for(GenerationSettings settings, const Tokenizer& to
 // Throws UsageError, "--logit-bias: ", on one of a token from `vocabulary` on.
 void check_bias(const GenerationSettings& settings, int64_t vocabulary);
 
-// The tokens of a text to continue: in training a document begins after the end of another.
-std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
 // The prompt, or with --truncate its end where the continuation needs the room, which is said.
 // Throws Error on one that leaves no room.
 std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,

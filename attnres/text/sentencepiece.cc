@@ -136,6 +136,12 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string model, const std::str
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
+std::optional<int32_t> SentencePieceTokenizer::control_token(std::string_view name) const {
+  const int id = processor_->PieceToId(name);
+  if (!processor_->IsControl(id) || processor_->IdToPiece(id) != name) return std::nullopt;
+  return id;
+}
+
 int64_t SentencePieceTokenizer::vocab_size() const {
   return static_cast<int64_t>(token_texts_.size());
 }

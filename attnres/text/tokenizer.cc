@@ -26,6 +26,12 @@ void Tokenizer::check_id(int32_t id) const {
           vocab_size() - 1);
 }
 
+std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  if (ids.empty()) ids.push_back(tokenizer.end_of_document());
+  return ids;
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   const fs::path model = folder / "tokenizer.model";
   if (path_exists(model)) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,8 @@ class Tokenizer {
   virtual std::string decode(const std::vector<int32_t>& ids) const;
   // The bytes that one token adds to a text that has already begun; none for control tokens.
   virtual std::string token_text(int32_t id) const = 0;
+  // The control token of this name, such as <|im_end|>, which no text is tokenized to.
+  virtual std::optional<int32_t> control_token(std::string_view /*name*/) const { return {}; }
 
   // Writes the files by which load_tokenizer and Hugging Face programs find the tokenizer.
   virtual void save(const std::filesystem::path& folder) const = 0;
@@ -49,6 +52,10 @@ class Tokenizer {
   // Throws Error unless 0 <= id < vocab_size.
   void check_id(int32_t id) const;
 };
+
+// The tokens of a text to continue: of an empty one the end of a document, since in training another
+// begins there.
+std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
 
 // Reads the tokenizer whose files lie in a folder: tokenizer.model (SentencePiece) or the
 // tokenizer.json that the byte tokenizer writes. Throws UnreadTokenizer when there is neither, or

@@ -12,7 +12,6 @@
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/chat_template.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
@@ -145,14 +144,6 @@ TEST_F(ManyPrompts, ChatForgetsTheOldestWhereTheContextIsFull) {
       fmt::format("printf '{}\\n' | {}", std::string(60, 'x'), command("--chat --max-tokens 20")));
   EXPECT_EQ(long_message.exit_code, 1);
   EXPECT_THAT(long_message.err, HasSubstr("leaves no room for an answer"));
-}
-
-TEST(PlainTranscript, EndsWhereTheAnswerBegins) {
-  EXPECT_EQ(
-      plain_transcript(
-          {{"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hello"}, {"user", "Who?"}}),
-      "Be brief.\n\nUser: Hi\nAssistant: Hello\nUser: Who?\nAssistant:");
-  EXPECT_THROW(plain_transcript({{"tool", "x"}}), Error);
 }
 
 }  // namespace
