@@ -131,7 +131,7 @@ class PromptsRun {
     const Eta eta(all, results_.count());
     while (submit_more() || !engine_.idle()) {
       for (RequestUpdate& update : engine_.step()) take(update);
-      const double tokens = static_cast<double>(engine_.status().generated_tokens);
+      const double tokens = static_cast<double>(engine_.counts().generated_tokens);
       progress_.update(fmt::format("{} of {} prompts  {}  {} left", results_.count(), all,
                                    format_rate(tokens / (monotonic_seconds() - start_), "tokens"),
                                    format_duration(eta.left(results_.count()))));
@@ -167,7 +167,7 @@ class PromptsRun {
 
   // Keeps the queue filled. False where there are no more prompts.
   bool submit_more() {
-    while (next_ < std::ssize(prompts_) && engine_.status().queued < options_.sequences) {
+    while (next_ < std::ssize(prompts_) && engine_.counts().queued < options_.sequences) {
       const int64_t number = next_++;
       if (results_.has(number)) continue;
       GenerationSettings settings = tokenizer_ != nullptr

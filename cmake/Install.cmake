@@ -25,6 +25,7 @@ if(ATTNRES_PROGRAM)
     attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
   set_target_properties(attnres_engine PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
   install(FILES attnres/infer/text_engine.h attnres/infer/generation_settings.h
+                attnres/infer/model_description.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/infer)
   install(FILES attnres/infer/engine_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           RENAME attnres_engine.h)

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "attnres/infer/score.h"
+#include "attnres/infer/step_depth_weights.h"
 #include "attnres/infer/step_plan.h"
 #include "attnres/layers/sequence_pool.h"
 #include "attnres/support/error.h"
@@ -79,6 +80,18 @@ at::Tensor as_tensor(std::span<const int32_t> ids) {
   return ids_T;
 }
 
+// How many tokens can be chosen.
+int64_t vocabulary_of(const Transformer& model, const GenerationSettings& settings) {
+  const int64_t all = model.vocab_size();
+  return settings.vocabulary > 0 ? std::min(settings.vocabulary, all) : all;
+}
+
+std::vector<float> mean_of(const at::Tensor& sum_D, int64_t count) {
+  const at::Tensor mean_D = (sum_D / count).to(at::kFloat);
+  const auto* data = mean_D.const_data_ptr<float>();
+  return {data, data + mean_D.numel()};
+}
+
 // Calls f(i) for 0 .. count - 1 on all threads.
 template <class F>
 void for_each_of(int64_t count, const F& f) {
@@ -96,7 +109,7 @@ Engine::Engine(const Transformer& model, const EngineSettings& settings)
       pool_(model.make_pool(size_of(settings_))),
       held_(*pool_) {}
 
-int64_t Engine::submit(GenerationRequest request) {
+void Engine::check_request(const GenerationRequest& request) const {
   const GenerationSettings& settings = request.settings;
   check(settings.sampling);
   require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
@@ -110,11 +123,15 @@ int64_t Engine::submit(GenerationRequest request) {
           "is {} tokens; shorten the prompt",
           prompt_tokens, settings_.context);
   check_ids(model_, request.prompt);
-  const int64_t all = model_.vocab_size();
+  check_logit_bias(settings.sampling, vocabulary_of(model_, settings));
+}
+
+int64_t Engine::submit(GenerationRequest request) {
+  check_request(request);
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t room = settings_.context - prompt_tokens;
   Request taken{.settings = std::move(request.settings), .ids = std::move(request.prompt)};
-  int64_t& vocabulary = taken.settings.vocabulary;
-  vocabulary = vocabulary > 0 ? std::min(vocabulary, all) : all;
-  check_logit_bias(taken.settings.sampling, vocabulary);
+  taken.settings.vocabulary = vocabulary_of(model_, taken.settings);
   taken.number = next_request_++;
   taken.prompt_tokens = prompt_tokens;
   taken.limit = prompt_tokens + std::min(taken.settings.max_tokens, room);
@@ -134,9 +151,11 @@ bool Engine::cancel(int64_t request) {
   return true;
 }
 
-// The prompt's numbers are asked for: then it has to be computed.
+// Not where the prompt's numbers are asked for: then it has to be computed.
 bool Engine::shares(const Request& request) const {
-  return settings_.share_prefixes && request.settings.prompt_logprobs < 0;
+  const GenerationSettings& settings = request.settings;
+  return settings_.share_prefixes && settings.prompt_logprobs < 0 && !settings.depth_weights &&
+         !settings.mean_hidden;
 }
 
 // Of what is computed; without the prompt's last token, whose successor is to be chosen.
@@ -250,14 +269,36 @@ std::vector<RequestUpdate> Engine::step() {
 at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
   std::vector<int32_t> ids;
   std::vector<Continuation> more;
+  bool wanted = false;  // depth weights
   for (Part& part : parts) {
     part.row = std::ssize(ids);
     const Request& request = *part.request;
     const auto first = request.ids.begin() + pool_->length(request.sequence);
     ids.insert(ids.end(), first, first + part.tokens);
     more.push_back({request.sequence, part.tokens});
+    wanted = wanted || request.settings.depth_weights;
   }
-  return model_.hidden(as_tensor(ids), pool_->append(more));
+  if (!wanted) return model_.hidden(as_tensor(ids), pool_->append(more));
+  StepDepthWeights weights;
+  at::Tensor hidden_TD = model_.hidden(as_tensor(ids), pool_->append(more), {.observer = &weights});
+  for (const Part& part : parts) {
+    Request& request = *part.request;
+    if (!request.settings.depth_weights) continue;
+    const int64_t first = pool_->length(request.sequence) - part.tokens;
+    weights.add_to(&request.depth, first, part.row, part.tokens);
+  }
+  return hidden_TD;
+}
+
+// What is asked of a prompt beside its continuation.
+void Engine::read_prompt(const Part& part, const at::Tensor& hidden_TD) {
+  Request& request = *part.request;
+  totals_.prompt_tokens += part.tokens;
+  if (settings_.share_prefixes) pool_->snapshot(request.sequence);
+  score_prompt(part, hidden_TD);
+  if (!request.settings.mean_hidden) return;
+  const at::Tensor sum = hidden_TD.narrow(0, part.row, part.tokens).to(at::kDouble).sum(0);
+  request.hidden_sum = request.hidden_sum.defined() ? request.hidden_sum + sum : sum;
 }
 
 void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* updates) {
@@ -274,10 +315,8 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
     Request& request = *part.request;
     const int64_t computed = pool_->length(request.sequence);
     if (computed - part.tokens < request.prompt_tokens) {
-      totals_.prompt_tokens += part.tokens;
-      if (settings_.share_prefixes) pool_->snapshot(request.sequence);
       try {
-        score_prompt(part, hidden_TD);
+        read_prompt(part, hidden_TD);
       } catch (const std::exception& e) {
         updates->push_back(fail(request.number, e.what()));
         continue;
@@ -326,6 +365,11 @@ RequestUpdate Engine::go_on(Request& request, const at::Tensor& logits_V) const 
   const GenerationSettings& settings = request.settings;
   RequestUpdate update{.request = request.number, .shared_tokens = request.shared};
   update.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+  update.depth = std::exchange(request.depth, {});
+  if (request.hidden_sum.defined()) {
+    update.mean_hidden = mean_of(request.hidden_sum, request.prompt_tokens);
+    request.hidden_sum.reset();
+  }
   const auto full = [&] { return std::ssize(request.ids) == request.limit; };
   const auto reason = request.limit < request.prompt_tokens + settings.max_tokens
                           ? StopReason::context
@@ -374,14 +418,14 @@ RequestUpdate Engine::fail(int64_t request, const std::string& error) {
   return {.request = request, .stopped = StopReason::failed, .error = error};
 }
 
-EngineStatus Engine::status() const {
-  EngineStatus status = totals_;
-  status.queued = std::ssize(queued_);
-  status.running = std::ssize(running_);
-  status.held = held_.count();
-  status.tokens = settings_.tokens;
-  status.free_tokens = pool_->free_tokens();
-  return status;
+EngineCounts Engine::counts() const {
+  EngineCounts counts = totals_;
+  counts.queued = std::ssize(queued_);
+  counts.running = std::ssize(running_);
+  counts.held = held_.count();
+  counts.tokens = settings_.tokens;
+  counts.free_tokens = pool_->free_tokens();
+  return counts;
 }
 
 }  // namespace attnres

@@ -44,18 +44,13 @@ struct RequestUpdate {
   std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
   // Once, of the prompt's second token to its last.
   std::vector<TokenLogprobs> prompt_logprobs = {};
-  int64_t shared_tokens = 0;               // of the prompt, that another sequence had computed
+  int64_t shared_tokens = 0;  // of the prompt, that another sequence had computed
+  // Of the tokens that were read since the last update: the first has the whole prompt's. The
+  // newest token is read in the next step, and the last one not at all.
+  TokensDepthWeights depth = {};
+  std::vector<float> mean_hidden = {};     // once, [D]
   std::optional<StopReason> stopped = {};  // nothing comes after this
   std::string error = {};
-};
-
-struct EngineStatus {
-  int64_t queued = 0, running = 0;  // requests
-  int64_t held = 0;                 // sequences that have ended, for prompts that begin as they do
-  int64_t tokens = 0, free_tokens = 0;  // that there is room for; of these, not in use
-  // Of all requests so far: the prompts' tokens that were computed, those that another sequence had
-  // computed, and the tokens that were chosen.
-  int64_t prompt_tokens = 0, shared_tokens = 0, generated_tokens = 0;
 };
 
 class Engine {
@@ -70,6 +65,8 @@ class Engine {
   // nothing: UsageError on settings that `check` refuses, Error on a prompt without tokens, with a
   // token outside the model's vocabulary, or that leaves no room in the context.
   int64_t submit(GenerationRequest request);
+  // Throws where `submit` does, and takes nothing; from any thread.
+  void check_request(const GenerationRequest& request) const;
   // Ends a request; nothing more comes of it. False if it has ended.
   bool cancel(int64_t request);
   // Computes up to step_tokens tokens; in the order of requests, at most one update of each.
@@ -78,7 +75,7 @@ class Engine {
   std::vector<RequestUpdate> step();
   bool idle() const { return queued_.empty() && running_.empty(); }
 
-  EngineStatus status() const;
+  EngineCounts counts() const;
   const EngineSettings& settings() const { return settings_; }
 
  private:
@@ -93,6 +90,8 @@ class Engine {
     int64_t shared = 0;
     TokenCounts counts = {};
     std::vector<TokenLogprobs> prompt_logprobs = {};  // so far
+    TokensDepthWeights depth = {};                    // since the last update
+    at::Tensor hidden_sum = {};                       // [D] float64, of the prompt so far
 
     int64_t generated() const { return static_cast<int64_t>(ids.size()) - prompt_tokens; }
   };
@@ -113,6 +112,7 @@ class Engine {
   void choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
               std::vector<RequestUpdate>* updates);
   at::Tensor hidden_of(std::vector<Part>& parts);
+  void read_prompt(const Part& part, const at::Tensor& hidden_TD);
   void score_prompt(const Part& part, const at::Tensor& hidden_TD) const;
   RequestUpdate go_on(Request& request, const at::Tensor& logits_V) const;
   void end(int64_t request, bool keep);
@@ -126,7 +126,7 @@ class Engine {
   std::map<int64_t, Request> running_;  // by number
   int64_t next_request_ = 0;
   int64_t last_prompt_ = -1;  // the request of which a deterministic step read a piece last
-  EngineStatus totals_;       // what is counted over all requests
+  EngineCounts totals_;       // what is counted over all requests
 };
 
 }  // namespace attnres

@@ -18,6 +18,15 @@ struct EngineSettings {
   bool deterministic = false;
 };
 
+struct EngineCounts {
+  int64_t queued = 0, running = 0;  // requests
+  int64_t held = 0;                 // sequences that have ended, for prompts that begin as they do
+  int64_t tokens = 0, free_tokens = 0;  // that there is room for; of these, not in use
+  // Of all requests so far: the prompts' tokens that were computed, those that another sequence had
+  // computed, and the tokens that were chosen.
+  int64_t prompt_tokens = 0, shared_tokens = 0, generated_tokens = 0;
+};
+
 // In the order in which they are applied, which is that of Hugging Face's transformers. (llama.cpp
 // divides by the temperature last.)
 struct SamplingSettings {
@@ -44,6 +53,8 @@ struct GenerationSettings {
   int64_t vocabulary = 0;          // takes tokens below this; 0 for all of the model's
   int64_t top_logprobs = -1;       // log-probabilities: of each token and of so many likeliest
   int64_t prompt_logprobs = -1;    // the same of the prompt's tokens but the first; -1: none
+  bool depth_weights = false;      // of every token that is read, the prompt's too
+  bool mean_hidden = false;        // of the prompt's tokens, as the head reads them
 };
 
 struct TokenLogprob {
@@ -56,6 +67,13 @@ struct TokenLogprob {
 struct TokenLogprobs {
   double chosen = 0;              // of the token itself
   std::vector<TokenLogprob> top;  // of the most likely tokens, the likeliest first, equals by id
+};
+
+// Where tokens of a sequence look: softmax weights over depth, of the pass that read the token.
+struct TokensDepthWeights {
+  int64_t first = 0;  // the first token's place in prompt and continuation
+  // [tokens][sites][sources]; of the sites that have weights, in the model's order.
+  std::vector<std::vector<std::vector<float>>> weights = {};
 };
 
 // `stop_string`: whoever reads the tokens said so. `failed`: an error says why.

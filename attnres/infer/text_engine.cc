@@ -1,12 +1,15 @@
 #include "attnres/infer/text_engine.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <map>
 #include <utility>
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
+#include "attnres/model/token_depth_weights.h"
+#include "attnres/pretrained/chat_format.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/precision.h"
@@ -38,44 +41,85 @@ EngineSettings with_context_of(const std::filesystem::path& folder, EngineSettin
   return settings;
 }
 
+// Of a run's folder its own name, not that of its checkpoint.
+std::string name_of(const std::filesystem::path& given) {
+  const auto path = std::filesystem::absolute(given).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
+                          std::optional<ChatFormat> chat_format) {
+  ModelDescription description;
+  for (const Parameter& parameter : model.parameters().all()) {
+    description.parameters += parameter.tensor.numel();
+  }
+  description.layers = model.config().layers;
+  description.width = model.config().width;
+  description.vocabulary = model.vocab_size();
+  description.mechanism = model.config().depth_mixing.name();
+  if (tokenizer != nullptr) {
+    description.tokenizer = tokenizer->kind();
+    description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
+  }
+  if (chat_format) description.chat_format = name(*chat_format);
+  for (const TokenDepthWeights& site : token_depth_weights(model, at::zeros({1}, at::kLong))) {
+    description.sites.push_back({site.site, site.name, site.sources});
+  }
+  return description;
+}
+
 }  // namespace
 
 struct TextEngine::Parts {
   Parts(const std::filesystem::path& folder, const TextEngineSettings& settings)
       : tokenizer(tokenizer_if_read(folder)),
+        chat_format(model_chat_format(folder)),
         ends(model_document_ids(folder).ends()),
         model(load(folder, settings.weights)),
-        engine(*model, with_context_of(folder, settings.engine)) {}
+        engine(*model, with_context_of(folder, settings.engine)),
+        description(describe(*model, tokenizer.get(), chat_format)) {}
+
+  const Tokenizer& known_tokenizer() const {
+    require(tokenizer != nullptr,
+            "this model comes without a tokenizer that is read here; give token ids");
+    return *tokenizer;
+  }
+  GenerationRequest tokenized(const TextRequest& request) const;
 
   std::unique_ptr<Tokenizer> tokenizer;  // null where it is not read
+  std::optional<ChatFormat> chat_format;
   std::vector<int64_t> ends;
   std::unique_ptr<Transformer> model;
   Engine engine;
+  ModelDescription description;
   std::map<int64_t, TextStream> streams;  // by request; none without a tokenizer
 };
 
 TextEngine::TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings) {
   if (settings.threads > 0) at::set_num_threads(settings.threads);
   parts_ = std::make_unique<Parts>(find_model_directory(model), settings);
+  parts_->description.name = name_of(model);
 }
 
 TextEngine::~TextEngine() = default;
 
-int64_t TextEngine::submit(const TextRequest& request) {
-  const Tokenizer* tokenizer = parts_->tokenizer.get();
+GenerationRequest TextEngine::Parts::tokenized(const TextRequest& request) const {
   GenerationRequest taken{.prompt = request.ids, .settings = request.generation};
-  taken.settings.ends = parts_->ends;
+  taken.settings.ends.insert(taken.settings.ends.end(), ends.begin(), ends.end());
   if (tokenizer != nullptr) taken.settings.vocabulary = tokenizer->vocab_size();
-  if (request.ids.empty()) {
-    require(tokenizer != nullptr,
-            "this model comes without a tokenizer that is read here; give token ids");
-    taken.prompt = tokenizer->encode(request.text);
-    // In training a document begins after the end of another.
-    if (taken.prompt.empty()) taken.prompt.push_back(tokenizer->end_of_document());
-  }
+  if (taken.prompt.empty()) taken.prompt = attnres::prompt_ids(request.text, known_tokenizer());
+  return taken;
+}
+
+void TextEngine::check(const TextRequest& request) const {
+  if (parts_->tokenizer != nullptr) const TextStream stream(*parts_->tokenizer, request.stops);
+  parts_->engine.check_request(parts_->tokenized(request));
+}
+
+int64_t TextEngine::submit(const TextRequest& request) {
   std::optional<TextStream> stream;
-  if (tokenizer != nullptr) stream.emplace(*tokenizer, request.stops);
-  const int64_t number = parts_->engine.submit(std::move(taken));
+  if (parts_->tokenizer != nullptr) stream.emplace(*parts_->tokenizer, request.stops);
+  const int64_t number = parts_->engine.submit(parts_->tokenized(request));
   if (stream) parts_->streams.emplace(number, std::move(*stream));
   return number;
 }
@@ -91,6 +135,10 @@ std::vector<TextUpdate> TextEngine::step() {
     TextUpdate update{.request = given.request,
                       .token = given.token,
                       .logprobs = std::move(given.logprobs),
+                      .prompt_logprobs = std::move(given.prompt_logprobs),
+                      .shared_tokens = given.shared_tokens,
+                      .depth = std::move(given.depth),
+                      .mean_hidden = std::move(given.mean_hidden),
                       .stopped = given.stopped,
                       .error = std::move(given.error)};
     const auto stream = parts_->streams.find(given.request);
@@ -114,6 +162,45 @@ bool TextEngine::idle() const {
 
 int64_t TextEngine::context() const {
   return parts_->engine.settings().context;
+}
+
+EngineCounts TextEngine::counts() const {
+  return parts_->engine.counts();
+}
+
+const ModelDescription& TextEngine::model() const {
+  return parts_->description;
+}
+
+std::vector<int32_t> TextEngine::prompt_ids(const std::string& text) const {
+  return attnres::prompt_ids(text, parts_->known_tokenizer());
+}
+
+std::vector<int32_t> TextEngine::encode(const std::string& text) const {
+  return parts_->known_tokenizer().encode(text);
+}
+
+std::string TextEngine::decode(const std::vector<int32_t>& ids) const {
+  return parts_->known_tokenizer().decode(ids);
+}
+
+std::string TextEngine::token_text(int32_t id) const {
+  return parts_->known_tokenizer().token_text(id);
+}
+
+TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) const {
+  require(parts_->chat_format.has_value(),
+          "this model's chat template is of a format that is not known here (known are ChatML, "
+          "Llama and Kimi); give a prompt as the model expects it");
+  std::vector<ChatMessage> conversation;
+  for (const TextMessage& message : messages) {
+    conversation.push_back({message.role, message.content});
+  }
+  const Tokenizer& tokenizer = parts_->known_tokenizer();
+  ChatEnds ends = chat_ends(*parts_->chat_format, tokenizer);
+  return {.ids = encode_chat(tokenizer, chat_parts(*parts_->chat_format, conversation)),
+          .generation = {.ends = std::move(ends.tokens)},
+          .stops = std::move(ends.texts)};
 }
 
 }  // namespace attnres

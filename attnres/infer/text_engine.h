@@ -8,6 +8,9 @@
 //     for (const attnres::TextUpdate& update : engine.step()) std::cout << update.text;
 //   }
 //
+// One thread submits, cancels and steps; const functions that look only at the model (`check`,
+// `model`, `context`, text and tokens) may be called by any number of others meanwhile.
+//
 // What goes wrong is thrown as std::exception with a message for people.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "attnres/infer/generation_settings.h"
+#include "attnres/infer/model_description.h"
 
 namespace attnres {
 
@@ -33,8 +37,13 @@ struct TextEngineSettings {
 struct TextRequest {
   std::string text = {};
   std::vector<int32_t> ids = {};        // in place of a text
-  GenerationSettings generation = {};   // ends and vocabulary are the model's
+  GenerationSettings generation = {};   // the model's ends are added, the vocabulary is its
   std::vector<std::string> stops = {};  // the text ends before the first of these
+};
+
+struct TextMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
 };
 
 // What a step gave a request.
@@ -43,7 +52,15 @@ struct TextUpdate {
   std::string text = {};  // whole characters that are new; none of a model without a tokenizer
   std::optional<int32_t> token = {};
   std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
-  std::optional<StopReason> stopped = {};      // nothing comes after this
+  // Once, where they were asked for: of the prompt's second token to its last.
+  std::vector<TokenLogprobs> prompt_logprobs = {};
+  int64_t shared_tokens = 0;  // of the prompt, that another sequence had computed
+  // Where they were asked for: of the tokens that were read since the last update, the first of
+  // which has the whole prompt's. The newest token is read in the next step, the last one not at
+  // all.
+  TokensDepthWeights depth = {};
+  std::vector<float> mean_hidden = {};     // once, where it was asked for
+  std::optional<StopReason> stopped = {};  // nothing comes after this
   std::string error = {};
 };
 
@@ -58,13 +75,29 @@ class TextEngine {
   // Takes a request, and gives it a number. Throws, and takes nothing, as Engine::submit and
   // StopStrings do, and on a text where the model has no tokenizer that is read here.
   int64_t submit(const TextRequest& request);
+  // Throws where `submit` does, and takes nothing.
+  void check(const TextRequest& request) const;
   // Ends a request; nothing more comes of it. False if it has ended.
   bool cancel(int64_t request);
   // One pass of the model over what requests need next.
   std::vector<TextUpdate> step();
   bool idle() const;
+  EngineCounts counts() const;
 
   int64_t context() const;  // most tokens of a sequence, prompt and continuation
+  const ModelDescription& model() const;
+
+  // Text and tokens. These throw Error where the model has no tokenizer that is read here, on text
+  // that it cannot encode, and on ids that it does not have.
+  //
+  // A text to continue: in training a document begins after the end of another.
+  std::vector<int32_t> prompt_ids(const std::string& text) const;
+  std::vector<int32_t> encode(const std::string& text) const;
+  std::string decode(const std::vector<int32_t>& ids) const;
+  std::string token_text(int32_t id) const;  // its bytes; none of a control token
+  // A conversation in the format that the model was taught, up to where the assistant goes on, and
+  // what ends its answer. Throws Error where that format is not known.
+  TextRequest chat_request(const std::vector<TextMessage>& messages) const;
 
  private:
   struct Parts;

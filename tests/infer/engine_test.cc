@@ -150,9 +150,9 @@ TEST_F(OneModel, GoesOnFromWhatAnotherSequenceBeganWith) {
   const Outcome again = finish(engine)[1];
   EXPECT_EQ(again.shared, 59);
   EXPECT_LT(error_of(model_, prompt, again), 1e-4);
-  EXPECT_EQ(engine.status().prompt_tokens, 61);
-  EXPECT_EQ(engine.status().shared_tokens, 59);
-  EXPECT_EQ(engine.status().generated_tokens, 10);
+  EXPECT_EQ(engine.counts().prompt_tokens, 61);
+  EXPECT_EQ(engine.counts().shared_tokens, 59);
+  EXPECT_EQ(engine.counts().generated_tokens, 10);
   // Negative control: log-probabilities of another continuation.
   std::vector<int32_t> other = prompt;
   other[58] = (other[58] + 1) % kSmallVocabulary;
@@ -175,7 +175,7 @@ TEST_F(OneModel, ManyRequestsShareAPoolTooSmallForAll) {
     prompts.push_back(some_ids(20 + 5 * i, i % 5));
     engine.submit(request_of(prompts[i], 20, i));
   }
-  EXPECT_EQ(engine.status().queued, 12);
+  EXPECT_EQ(engine.counts().queued, 12);
   const Outcomes outcomes = finish(engine);
   for (int i = 0; i < 12; ++i) {
     EXPECT_EQ(outcomes.at(i).stopped, StopReason::max_tokens);
@@ -305,7 +305,7 @@ TEST(EngineFailures, EndOneRequest) {
   }
   EXPECT_EQ(outcomes.at(0).stopped, StopReason::max_tokens);
   EXPECT_EQ(outcomes.at(0).tokens.size(), 6u);
-  EXPECT_EQ(engine.status().held, 1);
+  EXPECT_EQ(engine.counts().held, 1);
 }
 
 }  // namespace

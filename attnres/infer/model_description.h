@@ -1,0 +1,30 @@
+// What a model is, for those who look at it from outside. No tensor library.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace attnres {
+
+// A site that weighs what it reads.
+struct DepthSite {
+  int site = 0;      // 0 .. L; L is the output
+  std::string name;  // "attention 1", "feed-forward 1", ..., "output"
+  std::vector<std::string> sources;
+};
+
+struct ModelDescription {
+  std::string name;  // of its folder or file
+  int64_t parameters = 0;
+  int64_t layers = 0;  // of attention and feed-forward
+  int64_t width = 0;
+  int64_t vocabulary = 0;
+  std::string mechanism;         // that mixes over depth
+  std::string tokenizer;         // its kind; empty where it is not read here
+  std::string chat_format;       // empty where it is not known
+  std::string end_of_document;   // the token's text; often none
+  std::vector<DepthSite> sites;  // that have depth weights
+};
+
+}  // namespace attnres
