@@ -28,7 +28,8 @@ KEEP_FREED_MEMORY = {
 class Program:
     """A process that answers requests."""
 
-    def __init__(self, command, threads):
+    def __init__(self, command, threads, pause=PAUSE):
+        self.pause = pause
         self.name = Path(command[-1] if command[-1].endswith(".py") else command[0]).name
         environment = {**os.environ, **KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
@@ -36,7 +37,7 @@ class Program:
         )
 
     def request(self, **request):
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -93,17 +94,21 @@ def require_programs(options):
             sys.exit(f"--{option}: {getattr(options, option)} is not there; {remedy}")
 
 
-def describe_machine(python):
-    """The processor and the version of PyTorch."""
+def describe_processor():
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else "unknown processor"
+
+
+def describe_machine(python):
+    """The processor and the version of PyTorch."""
     version = subprocess.run(
         [python, "-c", "import torch; print(torch.__version__)"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout.strip()
-    return f"{models[0] if models else 'unknown processor'}, PyTorch {version}"
+    return f"{describe_processor()}, PyTorch {version}"
 
 
 def median_interval(values):

@@ -23,6 +23,7 @@
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
+#include "attnres/text/bytes.h"
 #include "bench/benchmark.h"
 
 namespace attnres::bench {
@@ -131,21 +132,28 @@ class Decoding {
   std::vector<int64_t> sequences_;
 };
 
-// Sequences that follow one prompt greedily, for bench/compare_decoding.
+// Sequences that follow one prompt greedily, for bench/compare_decoding and compare_llama_cpp. A
+// GGUF file's weights stay as they are stored.
 class GreedyDecoding {
  public:
-  GreedyDecoding(const std::filesystem::path& folder, int64_t batch,
+  GreedyDecoding(const std::filesystem::path& model, int64_t batch,
                  const std::vector<int64_t>& prompt, int64_t tokens)
-      : model_(load_model(folder)), prompt_(at::tensor(prompt, at::kLong)) {
+      : model_(load_model(model, {at::kFloat, at::kFloat, model_weight_format(model)})),
+        prompt_(at::tensor(prompt, at::kLong)) {
     pool_ = model_->make_pool({.sequences = batch, .tokens = batch * (prompt_.numel() + tokens)});
     for (int64_t i = 0; i < batch; ++i) sequences_.push_back(pool_->add());
   }
 
+  // Milliseconds until all have read the prompt, and the largest logit after it.
+  Json read_prompt() {
+    at::Tensor logits;
+    const double ms = milliseconds([&] { logits = after_prompt(); });
+    return {{"ms", ms}, {"largest", {logits[0].max().item<double>()}}};
+  }
+
   // Milliseconds a step, and the largest logit of the first sequence before each.
   Json decode(int64_t tokens) {
-    for (const int64_t sequence : sequences_) pool_->truncate(sequence, 0);
-    const auto batch = static_cast<int64_t>(sequences_.size());
-    at::Tensor logits = next(prompt_.repeat({batch}), prompt_.numel());
+    at::Tensor logits = after_prompt();
     Json largest = Json::array();
     const double ms = milliseconds([&] {
       for (int64_t i = 0; i < tokens; ++i) {
@@ -157,6 +165,14 @@ class GreedyDecoding {
   }
 
  private:
+  at::Tensor after_prompt() {
+    for (int64_t& sequence : sequences_) {
+      pool_->free(sequence);
+      sequence = pool_->add();
+    }
+    return next(prompt_.repeat({std::ssize(sequences_)}), prompt_.numel());
+  }
+
   // Logits after each sequence's next tokens.
   at::Tensor next(const at::Tensor& ids_T, int64_t tokens) {
     std::vector<Continuation> more;
@@ -176,14 +192,17 @@ void serve_requests() {
   serve([&](const Json& request) -> Json {
     if (request.contains("save")) {
       const std::filesystem::path folder = request.at("save").get<std::string>();
-      std::filesystem::create_directories(folder);
       const Transformer model(read_model_config(request.at("model")), request.at("vocabulary"), 1);
       spread_depth_weights(model);
-      save_model(model, folder, request.at("context"), {});
+      save_model_folder(folder, model, ByteTokenizer{}, request.at("context"));
     } else if (request.contains("open")) {
       open.try_emplace(request.at("open"), request.at("model").get<std::string>(),
                        request.at("batch"), request.at("prompt").get<std::vector<int64_t>>(),
                        request.at("tokens"));
+    } else if (request.contains("close")) {
+      open.erase(request.at("close"));
+    } else if (request.contains("prompt")) {
+      return open.at(request.at("prompt")).read_prompt();
     } else {
       return open.at(request.at("decode")).decode(request.at("tokens"));
     }
@@ -258,7 +277,7 @@ void run(int argc, char** argv) {
   app.add_option("--tokens", options.tokens, "Decoded in a round")->capture_default_str();
   app.add_option("--rounds", options.rounds, "Times that each is measured")->capture_default_str();
   app.add_option("--threads", options.threads, "Threads; all cores if not given");
-  app.add_flag("--serve", options.serve, "Answer the requests of bench/compare_decoding");
+  app.add_flag("--serve", options.serve, "Answer the requests of the bench/compare_* drivers");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -2,15 +2,13 @@
 
 usage: python check_llama_cpp.py        (ATTNRES=PROGRAM; build/attnres if not set)
 
-Builds libllama from the sources in llama-cpp-python's source distribution, some minutes, into
-build/llama.cpp (LLAMA_CPP=FOLDER), and llama_cpp.c with it.
+scripts/llama-cpp builds libllama into build/llama.cpp (LLAMA_CPP=FOLDER).
 """
 
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from itertools import combinations
 from pathlib import Path
 
@@ -20,11 +18,8 @@ from gguf.quants import quantize
 from interop import REPOSITORY, Report, attnres, randomize, score, token_ids
 from sentencepiece import SentencePieceProcessor
 
-VERSION = "llama-cpp-python==0.3.36"
-FOLDER = Path(os.environ.get("LLAMA_CPP", REPOSITORY / "build" / "llama.cpp"))
+FOLDER = REPOSITORY / os.environ.get("LLAMA_CPP", "build/llama.cpp")
 ASK = FOLDER / "llama_cpp"
-OFF = ("CURL", "OPENSSL", "BUILD_UI", "BUILD_COMMON", "BUILD_TOOLS", "BUILD_TESTS",
-       "BUILD_EXAMPLES", "BUILD_SERVER", "BUILD_APP")  # fmt: skip
 # Log-probabilities in float32; with depth attention, which amplifies rounding.
 BOUND, BOUND_ATTN_RES = 5e-5, 5e-4
 PROMPT = "The copyright"
@@ -36,30 +31,16 @@ def run(*command):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}\nfailed: {done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def build():
     source = REPOSITORY / "tests" / "interop" / "llama_cpp.c"
-    if ASK.exists() and ASK.stat().st_mtime > source.stat().st_mtime:
-        return
-    library = FOLDER / "build" / "bin" / "libllama.so"
-    if not library.exists():
-        print(f"building llama.cpp in {FOLDER}", flush=True)
-        run(sys.executable, "-m", "pip", "download", VERSION, "--no-deps", "--no-binary", ":all:",
-            "--dest", FOLDER)  # fmt: skip
-        with tarfile.open(next(FOLDER.glob("*.tar.gz"))) as archive:
-            archive.extractall(FOLDER, filter="data")
-        run("cmake", "-S", sources(), "-B", FOLDER / "build", "-DCMAKE_BUILD_TYPE=Release",
-            "-DBUILD_SHARED_LIBS=ON", *(f"-DLLAMA_{option}=OFF" for option in OFF))  # fmt: skip
-        run("cmake", "--build", FOLDER / "build", "--target", "llama",
-            "--parallel", str(os.cpu_count()))
-    run("cc", "-O1", "-Wall", "-I", sources() / "include", "-I", sources() / "ggml" / "include",
-        source, "-o", ASK, "-L", library.parent, f"-Wl,-rpath,{library.parent}",
-        "-lllama", "-lm")  # fmt: skip
-
-
-def sources():
-    return next(FOLDER.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    print(f"building llama.cpp in {FOLDER}, if it is not there", flush=True)
+    sources = Path(run(REPOSITORY / "scripts" / "llama-cpp").strip())
+    library = FOLDER / "build" / "bin"
+    run("cc", "-O1", "-Wall", "-I", sources / "include", "-I", sources / "ggml" / "include",
+        source, "-o", ASK, "-L", library, f"-Wl,-rpath,{library}", "-lllama", "-lm")  # fmt: skip
 
 
 def ask(file, *questions):
