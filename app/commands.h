@@ -11,6 +11,7 @@ void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_mechanisms_command(CLI::App& app);
 void add_import_command(CLI::App& app);

@@ -124,6 +124,7 @@ int run(int argc, char** argv) {
   add_eval_command(app);
   add_score_command(app);
   add_generate_command(app);
+  add_serve_command(app);
   add_inspect_command(app);
   add_mechanisms_command(app);
   add_import_command(app);

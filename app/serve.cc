@@ -1,0 +1,261 @@
+// The serve subcommand.
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/generation_json.h"
+#include "app/options.h"
+#include "attnres/infer/text_engine.h"
+#include "attnres/serve/api.h"
+#include "attnres/serve/api_error.h"
+#include "attnres/serve/http_server.h"
+#include "attnres/serve/model_loop.h"
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+namespace {
+
+constexpr const char* kKeyVariable = "ATTNRES_API_KEY";
+
+struct ServeOptions {
+  ModelOption model;
+  MachineOptions machine;
+  std::string weights;
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  EngineSettings engine = {.sequences = 8};
+  std::string key_file;
+  bool no_key = false;
+  HttpLimits http;
+  ApiSettings api;
+  double drain = 30;  // seconds
+  std::string log = "text";
+};
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::string read_key(const ServeOptions& options) {
+  std::string key;
+  if (!options.key_file.empty()) {
+    key = read_file(options.key_file);
+    while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+    require(!key.empty(), "--api-key-file: {} is empty", options.key_file);
+  } else if (const char* variable = std::getenv(kKeyVariable); variable != nullptr) {
+    key = variable;
+  }
+  require_usage(
+      !key.empty() || options.no_key || is_loopback(options.host),
+      "--host {}: others could use this server. Give an API key, in --api-key-file or {}, "
+      "or --no-api-key if everybody may",
+      options.host, kKeyVariable);
+  return key;
+}
+
+std::string now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
+
+std::string text_line(const AnsweredRequest& request) {
+  std::string line = fmt::format("{} {} {} {} {} {:.3f} s", now(), request.client, request.method,
+                                 one_line_of(Json(request.path)), request.status, request.seconds);
+  if (!request.reason.empty()) line += fmt::format(", {}", request.reason);
+  if (request.prompt_tokens > 0) {
+    line += fmt::format(", {} tokens of a prompt ({} cached), {} new, the first after {:.3f} s",
+                        request.prompt_tokens, request.cached_tokens, request.new_tokens,
+                        request.first_token_seconds);
+  }
+  if (!request.id.empty()) line += ", " + request.id;
+  if (!request.body.empty()) line += " " + one_line_of(Json(request.body));
+  return line;
+}
+
+std::string json_line(const AnsweredRequest& request) {
+  Json line = {{"time", now()},
+               {"id", request.id},
+               {"client", request.client},
+               {"method", request.method},
+               {"path", request.path},
+               {"status", request.status},
+               {"reason", request.reason},
+               {"prompt_tokens", request.prompt_tokens},
+               {"cached_tokens", request.cached_tokens},
+               {"new_tokens", request.new_tokens},
+               {"seconds", request.seconds},
+               {"first_token_seconds", request.first_token_seconds}};
+  if (!request.body.empty()) line["body"] = request.body;
+  return one_line_of(line);
+}
+
+// One line a request, on standard error.
+Api::Log make_log(const std::string& kind) {
+  if (kind == "none") return {};
+  return [json = kind == "json"](const AnsweredRequest& request) {
+    static std::mutex mutex;
+    const std::string line = (json ? json_line(request) : text_line(request)) + "\n";
+    const std::lock_guard lock(mutex);
+    std::fputs(line.c_str(), stderr);
+  };
+}
+
+void say(const std::string& message) {
+  fmt::print(stderr, "attnres: {}\n", message);
+}
+
+void introduce(const TextEngine& engine, const ServeOptions& options, int port) {
+  const bool named = options.host.find(':') != std::string::npos;
+  const std::string host = named ? "[" + options.host + "]" : options.host;
+  const ModelDescription& model = engine.model();
+  say(fmt::format("{}: {} parameters, {} over depth, context {}, {} slots", model.name,
+                  model.parameters, model.mechanism, engine.context(), options.engine.sequences));
+  if (model.tokenizer.empty()) {
+    say("its tokenizer is not read here: prompts have to be token ids");
+  } else if (model.chat_format.empty()) {
+    say("its chat template is of a format that is not known here: there is no chat");
+  } else if (model.chat_format == "plain") {
+    say("it has no chat template: conversations are given as a transcript of User and Assistant");
+  }
+  if (!is_loopback(options.host)) {
+    say(fmt::format("listening beyond this machine{}",
+                    options.api.api_key.empty() ? ", and everybody may use it" : ""));
+  }
+  say(fmt::format("listening on http://{}:{}", host, port));
+}
+
+void serve(ServeOptions options) {
+  options.machine.apply();
+  options.api.api_key = read_key(options);
+  require_usage(options.log == "text" || options.log == "json" || options.log == "none",
+                "--log: expected text, json or none, got {}", options.log);
+  options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
+  TextEngine engine(options.model.path, {.engine = options.engine, .weights = options.weights});
+  ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
+  Api api(engine, loop, options.engine.sequences, options.api, make_log(options.log));
+  HttpServer server(
+      options.http, [&](const HttpRequest& request) { return api(request); },
+      [](int status, const std::string& message) {
+        return error_body(status, "http_error", message);
+      });
+  const int port = server.bind(options.host, options.port);
+  const InterruptGuard interrupt;
+  introduce(engine, options, port);
+  std::future<void> served = std::async(std::launch::async, [&] { server.run(); });
+  using std::chrono::milliseconds;
+  while (!interrupted() && served.wait_for(milliseconds(100)) != std::future_status::ready) {
+  }
+  say(fmt::format("ending: requests that run have {} s", options.drain));
+  server.stop();
+  const auto drain = std::chrono::duration<double>(options.drain);
+  if (served.wait_for(drain) != std::future_status::ready) loop.end("the server ends");
+  served.get();
+}
+
+void add_limits(CLI::App& command, ServeOptions& options) {
+  const auto count = [&](const char* name, int64_t& value, uint64_t least, const char* what) {
+    command.add_option(name, value, what)
+        ->type_name("N")
+        ->check(whole_number(least))
+        ->group("Limits")
+        ->capture_default_str();
+  };
+  const auto seconds = [&](const char* name, double& value, const char* what) {
+    command.add_option(name, value, what)
+        ->type_name("SECONDS")
+        ->check(CLI::PositiveNumber)
+        ->group("Limits")
+        ->capture_default_str();
+  };
+  ApiLimits& limits = options.api.limits;
+  HttpLimits& http = options.http;
+  count("--max-queue", limits.queue, 0, "sequences that wait for a slot");
+  count("--max-prompt-tokens", limits.prompt_tokens, 0, "of one prompt; 0: what the context holds");
+  count("--max-new-tokens", limits.new_tokens, 0, "of one sequence; 0: what the context holds");
+  count("--max-sequences", limits.sequences, 1, "of one request, prompts times n");
+  count("--max-depth-tokens", limits.depth_tokens, 1,
+        "of a text whose depth weights are asked for");
+  count("--max-connections", http.connections, 1, "at once");
+  count("--max-body", http.body_bytes, 1, "bytes of a request's body");
+  count("--max-headers", http.header_bytes, 1, "bytes of a request's headers");
+  seconds("--request-timeout", limits.request_seconds, "for one request, waiting included");
+  seconds("--read-timeout", http.read_seconds, "for a request to arrive");
+  seconds("--write-timeout", http.write_seconds, "for a client to take what is sent");
+  seconds("--idle-timeout", http.idle_seconds, "between two requests of a connection");
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "serve",
+      "Serve a model to OpenAI's clients: completions, chat, embeddings, and the depth weights of "
+      "every token. Ends with Ctrl-C or SIGTERM, after the requests that run.");
+  const auto options = std::make_shared<ServeOptions>();
+  options->model.add_to(*command);
+  command
+      ->add_option(
+          "--weights", options->weights,
+          "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if not "
+          "given, f32 of a model directory")
+      ->type_name("FORMAT");
+  command->add_option("--host", options->host, "the address to listen on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  command->add_option("--port", options->port, "0: any that is free")
+      ->type_name("PORT")
+      ->check(whole_number(0, 65535))
+      ->capture_default_str();
+  command->add_option("--slots", options->engine.sequences, "sequences that run at once")
+      ->type_name("N")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--context", options->engine.context,
+                   "most tokens of a sequence; the model's if not given")
+      ->type_name("TOKENS")
+      ->check(whole_number(2));
+  command
+      ->add_option("--step-tokens", options->engine.step_tokens,
+                   "computed at once at most: a long prompt does not hold up others for longer")
+      ->type_name("N")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  command
+      ->add_option("--api-key-file", options->key_file,
+                   fmt::format("a file with the key that clients have to give; or the "
+                               "environment's {}",
+                               kKeyVariable))
+      ->type_name("FILE");
+  command->add_flag("--no-api-key", options->no_key,
+                    "beyond this machine too, everybody may use it");
+  command
+      ->add_option("--origin", options->api.origins,
+                   "a page's origin that may ask, such as https://example.org; again for more")
+      ->type_name("ORIGIN")
+      ->allow_extra_args(false);
+  command->add_option("--drain", options->drain, "for requests that run, when it ends")
+      ->type_name("SECONDS")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--log", options->log, "a line a request on standard error: text, json, none")
+      ->type_name("KIND")
+      ->capture_default_str();
+  command->add_flag("--log-prompts", options->api.log_prompts, "and what was asked");
+  add_limits(*command, *options);
+  options->machine.add_to(*command);
+  command->callback([options] { serve(*options); });
+}
+
+}  // namespace attnres

@@ -1,0 +1,88 @@
+// What the server answers: OpenAI's endpoints, and /v1/depth. docs/serving.md has every field.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "attnres/infer/text_engine.h"
+#include "attnres/serve/completion_request.h"
+#include "attnres/serve/http_server.h"
+#include "attnres/serve/metrics.h"
+#include "attnres/serve/model_loop.h"
+#include "attnres/serve/settings.h"
+
+namespace attnres {
+
+// Of a request that was answered, for the log.
+struct AnsweredRequest {
+  std::string id, client, method, path;
+  int status = 0;
+  std::string reason = {};  // "stop", "length"; a word of the error; "gone"
+  int64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
+  double seconds = 0, first_token_seconds = 0;
+  std::string body = {};  // only where it is to be logged
+};
+
+class Api {
+ public:
+  using Log = std::function<void(const AnsweredRequest&)>;
+
+  // The engine's thread is the loop's; both must outlive this. `log` is called from any thread.
+  Api(const TextEngine& engine, ModelLoop& loop, int64_t slots, const ApiSettings& settings,
+      Log log);
+
+  // From any thread.
+  HttpReply operator()(const HttpRequest& request);
+
+ private:
+  struct Call;  // one request while it is answered
+  using Endpoint = HttpReply (Api::*)(Call&);
+
+  static const std::map<std::string, std::map<std::string, Endpoint>>& endpoints();
+  HttpReply route(Call& call);
+  void check_origin(const HttpRequest& request) const;
+  void check_key(const HttpRequest& request) const;
+  std::map<std::string, std::string> cors_headers(const HttpRequest& request) const;
+
+  HttpReply completions(Call& call);
+  HttpReply chat_completions(Call& call);
+  HttpReply models(Call& call);
+  HttpReply embeddings(Call& call);
+  HttpReply depth(Call& call);
+  HttpReply tokenize(Call& call);
+  HttpReply detokenize(Call& call);
+  HttpReply tokenizer_info(Call& call);
+  HttpReply health(Call& call);
+  HttpReply metrics(Call& call);
+
+  HttpReply complete(Call& call, CompletionRequest request);
+  HttpReply whole_reply(const std::shared_ptr<Call>& call);
+  void stream_reply(const std::shared_ptr<Call>& call, const Send& send);
+  template <class F>
+  void hear_all(Call& call, const F& on_piece);
+  std::shared_ptr<Exchange> start(const Call& call, std::vector<TextRequest> sequences);
+  TextUpdate only_update(Exchange& exchange, const Call& call);
+  void finish(Call& call, int status, const std::string& reason);
+  void remember(const Call& call);
+
+  const TextEngine& engine_;
+  ModelLoop& loop_;
+  const int64_t slots_;
+  const ApiSettings settings_;
+  const Log log_;
+  const int64_t created_;  // seconds since 1970
+  Metrics metrics_;
+
+  std::mutex mutex_;                                      // of what follows
+  std::map<std::string, std::vector<int32_t>> finished_;  // ids of a request's first sequence
+  std::deque<std::string> finished_order_;
+};
+
+}  // namespace attnres

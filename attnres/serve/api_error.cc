@@ -1,0 +1,34 @@
+#include "attnres/serve/api_error.h"
+
+#include <nlohmann/json.hpp>
+
+namespace attnres {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string error_body(int status, const std::string& code, const std::string& message) {
+  const nlohmann::ordered_json error = {
+      {"error",
+       {{"message", message}, {"type", type_of(status)}, {"param", nullptr}, {"code", code}}}};
+  return error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace attnres

@@ -1,0 +1,188 @@
+#include "attnres/serve/completion_reply.h"
+
+#include <fmt/core.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "attnres/serve/api_error.h"
+#include "attnres/text/utf8.h"
+
+namespace attnres {
+namespace {
+
+bool is_whole_text(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const Utf8Step step = utf8_step(bytes);
+    if (step.kind != Utf8Step::Kind::character) return false;
+    bytes.remove_prefix(step.bytes);
+  }
+  return true;
+}
+
+// As JSON takes it: what is no character is given as U+FFFD.
+std::string shown_token(const std::string& bytes) {
+  return is_whole_text(bytes) ? bytes : "\uFFFD";
+}
+
+Json bytes_json(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
+
+}  // namespace
+
+std::string token_name(const std::string& bytes) {
+  if (is_whole_text(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char byte : bytes) {
+    name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
+  return name;
+}
+
+std::string finish_reason(StopReason reason) {
+  return reason == StopReason::max_tokens || reason == StopReason::context ? "length" : "stop";
+}
+
+Json depth_json(const TokensDepthWeights& depth, const std::vector<int32_t>& ids,
+                const TextEngine& engine) {
+  Json tokens = Json::array();
+  const bool named = !engine.model().tokenizer.empty();
+  for (size_t i = 0; i < depth.weights.size(); ++i) {
+    const int32_t id = ids.at(depth.first + i);
+    Json token = {{"id", id}};
+    if (named) token["text"] = shown_token(engine.token_text(id));
+    tokens.push_back(std::move(token));
+  }
+  return {{"position", depth.first}, {"tokens", std::move(tokens)}, {"weights", depth.weights}};
+}
+
+SequenceReply::SequenceReply(const CompletionRequest& request, size_t index,
+                             const TextEngine& engine)
+    : request_(request),
+      index_(index),
+      engine_(engine),
+      ids_(request.sequences[index].ids),
+      prompt_tokens_(static_cast<int64_t>(ids_.size())),
+      logprobs_(no_logprobs()) {}
+
+Json SequenceReply::no_logprobs() const {
+  if (request_.logprobs < 0) return nullptr;
+  if (request_.chat) return {{"content", Json::array()}};
+  return {{"tokens", Json::array()},
+          {"token_logprobs", Json::array()},
+          {"top_logprobs", Json::array()},
+          {"text_offset", Json::array()}};
+}
+
+void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) const {
+  const auto text_of = [&](int32_t token) {
+    return engine_.model().tokenizer.empty() ? std::to_string(token) : engine_.token_text(token);
+  };
+  const std::string bytes = text_of(id);
+  if (request_.chat) {
+    Json top = Json::array();
+    for (const TokenLogprob& likely : logprobs->top) {
+      const std::string text = text_of(likely.id);
+      top.push_back(
+          {{"token", token_name(text)}, {"logprob", likely.logprob}, {"bytes", bytes_json(text)}});
+    }
+    (*list)["content"].push_back({{"token", token_name(bytes)},
+                                  {"logprob", logprobs->chosen},
+                                  {"bytes", bytes_json(bytes)},
+                                  {"top_logprobs", std::move(top)}});
+    return;
+  }
+  Json top;
+  if (logprobs != nullptr && request_.logprobs > 0) {
+    top = Json::object();
+    // Of tokens that look alike the likeliest, which comes first.
+    for (const TokenLogprob& likely : logprobs->top) {
+      top.emplace(token_name(text_of(likely.id)), likely.logprob);
+    }
+    top.emplace(token_name(bytes), logprobs->chosen);
+  }
+  (*list)["tokens"].push_back(token_name(bytes));
+  (*list)["token_logprobs"].push_back(logprobs == nullptr ? Json() : Json(logprobs->chosen));
+  (*list)["top_logprobs"].push_back(std::move(top));
+  (*list)["text_offset"].push_back(characters_);
+  // The first byte of a character counts it.
+  for (const char byte : bytes) characters_ += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
+// The prompt's tokens, of which the first has no probability.
+void SequenceReply::add_prompt(const TextUpdate& update, Json* list) {
+  for (int64_t i = 0; i < prompt_tokens_; ++i) {
+    add_token(ids_[i], i == 0 ? nullptr : &update.prompt_logprobs.at(i - 1), list);
+  }
+}
+
+void SequenceReply::join_logprobs(const Json& list) {
+  if (list.is_null()) return;
+  for (const auto& [name, values] : list.items()) {
+    Json& all = logprobs_[name];
+    all.insert(all.end(), values.begin(), values.end());
+  }
+}
+
+Json SequenceReply::add(const TextUpdate& update) {
+  if (update.stopped == StopReason::failed) throw ApiError(500, "failed", update.error);
+  std::string text;
+  Json logprobs = no_logprobs();
+  if (!begun_) {
+    cached_ = update.shared_tokens;
+    if (request_.echo) {
+      if (!engine_.model().tokenizer.empty()) text = engine_.decode(ids_);
+      if (request_.logprobs >= 0) add_prompt(update, &logprobs);
+    }
+  }
+  if (update.token) {
+    ids_.push_back(*update.token);
+    if (request_.logprobs >= 0) add_token(*update.token, &update.logprobs.value(), &logprobs);
+  }
+  const TokensDepthWeights& read = update.depth;
+  if (!read.weights.empty()) {
+    if (depth_.weights.empty()) depth_.first = read.first;
+    depth_.weights.insert(depth_.weights.end(), read.weights.begin(), read.weights.end());
+  }
+  text += update.text;
+  if (update.stopped) finish_ = finish_reason(*update.stopped);
+  text_ += text;
+  join_logprobs(logprobs);
+  Json piece = choice(text, logprobs, /*streamed=*/true);
+  begun_ = true;
+  return piece;
+}
+
+Json SequenceReply::choice(const std::string& text, const Json& logprobs, bool streamed) const {
+  const Json finish = finish_.empty() ? Json() : Json(finish_);
+  Json choice = {{"index", index_}};
+  if (!request_.chat) {
+    choice["text"] = text;
+  } else if (!streamed) {
+    choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  } else {
+    choice["delta"] = Json::object();
+    if (!begun_) choice["delta"]["role"] = "assistant";
+    choice["delta"]["content"] = text;
+  }
+  choice["logprobs"] = logprobs;
+  choice["finish_reason"] = finish;
+  return choice;
+}
+
+Json SequenceReply::whole() const {
+  return choice(text_, logprobs_, /*streamed=*/false);
+}
+
+Json SequenceReply::take_depth() {
+  if (depth_.weights.empty()) return nullptr;
+  Json json = depth_json(depth_, ids_, engine_);
+  depth_ = {};
+  return json;
+}
+
+}  // namespace attnres

@@ -1,0 +1,264 @@
+#include "attnres/serve/completion_request.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "attnres/serve/api_error.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostLogprobs = 20;
+constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
+constexpr size_t kMostStops = 16;
+
+std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
+                            const TextEngine& engine) {
+  try {
+    return engine.prompt_ids(text);
+  } catch (const std::exception& e) {
+    throw ApiError(400, "invalid_value", fmt::format("{}: {}", field, e.what()));
+  }
+}
+
+std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
+  const Json& given = fields.find("logit_bias");
+  std::map<int32_t, double> biases;
+  if (given.is_null()) return biases;
+  if (!given.is_object()) refuse("logit_bias", "an object of token ids and numbers", given);
+  for (const auto& [name, bias] : given.items()) {
+    int32_t id = 0;
+    const char* end = name.data() + name.size();
+    const auto [stop, code] = std::from_chars(name.data(), end, id);
+    if (code != std::errc() || stop != end || !bias.is_number()) {
+      refuse("logit_bias", "an object of token ids and numbers", given);
+    }
+    biases[id] = bias.get<double>();
+  }
+  return biases;
+}
+
+uint64_t seed_of(const JsonFields& fields) {
+  const Json& given = fields.find("seed");
+  if (given.is_null()) return std::random_device()();
+  const std::optional<int64_t> seed = whole_number(given);
+  if (!seed) refuse("seed", "a whole number", given);
+  return static_cast<uint64_t>(*seed);
+}
+
+// All but how many tokens and log-probabilities.
+GenerationSettings read_generation(const JsonFields& fields, const TextEngine& engine) {
+  GenerationSettings settings;
+  SamplingSettings& sampling = settings.sampling;
+  sampling.temperature = fields.number("temperature", 1);
+  sampling.top_p = fields.number("top_p", 1);
+  sampling.min_p = fields.number("min_p", 0);
+  sampling.top_k = fields.whole("top_k", 0, -1, kNoLimit);
+  sampling.top_k = std::max<int64_t>(sampling.top_k, 0);  // vLLM's -1 is all too
+  sampling.presence_penalty = fields.number("presence_penalty", 0);
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1);
+  sampling.seed = seed_of(fields);
+  sampling.logit_bias = read_logit_bias(fields);
+  settings.depth_weights = fields.flag("depth_weights", false) && !engine.model().sites.empty();
+  return settings;
+}
+
+void read_streaming(const JsonFields& fields, CompletionRequest* request) {
+  request->stream = fields.flag("stream", false);
+  const Json& options = fields.find("stream_options");
+  if (options.is_null()) return;
+  if (!options.is_object()) refuse("stream_options", "an object", options);
+  const Json usage = options.value("include_usage", Json(false));
+  if (!usage.is_boolean() && !usage.is_null()) {
+    refuse("stream_options.include_usage", "true or false", usage);
+  }
+  request->stream_usage = usage.is_boolean() && usage.get<bool>();
+}
+
+std::vector<std::string> read_stops(const JsonFields& fields) {
+  std::vector<std::string> stops = fields.texts("stop");
+  std::erase(stops, "");  // lm-eval and others send empty ones, which mean nothing
+  if (stops.size() > kMostStops) {
+    throw ApiError(
+        400, "invalid_value",
+        fmt::format("stop: expected {} texts at most, got {}", kMostStops, stops.size()));
+  }
+  return stops;
+}
+
+// n of each prompt, with seeds that follow each other.
+void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
+                   const ApiLimits& limits, CompletionRequest* request) {
+  const int64_t n = fields.whole("n", 1, 1, limits.sequences);
+  request->prompts = static_cast<int64_t>(prompts.size());
+  if (request->prompts * n > limits.sequences) {
+    throw ApiError(400, "too_many_sequences",
+                   fmt::format("{} prompts times n = {} are more than the {} sequences that a "
+                               "request may have",
+                               request->prompts, n, limits.sequences));
+  }
+  request->depth_weights = prompts[0].generation.depth_weights;
+  for (TextRequest& prompt : prompts) {
+    const auto length = static_cast<int64_t>(prompt.ids.size());
+    if (limits.prompt_tokens > 0 && length > limits.prompt_tokens) {
+      throw ApiError(400, "prompt_too_long",
+                     fmt::format("a prompt of {} tokens is longer than this server takes, {}",
+                                 length, limits.prompt_tokens));
+    }
+    int64_t& tokens = prompt.generation.max_tokens;
+    if (limits.new_tokens > 0) tokens = std::min(tokens, limits.new_tokens);
+    if (request->depth_weights && length > limits.depth_tokens) {
+      throw ApiError(
+          400, "prompt_too_long",
+          fmt::format("depth weights are given of prompts of {} tokens at most, this has "
+                      "{}",
+                      limits.depth_tokens, length));
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      request->sequences.push_back(prompt);
+      ++prompt.generation.sampling.seed;
+    }
+  }
+}
+
+int64_t most_tokens(const JsonFields& fields, const std::string& name, int64_t otherwise,
+                    const ApiLimits& limits) {
+  return fields.whole(name, otherwise, 0, limits.new_tokens > 0 ? limits.new_tokens : kNoLimit);
+}
+
+// A text, or the texts of a list of parts.
+std::string read_content(const Json& content) {
+  if (content.is_null()) return "";
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) refuse("messages: content", "a text", content);
+  std::string text;
+  for (const Json& part : content) {
+    if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") ||
+        !part["text"].is_string()) {
+      refuse("messages: content", "parts of type text", part);
+    }
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+std::vector<TextMessage> read_messages(const JsonFields& fields) {
+  const Json& given = fields.find("messages");
+  if (!given.is_array() || given.empty()) refuse("messages", "a list of messages", given);
+  std::vector<TextMessage> messages;
+  for (const Json& message : given) {
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      refuse("messages", "objects with a role and a content", message);
+    }
+    std::string role = message["role"].get<std::string>();
+    if (role == "developer") role = "system";
+    messages.push_back({role, read_content(message.value("content", Json()))});
+  }
+  return messages;
+}
+
+}  // namespace
+
+void check_model_name(const JsonFields& fields, const TextEngine& engine) {
+  const std::string name = fields.text("model", engine.model().name);
+  if (name == engine.model().name || name.empty()) return;
+  throw ApiError(
+      404, "model_not_found",
+      fmt::format("model: this server has {}, not {}", engine.model().name, shown(Json(name))));
+}
+
+std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
+                                               const TextEngine& engine) {
+  constexpr const char* kExpected = "a text, token ids, or a list of either";
+  if (value.is_string()) return {ids_of(field, value.get<std::string>(), engine)};
+  if (!value.is_array() || value.empty()) refuse(field, kExpected, value);
+  if (value[0].is_number()) {
+    const auto ids = as_ids(value);
+    if (!ids) refuse(field, kExpected, value);
+    return {*ids};
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& prompt : value) {
+    if (prompt.is_string()) {
+      prompts.push_back(ids_of(field, prompt.get<std::string>(), engine));
+    } else if (const auto ids = as_ids(prompt); ids && !ids->empty()) {
+      prompts.push_back(*ids);
+    } else {
+      refuse(field, kExpected, value);
+    }
+  }
+  return prompts;
+}
+
+CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
+                                  const ApiLimits& limits) {
+  const JsonFields fields(body);
+  check_model_name(fields, engine);
+  fields.require_none("suffix");
+  CompletionRequest request;
+  request.echo = fields.flag("echo", false);
+  request.logprobs = fields.whole("logprobs", -1, 0, kMostLogprobs);
+  const int64_t n = fields.whole("n", 1, 1, limits.sequences);
+  if (fields.whole("best_of", n, 1, kNoLimit) != n) {
+    throw ApiError(400, "unsupported", "best_of: this server has it as n only");
+  }
+  read_streaming(fields, &request);
+  TextRequest one{.generation = read_generation(fields, engine), .stops = read_stops(fields)};
+  one.generation.max_tokens = most_tokens(fields, "max_tokens", kCompletionTokens, limits);
+  one.generation.top_logprobs = request.logprobs;
+  if (request.echo) one.generation.prompt_logprobs = request.logprobs;
+  std::vector<TextRequest> prompts;
+  for (std::vector<int32_t>& ids : read_prompts("prompt", fields.find("prompt"), engine)) {
+    one.ids = std::move(ids);
+    prompts.push_back(one);
+  }
+  add_sequences(fields, std::move(prompts), limits, &request);
+  return request;
+}
+
+CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
+                            const ApiLimits& limits) {
+  const JsonFields fields(body);
+  check_model_name(fields, engine);
+  for (const char* name : {"tools", "functions"}) fields.require_none(name);
+  const Json& format = fields.find("response_format");
+  if (!format.is_null() && (!format.is_object() || format.value("type", Json()) != "text")) {
+    throw ApiError(400, "unsupported", "response_format: this server gives text only");
+  }
+  CompletionRequest request;
+  request.chat = true;
+  if (fields.flag("logprobs", false)) {
+    request.logprobs = fields.whole("top_logprobs", 0, 0, kMostLogprobs);
+  }
+  read_streaming(fields, &request);
+  TextRequest one;
+  try {
+    one = engine.chat_request(read_messages(fields));
+  } catch (const ApiError&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()));
+  }
+  const std::vector<int64_t> ends = std::move(one.generation.ends);
+  one.generation = read_generation(fields, engine);
+  one.generation.ends = ends;
+  const std::string name =
+      fields.find("max_completion_tokens").is_null() ? "max_tokens" : "max_completion_tokens";
+  one.generation.max_tokens = most_tokens(fields, name, engine.context(), limits);
+  one.generation.top_logprobs = request.logprobs;
+  const std::vector<std::string> stops = read_stops(fields);
+  one.stops.insert(one.stops.end(), stops.begin(), stops.end());
+  add_sequences(fields, {std::move(one)}, limits, &request);
+  return request;
+}
+
+}  // namespace attnres

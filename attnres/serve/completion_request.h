@@ -1,0 +1,36 @@
+// Requests of OpenAI's completions and chat completions, as the engine takes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attnres/infer/text_engine.h"
+#include "attnres/serve/json_fields.h"
+#include "attnres/serve/settings.h"
+
+namespace attnres {
+
+struct CompletionRequest {
+  std::vector<TextRequest> sequences;  // n of each prompt, one after another; with ids
+  int64_t prompts = 1;
+  bool chat = false, echo = false, stream = false, stream_usage = false;
+  int64_t logprobs = -1;  // how many of the likeliest; -1: none are wanted
+  bool depth_weights = false;
+};
+
+// Throw ApiError, 400 on what a field may not be, 404 on another model's name; sequences are not
+// yet checked by the engine.
+CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
+                                  const ApiLimits& limits);
+CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
+                            const ApiLimits& limits);
+
+// What `prompt` or `input` may be: a text, ids, or a list of either. Each as ids.
+std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
+                                               const TextEngine& engine);
+
+// Throws ApiError 404 where `model` is given and is another one.
+void check_model_name(const JsonFields& fields, const TextEngine& engine);
+
+}  // namespace attnres

@@ -1,0 +1,66 @@
+// HTTP/1.1 on a socket, and nothing of what is served. Each connection has a thread while it lasts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "attnres/serve/settings.h"
+
+namespace attnres {
+
+struct HttpRequest {
+  std::string method = {}, path = {};  // the path without what follows a question mark
+  std::string body = {};
+  std::map<std::string, std::string> headers = {};  // by their names in lower case
+  std::string client = {};                          // its address
+  // Whether the client has closed the connection; from any thread.
+  std::function<bool()> gone = {};
+
+  std::string header(const std::string& name) const {
+    const auto found = headers.find(name);
+    return found == headers.end() ? "" : found->second;
+  }
+};
+
+// Sends a piece at once. False once the client has gone.
+using Send = std::function<bool(std::string_view)>;
+
+struct HttpReply {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body = {};
+  std::map<std::string, std::string> headers = {};
+  // In place of a body: called once, after status and headers were sent.
+  std::function<void(const Send&)> stream = {};
+};
+
+// Called from many threads at once. What it throws becomes a reply of status 500.
+using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
+// The body of a reply that is no handler's: to a request that is refused before it is read.
+using HttpErrorBody = std::function<std::string(int status, const std::string& message)>;
+
+class HttpServer {
+ public:
+  HttpServer(const HttpLimits& limits, HttpHandler handler, HttpErrorBody error_body);
+  ~HttpServer();
+
+  // Takes the address; port 0 is any free one. Returns the port. Throws Error where it is in use
+  // or not this machine's.
+  int bind(const std::string& host, int port);
+  // Serves until `stop`, then until the requests that were begun are answered.
+  void run();
+  // No more connections and requests are taken. From any thread, or before `run`.
+  void stop();
+
+  int64_t connections() const;  // at this moment
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace attnres

@@ -1,0 +1,183 @@
+#include "attnres/serve/model_loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "attnres/serve/api_error.h"
+
+namespace attnres {
+
+std::optional<Exchange::Heard> Exchange::next(Time deadline) {
+  std::unique_lock lock(mutex_);
+  if (!heard_anew_.wait_until(lock, deadline, [&] { return !heard_.empty(); })) return std::nullopt;
+  Heard heard = std::move(heard_.front());
+  heard_.pop_front();
+  return heard;
+}
+
+void Exchange::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  gone_ = nullptr;
+}
+
+bool Exchange::ended() const {
+  const std::lock_guard lock(mutex_);
+  return cancelled_ || (gone_ && gone_());
+}
+
+void Exchange::hear(Heard heard) {
+  const std::lock_guard lock(mutex_);
+  heard_.push_back(std::move(heard));
+  heard_anew_.notify_one();
+}
+
+ModelLoop::ModelLoop(TextEngine& engine, int64_t slots, int64_t queue)
+    : engine_(engine), slots_(slots), queue_(queue), thread_([this] { run(); }) {}
+
+ModelLoop::~ModelLoop() {
+  end("the server ends");
+  thread_.join();
+}
+
+std::shared_ptr<Exchange> ModelLoop::submit(std::vector<TextRequest> sequences,
+                                            const std::string& client, std::function<bool()> gone) {
+  auto exchange = std::make_shared<Exchange>();
+  exchange->gone_ = std::move(gone);
+  const std::lock_guard lock(mutex_);
+  if (end_) throw ApiError(503, "shutting_down", *end_);
+  const auto count = static_cast<int64_t>(sequences.size());
+  const int64_t free = slots_ - std::min(slots_, status_.running);
+  if (waiting_.size() + count > queue_ + free) {
+    throw ApiError(429, "queue_full",
+                   "as many requests wait as this server lets wait, " + std::to_string(queue_) +
+                       "; try again later");
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    waiting_.push(client, {exchange, i, std::move(sequences[i])});
+  }
+  wake_.notify_one();
+  return exchange;
+}
+
+void ModelLoop::end(const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  if (!end_) end_ = error;
+  wake_.notify_one();
+}
+
+LoopStatus ModelLoop::status() const {
+  const std::lock_guard lock(mutex_);
+  LoopStatus status = status_;
+  status.waiting = waiting_.size();
+  return status;
+}
+
+void ModelLoop::run() {
+  while (true) {
+    std::vector<Sequence> admitted;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return end_ || waiting_.size() > 0 || !running_.empty(); });
+      if (end_) break;
+      admitted = admit();
+    }
+    drop_ended();
+    for (Sequence& sequence : admitted) begin(std::move(sequence));
+    step();
+  }
+  fail_all(*end_);
+}
+
+// As many as there are slots for. Those whose asker has gone are dropped.
+std::vector<ModelLoop::Sequence> ModelLoop::admit() {
+  const auto ended = [](const Sequence& sequence) { return sequence.exchange->ended(); };
+  status_.finished += static_cast<int64_t>(waiting_.take_if(ended).size());
+  std::vector<Sequence> admitted;
+  status_.running = static_cast<int64_t>(running_.size());
+  for (; waiting_.size() > 0 && status_.running < slots_; ++status_.running) {
+    admitted.push_back(waiting_.pop());
+  }
+  return admitted;
+}
+
+void ModelLoop::begin(Sequence sequence) {
+  try {
+    const int64_t number = engine_.submit(sequence.request);
+    running_.emplace(number, std::move(sequence));
+  } catch (const std::exception& e) {
+    finish(sequence, e.what());
+  }
+}
+
+void ModelLoop::drop_ended() {
+  std::vector<int64_t> ended;
+  for (const auto& [number, sequence] : running_) {
+    if (sequence.exchange->ended()) ended.push_back(number);
+  }
+  for (const int64_t number : ended) {
+    engine_.cancel(number);
+    running_.erase(number);
+  }
+  count(static_cast<int64_t>(ended.size()));
+}
+
+void ModelLoop::step() {
+  std::vector<TextUpdate> updates;
+  try {
+    updates = engine_.step();
+  } catch (const std::exception& e) {
+    for (const auto& [number, sequence] : running_) {
+      engine_.cancel(number);
+      finish(sequence, e.what());
+    }
+    running_.clear();
+    return;
+  }
+  std::vector<std::pair<std::shared_ptr<Exchange>, Exchange::Heard>> heard;
+  int64_t ended = 0;
+  for (TextUpdate& update : updates) {
+    const auto found = running_.find(update.request);
+    if (found == running_.end()) continue;
+    const auto& [exchange, index, request] = found->second;
+    const bool stopped = update.stopped.has_value();
+    heard.push_back({exchange, {index, std::move(update)}});
+    if (!stopped) continue;
+    running_.erase(found);
+    ++ended;
+  }
+  // Who hears of a step finds it in the status.
+  count(ended);
+  for (auto& [exchange, what] : heard) exchange->hear(std::move(what));
+}
+
+void ModelLoop::fail_all(const std::string& error) {
+  for (const auto& [number, sequence] : running_) {
+    engine_.cancel(number);
+    finish(sequence, error);
+  }
+  running_.clear();
+  std::vector<Sequence> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting = waiting_.take_if([](const Sequence&) { return true; });
+    status_.running = 0;
+  }
+  for (const Sequence& sequence : waiting) finish(sequence, error);
+}
+
+// After a change to what runs.
+void ModelLoop::count(int64_t finished) {
+  const std::lock_guard lock(mutex_);
+  status_.finished += finished;
+  status_.running = static_cast<int64_t>(running_.size());
+  status_.engine = engine_.counts();
+}
+
+void ModelLoop::finish(const Sequence& sequence, const std::string& error) {
+  count(1);
+  sequence.exchange->hear({sequence.index, {.stopped = StopReason::failed, .error = error}});
+}
+
+}  // namespace attnres

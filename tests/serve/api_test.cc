@@ -1,0 +1,451 @@
+// What OpenAI's clients are answered: numbers against the model itself, every field, and what is
+// refused.
+#include "attnres/serve/api.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "attnres/infer/generate.h"
+#include "attnres/infer/score.h"
+#include "attnres/model/token_depth_weights.h"
+#include "attnres/pretrained/model_directory.h"
+#include "tests/serve/served.h"
+
+namespace attnres::api_test {
+namespace {
+
+using testing::Answer;
+using ::testing::HasSubstr;
+using testing::kModel;
+using testing::Served;
+
+const std::string kPrompt = "KING HENRY:\nWhat say ";
+
+std::vector<int32_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+// The model, by itself.
+const Transformer& model() {
+  static const auto loaded = load_model(kModel);
+  return *loaded;
+}
+
+std::string greedy(const std::string& prompt, int64_t tokens) {
+  const Generation generation =
+      generate(model(), bytes_of(prompt), 256,
+               {.sampling = {.temperature = 0}, .max_tokens = tokens, .ends = {0}});
+  return {generation.tokens.begin(), generation.tokens.end()};
+}
+
+class ApiTest : public ::testing::Test {
+ protected:
+  Json completion(const Json& fields) {
+    Json body = {{"prompt", kPrompt}, {"temperature", 0}};
+    body.update(fields);
+    const Answer answer = served_.post("/v1/completions", body);
+    EXPECT_EQ(answer.status, 200) << answer.text;
+    return answer.json();
+  }
+
+  Served served_;
+};
+
+TEST_F(ApiTest, ContinuesATextAsTheModelDoes) {
+  const Json reply = completion({{"max_tokens", 40}});
+  EXPECT_EQ(reply["object"], "text_completion");
+  EXPECT_EQ(reply["model"], "tiny-shakespeare");
+  EXPECT_THAT(reply["id"].get<std::string>(), ::testing::StartsWith("cmpl-"));
+  const Json& choice = reply["choices"][0];
+  EXPECT_EQ(choice["text"], greedy(kPrompt, 40));
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], kPrompt.size());
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 40);
+  EXPECT_NE(choice["text"], greedy("KING HENRY:\nWhat sad", 40));  // another prompt differs
+}
+
+TEST_F(ApiTest, TakesIdsAndListsAndGivesSeveralOfEach) {
+  const Json ids = bytes_of(kPrompt);
+  EXPECT_EQ(completion({{"prompt", ids}})["choices"][0]["text"], greedy(kPrompt, 16));
+  const Json reply = completion({{"prompt", {kPrompt, "ROMEO:"}}, {"n", 2}, {"max_tokens", 8}});
+  ASSERT_EQ(reply["choices"].size(), 4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(reply["choices"][i]["index"], i);
+    EXPECT_EQ(reply["choices"][i]["text"], greedy(i < 2 ? kPrompt : "ROMEO:", 8)) << i;
+  }
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], kPrompt.size() + 6);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 32);
+
+  // Sampled ones differ from each other, and a seed gives them again.
+  const Json sampled = {{"n", 2}, {"temperature", 1}, {"seed", 7}, {"max_tokens", 20}};
+  const Json once = completion(sampled), again = completion(sampled);
+  EXPECT_EQ(once["choices"], again["choices"]);
+  EXPECT_NE(once["choices"][0]["text"], once["choices"][1]["text"]);
+}
+
+// What lm-eval reads: of a prompt that is echoed, each token's log-probability.
+TEST_F(ApiTest, EchoesLogProbabilitiesOfThePrompt) {
+  const Json choice =
+      completion({{"max_tokens", 1}, {"echo", true}, {"logprobs", 1}})["choices"][0];
+  const Json& logprobs = choice["logprobs"];
+  const std::string next = greedy(kPrompt, 1);
+  EXPECT_EQ(choice["text"], kPrompt + next);
+  ASSERT_EQ(logprobs["token_logprobs"].size(), kPrompt.size() + 1);
+  ASSERT_EQ(logprobs["top_logprobs"].size(), kPrompt.size() + 1);
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+  EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+  const std::vector<double> expected = score_sequence(model(), bytes_of(kPrompt + next), 256);
+  int greedy_tokens = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double given = logprobs["token_logprobs"][i + 1];
+    EXPECT_NEAR(given, expected[i], 1e-4) << i;
+    EXPECT_EQ(logprobs["tokens"][i + 1], std::string(1, (kPrompt + next)[i + 1]));
+    EXPECT_EQ(logprobs["text_offset"][i + 1], i + 1);
+    double largest = -INFINITY;
+    for (const Json& top : logprobs["top_logprobs"][i + 1]) {
+      largest = std::max(largest, top.get<double>());
+    }
+    EXPECT_GE(largest, given);
+    greedy_tokens += largest == given;  // exactly: clients compare them
+  }
+  EXPECT_GT(greedy_tokens, 0);
+  EXPECT_LT(greedy_tokens, static_cast<int>(expected.size()));
+  EXPECT_GT(std::abs(expected[1] - expected[0]), 1e-3);  // a shift would show
+
+  // Scored only.
+  const Json scored =
+      completion({{"max_tokens", 0}, {"echo", true}, {"logprobs", 0}})["choices"][0];
+  EXPECT_EQ(scored["text"], kPrompt);
+  EXPECT_EQ(scored["logprobs"]["token_logprobs"].size(), kPrompt.size());
+}
+
+TEST_F(ApiTest, StreamsWhatItWouldGiveAtOnce) {
+  const Json fields = {{"prompt", kPrompt},
+                       {"temperature", 0},
+                       {"max_tokens", 12},
+                       {"logprobs", 2},
+                       {"n", 2},
+                       {"stream", true},
+                       {"stream_options", {{"include_usage", true}}}};
+  Json whole = fields;
+  whole["stream"] = false;
+  const Json expected = served_.post("/v1/completions", whole).json();
+  const Answer answer = served_.post("/v1/completions", fields);
+  EXPECT_EQ(answer.type, "text/event-stream");
+  std::vector<std::string> events = answer.events();
+  EXPECT_EQ(events.back(), "[DONE]");
+  events.pop_back();
+  const Json usage = Json::parse(events.back());
+  EXPECT_TRUE(usage["choices"].empty());
+  for (const char* count : {"prompt_tokens", "completion_tokens"}) {
+    EXPECT_EQ(usage["usage"][count], expected["usage"][count]);
+  }
+  events.pop_back();
+  std::vector<std::string> texts(2), ends(2);
+  std::vector<Json> logprobs(2, Json::array());
+  for (const std::string& event : events) {
+    const Json piece = Json::parse(event)["choices"][0];
+    const size_t index = piece["index"];
+    texts[index] += piece["text"];
+    for (const Json& number : piece["logprobs"]["token_logprobs"])
+      logprobs[index].push_back(number);
+    if (!piece["finish_reason"].is_null()) ends[index] = piece["finish_reason"];
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(texts[i], expected["choices"][i]["text"]);
+    const Json& numbers = expected["choices"][i]["logprobs"]["token_logprobs"];
+    ASSERT_EQ(logprobs[i].size(), numbers.size());
+    for (size_t t = 0; t < numbers.size(); ++t) {
+      EXPECT_NEAR(logprobs[i][t].get<double>(), numbers[t].get<double>(), 1e-4);
+    }
+    EXPECT_EQ(ends[i], "length");
+  }
+}
+
+TEST_F(ApiTest, StopsBeforeAStopText) {
+  const std::string free = greedy(kPrompt, 60);
+  const std::string stop = free.substr(10, 3);
+  const Json choice = completion({{"max_tokens", 60}, {"stop", {stop}}})["choices"][0];
+  EXPECT_EQ(choice["text"], free.substr(0, free.find(stop)));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  // Texts that mean nothing are as good as none.
+  EXPECT_EQ(completion({{"max_tokens", 60}, {"stop", {""}}})["choices"][0]["text"], free);
+}
+
+TEST_F(ApiTest, ConversesInAPlainTranscript) {
+  const Json messages = {
+      {{"role", "system"}, {"content", "A play."}},
+      {{"role", "user"}, {"content", Json::array({{{"type", "text"}, {"text", "Speak"}}})}}};
+  const Json fields = {{"messages", messages},
+                       {"temperature", 0},
+                       {"max_tokens", 30},
+                       {"logprobs", true},
+                       {"top_logprobs", 2}};
+  const Answer answer = served_.post("/v1/chat/completions", fields);
+  ASSERT_EQ(answer.status, 200) << answer.text;
+  const Json choice = answer.json()["choices"][0];
+  std::string expected = greedy("A play.\n\nUser: Speak\nAssistant:", 30);
+  expected = expected.substr(0, std::min(expected.find("\nUser:"), expected.find("\nAssistant:")));
+  EXPECT_EQ(choice["message"]["content"], expected);
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  const Json& first = choice["logprobs"]["content"][0];
+  EXPECT_EQ(first["token"], expected.substr(0, 1));
+  EXPECT_EQ(first["bytes"][0], static_cast<unsigned char>(expected[0]));
+  EXPECT_EQ(first["top_logprobs"].size(), 2);
+  EXPECT_EQ(first["top_logprobs"][0]["logprob"], first["logprob"]);
+
+  Json streamed = fields;
+  streamed["stream"] = true;
+  std::vector<std::string> events = served_.post("/v1/chat/completions", streamed).events();
+  events.pop_back();
+  EXPECT_EQ(Json::parse(events[0])["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(Json::parse(events[0])["object"], "chat.completion.chunk");
+  std::string text;
+  for (const std::string& event : events)
+    text += Json::parse(event)["choices"][0]["delta"]["content"];
+  EXPECT_EQ(text, expected);
+}
+
+void expect_depth_weights(const Json& weights, size_t first, const std::string& text) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int32_t> ids = bytes_of(text);
+  const std::vector<TokenDepthWeights> expected =
+      token_depth_weights(model(), at::tensor(std::vector<int64_t>(ids.begin(), ids.end())));
+  double shifted = 0;  // how far it is from the next token's
+  for (size_t t = 0; t < weights.size(); ++t) {
+    ASSERT_EQ(weights[t].size(), expected.size());
+    for (size_t s = 0; s < expected.size(); ++s) {
+      const auto& numbers = expected[s].weights;
+      ASSERT_EQ(weights[t][s].size(), expected[s].sources.size());
+      for (size_t i = 0; i < expected[s].sources.size(); ++i) {
+        const double given = weights[t][s][i];
+        EXPECT_NEAR(given, numbers[first + t][i], 1e-4) << t << " " << s << " " << i;
+        if (first + t + 1 < numbers.size()) {
+          shifted = std::max(shifted, std::abs(given - numbers[first + t + 1][i]));
+        }
+      }
+    }
+  }
+  EXPECT_GT(shifted, 1e-2);
+}
+
+TEST_F(ApiTest, ShowsTheDepthWeightsOfAText) {
+  const Answer answer = served_.post("/v1/depth", {{"prompt", kPrompt}});
+  ASSERT_EQ(answer.status, 200) << answer.text;
+  const Json depth = answer.json();
+  ASSERT_EQ(depth["weights"].size(), kPrompt.size());
+  expect_depth_weights(depth["weights"], 0, kPrompt);
+  EXPECT_EQ(depth["tokens"][0]["text"], "K");
+  EXPECT_EQ(depth["tokens"][0]["id"], 'K');
+  EXPECT_EQ(depth["sites"][0]["name"], "attention 1");
+  EXPECT_EQ(depth["sites"].size(), depth["weights"][0].size());
+  double shares = 0, entropy = 0;
+  for (const Json& share : depth["shares"]) shares += share["share"].get<double>();
+  EXPECT_NEAR(shares, 1, 1e-5);
+  for (const Json& weight : depth["weights"][3][5]) {
+    entropy -= weight.get<double>() * std::log(weight.get<double>());
+  }
+  EXPECT_NEAR(depth["entropy"][3][5].get<double>(), entropy, 1e-5);
+}
+
+TEST_F(ApiTest, ShowsDepthWeightsWhileItStreams) {
+  std::vector<std::string> events = served_
+                                        .post("/v1/completions", {{"prompt", kPrompt},
+                                                                  {"temperature", 0},
+                                                                  {"max_tokens", 6},
+                                                                  {"stream", true},
+                                                                  {"depth_weights", true}})
+                                        .events();
+  events.pop_back();
+  const std::string text = kPrompt + greedy(kPrompt, 6);
+  Json weights = Json::array();
+  std::string id;
+  for (const std::string& event : events) {
+    const Json data = Json::parse(event);
+    id = data["id"];
+    ASSERT_TRUE(data.contains("depth"));
+    EXPECT_EQ(data["depth"]["position"], weights.size());
+    EXPECT_EQ(data["depth"]["tokens"][0]["text"], std::string(1, text[weights.size()]));
+    for (const Json& token : data["depth"]["weights"]) weights.push_back(token);
+  }
+  ASSERT_EQ(weights.size(), text.size() - 1);  // the last token is not read
+  expect_depth_weights(weights, 0, text);
+  // Of a finished request all are there.
+  const Json finished = served_.post("/v1/depth", {{"request", id}}).json();
+  expect_depth_weights(finished["weights"], 0, text);
+  EXPECT_EQ(finished["weights"].size(), text.size());
+}
+
+TEST_F(ApiTest, EmbedsATextAsItsMeanHiddenState) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int32_t> ids = bytes_of(kPrompt);
+  const at::Tensor ids_T = at::tensor(std::vector<int64_t>(ids.begin(), ids.end()));
+  const at::Tensor mean = model().hidden(ids_T.unsqueeze(0))[0].mean(0);
+  const Json given =
+      served_.post("/v1/embeddings", {{"input", {kPrompt, "ROMEO:"}}}).json()["data"];
+  ASSERT_EQ(given[0]["embedding"].size(), mean.numel());
+  double difference = 0;
+  for (int64_t i = 0; i < mean.numel(); ++i) {
+    EXPECT_NEAR(given[0]["embedding"][i].get<double>(), mean[i].item<double>(), 1e-4);
+    difference += std::abs(given[1]["embedding"][i].get<double>() - mean[i].item<double>());
+  }
+  EXPECT_GT(difference, 0.1);
+  const Json packed =
+      served_.post("/v1/embeddings", {{"input", kPrompt}, {"encoding_format", "base64"}}).json();
+  const std::string text = packed["data"][0]["embedding"];
+  EXPECT_EQ(text.size(), (mean.numel() * 4 + 2) / 3 * 4);
+}
+
+TEST_F(ApiTest, TokenizesAndBack) {
+  const Json tokens = served_.post("/tokenize", {{"prompt", "naïve"}}).json()["tokens"];
+  EXPECT_EQ(tokens, Json({110, 97, 195, 175, 118, 101}));
+  EXPECT_EQ(served_.post("/detokenize", {{"tokens", tokens}}).json()["prompt"], "naïve");
+  EXPECT_EQ(served_.get("/tokenizer_info").json()["tokenizer_class"], "bytes");
+}
+
+TEST_F(ApiTest, SaysWhatItServesAndHowItFares) {
+  const Json model = served_.get("/v1/models").json()["data"][0];
+  EXPECT_EQ(model["id"], "tiny-shakespeare");
+  EXPECT_EQ(model["attnres"]["context"], 256);
+  EXPECT_TRUE(model["attnres"]["has_depth_weights"]);
+  completion({{"max_tokens", 5}});
+  EXPECT_EQ(served_.get("/health").json()["status"], "ok");
+  const std::string metrics = served_.get("/metrics").text;
+  for (const char* line : {"attnres_requests_total{path=\"/v1/completions\",status=\"200\"} 1\n",
+                           "attnres_generated_tokens_total 5\n", "attnres_slots 4\n",
+                           "attnres_time_to_first_token_seconds_count 1\n",
+                           "attnres_time_per_token_seconds_count 4\n"}) {
+    EXPECT_THAT(metrics, HasSubstr(line));
+  }
+  ASSERT_GE(served_.log.size(), 2);
+  EXPECT_EQ(served_.log[1].new_tokens, 5);
+  EXPECT_EQ(served_.log[1].reason, "length");
+  EXPECT_EQ(served_.log[1].body, "");  // prompts are not logged
+}
+
+TEST_F(ApiTest, GoesOnWithAPromptThatItHasRead) {
+  completion({{"max_tokens", 1}});
+  const Json reply = completion({{"prompt", kPrompt + "you"}, {"max_tokens", 1}});
+  EXPECT_GT(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 15);
+}
+
+TEST_F(ApiTest, RefusesWhatItCannotDo) {
+  struct Case {
+    const char* path;
+    std::string body;
+    int status;
+    const char* code;
+    const char* message;
+  };
+  const std::string completions = "/v1/completions", chat = "/v1/chat/completions";
+  for (const Case& c : std::vector<Case>{
+           {"/v1/completions", "{", 400, "invalid_json", "line 1"},
+           {"/v1/completions", "[]", 400, "invalid_value", "a JSON object"},
+           {"/v1/completions", "{}", 400, "invalid_value", "prompt: expected a text"},
+           {"/v1/completions", R"({"prompt": [1, "a"]})", 400, "invalid_value", "prompt"},
+           {"/v1/completions", R"({"prompt": [999]})", 400, "invalid_value", "999"},
+           {"/v1/completions", R"({"prompt": "a", "temperature": -1})", 400, "invalid_value",
+            "temperature"},
+           {"/v1/completions", R"({"prompt": "a", "temperature": "hot"})", 400, "invalid_value",
+            "temperature: expected a number"},
+           {"/v1/completions", R"({"prompt": "a", "max_tokens": -1})", 400, "invalid_value",
+            "max_tokens"},
+           {"/v1/completions", R"({"prompt": "a", "max_tokens": 1.5})", 400, "invalid_value",
+            "max_tokens"},
+           {"/v1/completions", R"({"prompt": "a", "n": 1000})", 400, "invalid_value",
+            "n: expected"},
+           {"/v1/completions", R"({"prompt": "a", "logprobs": 21})", 400, "invalid_value",
+            "logprobs"},
+           {"/v1/completions", R"({"prompt": "a", "stop": [1]})", 400, "invalid_value", "stop"},
+           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"x": 1}})", 400, "invalid_value",
+            "logit_bias"},
+           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"400": 1}})", 400, "invalid_value",
+            "400"},
+           {"/v1/completions", R"({"prompt": "a", "suffix": "b"})", 400, "unsupported", "suffix"},
+           {"/v1/completions", R"({"prompt": "a", "model": "gpt"})", 404, "model_not_found",
+            "tiny-shakespeare"},
+           {"/v1/completions", R"({"prompt": ")" + std::string(300, 'a') + "\"}", 400,
+            "invalid_value", "256 tokens"},
+           {"/v1/chat/completions", R"({"messages": []})", 400, "invalid_value", "messages"},
+           {"/v1/chat/completions", R"({"messages": [{"role": "judge", "content": "a"}]})", 400,
+            "invalid_value", "judge"},
+           {"/v1/chat/completions",
+            R"({"messages": [{"role": "user", "content": "a"}], "tools": [{}]})", 400,
+            "unsupported", "tools"},
+           {"/v1/embeddings", R"({"input": "a", "dimensions": 3})", 400, "unsupported",
+            "dimensions"},
+           {"/v1/depth", R"({"request": "cmpl-1"})", 404, "request_not_found", "cmpl-1"},
+           {"/detokenize", R"({"tokens": [256]})", 400, "invalid_value", "256"},
+           {"/v1/engines", "{}", 404, "not_found", "/v1/engines"},
+           {"/v1/models", "{}", 405, "method_not_allowed", "GET"}}) {
+    const Answer answer = served_.ask({.method = "POST", .path = c.path, .body = c.body});
+    EXPECT_EQ(answer.status, c.status) << c.path << " " << c.body << " " << answer.text;
+    EXPECT_EQ(answer.code(), c.code) << c.body;
+    EXPECT_THAT(answer.json()["error"]["message"].get<std::string>(), HasSubstr(c.message));
+    EXPECT_TRUE(answer.json()["error"].contains("type"));
+  }
+  // And goes on.
+  EXPECT_EQ(completion({{"max_tokens", 5}})["choices"][0]["text"], greedy(kPrompt, 5));
+}
+
+TEST(Api, HoldsToItsLimits) {
+  ApiSettings settings;
+  settings.limits = {.prompt_tokens = 10, .new_tokens = 20, .sequences = 3, .depth_tokens = 8};
+  Served served(settings);
+  const auto code = [&](const Json& body) {
+    const Answer answer = served.post("/v1/completions", body);
+    return answer.status == 200 ? "" : answer.code();
+  };
+  EXPECT_EQ(code({{"prompt", "12345678901"}}), "prompt_too_long");
+  EXPECT_EQ(code({{"prompt", "1234567890"}}), "");
+  EXPECT_EQ(code({{"prompt", "123456789"}, {"depth_weights", true}}), "prompt_too_long");
+  EXPECT_EQ(code({{"prompt", "1"}, {"max_tokens", 21}}), "invalid_value");
+  EXPECT_EQ(code({{"prompt", {"1", "2"}}, {"n", 2}}), "too_many_sequences");
+  EXPECT_EQ(code({{"prompt", {"1", "2", "3"}}}), "");
+  EXPECT_EQ(served.post("/v1/depth", {{"prompt", "123456789"}}).code(), "prompt_too_long");
+}
+
+TEST(Api, AsksForItsKey) {
+  Served served({.api_key = "secret"});
+  const auto status = [&](const std::string& path, const std::string& authorization) {
+    HttpRequest request{.method = "GET", .path = path};
+    if (!authorization.empty()) request.headers["authorization"] = authorization;
+    return served.ask(request).status;
+  };
+  EXPECT_EQ(status("/v1/models", "Bearer secret"), 200);
+  for (const char* wrong :
+       {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret1", "Basic secret"}) {
+    EXPECT_EQ(status("/v1/models", wrong), 401) << wrong;
+  }
+  EXPECT_EQ(status("/health", ""), 200);
+}
+
+TEST(Api, LetsOnlyNamedPagesAsk) {
+  Served served({.origins = {"https://example.org"}});
+  const auto ask = [&](const std::string& origin, const std::string& host) {
+    HttpRequest request{.method = "GET", .path = "/v1/models", .headers = {{"host", host}}};
+    if (!origin.empty()) request.headers["origin"] = origin;
+    return served.ask(request);
+  };
+  EXPECT_EQ(ask("", "127.0.0.1:8080").status, 200);
+  EXPECT_EQ(ask("http://localhost:8080", "localhost:8080").status, 200);
+  EXPECT_EQ(ask("http://[::1]:8080", "[::1]:8080").status, 200);
+  const Answer named = ask("https://example.org", "127.0.0.1:8080");
+  EXPECT_EQ(named.status, 200);
+  EXPECT_EQ(named.headers.at("Access-Control-Allow-Origin"), "https://example.org");
+  EXPECT_EQ(ask("https://evil.org", "127.0.0.1:8080").status, 403);
+  // A name that was made to mean this machine.
+  EXPECT_EQ(ask("http://evil.org:8080", "evil.org:8080").code(), "host_not_allowed");
+  EXPECT_EQ(ask("", "evil.org").status, 403);
+  EXPECT_EQ(ask("", "example.org").status, 200);  // behind a proxy
+  EXPECT_FALSE(ask("", "127.0.0.1").headers.contains("Access-Control-Allow-Origin"));
+}
+
+}  // namespace
+}  // namespace attnres::api_test
