@@ -12,6 +12,7 @@
 #include "attnres/serve/base64.h"
 #include "attnres/serve/completion_reply.h"
 #include "attnres/serve/json_fields.h"
+#include "attnres/serve/page.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -149,6 +150,7 @@ const std::map<std::string, std::map<std::string, Api::Endpoint>>& Api::endpoint
       {"/tokenize", {{"POST", &Api::tokenize}}},
       {"/detokenize", {{"POST", &Api::detokenize}}},
       {"/tokenizer_info", {{"GET", &Api::tokenizer_info}}},
+      {"/", {{"GET", &Api::show_page}}},
       {"/health", {{"GET", &Api::health}}},
       {"/metrics", {{"GET", &Api::metrics}}},
   };
@@ -191,7 +193,7 @@ HttpReply Api::route(Call& call) {
                    fmt::format("{} takes {}, not {}", request.path, found->second.begin()->first,
                                request.method));
   }
-  if (request.path != "/health") check_key(request);
+  if (request.path != "/health" && request.path != "/") check_key(request);
   return (this->*endpoint->second)(call);
 }
 
@@ -586,6 +588,14 @@ HttpReply Api::tokenizer_info(Call& /*call*/) {
                      {"pad_token", nullptr},
                      {"chat_template", nullptr},
                      {"model_max_length", engine_.context()}});
+}
+
+HttpReply Api::show_page(Call& /*call*/) {
+  return {.type = "text/html; charset=utf-8",
+          .body = std::string(page()),
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                       "connect-src 'self'; img-src data:"}}};
 }
 
 HttpReply Api::health(Call& /*call*/) {

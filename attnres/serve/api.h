@@ -59,6 +59,7 @@ class Api {
   HttpReply tokenize(Call& call);
   HttpReply detokenize(Call& call);
   HttpReply tokenizer_info(Call& call);
+  HttpReply show_page(Call& call);
   HttpReply health(Call& call);
   HttpReply metrics(Call& call);
 

@@ -14,6 +14,7 @@
 #include "attnres/infer/score.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/support/file.h"
 #include "tests/serve/served.h"
 
 namespace attnres::api_test {
@@ -409,6 +410,16 @@ TEST(Api, HoldsToItsLimits) {
   EXPECT_EQ(code({{"prompt", {"1", "2"}}, {"n", 2}}), "too_many_sequences");
   EXPECT_EQ(code({{"prompt", {"1", "2", "3"}}}), "");
   EXPECT_EQ(served.post("/v1/depth", {{"prompt", "123456789"}}).code(), "prompt_too_long");
+}
+
+TEST(Api, GivesItsPageWithoutAKey) {
+  Served served({.api_key = "secret"});
+  const Answer page = served.get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.type, "text/html; charset=utf-8");
+  EXPECT_EQ(page.text, read_file(ATTNRES_SOURCE_DIR "/attnres/serve/page.html"));
+  EXPECT_THAT(page.headers.at("Content-Security-Policy"), HasSubstr("default-src 'none'"));
+  EXPECT_LT(page.text.size(), 200'000);
 }
 
 TEST(Api, AsksForItsKey) {
