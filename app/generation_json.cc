@@ -46,8 +46,4 @@ Json generation_json(const Generation& generation, const Tokenizer* tokenizer) {
   return json;
 }
 
-std::string one_line_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace attnres

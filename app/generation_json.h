@@ -13,7 +13,4 @@ namespace attnres {
 // its text where there is a tokenizer, and the likeliest in its place.
 Json generation_json(const Generation& generation, const Tokenizer* tokenizer);
 
-// On one line, what is not UTF-8 as U+FFFD.
-std::string one_line_of(const Json& json);
-
 }  // namespace attnres

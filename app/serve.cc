@@ -1,7 +1,6 @@
 // The serve subcommand.
 #include <fmt/chrono.h>
 #include <fmt/core.h>
-#include <poll.h>
 
 #include <chrono>
 #include <cstdio>
@@ -12,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "app/generation_json.h"
 #include "app/options.h"
 #include "attnres/infer/text_engine.h"
 #include "attnres/serve/api.h"

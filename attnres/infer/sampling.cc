@@ -19,6 +19,7 @@ namespace {
 constexpr double kNever = -100;  // of logit_bias
 constexpr double kLargestBias = 100;
 constexpr double kLargestPenalty = 2;
+constexpr double kLargestFactor = 100;  // of repetition_penalty
 
 void check_penalty(const char* name, double penalty) {
   require_usage(std::abs(penalty) <= kLargestPenalty, "{}: expected a number from {} to {}, got {}",
@@ -170,9 +171,10 @@ void check(const SamplingSettings& settings) {
                   "got {}",
                   kNever, kLargestBias, id, bias);
   }
-  require_usage(settings.repetition_penalty > 0 && std::isfinite(settings.repetition_penalty),
-                "repetition-penalty: expected more than 0 (1 is none), got {}",
-                settings.repetition_penalty);
+  require_usage(settings.repetition_penalty >= 1 / kLargestFactor &&
+                    settings.repetition_penalty <= kLargestFactor,
+                "repetition-penalty: expected a number from {} to {} (1 is none), got {}",
+                1 / kLargestFactor, kLargestFactor, settings.repetition_penalty);
   check_penalty("frequency-penalty", settings.frequency_penalty);
   check_penalty("presence-penalty", settings.presence_penalty);
   require_usage(settings.temperature >= 0 && std::isfinite(settings.temperature),
@@ -187,11 +189,14 @@ void check(const SamplingSettings& settings) {
 }
 
 void check_logit_bias(const SamplingSettings& settings, int64_t vocab_size) {
+  int64_t forbidden = 0;
   for (const auto& [id, bias] : settings.logit_bias) {
     require_usage(id >= 0 && id < vocab_size,
                   "logit-bias: token id {} is out of range: this vocabulary has ids 0 to {}", id,
                   vocab_size - 1);
+    forbidden += bias <= kNever ? 1 : 0;
   }
+  require_usage(forbidden < vocab_size, "logit-bias: every token is forbidden; forbid fewer");
 }
 
 void TokenCounts::add_prompt(const std::vector<int32_t>& ids) {

@@ -61,7 +61,7 @@ class DeltaAttention : public Sublayer {
   std::vector<KeptTensor> kept() const override;
 
  private:
-  at::Tensor in_one_call(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
+  at::Tensor in_one_call(const DeltaAttentionInputs& all, const Spans& spans, int layer) const;
   at::Tensor composed(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
 
   DeltaAttentionSettings settings_;

@@ -1,18 +1,20 @@
 #include "attnres/serve/api.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
+#include "attnres/serve/access.h"
 #include "attnres/serve/api_error.h"
 #include "attnres/serve/base64.h"
 #include "attnres/serve/completion_reply.h"
+#include "attnres/serve/documents.h"
 #include "attnres/serve/json_fields.h"
-#include "attnres/serve/page.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -21,6 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kRemembered = 64;  // finished requests
+constexpr int kClientGone = 499;    // for the log: nobody is there to read it
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -32,12 +35,8 @@ int64_t unix_seconds() {
       .count();
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 HttpReply json_reply(const Json& json) {
-  return {.body = dumped(json)};
+  return {.body = one_line_of(json)};
 }
 
 std::string random_id(const char* prefix) {
@@ -45,34 +44,6 @@ std::string random_id(const char* prefix) {
   std::string id = prefix;
   for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", static_cast<uint32_t>(device()));
   return id;
-}
-
-// In a time that does not tell where they differ.
-bool equal_keys(const std::string& given, const std::string& key) {
-  unsigned char difference = given.size() == key.size() ? 0 : 1;
-  for (size_t i = 0; i < key.size(); ++i) {
-    difference |= static_cast<unsigned char>(key[i] ^ (i < given.size() ? given[i] : 0));
-  }
-  return difference == 0;
-}
-
-// Without scheme and port: of "http://[::1]:80" "::1".
-std::string host_of(std::string address) {
-  if (const size_t scheme = address.find("://"); scheme != std::string::npos) {
-    address.erase(0, scheme + 3);
-  }
-  if (address.starts_with('[')) return address.substr(1, address.find(']') - 1);
-  return address.substr(0, address.find(':'));
-}
-
-// A name could be made to mean this machine by a page that wants to ask; an address cannot.
-bool is_address(const std::string& host) {
-  return host == "localhost" || host.find(':') != std::string::npos ||
-         host.find_first_not_of("0123456789.") == std::string::npos;
-}
-
-Json error_event(int status, const std::string& code, const std::string& message) {
-  return Json::parse(error_body(status, code, message));
 }
 
 double entropy(const std::vector<float>& weights) {
@@ -119,7 +90,7 @@ struct Api::Call {
   Clock::time_point begin = Clock::now(), deadline = begin;
   std::string id = {};
   int64_t created = unix_seconds();
-  bool logged = false;
+  std::string reason = {};  // how it ended, for the log
   std::optional<Clock::time_point> first_token = {}, last_token = {};
   // Of completions.
   CompletionRequest request = {};
@@ -151,6 +122,7 @@ const std::map<std::string, std::map<std::string, Api::Endpoint>>& Api::endpoint
       {"/detokenize", {{"POST", &Api::detokenize}}},
       {"/tokenizer_info", {{"GET", &Api::tokenizer_info}}},
       {"/", {{"GET", &Api::show_page}}},
+      {"/openapi.json", {{"GET", &Api::describe}}},
       {"/health", {{"GET", &Api::health}}},
       {"/metrics", {{"GET", &Api::metrics}}},
   };
@@ -158,34 +130,38 @@ const std::map<std::string, std::map<std::string, Api::Endpoint>>& Api::endpoint
 }
 
 HttpReply Api::operator()(const HttpRequest& request) {
-  const auto call = std::make_shared<Call>(Call{.http = request});
+  const auto call = std::make_shared<Call>(Call{.http = request});  // until its answer is sent
   call->deadline += std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(settings_.limits.request_seconds));
   HttpReply reply;
-  std::string code;
   try {
-    reply = route(*call);
+    reply = route(call);
   } catch (const ApiError& e) {
-    code = e.code;
+    call->reason = e.code;
     reply = {.status = e.status, .body = error_body(e.status, e.code, e.what())};
     if (e.status == 429 || e.status == 503) reply.headers["Retry-After"] = "1";
     if (e.status == 401) reply.headers["WWW-Authenticate"] = "Bearer";
+    if (e.status == 405) reply.headers["Allow"] = endpoints().at(request.path).begin()->first;
   } catch (const std::exception& e) {
-    code = "internal_error";
-    reply = {.status = 500, .body = error_body(500, code, e.what())};
+    call->reason = "internal_error";
+    reply = {.status = 500, .body = error_body(500, call->reason, e.what())};
   }
-  reply.headers.merge(cors_headers(request));
-  if (!reply.stream && !call->logged) finish(*call, reply.status, code);
+  reply.headers.merge(cors_headers(settings_, request));
+  if (!reply.stream) finish(*call, reply.status);
   return reply;
 }
 
-HttpReply Api::route(Call& call) {
-  const HttpRequest& request = call.http;
-  check_origin(request);
+HttpReply Api::route(const CallPointer& call) {
+  const HttpRequest& request = call->http;
+  check_origin(settings_, request);
   if (request.method == "OPTIONS") return {.status = 204};
   const auto found = endpoints().find(request.path);
   if (found == endpoints().end()) {
-    throw ApiError(404, "not_found", fmt::format("there is nothing at {}", request.path));
+    std::vector<std::string> paths;
+    for (const auto& [path, methods] : endpoints()) paths.push_back(path);
+    throw ApiError(
+        404, "not_found",
+        fmt::format("there is nothing at {}; there is {}", request.path, fmt::join(paths, ", ")));
   }
   const auto endpoint = found->second.find(request.method == "HEAD" ? "GET" : request.method);
   if (endpoint == found->second.end()) {
@@ -193,53 +169,12 @@ HttpReply Api::route(Call& call) {
                    fmt::format("{} takes {}, not {}", request.path, found->second.begin()->first,
                                request.method));
   }
-  if (request.path != "/health" && request.path != "/") check_key(request);
+  static const std::set<std::string> kOpen = {"/", "/health", "/openapi.json"};
+  if (!kOpen.contains(request.path)) check_key(settings_, request);
   return (this->*endpoint->second)(call);
 }
 
-// Pages of others ask only where they may, also those that give this machine a name of theirs.
-void Api::check_origin(const HttpRequest& request) const {
-  const std::string origin = request.header("origin"), host = request.header("host");
-  for (const std::string& allowed : settings_.origins) {
-    if (origin == allowed || (!host.empty() && host_of(allowed) == host_of(host))) return;
-  }
-  if (settings_.api_key.empty() && !host.empty() && !is_address(host_of(host))) {
-    throw ApiError(403, "host_not_allowed",
-                   fmt::format("this server has no API key and is asked as {}: name it with "
-                               "--origin if that is right",
-                               host));
-  }
-  if (!origin.empty() && host_of(origin) != host_of(host)) {
-    throw ApiError(
-        403, "origin_not_allowed",
-        fmt::format("pages of {} may not ask this server; --origin allows them", origin));
-  }
-}
-
-std::map<std::string, std::string> Api::cors_headers(const HttpRequest& request) const {
-  const std::string origin = request.header("origin");
-  for (const std::string& allowed : settings_.origins) {
-    if (origin != allowed) continue;
-    return {{"Access-Control-Allow-Origin", origin},
-            {"Vary", "Origin"},
-            {"Access-Control-Allow-Methods", "GET, POST"},
-            {"Access-Control-Allow-Headers", "Authorization, Content-Type"}};
-  }
-  return {};
-}
-
-void Api::check_key(const HttpRequest& request) const {
-  if (settings_.api_key.empty()) return;
-  const std::string given = request.header("authorization"), scheme = "Bearer ";
-  if (given.starts_with(scheme) && equal_keys(given.substr(scheme.size()), settings_.api_key)) {
-    return;
-  }
-  throw ApiError(401, "invalid_api_key",
-                 "this server needs its API key, as the header Authorization: Bearer KEY");
-}
-
-void Api::finish(Call& call, int status, const std::string& reason) {
-  call.logged = true;
+void Api::finish(const Call& call, int status) {
   const bool known = endpoints().contains(call.http.path);
   metrics_.count_request(known ? call.http.path : "other", status);
   AnsweredRequest answered{.id = call.id,
@@ -247,7 +182,7 @@ void Api::finish(Call& call, int status, const std::string& reason) {
                            .method = call.http.method,
                            .path = call.http.path,
                            .status = status,
-                           .reason = reason,
+                           .reason = call.reason,
                            .seconds = seconds_since(call.begin)};
   for (const SequenceReply& reply : call.replies) {
     answered.prompt_tokens += reply.prompt_tokens();
@@ -273,49 +208,49 @@ std::shared_ptr<Exchange> Api::start(const Call& call, std::vector<TextRequest> 
   return loop_.submit(std::move(sequences), call.http.client, call.http.gone);
 }
 
-HttpReply Api::completions(Call& call) {
-  return complete(call, read_completion(call.http.body, engine_, settings_.limits));
+HttpReply Api::completions(const CallPointer& call) {
+  return complete(call, read_completion(call->http.body, engine_, settings_.limits));
 }
 
-HttpReply Api::chat_completions(Call& call) {
-  return complete(call, read_chat(call.http.body, engine_, settings_.limits));
+HttpReply Api::chat_completions(const CallPointer& call) {
+  return complete(call, read_chat(call->http.body, engine_, settings_.limits));
 }
 
-HttpReply Api::complete(Call& first, CompletionRequest request) {
-  // Lives as long as its answer is sent.
-  const auto call = std::make_shared<Call>(Call{.http = first.http});
-  call->begin = first.begin;
-  call->deadline = first.deadline;
-  first.logged = true;
-  call->id = random_id(request.chat ? "chatcmpl-" : "cmpl-");
+HttpReply Api::complete(const CallPointer& call, CompletionRequest request) {
   call->request = std::move(request);
-  try {
-    call->exchange = start(*call, call->request.sequences);
-  } catch (...) {
-    first.logged = false;
-    throw;
-  }
+  call->exchange = start(*call, call->request.sequences);
+  call->id = random_id(call->request.chat ? "chatcmpl-" : "cmpl-");
   for (size_t i = 0; i < call->request.sequences.size(); ++i) {
     call->replies.emplace_back(call->request, i, engine_);
   }
-  if (!call->request.stream) return whole_reply(call);
+  if (!call->request.stream) return whole_reply(*call);
   return {.type = "text/event-stream",
           .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
-          .stream = [this, call](const Send& send) { stream_reply(call, send); }};
+          .stream = [this, call](const Send& send) { stream_reply(*call, send); }};
 }
 
-// Calls on_piece(index, choice) for what each sequence is given, until all have ended.
+// What comes next of a sequence that has not failed.
+Exchange::Heard Api::hear(const Call& call) const {
+  auto heard = call.exchange->next(call.deadline);
+  if (!heard) {
+    throw ApiError(
+        504, "timeout",
+        fmt::format("the request took longer than {} s", settings_.limits.request_seconds));
+  }
+  if (heard->update.stopped == StopReason::failed) {
+    const bool gone = call.http.gone && call.http.gone();
+    throw ApiError(gone ? kClientGone : 500, gone ? "gone" : "failed", heard->update.error);
+  }
+  return *std::move(heard);
+}
+
+// Calls on_piece(reply, choice) for what each sequence is given, until all have ended.
 template <class F>
 void Api::hear_all(Call& call, const F& on_piece) {
   size_t left = call.replies.size();
   while (left > 0) {
-    const auto heard = call.exchange->next(call.deadline);
-    if (!heard) {
-      throw ApiError(
-          504, "timeout",
-          fmt::format("the request took longer than {} s", settings_.limits.request_seconds));
-    }
-    if (heard->update.token) {
+    const Exchange::Heard heard = hear(call);
+    if (heard.update.token) {
       const auto now = Clock::now();
       if (!call.first_token) {
         call.first_token = now;
@@ -325,8 +260,8 @@ void Api::hear_all(Call& call, const F& on_piece) {
       }
       call.last_token = now;
     }
-    SequenceReply& reply = call.replies[heard->sequence];
-    const Json choice = reply.add(heard->update);
+    SequenceReply& reply = call.replies[heard.sequence];
+    const Json choice = reply.add(heard.update);
     if (reply.ended()) --left;
     on_piece(reply, choice);
   }
@@ -352,39 +287,33 @@ Json usage_json(const CompletionRequest& request, const std::vector<SequenceRepl
 
 }  // namespace
 
-HttpReply Api::whole_reply(const std::shared_ptr<Call>& call) {
-  const CompletionRequest& request = call->request;
-  try {
-    hear_all(*call, [](const SequenceReply&, const Json&) {});
-  } catch (const ApiError& e) {
-    finish(*call, e.status, e.code);
-    return {.status = e.status, .body = error_body(e.status, e.code, e.what())};
-  }
+HttpReply Api::whole_reply(Call& call) {
+  hear_all(call, [](const SequenceReply&, const Json&) {});
   Json choices = Json::array();
-  for (SequenceReply& reply : call->replies) {
+  for (SequenceReply& reply : call.replies) {
     Json choice = reply.whole();
     if (Json depth = reply.take_depth(); !depth.is_null()) choice["depth"] = std::move(depth);
     choices.push_back(std::move(choice));
   }
-  remember(*call);
-  finish(*call, 200, choices[0]["finish_reason"].get<std::string>());
-  return json_reply({{"id", call->id},
-                     {"object", request.chat ? "chat.completion" : "text_completion"},
-                     {"created", call->created},
+  remember(call);
+  call.reason = call.replies[0].finish();
+  return json_reply({{"id", call.id},
+                     {"object", call.request.chat ? "chat.completion" : "text_completion"},
+                     {"created", call.created},
                      {"model", engine_.model().name},
                      {"choices", std::move(choices)},
-                     {"usage", usage_json(request, call->replies)}});
+                     {"usage", usage_json(call.request, call.replies)}});
 }
 
-void Api::stream_reply(const std::shared_ptr<Call>& call, const Send& send) {
-  const CompletionRequest& request = call->request;
+void Api::stream_reply(Call& call, const Send& send) {
+  const CompletionRequest& request = call.request;
   struct Gone {};
   const auto event = [&](const Json& data) {
-    if (!send("data: " + dumped(data) + "\n\n")) throw Gone();
+    if (!send("data: " + one_line_of(data) + "\n\n")) throw Gone();
   };
-  const Json head = {{"id", call->id},
+  const Json head = {{"id", call.id},
                      {"object", request.chat ? "chat.completion.chunk" : "text_completion"},
-                     {"created", call->created},
+                     {"created", call.created},
                      {"model", engine_.model().name}};
   const auto chunk = [&](Json choices) {
     Json data = head;
@@ -392,28 +321,34 @@ void Api::stream_reply(const std::shared_ptr<Call>& call, const Send& send) {
     if (request.stream_usage) data["usage"] = nullptr;
     return data;
   };
+  const auto end = [&](int status, const std::string& reason) {
+    call.reason = reason;
+    finish(call, status);
+  };
+  const auto fail = [&](int status, const std::string& code, const std::string& message) {
+    send("data: " + error_body(status, code, message) + "\n\n");
+    end(status, code);
+  };
   try {
-    hear_all(*call, [&](SequenceReply& reply, const Json& choice) {
+    hear_all(call, [&](SequenceReply& reply, const Json& choice) {
       Json data = chunk(Json::array({choice}));
       if (Json depth = reply.take_depth(); !depth.is_null()) data["depth"] = std::move(depth);
       event(data);
     });
     if (request.stream_usage) {
       Json data = chunk(Json::array());
-      data["usage"] = usage_json(request, call->replies);
+      data["usage"] = usage_json(request, call.replies);
       event(data);
     }
-    remember(*call);
+    remember(call);
     if (!send("data: [DONE]\n\n")) throw Gone();
-    finish(*call, 200, call->replies[0].whole()["finish_reason"].get<std::string>());
+    return end(200, call.replies[0].finish());
   } catch (const Gone&) {
-    finish(*call, 499, "gone");
+    return end(kClientGone, "gone");
   } catch (const ApiError& e) {
-    send("data: " + dumped(error_event(e.status, e.code, e.what())) + "\n\n");
-    finish(*call, e.status, e.code);
+    fail(e.status, e.code, e.what());
   } catch (const std::exception& e) {
-    send("data: " + dumped(error_event(500, "internal_error", e.what())) + "\n\n");
-    finish(*call, 500, "internal_error");
+    fail(500, "internal_error", e.what());
   }
 }
 
@@ -427,7 +362,7 @@ void Api::remember(const Call& call) {
   finished_order_.pop_front();
 }
 
-HttpReply Api::models(Call& /*call*/) {
+HttpReply Api::models(const CallPointer& /*call*/) {
   const ModelDescription& model = engine_.model();
   const Json description = {{"parameters", model.parameters},
                             {"layers", model.layers},
@@ -447,18 +382,8 @@ HttpReply Api::models(Call& /*call*/) {
                                             {"attnres", description}}})}});
 }
 
-// The one update of a sequence that is read and not continued.
-TextUpdate Api::only_update(Exchange& exchange, const Call& call) {
-  auto heard = exchange.next(call.deadline);
-  if (!heard) throw ApiError(504, "timeout", "the request took too long");
-  if (heard->update.stopped == StopReason::failed) {
-    throw ApiError(500, "failed", heard->update.error);
-  }
-  return std::move(heard->update);
-}
-
-HttpReply Api::embeddings(Call& call) {
-  const JsonFields fields(call.http.body);
+HttpReply Api::embeddings(const CallPointer& call) {
+  const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
   const std::string format = fields.text("encoding_format", "float");
   if (format != "float" && format != "base64") {
@@ -482,15 +407,11 @@ HttpReply Api::embeddings(Call& call) {
     tokens += std::ssize(ids);
     sequences.push_back({.ids = ids, .generation = {.max_tokens = 0, .mean_hidden = true}});
   }
-  call.exchange = start(call, sequences);
+  call->exchange = start(*call, sequences);
   std::vector<std::vector<float>> means(sequences.size());
   for (size_t left = sequences.size(); left > 0; --left) {
-    auto heard = call.exchange->next(call.deadline);
-    if (!heard) throw ApiError(504, "timeout", "the request took too long");
-    if (heard->update.stopped == StopReason::failed) {
-      throw ApiError(500, "failed", heard->update.error);
-    }
-    means[heard->sequence] = std::move(heard->update.mean_hidden);
+    Exchange::Heard heard = hear(*call);
+    means[heard.sequence] = std::move(heard.update.mean_hidden);
   }
   for (size_t i = 0; i < means.size(); ++i) {
     data.push_back(
@@ -505,8 +426,8 @@ HttpReply Api::embeddings(Call& call) {
                      {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
 }
 
-HttpReply Api::depth(Call& call) {
-  const JsonFields fields(call.http.body);
+HttpReply Api::depth(const CallPointer& call) {
+  const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
   const ModelDescription& model = engine_.model();
   std::vector<int32_t> ids;
@@ -535,9 +456,9 @@ HttpReply Api::depth(Call& call) {
                    fmt::format("depth weights are given of {} tokens at most, this has {}",
                                settings_.limits.depth_tokens, ids.size()));
   }
-  call.exchange =
-      start(call, {{.ids = ids, .generation = {.max_tokens = 0, .depth_weights = true}}});
-  const TextUpdate update = only_update(*call.exchange, call);
+  call->exchange =
+      start(*call, {{.ids = ids, .generation = {.max_tokens = 0, .depth_weights = true}}});
+  const TextUpdate update = hear(*call).update;
   Json entropies = Json::array();
   for (const auto& token : update.depth.weights) {
     Json sites = Json::array();
@@ -554,8 +475,8 @@ HttpReply Api::depth(Call& call) {
                      {"shares", shares_json(model, update.depth)}});
 }
 
-HttpReply Api::tokenize(Call& call) {
-  const JsonFields fields(call.http.body);
+HttpReply Api::tokenize(const CallPointer& call) {
+  const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
   const std::string prompt = fields.text("prompt", "");
   try {
@@ -567,8 +488,8 @@ HttpReply Api::tokenize(Call& call) {
   }
 }
 
-HttpReply Api::detokenize(Call& call) {
-  const JsonFields fields(call.http.body);
+HttpReply Api::detokenize(const CallPointer& call) {
+  const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
   const auto ids = as_ids(fields.find("tokens"));
   if (!ids) refuse("tokens", "a list of token ids", fields.find("tokens"));
@@ -579,7 +500,7 @@ HttpReply Api::detokenize(Call& call) {
   }
 }
 
-HttpReply Api::tokenizer_info(Call& /*call*/) {
+HttpReply Api::tokenizer_info(const CallPointer& /*call*/) {
   const ModelDescription& model = engine_.model();
   return json_reply({{"tokenizer_class", model.tokenizer},
                      {"vocab_size", model.vocabulary},
@@ -590,7 +511,7 @@ HttpReply Api::tokenizer_info(Call& /*call*/) {
                      {"model_max_length", engine_.context()}});
 }
 
-HttpReply Api::show_page(Call& /*call*/) {
+HttpReply Api::show_page(const CallPointer& /*call*/) {
   return {.type = "text/html; charset=utf-8",
           .body = std::string(page()),
           .headers = {{"Content-Security-Policy",
@@ -598,7 +519,11 @@ HttpReply Api::show_page(Call& /*call*/) {
                        "connect-src 'self'; img-src data:"}}};
 }
 
-HttpReply Api::health(Call& /*call*/) {
+HttpReply Api::describe(const CallPointer& /*call*/) {
+  return {.body = std::string(openapi())};
+}
+
+HttpReply Api::health(const CallPointer& /*call*/) {
   const LoopStatus status = loop_.status();
   return json_reply({{"status", "ok"},
                      {"running", status.running},
@@ -606,7 +531,7 @@ HttpReply Api::health(Call& /*call*/) {
                      {"slots", slots_}});
 }
 
-HttpReply Api::metrics(Call& /*call*/) {
+HttpReply Api::metrics(const CallPointer& /*call*/) {
   return {.type = "text/plain; version=0.0.4", .body = metrics_.text(loop_.status(), slots_)};
 }
 

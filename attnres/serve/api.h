@@ -43,34 +43,33 @@ class Api {
 
  private:
   struct Call;  // one request while it is answered
-  using Endpoint = HttpReply (Api::*)(Call&);
+  using CallPointer = std::shared_ptr<Call>;
+  using Endpoint = HttpReply (Api::*)(const CallPointer&);
 
   static const std::map<std::string, std::map<std::string, Endpoint>>& endpoints();
-  HttpReply route(Call& call);
-  void check_origin(const HttpRequest& request) const;
-  void check_key(const HttpRequest& request) const;
-  std::map<std::string, std::string> cors_headers(const HttpRequest& request) const;
+  HttpReply route(const CallPointer& call);
 
-  HttpReply completions(Call& call);
-  HttpReply chat_completions(Call& call);
-  HttpReply models(Call& call);
-  HttpReply embeddings(Call& call);
-  HttpReply depth(Call& call);
-  HttpReply tokenize(Call& call);
-  HttpReply detokenize(Call& call);
-  HttpReply tokenizer_info(Call& call);
-  HttpReply show_page(Call& call);
-  HttpReply health(Call& call);
-  HttpReply metrics(Call& call);
+  HttpReply completions(const CallPointer& call);
+  HttpReply chat_completions(const CallPointer& call);
+  HttpReply models(const CallPointer& call);
+  HttpReply embeddings(const CallPointer& call);
+  HttpReply depth(const CallPointer& call);
+  HttpReply tokenize(const CallPointer& call);
+  HttpReply detokenize(const CallPointer& call);
+  HttpReply tokenizer_info(const CallPointer& call);
+  HttpReply show_page(const CallPointer& call);
+  HttpReply describe(const CallPointer& call);
+  HttpReply health(const CallPointer& call);
+  HttpReply metrics(const CallPointer& call);
 
-  HttpReply complete(Call& call, CompletionRequest request);
-  HttpReply whole_reply(const std::shared_ptr<Call>& call);
-  void stream_reply(const std::shared_ptr<Call>& call, const Send& send);
+  HttpReply complete(const CallPointer& call, CompletionRequest request);
+  HttpReply whole_reply(Call& call);
+  void stream_reply(Call& call, const Send& send);
+  Exchange::Heard hear(const Call& call) const;
   template <class F>
   void hear_all(Call& call, const F& on_piece);
   std::shared_ptr<Exchange> start(const Call& call, std::vector<TextRequest> sequences);
-  TextUpdate only_update(Exchange& exchange, const Call& call);
-  void finish(Call& call, int status, const std::string& reason);
+  void finish(const Call& call, int status);
   void remember(const Call& call);
 
   const TextEngine& engine_;

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/support/json.h"
+
 namespace attnres {
 namespace {
 
@@ -25,10 +27,10 @@ const char* type_of(int status) {
 }  // namespace
 
 std::string error_body(int status, const std::string& code, const std::string& message) {
-  const nlohmann::ordered_json error = {
+  const Json error = {
       {"error",
        {{"message", message}, {"type", type_of(status)}, {"param", nullptr}, {"code", code}}}};
-  return error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return one_line_of(error);
 }
 
 }  // namespace attnres

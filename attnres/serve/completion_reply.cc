@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "attnres/serve/api_error.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -78,12 +77,12 @@ Json SequenceReply::no_logprobs() const {
           {"text_offset", Json::array()}};
 }
 
-void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) const {
+void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) {
   const auto text_of = [&](int32_t token) {
     return engine_.model().tokenizer.empty() ? std::to_string(token) : engine_.token_text(token);
   };
   const std::string bytes = text_of(id);
-  if (request_.chat) {
+  if (request_.chat && logprobs != nullptr) {
     Json top = Json::array();
     for (const TokenLogprob& likely : logprobs->top) {
       const std::string text = text_of(likely.id);
@@ -129,7 +128,6 @@ void SequenceReply::join_logprobs(const Json& list) {
 }
 
 Json SequenceReply::add(const TextUpdate& update) {
-  if (update.stopped == StopReason::failed) throw ApiError(500, "failed", update.error);
   std::string text;
   Json logprobs = no_logprobs();
   if (!begun_) {

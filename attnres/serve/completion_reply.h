@@ -29,8 +29,8 @@ class SequenceReply {
   // Both must outlive it.
   SequenceReply(const CompletionRequest& request, size_t index, const TextEngine& engine);
 
-  // Takes what a step gave, and returns the choice with just that: of a stream, "delta" in the
-  // place of "message". Throws ApiError 500 where the sequence failed.
+  // Takes what a step gave a sequence that has not failed, and returns the choice with just that:
+  // of a stream, "delta" in the place of "message".
   Json add(const TextUpdate& update);
   // The choice with all of it, after its end.
   Json whole() const;
@@ -38,6 +38,7 @@ class SequenceReply {
   Json take_depth();
 
   bool ended() const { return !finish_.empty(); }
+  const std::string& finish() const { return finish_; }     // finish_reason; empty before the end
   const std::vector<int32_t>& ids() const { return ids_; }  // prompt and continuation
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t new_tokens() const { return static_cast<int64_t>(ids_.size()) - prompt_tokens_; }
@@ -45,7 +46,7 @@ class SequenceReply {
 
  private:
   Json choice(const std::string& text, const Json& logprobs, bool streamed) const;
-  void add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) const;
+  void add_token(int32_t id, const TokenLogprobs* logprobs, Json* list);
   void add_prompt(const TextUpdate& update, Json* list);
   Json no_logprobs() const;
   void join_logprobs(const Json& list);
@@ -57,7 +58,7 @@ class SequenceReply {
   int64_t prompt_tokens_, cached_ = 0;
   bool begun_ = false;
   std::string text_, finish_;
-  mutable int64_t characters_ = 0;  // of the tokens in `logprobs`, before the next
+  int64_t characters_ = 0;  // of the tokens in `logprobs`, before the next
   Json logprobs_;
   TokensDepthWeights depth_;  // since it was last taken
 };

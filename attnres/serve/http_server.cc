@@ -67,7 +67,6 @@ class Connection : public httplib::Stream {
     return true;
   }
 
-  // Whether more came of the newest request than its headers may have.
   bool is_readable() const override { return begin_ < end_ || await(socket_, POLLIN, deadline_); }
   bool is_writable() const override {
     return !has_gone(socket_) && await(socket_, POLLOUT, in_seconds(limits_.write_seconds));
@@ -145,6 +144,14 @@ std::string lower(std::string text) {
   return text;
 }
 
+// Behind a proxy that takes another of them, the rest would be somebody's next request.
+bool has_one_length(const httplib::Request& request) {
+  const auto [begin, end] = request.headers.equal_range("Content-Length");
+  return std::all_of(begin, end, [&, first = begin](const auto& header) {
+    return header.second == first->second;
+  });
+}
+
 std::string message_of(int status, const HttpLimits& limits) {
   switch (status) {
     case 413:
@@ -206,6 +213,10 @@ class HttpServer::Implementation : public httplib::Server {
 
   int64_t connections() const { return connections_; }
 
+  // The library lets five wait until they are taken, and of a burst the rest would try again after
+  // seconds.
+  void let_many_knock() { ::listen(svr_sock_, SOMAXCONN); }
+
   void stop_now_or_when_it_runs() {
     stopped_ = true;
     stop();
@@ -220,19 +231,10 @@ class HttpServer::Implementation : public httplib::Server {
     explicit Threads(Implementation& server) : server_(server) {}
 
     void enqueue(std::function<void()> serve) override {
-      if (server_.connections_ >= server_.limits_.connections) {
-        refusing_ = true;  // this thread takes connections, and is no connection's
-        serve();
-        refusing_ = false;
-        return;
-      }
-      ++server_.connections_;
-      std::thread([this, serve = std::move(serve)] {
-        serve();
-        const std::lock_guard lock(mutex_);
-        --server_.connections_;
-        ended_.notify_all();
-      }).detach();
+      if (server_.connections_ < server_.limits_.connections && begin(serve)) return;
+      refusing_ = true;  // this thread takes connections, and is no connection's
+      serve();
+      refusing_ = false;
     }
 
     void shutdown() override {
@@ -241,16 +243,40 @@ class HttpServer::Implementation : public httplib::Server {
     }
 
    private:
+    // False where the system has no room for another thread.
+    bool begin(const std::function<void()>& serve) {
+      ++server_.connections_;
+      try {
+        std::thread([this, serve] {
+          serve();
+          end();
+        }).detach();
+        return true;
+      } catch (const std::exception&) {
+        end();
+        return false;
+      }
+    }
+    void end() {
+      const std::lock_guard lock(mutex_);
+      --server_.connections_;
+      ended_.notify_all();
+    }
+
     Implementation& server_;
     std::mutex mutex_;
     std::condition_variable ended_;
   };
 
   bool process_and_close_socket(socket_t socket) override {
-    if (refusing_) {
-      refuse(socket);
-    } else {
-      serve(socket);
+    try {
+      if (refusing_) {
+        refuse(socket);
+      } else {
+        serve(socket);
+      }
+    } catch (const std::exception&) {
+      // Memory ran out: this connection ends, and no other.
     }
     ::shutdown(socket, SHUT_RDWR);
     ::close(socket);
@@ -258,10 +284,10 @@ class HttpServer::Implementation : public httplib::Server {
   }
 
   void refuse(int socket) const {
-    const std::string body =
-        error_body_(503, fmt::format("this server serves no more than {} connections at once; try "
-                                     "again later",
-                                     limits_.connections));
+    const std::string body = error_body_(
+        503, fmt::format("this server has no room for another connection, of which it serves "
+                         "{} at most; try again later",
+                         limits_.connections));
     const std::string reply = fmt::format(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
@@ -297,6 +323,9 @@ class HttpServer::Implementation : public httplib::Server {
     if (header_bytes > static_cast<size_t>(limits_.header_bytes)) {
       reply = failure(431, fmt::format("the headers are larger than this server takes, {} bytes",
                                        limits_.header_bytes));
+    } else if (!has_one_length(request)) {
+      ends_here = true;
+      reply = failure(400, "Content-Length is given more than once, and not always the same");
     } else {
       try {
         reply = handler_(asked);
@@ -305,14 +334,13 @@ class HttpServer::Implementation : public httplib::Server {
       }
     }
     response.status = reply.status;
-    for (const auto& [name, value] : reply.headers) response.set_header(name.c_str(), value);
+    for (const auto& [name, value] : reply.headers) response.set_header(name, value);
     if (!reply.stream) {
-      response.set_content(reply.body, reply.type.c_str());
+      response.set_content(reply.body, reply.type);
       return;
     }
     response.set_chunked_content_provider(
-        reply.type.c_str(),
-        [stream = std::move(reply.stream)](size_t /*offset*/, httplib::DataSink& sink) {
+        reply.type, [stream = std::move(reply.stream)](size_t /*offset*/, httplib::DataSink& sink) {
           bool gone = false;
           stream([&](std::string_view piece) {
             if (!gone) gone = !sink.is_writable() || !sink.write(piece.data(), piece.size());
@@ -349,6 +377,7 @@ int HttpServer::bind(const std::string& host, int port) {
           "{}:{}: cannot be listened on: the port is in use, needs other rights, or the address is "
           "not one of this machine; choose another with --port or --host",
           host, any ? "any port" : std::to_string(port));
+  implementation_->let_many_knock();
   return taken;
 }
 

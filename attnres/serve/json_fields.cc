@@ -81,7 +81,8 @@ std::vector<std::string> JsonFields::texts(const std::string& name) const {
 
 void JsonFields::require_none(const std::string& name) const {
   const Json& value = find(name);
-  const bool none = value.is_null() || (value.is_array() && value.empty()) || value == "";
+  const bool none = value.is_null() || (value.is_array() && value.empty()) ||
+                    (value.is_string() && value.get_ref<const std::string&>().empty());
   if (none) return;
   throw ApiError(400, "unsupported", fmt::format("{}: this server does not have it", name));
 }

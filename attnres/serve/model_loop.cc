@@ -7,6 +7,11 @@
 #include "attnres/serve/api_error.h"
 
 namespace attnres {
+namespace {
+
+constexpr const char* kGone = "the client has gone";
+
+}  // namespace
 
 std::optional<Exchange::Heard> Exchange::next(Time deadline) {
   std::unique_lock lock(mutex_);
@@ -31,6 +36,10 @@ void Exchange::hear(Heard heard) {
   const std::lock_guard lock(mutex_);
   heard_.push_back(std::move(heard));
   heard_anew_.notify_one();
+}
+
+void Exchange::fail(size_t sequence, const std::string& error) {
+  hear({sequence, {.stopped = StopReason::failed, .error = error}});
 }
 
 ModelLoop::ModelLoop(TextEngine& engine, int64_t slots, int64_t queue)
@@ -83,9 +92,13 @@ void ModelLoop::run() {
       if (end_) break;
       admitted = admit();
     }
-    drop_ended();
     for (Sequence& sequence : admitted) begin(std::move(sequence));
-    step();
+    try {
+      drop_ended();
+      step();
+    } catch (const std::exception& e) {
+      fail_running(e.what());
+    }
   }
   fail_all(*end_);
 }
@@ -93,7 +106,10 @@ void ModelLoop::run() {
 // As many as there are slots for. Those whose asker has gone are dropped.
 std::vector<ModelLoop::Sequence> ModelLoop::admit() {
   const auto ended = [](const Sequence& sequence) { return sequence.exchange->ended(); };
-  status_.finished += static_cast<int64_t>(waiting_.take_if(ended).size());
+  for (const Sequence& sequence : waiting_.take_if(ended)) {
+    ++status_.finished;
+    sequence.exchange->fail(sequence.index, kGone);
+  }
   std::vector<Sequence> admitted;
   status_.running = static_cast<int64_t>(running_.size());
   for (; waiting_.size() > 0 && status_.running < slots_; ++status_.running) {
@@ -118,26 +134,15 @@ void ModelLoop::drop_ended() {
   }
   for (const int64_t number : ended) {
     engine_.cancel(number);
-    running_.erase(number);
+    const Sequence sequence = std::move(running_.extract(number).mapped());
+    finish(sequence, kGone);
   }
-  count(static_cast<int64_t>(ended.size()));
 }
 
 void ModelLoop::step() {
-  std::vector<TextUpdate> updates;
-  try {
-    updates = engine_.step();
-  } catch (const std::exception& e) {
-    for (const auto& [number, sequence] : running_) {
-      engine_.cancel(number);
-      finish(sequence, e.what());
-    }
-    running_.clear();
-    return;
-  }
   std::vector<std::pair<std::shared_ptr<Exchange>, Exchange::Heard>> heard;
   int64_t ended = 0;
-  for (TextUpdate& update : updates) {
+  for (TextUpdate& update : engine_.step()) {
     const auto found = running_.find(update.request);
     if (found == running_.end()) continue;
     const auto& [exchange, index, request] = found->second;
@@ -152,17 +157,20 @@ void ModelLoop::step() {
   for (auto& [exchange, what] : heard) exchange->hear(std::move(what));
 }
 
-void ModelLoop::fail_all(const std::string& error) {
-  for (const auto& [number, sequence] : running_) {
+void ModelLoop::fail_running(const std::string& error) {
+  const std::map<int64_t, Sequence> failed = std::exchange(running_, {});
+  for (const auto& [number, sequence] : failed) {
     engine_.cancel(number);
     finish(sequence, error);
   }
-  running_.clear();
+}
+
+void ModelLoop::fail_all(const std::string& error) {
+  fail_running(error);
   std::vector<Sequence> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting = waiting_.take_if([](const Sequence&) { return true; });
-    status_.running = 0;
   }
   for (const Sequence& sequence : waiting) finish(sequence, error);
 }
@@ -177,7 +185,7 @@ void ModelLoop::count(int64_t finished) {
 
 void ModelLoop::finish(const Sequence& sequence, const std::string& error) {
   count(1);
-  sequence.exchange->hear({sequence.index, {.stopped = StopReason::failed, .error = error}});
+  sequence.exchange->fail(sequence.index, error);
 }
 
 }  // namespace attnres

@@ -34,13 +34,14 @@ class Exchange {
 
   // Waits for what comes next; nothing where the deadline comes before.
   std::optional<Heard> next(Time deadline);
-  // Nothing more is wanted: what waits or runs of it ends before the next step.
+  // Nothing more is wanted: what waits or runs of it fails before the next step.
   void cancel();
 
  private:
   friend class ModelLoop;
   bool ended() const;  // cancelled, or the asker has gone
   void hear(Heard heard);
+  void fail(size_t sequence, const std::string& error);
 
   mutable std::mutex mutex_;
   std::condition_variable heard_anew_;
@@ -61,7 +62,8 @@ class ModelLoop {
   ModelLoop(TextEngine& engine, int64_t slots, int64_t queue);
   ~ModelLoop();  // what waits or runs fails
 
-  // Sequences of which each is `check`ed. `gone` is asked before each step. Throws ApiError where
+  // Sequences of which each is `check`ed. `gone` is asked before each step:
+  // what waits or runs of a client that has gone fails. Throws ApiError where
   // the queue has no room for all, or the loop has ended.
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,
                                    std::function<bool()> gone);
@@ -83,6 +85,7 @@ class ModelLoop {
   void begin(Sequence sequence);
   void drop_ended();
   void step();
+  void fail_running(const std::string& error);
   void fail_all(const std::string& error);
   void count(int64_t finished);
   void finish(const Sequence& sequence, const std::string& error);

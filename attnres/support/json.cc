@@ -136,8 +136,12 @@ const char* expected_whole_number(const Json& value) {
   return beyond ? "a whole number between -2^63 and 2^63" : "a whole number";
 }
 
+std::string one_line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string shown(const Json& value) {
-  return one_line(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return one_line(one_line_of(value));
 }
 
 }  // namespace attnres

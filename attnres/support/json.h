@@ -36,6 +36,9 @@ std::optional<int64_t> whole_number(const Json& value);
 // limits where the value is beyond them.
 const char* expected_whole_number(const Json& value);
 
+// The value on one line, with U+FFFD where a text is not UTF-8.
+std::string one_line_of(const Json& json);
+
 // The value in a message: on one line, and cut where it is long.
 std::string shown(const Json& value);
 

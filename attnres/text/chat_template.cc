@@ -1,5 +1,7 @@
 #include "attnres/text/chat_template.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <utility>
 
@@ -37,7 +39,7 @@ std::vector<ChatPart> chatml(const std::vector<ChatMessage>& messages) {
   std::vector<ChatPart> parts;
   for (const auto& [role, content] : messages) {
     parts.insert(parts.end(),
-                 {control("<|im_start|>"), {role + "\n" + content}, control("<|im_end|>"), {"\n"}});
+                 {control("<|im_start|>"), {fmt::format("{}\n{}", role, content)}, control("<|im_end|>"), {"\n"}});
   }
   parts.insert(parts.end(), {control("<|im_start|>"), {"assistant\n"}});
   return parts;

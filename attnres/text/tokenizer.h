@@ -53,8 +53,8 @@ class Tokenizer {
   void check_id(int32_t id) const;
 };
 
-// The tokens of a text to continue: of an empty one the end of a document, since in training another
-// begins there.
+// The tokens of a text to continue: of an empty one the end of a document, since in training
+// another begins there.
 std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
 
 // Reads the tokenizer whose files lie in a folder: tokenizer.model (SentencePiece) or the

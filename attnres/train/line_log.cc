@@ -31,7 +31,7 @@ LineLog::~LineLog() {
 }
 
 void LineLog::append(const Json& object) {
-  const std::string line = object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = one_line_of(object) + "\n";
   const int error = write_all(descriptor_, line.data(), line.size());
   if (error == 0) {
     bytes_ += static_cast<int64_t>(line.size());

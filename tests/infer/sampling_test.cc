@@ -172,7 +172,8 @@ TEST(SamplingSettings, AreChecked) {
   refused({.logit_bias = {{-1, 0.0}}}, "logit-bias");
   refused({.logit_bias = {{1, NAN}}}, "logit-bias");
   refused({.logit_bias = {{1, 100.5}}}, "logit-bias");
-  for (const double wrong : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+  for (const double wrong :
+       {0.0, -1.0, 0.009, 101.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     refused({.repetition_penalty = wrong}, "repetition-penalty");
   }
   for (const double wrong : {-2.1, 2.1, static_cast<double>(NAN)}) {

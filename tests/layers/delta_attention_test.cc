@@ -23,7 +23,6 @@ namespace {
 using at::Tensor;
 using testing::close;
 using ::testing::HasSubstr;
-using testing::relative_error;
 using Matrix = std::vector<std::vector<double>>;
 
 constexpr int64_t kWidth = 10, kBatch = 2, kTokens = 70;

@@ -4,11 +4,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "attnres/infer/generate.h"
 #include "attnres/infer/score.h"
@@ -420,6 +423,40 @@ TEST(Api, GivesItsPageWithoutAKey) {
   EXPECT_EQ(page.text, read_file(ATTNRES_SOURCE_DIR "/attnres/serve/page.html"));
   EXPECT_THAT(page.headers.at("Content-Security-Policy"), HasSubstr("default-src 'none'"));
   EXPECT_LT(page.text.size(), 200'000);
+}
+
+TEST(Api, DescribesItsEndpoints) {
+  Served served({.api_key = "secret"});
+  const Answer described = served.get("/openapi.json");
+  EXPECT_EQ(described.type, "application/json");
+  const Json document = described.json();
+  std::set<std::string> paths;
+  Served open;
+  for (const auto& [path, methods] : document["paths"].items()) {
+    paths.insert(path);
+    for (const std::string method : {"GET", "POST"}) {
+      const std::string key = method == "GET" ? "get" : "post";
+      EXPECT_EQ(open.ask({.method = method, .path = path, .body = "{}"}).status == 405,
+                !methods.contains(key))
+          << method << " " << path;
+    }
+  }
+  EXPECT_THAT(open.get("/nothing").text,
+              HasSubstr(fmt::format("; there is {}\"", fmt::join(paths, ", "))));
+}
+
+// Whoever asks in one piece waits for an answer, and must not go on waiting for a client that went.
+TEST(Api, EndsARequestWhoseClientGoes) {
+  Served served;
+  std::atomic<int> asked = 0;  // by two threads
+  const Answer answer =
+      served.ask({.method = "POST",
+                  .path = "/v1/completions",
+                  .body = R"({"prompt": "a", "max_tokens": 200, "logit_bias": {"0": -100}})",
+                  .gone = [&] { return ++asked > 5; }});
+  EXPECT_EQ(answer.status, 499);
+  EXPECT_EQ(served.log.back().reason, "gone");
+  EXPECT_EQ(served.loop.status().running, 0);
 }
 
 TEST(Api, AsksForItsKey) {

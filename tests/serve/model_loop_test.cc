@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <semaphore>
 
 #include "attnres/serve/api_error.h"
@@ -101,8 +102,19 @@ TEST_F(ModelLoopTest, StopsForAClientThatHasGone) {
   last_update(*other);
   EXPECT_EQ(steps, 12);
   int tokens = 0;
-  while (gone->next(Time::min())) ++tokens;
+  std::optional<Exchange::Heard> heard = gone->next(Time::min());
+  for (; heard && heard->update.token; heard = gone->next(Time::min())) ++tokens;
   EXPECT_EQ(tokens, 11);  // it was asked before each step
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_EQ(heard->update.stopped, StopReason::failed);
+}
+
+TEST_F(ModelLoopTest, FailsForAClientThatGoesWhileItWaits) {
+  ModelLoop loop(engine_, 1, 10);
+  const auto running = loop.submit({request_of(200)}, "a", {});
+  const auto waiting = loop.submit({request_of(200)}, "a", [] { return true; });
+  EXPECT_EQ(last_update(*waiting).stopped, StopReason::failed);
+  EXPECT_EQ(last_update(*running).stopped, StopReason::max_tokens);
 }
 
 TEST_F(ModelLoopTest, ForgetsWhatIsCancelled) {
@@ -114,7 +126,7 @@ TEST_F(ModelLoopTest, ForgetsWhatIsCancelled) {
   running->cancel();
   waiting->cancel();
   EXPECT_EQ(last_update(*last).stopped, StopReason::max_tokens);
-  EXPECT_FALSE(waiting->next(Time::min()).has_value());
+  EXPECT_EQ(last_update(*waiting).stopped, StopReason::failed);
   EXPECT_LT(loop.status().engine.generated_tokens, 200);
 }
 

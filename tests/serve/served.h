@@ -46,7 +46,7 @@ class Served {
         api(engine, loop, slots, settings,
             [this](const AnsweredRequest& request) { log.push_back(request); }) {}
 
-  Answer ask(HttpRequest request) {
+  Answer ask(const HttpRequest& request) {
     const HttpReply reply = api(request);
     Answer answer{reply.status, reply.type, reply.body, reply.headers};
     if (reply.stream) {

@@ -1,6 +1,6 @@
-// Kimi Delta Attention (arXiv 2510.26692) between its input and its output maps, while decoding: one
-// call for what is otherwise some sixty operations on tensors, which is what a token waits for. By token, head and channel, with * for each convolution over the
-// sequence:
+// Kimi Delta Attention (arXiv 2510.26692) between its input and its output maps, while decoding:
+// one call for what is otherwise some sixty operations on tensors, which is what a token waits for.
+// By token, head and channel, with * for each convolution over the sequence:
 //
 //   q = unit(silu(conv_q * x_q)) / sqrt(K),  k = unit(silu(conv_k * x_k)),  v = silu(conv_v * x_v)
 //   a = e^(lb sigmoid(e^A_log (f + dt_bias)))   with a bound lb < 0, else
@@ -40,6 +40,6 @@ struct DeltaAttentionStates {
 bool has_delta_attention(const DeltaAttentionInputs& inputs);
 
 // y [B T, P]. B is the number of states.
-at::Tensor delta_attention(const DeltaAttentionInputs& inputs, const DeltaAttentionStates& states);
+at::Tensor delta_attention(const DeltaAttentionInputs& inputs, const DeltaAttentionStates& kept);
 
 }  // namespace attnres

@@ -23,10 +23,10 @@ template <class Storage>
 struct DeltaAttention {
   using T = Compute<Storage>;
   int64_t tokens, heads, width, conv_width;  // T, H, K, W
-  StridedRows<Storage> inputs[3] = {};            // of queries, keys and values, P each
+  StridedRows<Storage> inputs[3] = {};       // of queries, keys and values, P each
   StridedRows<Storage> decay, gate;          // P each
   StridedRows<Storage> beta;                 // H
-  const T* conv_PW[3] = {};                       // of queries, keys and values
+  const T* conv_PW[3] = {};                  // of queries, keys and values
   const T *A_log_H, *dt_bias_P, *gain_K;
   T decay_bound, norm_eps;  // a bound of 0 is none
   // By sequence; changed. Each convolution's last W - 1 inputs, [W - 1, P], and the states,

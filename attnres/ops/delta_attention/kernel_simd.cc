@@ -40,7 +40,7 @@ class DeltaAttentionHead {
     const int64_t K = op_.width, before = op_.conv_width - 1, channel = head * K;
     for (int i = 0; i < 3; ++i) {
       const Storage* kept = op_.conv_inputs[i][sequence] + channel;
-      for (int64_t w = 0; w < before; ++w) widen(kept + w * op_.heads * K, &window_[i][w * K]);
+      for (int64_t w = 0; w < before; ++w) copy(kept + w * op_.heads * K, &window_[i][w * K]);
     }
     T* state = op_.states[sequence] + head * K * K;
     for (int64_t done = 0; done < op_.tokens; done += most_) {
@@ -64,7 +64,7 @@ class DeltaAttentionHead {
     }
     for (int i = 0; i < 3; ++i) {
       Storage* kept = op_.conv_inputs[i][sequence] + channel;
-      for (int64_t w = 0; w < before; ++w) narrow(&window_[i][w * K], kept + w * op_.heads * K);
+      for (int64_t w = 0; w < before; ++w) copy(&window_[i][w * K], kept + w * op_.heads * K);
     }
   }
 
@@ -72,15 +72,21 @@ class DeltaAttentionHead {
   static constexpr int64_t kTokens = 32;
   using D = hn::ScalableTag<T>;
 
-  void widen(const Storage* from, T* to) {
+  // A head's channels, from one type to another.
+  template <class From, class To>
+  void copy(const From* from, To* to) {
     for_each_vector(d_, op_.width, [&](size_t k, auto part) HWY_ATTR {
       store(d_, load(d_, from + k, part), to + k, part);
     });
   }
-  void narrow(const T* from, Storage* to) {
+
+  T sum_of_squares(const T* x) {
+    auto squares = hn::Zero(d_);
     for_each_vector(d_, op_.width, [&](size_t k, auto part) HWY_ATTR {
-      store(d_, load(d_, from + k, part), to + k, part);
+      const auto number = load(d_, x + k, part);
+      squares = hn::MulAdd(number, number, squares);
     });
+    return hn::GetLane(hn::SumOfLanes(d_, squares));
   }
 
   T sigmoid_of(const Storage* x) { return hn::GetLane(sigmoid(d_, load(d_, x, Part{1}))); }
@@ -94,7 +100,7 @@ class DeltaAttentionHead {
     }
     std::vector<T>& window = window_[which];
     for (int64_t t = 0; t < count; ++t) {
-      widen(op_.inputs[which].row(row + t) + channel, &window[(W - 1 + t) * K]);
+      copy(op_.inputs[which].row(row + t) + channel, &window[(W - 1 + t) * K]);
       for_each_vector(d_, K, [&](size_t k, auto part) HWY_ATTR {
         auto sum = hn::Zero(d_);
         for (int64_t w = 0; w < W; ++w) {
@@ -111,13 +117,8 @@ class DeltaAttentionHead {
     const int64_t K = op_.width;
     for (int64_t t = 0; t < count; ++t) {
       T* x = &rows[t * K];
-      auto squares = hn::Zero(d_);
-      for_each_vector(d_, K, [&](size_t k, auto part) HWY_ATTR {
-        const auto number = load(d_, x + k, part);
-        squares = hn::MulAdd(number, number, squares);
-      });
-      const T sum = hn::GetLane(hn::SumOfLanes(d_, squares));
-      const auto factor = hn::Set(d_, scale / std::sqrt(sum + static_cast<T>(kHeadNormEps)));
+      const auto factor =
+          hn::Set(d_, scale / std::sqrt(sum_of_squares(x) + static_cast<T>(kHeadNormEps)));
       for_each_vector(d_, K, [&](size_t k, auto part) HWY_ATTR {
         store(d_, hn::Mul(load(d_, x + k, part), factor), x + k, part);
       });
@@ -159,12 +160,7 @@ class DeltaAttentionHead {
 
   // RMSNorm(o) * gain * sigmoid(gate)
   void norm_and_gate(const T* o, const Storage* gate, Storage* y) {
-    auto squares = hn::Zero(d_);
-    for_each_vector(d_, op_.width, [&](size_t k, auto part) HWY_ATTR {
-      const auto number = load(d_, o + k, part);
-      squares = hn::MulAdd(number, number, squares);
-    });
-    const T mean = hn::GetLane(hn::SumOfLanes(d_, squares)) / static_cast<T>(op_.width);
+    const T mean = sum_of_squares(o) / static_cast<T>(op_.width);
     const auto factor = hn::Set(d_, 1 / std::sqrt(mean + op_.norm_eps));
     for_each_vector(d_, op_.width, [&](size_t k, auto part) HWY_ATTR {
       const auto normalized = hn::Mul(load(d_, o + k, part), factor);
