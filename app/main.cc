@@ -11,8 +11,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -56,6 +59,22 @@ void keep_standard_streams_taken() {
     if (::fcntl(stream, F_GETFD) != -1) continue;
     ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+std::terminate_handler terminate_otherwise = nullptr;
+
+// Where memory runs out in a destructor (those of JSON ask for some) nothing can be caught any
+// more.
+void end_without_memory() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kMessage = "attnres: error: memory ran out\n";
+    (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+    std::_Exit(1);
+  } catch (...) {
+  }
+  terminate_otherwise();
 }
 
 std::string first_line(std::string_view text) {
@@ -158,6 +177,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   attnres::keep_standard_streams_taken();
   attnres::keep_freed_memory();
+  attnres::terminate_otherwise = std::set_terminate(attnres::end_without_memory);
   // A reader that stops reading (attnres ... | head) ends the program quietly.
   std::signal(SIGPIPE, SIG_DFL);
   // A file that reaches the limit on its size is an error of that write.
