@@ -84,6 +84,13 @@ LoopStatus ModelLoop::status() const {
 }
 
 void ModelLoop::run() {
+  const auto or_fail = [&](const auto& part) {
+    try {
+      part();
+    } catch (const std::exception& e) {
+      fail_running(e.what());
+    }
+  };
   while (true) {
     std::vector<Sequence> admitted;
     {
@@ -92,13 +99,9 @@ void ModelLoop::run() {
       if (end_) break;
       admitted = admit();
     }
+    or_fail([&] { drop_ended(); });
     for (Sequence& sequence : admitted) begin(std::move(sequence));
-    try {
-      drop_ended();
-      step();
-    } catch (const std::exception& e) {
-      fail_running(e.what());
-    }
+    or_fail([&] { step(); });
   }
   fail_all(*end_);
 }

@@ -38,8 +38,10 @@ std::vector<ChatPart> plain(const std::vector<ChatMessage>& messages) {
 std::vector<ChatPart> chatml(const std::vector<ChatMessage>& messages) {
   std::vector<ChatPart> parts;
   for (const auto& [role, content] : messages) {
-    parts.insert(parts.end(),
-                 {control("<|im_start|>"), {fmt::format("{}\n{}", role, content)}, control("<|im_end|>"), {"\n"}});
+    parts.insert(parts.end(), {control("<|im_start|>"),
+                               {fmt::format("{}\n{}", role, content)},
+                               control("<|im_end|>"),
+                               {"\n"}});
   }
   parts.insert(parts.end(), {control("<|im_start|>"), {"assistant\n"}});
   return parts;
