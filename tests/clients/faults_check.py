@@ -541,7 +541,7 @@ def out_of_memory(program):
         if code is None:
             break  # that much is enough
         # libtorch ends the process itself where it finds no memory for a tensor.
-        clear = code > 0 or "can't allocate memory" in said
+        clear = code > 0 or "bad_alloc" in said or "can't allocate memory" in said
         check(clear and said.strip(), f"at {share} of its memory it says why it does not start: "
                                          f"exit code {code}, {said[-300:]!r}")  # fmt: skip
     with Server(program, MODEL, "--log", "none", "--slots", "4", "--threads", "2") as server:
@@ -574,7 +574,8 @@ def memory_of(pid, what="VmPeak"):
 
 def start_with(program, memory):
     """Exit code and errors of a server with so much memory; no code where it comes to listen."""
-    command = [program, "serve", "--model", MODEL, "--port", "0", "--threads", "2"]
+    # Not --threads: libtorch waits for ever where it cannot make as many.
+    command = [program, "serve", "--model", MODEL, "--port", "0"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
