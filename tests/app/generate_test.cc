@@ -112,7 +112,7 @@ TEST_F(Sampled, GivesLogProbabilities) {
 TEST_F(Sampled, NamesTheOptionThatIsWrong) {
   for (const auto& [wrong, said] :
        {std::pair{"--prompt a --min-p 2", "--min-p: expected 0"},
-        {"--prompt a --repetition-penalty 0", "--repetition-penalty: expected more than 0"},
+        {"--prompt a --repetition-penalty 0", "--repetition-penalty: expected a number from 0.01"},
         {"--prompt a --presence-penalty 3", "--presence-penalty: expected a number from -2 to 2"},
         {"--prompt a --frequency-penalty -3", "--frequency-penalty: expected"},
         {"--prompt a --logit-bias 5", "--logit-bias: expected a token id and a number, such as"},
@@ -134,8 +134,8 @@ TEST_F(Sampled, NamesTheOptionThatIsWrong) {
   std::string all = "--prompt a";
   for (int id = 0; id < 256; ++id) all += fmt::format(" --logit-bias {}=-100", id);
   const Result none = run(all);
-  EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(none.err, AllOf(HasSubstr("leave no token"), Not(HasSubstr("weights"))));
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("every token is forbidden"), Not(HasSubstr("weights"))));
 }
 
 }  // namespace
