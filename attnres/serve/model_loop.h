@@ -62,9 +62,9 @@ class ModelLoop {
   ModelLoop(TextEngine& engine, int64_t slots, int64_t queue);
   ~ModelLoop();  // what waits or runs fails
 
-  // Sequences of which each is `check`ed. `gone` is asked before each step:
-  // what waits or runs of a client that has gone fails. Throws ApiError where
-  // the queue has no room for all, or the loop has ended.
+  // Sequences of which each is `check`ed. `gone` is asked before each step: what waits or runs of a
+  // client that has gone fails. Throws ApiError where the queue has no room for all, or the loop has
+  // ended.
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,
                                    std::function<bool()> gone);
 

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 
 from checks import Checks
-from server import MODEL, PROGRAM, ROOT, Server
+from server import MODEL, PROGRAM, ROOT, Server, until
 
 PROMPT, OTHER = "KING HENRY:", "ROMEO:"
 LONG = 240  # tokens: nearly all that the model's context holds
@@ -124,16 +124,6 @@ def statuses(received):
     return [int(status) for status in found]
 
 
-def until(holds, seconds=HANG):
-    """Whether it came to hold."""
-    limit = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 # What has to be as before.
 
 
@@ -147,7 +137,7 @@ class Watched:
         self.text = text_of(self.port)
         check(text_of(self.port) == self.text, "the same prompt has the same continuation")
         check(text_of(self.port, OTHER) != self.text, "control: another prompt has another")
-        self.idle()
+        self.server.is_idle()
         self.least = self.holds()
         until(lambda: self.count_sockets() == 1)  # it listens
         self.least = tuple(map(min, self.least, self.holds()))
@@ -165,10 +155,6 @@ class Watched:
                 continue
         return count
 
-    def idle(self):
-        status, health = self.server.get("/health")
-        return status == 200 and health["running"] == 0 and health["waiting"] == 0
-
     def no_more(self):
         return all(now <= before for now, before in zip(self.holds(), self.least))
 
@@ -176,7 +162,7 @@ class Watched:
         check(self.server.process.poll() is None, f"{fault}: the server still runs")
         if self.server.process.poll() is not None:
             raise RuntimeError(f"{fault}: the server ended: {''.join(self.server.log)[-2000:]}")
-        check(until(self.idle), f"{fault}: nothing runs or waits: {self.server.get('/health')}")
+        check(until(self.server.is_idle), f"{fault}: nothing runs or waits: {self.server.get('/health')}")
         text = text_of(self.port)
         check(text == self.text, f"{fault}: the text is as before: {text!r}, not {self.text!r}")
         freed = until(self.no_more, FREED)

@@ -20,24 +20,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from checks import Checks
+from server import MODEL, PROGRAM, ROOT
+
 SCRIPT, TASKS = ROOT / "scripts" / "lm-eval", Path(__file__).resolve().parent / "lm_eval"
-MODEL = ROOT / "models" / "tiny-shakespeare"
 NAMES = ("rolling", "word_order", "speaker", "speaker_likelihood")
 CONTEXT = 256
 WINDOW = CONTEXT - 2  # what lm-eval scores at once: one token begins a window, one is generated
 END = 0  # of a document, what the first window begins with
 TOLERANCE = 1e-5  # relative
 
-checks, failures = 0, []
-
-
-def check(right, what):
-    global checks
-    checks += 1
-    if not right:
-        failures.append(what)
-        print(f"lm_eval_check: FAILED: {what}", file=sys.stderr)
+check = Checks("lm_eval_check")
 
 
 class Program:
@@ -293,7 +286,7 @@ def check_pairs(script):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--attnres", default=ROOT / "build" / "attnres", metavar="PROGRAM")
+    parser.add_argument("--attnres", default=PROGRAM, metavar="PROGRAM")
     options = parser.parse_args()
     script = read_script()
     script.install()
@@ -316,8 +309,7 @@ def main():
         check_rolling(program, ours["rolling"], results[0])
         check_word_order(program, ours["word_order"], results[0])
         check_speakers(program, ours["speaker"], ours["speaker_likelihood"], results[0])
-    print(f"lm_eval_check: {'ok' if not failures else f'{len(failures)} failed'}: {checks} checks")
-    return 1 if failures else 0
+    return check.end()
 
 
 if __name__ == "__main__":

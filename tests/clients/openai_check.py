@@ -13,7 +13,7 @@ import threading
 
 import openai
 from checks import Checks
-from server import MODEL, PROGRAM, Server
+from server import MODEL, PROGRAM, Server, until
 
 PROMPT = "KING HENRY:"
 check = Checks("openai_check")
@@ -147,8 +147,7 @@ def check_full_queue(program):
         next(iter(runs))
         waits = threading.Thread(target=lambda: client.completions.create(**forbidden))
         waits.start()
-        while server.get("/health")[1]["waiting"] == 0:
-            pass
+        check(until(lambda: server.get("/health")[1]["waiting"] > 0), "one more waits")
         error = check.raises(openai.RateLimitError, lambda: client.completions.create(**forbidden), "a full queue")
         check(error is not None and error.response.headers["retry-after"] == "1", "says when to ask again")
         runs.close()
@@ -163,14 +162,12 @@ def check_cancellation(client, server):
         if count == 5:
             break
     stream.close()
-    while server.get("/health")[1]["running"] > 0:
-        pass
+    check(until(server.is_idle), "a stream that is closed frees its slot")
     ended = [line for line in server.log if "gone" in line]
     check(ended, "a client that went is logged so")
     hurried = client.with_options(timeout=0.001, max_retries=0)
     check.raises(openai.APITimeoutError, lambda: hurried.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=200), "a client that does not wait")
-    while server.get("/health")[1]["running"] > 0:
-        pass
+    check(until(server.is_idle), "frees its slot too")
     check(client.models.list().data, "and then it answers")
 
 

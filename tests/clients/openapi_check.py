@@ -297,9 +297,7 @@ def main():
             new = control.failures.keys() - examined.failures.keys()
             check(new, f"a wrong document is noticed: {what} at {path}")
 
-        status, health = server.get("/health")
-        idle = status == 200 and health["running"] == health["waiting"] == 0
-        check(idle, "it is idle in the end")
+        check(server.is_idle(), "it is idle in the end")
         check(server.stop() == 0, "and ends on SIGTERM")
     return check.end()
 

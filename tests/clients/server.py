@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,15 +16,28 @@ MODEL = ROOT / "models" / "tiny-shakespeare"
 PROGRAM = ROOT / "build" / "attnres"
 
 
+def until(holds, seconds=60):
+    """Whether it came to hold."""
+    limit = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class ServerError(Exception):
+    """The server did not start."""
+
+
 class Server:
     """with Server(program, model, "--slots", "2") as server: ... Ends it as a user would."""
 
-    def __init__(self, program=PROGRAM, model=MODEL, *options, environment=None, limits=None):
-        """`limits`: called in the new process before the program starts."""
+    def __init__(self, program=PROGRAM, model=MODEL, *options, environment=None):
         command = [program, "serve", "--model", model, "--port", "0", *options]
         given = {name: value for name, value in os.environ.items() if name != "ATTNRES_API_KEY"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
-                                        env=given | (environment or {}), preexec_fn=limits)  # fmt: skip
+                                        env=given | (environment or {}))  # fmt: skip
         self.log = []
         self._listens = threading.Event()
         self._port = None
@@ -31,7 +45,8 @@ class Server:
         self._reader.start()
         self._listens.wait()
         if self._port is None:
-            raise RuntimeError(f"the server did not start: {''.join(self.log)}")
+            self.process.wait()
+            raise ServerError(f"the server did not start: {''.join(self.log).strip()}")
 
     def _read(self):
         for line in self.process.stderr:
@@ -57,10 +72,16 @@ class Server:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._ask(urllib.request.Request(self.url + path, data))
 
+    def is_idle(self):
+        """Whether nothing runs or waits."""
+        status, health = self.get("/health")
+        return status == 200 and health["running"] == 0 and health["waiting"] == 0
+
     @staticmethod
     def _ask(request):
+        directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with directly.open(request, timeout=120) as answer:
                 status, text, kind = answer.status, answer.read(), answer.headers["Content-Type"]
         except urllib.error.HTTPError as error:
             status, text, kind = error.code, error.read(), error.headers["Content-Type"]

@@ -11,29 +11,21 @@ What the page says is compared with the weights that were served, token by token
 import argparse
 import json
 import re
-import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "clients"))
 
 from browser import Browser
-from mock_server import LAYERS, PAGE, TEXT, Mock, sites_of, weights_of
+from checks import Checks
+from mock_server import PAGE, TEXT, Mock, sites_of, weights_of
+from server import Server
 
 CTRL, SHIFT = 2, 8
 PROMPT = "Wie schön"  # 10 bytes, 9 characters
 DONE = "document.querySelector('#status').textContent.includes(' s: ')"
 
-checks, failures = 0, []
-
-
-def check(right, what):
-    global checks
-    checks += 1
-    if not right:
-        failures.append(what)
-        print(f"page_check: FAILED: {what}", file=sys.stderr)
+check = Checks("page_check")
 
 
 def text_of(page, selector):
@@ -291,15 +283,9 @@ def check_chat(browser, mock, pictures):
 
 def check_program(browser, program, model, pictures):
     """The same from the program, with a trained model."""
-    process = subprocess.Popen([program, "serve", "--model", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
-    try:
-        for line in process.stderr:
-            if found := re.search(r"http://[0-9.:]+", line):
-                break
-        else:
-            raise SystemExit("page_check: the program ended before it listened")
-        url = found[0]
-        check(urllib.request.urlopen(url).read() == PAGE.read_bytes(), "the program gives this page")
+    with Server(program, model) as server:
+        url = server.url
+        check(server.get("/") == (200, PAGE.read_bytes().decode()), "the program gives this page")
         page = browser.open(url)
         write(page, "To be, or nöt", 60)
         page.until(DONE, "the end of the text", 120)
@@ -307,8 +293,7 @@ def check_program(browser, program, model, pictures):
         page.settle()
         ids, text = page.see("tokens.map(t => t.id)"), page.see("run.text")
         check(shown(page) == "To be, or nöt" + text, f"the program's text is shown whole: {shown(page)!r}")
-        asked = urllib.request.Request(f"{url}/v1/depth", json.dumps({"ids": ids}).encode(), {"Content-Type": "application/json"})
-        served = json.loads(urllib.request.urlopen(asked).read())
+        _, served = server.post("/v1/depth", {"ids": ids})
         check_looking(page, served["sites"], served["weights"], len(ids))
         check(no_sideways(page, 360), "nothing sticks out at 360 px")
         if pictures:
@@ -328,15 +313,11 @@ def check_program(browser, program, model, pictures):
         page.until("tokens.length > 10", "some tokens")
         page.point("#stop", click=True)
         page.until("/Stopped|as many/.test(document.querySelector('#status').textContent)", "that it stopped")
-        process.terminate()
-        process.wait(timeout=60)
+        server.stop()
         page.point("#go", click=True)
         page.until("document.querySelector('#trouble-text').textContent.includes('does not answer')", "that nobody answers")
         check(len(shown(page)) > 10, "the program going away leaves the text")
         page.close()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def main():
@@ -366,8 +347,7 @@ def main():
     finally:
         mock.stop()
         browser.close()
-    print(f"page_check: {'ok' if not failures else f'{len(failures)} failed'}: {checks} checks")
-    return 1 if failures else 0
+    return check.end()
 
 
 if __name__ == "__main__":
