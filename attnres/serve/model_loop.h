@@ -63,8 +63,8 @@ class ModelLoop {
   ~ModelLoop();  // what waits or runs fails
 
   // Sequences of which each is `check`ed. `gone` is asked before each step: what waits or runs of a
-  // client that has gone fails. Throws ApiError where the queue has no room for all, or the loop has
-  // ended.
+  // client that has gone fails. Throws ApiError where the queue has no room for all, or the loop
+  // has ended.
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,
                                    std::function<bool()> gone);
 
