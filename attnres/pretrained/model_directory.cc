@@ -255,7 +255,7 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
-                                        SiteRange sites) {
+                                        SiteSet sites) {
   if (is_gguf_file(folder)) {
     const GgufFile file(folder);
     return load_gguf(file, read_gguf_config(file), precision, sites);
