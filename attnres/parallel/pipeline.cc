@@ -260,11 +260,13 @@ class Pipeline::Pass {
   }
 
   void add_loss(Kept& kept, const at::Tensor& hidden_TD, const at::Tensor& targets_BT) {
-    kept.hidden = hidden_TD.detach().set_requires_grad(records());
-    const LossSum loss = model_.loss_sum_of(kept.hidden, targets_BT);
+    const at::Tensor hidden = hidden_TD.detach().set_requires_grad(records());
+    const LossSum loss = model_.loss_sum_of(hidden, targets_BT);
     sums_.loss += loss.sum.item<double>();
     sums_.targets += loss.count;
-    if (records()) kept.loss = loss.sum;
+    if (!records()) return;
+    kept.hidden = hidden;
+    kept.loss = loss.sum;
   }
 
   void backward(int stage, int micro_batch) {
