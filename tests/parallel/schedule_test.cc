@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 
 namespace attnres::testing::schedule_test {
 namespace {
@@ -221,6 +222,15 @@ TEST(Schedule, IsDrawn) {
   EXPECT_EQ(draw(simulate(interleaved_1f1b(size, 2), size, equal_times(size, 2)), size),
             "rank 0 1a 2a 1b 2b  .  . 1B 1B  . 2B 2B 1A 1A 2A 2A\n"
             "rank 1  . 1a 2a 1b 1B 1B 2b 2B 2B 1A 1A 2A 2A  .  .\n");
+}
+
+// docs/parallel.md shows what is drawn.
+TEST(Schedule, IsDrawnInItsPage) {
+  const PipelineSize size = {4, 2};
+  EXPECT_THAT(
+      read_file(ATTNRES_SOURCE_DIR "/docs/parallel.md"),
+      HasSubstr("```\n" + draw(simulate(interleaved_1f1b(size, 4), size, equal_times(size)), size) +
+                "```\n"));
 }
 
 }  // namespace
