@@ -35,7 +35,7 @@ struct TrainOptions {
   MachineOptions machine;
   std::string recipe, from;
   std::vector<std::string> data, validation, overrides;
-  std::string out;
+  std::string out, trace;
   bool resume = false;
   bool force = false;
   bool json = false;
@@ -104,6 +104,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
     job.recipe = parse_recipe(recipe);
   }
   job.force = options.force;
+  job.trace = options.trace;
   job.out = options.out.empty() ? folder_of(job.recipe.name) : fs::path(options.out);
   const RunPaths paths{job.out};
   if (job.resume && fs::exists(paths.run_json())) {
@@ -293,6 +294,10 @@ void add_train_command(CLI::App& app) {
                     "train.steps larger (the learning rate then follows the longer schedule), and\n"
                     "change train.eval_every, train.checkpoint_every and train.sample_tokens");
   command->add_flag("--force", options->force, "train even where memory or disk look too small");
+  as_path(command->add_option("--trace", options->trace,
+                              "a file for a Chrome trace of what several processes do in the first "
+                              "steps, which\nui.perfetto.dev opens"))
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(*command);
   command->footer(

@@ -98,6 +98,14 @@ void GradientSums::add_up(const std::vector<at::Tensor>& parameters,
   flush();
 }
 
+int64_t GradientSums::bytes_sent() const {
+  int64_t bytes = replicas_.bytes_sent(Traffic::parameter_gradient);
+  for (const Shared& shared : shared_) {
+    bytes += shared.holders->bytes_sent(Traffic::parameter_gradient);
+  }
+  return bytes;
+}
+
 bool GradientSums::counts(const Parameter& parameter) const {
   return std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), &parameter) ==
          counted_elsewhere_.end();

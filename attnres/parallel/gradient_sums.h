@@ -27,6 +27,9 @@ class GradientSums {
   // nobody has a gradient of stays without.
   void add_up();
 
+  // Bytes of gradients that this process has handed to be added up.
+  int64_t bytes_sent() const;
+
   // Whether this rank is the one of its pipeline that counts the parameter in a norm of all
   // gradients.
   bool counts(const Parameter& parameter) const;

@@ -66,6 +66,7 @@ class Pipeline::Pass {
       }
       while (!sending_.empty() && sending_.front()->is_done()) sending_.pop_front();
     }
+    const Timeline::Event waiting(pipeline_.timeline_, "wait", "for what is sent");
     for (const auto& message : sending_) message->wait();
     for (const Kept& kept : kept_) {
       require(kept.copies.empty() && kept.runs.empty(), "pipeline: a micro-batch was not freed");
@@ -89,6 +90,9 @@ class Pipeline::Pass {
   };
 
   int stages() const { return plan_.size.stages(); }
+  static std::string name_of(Direction direction, int stage, int micro_batch) {
+    return describe({direction, stage, micro_batch});
+  }
   bool is_last(int stage) const { return stage + 1 == stages(); }
   bool records() const { return at::GradMode::is_enabled(); }
   int64_t tokens_of(int micro_batch) const { return batches_[micro_batch].ids_BT.numel(); }
@@ -146,6 +150,9 @@ class Pipeline::Pass {
   Arrival take(Direction direction) {
     Arrival arrival = std::move(arrivals(direction).front());
     arrivals(direction).pop_front();
+    const Timeline::Event waiting(
+        pipeline_.timeline_, "wait",
+        direction == Direction::forward ? "for a state" : "for gradients");
     for (const auto& message : arrival.messages) message->wait();
     return arrival;
   }
@@ -158,6 +165,7 @@ class Pipeline::Pass {
     const int to = plan_.size.rank_of(is_forward ? boundary : boundary - 1);
     const Channel channel = is_forward ? Channel::forward : Channel::backward;
     const StageTransfers& stage = plan_.stages[boundary];
+    const Timeline::Event sending(pipeline_.timeline_, "send", fmt::format("to rank {}", to));
     const auto begin = [&](at::Tensor tensor, const PlannedTensor& planned, at::ScalarType dtype,
                            Traffic kind) {
       if (!tensor.defined()) tensor = room_for(planned, micro_batch, dtype).zero_();
@@ -232,14 +240,17 @@ class Pipeline::Pass {
     Kept& kept = kept_[micro_batch];
     const MicroBatch& batch = batches_[micro_batch];
     const SiteRange& sites = plan_.stages[stage].sites;
+    CutState before;
+    if (stage > 0) before = state_before(stage, micro_batch);
+    const Timeline::Event computing(pipeline_.timeline_, "forward",
+                                    name_of(Direction::forward, stage, micro_batch));
     std::unique_ptr<StageRun> run;
     if (stage == 0) {
       run = std::make_unique<StageRun>(model_, batch.ids_BT, sites, context_);
     } else {
       auto spans =
           std::make_shared<Spans>(Spans::whole(batch.ids_BT.size(0), batch.ids_BT.size(1)));
-      run = std::make_unique<StageRun>(model_, state_before(stage, micro_batch), std::move(spans),
-                                       sites, context_);
+      run = std::make_unique<StageRun>(model_, before, std::move(spans), sites, context_);
     }
     const CutState& after = run->after();
     if (is_last(stage)) {
@@ -272,13 +283,14 @@ class Pipeline::Pass {
   void backward(int stage, int micro_batch) {
     Kept& kept = kept_[micro_batch];
     CutState gradients;
+    if (!is_last(stage)) gradients = gradients_after(stage, kept);
+    const Timeline::Event computing(pipeline_.timeline_, "backward",
+                                    name_of(Direction::backward, stage, micro_batch));
     if (is_last(stage)) {
       kept.loss.backward();
       gradients.open = {kept.hidden.grad()};
       kept.loss.reset();
       kept.hidden.reset();
-    } else {
-      gradients = gradients_after(stage, kept);
     }
     CutState before = kept.runs.at(stage)->backward(std::move(gradients));
     kept.runs.erase(stage);

@@ -20,6 +20,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
 #include "attnres/parallel/schedule.h"
+#include "attnres/parallel/timeline.h"
 #include "attnres/parallel/transfers.h"
 
 namespace attnres {
@@ -62,6 +63,9 @@ class Pipeline {
   // Without gradients.
   LossNumbers forward(const std::vector<MicroBatch>& batches);
 
+  // Writes what it does from now on into a timeline, or into none.
+  void show_in(Timeline* timeline) { timeline_ = timeline; }
+
   // The most bytes of received copies of sealed tensors that this rank has had at once, of all
   // micro-batches.
   int64_t peak_received_bytes() const { return peak_received_bytes_; }
@@ -72,6 +76,7 @@ class Pipeline {
   const Transformer& model_;
   const PipelinePlan& plan_;
   Communicator& communicator_;
+  Timeline* timeline_ = nullptr;
   int64_t peak_received_bytes_ = 0;
 };
 

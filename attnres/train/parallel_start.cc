@@ -27,6 +27,7 @@ Json describe_job(const TrainJob& job) {
           {"out", job.out.string()},
           {"from", job.from.string()},
           {"resume", job.resume},
+          {"trace", job.trace.string()},
           {"build",
            {{"version", program_version()},
             {"compiler", compiler_version()},

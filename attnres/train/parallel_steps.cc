@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/train/learning_rates.h"
 
 namespace attnres {
@@ -120,8 +122,46 @@ void ParallelSteps::gather(Training& whole) {
   whole.optimizer.updates = optimizer_.updates;
 }
 
-void ParallelSteps::end() {
+ParallelTraffic ParallelSteps::end() {
   tell({.kind = Order::Kind::end});
+  return leave();
+}
+
+void ParallelSteps::trace_into(const std::filesystem::path& file) {
+  trace_ = file;
+  world_.barrier();
+  timeline_ = std::make_unique<Timeline>();
+  pipeline_.show_in(timeline_.get());
+}
+
+ParallelTraffic ParallelSteps::leave() {
+  write_trace();
+  const at::Tensor sums = at::zeros({kTrafficKinds}, at::kLong),
+                   peaks = at::zeros({world_.size()}, at::kLong);
+  int64_t* sum = sums.mutable_data_ptr<int64_t>();
+  for (int kind = 0; kind < kTrafficKinds; ++kind) {
+    sum[kind] = pipeline_ranks_->bytes_sent(static_cast<Traffic>(kind));
+  }
+  sum[static_cast<int>(Traffic::parameter_gradient)] = gradient_sums_.bytes_sent();
+  int64_t* peak = peaks.mutable_data_ptr<int64_t>();
+  peak[world_.rank()] = pipeline_.peak_received_bytes();
+  world_.all_reduce_sum(sums, Traffic::number);
+  world_.all_reduce_sum(peaks, Traffic::number);
+  for (Communicator* communicator : {&world_, pipeline_ranks_.get(), replicas_.get()}) {
+    communicator->require_nothing_left();
+  }
+  ParallelTraffic traffic;
+  std::copy(sum, sum + kTrafficKinds, traffic.bytes_sent.begin());
+  traffic.peak_received_bytes.assign(peak, peak + world_.size());
+  return traffic;
+}
+
+void ParallelSteps::write_trace() {
+  if (timeline_ == nullptr) return;
+  const std::vector<std::string> rows = gather_texts(world_, timeline_->row(world_.rank()));
+  if (world_.rank() == 0) write_file(trace_, chrome_trace(rows));
+  pipeline_.show_in(nullptr);
+  timeline_ = nullptr;
 }
 
 void ParallelSteps::follow() {
@@ -143,6 +183,7 @@ void ParallelSteps::follow() {
         exchange(nullptr, /*home=*/true);
         break;
       case Order::Kind::end:
+        leave();
         return;
     }
   }
@@ -162,7 +203,10 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
       micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads});
   sums.loss = numbers.loss;
   sums.targets = numbers.targets;
-  gradient_sums_.add_up();
+  {
+    const Timeline::Event summing(timeline_.get(), "sum", "gradients");
+    gradient_sums_.add_up();
+  }
 
   const at::Tensor squares = at::zeros({1}, at::kDouble);
   *squares.mutable_data_ptr<double>() = optimizer_.squared_gradient_norm(
@@ -173,9 +217,12 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   sums.loss = all.loss;
   sums.targets = all.targets;
   for (auto& [site, load] : sums.expert_loads) load = all.expert_loads.at(site);
+  std::optional<Timeline::Event> moving(std::in_place, timeline_.get(), "update", "parameters");
   StepResult result = move_parameters(model_.parameters(), optimizer_, train, std::move(sums),
                                       std::sqrt(squares.item<double>()), learning_rate);
   result.expert_loads = all.expert_loads;
+  moving.reset();
+  if (++traced_steps_ == kTracedSteps) write_trace();
   return result;
 }
 

@@ -8,7 +8,9 @@
 // the step of one process, but for rounding.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -22,12 +24,22 @@
 
 namespace attnres {
 
+inline constexpr int kTracedSteps = 3;  // that a trace shows
+
+// What the processes have sent each other for their steps, and kept of it.
+struct ParallelTraffic {
+  std::array<int64_t, kTrafficKinds> bytes_sent = {};  // of all ranks, by kind
+  std::vector<int64_t> peak_received_bytes;            // by rank: Pipeline's
+};
+
 class ParallelSteps {
  public:
   // All ranks make one at the same time, with the same recipe and tokens, which must outlive it,
   // as must the communicator. Throws Error where the recipe asks for another number of processes.
   ParallelSteps(const Recipe& recipe, int64_t vocab_size, const std::vector<int32_t>& tokens,
                 Communicator& world);
+  ParallelSteps(const ParallelSteps&) = delete;
+  ParallelSteps& operator=(const ParallelSteps&) = delete;
 
   // Of rank 0. Gives the others the parameters and moments that they hold of a whole model's.
   void scatter(Training& whole);
@@ -37,7 +49,10 @@ class ParallelSteps {
   // Brings parameters and moments home.
   void gather(Training& whole);
   // The others leave.
-  void end();
+  ParallelTraffic end();
+  // Of all ranks, before the first step: a Chrome trace of the first kTracedSteps steps goes into
+  // this file when they are done, or when the others leave.
+  void trace_into(const std::filesystem::path& file);
 
   // Of the other ranks: does what rank 0 says until it ends.
   void follow();
@@ -52,6 +67,8 @@ class ParallelSteps {
   // Of rank 0's whole model, which the others don't have: to those who hold its parts, or home.
   void exchange(Training* whole, bool home);
   std::vector<int> holders(const Parameter& parameter) const;
+  void write_trace();
+  ParallelTraffic leave();
 
   Recipe recipe_;
   Communicator& world_;
@@ -63,6 +80,9 @@ class ParallelSteps {
   Pipeline pipeline_;
   GradientSums gradient_sums_;
   TrainBatches batches_;
+  std::filesystem::path trace_;
+  std::unique_ptr<Timeline> timeline_;  // while steps are traced
+  int traced_steps_ = 0;
 };
 
 }  // namespace attnres

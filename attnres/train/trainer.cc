@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/batches.h"
@@ -99,8 +101,8 @@ class Steps {
   virtual StepResult run(int64_t step, double learning_rate) = 0;
   // Afterwards the run's model and optimizer are as the last step has left them.
   virtual void bring_home() {}
-  // There is no further step.
-  virtual void end() {}
+  // There is no further step. What it has taken, in a line, or nothing.
+  virtual std::string end() { return ""; }
 };
 
 class StepsOfOneProcess : public Steps {
@@ -124,11 +126,13 @@ class StepsOfOneProcess : public Steps {
 
 class StepsOfManyProcesses : public Steps {
  public:
-  StepsOfManyProcesses(const Recipe& recipe, Training& training, const std::vector<int32_t>& tokens,
+  StepsOfManyProcesses(const TrainJob& job, Training& training, const std::vector<int32_t>& tokens,
                        Communicator& world)
-      : training_(training), steps_(recipe, training.model->vocab_size(), tokens, world) {
+      : training_(training), steps_(job.recipe, training.model->vocab_size(), tokens, world) {
+    if (!job.trace.empty()) steps_.trace_into(job.trace);
     steps_.scatter(training);
   }
+
   StepResult run(int64_t step, double learning_rate) override {
     is_home_ = false;
     return steps_.run(step, learning_rate);
@@ -137,7 +141,19 @@ class StepsOfManyProcesses : public Steps {
     if (!is_home_) steps_.gather(training_);
     is_home_ = true;
   }
-  void end() override { steps_.end(); }
+  std::string end() override {
+    const ParallelTraffic traffic = steps_.end();
+    const auto sent = [&](Traffic kind) {
+      return format_bytes(static_cast<double>(traffic.bytes_sent[static_cast<int>(kind)]));
+    };
+    const auto& peaks = traffic.peak_received_bytes;
+    return fmt::format(
+        "sent: {} of sealed tensors and {} of open ones, {} and {} of their gradients; {} of "
+        "parameters' gradients. Received copies took {} at most on a rank",
+        sent(Traffic::sealed), sent(Traffic::open), sent(Traffic::sealed_gradient),
+        sent(Traffic::open_gradient), sent(Traffic::parameter_gradient),
+        format_bytes(static_cast<double>(*std::max_element(peaks.begin(), peaks.end()))));
+  }
 
  private:
   Training& training_;
@@ -153,7 +169,7 @@ std::unique_ptr<Steps> make_steps(const TrainJob& job, const RunText& text,
   }
   const std::vector<int32_t>& tokens = text.split.train.tokens;
   send_text(tokens, training.model->vocab_size(), *world);
-  return std::make_unique<StepsOfManyProcesses>(job.recipe, training, tokens, *world);
+  return std::make_unique<StepsOfManyProcesses>(job, training, tokens, *world);
 }
 
 // By the processes of `world`, or this one alone where that is null.
@@ -225,7 +241,7 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
   } catch (const Diverged& what) {
     fail_diverged(report.step, what, paths);
   }
-  steps->end();
+  if (const std::string line = steps->end(); !line.empty()) observer.on_message(line);
 
   TrainSummary summary = summarize(job, text, state);
   summary.was_finished = was_finished;
@@ -242,6 +258,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
                 "one; start as many with mpirun -n {} attnres train ..",
                 parallel.data, parallel.pipeline, parallel.data * parallel.pipeline,
                 parallel.data * parallel.pipeline);
+  require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
   return train_with(job, observer, nullptr);
 }
 
@@ -258,7 +275,9 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& w
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
   const SharedText text = receive_text(world);
-  ParallelSteps(job.recipe, text.vocab_size, text.tokens, world).follow();
+  ParallelSteps steps(job.recipe, text.vocab_size, text.tokens, world);
+  if (!job.trace.empty()) steps.trace_into(job.trace);
+  steps.follow();
 }
 
 }  // namespace attnres

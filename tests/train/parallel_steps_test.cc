@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/train/parallel_start.h"
@@ -183,6 +184,38 @@ TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
   EXPECT_THAT(start(job, job, 3), HasSubstr("2 processes, but 3 were started"));
   EXPECT_FALSE(fs::exists(out("run") / "run.json"));
   EXPECT_THAT(message_of<Error>([&] { train(job); }), HasSubstr("mpirun -n 2 attnres train"));
+}
+
+// Of the first three steps: every forward and backward of every rank once, one at a time.
+TEST_F(ParallelTraining, ShowsWhatRanksDo) {
+  const Layout layout = {.data = 2, .pipeline = 2, .virtual_stages = 2};
+  TrainJob job = job_of(recipe_in_parts(block_recipe(), 4), layout, text(), out("run"));
+  job.trace = out("trace.json");
+  train_in(layout, job);
+  std::map<std::pair<int, std::string>, int> counts;
+  std::map<int, double> end_of_last;
+  const Json trace = read_json(job.trace);
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const int rank = event.at("pid");
+    const std::string kind = event.at("cat");
+    ++counts[{rank, kind}];
+    if (kind != "forward" && kind != "backward") continue;
+    const double begin = event.at("ts"), duration = event.at("dur");
+    EXPECT_GE(begin, end_of_last[rank] - 0.2);  // rounded
+    end_of_last[rank] = begin + duration;
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    // Two micro-batches of a replica through two stages.
+    EXPECT_EQ((counts[{rank, "forward"}]), kTracedSteps * 2 * 2);
+    EXPECT_EQ((counts[{rank, "backward"}]), kTracedSteps * 2 * 2);
+    EXPECT_EQ((counts[{rank, "update"}]), kTracedSteps);
+    EXPECT_GT((counts[{rank, "send"}]), 0);
+    EXPECT_GT((counts[{rank, "wait"}]), 0);
+  }
+  job = job_of(recipe_in_parts(block_recipe()), {}, text(), out("alone"));
+  job.trace = out("trace.json");
+  EXPECT_THAT(message_of<UsageError>([&] { train(job); }), HasSubstr("--trace"));
 }
 
 // A rank that cannot go on ends the others, and the last checkpoint stands.
