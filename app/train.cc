@@ -310,7 +310,8 @@ void add_train_command(CLI::App& app) {
       "  attnres train --resume --out runs/tiny\n"
       "  attnres train --resume --out runs/tiny --set train.steps=2000\n"
       "  attnres train --from runs/tiny --set train.context=1024 --out runs/tiny-long\n"
-      "  mpirun -n 2 attnres train --recipe recipes/tiny-block-attn-res.json --out runs/two \\\n"
+      "  mpirun -n 2 attnres train --out runs/two \\\n"
+      "    --recipe recipes/tiny-block-attn-res.json \\\n"
       "    --set parallel.pipeline=2 train.accumulate=4");
   command->callback([options] { run_train(*options); });
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "attnres/parallel/mpi_communicator.h"
+#include "attnres/train/checkpoint.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/parallel/mpirun.h"
 
@@ -77,18 +78,31 @@ TEST_F(Mpirun, SaysOnceWhatIsWrong) {
               HasSubstr("rank 1: recipe.train.seed: 1 -> 7"));
 }
 
-// The processes that mpirun has started: those whose parent it is.
+// Of a process: who started it, and whether it runs or has ended and waits to be forgotten. What is
+// no process has no parent.
+struct ProcessState {
+  pid_t parent = 0;
+  bool runs = false;
+};
+ProcessState state_of(const std::string& process) {
+  std::ifstream stat("/proc/" + process + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream after_name(line.substr(std::min(line.rfind(')') + 1, line.size())));
+  ProcessState state;
+  char letter = 'X';
+  after_name >> letter >> state.parent;
+  state.runs = letter != 'X' && letter != 'Z';
+  return state;
+}
+
+// The processes that mpirun has started.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::ifstream stat(entry.path() / "stat");
-    std::string line;
-    if (!std::getline(stat, line)) continue;
-    const size_t after_name = line.rfind(')');
-    std::istringstream rest(line.substr(std::min(after_name + 2, line.size())));
-    std::string state;
-    pid_t of = 0;
-    if (rest >> state >> of && of == parent) children.push_back(std::stoi(entry.path().filename()));
+    const std::string process = entry.path().filename();
+    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (state_of(process).parent == parent) children.push_back(std::stoi(process));
   }
   return children;
 }
@@ -106,7 +120,7 @@ TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {
   ::kill(ranks[1], SIGKILL);
   EXPECT_NE(launcher.wait(), 0);
   EXPECT_THAT(launcher.errors(), HasSubstr("signal 9 (Killed)"));
-  for (const pid_t rank : ranks) EXPECT_FALSE(fs::exists(fmt::format("/proc/{}", rank)));
+  for (const pid_t rank : ranks) EXPECT_FALSE(state_of(std::to_string(rank)).runs);
 
   const int64_t saved = read_training_state(run.last()).step;
   EXPECT_GE(saved, 8);
