@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <vector>
 
 namespace attnres {
 namespace {
@@ -26,6 +28,29 @@ TEST(Memory, AFreedBlockOfAnySizeStaysWithTheHeap) {
   EXPECT_GE(end_of_heap(), end);
   std::free(block);
   EXPECT_GE(end_of_heap(), end);
+}
+
+int64_t resident_pages() {
+  std::ifstream status("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  status >> size >> resident;
+  return resident;
+}
+
+TEST(Memory, IsGivenBackWhenAsked) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's malloc keeps freed memory by itself";
+#endif
+  keep_freed_memory();
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const int64_t most = kBytes / ::sysconf(_SC_PAGESIZE) / 2;
+  const int64_t before = resident_pages();
+  std::vector<char> block(kBytes, 1), last(4096);  // the heap does not end with the block
+  EXPECT_GT(resident_pages() - before, most);
+  std::vector<char>().swap(block);
+  EXPECT_GT(resident_pages() - before, most);
+  give_back_freed_memory();
+  EXPECT_LT(resident_pages() - before, most);
 }
 
 }  // namespace
