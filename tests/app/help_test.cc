@@ -12,10 +12,8 @@
 namespace attnres::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 std::string in_columns(const std::string& columns, const std::string& arguments) {
   const Result result =
