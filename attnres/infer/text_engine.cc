@@ -74,6 +74,7 @@ struct TextEngine::Parts {
   Parts(const std::filesystem::path& folder, const TextEngineSettings& settings)
       : tokenizer(tokenizer_if_read(folder)),
         chat(model_chat_template(folder)),
+        chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(model_document_ids(folder).ends()),
         model(load(folder, settings.weights)),
         engine(*model, with_context_of(folder, settings.engine)),
@@ -88,6 +89,7 @@ struct TextEngine::Parts {
 
   std::unique_ptr<Tokenizer> tokenizer;  // null where it is not read
   ChatTemplate chat;
+  ChatEnds chat_ends;
   std::vector<int64_t> ends;
   std::unique_ptr<Transformer> model;
   Engine engine;
@@ -194,10 +196,9 @@ TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) c
     conversation.push_back({message.role, message.content});
   }
   const Tokenizer& tokenizer = parts_->known_tokenizer();
-  ChatEnds ends = parts_->chat.ends(tokenizer);
   return {.ids = encode_chat(tokenizer, parts_->chat.parts(conversation)),
-          .generation = {.ends = std::move(ends.tokens)},
-          .stops = std::move(ends.texts)};
+          .generation = {.ends = parts_->chat_ends.tokens},
+          .stops = parts_->chat_ends.texts};
 }
 
 }  // namespace attnres

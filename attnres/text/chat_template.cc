@@ -117,6 +117,7 @@ std::vector<ChatPart> ChatTemplate::parts(const std::vector<ChatMessage>& messag
 
 ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   if (plain()) return {.texts = {"\nUser:", "\nAssistant:"}};
+  if (program_ == nullptr) return {};
   constexpr std::string_view kAnswer = "the answer";
   std::string text;
   try {

@@ -49,7 +49,7 @@ class ChatTemplate {
   // Up to where the assistant goes on. Throws Error on no messages, on a role that is none of the
   // three, on what the template refuses (in its words), and where it cannot be read.
   std::vector<ChatPart> parts(const std::vector<ChatMessage>& messages) const;
-  // What the template writes after an answer.
+  // What the template writes after an answer; nothing where that cannot be told.
   ChatEnds ends(const Tokenizer& tokenizer) const;
 
  private:

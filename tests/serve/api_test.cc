@@ -336,6 +336,13 @@ TEST(ChatTemplateOfAModel, IsWhatConversationsAreGivenBy) {
   EXPECT_EQ(served.post("/detokenize", {{"tokens", ids}}).json()["prompt"], prompt);
   EXPECT_EQ(served.post("/v1/chat/completions", chat).json()["choices"][0]["message"]["content"],
             greedy(prompt, 12));
+
+  write_file(folder / "chat_template.jinja", "{% for m in messages %}");
+  Served without({}, 4, folder.string());
+  EXPECT_EQ(without.get("/v1/models").json()["data"][0]["attnres"]["chat_template"], "");
+  const Answer refused = without.post("/v1/chat/completions", chat);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.text, HasSubstr("chat template cannot be read"));
 }
 
 TEST_F(ApiTest, SaysWhatItServesAndHowItFares) {

@@ -81,6 +81,7 @@ TEST(ChatTemplate, ThatCannotBeReadIsSaidWhereItIsUsed) {
     EXPECT_FALSE(chat.error().empty()) << jinja;
     EXPECT_FALSE(chat.plain());
     EXPECT_THROW(chat.parts(kMessages), Error);
+    EXPECT_TRUE(chat.ends(ByteTokenizer()).texts.empty());
   }
   const ChatTemplate fails("{{ messages.none.of.these() }}");
   EXPECT_THROW(fails.parts(kMessages), Error);
