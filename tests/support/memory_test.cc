@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <vector>
+
+#include "attnres/support/machine.h"
 
 namespace attnres {
 namespace {
@@ -30,27 +31,19 @@ TEST(Memory, AFreedBlockOfAnySizeStaysWithTheHeap) {
   EXPECT_GE(end_of_heap(), end);
 }
 
-int64_t resident_pages() {
-  std::ifstream status("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  status >> size >> resident;
-  return resident;
-}
-
 TEST(Memory, IsGivenBackWhenAsked) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer's malloc keeps freed memory by itself";
 #endif
   keep_freed_memory();
   constexpr int64_t kBytes = int64_t{64} << 20;
-  const int64_t most = kBytes / ::sysconf(_SC_PAGESIZE) / 2;
-  const int64_t before = resident_pages();
+  const int64_t most = kBytes / 2, before = resident_bytes();
   std::vector<char> block(kBytes, 1), last(4096);  // the heap does not end with the block
-  EXPECT_GT(resident_pages() - before, most);
+  EXPECT_GT(resident_bytes() - before, most);
   std::vector<char>().swap(block);
-  EXPECT_GT(resident_pages() - before, most);
+  EXPECT_GT(resident_bytes() - before, most);
   give_back_freed_memory();
-  EXPECT_LT(resident_pages() - before, most);
+  EXPECT_LT(resident_bytes() - before, most);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/head_maps/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,20 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attnres::kernel {
 namespace HWY_NAMESPACE {
 
-float rounded(float number, float) {
-  return number;
-}
-BFloat16 rounded(float number, BFloat16) {
-  const hn::CappedTag<float, 1> d;
-  BFloat16 result;
-  store(d, hn::Set(d, number), &result);
-  return result;
-}
-
 // As many rows as sums fit into registers beside each other: x is loaded once for them.
 template <int R, class Storage>
 HWY_INLINE void dot_rows(const HeadMap<Storage>& op, int64_t n) {
   const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> one;
   const Storage* rows = op.weight + n * op.K;
   hn::Vec<decltype(d)> sum[R];
   for (int r = 0; r < R; ++r) sum[r] = hn::Zero(d);
@@ -37,7 +29,7 @@ HWY_INLINE void dot_rows(const HeadMap<Storage>& op, int64_t n) {
     }
   });
   for (int r = 0; r < R; ++r) {
-    op.y[n + r] = rounded(hn::GetLane(hn::SumOfLanes(d, sum[r])), Storage());
+    store(one, hn::Set(one, hn::GetLane(hn::SumOfLanes(d, sum[r]))), op.y + n + r);
   }
 }
 
@@ -73,18 +65,8 @@ void transposed_map_of(const HeadMap<Storage>& op, int64_t first, int64_t last) 
   });
 }
 
-void head_map_f32(const HeadMap<float>& op, int64_t first, int64_t last) {
-  map_of(op, first, last);
-}
-void head_map_bf16(const HeadMap<BFloat16>& op, int64_t first, int64_t last) {
-  map_of(op, first, last);
-}
-void transposed_head_map_f32(const HeadMap<float>& op, int64_t first, int64_t last) {
-  transposed_map_of(op, first, last);
-}
-void transposed_head_map_bf16(const HeadMap<BFloat16>& op, int64_t first, int64_t last) {
-  transposed_map_of(op, first, last);
-}
+ATTNRES_COMPILE_SINGLE(head_map, HeadMap, map_of)
+ATTNRES_COMPILE_SINGLE(transposed_head_map, HeadMap, transposed_map_of)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -93,23 +75,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-HWY_EXPORT(head_map_f32);
-HWY_EXPORT(head_map_bf16);
-HWY_EXPORT(transposed_head_map_f32);
-HWY_EXPORT(transposed_head_map_bf16);
-
-void head_map(const HeadMap<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(head_map_f32)(op, first, last);
-}
-void head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(head_map_bf16)(op, first, last);
-}
-void transposed_head_map(const HeadMap<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(transposed_head_map_f32)(op, first, last);
-}
-void transposed_head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(transposed_head_map_bf16)(op, first, last);
-}
+ATTNRES_EXPORT_SINGLE(head_map, HeadMap)
+ATTNRES_EXPORT_SINGLE(transposed_head_map, HeadMap)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/paged_attention/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -127,12 +128,7 @@ void attend(const PagedAttention<Storage>& op, int64_t first, int64_t last) {
   }
 }
 
-void paged_attention_f32(const PagedAttention<float>& op, int64_t first, int64_t last) {
-  attend(op, first, last);
-}
-void paged_attention_bf16(const PagedAttention<BFloat16>& op, int64_t first, int64_t last) {
-  attend(op, first, last);
-}
+ATTNRES_COMPILE_SINGLE(paged_attention, PagedAttention, attend)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -141,15 +137,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-HWY_EXPORT(paged_attention_f32);
-HWY_EXPORT(paged_attention_bf16);
-
-void paged_attention(const PagedAttention<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(paged_attention_f32)(op, first, last);
-}
-void paged_attention(const PagedAttention<BFloat16>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(paged_attention_bf16)(op, first, last);
-}
+ATTNRES_EXPORT_SINGLE(paged_attention, PagedAttention)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE
