@@ -258,7 +258,9 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
                                         SiteSet sites) {
   if (is_gguf_file(folder)) {
     const GgufFile file(folder);
-    return load_gguf(file, read_gguf_config(file), precision, sites);
+    auto model = load_gguf(file, read_gguf_config(file), precision, sites);
+    file.release_pages();  // checking read all of it, and what is joined was copied
+    return model;
   }
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);
