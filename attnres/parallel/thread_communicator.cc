@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <exception>

@@ -70,7 +70,7 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   }
   // The same on all ranks, whose recipes are equal.
   const ParallelConfig& parallel = job.recipe.parallel;
-  if (const int64_t wanted = parallel.data * parallel.pipeline; world.size() != wanted) {
+  if (const int64_t wanted = parallel.processes(); world.size() != wanted) {
     throw CommonError(fmt::format(
         "parallel: {} replicas with {} pipeline ranks each are {} processes, but {} were started; "
         "start as many with mpirun -n {} attnres train .., or change parallel.data or "

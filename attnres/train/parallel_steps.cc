@@ -24,7 +24,7 @@ constexpr std::array<const char*, 3> kMoments = {"first_moment", "second_moment"
 
 std::unique_ptr<Communicator> pipeline_of(Communicator& world, const Recipe& recipe) {
   const int ranks = static_cast<int>(recipe.parallel.pipeline);
-  require(world.size() == recipe.parallel.data * ranks,
+  require(world.size() == recipe.parallel.processes(),
           "parallel: the recipe asks for {} x {} processes, but there are {}", recipe.parallel.data,
           ranks, world.size());
   return world.split(world.rank() / ranks);

@@ -92,7 +92,7 @@ struct ParallelConfig {
     v("virtual", virtual_stages);
     v("policy", policy);
   }
-  bool is_one_process() const { return data == 1 && pipeline == 1; }
+  int64_t processes() const { return data * pipeline; }
 };
 
 struct Recipe {

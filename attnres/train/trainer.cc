@@ -253,11 +253,10 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
 
 TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   const ParallelConfig& parallel = job.recipe.parallel;
-  require_usage(parallel.is_one_process(),
+  require_usage(parallel.processes() == 1,
                 "parallel: {} replicas with {} pipeline ranks each are {} processes, but there is "
                 "one; start as many with mpirun -n {} attnres train ..",
-                parallel.data, parallel.pipeline, parallel.data * parallel.pipeline,
-                parallel.data * parallel.pipeline);
+                parallel.data, parallel.pipeline, parallel.processes(), parallel.processes());
   require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
   return train_with(job, observer, nullptr);
 }

@@ -6,6 +6,7 @@
 
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::testing::communicator_test {
 namespace {
@@ -13,12 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string error_of(int ranks, const std::function<void(Communicator&)>& work) {
-  try {
-    run_on_threads(ranks, work);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<Error>([&] { run_on_threads(ranks, work); });
 }
 
 TEST(ThreadCommunicator, DeliversInOrderOfEachChannel) {

@@ -291,7 +291,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   if (!recent.empty()) like = recent[0];
   require(like.defined(), "depth attention: a site without sources");
   // As PhaseTwoNode returns their gradients.
-  const auto inputs = [&] {
+  const auto list_inputs = [&] {
     variable_list all;
     if (site.earlier != nullptr) all = {site.earlier->output, site.earlier->sum};
     for (const DepthSource* source : finished) all.push_back(source->value());
@@ -300,8 +300,9 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
     all.insert(all.end(), {query.pseudo_query, query.key_gain, norm_gain});
     return all;
   };
-  RecordedOperation recorded("attnres::depth_attention_phase_two", inputs);
-  const bool recording = at::GradMode::is_enabled() && records(inputs());
+  RecordedOperation recorded("attnres::depth_attention_phase_two", list_inputs);
+  const variable_list inputs = at::GradMode::is_enabled() ? list_inputs() : variable_list();
+  const bool recording = records(inputs);
 
   PhaseTwoInputs read{.partial = formed ? site.partial : Tensor(),
                       .pending = formed ? site.pending : Tensor(),
@@ -346,7 +347,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
 
   if (!recording) return result;
   const auto node = std::make_shared<PhaseTwoNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(inputs()));
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   node->has_earlier = site.earlier != nullptr;
   node->has_partial = has_partial;
   node->num_partial_parts = formed ? 2 : 1;
