@@ -70,15 +70,23 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
   if (!text.ends_with('\n')) show("\n");
 }
 
+std::vector<int32_t> prompt_ids_of(const std::string& list) {
+  try {
+    std::vector<int32_t> prompt = parse_ids(list);
+    require(!prompt.empty(), "expected token ids such as 5,17,3, got none");
+    return prompt;
+  } catch (const Error& e) {
+    fail_usage("--ids: {}", e.what());
+  }
+}
+
 // Needs no tokenizer.
-void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
+void continue_ids(const OpenedModel& opened, const GenerateOptions& options,
+                  const std::vector<int32_t>& prompt) {
   GenerationSettings settings = options.generation;
   settings.ends = model_document_ids(opened.folder).ends();
   check_bias(settings, opened.model->vocab_size());
-  std::vector<int32_t> prompt;
   try {
-    prompt = parse_ids(*options.ids);
-    require(!prompt.empty(), "expected token ids such as 5,17,3, got none");
     check_ids(*opened.model, prompt);
   } catch (const Error& e) {
     fail_usage("--ids: {}", e.what());
@@ -102,9 +110,12 @@ void run_generate(GenerateOptions options) {
   options.machine.apply();
   if (!options.prompts.empty()) return generate_prompts(options);
   if (options.chat) return chat(options);
+  if (options.ids) {
+    const std::vector<int32_t> prompt = prompt_ids_of(*options.ids);
+    return continue_ids(open_model(options.model, options.precision), options, prompt);
+  }
   const std::string prompt = prompt_text(options);
-  const OpenedModel opened = open_model(options.model, options.precision);
-  options.ids ? continue_ids(opened, options) : continue_text(opened, options, prompt);
+  continue_text(open_model(options.model, options.precision), options, prompt);
 }
 
 }  // namespace
