@@ -89,8 +89,11 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-// From so many rows on products with unpacked numbers are faster than streams of packed ones.
-constexpr int64_t kManyRows = 32;
+// Up to so many rows streams of packed numbers are faster than products with unpacked ones.
+int64_t most_streamed_rows(WeightFormat format) {
+  return has_blocks(format) ? 64 : 31;
+}
+
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
 
 Tensor product_with_unpacked(const Tensor& x_MK, const PackedWeight& weight) {
@@ -112,7 +115,7 @@ Tensor packed_map(const Tensor& x, const PackedWeight& weight) {
           "{} columns",
           shape_of(x), weight.columns);
   const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
-  const Tensor y_MN = x_MK.size(0) < kManyRows
+  const Tensor y_MN = x_MK.size(0) <= most_streamed_rows(weight.format)
                           ? streaming_product(x_MK, rows_of(weight), weight.bytes.size(0))
                           : product_with_unpacked(x_MK, weight);
   std::vector<int64_t> shape = x.sizes().vec();
