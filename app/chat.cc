@@ -12,7 +12,7 @@
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
-#include "attnres/pretrained/chat_format.h"
+#include "attnres/pretrained/model_chat_template.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/text/chat_template.h"
@@ -26,30 +26,22 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-ChatFormat known_chat_format(const std::filesystem::path& model) {
-  const std::optional<ChatFormat> format = model_chat_format(model);
-  require(format.has_value(),
-          "--chat: this model's chat template is of a format that is not known here (known are "
-          "ChatML, Llama and Kimi); give --prompt with the text as the model expects it");
-  return *format;
-}
-
 class Conversation {
  public:
   Conversation(const GenerateOptions& options, const OpenedModel& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options.generation, *tokenizer_)),
-        format_(known_chat_format(opened.folder)),
+        template_(model_chat_template(opened.folder)),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
-    const ChatEnds ends = chat_ends(format_, *tokenizer_);
+    const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
     stops_ = ends.texts;
     stops_.insert(stops_.end(), options.stop_texts.begin(), options.stop_texts.end());
     begin();
   }
 
-  ChatFormat format() const { return format_; }
+  const ChatTemplate& chat_template() const { return template_; }
 
   void begin() {
     messages_.clear();
@@ -91,7 +83,7 @@ class Conversation {
     const size_t kept = options_.system.empty() ? 0 : 1;
     bool forgot = false;
     while (true) {
-      std::vector<int32_t> ids = encode_chat(*tokenizer_, chat_parts(format_, messages_));
+      std::vector<int32_t> ids = encode_chat(*tokenizer_, template_.parts(messages_));
       if (std::ssize(ids) <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
         return ids;
@@ -112,7 +104,7 @@ class Conversation {
   const GenerateOptions& options_;
   std::unique_ptr<Tokenizer> tokenizer_;
   GenerationSettings settings_;
-  ChatFormat format_;
+  ChatTemplate template_;
   std::vector<std::string> stops_;
   Engine engine_;
   std::vector<ChatMessage> messages_;
@@ -128,11 +120,10 @@ void chat(const GenerateOptions& options) {
     fmt::print(stderr,
                "attnres: {}. /new begins another conversation, Ctrl-C ends an answer, Ctrl-D "
                "all.\n",
-               conversation.format() == ChatFormat::plain
+               conversation.chat_template().plain()
                    ? "this model has no chat template: it is given a plain transcript of User and "
                      "Assistant"
-                   : fmt::format("the model is given messages in its own format, {}",
-                                 name(conversation.format())));
+                   : "the model is given messages by its own chat template");
   }
   std::string line;
   while (true) {

@@ -121,9 +121,9 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
                   model.parameters, model.mechanism, engine.context(), options.engine.sequences));
   if (model.tokenizer.empty()) {
     say("its tokenizer is not read here: prompts have to be token ids");
-  } else if (model.chat_format.empty()) {
-    say("its chat template is of a format that is not known here: there is no chat");
-  } else if (model.chat_format == "plain") {
+  } else if (model.chat_template.empty()) {
+    say("its chat template cannot be read: there is no chat");
+  } else if (model.chat_template == "plain") {
     say("it has no chat template: conversations are given as a transcript of User and Assistant");
   }
   if (!is_loopback(options.host)) {

@@ -1,6 +1,9 @@
 // The train subcommand.
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -8,9 +11,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/parallel/mpi_communicator.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -18,6 +23,7 @@
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/tokenizer.h"
+#include "attnres/train/parallel_start.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/trainer.h"
 
@@ -29,7 +35,7 @@ struct TrainOptions {
   MachineOptions machine;
   std::string recipe, from;
   std::vector<std::string> data, validation, overrides;
-  std::string out;
+  std::string out, trace;
   bool resume = false;
   bool force = false;
   bool json = false;
@@ -50,9 +56,10 @@ std::string resume_command(const fs::path& out, int64_t threads) {
                      threads > 0 ? fmt::format(" --threads {}", threads) : "");
 }
 
-// Says what the overrides took with them.
-void apply_overrides_aloud(Json& recipe, const std::vector<std::string>& overrides) {
+// Says what the overrides took with them; of several processes one does.
+void apply_overrides_aloud(Json& recipe, const std::vector<std::string>& overrides, bool aloud) {
   for (const std::string& dropped : apply_overrides(recipe, overrides)) {
+    if (!aloud) continue;
     const std::string note =
         fmt::format("note: {} is left out: it has no meaning with what --set chooses\n", dropped);
     std::fputs(note.c_str(), stderr);
@@ -60,18 +67,19 @@ void apply_overrides_aloud(Json& recipe, const std::vector<std::string>& overrid
 }
 
 // The recipe of a model directory's model, with the defaults of training.
-Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& overrides) {
+Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& overrides,
+                       bool aloud) {
   const auto tokenizer = model_tokenizer(folder);
   Json recipe = {
       {"name", model_name(folder) + "-continued"},
       {"model", write_config(model_config(folder))},
       {"tokenizer", write_config(TokenizerConfig{tokenizer->kind(), tokenizer->vocab_size()})}};
-  apply_overrides_aloud(recipe, overrides);
+  apply_overrides_aloud(recipe, overrides, aloud);
   return parse_recipe(recipe);
 }
 
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
-TrainJob make_job(const TrainOptions& options) {
+TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   require_usage(!options.resume || options.from.empty(),
                 "--from begins a new run, --resume goes on with one that has begun; choose one");
   TrainJob job;
@@ -81,10 +89,10 @@ TrainJob make_job(const TrainOptions& options) {
   job.validation.assign(options.validation.begin(), options.validation.end());
   if (!options.recipe.empty()) {
     Json recipe = read_json(options.recipe);
-    apply_overrides_aloud(recipe, options.overrides);
+    apply_overrides_aloud(recipe, options.overrides, aloud);
     job.recipe = parse_recipe(recipe);
   } else if (!options.from.empty()) {
-    job.recipe = recipe_of_model(job.from, options.overrides);
+    job.recipe = recipe_of_model(job.from, options.overrides, aloud);
   } else {
     require_usage(options.resume && !options.out.empty(),
                   "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "
@@ -92,10 +100,11 @@ TrainJob make_job(const TrainOptions& options) {
     const RunPaths paths{options.out};
     require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
     Json recipe = read_run_json(paths).at("recipe");
-    apply_overrides_aloud(recipe, options.overrides);
+    apply_overrides_aloud(recipe, options.overrides, aloud);
     job.recipe = parse_recipe(recipe);
   }
   job.force = options.force;
+  job.trace = options.trace;
   job.out = options.out.empty() ? folder_of(job.recipe.name) : fs::path(options.out);
   const RunPaths paths{job.out};
   if (job.resume && fs::exists(paths.run_json())) {
@@ -151,11 +160,6 @@ class ShownRun : public TrainObserver {
   int64_t steps_ = 0;
 };
 
-TrainSummary train_shown(const TrainJob& job) {
-  ShownRun shown;
-  return train(job, shown);
-}
-
 void print_for_a_program(const TrainSummary& summary) {
   fmt::print("{}\n", Json{{"name", summary.name},
                           {"folder", summary.folder.string()},
@@ -190,10 +194,7 @@ void print_for_a_person(const TrainSummary& summary) {
              (RunPaths{summary.folder}.best()).string(), for_shell(summary.folder.string()));
 }
 
-void run_train(const TrainOptions& options) {
-  options.machine.apply();
-  const TrainJob job = make_job(options);
-  const TrainSummary summary = train_shown(job);
+void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& options) {
   if (summary.was_stopped) {
     throw Interrupted(fmt::format("interrupted; step {} of {} is saved. To go on:\n  {}",
                                   summary.steps, job.recipe.train.steps,
@@ -204,6 +205,55 @@ void run_train(const TrainOptions& options) {
   } else {
     print_for_a_person(summary);
   }
+}
+
+// The processes on one machine share its processors, unless their launcher has bound each to some.
+void share_cpus() {
+  const int cpus = static_cast<int>(std::thread::hardware_concurrency());
+  const int share = std::max(1, cpus / launched_on_this_machine());
+  at::set_num_threads(std::min(share, at::get_num_threads()));
+}
+
+// As one of the processes that a launcher has started. What all of them find wrong rank 0 says;
+// what only this one does ends them all.
+void run_train_with_others(const TrainOptions& options) {
+  const std::unique_ptr<Communicator> world = start_mpi();
+  const bool leads = world->rank() == 0;
+  try {
+    std::optional<TrainJob> job;
+    std::string problem;
+    try {
+      options.machine.apply();
+      job = make_job(options, /*aloud=*/leads);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    require_all_began(problem, *world);
+    if (options.machine.threads == 0) share_cpus();
+    if (leads) {
+      ShownRun shown;
+      show(train(*job, shown, *world), *job, options);
+    } else {
+      follow_training(*job, *world);
+    }
+  } catch (const CommonError&) {
+    // With an exit code of their own the others could end the job before it is said.
+    if (leads) throw;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const c10::Error& error) {
+    world->abort(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    world->abort(error.what());
+  }
+}
+
+void run_train(const TrainOptions& options) {
+  if (launched_processes() > 1) return run_train_with_others(options);
+  options.machine.apply();
+  const TrainJob job = make_job(options);
+  ShownRun shown;
+  show(train(job, shown), job, options);
 }
 
 }  // namespace
@@ -244,16 +294,25 @@ void add_train_command(CLI::App& app) {
                     "train.steps larger (the learning rate then follows the longer schedule), and\n"
                     "change train.eval_every, train.checkpoint_every and train.sample_tokens");
   command->add_flag("--force", options->force, "train even where memory or disk look too small");
+  as_path(command->add_option("--trace", options->trace,
+                              "a file for a Chrome trace of what several processes do in the first "
+                              "steps, which\nui.perfetto.dev opens"))
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(*command);
   command->footer(
+      "With parallel.data and parallel.pipeline in the recipe several processes train one model,\n"
+      "started by mpirun or srun: docs/parallel.md.\n\n"
       "Examples:\n"
       "  attnres train --recipe recipes/tiny-block-attn-res.json --out runs/tiny\n"
       "  attnres train --recipe recipes/tiny-residual.json --data book.txt \\\n"
       "    --set train.steps=200 train.seed=2\n"
       "  attnres train --resume --out runs/tiny\n"
       "  attnres train --resume --out runs/tiny --set train.steps=2000\n"
-      "  attnres train --from runs/tiny --set train.context=1024 --out runs/tiny-long");
+      "  attnres train --from runs/tiny --set train.context=1024 --out runs/tiny-long\n"
+      "  mpirun -n 2 attnres train --out runs/two \\\n"
+      "    --recipe recipes/tiny-block-attn-res.json \\\n"
+      "    --set parallel.pipeline=2 train.accumulate=4");
   command->callback([options] { run_train(*options); });
 }
 

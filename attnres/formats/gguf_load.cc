@@ -139,7 +139,7 @@ class GgufLoader {
 }  // namespace
 
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision, SiteRange sites) {
+                                       Precision precision, SiteSet sites) {
   const StoredConfig& stored = config.stored;
   const std::vector<GgufSitePart> parts = gguf_parts(stored.model, config.architecture);
   check_gguf_tensors(file, config, parts);

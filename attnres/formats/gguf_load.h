@@ -21,7 +21,7 @@ namespace attnres {
 // Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
 // memory for any, and on numbers that are not finite in a tensor of the stage.
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision = {}, SiteRange sites = {});
+                                       Precision precision = {}, SiteSet sites = {});
 
 // The format that keeps what the file says of a model's weights: that of all of them; where they
 // differ, the largest, and float32 where some are f16 and some bf16. Rows that blocks do not fit

@@ -118,6 +118,9 @@ class GgufFile::Map {
   Map& operator=(const Map&) = delete;
 
   std::string_view whole() const { return {data_, bytes_}; }
+  void release_pages() const {
+    if (data_ != nullptr) ::madvise(const_cast<char*>(data_), bytes_, MADV_DONTNEED);
+  }
 
  private:
   const char* data_ = nullptr;
@@ -392,6 +395,10 @@ void GgufFile::require_finite(const std::string& name) const {
       "{}: {} holds numbers that are not finite (NaN or infinity): the file is damaged, or they "
       "did not fit into the type that they are stored in",
       path_, name);
+}
+
+void GgufFile::release_pages() const {
+  map_->release_pages();
 }
 
 }  // namespace attnres

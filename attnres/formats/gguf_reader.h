@@ -50,6 +50,8 @@ class GgufFile {
   at::Tensor numbers(const std::string& name) const;
   // Throws Error naming the tensor when a number of it is NaN or infinite.
   void require_finite(const std::string& name) const;
+  // What was read takes no memory of the process any more, until it is read again.
+  void release_pages() const;
 
  private:
   class Map;

@@ -22,7 +22,7 @@ struct ModelDescription {
   int64_t vocabulary = 0;
   std::string mechanism;         // that mixes over depth
   std::string tokenizer;         // its kind; empty where it is not read here
-  std::string chat_format;       // empty where it is not known
+  std::string chat_template;     // "jinja", or "plain" without one; empty: it cannot be read
   std::string end_of_document;   // the token's text; often none
   std::vector<DepthSite> sites;  // that have depth weights
 };

@@ -9,7 +9,7 @@
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/model/token_depth_weights.h"
-#include "attnres/pretrained/chat_format.h"
+#include "attnres/pretrained/model_chat_template.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/precision.h"
@@ -48,7 +48,7 @@ std::string name_of(const std::filesystem::path& given) {
 }
 
 ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
-                          std::optional<ChatFormat> chat_format) {
+                          const ChatTemplate& chat) {
   ModelDescription description;
   for (const Parameter& parameter : model.parameters().all()) {
     description.parameters += parameter.tensor.numel();
@@ -61,7 +61,7 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
     description.tokenizer = tokenizer->kind();
     description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
   }
-  if (chat_format) description.chat_format = name(*chat_format);
+  if (chat.error().empty()) description.chat_template = chat.plain() ? "plain" : "jinja";
   for (const TokenDepthWeights& site : token_depth_weights(model, at::zeros({1}, at::kLong))) {
     description.sites.push_back({site.site, site.name, site.sources});
   }
@@ -73,11 +73,12 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
 struct TextEngine::Parts {
   Parts(const std::filesystem::path& folder, const TextEngineSettings& settings)
       : tokenizer(tokenizer_if_read(folder)),
-        chat_format(model_chat_format(folder)),
+        chat(model_chat_template(folder)),
+        chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(model_document_ids(folder).ends()),
         model(load(folder, settings.weights)),
         engine(*model, with_context_of(folder, settings.engine)),
-        description(describe(*model, tokenizer.get(), chat_format)) {}
+        description(describe(*model, tokenizer.get(), chat)) {}
 
   const Tokenizer& known_tokenizer() const {
     require(tokenizer != nullptr,
@@ -87,7 +88,8 @@ struct TextEngine::Parts {
   GenerationRequest tokenized(const TextRequest& request) const;
 
   std::unique_ptr<Tokenizer> tokenizer;  // null where it is not read
-  std::optional<ChatFormat> chat_format;
+  ChatTemplate chat;
+  ChatEnds chat_ends;
   std::vector<int64_t> ends;
   std::unique_ptr<Transformer> model;
   Engine engine;
@@ -189,18 +191,14 @@ std::string TextEngine::token_text(int32_t id) const {
 }
 
 TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) const {
-  require(parts_->chat_format.has_value(),
-          "this model's chat template is of a format that is not known here (known are ChatML, "
-          "Llama and Kimi); give a prompt as the model expects it");
   std::vector<ChatMessage> conversation;
   for (const TextMessage& message : messages) {
     conversation.push_back({message.role, message.content});
   }
   const Tokenizer& tokenizer = parts_->known_tokenizer();
-  ChatEnds ends = chat_ends(*parts_->chat_format, tokenizer);
-  return {.ids = encode_chat(tokenizer, chat_parts(*parts_->chat_format, conversation)),
-          .generation = {.ends = std::move(ends.tokens)},
-          .stops = std::move(ends.texts)};
+  return {.ids = encode_chat(tokenizer, parts_->chat.parts(conversation)),
+          .generation = {.ends = parts_->chat_ends.tokens},
+          .stops = parts_->chat_ends.texts};
 }
 
 }  // namespace attnres

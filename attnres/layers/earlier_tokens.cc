@@ -13,6 +13,15 @@ namespace {
 // Of more, queries share the keys that they read.
 constexpr int64_t kTokensAlone = 8;
 
+std::vector<SeenTokens> seen_by_each(const Spans& spans) {
+  std::vector<SeenTokens> seen;
+  for (const Span& span : spans.all()) {
+    const int64_t* pages = spans.pool()->pages(span.sequence).data();
+    for (int64_t t = span.position; t < span.end(); ++t) seen.push_back({pages, t + 1});
+  }
+  return seen;
+}
+
 }  // namespace
 
 at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& queries,
@@ -48,13 +57,16 @@ at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
   SequencePool& pool = *spans.pool();
   pool.write_tokens(layer, 0, spans, keys);
   pool.write_tokens(layer, 1, spans, values);
-  std::vector<SeenTokens> seen;
-  for (const Span& span : spans.all()) {
-    const int64_t* pages = pool.pages(span.sequence).data();
-    for (int64_t t = span.position; t < span.end(); ++t) seen.push_back({pages, t + 1});
-  }
-  return paged_attention(queries, pool.token_rows(layer, 0), pool.token_rows(layer, 1), seen,
-                         pool.page_tokens());
+  return paged_attention(queries, pool.token_rows(layer, 0), pool.token_rows(layer, 1),
+                         seen_by_each(spans), pool.page_tokens());
+}
+
+at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,
+                             const at::Tensor& latents, int64_t rank, double scale) {
+  SequencePool& pool = *spans.pool();
+  pool.write_tokens(layer, 0, spans, latents);
+  return paged_latent_attention(queries, pool.token_rows(layer, 0), rank, scale,
+                                seen_by_each(spans), pool.page_tokens());
 }
 
 }  // namespace attnres

@@ -26,5 +26,8 @@ at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& 
 bool reads_pages(const Spans& spans, const at::Tensor& queries);
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
                       const at::Tensor& keys, const at::Tensor& values);
+// And over latents [T, C], as paged_latent_attention.
+at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,
+                             const at::Tensor& latents, int64_t rank, double scale);
 
 }  // namespace attnres

@@ -7,6 +7,7 @@
 
 #include "attnres/layers/causal_attention.h"
 #include "attnres/layers/earlier_tokens.h"
+#include "attnres/ops/head_maps/head_maps.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
@@ -97,17 +98,38 @@ SublayerOutput LatentAttention::forward(const SublayerInput& input,
   const std::vector<at::Tensor> kv_a = projected[1].split_with_sizes({rank, shared_width}, -1);
   const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
 
-  const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& latents_BNC) {
-    const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight_for(latents_BNC[0])};
-    return absorbing_is_cheaper(q_BTHK.size(1), latents_BNC[0].size(1), settings_)
-               ? attend_absorbed(heads, settings_)
-               : attend_expanded(heads, settings_);
-  };
-  const at::Tensor o_THV = with_earlier_tokens(*spans, context.layer, q.unflatten(-1, {heads_, -1}),
-                                               {latents_TC}, attend);
+  const at::Tensor q_THK = q.unflatten(-1, {heads_, -1});
+  const at::Tensor o_THV = reads_pages(*spans, q_THK)
+                               ? attend_pages(*spans, context.layer, q_THK, latents_TC)
+                               : attend(*spans, context.layer, q_THK, latents_TC);
   at::Tensor o_TP = o_THV.flatten(1);
   if (settings_.output_gate) o_TP = o_TP * at::sigmoid(projected[2]);
   return {o_proj_(o_TP)};
+}
+
+at::Tensor LatentAttention::attend(const Spans& spans, int layer, const at::Tensor& q_THK,
+                                   const at::Tensor& latents_TC) const {
+  return with_earlier_tokens(
+      spans, layer, q_THK, {latents_TC},
+      [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& latents_BNC) {
+        const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight_for(latents_BNC[0])};
+        return absorbing_is_cheaper(q_BTHK.size(1), latents_BNC[0].size(1), settings_)
+                   ? attend_absorbed(heads, settings_)
+                   : attend_expanded(heads, settings_);
+      });
+}
+
+// Absorbed, a query at a time, where the latents lie.
+at::Tensor LatentAttention::attend_pages(const Spans& spans, int layer, const at::Tensor& q_THK,
+                                         const at::Tensor& latents_TC) const {
+  const int64_t keys = settings_.key_width, shared = settings_.shared_key_width;
+  const at::Tensor kv_b = kv_b_proj_.weight_for(latents_TC).values.unflatten(0, {heads_, -1});
+  const at::Tensor q_THR = transposed_head_maps(q_THK.narrow(2, 0, keys), kv_b.narrow(1, 0, keys));
+  const at::Tensor q_THC = at::cat({q_THR, q_THK.narrow(2, keys, shared)}, 2);
+  const double scale = 1 / std::sqrt(static_cast<double>(keys + shared));
+  const at::Tensor sums_THR =
+      with_latent_pages(spans, layer, q_THC, latents_TC, settings_.kv_rank, scale);
+  return head_maps(sums_THR, kv_b.narrow(1, keys, settings_.value_width));
 }
 
 SublayerCost LatentAttention::cost(int64_t context) const {

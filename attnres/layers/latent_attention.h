@@ -61,6 +61,11 @@ class LatentAttention : public Sublayer {
   std::vector<KeptTensor> kept() const override;
 
  private:
+  at::Tensor attend(const Spans& spans, int layer, const at::Tensor& q_THK,
+                    const at::Tensor& latents_TC) const;
+  at::Tensor attend_pages(const Spans& spans, int layer, const at::Tensor& q_THK,
+                          const at::Tensor& latents_TC) const;
+
   LatentAttentionSettings settings_;
   int64_t heads_;
   at::ScalarType activations_;  // their dtype

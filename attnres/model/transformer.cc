@@ -18,13 +18,16 @@
 namespace attnres {
 namespace {
 
-SiteRange within(const SiteRange& sites, int output) {
-  const SiteRange inside = {sites.first, std::min(sites.last, output + 1)};
-  require(0 <= inside.first && inside.first < inside.last,
-          "transformer: a stage has one site or more of 0 to {}, which is the output, not those "
-          "from {} up to {}",
-          output, sites.first, sites.last);
-  return inside;
+SiteSet within(const SiteSet& sites, int output) {
+  std::vector<SiteRange> inside;
+  for (const SiteRange& range : sites.ranges()) {
+    inside.push_back({range.first, std::min(range.last, output + 1)});
+    require(0 <= range.first && range.first < inside.back().last,
+            "transformer: a stage has one site or more of 0 to {}, which is the output, not those "
+            "from {} up to {}",
+            output, range.first, range.last);
+  }
+  return SiteSet(std::move(inside));
 }
 
 // Whose tensors they are in a pool.
@@ -77,7 +80,7 @@ int64_t count_targets(const at::Tensor& targets_BT) {
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
                          std::optional<uint64_t> seed, Precision precision, at::Device device,
-                         SiteRange sites)
+                         SiteSet sites)
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),
@@ -89,7 +92,8 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
       Shard::none, config.tie_embeddings ? std::vector{0, L} : std::vector{0}));
   mixer_ = config.depth_mixing.make_mixer(config.mixer_shape(), parameters_);
   sublayers_.resize(L);
-  for (int site = sites_.first; site < std::min(sites_.last, L); ++site) {
+  for (int site = 0; site < L; ++site) {
+    if (!sites_.has(site)) continue;
     sublayers_[site] =
         layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
   }
@@ -100,9 +104,12 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
 }
 
 void Transformer::require_sites(int first, int last) const {
-  require(first >= last || (sites_.has(first) && sites_.has(last - 1)),
-          "transformer: this stage has the sites {} to {}, not {} to {}", sites_.first,
-          sites_.last - 1, first, last - 1);
+  if (first >= last || sites_.has_all({first, last})) return;
+  std::string list;
+  for (const SiteRange& own : sites_.ranges()) {
+    list += fmt::format("{}{} to {}", list.empty() ? "" : " and ", own.first, own.last - 1);
+  }
+  fail("transformer: this stage has the sites {}, not {} to {}", list, first, last - 1);
 }
 
 at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
@@ -239,8 +246,12 @@ LossSum Transformer::loss_sum(const at::Tensor& ids_BT, const at::Tensor& target
 LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
                               const RunContext& context) const {
   run(state, sublayers(), context);
-  return {linear_cross_entropy(output(state, context), head_values(), targets_BT.flatten(),
-                               /*scale=*/1),
+  return loss_sum_of(output(state, context), targets_BT);
+}
+
+LossSum Transformer::loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const {
+  require_sites(sublayers(), sublayers() + 1);
+  return {linear_cross_entropy(hidden_TD, head_values(), targets_BT.flatten(), /*scale=*/1),
           count_targets(targets_BT)};
 }
 
@@ -253,7 +264,8 @@ at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
 
 std::vector<std::vector<KeptTensor>> Transformer::kept() const {
   std::vector<std::vector<KeptTensor>> layers(pool_layer_of_mixer(sublayers()) + 1);
-  for (int site = sites_.first; site < sites_.last; ++site) {
+  for (int site = 0; site <= sublayers(); ++site) {
+    if (!sites_.has(site)) continue;
     if (site < sublayers()) layers[pool_layer_of_sublayer(site)] = sublayers_[site]->kept();
     layers[pool_layer_of_mixer(site)] = mixer_->kept(site);
   }

@@ -45,8 +45,9 @@ struct RunContext {
   ExpertLoads* expert_loads = nullptr;  // added to; a recomputed span counts once
 };
 
-// The whole model, or of sites 0 .. L, the output being L, those that a pipeline stage has: it
-// holds the parameters that these use, and equals the whole in them. Site 0 brings the token
+// The whole model, or of sites 0 .. L, the output being L, those that a pipeline stage has, or a
+// process with several stages: it holds the parameters that these use, and equals the whole in
+// them. Site 0 brings the token
 // embedding and the state's start, site L the output's mixing and norm and the head. A parameter
 // that several stages use (`Parameter::used_at`: tied embeddings, one map for all sites) is in each
 // of them.
@@ -55,7 +56,7 @@ class Transformer {
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
   // memory either, for planning.
   Transformer(const ModelConfig& config, int64_t vocab_size, std::optional<uint64_t> seed,
-              Precision precision = {}, at::Device device = at::kCPU, SiteRange sites = {});
+              Precision precision = {}, at::Device device = at::kCPU, SiteSet sites = {});
 
   // [T, D], as activations. ids_T is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;
@@ -86,6 +87,8 @@ class Transformer {
   // The same of a state of these tokens, from its site on.
   LossSum loss_sum(DepthState& state, const at::Tensor& targets_BT,
                    const RunContext& context = {}) const;
+  // The same of the output that is read at site L.
+  LossSum loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const;
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
 
@@ -99,7 +102,7 @@ class Transformer {
   const ParameterRegistry& parameters() const { return parameters_; }
   int64_t vocab_size() const { return vocab_size_; }
   int sublayers() const { return config_.sublayers(); }  // L, of the whole model
-  SiteRange sites() const { return sites_; }
+  const SiteSet& sites() const { return sites_; }
   // Of one of these sites.
   const Sublayer& sublayer(int site) const { return *sublayers_.at(site); }
 
@@ -113,7 +116,7 @@ class Transformer {
 
   ModelConfig config_;
   int64_t vocab_size_;
-  SiteRange sites_;
+  SiteSet sites_;
   ParameterRegistry parameters_;
   ProductWeight embedding_;  // [V, D]
   ProductWeight head_;       // [V, D]; the embedding itself when tied

@@ -4,7 +4,8 @@
 //
 // NAME is declared in kernel.h for Operation<float>, <double> and <BFloat16>, and TEMPLATE defined
 // in an -inl.h: both take (operation, first, last), and those of the macros _WITH_SUMS also a
-// pointer to the sums to which a range of tokens adds.
+// pointer to the sums to which a range of tokens adds. The macros _SINGLE are for kernels that
+// compute in float32 only: NAME is declared for Operation<float> and <BFloat16>.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,13 @@
   MACRO(f64, double, __VA_ARGS__)             \
   MACRO(bf16, BFloat16, __VA_ARGS__)
 
+#define ATTNRES_FOR_SINGLE_TYPES(MACRO, ...) \
+  MACRO(f32, float, __VA_ARGS__)             \
+  MACRO(bf16, BFloat16, __VA_ARGS__)
+
 // In HWY_NAMESPACE.
+#define ATTNRES_COMPILE_SINGLE(NAME, OPERATION, TEMPLATE) \
+  ATTNRES_FOR_SINGLE_TYPES(ATTNRES_COMPILE_ONE, NAME, OPERATION, TEMPLATE)
 #define ATTNRES_COMPILE(NAME, OPERATION, TEMPLATE) \
   ATTNRES_FOR_STORAGE_TYPES(ATTNRES_COMPILE_ONE, NAME, OPERATION, TEMPLATE)
 #define ATTNRES_COMPILE_ONE(SUFFIX, STORAGE, NAME, OPERATION, TEMPLATE)             \
@@ -32,6 +39,8 @@
   }
 
 // Under HWY_ONCE, in attnres::kernel.
+#define ATTNRES_EXPORT_SINGLE(NAME, OPERATION) \
+  ATTNRES_FOR_SINGLE_TYPES(ATTNRES_EXPORT_ONE, NAME, OPERATION)
 #define ATTNRES_EXPORT(NAME, OPERATION) \
   ATTNRES_FOR_STORAGE_TYPES(ATTNRES_EXPORT_ONE, NAME, OPERATION)
 #define ATTNRES_EXPORT_ONE(SUFFIX, STORAGE, NAME, OPERATION)             \

@@ -255,10 +255,12 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
-                                        SiteRange sites) {
+                                        SiteSet sites) {
   if (is_gguf_file(folder)) {
     const GgufFile file(folder);
-    return load_gguf(file, read_gguf_config(file), precision, sites);
+    auto model = load_gguf(file, read_gguf_config(file), precision, sites);
+    file.release_pages();  // checking read all of it, and what is joined was copied
+    return model;
   }
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);

@@ -54,7 +54,7 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
 // numbers that are not finite. Only files that hold a tensor of the stage are looked at for those
 // two.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
-                                        Precision precision = {}, SiteRange sites = {});
+                                        Precision precision = {}, SiteSet sites = {});
 
 // How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
 WeightFormat model_weight_format(const std::filesystem::path& model);

@@ -373,7 +373,7 @@ HttpReply Api::models(const CallPointer& /*call*/) {
                             {"has_depth_weights", !model.sites.empty()},
                             {"sites", sites_json(model)},
                             {"tokenizer", model.tokenizer},
-                            {"chat_template", model.chat_format}};
+                            {"chat_template", model.chat_template}};
   return json_reply({{"object", "list"},
                      {"data", Json::array({{{"id", model.name},
                                             {"object", "model"},
@@ -478,11 +478,14 @@ HttpReply Api::depth(const CallPointer& call) {
 HttpReply Api::tokenize(const CallPointer& call) {
   const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
-  const std::string prompt = fields.text("prompt", "");
-  try {
-    const std::vector<int32_t> ids = engine_.encode(prompt);
+  const auto reply = [&](const std::vector<int32_t>& ids) {
     return json_reply(
         {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", engine_.context()}});
+  };
+  if (!fields.find("messages").is_null()) return reply(read_conversation(fields, engine_).ids);
+  const std::string prompt = fields.text("prompt", "");
+  try {
+    return reply(engine_.encode(prompt));
   } catch (const std::exception& e) {
     throw ApiError(400, "invalid_value", fmt::format("prompt: {}", e.what()));
   }

@@ -199,6 +199,15 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   return prompts;
 }
 
+TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine) {
+  const std::vector<TextMessage> messages = read_messages(fields);
+  try {
+    return engine.chat_request(messages);
+  } catch (const std::exception& e) {
+    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()));
+  }
+}
+
 CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
                                   const ApiLimits& limits) {
   const JsonFields fields(body);
@@ -240,14 +249,7 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
     request.logprobs = fields.whole("top_logprobs", 0, 0, kMostLogprobs);
   }
   read_streaming(fields, &request);
-  TextRequest one;
-  try {
-    one = engine.chat_request(read_messages(fields));
-  } catch (const ApiError&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()));
-  }
+  TextRequest one = read_conversation(fields, engine);
   const std::vector<int64_t> ends = std::move(one.generation.ends);
   one.generation = read_generation(fields, engine);
   one.generation.ends = ends;

@@ -30,6 +30,9 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
                                                const TextEngine& engine);
 
+// `messages` by the model's chat template. Throws ApiError 400 where they are not taken.
+TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine);
+
 // Throws ApiError 404 where `model` is given and is another one.
 void check_model_name(const JsonFields& fields, const TextEngine& engine);
 

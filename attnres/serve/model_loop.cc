@@ -1,15 +1,32 @@
 #include "attnres/serve/model_loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/support/memory.h"
 
 namespace attnres {
 namespace {
 
 constexpr const char* kGone = "the client has gone";
+
+// Tensors of every number of tokens leave gaps, of which long runs make more and more.
+class FreedMemory {
+ public:
+  // Not often, since the next step has to take it again.
+  void give_back_now_and_then() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return;
+    next_ = now + std::chrono::seconds(30);
+    give_back_freed_memory();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace
 
@@ -91,11 +108,18 @@ void ModelLoop::run() {
       fail_running(e.what());
     }
   };
+  FreedMemory freed;
   while (true) {
     std::vector<Sequence> admitted;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return end_ || waiting_.size() > 0 || !running_.empty(); });
+      const auto has_work = [&] { return end_ || waiting_.size() > 0 || !running_.empty(); };
+      if (!has_work()) {
+        lock.unlock();
+        freed.give_back_now_and_then();
+        lock.lock();
+        wake_.wait(lock, has_work);
+      }
       if (end_) break;
       admitted = admit();
     }

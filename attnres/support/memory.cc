@@ -13,4 +13,8 @@ void keep_freed_memory() {
   ::setenv("THP_MEM_ALLOC_ENABLE", "1", kUnlessSet);  // libtorch's allocator looks for it
 }
 
+void give_back_freed_memory() {
+  malloc_trim(0);
+}
+
 }  // namespace attnres

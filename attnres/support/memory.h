@@ -9,4 +9,8 @@ namespace attnres {
 // them to who asks: weights are read faster. Call it before the first tensor. Never throws.
 void keep_freed_memory();
 
+// Gives what was freed so far back to the system: for who will do nothing for a while. Never
+// throws.
+void give_back_freed_memory();
+
 }  // namespace attnres

@@ -29,8 +29,8 @@ void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& 
   });
 }
 
-bool uses_any(const SiteRange& range, const std::vector<int>& sites) {
-  return std::any_of(sites.begin(), sites.end(), [&](int site) { return range.has(site); });
+bool uses_any(const SiteSet& process, const std::vector<int>& sites) {
+  return std::any_of(sites.begin(), sites.end(), [&](int site) { return process.has(site); });
 }
 
 }  // namespace
@@ -63,12 +63,27 @@ bool is_differentiated(ParameterKind kind) {
   return kind != ParameterKind::router_bias;
 }
 
-std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages) {
+bool SiteSet::has(int site) const {
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [&](const SiteRange& range) { return range.has(site); });
+}
+
+bool SiteSet::has_all(const SiteRange& sites) const {
+  return std::any_of(ranges_.begin(), ranges_.end(), [&](const SiteRange& range) {
+    return range.first <= sites.first && sites.last <= range.last;
+  });
+}
+
+std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteSet>& stages) {
   std::vector<size_t> with;
   for (size_t i = 0; i < stages.size(); ++i) {
     if (uses_any(stages[i], parameter.used_at)) with.push_back(i);
   }
   return with;
+}
+
+std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages) {
+  return stages_with(parameter, std::vector<SiteSet>(stages.begin(), stages.end()));
 }
 
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,

@@ -70,6 +70,21 @@ struct SiteRange {
   bool has(int site) const { return first <= site && site < last; }
 };
 
+// The sites of a process: of one stage, or of several that lie apart.
+class SiteSet {
+ public:
+  SiteSet(SiteRange range = {}) : ranges_{range} {}
+  explicit SiteSet(std::vector<SiteRange> ranges) : ranges_(std::move(ranges)) {}
+
+  bool has(int site) const;
+  // Whether all of these lie in one of its ranges.
+  bool has_all(const SiteRange& range) const;
+  const std::vector<SiteRange>& ranges() const { return ranges_; }
+
+ private:
+  std::vector<SiteRange> ranges_;
+};
+
 struct Parameter {
   int site = kEmbeddingSite;
   std::string role;  // "q_proj", "input_norm", "pseudo_query", ...
@@ -88,9 +103,10 @@ struct MatrixRole {
   Shard shard = Shard::none;
 };
 
-// The numbers of the stages that hold a parameter, in their order: those that have a site which
-// uses it. Where there are several, their tensors are copies of one parameter: its gradient is the
-// sum of theirs, and it counts once in a norm of all gradients, at the first of them.
+// The numbers of the stages, or of processes, that hold a parameter, in their order: those that
+// have a site which uses it. Where there are several, their tensors are copies of one parameter:
+// its gradient is the sum of theirs, and it counts once in a norm of all gradients, at the first.
+std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteSet>& stages);
 std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages);
 
 class ParameterRegistry {
@@ -99,8 +115,8 @@ class ParameterRegistry {
   // loading writes every number once. On the device `meta` they have no memory either: for
   // planning. What none of `sites` uses is not kept.
   ParameterRegistry(Precision precision, std::optional<uint64_t> seed, at::Device device = at::kCPU,
-                    SiteRange sites = {})
-      : precision_(precision), seed_(seed), device_(device), sites_(sites) {}
+                    SiteSet sites = {})
+      : precision_(precision), seed_(seed), device_(device), sites_(std::move(sites)) {}
 
   // Makes and keeps a parameter, which starts as `init` says where there is a seed; `used_at` are
   // the sites that compute with it, its own alone if there are none. Undefined, and nothing is
@@ -137,7 +153,7 @@ class ParameterRegistry {
   Precision precision_;
   std::optional<uint64_t> seed_;
   at::Device device_;
-  SiteRange sites_;
+  SiteSet sites_;
   std::deque<Parameter> parameters_;
   std::map<std::pair<int, std::string>, size_t> places_;  // in parameters_, by site and role
   int64_t count_ = 0;

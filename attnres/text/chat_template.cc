@@ -1,8 +1,13 @@
 #include "attnres/text/chat_template.h"
 
-#include <fmt/core.h>
+#include <jinja/lexer.h>
+#include <jinja/parser.h>
+#include <jinja/runtime.h>
 
-#include <array>
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "attnres/support/error.h"
@@ -10,174 +15,154 @@
 namespace attnres {
 namespace {
 
-// Each with what only templates of this format have in them; in this order, since Kimi's has
-// ChatML's <|im_end|> too.
-constexpr std::array<std::pair<ChatFormat, std::string_view>, 4> kMarks = {{
-    {ChatFormat::kimi, "<|im_middle|>"},
-    {ChatFormat::chatml, "<|im_start|>"},
-    {ChatFormat::llama3, "<|start_header_id|>"},
-    {ChatFormat::llama2, "[INST]"},
-}};
+constexpr size_t kLongestControlToken = 64;
 
-ChatPart control(std::string text) {
-  return {std::move(text), true};
-}
+struct ControlToken {
+  int32_t id = 0;
+  size_t bytes = 0;
+};
 
-std::vector<ChatPart> plain(const std::vector<ChatMessage>& messages) {
-  std::string text;
-  for (const ChatMessage& message : messages) {
-    if (message.role == "system") {
-      text += message.content + "\n\n";
-    } else {
-      text += (message.role == "user" ? "User: " : "Assistant: ") + message.content + "\n";
-    }
-  }
-  return {{text + "Assistant:"}};
-}
-
-std::vector<ChatPart> chatml(const std::vector<ChatMessage>& messages) {
-  std::vector<ChatPart> parts;
-  for (const auto& [role, content] : messages) {
-    parts.insert(parts.end(), {control("<|im_start|>"),
-                               {fmt::format("{}\n{}", role, content)},
-                               control("<|im_end|>"),
-                               {"\n"}});
-  }
-  parts.insert(parts.end(), {control("<|im_start|>"), {"assistant\n"}});
-  return parts;
-}
-
-std::vector<ChatPart> llama2(const std::vector<ChatMessage>& messages) {
-  std::vector<ChatPart> parts;
-  std::string system;
-  bool users_turn = true;
-  for (const auto& [role, content] : messages) {
-    if (role == "system" && &messages[0].role == &role) {
-      system = "<<SYS>>\n" + content + "\n<</SYS>>\n\n";
-      continue;
-    }
-    require(role == (users_turn ? "user" : "assistant"),
-            "chat: this model's format takes a system message first, then user and assistant in "
-            "turns; got {} where {} is due",
-            role, users_turn ? "user" : "assistant");
-    if (users_turn) {
-      parts.insert(parts.end(), {control("<s>"),
-                                 {"[INST] " + std::exchange(system, "") + content + " [/INST]"}});
-    } else {
-      parts.insert(parts.end(), {{" " + content + " "}, control("</s>")});
-    }
-    users_turn = !users_turn;
-  }
-  require(!users_turn, "chat: the last message has to be the user's");
-  return parts;
-}
-
-std::vector<ChatPart> llama3(const std::vector<ChatMessage>& messages) {
-  std::vector<ChatPart> parts = {control("<|begin_of_text|>")};
-  const auto header = [&](const std::string& role) {
-    parts.insert(parts.end(),
-                 {control("<|start_header_id|>"), {role}, control("<|end_header_id|>"), {"\n\n"}});
-  };
-  for (const auto& [role, content] : messages) {
-    header(role);
-    parts.insert(parts.end(), {{content}, control("<|eot_id|>")});
-  }
-  header("assistant");
-  return parts;
-}
-
-std::vector<ChatPart> kimi(const std::vector<ChatMessage>& messages) {
-  std::vector<ChatPart> parts;
-  const auto begin = [&](const std::string& role) {
-    parts.insert(parts.end(), {control("<|im_" + role + "|>"), {role}, control("<|im_middle|>")});
-  };
-  for (const auto& [role, content] : messages) {
-    begin(role);
-    parts.insert(parts.end(), {{content}, control("<|im_end|>")});
-  }
-  begin("assistant");
-  return parts;
-}
-
-}  // namespace
-
-std::string_view name(ChatFormat format) {
-  switch (format) {
-    case ChatFormat::chatml:
-      return "chatml";
-    case ChatFormat::llama2:
-      return "llama2";
-    case ChatFormat::llama3:
-      return "llama3";
-    case ChatFormat::kimi:
-      return "kimi";
-    case ChatFormat::plain:
-      break;
-  }
-  return "plain";
-}
-
-std::optional<ChatFormat> recognize_chat_format(std::string_view jinja) {
-  if (jinja.empty()) return ChatFormat::plain;
-  for (const auto& [format, mark] : kMarks) {
-    if (jinja.find(mark) != std::string_view::npos) return format;
+// Control tokens are written <...> or [...], whatever the model.
+std::optional<ControlToken> leading_control_token(const Tokenizer& tokenizer,
+                                                  std::string_view text) {
+  if (text.empty() || (text[0] != '<' && text[0] != '[')) return std::nullopt;
+  const char closing = text[0] == '<' ? '>' : ']';
+  text = text.substr(0, kLongestControlToken);
+  for (size_t end = text.find(closing); end != text.npos; end = text.find(closing, end + 1)) {
+    if (const auto id = tokenizer.control_token(text.substr(0, end + 1))) return {{*id, end + 1}};
   }
   return std::nullopt;
 }
 
-std::vector<ChatPart> chat_parts(ChatFormat format, const std::vector<ChatMessage>& messages) {
+std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages) {
+  std::vector<ChatPart> parts;
+  for (const auto& [role, content] : messages) {
+    if (role == "system") {
+      parts.insert(parts.end(), {{content, true}, {"\n\n"}});
+    } else {
+      parts.insert(parts.end(),
+                   {{role == "user" ? "User: " : "Assistant: "}, {content, true}, {"\n"}});
+    }
+  }
+  parts.push_back({"Assistant:"});
+  return parts;
+}
+
+jinja::value value_of(const std::vector<ChatMessage>& messages) {
+  auto list = jinja::mk_val<jinja::value_array>();
+  for (const auto& [role, content] : messages) {
+    auto message = jinja::mk_val<jinja::value_object>();
+    message->insert("role", jinja::mk_val<jinja::value_string>(role));
+    message->insert("content", jinja::mk_val<jinja::value_string>(jinja::string(content, true)));
+    list->push_back(message);
+  }
+  return list;
+}
+
+}  // namespace
+
+struct ChatTemplate::Program {
+  explicit Program(const std::string& text) : source(text) {
+    jinja::lexer lexer;
+    compiled = jinja::parse_from_tokens(lexer.tokenize(source));
+  }
+
+  std::string source;
+  jinja::program compiled;
+};
+
+ChatTemplate::ChatTemplate(const std::string& jinja, ControlTokens tokens)
+    : tokens_(std::move(tokens)) {
+  if (jinja.empty()) return;
+  try {
+    program_ = std::make_shared<const Program>(jinja);
+  } catch (const std::exception& e) {
+    error_ = e.what();
+  }
+}
+
+std::vector<ChatPart> ChatTemplate::render(const std::vector<ChatMessage>& messages,
+                                           bool to_go_on) const {
+  jinja::context context(program_->source);
+  context.set_val("messages", value_of(messages));
+  context.set_val("add_generation_prompt", jinja::mk_val<jinja::value_bool>(to_go_on));
+  context.set_val("bos_token", jinja::mk_val<jinja::value_string>(tokens_.begin));
+  context.set_val("eos_token", jinja::mk_val<jinja::value_string>(tokens_.end));
+  jinja::runtime runtime(context);
+  const jinja::value results = runtime.execute(program_->compiled);
+  std::vector<ChatPart> parts;
+  for (const jinja::string_part& part :
+       jinja::runtime::gather_string_parts(results)->as_string().parts) {
+    parts.push_back({part.val, part.is_input});
+  }
+  return parts;
+}
+
+std::vector<ChatPart> ChatTemplate::parts(const std::vector<ChatMessage>& messages) const {
   require(!messages.empty(), "chat: there are no messages");
-  for (const ChatMessage& message : messages) {
-    require(message.role == "system" || message.role == "user" || message.role == "assistant",
-            "chat: expected messages of system, user and assistant, got one of {}", message.role);
+  for (const auto& [role, content] : messages) {
+    require(role == "system" || role == "user" || role == "assistant",
+            "chat: expected messages of system, user and assistant, got one of {}", role);
   }
-  switch (format) {
-    case ChatFormat::chatml:
-      return chatml(messages);
-    case ChatFormat::llama2:
-      return llama2(messages);
-    case ChatFormat::llama3:
-      return llama3(messages);
-    case ChatFormat::kimi:
-      return kimi(messages);
-    case ChatFormat::plain:
-      break;
+  require(error_.empty(),
+          "this model's chat template cannot be read ({}); give a prompt as the model expects it",
+          error_);
+  if (plain()) return transcript(messages);
+  try {
+    return render(messages, /*to_go_on=*/true);
+  } catch (const std::exception& e) {
+    fail("this model's chat template does not take this conversation: {}", e.what());
   }
-  return plain(messages);
+}
+
+ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
+  if (plain()) return {.texts = {"\nUser:", "\nAssistant:"}};
+  if (program_ == nullptr) return {};
+  constexpr std::string_view kAnswer = "the answer";
+  std::string text;
+  try {
+    for (const ChatPart& part :
+         render({{"user", "a question"}, {"assistant", std::string(kAnswer)}}, false)) {
+      text += part.text;
+    }
+  } catch (const std::exception&) {
+    return {};  // the model's own end of a text remains
+  }
+  const size_t answer = text.rfind(kAnswer);
+  if (answer == text.npos) return {};
+  std::string_view after = std::string_view(text).substr(answer + kAnswer.size());
+  after.remove_prefix(std::min(after.find_first_not_of(" \n"), after.size()));
+  if (const auto token = leading_control_token(tokenizer, after)) return {.tokens = {token->id}};
+  after = after.substr(0, after.find_first_of(" \n"));
+  after = after.substr(0, after.find('>') == after.npos ? after.npos : after.find('>') + 1);
+  return after.empty() ? ChatEnds{} : ChatEnds{.texts = {std::string(after)}};
 }
 
 std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const std::vector<ChatPart>& parts) {
   std::vector<int32_t> ids;
+  std::string text;
+  const auto tokenize_text = [&] {
+    const std::vector<int32_t> more = tokenizer.encode(std::exchange(text, ""));
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
   for (const ChatPart& part : parts) {
-    const auto token = part.control ? tokenizer.control_token(part.text) : std::nullopt;
-    if (token) {
-      ids.push_back(*token);
+    if (part.written) {
+      text += part.text;
       continue;
     }
-    const std::vector<int32_t> text = tokenizer.encode(part.text);
-    ids.insert(ids.end(), text.begin(), text.end());
+    for (std::string_view rest = part.text; !rest.empty();) {
+      const auto token = leading_control_token(tokenizer, rest);
+      if (token) {
+        tokenize_text();
+        ids.push_back(token->id);
+      } else {
+        text += rest[0];
+      }
+      rest.remove_prefix(token ? token->bytes : 1);
+    }
   }
+  tokenize_text();
   return ids;
-}
-
-ChatEnds chat_ends(ChatFormat format, const Tokenizer& tokenizer) {
-  std::string end;
-  switch (format) {
-    case ChatFormat::plain:
-      return {.texts = {"\nUser:", "\nAssistant:"}};
-    case ChatFormat::chatml:
-    case ChatFormat::kimi:
-      end = "<|im_end|>";
-      break;
-    case ChatFormat::llama2:
-      end = "</s>";
-      break;
-    case ChatFormat::llama3:
-      end = "<|eot_id|>";
-      break;
-  }
-  if (const auto token = tokenizer.control_token(end)) return {.tokens = {*token}};
-  return {.texts = {end}};
 }
 
 }  // namespace attnres

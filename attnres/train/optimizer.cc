@@ -51,14 +51,19 @@ Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& con
 }
 
 double Optimizer::gradient_norm() const {
+  return std::sqrt(squared_gradient_norm([](const Parameter&) { return true; }));
+}
+
+double Optimizer::squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const {
   double sum = 0;
   for (size_t i = 0; i < factors_.size(); ++i) {
-    const at::Tensor& gradient = parameters_.all()[i].tensor.grad();
-    if (!gradient.defined() || factors_[i] == 0) continue;
+    const Parameter& p = parameters_.all()[i];
+    const at::Tensor& gradient = p.tensor.grad();
+    if (!gradient.defined() || factors_[i] == 0 || !counts(p)) continue;
     const double norm = at::linalg_vector_norm(gradient).item<double>();
     sum += norm * norm;
   }
-  return std::sqrt(sum);
+  return sum;
 }
 
 void Optimizer::step(double learning_rate, double divisor) {

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ class Optimizer {
   // The L2 norm of all gradients together, in float64, but those of what stays as it is. Parameters
   // without a gradient count as zero.
   double gradient_norm() const;
+  // Its square over those parameters that `counts` says yes to.
+  double squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const;
   // Updates every parameter along its gradient over `divisor`, and clears the gradients.
   void step(double learning_rate, double divisor);
   void clear_gradients();

@@ -5,6 +5,7 @@
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/model/layer_kind.h"
+#include "attnres/parallel/transfers.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 
@@ -17,6 +18,7 @@ struct RecipeFile {
   Json model = Json::object();
   DataConfig data;
   TrainConfig train;
+  ParallelConfig parallel;
   TokenizerConfig tokenizer;
 
   template <class V>
@@ -25,6 +27,7 @@ struct RecipeFile {
     v("model", model);
     v("data", data);
     v("train", train);
+    v("parallel", parallel);
     v("tokenizer", tokenizer);
   }
 };
@@ -86,6 +89,26 @@ void check(const DataConfig& data) {
   const double fraction = data.validation_fraction;
   require_usage(fraction > 0 && fraction <= 0.5,
                 "data.validation_fraction: expected above 0 and at most 0.5, got {}", fraction);
+}
+
+void check(const ParallelConfig& parallel, const TrainConfig& train, const ModelConfig& model) {
+  constexpr int64_t kMost = 1 << 20;
+  check_whole("parallel", "data", parallel.data, 1, kMost);
+  check_whole("parallel", "pipeline", parallel.pipeline, 1, kMost);
+  check_whole("parallel", "virtual", parallel.virtual_stages, 1, kMost);
+  transfer_policy(parallel.policy);
+  require_usage(parallel.virtual_stages == 1 || parallel.pipeline > 1,
+                "parallel.virtual: {} stages a process need parallel.pipeline to be 2 or more",
+                parallel.virtual_stages);
+  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  require_usage(stages <= model.sublayers(),
+                "parallel.pipeline: {} processes with {} stages each are {} stages, but the model "
+                "has {} sublayers, and every stage needs one",
+                parallel.pipeline, parallel.virtual_stages, stages, model.sublayers());
+  require_usage(train.accumulate % parallel.data == 0,
+                "parallel.data: {} replicas cannot share the {} equal parts of a step's batch; "
+                "make train.accumulate a multiple of parallel.data",
+                parallel.data, train.accumulate);
 }
 
 // What stands at a path like "model.attention"; null where nothing does.
@@ -184,7 +207,9 @@ Recipe parse_recipe(const Json& json) {
   check(file.data);
   check(file.train);
   file.tokenizer.check();
-  return {file.name, read_model_config(file.model), file.data, file.train, file.tokenizer};
+  const ModelConfig model = read_model_config(file.model);
+  check(file.parallel, file.train, model);
+  return {file.name, model, file.data, file.train, file.parallel, file.tokenizer};
 }
 
 std::vector<std::string> apply_overrides(Json& recipe, const std::vector<std::string>& overrides) {
@@ -209,7 +234,7 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
 
 Json recipe_to_json(const Recipe& recipe) {
   return write_config(RecipeFile{recipe.name, write_config(recipe.model), recipe.data, recipe.train,
-                                 recipe.tokenizer});
+                                 recipe.parallel, recipe.tokenizer});
 }
 
 }  // namespace attnres

@@ -77,11 +77,30 @@ struct DataConfig {
   }
 };
 
+// How many processes train, and what each does: docs/parallel.md. A run's numbers do not depend on
+// it, but for rounding.
+struct ParallelConfig {
+  int64_t data = 1;              // replicas of the model, each with a part of a step's sequences
+  int64_t pipeline = 1;          // processes that share a replica's layers
+  int64_t virtual_stages = 1;    // stages of each of them
+  std::string policy = "owned";  // or "naive", "report": what crosses (parallel/transfers.h)
+
+  template <class V>
+  void visit(V& v) {
+    v("data", data);
+    v("pipeline", pipeline);
+    v("virtual", virtual_stages);
+    v("policy", policy);
+  }
+  bool is_one_process() const { return data == 1 && pipeline == 1; }
+};
+
 struct Recipe {
   std::string name;
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  ParallelConfig parallel;
   TokenizerConfig tokenizer;
 };
 

@@ -15,6 +15,7 @@ constexpr std::string_view kChangeable[] = {"steps", "eval_every", "checkpoint_e
                                             "sample_tokens"};
 
 Json without_changeable(Json recipe) {
+  recipe.erase("parallel");
   for (const std::string_view key : kChangeable) recipe.at("train").erase(std::string(key));
   return recipe;
 }
@@ -95,7 +96,7 @@ void require_same_run(const std::filesystem::path& folder, const Json& before, c
   fail(
       "{}: --resume needs the recipe and data that the run began with, but these differ:{}\n"
       "undo the change, or start a new run with another --out. What may change: train.steps to "
-      "more, train.eval_every, train.checkpoint_every, train.sample_tokens",
+      "more, train.eval_every, train.checkpoint_every, train.sample_tokens, parallel",
       folder.string(), list);
 }
 
@@ -107,6 +108,9 @@ Json with_changes(const Json& before, const Json& after, int64_t step) {
     const Json old_value = old_train.value(key, Json()), value = train.value(key, Json());
     if (old_value != value) change["train." + key] = {old_value, value};
   }
+  const Json old_layout = before.at("recipe").value("parallel", Json()),
+             layout = after.at("recipe").value("parallel", Json());
+  if (old_layout != layout) change["parallel"] = {old_layout, layout};
   Json run = before;
   run["recipe"] = after.at("recipe");
   if (change.size() > 1) run["changes"].push_back(change);

@@ -54,6 +54,7 @@ void require_free_folder(const RunPaths& paths);
 //   train.steps, when it grows: the learning rate then follows the schedule of the new number, as
 //   if the run had it from the beginning; the rates of steps that are done stay what they were
 //   train.eval_every, train.checkpoint_every, train.sample_tokens
+//   parallel: the processes, whose steps are the same but for rounding
 // The message names what differs.
 void require_same_run(const std::filesystem::path& folder, const Json& before, const Json& after);
 

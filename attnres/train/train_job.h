@@ -17,6 +17,8 @@ struct TrainJob {
   // recipe must describe that model; how it is trained is free. Moments and steps start anew.
   std::filesystem::path from = {};
   bool resume = false;
+  // A file for a Chrome trace of what several processes do in the first steps; empty: none.
+  std::filesystem::path trace = {};
   bool force = false;  // begin even where memory or disk look too small (check_resources)
 };
 

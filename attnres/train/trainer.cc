@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/batches.h"
 #include "attnres/train/expert_balance.h"
+#include "attnres/train/parallel_start.h"
+#include "attnres/train/parallel_steps.h"
 #include "attnres/train/run_logs.h"
 #include "attnres/train/run_start.h"
 #include "attnres/train/schedule.h"
@@ -90,9 +94,86 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   return summary;
 }
 
-}  // namespace
+// Computes a run's steps.
+class Steps {
+ public:
+  virtual ~Steps() = default;
+  virtual StepResult run(int64_t step, double learning_rate) = 0;
+  // Afterwards the run's model and optimizer are as the last step has left them.
+  virtual void bring_home() {}
+  // There is no further step. What it has taken, in a line, or nothing.
+  virtual std::string end() { return ""; }
+};
 
-TrainSummary train(const TrainJob& job, TrainObserver& observer) {
+class StepsOfOneProcess : public Steps {
+ public:
+  StepsOfOneProcess(Training& training, const TrainBatches& batches, const TrainConfig& config)
+      : batches_(batches), config_(config), step_(*training.model, training.optimizer, config) {}
+
+  StepResult run(int64_t step, double learning_rate) override {
+    const int64_t rows = config_.batch_size / config_.accumulate;
+    for (int64_t part = 0; part < config_.accumulate; ++part) {
+      step_.forward_backward(batches_.batch(step, part, rows));
+    }
+    return step_.update(learning_rate);
+  }
+
+ private:
+  const TrainBatches& batches_;
+  const TrainConfig& config_;
+  TrainingStep step_;
+};
+
+class StepsOfManyProcesses : public Steps {
+ public:
+  StepsOfManyProcesses(const TrainJob& job, Training& training, const std::vector<int32_t>& tokens,
+                       Communicator& world)
+      : training_(training), steps_(job.recipe, training.model->vocab_size(), tokens, world) {
+    if (!job.trace.empty()) steps_.trace_into(job.trace);
+    steps_.scatter(training);
+  }
+
+  StepResult run(int64_t step, double learning_rate) override {
+    is_home_ = false;
+    return steps_.run(step, learning_rate);
+  }
+  void bring_home() override {
+    if (!is_home_) steps_.gather(training_);
+    is_home_ = true;
+  }
+  std::string end() override {
+    const ParallelTraffic traffic = steps_.end();
+    const auto sent = [&](Traffic kind) {
+      return format_bytes(static_cast<double>(traffic.bytes_sent[static_cast<int>(kind)]));
+    };
+    const auto& peaks = traffic.peak_received_bytes;
+    return fmt::format(
+        "sent: {} of sealed tensors and {} of open ones, {} and {} of their gradients; {} of "
+        "parameters' gradients. Received copies took {} at most on a rank",
+        sent(Traffic::sealed), sent(Traffic::open), sent(Traffic::sealed_gradient),
+        sent(Traffic::open_gradient), sent(Traffic::parameter_gradient),
+        format_bytes(static_cast<double>(*std::max_element(peaks.begin(), peaks.end()))));
+  }
+
+ private:
+  Training& training_;
+  ParallelSteps steps_;
+  bool is_home_ = true;
+};
+
+std::unique_ptr<Steps> make_steps(const TrainJob& job, const RunText& text,
+                                  const TrainBatches& batches, Training& training,
+                                  Communicator* world) {
+  if (world == nullptr) {
+    return std::make_unique<StepsOfOneProcess>(training, batches, job.recipe.train);
+  }
+  const std::vector<int32_t>& tokens = text.split.train.tokens;
+  send_text(tokens, training.model->vocab_size(), *world);
+  return std::make_unique<StepsOfManyProcesses>(job, training, tokens, *world);
+}
+
+// By the processes of `world`, or this one alone where that is null.
+TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicator* world) {
   const TrainConfig& config = job.recipe.train;
   const RunPaths paths{job.out};
   std::unique_ptr<FolderLock> lock = prepare_run(job, observer);
@@ -105,9 +186,8 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   const Transformer& model = *run.training.model;
   TrainingState& state = run.training.state;
   RunLogs logs(paths, state, model.sublayers());
-  TrainingStep step(model, run.training.optimizer, config);
+  const std::unique_ptr<Steps> steps = make_steps(job, text, batches, run.training, world);
 
-  const int64_t rows = config.batch_size / config.accumulate;
   const int64_t tokens = config.batch_size * config.context;
   StepReport report;
   report.step = state.step;
@@ -120,10 +200,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
       ++report.step;
       report.learning_rate = learning_rate_at(config, report.step);
       const double start = monotonic_seconds();
-      for (int64_t part = 0; part < config.accumulate; ++part) {
-        step.forward_backward(batches.batch(report.step, part, rows));
-      }
-      const StepResult result = step.update(report.learning_rate);
+      const StepResult result = steps->run(report.step, report.learning_rate);
       report.seconds = monotonic_seconds() - start;
       report.loss = result.loss;
       report.gradient_norm = result.gradient_norm;
@@ -136,6 +213,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
 
       const bool last = state.step == config.steps;
       if (last || state.step % config.eval_every == 0) {
+        steps->bring_home();
         state.validation_loss = validation.loss(model);
         line["val_loss"] = state.validation_loss;
         report.validation_loss = state.validation_loss;
@@ -153,6 +231,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
 
       const bool due = last || state.step % config.checkpoint_every == 0;
       stopped = !last && observer.should_stop();
+      if (due || stopped) steps->bring_home();
       if (due && config.sample_tokens > 0) {
         logs.samples.append(stamped(state.step, validation.sample(model)));
       }
@@ -162,6 +241,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   } catch (const Diverged& what) {
     fail_diverged(report.step, what, paths);
   }
+  if (const std::string line = steps->end(); !line.empty()) observer.on_message(line);
 
   TrainSummary summary = summarize(job, text, state);
   summary.was_finished = was_finished;
@@ -169,9 +249,35 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   return summary;
 }
 
+}  // namespace
+
+TrainSummary train(const TrainJob& job, TrainObserver& observer) {
+  const ParallelConfig& parallel = job.recipe.parallel;
+  require_usage(parallel.is_one_process(),
+                "parallel: {} replicas with {} pipeline ranks each are {} processes, but there is "
+                "one; start as many with mpirun -n {} attnres train ..",
+                parallel.data, parallel.pipeline, parallel.data * parallel.pipeline,
+                parallel.data * parallel.pipeline);
+  require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
+  return train_with(job, observer, nullptr);
+}
+
 TrainSummary train(const TrainJob& job) {
   TrainObserver silent;
   return train(job, silent);
+}
+
+TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& world) {
+  require_same_job(job, world);
+  return train_with(job, observer, &world);
+}
+
+void follow_training(const TrainJob& job, Communicator& world) {
+  require_same_job(job, world);
+  const SharedText text = receive_text(world);
+  ParallelSteps steps(job.recipe, text.vocab_size, text.tokens, world);
+  if (!job.trace.empty()) steps.trace_into(job.trace);
+  steps.follow();
 }
 
 }  // namespace attnres

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "attnres/parallel/communicator.h"
 #include "attnres/train/train_job.h"
 #include "attnres/train/train_observer.h"
 
@@ -36,5 +37,12 @@ struct TrainSummary {
 TrainSummary train(const TrainJob& job, TrainObserver& observer);
 // In silence.
 TrainSummary train(const TrainJob& job);
+
+// The same by several processes (parallel_steps.h), whose rank 0 calls `train` and the others, at
+// the same time, `follow_training`. Rank 0 alone reads the text, and reads and writes the run's
+// folder; it evaluates and saves while the others wait. Where one throws the others must be ended
+// too (Communicator::abort), since they wait for it.
+TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& world);
+void follow_training(const TrainJob& job, Communicator& world);
 
 }  // namespace attnres

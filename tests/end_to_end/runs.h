@@ -103,15 +103,10 @@ class Workshop {
 class Child {
  public:
   // The program, with `arguments` as the shell takes them.
-  explicit Child(const std::string& arguments) {
-    const std::string line =
-        "exec '" ATTNRES_PROGRAM "' " + arguments + " >/dev/null 2>" + quoted(errors_);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
-      ::_exit(127);
-    }
-  }
+  explicit Child(const std::string& arguments)
+      : Child(Line{"exec '" ATTNRES_PROGRAM "' " + arguments}) {}
+  // What a line for sh starts: environment and command.
+  static Child of_shell(const std::string& line) { return Child(Line{"exec env " + line}); }
   // A fork of this process that begins a run of the workshop, or goes on with it: quicker to start
   // than the program.
   Child(const Workshop& workshop, const std::string& name, bool resume = false) {
@@ -134,6 +129,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
+  pid_t id() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }
   // The exit code, or 128 + the signal that ended it.
   int wait() {
@@ -165,6 +161,18 @@ class Child {
   }
 
  private:
+  struct Line {
+    std::string text;
+  };
+  explicit Child(const Line& shell) {
+    const std::string line = shell.text + " >/dev/null 2>" + quoted(errors_);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      ::_exit(127);
+    }
+  }
+
   static inline int children_ = 0;
   const std::filesystem::path errors_ =
       fresh_folder(fmt::format("child {}", ++children_)) / "errors";

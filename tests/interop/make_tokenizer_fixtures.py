@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 import tokenizer_kinds as kinds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-VOCABULARY = 560
-TEXTS = 60
+VOCABULARY = 500
+TEXTS = 50
 
 
 def write(path, value):

@@ -73,20 +73,20 @@ KINDS = {
     "kimi": {"pre": pieces(split(KIMI), byte_level()), "special": ["[BOS]", "<|im_end|>", "[EOS]"]},
     "llama2": {
         "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
-        "decoder": spaces_back(decoders.Strip(" ", 1, 0)), "fallback": True, "alphabet": 600,
+        "decoder": spaces_back(decoders.Strip(" ", 1, 0)), "fallback": True, "alphabet": 250,
         "special": ["<unk>", "<s>", "</s>"],
         "added": [added("<pad>", normalized=True), added("word", single_word=True)],
     },
     "gemma": {
         "pre": pre_tokenizers.Split(" ", "merged_with_previous"),
         "normalizer": normalizers.Replace(" ", "▁"), "decoder": spaces_back(),
-        "fallback": True, "alphabet": 700, "special": ["<unk>", "<bos>", "<eos>"],
+        "fallback": True, "alphabet": 300, "special": ["<unk>", "<bos>", "<eos>"],
         "added": [added("\n\n", normalized=False), added("▁▁", normalized=False),
                   added("<start_of_turn>", special=True)],
     },
     "mistral": {
         "pre": pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False),
-        "decoder": spaces_back(decoders.Strip(" ", 1, 0)), "fallback": True, "alphabet": 500,
+        "decoder": spaces_back(decoders.Strip(" ", 1, 0)), "fallback": True, "alphabet": 200,
         "special": ["<unk>", "<s>", "</s>"],
     },
     "accents": {
@@ -116,7 +116,8 @@ KINDS = {
 
 
 def train(name, lines, vocab_size):
-    """The tokenizer of this kind, trained on the lines."""
+    """The tokenizer of this kind, trained on the lines; where its alphabet is of characters and not
+    of bytes, it has so many tokens more."""
     kind = KINDS[name]
     fallback = kind.get("fallback", False)
     has_unknown = fallback or kind.get("unknown", False)
@@ -130,6 +131,7 @@ def train(name, lines, vocab_size):
     tokenizer.decoder = kind.get("decoder", decoders.ByteLevel())
     settings = {"limit_alphabet": kind["alphabet"]} if "alphabet" in kind else {}
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)] if fallback else []
+    vocab_size += len(byte_tokens) + kind.get("alphabet", 0)
     tokenizer.train_from_iterator(lines, trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=kind["special"] + byte_tokens, show_progress=False,
         initial_alphabet=[] if has_unknown else pre_tokenizers.ByteLevel.alphabet(),

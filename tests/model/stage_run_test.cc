@@ -20,7 +20,7 @@ void take_gradients(const Transformer& model, Gradients& sums) {
   for (const Parameter& p : model.parameters().all()) {
     if (!is_differentiated(p.kind) || p.kind == ParameterKind::head) continue;
     at::Tensor& gradient = p.tensor.mutable_grad();
-    EXPECT_TRUE(gradient.defined()) << "stage from site " << model.sites().first
+    EXPECT_TRUE(gradient.defined()) << "stage from site " << only_range(model).first
                                     << " has no use for " << p.role << " of site " << p.site;
     if (!gradient.defined()) continue;
     at::Tensor& sum = sums[{p.site, p.role}];
@@ -51,10 +51,10 @@ Pass pass_through(const std::vector<Transformer>& stages, const at::Tensor& ids,
                   const at::Tensor& grad_hidden, const RunContext& context,
                   double sealed_factor = 1) {
   std::vector<StageRun> runs;
-  runs.emplace_back(stages[0], ids, stages[0].sites(), context);
+  runs.emplace_back(stages[0], ids, only_range(stages[0]), context);
   const auto spans = std::make_shared<Spans>(Spans::whole(ids.size(0), ids.size(1)));
   for (size_t i = 1; i < stages.size(); ++i) {
-    runs.emplace_back(stages[i], sent(runs.back().after()), spans, stages[i].sites(), context);
+    runs.emplace_back(stages[i], sent(runs.back().after()), spans, only_range(stages[i]), context);
   }
   Pass pass;
   pass.hidden = runs.back().after().open.at(0);
@@ -113,8 +113,8 @@ TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
   const auto stages =
       small_stages(attn_res(), ranges_between({0, 4, 7}), {.precision = at::kBFloat16});
   const at::Tensor ids = random_ids(1, 5);
-  const StageRun first(stages[0], ids, stages[0].sites());
-  StageRun second(stages[1], first.after(), whole_sequence(5), stages[1].sites());
+  const StageRun first(stages[0], ids, only_range(stages[0]));
+  StageRun second(stages[1], first.after(), whole_sequence(5), only_range(stages[1]));
   EXPECT_EQ(first.after().sealed.size(), 5u);
   const CutState gradients = second.backward({.open = {at::ones_like(second.after().open[0])}});
   for (const at::Tensor& sum : gradients.sealed) EXPECT_EQ(sum.scalar_type(), at::kFloat);
@@ -123,15 +123,15 @@ TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
 TEST(StageRun, RefusesWhatItCannotDo) {
   const auto stages = small_stages(block_attn_res(2), ranges_between({0, 3, 7}));
   const at::Tensor ids = random_ids(1, 5);
-  EXPECT_THROW(StageRun(stages[1], ids, stages[1].sites()), Error);
-  StageRun first(stages[0], ids, stages[0].sites());
-  EXPECT_THROW(StageRun(stages[0], first.after(), whole_sequence(5), stages[1].sites()), Error);
+  EXPECT_THROW(StageRun(stages[1], ids, only_range(stages[1])), Error);
+  StageRun first(stages[0], ids, only_range(stages[0]));
+  EXPECT_THROW(StageRun(stages[0], first.after(), whole_sequence(5), only_range(stages[1])), Error);
   EXPECT_THROW(first.backward({}), Error);
-  StageRun again(stages[0], ids, stages[0].sites());
+  StageRun again(stages[0], ids, only_range(stages[0]));
   again.backward(sent(again.after()));
   EXPECT_THROW(again.backward(sent(again.after())), Error);
   const at::NoGradGuard not_recording;
-  StageRun plain(stages[0], ids, stages[0].sites());
+  StageRun plain(stages[0], ids, only_range(stages[0]));
   EXPECT_FALSE(plain.after().open[0].requires_grad());
   EXPECT_THROW(plain.backward(sent(plain.after())), Error);
 }

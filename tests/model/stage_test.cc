@@ -40,7 +40,7 @@ at::Tensor hidden_through(const std::vector<Transformer>& stages, const at::Tens
   const at::NoGradGuard not_recording;
   DepthState state = stages[0].embed(ids);
   for (const Transformer& stage : stages) {
-    const SiteRange sites = stage.sites();
+    const SiteRange sites = only_range(stage);
     DepthState received;
     for (const at::Tensor& tensor : state.sealed) received.sealed.push_back(tensor.clone());
     for (const at::Tensor& tensor : state.open) received.open.push_back(tensor.clone());
@@ -69,7 +69,8 @@ TEST_P(EveryMechanismInStages, ComputesWhatTheWholeDoes) {
 TEST(Stage, HasNoMemoryForOtherSites) {
   ModelConfig config = small_config(residual(), 64);
   const Transformer whole(config, kSmallVocabulary, /*seed=*/{}, at::kFloat, at::kMeta);
-  const Transformer stage(config, kSmallVocabulary, /*seed=*/{}, at::kFloat, at::kMeta, {2, 4});
+  const Transformer stage(config, kSmallVocabulary, /*seed=*/{}, at::kFloat, at::kMeta,
+                          SiteRange{2, 4});
   const int64_t layers =
       whole.parameters().count() - (2 * kSmallVocabulary + 1) * config.width;  // and the last norm
   EXPECT_EQ(stage.parameters().count() * 64, layers);
@@ -115,7 +116,7 @@ TEST(Stage, DecodesWithAPoolOfItsOwn) {
       DepthState state = stages[0].embed(ids.select(1, t), decoded[0].next(1));
       for (size_t i = 0; i < stages.size(); ++i) {
         if (i > 0) state.sequence.spans = std::make_shared<Spans>(decoded[i].next(1));
-        stages[i].run(state, std::min(stages[i].sites().last, 6));
+        stages[i].run(state, std::min(only_range(stages[i]).last, 6));
         if (i + 1 < stages.size()) stages[i].mixer().settle(state);
       }
       const at::Tensor hidden = stages.back().output(state);

@@ -1,6 +1,8 @@
 // A small model in stages, and as a whole.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <vector>
 
 #include "tests/model/small_models.h"
@@ -19,6 +21,12 @@ inline std::vector<SiteRange> ranges_between(const std::vector<int>& ends) {
 inline std::vector<std::vector<SiteRange>> ways_to_cut_three_layers() {
   return {ranges_between({0, 1, 2, 3, 4, 5, 6, 7}), ranges_between({0, 3, 7}),
           ranges_between({0, 4, 5, 7}), ranges_between({0, 6, 7})};
+}
+
+// The sites of one stage.
+inline SiteRange only_range(const Transformer& stage) {
+  EXPECT_EQ(stage.sites().ranges().size(), 1u);
+  return stage.sites().ranges().front();
 }
 
 // As small_model's, each with what its stage holds.

@@ -128,6 +128,24 @@ TEST(PagedAttention, TakesLargeScores) {
   EXPECT_LT(largest(problem.compute() - problem.expected()), 1e-3);
 }
 
+TEST(PagedAttention, OfLatentsHasTheirBeginningAsValues) {
+  on_every_target([] {
+    Problem problem({1, 33, 300}, 6, 1, 52, 52);
+    problem.values = problem.keys;
+    const Tensor expected = problem.expected().narrow(2, 0, 36);
+    const auto over_latents = [&](double scale) {
+      return paged_latent_attention(problem.q, problem.keys.squeeze(1), 36, scale, problem.seen(),
+                                    kPageTokens);
+    };
+    EXPECT_LT(largest(over_latents(1 / std::sqrt(52.0)) - expected), 2e-5);
+    EXPECT_GT(largest(over_latents(1 / std::sqrt(36.0)) - expected), 0.01);
+  });
+  const Problem problem({5}, 2, 1, 16, 16);
+  EXPECT_THROW(paged_latent_attention(problem.q, problem.keys.squeeze(1), 17, 1, problem.seen(),
+                                      kPageTokens),
+               Error);
+}
+
 TEST(PagedAttention, RefusesShapesThatDoNotFit) {
   const Problem problem({5, 6}, 4, 2, 16, 16);
   const auto message = [&](const Tensor& q, const Tensor& keys, const Tensor& values) {

@@ -151,8 +151,8 @@ TEST(SavedStage, ReadsTheFilesThatHoldItsTensors) {
   std::string bytes = read_file(folder / file);
   bytes.back() ^= 1;
   write_file(folder / file, bytes);
-  EXPECT_NO_THROW(load_model(folder, at::kFloat, {0, 3}));
-  EXPECT_NO_THROW(load_model(folder, at::kFloat, {4, 7}));
+  EXPECT_NO_THROW(load_model(folder, at::kFloat, SiteRange{0, 3}));
+  EXPECT_NO_THROW(load_model(folder, at::kFloat, SiteRange{4, 7}));
   for (const SiteRange& sites : {SiteRange{3, 4}, SiteRange{}}) {
     EXPECT_THAT(message_of<Error>([&] { load_model(folder, at::kFloat, sites); }),
                 AllOf(HasSubstr(file), HasSubstr("damaged")));
@@ -162,7 +162,7 @@ TEST(SavedStage, ReadsTheFilesThatHoldItsTensors) {
 TEST(SavedStage, HasSitesOfTheModel) {
   const fs::path folder = saved(small_model(residual(), {.precision = at::kFloat}));
   EXPECT_THAT(message_of<Error>([&] {
-                load_model(folder, at::kFloat, {7, 9});
+                load_model(folder, at::kFloat, SiteRange{7, 9});
               }),
               HasSubstr("a stage has one site or more of 0 to 6"));
 }

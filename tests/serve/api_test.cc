@@ -19,6 +19,7 @@
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "tests/serve/served.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::api_test {
 namespace {
@@ -311,6 +312,37 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(tokens, Json({110, 97, 195, 175, 118, 101}));
   EXPECT_EQ(served_.post("/detokenize", {{"tokens", tokens}}).json()["prompt"], "naïve");
   EXPECT_EQ(served_.get("/tokenizer_info").json()["tokenizer_class"], "bytes");
+
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "Speak"}}}}};
+  const Json ids = served_.post("/tokenize", chat).json()["tokens"];
+  EXPECT_EQ(served_.post("/detokenize", {{"tokens", ids}}).json()["prompt"],
+            "User: Speak\nAssistant:");
+  EXPECT_EQ(served_.post("/tokenize", {{"messages", Json::array()}}).status, 400);
+}
+
+TEST(ChatTemplateOfAModel, IsWhatConversationsAreGivenBy) {
+  const std::filesystem::path folder = fresh_folder("chat") / "model";
+  std::filesystem::copy(kModel, folder);
+  write_file(folder / "chat_template.jinja",
+             "{% for m in messages %}{{ m.role | upper }}. {{ m.content }}<end>\n{% endfor %}"
+             "{% if add_generation_prompt %}ASSISTANT. {% endif %}");
+  Served served({}, 4, folder.string());
+  EXPECT_EQ(served.get("/v1/models").json()["data"][0]["attnres"]["chat_template"], "jinja");
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "Speak"}}}},
+                     {"temperature", 0},
+                     {"max_tokens", 12}};
+  const Json ids = served.post("/tokenize", chat).json()["tokens"];
+  const std::string prompt = "USER. Speak<end>\nASSISTANT. ";
+  EXPECT_EQ(served.post("/detokenize", {{"tokens", ids}}).json()["prompt"], prompt);
+  EXPECT_EQ(served.post("/v1/chat/completions", chat).json()["choices"][0]["message"]["content"],
+            greedy(prompt, 12));
+
+  write_file(folder / "chat_template.jinja", "{% for m in messages %}");
+  Served without({}, 4, folder.string());
+  EXPECT_EQ(without.get("/v1/models").json()["data"][0]["attnres"]["chat_template"], "");
+  const Answer refused = without.post("/v1/chat/completions", chat);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.text, HasSubstr("chat template cannot be read"));
 }
 
 TEST_F(ApiTest, SaysWhatItServesAndHowItFares) {

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <vector>
+
+#include "attnres/support/machine.h"
 
 namespace attnres {
 namespace {
@@ -26,6 +29,21 @@ TEST(Memory, AFreedBlockOfAnySizeStaysWithTheHeap) {
   EXPECT_GE(end_of_heap(), end);
   std::free(block);
   EXPECT_GE(end_of_heap(), end);
+}
+
+TEST(Memory, IsGivenBackWhenAsked) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's malloc keeps freed memory by itself";
+#endif
+  keep_freed_memory();
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const int64_t most = kBytes / 2, before = resident_bytes();
+  std::vector<char> block(kBytes, 1), last(4096);  // the heap does not end with the block
+  EXPECT_GT(resident_bytes() - before, most);
+  std::vector<char>().swap(block);
+  EXPECT_GT(resident_bytes() - before, most);
+  give_back_freed_memory();
+  EXPECT_LT(resident_bytes() - before, most);
 }
 
 }  // namespace

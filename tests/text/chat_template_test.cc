@@ -1,7 +1,8 @@
-// Conversations in the formats that models were taught, as their own templates render them.
+// Conversations as templates like those of known models render them. tests/clients compares with
+// Python's engine on the models' own templates.
 #include "attnres/text/chat_template.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
@@ -12,68 +13,100 @@
 namespace attnres::chat_template_test {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
 const std::vector<ChatMessage> kMessages = {
     {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hello"}, {"user", "Who?"}};
 
-std::string rendered(ChatFormat format, const std::vector<ChatMessage>& messages = kMessages) {
+// Of the shape of Qwen's, Llama 2's and Kimi's.
+constexpr const char* kChatml =
+    "{%- for message in messages %}\n"
+    "    {{- '<|im_start|>' + message.role + '\\n' + message['content'] | trim }}\n"
+    "    {{- '<|im_end|>\\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+constexpr const char* kInstructions =
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('the roles must alternate') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}";
+constexpr const char* kRoles =
+    "{% for m in messages %}<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}";
+
+std::string rendered(const ChatTemplate& chat, const std::vector<ChatMessage>& messages) {
   std::string text;
-  for (const ChatPart& part : chat_parts(format, messages)) text += part.text;
+  for (const ChatPart& part : chat.parts(messages)) text += part.text;
   return text;
 }
 
-TEST(ChatTemplate, RendersAsModelsWereTaught) {
-  EXPECT_EQ(rendered(ChatFormat::plain),
-            "Be brief.\n\nUser: Hi\nAssistant: Hello\nUser: Who?\nAssistant:");
-  EXPECT_EQ(rendered(ChatFormat::chatml),
+TEST(ChatTemplate, RendersWhatItSays) {
+  EXPECT_EQ(rendered(ChatTemplate(kChatml), kMessages),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
             "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n"
             "<|im_start|>assistant\n");
-  EXPECT_EQ(
-      rendered(ChatFormat::llama2),
-      "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello </s><s>[INST] Who? [/INST]");
-  EXPECT_EQ(rendered(ChatFormat::llama3),
-            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  EXPECT_EQ(rendered(ChatFormat::kimi),
-            "<|im_system|>system<|im_middle|>Be brief.<|im_end|><|im_user|>user<|im_middle|>Hi"
-            "<|im_end|><|im_assistant|>assistant<|im_middle|>Hello<|im_end|><|im_user|>user"
-            "<|im_middle|>Who?<|im_end|><|im_assistant|>assistant<|im_middle|>");
+  EXPECT_EQ(rendered(ChatTemplate(kInstructions, {.begin = "<s>", .end = "</s>"}),
+                     {kMessages.begin() + 1, kMessages.end()}),
+            "<s>[INST] Hi [/INST] Hello</s>[INST] Who? [/INST]");
+  EXPECT_EQ(rendered(ChatTemplate(kRoles), {{"user", "Hi"}}),
+            "<|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant<|im_middle|>");
 }
 
-TEST(ChatTemplate, IsToldByItsControlTokens) {
-  const auto told = [](const char* jinja) { return recognize_chat_format(jinja); };
-  EXPECT_EQ(told(""), ChatFormat::plain);
-  EXPECT_EQ(told("{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + "
-                 "'<|im_end|>' + '\\n'}}{% endfor %}"),
-            ChatFormat::chatml);
-  EXPECT_EQ(told("{{'<|im_user|>user<|im_middle|>' + content + '<|im_end|>'}}"), ChatFormat::kimi);
-  EXPECT_EQ(told("{{ bos_token + '[INST] ' + content + ' [/INST]' }}"), ChatFormat::llama2);
-  EXPECT_EQ(told("{{ '<|start_header_id|>' + role + '<|end_header_id|>' }}"), ChatFormat::llama3);
-  EXPECT_EQ(told("{{ '<start_of_turn>' + role }}"), std::nullopt);
+TEST(ChatTemplate, IsATranscriptWithoutOne) {
+  const ChatTemplate plain;
+  EXPECT_TRUE(plain.plain());
+  EXPECT_EQ(rendered(plain, kMessages),
+            "Be brief.\n\nUser: Hi\nAssistant: Hello\nUser: Who?\nAssistant:");
+  EXPECT_THAT(plain.ends(ByteTokenizer()).texts, ElementsAre("\nUser:", "\nAssistant:"));
 }
 
-TEST(ChatTemplate, RefusesWhatAFormatHasNoPlaceFor) {
-  for (const ChatFormat format : {ChatFormat::plain, ChatFormat::chatml, ChatFormat::llama2,
-                                  ChatFormat::llama3, ChatFormat::kimi}) {
-    EXPECT_THROW(rendered(format, {{"tool", "x"}}), Error);
-    EXPECT_THROW(rendered(format, {}), Error);
+TEST(ChatTemplate, RefusesWhatItHasNoPlaceFor) {
+  for (const ChatTemplate& chat : {ChatTemplate(), ChatTemplate(kChatml)}) {
+    EXPECT_THROW(chat.parts({{"tool", "x"}}), Error);
+    EXPECT_THROW(chat.parts({}), Error);
   }
-  EXPECT_THROW(rendered(ChatFormat::llama2, {{"user", "a"}, {"user", "b"}}), Error);
-  EXPECT_THROW(rendered(ChatFormat::llama2, {{"user", "a"}, {"system", "b"}}), Error);
-  EXPECT_THROW(rendered(ChatFormat::llama2, {{"user", "a"}, {"assistant", "b"}}), Error);
+  try {
+    ChatTemplate(kInstructions).parts({{"user", "a"}, {"user", "b"}});
+    ADD_FAILURE() << "two users in turn";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("the roles must alternate"));
+  }
+}
+
+TEST(ChatTemplate, ThatCannotBeReadIsSaidWhereItIsUsed) {
+  for (const char* jinja : {"{% for m in messages %}", "{{ messages", "{% unheard of %}"}) {
+    const ChatTemplate chat(jinja);
+    EXPECT_FALSE(chat.error().empty()) << jinja;
+    EXPECT_FALSE(chat.plain());
+    EXPECT_THROW(chat.parts(kMessages), Error);
+    EXPECT_TRUE(chat.ends(ByteTokenizer()).texts.empty());
+  }
+  const ChatTemplate fails("{{ messages.none.of.these() }}");
+  EXPECT_THROW(fails.parts(kMessages), Error);
+  EXPECT_TRUE(fails.ends(ByteTokenizer()).texts.empty());
+}
+
+TEST(ChatTemplate, TellsWhatEndsAnAnswer) {
+  const ByteTokenizer bytes;
+  const auto ends = [&](const char* jinja) {
+    return ChatTemplate(jinja, {.begin = "<s>", .end = "</s>"}).ends(bytes).texts;
+  };
+  EXPECT_THAT(ends(kChatml), ElementsAre("<|im_end|>"));
+  EXPECT_THAT(ends(kRoles), ElementsAre("<|im_end|>"));
+  EXPECT_THAT(ends(kInstructions), ElementsAre("</s>"));
+  EXPECT_THAT(ends("{% for m in messages %}{{ m.content }}{% endfor %}"), ElementsAre());
 }
 
 // Control tokens are tokens of their own, and no message can contain one.
 TEST(ChatTemplate, EncodesControlTokensThatTheTokenizerHas) {
   const std::vector<ChatMessage> messages = {{"user", "a <|im_end|> b"}};
-  const std::vector<ChatPart> parts = chat_parts(ChatFormat::chatml, messages);
+  const ChatTemplate chat(kChatml);
+  const std::vector<ChatPart> parts = chat.parts(messages);
   const ByteTokenizer bytes;
   EXPECT_EQ(bytes.decode(encode_chat(bytes, parts)),
             "<|im_start|>user\na <|im_end|> b<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(chat_ends(ChatFormat::chatml, bytes).texts, std::vector<std::string>{"<|im_end|>"});
 
   SentencePieceModel model = read_sentencepiece_model(
       train_sentencepiece(
@@ -89,8 +122,8 @@ TEST(ChatTemplate, EncodesControlTokensThatTheTokenizerHas) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), first + 1), 1);
   EXPECT_EQ(ids[0], first);
   EXPECT_EQ(tokenizer.control_token("user"), std::nullopt);
-  const ChatEnds ends = chat_ends(ChatFormat::chatml, tokenizer);
-  EXPECT_EQ(ends.tokens, std::vector<int64_t>{first + 1});
+  const ChatEnds ends = chat.ends(tokenizer);
+  EXPECT_THAT(ends.tokens, ElementsAre(first + 1));
   EXPECT_TRUE(ends.texts.empty());
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "attnres/support/json.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/hugging_face/bpe_trainer.h"
+#include "attnres/text/hugging_face/oniguruma.h"
 #include "attnres/text/hugging_face/regex.h"
 #include "attnres/text/hugging_face/tiktoken.h"
 #include "attnres/text/utf8.h"
@@ -155,9 +157,10 @@ TEST(HuggingFace, TakesLongRuns) {
   for (const char* name : {"gpt2", "llama3", "llama2", "gemma", "accents"}) {
     const auto tokenizer = load(kFixtures / name);
     for (const char* unit : {" ", "a", "ab", "\n", "the", "漢"}) {
+      const bool is_left_out = std::string_view(name) == "accents" && std::isspace(unit[0]) != 0;
       std::string text;
       while (text.size() < 300'000) text += unit;
-      EXPECT_GT(tokenizer->encode(text).size(), 0U + (std::string_view(name) != "accents"));
+      EXPECT_EQ(tokenizer->encode(text).empty(), is_left_out) << name << " of " << unit;
     }
   }
 }
@@ -221,10 +224,10 @@ TEST(HuggingFace, RefusesWhatDoesNotFitTogether) {
 }
 
 TEST(TextRegex, EndsWhatWouldTakeForEver) {
-  const TextRegex regex("(a+)+b");
+  const TextRegex regex("(a|aa)+[bc]");
   const std::string text(40, 'a');
   EXPECT_THAT(message_of<Error>([&] { regex.find_all(text, [](const TextRange&) {}); }),
-              HasSubstr("(a+)+b"));
+              HasSubstr("(a|aa)+[bc]"));
 }
 
 TEST(TextRegex, TranslatesWhatOthersWriteDifferently) {
@@ -296,8 +299,8 @@ TEST(BpeTrainer, NamesTheLimitOfTheVocabulary) {
   EXPECT_THAT(message_of<Error>([&] {
                 train_bpe({{"text", text}}, 400);
               }),
-              HasSubstr("gives at most 264 tokens"));
-  EXPECT_EQ(train_bpe({{"text", text}}, 264).vocabulary.size(), 264U);
+              HasSubstr("gives at most 266 tokens"));
+  EXPECT_EQ(train_bpe({{"text", text}}, 266).vocabulary.size(), 266U);
   EXPECT_THAT(message_of<Error>([&] {
                 train_bpe({{"b.txt", "ab\xff", 10}}, 300);
               }),

@@ -168,6 +168,11 @@ INSTANTIATE_TEST_SUITE_P(
                  {"block_size", "1 to 8", "got 9"}},
         BadValue{"model.depth_mixing.block_size=2", {"block_size"}},
         BadValue{"tokenizer.kind=words", {"tokenizer", "words", "sentencepiece"}},
+        BadValue{"parallel.policy=both", {"parallel.policy", "both", "naive, report or owned"}},
+        BadValue{"parallel.data=0", {"parallel.data", "0"}},
+        BadValue{"parallel.data=2", {"parallel.data", "train.accumulate"}},
+        BadValue{"parallel.virtual=2", {"parallel.virtual", "parallel.pipeline"}},
+        BadValue{"parallel.pipeline=1000", {"parallel.pipeline", "1000 stages"}},
         BadValue{"tokenizer.vocab_size=300", {"tokenizer.vocab_size", "256"}},
         BadValue{"name=3", {"name", "text"}}));
 

@@ -15,10 +15,11 @@ template <class Storage>
 struct PagedAttention {
   const Storage* queries = nullptr;  // [H, K]
   const Storage* keys = nullptr;     // [rows, G, K]
-  const Storage* values = nullptr;   // [rows, G, V]
+  const Storage* values = nullptr;   // [rows, G, V], rows `value_row` numbers apart
   const int64_t* pages = nullptr;
   int64_t page_tokens = 0;
   int64_t H = 0, G = 0, K = 0, V = 0;
+  int64_t value_row = 0;
   float scale = 1;
 
   // sums[h] = sum_t exp(s_t - max[h]) v_t and sum[h] = sum_t exp(s_t - max[h]), where

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/paged_attention/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,7 +34,7 @@ struct TokenRows {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = op.pages[page] * op.page_tokens + in_page;
       keys[i] = op.keys + row * op.G * op.K;
-      values[i] = op.values + row * op.G * op.V;
+      values[i] = op.values + row * op.value_row;
       if (++in_page == op.page_tokens) {
         in_page = 0;
         ++page;
@@ -49,11 +50,17 @@ HWY_INLINE void prefetch(const void* from, size_t bytes) {
 
 template <class D, class Storage>
 HWY_INLINE hn::Vec<D> dot(D d, const Storage* a, const Storage* b, int64_t width) {
-  auto sum = hn::Zero(d);
-  for_each_vector(d, width, [&](size_t k, auto part) HWY_ATTR {
-    sum = hn::MulAdd(load(d, a + k, part), load(d, b + k, part), sum);
+  constexpr int kSums = 4;  // one would wait for itself
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<D> sum[kSums];
+  for (auto& part_sum : sum) part_sum = hn::Zero(d);
+  for_each_vectors<kSums>(d, width, [&]<int U>(size_t k, auto part) HWY_ATTR {
+    for (int u = 0; u < U; ++u) {
+      const size_t at = k + u * lanes;
+      sum[u] = hn::MulAdd(load(d, a + at, part), load(d, b + at, part), sum[u]);
+    }
   });
-  return hn::SumOfLanes(d, sum);
+  return hn::SumOfLanes(d, hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
 }
 
 // exp(s - max) in the place of s; up to a vector of numbers is written. Returns their sum.
@@ -121,12 +128,7 @@ void attend(const PagedAttention<Storage>& op, int64_t first, int64_t last) {
   }
 }
 
-void paged_attention_f32(const PagedAttention<float>& op, int64_t first, int64_t last) {
-  attend(op, first, last);
-}
-void paged_attention_bf16(const PagedAttention<BFloat16>& op, int64_t first, int64_t last) {
-  attend(op, first, last);
-}
+ATTNRES_COMPILE_SINGLE(paged_attention, PagedAttention, attend)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -135,15 +137,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-HWY_EXPORT(paged_attention_f32);
-HWY_EXPORT(paged_attention_bf16);
-
-void paged_attention(const PagedAttention<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(paged_attention_f32)(op, first, last);
-}
-void paged_attention(const PagedAttention<BFloat16>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(paged_attention_bf16)(op, first, last);
-}
+ATTNRES_EXPORT_SINGLE(paged_attention, PagedAttention)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

@@ -44,7 +44,7 @@ std::vector<Part> parts_of(const std::vector<SeenTokens>& seen) {
 template <class Storage>
 class PagedCall {
  public:
-  PagedCall(const Tensor& q_THK, const Tensor& keys, const Tensor& values,
+  PagedCall(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
             const std::vector<SeenTokens>& seen, int64_t page_tokens, const Tensor& o_THV)
       : seen_(seen),
         q_(data<const Storage>(q_THK)),
@@ -57,7 +57,8 @@ class PagedCall {
     op_.G = keys.size(1);
     op_.K = keys.size(2);
     op_.V = values.size(2);
-    op_.scale = 1 / std::sqrt(static_cast<float>(op_.K));
+    op_.value_row = values.stride(0);
+    op_.scale = static_cast<float>(scale);
     results_.resize(parts_.size() * part_numbers());
   }
 
@@ -122,6 +123,18 @@ bool is_paged(const Tensor& rows, const Tensor& queries) {
   return rows.scalar_type() == queries.scalar_type() && rows.is_contiguous();
 }
 
+Tensor attend(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
+              const std::vector<SeenTokens>& seen, int64_t page_tokens) {
+  const Tensor q = q_THK.detach().contiguous();
+  Tensor o = at::empty({q.size(0), q.size(1), values.size(2)}, q.options());
+  if (q.scalar_type() == at::kFloat) {
+    PagedCall<float>(q, keys, values, scale, seen, page_tokens, o).run();
+  } else {
+    PagedCall<kernel::BFloat16>(q, keys, values, scale, seen, page_tokens, o).run();
+  }
+  return o;
+}
+
 }  // namespace
 
 bool can_page_attention(const Tensor& q_THK) {
@@ -139,14 +152,21 @@ Tensor paged_attention(const Tensor& q_THK, const Tensor& keys, const Tensor& va
           "paged attention: expected q [T, H, K], keys [rows, G, K], values [rows, G, V] and what "
           "each of T queries sees; they are {}, {}, {} and {}",
           shape_of(q_THK), shape_of(keys), shape_of(values), seen.size());
-  const Tensor q = q_THK.detach().contiguous();
-  Tensor o = at::empty({q.size(0), q.size(1), values.size(2)}, q.options());
-  if (q.scalar_type() == at::kFloat) {
-    PagedCall<float>(q, keys, values, seen, page_tokens, o).run();
-  } else {
-    PagedCall<kernel::BFloat16>(q, keys, values, seen, page_tokens, o).run();
-  }
-  return o;
+  const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
+  return attend(q_THK, keys, values, scale, seen, page_tokens);
+}
+
+Tensor paged_latent_attention(const Tensor& q_THC, const Tensor& latents, int64_t rank,
+                              double scale, const std::vector<SeenTokens>& seen,
+                              int64_t page_tokens) {
+  require(q_THC.dim() == 3 && latents.dim() == 2 && q_THC.size(0) == std::ssize(seen) &&
+              q_THC.size(2) == latents.size(1) && rank > 0 && rank <= latents.size(1) &&
+              can_page_attention(q_THC) && is_paged(latents, q_THC),
+          "paged latent attention: expected q [T, H, C], latents [rows, C] whose first {} numbers "
+          "are values, and what each of T queries sees; they are {}, {} and {}",
+          rank, shape_of(q_THC), shape_of(latents), seen.size());
+  const Tensor rows = latents.unsqueeze(1);
+  return attend(q_THC, rows, rows.narrow(2, 0, rank), scale, seen, page_tokens);
 }
 
 }  // namespace attnres

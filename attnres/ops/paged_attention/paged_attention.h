@@ -30,4 +30,11 @@ at::Tensor paged_attention(const at::Tensor& q_THK, const at::Tensor& keys,
                            const at::Tensor& values, const std::vector<SeenTokens>& seen,
                            int64_t page_tokens);
 
+// The same over latents [rows, C], which are the keys of all heads, and of which the first `rank`
+// numbers are their values; with `scale` in the place of 1 / sqrt(K). q [T, H, C] gives
+// [T, H, rank].
+at::Tensor paged_latent_attention(const at::Tensor& q_THC, const at::Tensor& latents, int64_t rank,
+                                  double scale, const std::vector<SeenTokens>& seen,
+                                  int64_t page_tokens);
+
 }  // namespace attnres

@@ -5,49 +5,29 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
-#include "attnres/text/bytes.h"
-#include "attnres/text/hugging_face/unicode.h"
+#include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-// The bytes for which a token's characters stand; nothing where one stands for none.
-std::optional<std::string> bytes_of_token(std::string_view token,
-                                          const std::unordered_map<int32_t, char>& bytes) {
-  std::string text;
-  while (!token.empty()) {
-    const Character character = first_character(token);
-    const auto byte = bytes.find(character.code);
-    if (byte == bytes.end()) return std::nullopt;
-    text += byte->second;
-    token.remove_prefix(character.bytes);
-  }
-  return text;
-}
-
 std::unique_ptr<BpeModel> make_byte_model(const TokenizerJson& parts, const std::string& what) {
-  std::unordered_map<int32_t, char> bytes;
-  const std::vector<std::string> characters = gpt2_byte_characters();
-  for (int byte = 0; byte < 256; ++byte) {
-    bytes[first_character(characters[byte]).code] = static_cast<char>(byte);
-  }
   // Tokens of other characters come from no text.
   BpeModel::Vocabulary vocabulary;
   for (const auto& [text, id] : parts.vocabulary) {
-    const auto token = bytes_of_token(text, bytes);
+    const auto token = bytes_of_characters(text);
     if (token) vocabulary.emplace_back(*token, id);
   }
   BpeModel::Merges merges;
   for (const auto& [left, right] : parts.merges) {
-    auto left_bytes = bytes_of_token(left, bytes), right_bytes = bytes_of_token(right, bytes);
+    auto left_bytes = bytes_of_characters(left), right_bytes = bytes_of_characters(right);
     if (!left_bytes || !right_bytes) continue;
     merges.emplace_back(std::move(*left_bytes), std::move(*right_bytes));
   }
   BpeSettings settings = parts.settings;
   settings.bytes = true;
-  if (settings.unk_token) settings.unk_token = bytes_of_token(*settings.unk_token, bytes);
+  if (settings.unk_token) settings.unk_token = bytes_of_characters(*settings.unk_token);
   return std::make_unique<BpeModel>(vocabulary, merges, settings, what);
 }
 

@@ -1,12 +1,9 @@
 #include "attnres/text/hugging_face/decoder.h"
 
 #include <cctype>
-#include <optional>
-#include <unordered_map>
 
-#include "attnres/text/bytes.h"
+#include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/hugging_face/replacement.h"
-#include "attnres/text/hugging_face/unicode.h"
 
 namespace attnres {
 
@@ -39,32 +36,10 @@ class FuseStep : public Decoder::Step {
 // GPT-2's characters as the bytes that they stand for. A token with any other character stays.
 class ByteLevelStep : public Decoder::Step {
  public:
-  ByteLevelStep() {
-    const std::vector<std::string> characters = gpt2_byte_characters();
-    for (int byte = 0; byte < 256; ++byte) {
-      bytes_[first_character(characters[byte]).code] = static_cast<char>(byte);
-    }
-  }
-
   void apply(DecodedTokens& tokens) const override {
-    for (std::string& text : tokens.texts) text = bytes_of(text);
+    for (std::string& text : tokens.texts) text = bytes_of_characters(text).value_or(text);
     fuse(tokens);
   }
-
- private:
-  std::string bytes_of(const std::string& text) const {
-    std::string bytes;
-    for (std::string_view rest = text; !rest.empty();) {
-      const Character character = first_character(rest);
-      const auto byte = bytes_.find(character.code);
-      if (byte == bytes_.end()) return text;
-      bytes += byte->second;
-      rest.remove_prefix(character.bytes);
-    }
-    return bytes;
-  }
-
-  std::unordered_map<int32_t, char> bytes_;
 };
 
 // <0x41> as the byte.

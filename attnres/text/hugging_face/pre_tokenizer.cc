@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "attnres/text/bytes.h"
+#include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/hugging_face/regex.h"
 #include "attnres/text/hugging_face/unicode.h"
 
@@ -172,9 +172,8 @@ class ByteLevel : public PreTokenizer {
  public:
   // `writes_bytes`: whether pieces are given with GPT-2's characters for their bytes.
   ByteLevel(const JsonPart& part, bool writes_bytes)
-      : adds_space_(part.at("add_prefix_space").flag(true)) {
+      : adds_space_(part.at("add_prefix_space").flag(true)), writes_bytes_(writes_bytes) {
     if (part.at("use_regex").flag(true)) regex_.emplace(kGpt2Pattern);
-    if (writes_bytes) characters_ = gpt2_byte_characters();
   }
 
   void split(const Piece& piece, Next next) const override {
@@ -192,12 +191,10 @@ class ByteLevel : public PreTokenizer {
       if (range.begin == range.end) return;
       const std::string_view word = piece.text.substr(range.begin, range.end - range.begin);
       const bool at_start = piece.at_start && range.begin == 0;
-      if (characters_.empty()) {
-        next(Piece{word, at_start});
+      if (writes_bytes_) {
+        next(Piece{as_byte_characters(word), at_start});
       } else {
-        std::string written;
-        for (const char byte : word) written += characters_[static_cast<uint8_t>(byte)];
-        next(Piece{written, at_start});
+        next(Piece{word, at_start});
       }
     };
     if (regex_) {
@@ -207,9 +204,8 @@ class ByteLevel : public PreTokenizer {
     }
   }
 
-  bool adds_space_;
+  bool adds_space_, writes_bytes_;
   std::optional<TextRegex> regex_;
-  std::vector<std::string> characters_;
 };
 
 // Spaces as another character, which begins each piece.

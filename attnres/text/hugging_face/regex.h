@@ -1,19 +1,13 @@
-// Regular expressions of tokenizer.json files, which are in Oniguruma's Ruby syntax, run by PCRE2.
+// Regular expressions of tokenizer.json files (oniguruma.h), run by PCRE2.
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "attnres/text/hugging_face/function_ref.h"
 
 namespace attnres {
-
-// The same expression in PCRE2's syntax: \s, \d and \w as Unicode properties, scripts without
-// their extensions, && in classes, and what follows {n,m}. Throws UnreadTokenizer naming `pattern`
-// and the part of it that is not read.
-std::string pcre2_pattern(std::string_view pattern);
 
 // A part of a text, and whether it matches.
 struct TextRange {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "attnres/support/error.h"
-#include "attnres/text/bytes.h"
+#include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -78,13 +78,6 @@ BpeModel::Merges merges_of(const std::vector<std::string>& tokens) {
   return merges;
 }
 
-std::string as_gpt2_characters(std::string_view bytes) {
-  static const std::vector<std::string> characters = gpt2_byte_characters();
-  std::string text;
-  for (const char byte : bytes) text += characters[static_cast<uint8_t>(byte)];
-  return text;
-}
-
 std::string control_token_name(const Json& config, int32_t id) {
   const auto names = config.find("added_tokens_decoder");
   if (names != config.end() && names->is_object()) {
@@ -113,11 +106,11 @@ TokenizerJson read_tiktoken(std::string_view text, const Json& config, const std
   tokenizer.settings.ignore_merges = true;
   tokenizer.settings.ranks_are_ids = true;
   for (const std::string& token : tokens) {
-    tokenizer.vocabulary.emplace_back(as_gpt2_characters(token),
+    tokenizer.vocabulary.emplace_back(as_byte_characters(token),
                                       static_cast<int32_t>(tokenizer.vocabulary.size()));
   }
   for (const auto& [left, right] : merges_of(tokens)) {
-    tokenizer.merges.emplace_back(as_gpt2_characters(left), as_gpt2_characters(right));
+    tokenizer.merges.emplace_back(as_byte_characters(left), as_byte_characters(right));
   }
   const auto first_control = static_cast<int32_t>(tokens.size());
   for (int32_t id = first_control; id < first_control + kControlTokens; ++id) {

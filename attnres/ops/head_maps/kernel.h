@@ -1,0 +1,28 @@
+// Products of one head's matrix with one token's vector. Raw pointers, no tensor library, no
+// threads of their own.
+#pragma once
+
+#include <cstdint>
+
+#include "attnres/ops/storage.h"
+
+namespace attnres::kernel {
+
+// W [N, K], whose rows follow each other.
+template <class Storage>
+struct HeadMap {
+  const Storage* weight = nullptr;
+  const Storage* x = nullptr;
+  Storage* y = nullptr;
+  int64_t N = 0, K = 0;
+};
+
+// y_n = sum_k W_nk x_k, n from `first` to `last` - 1.
+void head_map(const HeadMap<float>& op, int64_t first, int64_t last);
+void head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last);
+
+// y_k = sum_n W_nk x_n, k from `first` to `last` - 1. Sums are float32.
+void transposed_head_map(const HeadMap<float>& op, int64_t first, int64_t last);
+void transposed_head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last);
+
+}  // namespace attnres::kernel

@@ -1,0 +1,52 @@
+// Gradients added up over the processes that hold the same parameter: the replicas of a model, each
+// with a part of the batch, and the ranks of a pipeline that share a parameter, such as tied
+// embeddings. Between the backward of all micro-batches and the update, once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attnres/model/transformer.h"
+#include "attnres/parallel/communicator.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+class GradientSums {
+ public:
+  // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
+  // the processes that hold the same as this one. All ranks of both make one. What replicas add up
+  // goes in buckets of this many bytes, so that few messages are sent and little is copied at once.
+  GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
+               Communicator& replicas, int64_t bucket_bytes = int64_t{32} << 20);
+
+  // In place. Afterwards all who hold a parameter have its whole gradient, the same bits. One that
+  // nobody has a gradient of stays without.
+  void add_up();
+
+  // Bytes of gradients that this process has handed to be added up.
+  int64_t bytes_sent() const;
+
+  // Whether this rank is the one of its pipeline that counts the parameter in a norm of all
+  // gradients.
+  bool counts(const Parameter& parameter) const;
+
+ private:
+  void add_up(const std::vector<at::Tensor>& parameters, Communicator& communicator) const;
+
+  const Transformer& model_;
+  Communicator& replicas_;
+  int64_t bucket_bytes_;
+  // Parameters that the same ranks of the pipeline share, and these ranks.
+  struct Shared {
+    std::unique_ptr<Communicator> holders = {};
+    std::vector<at::Tensor> parameters = {};
+  };
+  std::vector<Shared> shared_;
+  std::vector<const Parameter*> counted_elsewhere_;
+};
+
+}  // namespace attnres

@@ -1,0 +1,30 @@
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "attnres/parallel/mpi_communicator.h"
+
+namespace attnres {
+namespace {
+
+// The first of these variables that is set.
+int number_in_environment(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
+  }
+  return 1;
+}
+
+}  // namespace
+
+// Of OpenMPI's mpirun; of MPICH's and Intel's; of Slurm's srun.
+int launched_processes() {
+  return number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"});
+}
+
+int launched_on_this_machine() {
+  return number_in_environment(
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"});
+}
+
+}  // namespace attnres

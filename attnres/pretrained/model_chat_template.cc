@@ -1,0 +1,64 @@
+#include "attnres/pretrained/model_chat_template.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "attnres/formats/gguf_reader.h"
+#include "attnres/support/file.h"
+#include "attnres/support/json.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+std::string template_in(const Json& config) {
+  const Json templates = config.value("chat_template", Json());
+  if (templates.is_string()) return templates.get<std::string>();
+  if (!templates.is_array()) return "";
+  for (const Json& entry : templates) {
+    if (entry.is_object() && entry.value("name", Json()) == "default") {
+      return entry.value("template", "");
+    }
+  }
+  return "";
+}
+
+// A text, or an object with the text and how it is matched.
+std::string token_in(const Json& config, const char* key) {
+  Json token = config.value(key, Json());
+  if (token.is_object()) token = token.value("content", Json());
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+std::string token_in(const GgufFile& file, const char* key) {
+  const GgufValue* id = file.find(key);
+  const GgufValue* all = file.find("tokenizer.ggml.tokens");
+  if (id == nullptr || all == nullptr) return "";
+  const auto* number = std::get_if<uint32_t>(id);
+  const auto* texts = std::get_if<std::vector<std::string>>(all);
+  if (number == nullptr || texts == nullptr || *number >= texts->size()) return "";
+  return (*texts)[*number];
+}
+
+}  // namespace
+
+ChatTemplate model_chat_template(const fs::path& model) {
+  if (is_gguf_file(model)) {
+    const GgufFile file(model);
+    return ChatTemplate(file.text("tokenizer.chat_template", ""),
+                        {.begin = token_in(file, "tokenizer.ggml.bos_token_id"),
+                         .end = token_in(file, "tokenizer.ggml.eos_token_id")});
+  }
+  Json config = Json::object();
+  if (const fs::path path = model / "tokenizer_config.json"; path_exists(path)) {
+    if (Json read = read_json(path); read.is_object()) config = std::move(read);
+  }
+  const fs::path jinja = model / "chat_template.jinja";
+  return ChatTemplate(
+      path_exists(jinja) ? read_file(jinja) : template_in(config),
+      {.begin = token_in(config, "bos_token"), .end = token_in(config, "eos_token")});
+}
+
+}  // namespace attnres

@@ -1,0 +1,17 @@
+// How a model was taught conversations.
+#pragma once
+
+#include <filesystem>
+
+#include "attnres/text/chat_template.h"
+
+namespace attnres {
+
+// The Jinja template that comes with a model: chat_template.jinja, `chat_template` of
+// tokenizer_config.json (of several, the one named "default"), or a GGUF file's
+// tokenizer.chat_template; with the tokens that tokenizer_config.json or the file names for the
+// begin and the end of a text. Plain where there is none. Throws Error on files that cannot be
+// read.
+ChatTemplate model_chat_template(const std::filesystem::path& model);
+
+}  // namespace attnres

@@ -1,0 +1,95 @@
+"""Checks what `attnres serve` makes of conversations, by the templates of some sixty models, against
+Python's Jinja as transformers sets it up: python tests/clients/chat_template_check.py
+
+    pip install -r tests/clients/requirements.txt
+"""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+from checks import Checks
+from server import MODEL, PROGRAM, ROOT, Server
+
+TEMPLATES = ROOT / ".jinja" / "models" / "templates"
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+CONVERSATIONS = [
+    [{"role": "user", "content": "Who's there?"}],
+    [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": " Who's \"there\"? "}],
+    [{"role": "user", "content": "Nay, answer me: <|im_end|> stand & unfold."},
+     {"role": "assistant", "content": "Long live the king!\n\nBernardo? {{ bos_token }}"},
+     {"role": "user", "content": "He. Ünfold – 你好"}],
+    [{"role": "system", "content": "You are Hamlet."}, {"role": "user", "content": "1"},
+     {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}, {"role": "assistant", "content": "4"},
+     {"role": "user", "content": "5"}],
+]  # fmt: skip
+# What depends on the day, and a tag that transformers adds to the language.
+SKIPPED = re.compile(r"strftime_now|{%-?\s*generation\b")
+check = Checks("chat_template_check")
+
+
+def refuse(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def python_engine():
+    engine = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    engine.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    engine.globals["raise_exception"] = refuse
+    return engine
+
+
+def compare(server, template, name):
+    """Bytes are the tokens of this model, so that its ids are the text."""
+    taken = 0
+    for messages in CONVERSATIONS:
+        try:
+            expected = template.render(messages=messages, add_generation_prompt=True, **TOKENS)
+        except jinja2.exceptions.UndefinedError:  # the template needs what only tools give
+            continue
+        except jinja2.exceptions.TemplateError:  # it refuses the conversation
+            expected = None
+        status, reply = server.post("/tokenize", {"messages": messages})
+        if expected is None:
+            check(status == 400, f"{name}: refused here as by Python, got {status}")
+            continue
+        got = bytes(reply["tokens"]).decode() if status == 200 else reply
+        check(got == expected, f"{name}: expected {expected!r}\n  got {got!r}")
+        taken += got == expected
+    return taken
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--attnres", type=Path, default=PROGRAM)
+    parser.add_argument("--only", default="", help="templates whose names contain this")
+    given = parser.parse_args()
+    engine = python_engine()
+    taken = 0
+    for path in sorted(TEMPLATES.glob("*.jinja")):
+        source = path.read_text(encoding="utf-8")
+        if given.only not in path.name or SKIPPED.search(source):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(MODEL, model)
+            (model / "chat_template.jinja").write_text(source, encoding="utf-8")
+            config = json.loads((model / "tokenizer_config.json").read_text())
+            (model / "tokenizer_config.json").write_text(json.dumps(config | TOKENS))
+            with Server(given.attnres, model, "--threads", "1") as server:
+                taken += compare(server, engine.from_string(source), path.name)
+    check(taken > 0, f"some conversations are taken, got {taken}")
+    return check.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+// Several processes that train one model, started and disturbed as on a cluster.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "attnres/parallel/mpi_communicator.h"
+#include "attnres/train/checkpoint.h"
+#include "tests/end_to_end/runs.h"
+#include "tests/parallel/mpirun.h"
+
+namespace attnres::testing::parallel_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Json recipe() {
+  Json json = block_recipe();
+  json["train"].update({{"steps", 12}, {"accumulate", 4}, {"checkpoint_every", 4}});
+  return json;
+}
+
+constexpr const char* kPipeline = "--set parallel.pipeline=2 parallel.virtual=2";
+
+std::string program(const Workshop& workshop, const std::string& name, const std::string& more) {
+  return "'" ATTNRES_PROGRAM "' " + workshop.arguments(name, more);
+}
+
+double largest_difference(const RunPaths& a, const RunPaths& b) {
+  const auto lines = read_lines(a.metrics()), others = read_lines(b.metrics());
+  EXPECT_EQ(lines.size(), others.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(lines.size(), others.size()); ++i) {
+    const double x = lines[i]["loss"], y = others[i]["loss"];
+    largest = std::max(largest, std::abs(x / y - 1));
+  }
+  return largest;
+}
+
+class Mpirun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
+  }
+};
+
+TEST_F(Mpirun, TrainsAsOneProcessDoes) {
+  const Workshop workshop(recipe());
+  const RunPaths alone = workshop.trained("alone");
+  const Result result = run_shell(
+      mpirun(4, program(workshop, "many", "--json --set parallel.data=2 parallel.pipeline=2")));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out)["steps"], 12);
+  EXPECT_LT(largest_difference({workshop.folder("many")}, alone), 1e-4);
+}
+
+TEST_F(Mpirun, SaysOnceWhatIsWrong) {
+  const Workshop workshop(recipe());
+  const auto refused = [&](const std::string& command) {
+    const Result result = run_shell(command);
+    EXPECT_NE(result.exit_code, 0);
+    const size_t first = result.err.find("attnres: error: ");
+    EXPECT_NE(first, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("attnres: error: ", first + 1), std::string::npos) << result.err;
+    EXPECT_FALSE(fs::exists(workshop.folder("run") / "run.json"));
+    return result.err;
+  };
+  EXPECT_THAT(refused(mpirun(2, program(workshop, "run", "--set train.steps=-1"))),
+              HasSubstr("train.steps"));
+  EXPECT_THAT(refused(mpirun(3, program(workshop, "run", kPipeline))),
+              HasSubstr("2 processes, but 3 were started"));
+  EXPECT_THAT(refused(program(workshop, "run", kPipeline)), HasSubstr("mpirun -n 2"));
+  // Another recipe for rank 1.
+  EXPECT_THAT(refused(mpirun(1, program(workshop, "run", kPipeline)) + " : -n 1 " +
+                      program(workshop, "run", std::string(kPipeline) + " train.seed=7")),
+              HasSubstr("rank 1: recipe.train.seed: 1 -> 7"));
+}
+
+// Of a process: who started it, and whether it runs or has ended and waits to be forgotten. What is
+// no process has no parent.
+struct ProcessState {
+  pid_t parent = 0;
+  bool runs = false;
+};
+ProcessState state_of(const std::string& process) {
+  std::ifstream stat("/proc/" + process + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream after_name(line.substr(std::min(line.rfind(')') + 1, line.size())));
+  ProcessState state;
+  char letter = 'X';
+  after_name >> letter >> state.parent;
+  state.runs = letter != 'X' && letter != 'Z';
+  return state;
+}
+
+// The processes that mpirun has started.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string process = entry.path().filename();
+    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (state_of(process).parent == parent) children.push_back(std::stoi(process));
+  }
+  return children;
+}
+
+// One is killed in the middle: all end, and the run goes on from its checkpoint, in another layout.
+TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {
+  Json long_recipe = recipe();
+  long_recipe["train"]["steps"] = 100000;
+  const Workshop workshop(long_recipe);
+  const RunPaths run{workshop.folder("run")};
+  Child launcher = Child::of_shell(mpirun(2, program(workshop, "run", kPipeline)));
+  ASSERT_TRUE(launcher.wait_for_steps(run, 9)) << launcher.errors();
+  const std::vector<pid_t> ranks = children_of(launcher.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGKILL);
+  EXPECT_NE(launcher.wait(), 0);
+  EXPECT_THAT(launcher.errors(), HasSubstr("signal 9 (Killed)"));
+  for (const pid_t rank : ranks) EXPECT_FALSE(state_of(std::to_string(rank)).runs);
+
+  const int64_t saved = read_training_state(run.last()).step;
+  EXPECT_GE(saved, 8);
+  Child again(
+      fmt::format("train --threads 1 --resume --out {} --set parallel.pipeline=1 "
+                  "parallel.virtual=1",
+                  quoted(run.folder)));
+  EXPECT_TRUE(again.wait_for_steps(run, saved + 3)) << again.errors();
+  again.send(SIGINT);
+  EXPECT_EQ(again.wait(), 130) << again.errors();
+}
+
+}  // namespace
+}  // namespace attnres::testing::parallel_test

@@ -1,0 +1,335 @@
+#include "attnres/parallel/pipeline.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "attnres/parallel/gradient_sums.h"
+#include "attnres/parallel/thread_communicator.h"
+#include "attnres/support/error.h"
+#include "tests/model/stages.h"
+#include "tests/tolerances.h"
+
+namespace attnres::testing::pipeline_test {
+namespace {
+
+using enum TransferPolicy;
+using ::testing::HasSubstr;
+
+constexpr TransferPolicy kPolicies[] = {naive, report, owned};
+
+using Gradients = std::map<std::pair<int, std::string>, at::Tensor>;  // by site and role
+
+struct Kind {
+  std::string name;
+  ModelConfig config;
+};
+std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+  return out << kind.name;
+}
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> all;
+  for (const char* type : {"residual", "attn_res", "mhc", "dense_former", "lime", "mrla"}) {
+    all.push_back({type, small_config({{"type", type}}, 5)});
+  }
+  for (const int64_t size : {1, 2, 3, 4}) {
+    all.push_back({fmt::format("block_{}", size), small_config(block_attn_res(size), 5)});
+  }
+  all.push_back({"window", small_config({{"type", "attn_res"}, {"window", 2}}, 5)});
+  // A map that all sites use.
+  all.push_back({"depth_attention", small_config({{"type", "depth_attention"}}, 5)});
+  all.push_back({"kimi", kimi_config(/*k3=*/false, block_attn_res(3))});
+  Kind tied = {"tied", small_config(block_attn_res(4), 5)};
+  tied.config.tie_embeddings = true;
+  all.push_back(tied);
+  return all;
+}
+
+Transformer model_of(const ModelConfig& config, Precision precision, const SiteSet& sites = {}) {
+  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision, at::kCPU, sites));
+}
+
+// Of different lengths; some targets do not count.
+std::vector<MicroBatch> micro_batches(int count) {
+  std::vector<MicroBatch> batches;
+  for (int m = 0; m < count; ++m) {
+    const at::Tensor ids = random_ids(1 + m % 2, 6, /*seed=*/10 + m);
+    at::Tensor targets = random_ids(1 + m % 2, 6, /*seed=*/20 + m);
+    targets[0][m % 6] = -100;
+    batches.push_back({ids, targets});
+  }
+  return batches;
+}
+
+struct Result {
+  LossNumbers numbers;
+  Gradients gradients;
+  std::array<int64_t, kTrafficKinds> bytes = {};
+  std::vector<int64_t> peak_received;  // by rank
+};
+
+void take_gradients(const Transformer& model, Gradients& all) {
+  for (const Parameter& p : model.parameters().all()) {
+    if (!is_differentiated(p.kind)) continue;
+    EXPECT_TRUE(p.tensor.grad().defined()) << p.role << " of site " << p.site;
+    if (!p.tensor.grad().defined()) continue;
+    const auto [place, is_new] = all.emplace(std::pair(p.site, p.role), p.tensor.grad());
+    EXPECT_TRUE(is_new || place->second.equal(p.tensor.grad())) << p.role << " of site " << p.site;
+  }
+}
+
+Result in_one_process(const ModelConfig& config, Precision precision,
+                      const std::vector<MicroBatch>& batches) {
+  const Transformer model = model_of(config, precision);
+  Result result;
+  for (const MicroBatch& batch : batches) {
+    const LossSum loss = model.loss_sum(batch.ids_BT, batch.targets_BT);
+    loss.sum.backward();
+    result.numbers.loss += loss.sum.item<double>();
+    result.numbers.targets += loss.count;
+  }
+  take_gradients(model, result.gradients);
+  return result;
+}
+
+// Changes a message before it leaves: gets the channel, and how many have left on it.
+using Tamper = std::function<at::Tensor(Channel, int, const at::Tensor&)>;
+
+class TamperingCommunicator : public Communicator {
+ public:
+  TamperingCommunicator(Communicator& honest, Tamper tamper)
+      : Communicator(honest.rank(), honest.size()), honest_(honest), tamper_(std::move(tamper)) {}
+
+  void barrier() override { honest_.barrier(); }
+  std::unique_ptr<Communicator> split(int group) override { return honest_.split(group); }
+  [[noreturn]] void abort(const std::string& message) override { throw_error(message); }
+  void require_nothing_left() override { honest_.require_nothing_left(); }
+
+ private:
+  std::unique_ptr<PendingMessage> begin_send(const at::Tensor& tensor, int to,
+                                             Channel channel) override {
+    const at::Tensor changed = tamper_(channel, sent_[channel]++, tensor);
+    return honest_.send(changed, to, channel, Traffic::number);
+  }
+  std::unique_ptr<PendingMessage> begin_receive(const at::Tensor& into, int from,
+                                                Channel channel) override {
+    return honest_.receive(into, from, channel);
+  }
+  void sum_in_place(const at::Tensor& tensor) override {
+    honest_.all_reduce_sum(tensor, Traffic::number);
+  }
+  void take_from(int root, const at::Tensor& tensor) override {
+    honest_.broadcast(tensor, root, Traffic::number);
+  }
+
+  Communicator& honest_;
+  Tamper tamper_;
+  std::map<Channel, int> sent_;
+};
+
+struct Options {
+  Precision precision = at::kDouble;
+  std::vector<SiteRange> stages = {};
+  bool recompute = false;
+  Tamper tamper = [](Channel, int, const at::Tensor& tensor) { return tensor; };
+};
+
+PipelinePlan plan_of(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
+                     const std::vector<SiteRange>& stages = {}) {
+  const Transformer shapes(config, kSmallVocabulary, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  return plan_pipeline(shapes.mixer(), shapes.sublayers(), size, policy, stages);
+}
+
+Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
+                     const std::vector<MicroBatch>& batches, const Options& options = {}) {
+  const PipelinePlan plan = plan_of(config, size, policy, options.stages);
+  Result result;
+  result.peak_received.resize(size.ranks);
+  std::mutex one_at_a_time;
+  run_on_threads(size.ranks, [&](Communicator& world) {
+    at::set_num_threads(1);
+    TamperingCommunicator communicator(world, options.tamper);
+    const Transformer model = model_of(config, options.precision, plan.sites_of(world.rank()));
+    Pipeline pipeline(model, plan, communicator);
+    const auto alone = world.split(world.rank());
+    GradientSums sums(model, plan.sites_by_rank(), communicator, *alone);
+    const LossNumbers numbers =
+        pipeline.forward_backward(batches, {.recompute = options.recompute});
+    sums.add_up();
+    communicator.require_nothing_left();
+
+    const std::lock_guard lock(one_at_a_time);
+    result.numbers.loss += numbers.loss;
+    result.numbers.targets += numbers.targets;
+    take_gradients(model, result.gradients);
+    for (int kind = 0; kind < kTrafficKinds; ++kind) {
+      result.bytes[kind] += communicator.bytes_sent(static_cast<Traffic>(kind));
+    }
+    result.peak_received[world.rank()] = pipeline.peak_received_bytes();
+  });
+  return result;
+}
+
+double largest_error(const Result& actual, const Result& expected) {
+  EXPECT_EQ(actual.numbers.targets, expected.numbers.targets);
+  EXPECT_EQ(actual.gradients.size(), expected.gradients.size());
+  double largest = std::abs(actual.numbers.loss / expected.numbers.loss - 1);
+  for (const auto& [name, gradient] : expected.gradients) {
+    largest = std::max(largest, relative_error(actual.gradients.at(name), gradient));
+  }
+  return largest;
+}
+
+int64_t bytes(const Result& result, Traffic kind) {
+  return result.bytes[static_cast<int>(kind)];
+}
+
+// What was sent is what was planned, to the byte, forward and backward.
+void expect_planned_bytes(const Result& result, const PipelinePlan& plan,
+                          const std::vector<MicroBatch>& batches, int64_t bytes_of_a_number) {
+  int64_t tokens = 0, sealed = 0, open = 0;
+  for (const MicroBatch& batch : batches) tokens += batch.ids_BT.numel();
+  for (const StageTransfers& stage : plan.stages) {
+    sealed += sealed_into(stage).numbers * tokens * bytes_of_a_number;
+    open += open_into(stage).numbers * tokens * bytes_of_a_number;
+  }
+  EXPECT_EQ(bytes(result, Traffic::sealed), sealed);
+  EXPECT_EQ(bytes(result, Traffic::sealed_gradient), sealed);
+  EXPECT_EQ(bytes(result, Traffic::open), open);
+  EXPECT_EQ(bytes(result, Traffic::open_gradient), open);
+}
+
+class EveryKindInAPipeline : public ::testing::TestWithParam<Kind> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKindInAPipeline, ::testing::ValuesIn(kinds()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(EveryKindInAPipeline, GivesTheLossesAndGradientsOfOneProcess) {
+  at::set_num_threads(1);
+  const ModelConfig& config = GetParam().config;
+  const std::vector<MicroBatch> batches = micro_batches(5);
+  const Result expected = in_one_process(config, at::kDouble, batches);
+  for (const PipelineSize size :
+       std::vector<PipelineSize>{{2, 1}, {2, 2}, {4, 1}, {4, 2}, {3, 2}}) {
+    for (const TransferPolicy policy : kPolicies) {
+      const std::string where =
+          fmt::format("{} x {}, {}", size.ranks, size.virtual_stages, name_of(policy));
+      const Result result = in_a_pipeline(config, size, policy, batches);
+      EXPECT_LT(largest_error(result, expected), 1e-12) << where;
+      expect_planned_bytes(result, plan_of(config, size, policy), batches, sizeof(double));
+    }
+  }
+}
+
+TEST_P(EveryKindInAPipeline, DoesSoInFloat32) {
+  at::set_num_threads(1);
+  const ModelConfig& config = GetParam().config;
+  const std::vector<MicroBatch> batches = micro_batches(4);
+  const Result expected = in_one_process(config, at::kFloat, batches);
+  for (const TransferPolicy policy : kPolicies) {
+    const Result result = in_a_pipeline(config, {2, 2}, policy, batches, {.precision = at::kFloat});
+    EXPECT_LT(largest_error(result, expected), 1e-5) << name_of(policy);
+    expect_planned_bytes(result, plan_of(config, {2, 2}, policy), batches, sizeof(float));
+  }
+}
+
+// Stages of one sublayer and of many, which end inside blocks and layers; the output by itself.
+TEST_P(EveryKindInAPipeline, DoesSoWithAnyStagesAndRecomputed) {
+  at::set_num_threads(1);
+  const ModelConfig& config = GetParam().config;
+  const int last = config.sublayers();
+  const std::vector<MicroBatch> batches = micro_batches(3);
+  const Result expected = in_one_process(config, at::kDouble, batches);
+  const std::vector<std::pair<PipelineSize, std::vector<int>>> placements = {
+      {{3, 1}, {0, 1, last, last + 1}}, {{2, 2}, {0, 3, 4, 7, last + 1}}};
+  for (const auto& [size, ends] : placements) {
+    for (const TransferPolicy policy : kPolicies) {
+      const Result result = in_a_pipeline(config, size, policy, batches,
+                                          {.stages = ranges_between(ends), .recompute = true});
+      EXPECT_LT(largest_error(result, expected), 1e-12) << name_of(policy);
+    }
+  }
+}
+
+// Negative controls, by what leaves the first rank: the comparison sees each of them.
+TEST(Pipeline, FaultsOfMessagesAreNoticed) {
+  at::set_num_threads(1);
+  const ModelConfig config = small_config(block_attn_res(2), 4);
+  const std::vector<MicroBatch> batches = {micro_batches(1)[0], micro_batches(3)[2]};
+  const Result expected = in_one_process(config, at::kDouble, batches);
+  const auto error_with = [&](const Tamper& tamper) {
+    return largest_error(in_a_pipeline(config, {2, 2}, owned, batches, {.tamper = tamper}),
+                         expected);
+  };
+  EXPECT_LT(error_with([](Channel, int, const at::Tensor& tensor) { return tensor; }), 1e-12);
+  // A gradient of a sealed tensor that counts twice.
+  EXPECT_GT(error_with([](Channel channel, int sent, const at::Tensor& tensor) {
+              return channel == Channel::backward && sent == 0 ? tensor * 2 : tensor;
+            }),
+            1e-6);
+  // A block of the micro-batch before.
+  std::mutex one_at_a_time;
+  std::map<int, at::Tensor> first;
+  EXPECT_GT(error_with([&](Channel channel, int sent, const at::Tensor& tensor) {
+              if (channel != Channel::forward || sent % 2 != 0) return tensor;
+              const std::lock_guard lock(one_at_a_time);
+              return first.emplace(static_cast<int>(tensor.numel()), tensor).first->second;
+            }),
+            1e-6);
+}
+
+// Naive has a copy of a block for each stage that reads it, the others one for each rank.
+TEST(Pipeline, KeepsOneCopyOfABlock) {
+  at::set_num_threads(1);
+  const ModelConfig config = small_config(block_attn_res(2), 8);
+  const std::vector<MicroBatch> batches = micro_batches(8);
+  std::map<TransferPolicy, Result> results;
+  for (const TransferPolicy policy : kPolicies) {
+    results[policy] = in_a_pipeline(config, {4, 2}, policy, batches);
+  }
+  const PipelineSchedule schedule = interleaved_1f1b({4, 2}, 8);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_LT(results[owned].peak_received[rank], results[naive].peak_received[rank]) << rank;
+    // b_0 .. b_7 of at most two sequences of 6 tokens for each micro-batch that is under way.
+    EXPECT_LE(results[owned].peak_received[rank],
+              most_in_flight(schedule[rank]) * 8 * 2 * 6 * 32 * int64_t{sizeof(double)});
+  }
+}
+
+TEST(Pipeline, EvaluatesWithoutGradients) {
+  at::set_num_threads(1);
+  const ModelConfig config = small_config(block_attn_res(3), 5);
+  const std::vector<MicroBatch> batches = micro_batches(5);
+  const Result expected = in_one_process(config, at::kDouble, batches);
+  const PipelinePlan plan = plan_of(config, {3, 2}, owned);
+  run_on_threads(3, [&](Communicator& world) {
+    at::set_num_threads(1);
+    const Transformer model = model_of(config, at::kDouble, plan.sites_of(world.rank()));
+    const LossNumbers numbers = Pipeline(model, plan, world).forward(batches);
+    EXPECT_EQ(numbers.targets, world.rank() == 2 ? expected.numbers.targets : 0);
+    if (world.rank() == 2) {
+      EXPECT_NEAR(numbers.loss, expected.numbers.loss, 1e-9);
+    }
+    for (const Parameter& p : model.parameters().all()) EXPECT_FALSE(p.tensor.grad().defined());
+  });
+}
+
+TEST(Pipeline, RefusesWhatItCannotDo) {
+  const ModelConfig config = small_config(residual(), 3);
+  EXPECT_THROW(plan_of(config, {1, 2}, owned), UsageError);
+  EXPECT_THROW(plan_of(config, {4, 2}, owned), UsageError);
+  const PipelinePlan plan = plan_of(config, {2, 1}, owned);
+  EXPECT_THROW(
+      run_on_threads(
+          1, [&](Communicator& world) { Pipeline(model_of(config, at::kDouble), plan, world); }),
+      Error);
+}
+
+}  // namespace
+}  // namespace attnres::testing::pipeline_test

@@ -1,0 +1,231 @@
+#include "attnres/train/parallel_steps.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "attnres/parallel/thread_communicator.h"
+#include "attnres/train/parallel_start.h"
+#include "attnres/train/trainer.h"
+#include "tests/text/test_files.h"
+#include "tests/train/tiny_runs.h"
+
+namespace attnres::testing::parallel_steps_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Layout {
+  int data = 1, pipeline = 1, virtual_stages = 1;
+  std::string policy = "owned";
+
+  int processes() const { return data * pipeline; }
+  Json json() const {
+    return {
+        {"data", data}, {"pipeline", pipeline}, {"virtual", virtual_stages}, {"policy", policy}};
+  }
+};
+
+// Four parts a step, so that every layout has micro-batches.
+Json recipe_in_parts(Json recipe, int64_t steps = 6) {
+  recipe["train"].update(Json{{"steps", steps},
+                              {"batch_size", 8},
+                              {"accumulate", 4},
+                              {"context", 16},
+                              {"learning_rate", 1e-3},
+                              {"clip", 0.5},
+                              {"warmup", 2},
+                              {"eval_every", 3},
+                              {"checkpoint_every", 4},
+                              {"sample_tokens", 4}});
+  return recipe;
+}
+
+TrainJob job_of(Json recipe, const Layout& layout, const fs::path& text, const fs::path& out,
+                bool resume = false) {
+  recipe["parallel"] = layout.json();
+  return {.recipe = parse_recipe(recipe), .data = {text}, .out = out, .resume = resume};
+}
+
+// Stops a run, or fails, after some steps.
+class EndsAt : public TrainObserver {
+ public:
+  EndsAt(int64_t step, bool fails) : step_(step), fails_(fails) {}
+  void on_step(const StepReport& report) override {
+    stops_ = report.step >= step_;
+    if (stops_ && fails_) fail("no more");
+  }
+  bool should_stop() override { return stops_; }
+
+ private:
+  int64_t step_;
+  bool fails_, stops_ = false;
+};
+
+// As processes would, each on a thread.
+void train_in(const Layout& layout, const TrainJob& job, TrainObserver& observer) {
+  at::set_num_threads(1);
+  if (layout.processes() == 1) {
+    train(job, observer);
+    return;
+  }
+  run_on_threads(layout.processes(), [&](Communicator& world) {
+    at::set_num_threads(1);
+    if (world.rank() == 0) {
+      train(job, observer, world);
+    } else {
+      follow_training(job, world);
+    }
+  });
+}
+void train_in(const Layout& layout, const TrainJob& job) {
+  TrainObserver silent;
+  train_in(layout, job, silent);
+}
+
+// The largest relative difference of losses, gradient norms and validation losses of two runs.
+double largest_difference(const fs::path& a, const fs::path& b) {
+  const auto lines = read_lines(RunPaths{a}.metrics()), others = read_lines(RunPaths{b}.metrics());
+  EXPECT_EQ(lines.size(), others.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(lines.size(), others.size()); ++i) {
+    for (const char* key : {"loss", "grad_norm", "val_loss", "expert_load_max"}) {
+      EXPECT_EQ(lines[i].contains(key), others[i].contains(key)) << key;
+      if (!lines[i].contains(key) || !others[i].contains(key)) continue;
+      const double x = lines[i][key], y = others[i][key];
+      largest = std::max(largest, std::abs(x / y - 1));
+    }
+  }
+  return largest;
+}
+
+class ParallelTraining : public ::testing::Test {
+ protected:
+  ParallelTraining() { write_text(text(), real_text(30000)); }
+  ~ParallelTraining() override { at::set_num_threads(threads_); }
+
+  fs::path text() const { return base_ / "text.txt"; }
+  fs::path out(const std::string& name) const { return base_ / name; }
+
+ private:
+  const int threads_ = at::get_num_threads();
+  const fs::path base_ = fresh_folder("runs");
+};
+
+TEST_F(ParallelTraining, IsThatOfOneProcess) {
+  Json tied = recipe_in_parts(block_recipe());
+  tied["model"]["tie_embeddings"] = true;
+  const std::vector<std::pair<std::string, Json>> recipes = {
+      {"block", recipe_in_parts(block_recipe())},
+      {"tied", tied},
+      {"kimi", recipe_in_parts(kimi_recipe())}};
+  const std::vector<std::pair<std::string, Layout>> layouts = {
+      {"data", {.data = 2}},
+      {"pipeline", {.pipeline = 2, .virtual_stages = 2}},
+      {"both", {.data = 2, .pipeline = 2, .policy = "report"}}};
+  for (const auto& [name, recipe] : recipes) {
+    train_in({}, job_of(recipe, {}, text(), out(name)));
+    for (const auto& [kind, layout] : layouts) {
+      const fs::path run = out(name + "-" + kind);
+      train_in(layout, job_of(recipe, layout, text(), run));
+      EXPECT_LT(largest_difference(run, out(name)), 1e-4) << name << ", " << kind;
+      EXPECT_EQ(contents(RunPaths{run}.last()).size(), contents(RunPaths{out(name)}.last()).size());
+    }
+  }
+  // Negative control: what decides the steps is seen.
+  Json other = recipes[0].second;
+  other["train"]["clip"] = 5.0;
+  train_in({}, job_of(other, {}, text(), out("other")));
+  EXPECT_GT(largest_difference(out("other"), out("block")), 1e-4);
+}
+
+// Checkpoints know nothing of the layout: parameters and moments go home and out again.
+TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
+  const Json recipe = recipe_in_parts(kimi_recipe(), 12);
+  train_in({}, job_of(recipe, {}, text(), out("whole")));
+  const std::vector<Layout> layouts = {
+      {.pipeline = 2, .virtual_stages = 2}, {.data = 2}, {}, {.data = 2, .pipeline = 3}};
+  const fs::path run = out("pieces");
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    EndsAt stop(static_cast<int64_t>(3 * (i + 1)), /*fails=*/false);
+    train_in(layouts[i], job_of(recipe, layouts[i], text(), run, /*resume=*/i > 0), stop);
+  }
+  EXPECT_LT(largest_difference(run, out("whole")), 1e-3);
+  EXPECT_EQ(read_run_json(RunPaths{run}).at("changes").size(), 3u);
+}
+
+TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
+  const Json recipe = recipe_in_parts(block_recipe());
+  const Layout layout = {.data = 2};
+  const auto start = [&](const TrainJob& leader, const TrainJob& follower, int processes) {
+    return message_of<Error>([&] {
+      run_on_threads(processes, [&](Communicator& world) {
+        TrainObserver silent;
+        if (world.rank() == 0) {
+          train(leader, silent, world);
+        } else {
+          follow_training(follower, world);
+        }
+      });
+    });
+  };
+  const TrainJob job = job_of(recipe, layout, text(), out("run"));
+  TrainJob other = job;
+  other.recipe.train.learning_rate = 2e-3;
+  EXPECT_THAT(start(job, other, 2),
+              HasSubstr("rank 1: recipe.train.learning_rate: 0.001 -> 0.002"));
+  other = job;
+  other.data = {"another.txt"};
+  EXPECT_THAT(start(job, other, 2), HasSubstr("another.txt"));
+  EXPECT_THAT(start(job, job, 3), HasSubstr("2 processes, but 3 were started"));
+  EXPECT_FALSE(fs::exists(out("run") / "run.json"));
+  EXPECT_THAT(message_of<Error>([&] { train(job); }), HasSubstr("mpirun -n 2 attnres train"));
+}
+
+// Of the first three steps: every forward and backward of every rank once, one at a time.
+TEST_F(ParallelTraining, ShowsWhatRanksDo) {
+  const Layout layout = {.data = 2, .pipeline = 2, .virtual_stages = 2};
+  TrainJob job = job_of(recipe_in_parts(block_recipe(), 4), layout, text(), out("run"));
+  job.trace = out("trace.json");
+  train_in(layout, job);
+  std::map<std::pair<int, std::string>, int> counts;
+  std::map<int, double> end_of_last;
+  const Json trace = read_json(job.trace);
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const int rank = event.at("pid");
+    const std::string kind = event.at("cat");
+    ++counts[{rank, kind}];
+    if (kind != "forward" && kind != "backward") continue;
+    const double begin = event.at("ts"), duration = event.at("dur");
+    EXPECT_GE(begin, end_of_last[rank] - 0.2);  // rounded
+    end_of_last[rank] = begin + duration;
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    // Two micro-batches of a replica through two stages.
+    EXPECT_EQ((counts[{rank, "forward"}]), kTracedSteps * 2 * 2);
+    EXPECT_EQ((counts[{rank, "backward"}]), kTracedSteps * 2 * 2);
+    EXPECT_EQ((counts[{rank, "update"}]), kTracedSteps);
+    EXPECT_GT((counts[{rank, "send"}]), 0);
+    EXPECT_GT((counts[{rank, "wait"}]), 0);
+  }
+  job = job_of(recipe_in_parts(block_recipe()), {}, text(), out("alone"));
+  job.trace = out("trace.json");
+  EXPECT_THAT(message_of<UsageError>([&] { train(job); }), HasSubstr("--trace"));
+}
+
+// A rank that cannot go on ends the others, and the last checkpoint stands.
+TEST_F(ParallelTraining, EndsWithTheRankThatFails) {
+  const Layout layout = {.pipeline = 2};
+  const TrainJob job = job_of(recipe_in_parts(block_recipe()), layout, text(), out("run"));
+  EndsAt failure(5, /*fails=*/true);
+  EXPECT_EQ(message_of<Error>([&] { train_in(layout, job, failure); }), "no more");
+  EXPECT_EQ(read_training_state(RunPaths{out("run")}.last()).step, 4);
+}
+
+}  // namespace
+}  // namespace attnres::testing::parallel_steps_test
