@@ -177,7 +177,7 @@ std::unique_ptr<Tokenizer> read_gpt2(const GgufFile& file) {
   const std::vector<Piece> pieces = read_pieces(file);
   const auto* merges = find_list<std::string>(file, "tokenizer.ggml.merges");
   auto bytes = std::make_unique<ByteTokenizer>();
-  const std::string& end = gpt2_byte_characters()[bytes->end_of_document()];
+  const std::string end = gpt2_byte_characters()[bytes->end_of_document()];
   if ((merges == nullptr || merges->empty()) && are_bytes(pieces) &&
       named_piece(file, "tokenizer.ggml.eos_token_id", pieces, end) == end) {
     return bytes;

@@ -203,6 +203,13 @@ def fuzzed(count, seed, tokens, words):
             yield "".join(some() + " " * (rng.random() < 0.3) for _ in range(rng.randint(0, 14)))
 
 
+def byte_characters():
+    """GPT-2's character for each byte."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in printed else next(others) for byte in range(256)]
+
+
 def control_tokens(tokenizer):
     return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
