@@ -1,5 +1,6 @@
 """Tokenizers of every kind in tokenizer_kinds.py in `tokenizers`, and one of Kimi's kind in
-`tiktoken`: equal ids and texts of fuzzed texts. And what attnres trains: the merges of BpeTrainer.
+`tiktoken`: equal ids and texts of fuzzed texts, and of every character that Unicode 14 has.
+And what attnres trains: the merges of BpeTrainer.
 
 usage: python check_tokenizers.py [TEXTS]        of each kind, 2000 if not given
                                                  (ATTNRES=PROGRAM; build/attnres if not set)
@@ -47,6 +48,7 @@ def check_kind(report, name, count, lines, words):
     end = kinds.KINDS[name]["special"][-1]
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
     texts = list(kinds.fuzzed(count, 1, kinds.control_tokens(tokenizer), words))
+    texts += kinds.every_character()
     as_text = [line["ids"] for line in tokenize(folder, texts)]
     compare(report, f"{name}: ids", texts, as_text, kinds.encode_all(tokenizer, texts, False))
     as_tokens = tokenize(folder, texts, "--special")

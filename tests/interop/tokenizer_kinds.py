@@ -159,7 +159,7 @@ PIECES = [
     "'s", "'LL", "'ſ", " ", "  ", "\n", "\r\n", "\t", "   \n ", "0", "12", "12345", "½", "x²", "__",
     "//", "/*", "<s>", "</s>", "<0x41>", "▁", "▁▁", "\u00a0", "\u3000", "\u200d", "👩‍👩‍👧", "🇩🇪",
     "e\u0301", "ﬁ", "Å", "İ", "ß", "word", "cat", "Straße", "STRASSE", "xyz", "th", "\0", "\x7f",
-    "\x85", "\u180e", "\ufeff", "😀\U0001f3fd", "ﷺ", "\u1100\u1161\u11a8", "漢字", "カタカナ",
+    "\x85", "\uffff", "\ue000", "\u180e", "\ufeff", "😀\U0001f3fd", "ﷺ", "\u1100\u1161\u11a8", "漢字", "カタカナ",
 ]  # fmt: skip
 
 
@@ -175,8 +175,8 @@ def fuzzed(count, seed, tokens, words):
     def character(block=None):
         while True:
             found = chr(rng.randint(*(block or rng.choice(BLOCKS))))
-            if is_known(found) or (block and rng.random() < 0.01):
-                return found if unicodedata.category(found) != "Cs" else "x"
+            if is_known(found):
+                return found
 
     def some():
         kind = rng.random()
@@ -201,6 +201,13 @@ def fuzzed(count, seed, tokens, words):
             yield (character() if rng.random() < 0.5 else rng.choice(PIECES)) * rng.randint(1, 300)
         else:
             yield "".join(some() + " " * (rng.random() < 0.3) for _ in range(rng.randint(0, 14)))
+
+
+def every_character():
+    """Texts that hold each character that Unicode 14 has, in turn beside a letter and a space."""
+    known = [c for c in map(chr, range(0x110000)) if is_known(c)]
+    for begin in range(0, len(known), 16):
+        yield " a".join(known[begin : begin + 16])
 
 
 def byte_characters():

@@ -8,6 +8,10 @@
 namespace attnres {
 namespace {
 
+// Characters that are of another category since the tables of those libraries were made.
+constexpr int32_t kCanadianChiSign = 0x166d, kSharadaSandhiMark = 0x111c9;
+constexpr int32_t kVedicArdhavisarga = 0x1cf2, kRotatedVedicArdhavisarga = 0x1cf3;
+
 // Whether Unicode had a character by its version `version`.0.
 bool came_by(int32_t code, uint8_t version) {
   UVersionInfo age;
@@ -58,12 +62,13 @@ bool is_numeric(int32_t code) {
 
 bool is_punctuation(int32_t code) {
   if (code < 0x80) return std::ispunct(code) != 0;
-  constexpr int32_t kCanadianChiSign = 0x166d, kSharadaSandhiMark = 0x111c9;  // others since
   if (code == kCanadianChiSign || code == kSharadaSandhiMark) return true;
   return (U_MASK(u_charType(code)) & U_GC_P_MASK) != 0 && came_by(code, 8);
 }
 
 bool is_combining_mark(int32_t code) {
+  if (code == kSharadaSandhiMark) return false;
+  if (code == kVedicArdhavisarga || code == kRotatedVedicArdhavisarga) return true;
   return (U_MASK(u_charType(code)) & U_GC_M_MASK) != 0 && came_by(code, 9);
 }
 
