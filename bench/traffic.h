@@ -243,7 +243,7 @@ class TrafficCounter {
         .sum_ST = statistic(num_sites),
         .scores_SNT = statistic(num_sites * num_sources),
         .weights_SNT = statistic(num_sites * num_sources)};
-    return count([&] { kernels::ForwardPass<Counted>(op).run(0, share_); });
+    return count([&] { kernels::ForwardPass<Counted>(op, share_).run(0, share_); });
   }
 
   // The first `num_started` gradients have something to add to.
@@ -295,7 +295,7 @@ class TrafficCounter {
                                               .weights_KT = statistic(K),
                                               .earlier_weight_T = statistic(1),
                                               .rho_T = statistic(1)};
-    return count([&] { kernels::PhaseTwoForwardPass<Counted>(op).run(0, share_); });
+    return count([&] { kernels::PhaseTwoForwardPass<Counted>(op, share_).run(0, share_); });
   }
 
   // `later`: a later site sends the partial sum a gradient.

@@ -29,9 +29,12 @@ struct RecordedOperation::Record {
   at::RecordFunction function;
 };
 
-RecordedOperation::RecordedOperation(const char* name, at::TensorList read) {
+RecordedOperation::RecordedOperation(const char* name,
+                                     c10::function_ref<std::vector<at::Tensor>()> read) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-  if (callbacks.has_value()) record_ = std::make_unique<Record>(std::move(*callbacks), name, read);
+  if (callbacks.has_value()) {
+    record_ = std::make_unique<Record>(std::move(*callbacks), name, read());
+  }
 }
 
 RecordedOperation::~RecordedOperation() = default;

@@ -3,15 +3,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <memory>
+#include <vector>
 
 namespace attnres {
 
 class RecordedOperation {
  public:
-  // Undefined tensors are left out, here and below.
-  RecordedOperation(const char* name, at::TensorList read);
+  // `read` lists what is read, and is called only where somebody looks. Undefined tensors are left
+  // out, here and below.
+  RecordedOperation(const char* name, c10::function_ref<std::vector<at::Tensor>()> read);
   ~RecordedOperation();
   RecordedOperation(const RecordedOperation&) = delete;
   RecordedOperation& operator=(const RecordedOperation&) = delete;

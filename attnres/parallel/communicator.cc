@@ -63,9 +63,13 @@ std::vector<std::string> gather_texts(Communicator& communicator, const std::str
   std::vector<std::string> texts;
   for (int rank = 0; rank < communicator.size(); ++rank) {
     const int64_t size = sizes.const_data_ptr<int64_t>()[rank];
+    if (size == 0) {
+      texts.emplace_back();
+      continue;
+    }
     const at::Tensor bytes = at::empty({size}, at::kByte);
     if (rank == communicator.rank()) std::memcpy(bytes.mutable_data_ptr(), text.data(), size);
-    if (size > 0) communicator.broadcast(bytes, rank, Traffic::number);
+    communicator.broadcast(bytes, rank, Traffic::number);
     texts.emplace_back(static_cast<const char*>(bytes.const_data_ptr()), size);
   }
   return texts;

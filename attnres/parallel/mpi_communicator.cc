@@ -55,8 +55,7 @@ class MpiMessage : public PendingMessage {
   explicit MpiMessage(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   ~MpiMessage() override {
     if (request_ == MPI_REQUEST_NULL) return;
-    // MPI may still use its memory.
-    new at::Tensor(std::move(tensor_));  // NOLINT(bugprone-unused-raii)
+    tensor_.unsafeReleaseTensorImpl();  // MPI may still use its memory
   }
   MpiMessage(const MpiMessage&) = delete;
   MpiMessage& operator=(const MpiMessage&) = delete;

@@ -81,12 +81,14 @@ std::vector<StageTransfers> plan_transfers(const DepthMixer& mixer, int sublayer
   for (int stage = 0; stage < size.stages(); ++stage) {
     StageTransfers transfers = {.sites = stages[stage], .before = mixer.plan(stages[stage].first)};
     const int earlier = stage - size.ranks;
+    // Of one rank the next stage is this one.
+    const StatePlan& after_earlier =
+        earlier >= 0 && size.ranks > 1 ? all[earlier + 1].before : transfers.before;
     for (size_t i = 0; i < transfers.before.sealed.size(); ++i) {
       int copy = kNoCopy;
       if (transfers.before.sealed[i].last_reader >= stages[stage].first) {
         if (earlier >= 0) {
-          copy =
-              copy_at_rank(all[earlier], earlier, all[earlier + 1].before.sealed.size(), i, policy);
+          copy = copy_at_rank(all[earlier], earlier, after_earlier.sealed.size(), i, policy);
         }
         if (copy == kNoCopy) copy = stage;
         if (copy == stage && stage > 0) transfers.received.push_back(static_cast<int>(i));

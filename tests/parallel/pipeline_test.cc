@@ -19,7 +19,6 @@ namespace attnres::testing::pipeline_test {
 namespace {
 
 using enum TransferPolicy;
-using ::testing::HasSubstr;
 
 constexpr TransferPolicy kPolicies[] = {naive, report, owned};
 

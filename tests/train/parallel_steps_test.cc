@@ -130,7 +130,7 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   for (const auto& [name, recipe] : recipes) {
     train_in({}, job_of(recipe, {}, text(), out(name)));
     for (const auto& [kind, layout] : layouts) {
-      const fs::path run = out(name + "-" + kind);
+      const fs::path run = out(fmt::format("{}-{}", name, kind));
       train_in(layout, job_of(recipe, layout, text(), run));
       EXPECT_LT(largest_difference(run, out(name)), 1e-4) << name << ", " << kind;
       EXPECT_EQ(contents(RunPaths{run}.last()).size(), contents(RunPaths{out(name)}.last()).size());

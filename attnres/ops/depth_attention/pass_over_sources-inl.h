@@ -42,13 +42,15 @@ struct Tiling {
   int64_t tokens;  // a tile
   int64_t padded;  // tokens of a row of scores: a tile in whole vectors
 
-  // Of a tile, so many rows of every source of the group and so many others are in cache together.
+  // Of a tile, so many rows of every source of the group and so many others are in cache together;
+  // it has no more tokens than there are.
   Tiling(int64_t num_sources, int64_t rows_a_source, int64_t other_rows, int64_t row_bytes,
-         int64_t lanes) {
+         int64_t lanes, int64_t num_tokens) {
     const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
     group = (num_sources + groups - 1) / groups;
     const int64_t rows = group * rows_a_source + other_rows;
-    tokens = std::clamp<int64_t>(tile_bytes() / (rows * row_bytes), 1, kMostTokensATile);
+    const int64_t most = std::clamp<int64_t>(num_tokens, 1, kMostTokensATile);
+    tokens = std::clamp<int64_t>(tile_bytes() / (rows * row_bytes), 1, most);
     padded = (tokens + lanes - 1) / lanes * lanes;
   }
 };
@@ -112,12 +114,12 @@ class ForwardPass {
  public:
   using T = Compute<Storage>;
 
-  explicit ForwardPass(const DepthAttentionForward<Storage>& op)
+  ForwardPass(const DepthAttentionForward<Storage>& op, int64_t num_tokens)
       : op_(op),
         N_(op.inputs.num_sources),
         S_(op.inputs.num_sites),
         D_(op.inputs.width),
-        tiling_(N_, 1, 0, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>())),
+        tiling_(N_, 1, 0, D_ * sizeof(Storage), hn::Lanes(hn::ScalableTag<T>()), num_tokens),
         scores_(S_ * N_ * tiling_.padded),
         weights_(S_ * N_ * tiling_.padded),
         inverse_rms_(tiling_.padded),
@@ -389,8 +391,9 @@ class BackwardPass {
     const int64_t N = op.inputs.num_sources, S = op.inputs.num_sites;
     const int64_t bytes = op.inputs.width * sizeof(Storage),
                   lanes = hn::Lanes(hn::ScalableTag<T>());
-    return op.grad_sum_ST == nullptr ? Tiling(N, 1, N + S, bytes, lanes)
-                                     : Tiling(N, 2, S, bytes, lanes);
+    const int64_t tokens = op.inputs.num_tokens;
+    return op.grad_sum_ST == nullptr ? Tiling(N, 1, N + S, bytes, lanes, tokens)
+                                     : Tiling(N, 2, S, bytes, lanes, tokens);
   }
 
   T& grad_weight(int64_t s, int64_t n, int64_t t) {
@@ -484,7 +487,7 @@ class BackwardPass {
 
 template <class Storage>
 void pass_over_sources(const DepthAttentionForward<Storage>& op, int64_t first, int64_t last) {
-  ForwardPass<Storage>(op).run(first, last);
+  ForwardPass<Storage>(op, last - first).run(first, last);
 }
 
 template <class Storage>

@@ -22,9 +22,10 @@ namespace attnres::kernel {
 namespace HWY_NAMESPACE {
 
 template <class Storage>
-int64_t phase_two_tile(int64_t rows, int64_t width) {
+int64_t phase_two_tile(int64_t rows, int64_t width, int64_t num_tokens) {
   constexpr int64_t kBytes = 128 << 10, kMostTokens = 64;
-  return std::clamp<int64_t>(kBytes / (rows * width * sizeof(Storage)), 1, kMostTokens);
+  const int64_t most = std::clamp<int64_t>(num_tokens, 1, kMostTokens);
+  return std::clamp<int64_t>(kBytes / (rows * width * sizeof(Storage)), 1, most);
 }
 
 template <class Storage>
@@ -32,11 +33,11 @@ class PhaseTwoForwardPass {
  public:
   using T = Compute<Storage>;
 
-  explicit PhaseTwoForwardPass(const PhaseTwoForward<Storage>& op)
+  PhaseTwoForwardPass(const PhaseTwoForward<Storage>& op, int64_t num_tokens)
       : op_(op),
         K_(op.num_recent),
         D_(op.width),
-        tile_(phase_two_tile<Storage>(K_ + 4, D_)),
+        tile_(phase_two_tile<Storage>(K_ + 4, D_, num_tokens)),
         padded_((tile_ + lanes() - 1) / lanes() * lanes()),
         scores_(K_ * padded_),
         weights_(K_ * padded_),
@@ -212,7 +213,7 @@ class PhaseTwoBackwardPass {
         grad_gain_(sums + op.width),
         K_(op.num_recent),
         D_(op.width),
-        tile_(phase_two_tile<Storage>(2 * K_ + 4, D_)),
+        tile_(phase_two_tile<Storage>(2 * K_ + 4, D_, op.num_tokens)),
         along_(tile_),
         grad_weights_(K_ * tile_),
         recent_(K_) {
@@ -390,7 +391,7 @@ class PhaseTwoBackwardPass {
 
 template <class Storage>
 void phase_two_forward_pass(const PhaseTwoForward<Storage>& op, int64_t first, int64_t last) {
-  PhaseTwoForwardPass<Storage>(op).run(first, last);
+  PhaseTwoForwardPass<Storage>(op, last - first).run(first, last);
 }
 
 template <class Storage>

@@ -167,6 +167,17 @@ class PhaseTwoNode : public torch::autograd::Node {
   Tensor folded_query, scores, weights, earlier_weight, rho;
 };
 
+// rows[i] of contiguous rows that are not differentiated, without the dispatcher's cost: a decoded
+// token passes here at every site.
+Tensor row(const Tensor& rows, int64_t i) {
+  Tensor one = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(rows.storage()),
+                                                        rows.key_set(), rows.dtype());
+  c10::TensorImpl* impl = one.unsafeGetTensorImpl();
+  impl->set_storage_offset(rows.storage_offset() + i * rows.stride(0));
+  impl->set_sizes_contiguous(rows.sizes().slice(1));
+  return one;
+}
+
 // As kernels read it; without the dispatcher where it is that already.
 Tensor rows_in(const Tensor& tensor, at::ScalarType compute) {
   return tensor.scalar_type() == compute ? tensor.contiguous() : tensor.to(compute).contiguous();
@@ -218,7 +229,7 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
     inputs.push_back(query.pseudo_query);
     inputs.push_back(query.key_gain);
   }
-  RecordedOperation recorded("attnres::depth_attention_phase_one", inputs);
+  RecordedOperation recorded("attnres::depth_attention_phase_one", [&] { return inputs; });
   const bool recording = records(inputs);
   Tensor folded_queries;
   {
@@ -238,8 +249,8 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
                     result);
   std::vector<EarlierSources> results;
   for (int64_t s = 0; s < S; ++s) {
-    results.push_back({result.outputs[s], result.max.select(0, s), result.sum.select(0, s),
-                       folded_queries.select(0, s)});
+    results.push_back(
+        {result.outputs[s], row(result.max, s), row(result.sum, s), row(folded_queries, s)});
   }
   recorded.wrote(result.outputs);
 
@@ -264,31 +275,33 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
 
 SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& query, double eps,
                                     const Tensor& norm_gain, double norm_eps) {
-  variable_list inputs;  // as PhaseTwoNode returns their gradients
   variable_list recent;
   std::vector<DepthSource*> finished;
-  if (site.earlier != nullptr) inputs = {site.earlier->output, site.earlier->sum};
   if (site.sources != nullptr) {
     for (size_t n = site.first_recent; n < site.sources->size(); ++n) {
       finished.push_back(&(*site.sources)[n]);
       recent.push_back(finished.back()->value());
-      inputs.push_back(recent.back());
     }
   }
   const bool formed = site.partial.defined() && site.pending.defined();
   const bool has_partial = site.partial.defined() || site.pending.defined();
-  if (has_partial) {
-    if (site.partial.defined()) inputs.push_back(site.partial);
-    if (site.pending.defined()) inputs.push_back(site.pending);
-    recent.push_back(inputs.back());
-  }
+  if (has_partial) recent.push_back(site.pending.defined() ? site.pending : site.partial);
   Tensor like;  // every other tensor has its shape and dtype
   if (site.earlier != nullptr) like = site.earlier->output;
   if (!recent.empty()) like = recent[0];
   require(like.defined(), "depth attention: a site without sources");
-  inputs.insert(inputs.end(), {query.pseudo_query, query.key_gain, norm_gain});
+  // As PhaseTwoNode returns their gradients.
+  const auto inputs = [&] {
+    variable_list all;
+    if (site.earlier != nullptr) all = {site.earlier->output, site.earlier->sum};
+    for (const DepthSource* source : finished) all.push_back(source->value());
+    if (site.partial.defined()) all.push_back(site.partial);
+    if (site.pending.defined()) all.push_back(site.pending);
+    all.insert(all.end(), {query.pseudo_query, query.key_gain, norm_gain});
+    return all;
+  };
   RecordedOperation recorded("attnres::depth_attention_phase_two", inputs);
-  const bool recording = records(inputs);
+  const bool recording = at::GradMode::is_enabled() && records(inputs());
 
   PhaseTwoInputs read{.partial = formed ? site.partial : Tensor(),
                       .pending = formed ? site.pending : Tensor(),
@@ -333,7 +346,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
 
   if (!recording) return result;
   const auto node = std::make_shared<PhaseTwoNode>();
-  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs()));
   node->has_earlier = site.earlier != nullptr;
   node->has_partial = has_partial;
   node->num_partial_parts = formed ? 2 : 1;

@@ -245,33 +245,55 @@ HWY_INLINE __m256 block_dots(__m256i weights, const QuantizedRow& row, int64_t k
   }
 }
 
+// The scales of four blocks, twice.
+template <WeightFormat kFormat>
+HWY_INLINE __m256 scales_of_four_twice(const uint8_t* blocks) {
+  constexpr int64_t kBytes = packed_unit_bytes(kFormat);
+  const auto bits_of = [&](int i) {
+    uint16_t bits;
+    std::memcpy(&bits, blocks + i * kBytes, sizeof(bits));
+    return static_cast<uint64_t>(bits) << 16 * i;
+  };
+  const uint64_t bits = bits_of(0) | bits_of(1) | bits_of(2) | bits_of(3);
+  const __m128 scales = _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(bits)));
+  return _mm256_set_m128(scales, scales);
+}
+
 // M rows of x times a row of W, in blocks: whole numbers within a block, float32 over blocks.
 template <int M, WeightFormat kFormat>
 HWY_INLINE void multiply_row_of_blocks(const ThinProduct& op, int64_t n) {
+  constexpr int kChains = M == 1 ? 4 : M == 2 ? 2 : 1;  // as in dots: sums that do not wait
   const hn::Full256<float> d;
-  __m256 sums[M];
-  for (auto& sum : sums) sum = _mm256_setzero_ps();
+  __m256 sums[M][kChains];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = _mm256_setzero_ps();
+  }
   for_each_step<kFormat>(op.weight, n, [&](const uint8_t* blocks, int64_t k) HWY_ATTR {
     __m256i weights[4];
-    __m256 scales[4];
-    for (int i = 0; i < 4; ++i, blocks += packed_unit_bytes(kFormat)) {
-      weights[i] = block_bytes<kFormat>(blocks);
-      scales[i] = _mm256_set1_ps(scale_of(blocks));
+    for (int i = 0; i < 4; ++i) {
+      weights[i] = block_bytes<kFormat>(blocks + i * packed_unit_bytes(kFormat));
     }
+    const __m256 scales = scales_of_four_twice<kFormat>(blocks);
     for (int m = 0; m < M; ++m) {
       const QuantizedRow& row = op.quantized[m];
-      __m256 parts[4];
-      for (int i = 0; i < 4; ++i) {
-        const __m256 scale =
-            _mm256_mul_ps(scales[i], _mm256_set1_ps(row.scales[k / kPackedBlock + i]));
-        parts[i] = _mm256_mul_ps(block_dots<kFormat>(weights[i], row, k + i * kPackedBlock), scale);
-      }
-      sums[m] = _mm256_add_ps(sums[m], _mm256_add_ps(_mm256_add_ps(parts[0], parts[1]),
-                                                     _mm256_add_ps(parts[2], parts[3])));
+      const __m256 both = _mm256_mul_ps(
+          scales,
+          _mm256_broadcast_ps(reinterpret_cast<const __m128*>(row.scales + k / kPackedBlock)));
+      const auto add = [&]<int i>() HWY_ATTR {
+        __m256& sum = sums[m][i % kChains];
+        sum = _mm256_fmadd_ps(block_dots<kFormat>(weights[i], row, k + i * kPackedBlock),
+                              _mm256_permute_ps(both, i * 0x55), sum);
+      };
+      add.template operator()<0>();
+      add.template operator()<1>();
+      add.template operator()<2>();
+      add.template operator()<3>();
     }
   });
   for (int m = 0; m < M; ++m) {
-    op.y[m][n] = hn::GetLane(hn::SumOfLanes(d, hn::Vec256<float>{sums[m]}));
+    __m256 sum = sums[m][0];
+    for (int c = 1; c < kChains; ++c) sum = _mm256_add_ps(sum, sums[m][c]);
+    op.y[m][n] = hn::GetLane(hn::SumOfLanes(d, hn::Vec256<float>{sum}));
   }
 }
 
