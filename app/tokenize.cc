@@ -78,7 +78,7 @@ void add_tokenize_command(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  attnres tokenize --model models/tiny-shakespeare < book.txt\n"
-      "  echo '\"To be\"' | attnres tokenize --model downloads/qwen --jsonl");
+      "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl");
   command->callback([options] { run_tokenize(*options); });
 }
 
