@@ -10,6 +10,7 @@ namespace attnres {
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_score_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_serve_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);

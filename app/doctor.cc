@@ -141,7 +141,7 @@ Json examine() {
          {{"float32", products_by(at::kFloat)},
           {"bfloat16", processor().bfloat16 ? Json(products_by(at::kBFloat16)) : Json(nullptr)}}},
         {"devices", {"cpu"}},
-        {"tokenizers", {"bytes", "sentencepiece"}}}},
+        {"tokenizers", {"bytes", "sentencepiece", "bpe"}}}},
       {"default_corpus", optional(corpus_folder())},
       {"gnuplot", on_path("gnuplot")},
       {"next", nullptr}};

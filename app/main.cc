@@ -142,6 +142,7 @@ int run(int argc, char** argv) {
   add_train_command(app);
   add_eval_command(app);
   add_score_command(app);
+  add_tokenize_command(app);
   add_generate_command(app);
   add_serve_command(app);
   add_inspect_command(app);

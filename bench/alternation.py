@@ -31,7 +31,8 @@ class Program:
     def __init__(self, command, threads, pause=PAUSE):
         self.pause = pause
         self.name = Path(command[-1] if command[-1].endswith(".py") else command[0]).name
-        environment = {**os.environ, **KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
+        limits = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+        environment = {**os.environ, **KEEP_FREED_MEMORY, **limits}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

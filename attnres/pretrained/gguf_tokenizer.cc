@@ -3,11 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <variant>
 
+#include "attnres/pretrained/gguf_pre_tokenizer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/text/bytes.h"
+#include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
 
@@ -124,24 +128,93 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
   return std::make_unique<SentencePieceTokenizer>(write_sentencepiece_model(model), file.path());
 }
 
-std::unique_ptr<Tokenizer> read_bytes(const GgufFile& file) {
+bool are_bytes(const std::vector<Piece>& pieces) {
+  const std::vector<std::string> characters = gpt2_byte_characters();
+  return std::equal(
+      pieces.begin(), pieces.end(), characters.begin(), characters.end(),
+      [](const Piece& piece, const std::string& character) { return piece.text == character; });
+}
+
+BpeModel::Merges read_merges(const GgufFile& file) {
+  BpeModel::Merges merges;
+  const auto* lines = find_list<std::string>(file, "tokenizer.ggml.merges");
+  if (lines == nullptr) return merges;
+  for (const std::string& line : *lines) {
+    const size_t space = line.find(' ');
+    require(space != std::string::npos, "{}: tokenizer.ggml.merges: expected two tokens, found {}",
+            file.path(), one_line(line));
+    merges.emplace_back(line.substr(0, space), line.substr(space + 1));
+  }
+  return merges;
+}
+
+std::unique_ptr<Tokenizer> read_byte_pairs(const GgufFile& file, const std::vector<Piece>& pieces) {
+  const std::string pre = file.text("tokenizer.ggml.pre", "none");
+  std::optional<TokenizerJson> tokenizer = tokenizer_of_pre(pre);
+  if (!tokenizer) {
+    throw UnreadTokenizer(fmt::format(
+        "{}: its tokenizer splits text as '{}' (tokenizer.ggml.pre), which is not read; known: {}; "
+        "score and generate take token ids without one (--ids)",
+        file.path(), one_line(pre), known_pre_tokenizers()));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto& [text, score, type] = pieces[i];
+    const auto id = static_cast<int32_t>(i);
+    if (type == Type::unused) continue;
+    if (type == Type::control || type == Type::user_defined) {
+      tokenizer->added_tokens.push_back(
+          {.id = id, .content = text, .special = type == Type::control});
+    } else {
+      tokenizer->vocabulary.emplace_back(text, id);
+    }
+  }
+  tokenizer->merges = read_merges(file);
+  const std::string end = named_piece(file, "tokenizer.ggml.eos_token_id", pieces, "");
+  return std::make_unique<BpeTokenizer>(*tokenizer, Json{{"eos_token", end}}, file.path());
+}
+
+std::unique_ptr<Tokenizer> read_gpt2(const GgufFile& file) {
   const std::vector<Piece> pieces = read_pieces(file);
   const auto* merges = find_list<std::string>(file, "tokenizer.ggml.merges");
-  const std::vector<std::string> characters = gpt2_byte_characters();
-  const auto is_byte = [](const Piece& piece, const std::string& character) {
-    return piece.text == character;
+  auto bytes = std::make_unique<ByteTokenizer>();
+  const std::string end = gpt2_byte_characters()[bytes->end_of_document()];
+  if ((merges == nullptr || merges->empty()) && are_bytes(pieces) &&
+      named_piece(file, "tokenizer.ggml.eos_token_id", pieces, end) == end) {
+    return bytes;
+  }
+  return read_byte_pairs(file, pieces);
+}
+
+// The vocabulary with its control tokens, and numbers that no token has as unused ones.
+std::vector<Piece> byte_pair_pieces(const TokenizerJson& tokenizer) {
+  std::vector<Piece> pieces;
+  const auto set = [&](int32_t id, const std::string& text, Type type) {
+    while (static_cast<int32_t>(pieces.size()) <= id) {
+      pieces.push_back({fmt::format("[UNUSED{}]", pieces.size()), 0, Type::unused});
+    }
+    pieces[id] = {text, 0, type};
   };
-  auto tokenizer = std::make_unique<ByteTokenizer>();
-  const std::string& end = characters[tokenizer->end_of_document()];
-  const bool bytes =
-      (merges == nullptr || merges->empty()) &&
-      std::equal(pieces.begin(), pieces.end(), characters.begin(), characters.end(), is_byte) &&
-      named_piece(file, "tokenizer.ggml.eos_token_id", pieces, end) == end;
-  if (bytes) return tokenizer;
-  throw UnreadTokenizer(fmt::format(
-      "{}: its tokenizer is gpt2's ({} tokens, {} merges), which is read only without merges, as "
-      "bytes; score and generate take token ids without one (--ids)",
-      file.path(), pieces.size(), merges == nullptr ? 0 : merges->size()));
+  for (const auto& [text, id] : tokenizer.vocabulary) set(id, text, Type::normal);
+  for (const AddedToken& token : tokenizer.added_tokens) {
+    set(token.id, token.content, token.special ? Type::control : Type::user_defined);
+  }
+  return pieces;
+}
+
+GgufMetadata byte_pair_metadata(const TokenizerJson& tokenizer, int64_t vocab_size) {
+  const std::optional<std::string> pre = gguf_pre_tokenizer(tokenizer);
+  require(pre.has_value(),
+          "tokenizer.json: llama.cpp knows no tokenizer that splits text as this one does (it "
+          "knows {}); write safetensors",
+          known_pre_tokenizers());
+  GgufMetadata metadata = {{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", *pre}};
+  add_pieces(byte_pair_pieces(tokenizer), vocab_size, metadata);
+  std::vector<std::string> merges;
+  for (const auto& [left, right] : tokenizer.merges) {
+    merges.push_back(fmt::format("{} {}", left, right));
+  }
+  metadata.emplace_back("tokenizer.ggml.merges", std::move(merges));
+  return metadata;
 }
 
 }  // namespace
@@ -155,6 +228,8 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
                 {"tokenizer.ggml.unknown_token_id", unknown_id(model.pieces)},
                 {"tokenizer.ggml.add_space_prefix", model.adds_space}};
     add_pieces(model.pieces, vocab_size, metadata);
+  } else if (const auto* pairs = dynamic_cast<const BpeTokenizer*>(&tokenizer)) {
+    metadata = byte_pair_metadata(pairs->parts(), vocab_size);
   } else {
     metadata = {{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", "gpt-2"}};
     add_pieces(byte_pieces(), vocab_size, metadata);
@@ -171,9 +246,9 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
 std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufFile& file) {
   const std::string model = file.text("tokenizer.ggml.model", "none");
   if (model == "llama") return read_sentencepiece(file);
-  if (model == "gpt2") return read_bytes(file);
+  if (model == "gpt2") return read_gpt2(file);
   throw UnreadTokenizer(fmt::format(
-      "{}: its tokenizer is '{}'; llama (SentencePiece) and gpt2 without merges (bytes) are read; "
+      "{}: its tokenizer is '{}'; llama (SentencePiece) and gpt2 (byte pairs, bytes) are read; "
       "score and generate take token ids without one (--ids)",
       file.path(), one_line(model)));
 }

@@ -10,17 +10,19 @@
 
 namespace attnres {
 
-// The keys tokenizer.ggml.* by which llama.cpp tokenizes alike: the byte tokenizer as GPT-2's
-// without merges, SentencePiece as Llama's. Tokens that the tokenizer lacks of `vocab_size` are
+// The keys tokenizer.ggml.* by which llama.cpp tokenizes alike: byte pairs as GPT-2's, with the
+// name of how text is split (gguf_pre_tokenizer.h), the byte tokenizer as these without merges,
+// SentencePiece as Llama's. Tokens that the tokenizer lacks of `vocab_size` are
 // listed as unused. No token is added before a text or after it.
 //
 // One difference remains: llama.cpp reads the character U+2581 of a text, by which SentencePiece
 // writes spaces, as a space.
 //
-// Throws Error on a SentencePiece model that does more than merge pairs of the text as it is.
+// Throws Error on a SentencePiece model that does more than merge pairs of the text as it is, and
+// on byte pairs of text that is split in no way that has a name.
 GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size);
 
-// Back: SentencePiece, whose pairs llama.cpp merges by their scores, and the byte tokenizer. Unused
+// Back: SentencePiece, whose pairs llama.cpp merges by their scores, byte pairs and bytes. Unused
 // tokens at the end of the list are left out. Throws UnreadTokenizer on others, naming them, and
 // Error where the keys do not fit together.
 std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufFile& file);

@@ -1,9 +1,11 @@
 #include "attnres/text/bytes.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
+#include "attnres/text/hugging_face/tokenizer_json.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -74,26 +76,13 @@ void ByteTokenizer::save(const fs::path& folder) const {
   write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
-void check_byte_tokenizer_json(const fs::path& path) {
-  const Json json = read_json(path);
-  const auto part = [](const Json& object, const char* key) {
-    return object.is_object() ? object.value(key, Json()) : Json();
-  };
-  const Json model = part(json, "model");
-  const Json vocabulary = part(model, "vocab");
-  const Json merges = part(model, "merges");
-  bool bytes =
-      vocabulary.is_object() && vocabulary.size() == 256 && merges.is_array() && merges.empty();
+bool is_byte_tokenizer(const TokenizerJson& tokenizer) {
+  if (tokenizer.vocabulary.size() != 256 || !tokenizer.merges.empty()) return false;
   const std::vector<std::string> characters = gpt2_byte_characters();
-  for (int byte = 0; bytes && byte < 256; ++byte) {
-    bytes = part(vocabulary, characters[byte].c_str()) == byte;
-  }
-  if (bytes) return;
-  throw UnreadTokenizer(fmt::format(
-      "{}: not the byte tokenizer but another one ({} tokens, {} merges); of tokenizer.json files "
-      "only that of bytes is read, others need their SentencePiece tokenizer.model; score and "
-      "generate take token ids without one (--ids)",
-      path.string(), vocabulary.size(), merges.size()));
+  return std::all_of(tokenizer.vocabulary.begin(), tokenizer.vocabulary.end(),
+                     [&](const auto& token) {
+                       return token.second < 256 && token.first == characters[token.second];
+                     });
 }
 
 }  // namespace attnres

@@ -5,6 +5,8 @@
 
 namespace attnres {
 
+struct TokenizerJson;
+
 // Byte 0 doubles as the end of a document.
 //
 // Saved as a byte-level BPE tokenizer without merges (tokenizer.json), whose vocabulary is GPT-2's
@@ -24,8 +26,7 @@ class ByteTokenizer : public Tokenizer {
 // characters of Latin-1, U+0100 and following, in order, for the others.
 std::vector<std::string> gpt2_byte_characters();
 
-// Throws Error unless `path` is a tokenizer.json with the byte tokenizer's vocabulary and no
-// merges.
-void check_byte_tokenizer_json(const std::filesystem::path& path);
+// Whether these are the byte tokenizer's vocabulary and no merges.
+bool is_byte_tokenizer(const TokenizerJson& tokenizer);
 
 }  // namespace attnres

@@ -1,9 +1,12 @@
 #include "attnres/text/corpus.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <numbers>
 #include <numeric>
 #include <optional>
@@ -262,13 +265,28 @@ DocumentSplit split_by_file(const Corpus& corpus) {
 }
 
 TokenStream tokenize(const std::vector<Passage>& passages, const Tokenizer& tokenizer) {
+  std::vector<std::vector<int32_t>> ids(passages.size());
+  std::vector<std::exception_ptr> errors(passages.size());
+  std::atomic<size_t> next = 0;
+  const auto encode = [&] {
+    for (size_t i = next++; i < passages.size(); i = next++) {
+      const Passage& passage = passages[i];
+      try {
+        if (tokenizer.needs_utf8()) require_utf8(passage.text, passage.path, passage.offset);
+        ids[i] = tokenizer.encode(passage.text);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) { encode(); });
   TokenStream stream;
-  for (const Passage& passage : passages) {
-    if (tokenizer.needs_utf8()) require_utf8(passage.text, passage.path, passage.offset);
-    const std::vector<int32_t> ids = tokenizer.encode(passage.text);
-    stream.tokens.insert(stream.tokens.end(), ids.begin(), ids.end());
+  for (size_t i = 0; i < passages.size(); ++i) {
+    if (errors[i]) std::rethrow_exception(errors[i]);
+    stream.tokens.insert(stream.tokens.end(), ids[i].begin(), ids[i].end());
     stream.tokens.push_back(tokenizer.end_of_document());
-    stream.bytes += static_cast<int64_t>(passage.text.size());
+    stream.bytes += static_cast<int64_t>(passages[i].text.size());
+    ids[i] = {};
   }
   return stream;
 }

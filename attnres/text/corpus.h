@@ -77,7 +77,8 @@ struct TokenStream {
   int64_t bytes = 0;            // of text
 };
 
-// Throws Error naming the file where the tokenizer cannot take its text.
+// All threads take passages in turn. Throws Error naming the file, the first one, where the
+// tokenizer cannot take its text.
 TokenStream tokenize(const std::vector<Passage>& passages, const Tokenizer& tokenizer);
 
 struct Split {

@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
 #include "attnres/support/nearest.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/corpus.h"
+#include "attnres/text/hugging_face/bpe_tokenizer.h"
+#include "attnres/text/hugging_face/bpe_trainer.h"
+#include "attnres/text/hugging_face/tiktoken.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/utf8.h"
 
@@ -32,19 +37,62 @@ std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokeni
   return ids;
 }
 
+namespace {
+
+// What the tokenizer_config.json beside a tokenizer's file says.
+Json config_beside(const fs::path& path) {
+  const fs::path config = path.parent_path() / "tokenizer_config.json";
+  return path_exists(config) ? read_json(config) : Json::object();
+}
+
+// The byte tokenizer's own file, or one with byte-pair encoding.
+std::unique_ptr<Tokenizer> load_tokenizer_json(const fs::path& path) {
+  std::string text = read_file(path);
+  TokenizerJson parts = read_tokenizer_json(text, path.string());
+  if (is_byte_tokenizer(parts)) return std::make_unique<ByteTokenizer>();
+  return std::make_unique<BpeTokenizer>(std::move(parts),
+                                        TokenizerFile{"tokenizer.json", std::move(text)},
+                                        config_beside(path), path.string());
+}
+
+std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
+  std::string text = read_file(path);
+  const Json config = config_beside(path);
+  TokenizerJson parts = read_tiktoken(text, config, path.string());
+  return std::make_unique<BpeTokenizer>(
+      std::move(parts), TokenizerFile{"tiktoken.model", std::move(text)}, config, path.string());
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
-  const fs::path model = folder / "tokenizer.model";
-  if (path_exists(model)) {
-    return std::make_unique<SentencePieceTokenizer>(read_file(model), model.string());
+  // Of a model with several files the first that is read counts: tokenizer.json also has the tokens
+  // that were added to a tokenizer.model. Where none is, the first says why.
+  std::exception_ptr unread;
+  const auto reading = [&](const char* name, auto&& read) -> std::unique_ptr<Tokenizer> {
+    const fs::path path = folder / name;
+    if (!path_exists(path)) return nullptr;
+    try {
+      return read(path);
+    } catch (const UnreadTokenizer&) {
+      if (!unread) unread = std::current_exception();
+      return nullptr;
+    }
+  };
+  std::unique_ptr<Tokenizer> tokenizer =
+      reading("tokenizer.json", [](const fs::path& path) { return load_tokenizer_json(path); });
+  if (tokenizer == nullptr) {
+    tokenizer = reading("tokenizer.model", [](const fs::path& path) {
+      return std::make_unique<SentencePieceTokenizer>(read_file(path), path.string());
+    });
   }
-  const fs::path json = folder / "tokenizer.json";
-  if (path_exists(json)) {
-    check_byte_tokenizer_json(json);
-    return std::make_unique<ByteTokenizer>();
-  }
+  if (tokenizer == nullptr) tokenizer = reading("tiktoken.model", load_tiktoken);
+  if (tokenizer != nullptr) return tokenizer;
+  if (unread) std::rethrow_exception(unread);
   throw UnreadTokenizer(fmt::format(
-      "{}: no tokenizer for text here; expected tokenizer.model (SentencePiece) or tokenizer.json "
-      "(bytes); score and generate take token ids without one (--ids)",
+      "{}: no tokenizer for text here; expected tokenizer.json (byte-pair encoding, or bytes), "
+      "tokenizer.model (SentencePiece) or tiktoken.model (Kimi's); score and generate take token "
+      "ids without one (--ids)",
       folder.string()));
 }
 
@@ -68,11 +116,11 @@ std::vector<fs::path> tokenizer_files(const fs::path& folder) {
 }
 
 void TokenizerConfig::check() const {
-  const std::vector<std::string> kinds = {"bytes", "sentencepiece"};
+  const std::vector<std::string> kinds = {"bytes", "sentencepiece", "bpe"};
   if (kind == "bytes") {
     require_usage(vocab_size == 256,
                   "tokenizer.vocab_size: the byte tokenizer has 256 tokens, not {}; leave it out, "
-                  "or choose tokenizer.kind sentencepiece",
+                  "or choose tokenizer.kind sentencepiece or bpe",
                   vocab_size);
   } else if (kind == "sentencepiece") {
     require_usage(vocab_size >= kSmallestSentencePieceVocabulary && vocab_size <= INT32_MAX,
@@ -80,6 +128,11 @@ void TokenizerConfig::check() const {
                   "bytes, three control tokens and the text's characters), got {}; 4096 is usual "
                   "for small models",
                   kSmallestSentencePieceVocabulary, vocab_size);
+  } else if (kind == "bpe") {
+    require_usage(vocab_size >= kSmallestBpeVocabulary && vocab_size <= INT32_MAX,
+                  "tokenizer.vocab_size: a byte-pair vocabulary has at least {} tokens (256 bytes "
+                  "and the end of a document), got {}; 4096 is usual for small models",
+                  kSmallestBpeVocabulary, vocab_size);
   } else {
     fail_usage("tokenizer.kind: unknown kind '{}', did you mean '{}'? Known: {}", kind,
                nearest(kind, kinds), fmt::join(kinds, ", "));
@@ -90,6 +143,10 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
                                           const std::vector<Passage>& training_text) {
   config.check();
   if (config.kind == "bytes") return std::make_unique<ByteTokenizer>();
+  if (config.kind == "bpe") {
+    return std::make_unique<BpeTokenizer>(train_bpe(training_text, config.vocab_size),
+                                          Json::object(), "trained tokenizer");
+  }
   return std::make_unique<SentencePieceTokenizer>(
       train_sentencepiece(training_text, config.vocab_size), "trained tokenizer");
 }

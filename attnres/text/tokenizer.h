@@ -26,7 +26,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string kind() const = 0;  // as in TokenizerConfig: "bytes", "sentencepiece"
+  virtual std::string kind() const = 0;  // as in TokenizerConfig: "bytes", "sentencepiece", "bpe"
   virtual int64_t vocab_size() const = 0;
   // Ends every document of a training stream, and generation.
   virtual int32_t end_of_document() const = 0;
@@ -57,9 +57,9 @@ class Tokenizer {
 // another begins there.
 std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
 
-// Reads the tokenizer whose files lie in a folder: tokenizer.model (SentencePiece) or the
-// tokenizer.json that the byte tokenizer writes. Throws UnreadTokenizer when there is neither, or
-// when these are of another kind.
+// Reads the tokenizer whose files lie in a folder: tokenizer.json (byte-pair encoding, or bytes),
+// or else tokenizer.model (SentencePiece), or else tiktoken.model (Kimi's). Throws UnreadTokenizer
+// when there is none of them, or when these are of another kind.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
 // The files of a folder by which some program tokenizes, whether or not they are read here: what
@@ -79,7 +79,8 @@ struct TokenizerConfig {
   void check() const;
 };
 
-// The tokenizer that a configuration asks for; SentencePiece is trained on `training_text`.
+// The tokenizer that a configuration asks for; SentencePiece and byte-pair encoding are trained on
+// `training_text`.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
                                           const std::vector<Passage>& training_text);
 

@@ -24,6 +24,11 @@ SentencePieceTokenizer sentencepiece() {
   return {train_sentencepiece({{"words.txt", text}}, 285), "words"};
 }
 
+std::unique_ptr<Tokenizer> byte_pairs() {
+  const std::string text = "the cat and the hat and the bat sat on the mat";
+  return make_tokenizer({"bpe", 275}, {{"words.txt", text}});
+}
+
 std::unique_ptr<Tokenizer> reread(const GgufMetadata& metadata) {
   const fs::path path = fresh_folder("gguf") / "file.gguf";
   write_gguf(path, metadata, {});
@@ -62,6 +67,34 @@ TEST(GgufTokenizer, GivesSentencePieceBack) {
   expect_alike(tokenizer, *reread(gguf_tokenizer(tokenizer, 300)));
 }
 
+TEST(GgufTokenizer, GivesBytePairsBack) {
+  const auto tokenizer = byte_pairs();
+  expect_alike(*tokenizer, *reread(gguf_tokenizer(*tokenizer, 275)));
+  expect_alike(*tokenizer, *reread(gguf_tokenizer(*tokenizer, 300)));
+}
+
+// What published tokenizers have in common with the small ones of the fixtures is how they split
+// text, and its name.
+TEST(GgufTokenizer, NamesHowPublishedTokenizersSplitText) {
+  const fs::path fixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers";
+  const std::vector<std::pair<std::string, std::string>> names = {{"gpt2", "gpt-2"},
+                                                                  {"llama3", "llama-bpe"},
+                                                                  {"qwen2", "qwen2"},
+                                                                  {"smollm", "smollm"},
+                                                                  {"deepseek3", "deepseek-v3"}};
+  for (const auto& [folder, name] : names) {
+    const auto tokenizer = load_tokenizer(fixtures / folder);
+    GgufMetadata metadata = gguf_tokenizer(*tokenizer, tokenizer->vocab_size());
+    EXPECT_EQ(std::get<std::string>(value_of(metadata, "tokenizer.ggml.pre")), name);
+    expect_alike(*tokenizer, *reread(metadata));
+  }
+  for (const char* folder : {"llama2", "prefix", "accents"}) {
+    const auto tokenizer = load_tokenizer(fixtures / folder);
+    EXPECT_THAT(message_of<Error>([&] { gguf_tokenizer(*tokenizer, tokenizer->vocab_size()); }),
+                HasSubstr("llama.cpp knows no tokenizer"));
+  }
+}
+
 // Which piece is merged first is the scores' to say.
 TEST(GgufTokenizer, GoesByScores) {
   const auto encoded = [](float of_ab, float of_bc) {
@@ -95,15 +128,9 @@ TEST(GgufTokenizer, RefusesOthersByName) {
   EXPECT_THAT(refusal({{"tokenizer.ggml.model", "t5"}}),
               AllOf(HasSubstr("'t5'"), HasSubstr("--ids")));
   EXPECT_THAT(refusal({}), HasSubstr("'none'"));
-  GgufMetadata bytes = gguf_tokenizer(ByteTokenizer(), 256);
-  value_of(bytes, "tokenizer.ggml.merges") = std::vector<std::string>{"t h"};
-  EXPECT_THAT(refusal(bytes), HasSubstr("gpt2's (256 tokens, 1 merges)"));
-  bytes = gguf_tokenizer(ByteTokenizer(), 256);
-  std::get<std::vector<std::string>>(value_of(bytes, "tokenizer.ggml.tokens"))[65] = "B";
-  EXPECT_THAT(refusal(bytes), HasSubstr("gpt2's"));
-  bytes = gguf_tokenizer(ByteTokenizer(), 256);
-  value_of(bytes, "tokenizer.ggml.eos_token_id") = uint32_t{10};
-  EXPECT_THAT(refusal(bytes), HasSubstr("gpt2's")) << "its documents end otherwise";
+  GgufMetadata pairs = gguf_tokenizer(*byte_pairs(), 300);
+  value_of(pairs, "tokenizer.ggml.pre") = std::string("odd");
+  EXPECT_THAT(refusal(pairs), AllOf(HasSubstr("'odd'"), HasSubstr("llama-bpe, qwen2")));
   GgufMetadata pieces = gguf_tokenizer(sentencepiece(), 285);
   value_of(pieces, "tokenizer.ggml.precompiled_charsmap") = std::vector<uint8_t>{1};
   EXPECT_THAT(refusal(pieces), HasSubstr("replaces characters"));

@@ -46,6 +46,7 @@ std::unique_ptr<SentencePieceTokenizer> trained(int64_t vocab_size = 400) {
 
 std::unique_ptr<Tokenizer> make(const std::string& kind) {
   if (kind == "bytes") return std::make_unique<ByteTokenizer>();
+  if (kind == "bpe") return make_tokenizer({"bpe", 400}, {{"words.txt", learnable_text()}});
   return trained();
 }
 
@@ -66,7 +67,7 @@ const char* const kTexts[] = {
 };
 
 class AnyTokenizer : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, AnyTokenizer, ::testing::Values("bytes", "sentencepiece"),
+INSTANTIATE_TEST_SUITE_P(Kinds, AnyTokenizer, ::testing::Values("bytes", "sentencepiece", "bpe"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(AnyTokenizer, LosesNothing) {
@@ -281,14 +282,23 @@ TEST(LoadTokenizer, SaysWhatItExpected) {
   const auto folder = fresh_folder("none");
   EXPECT_THAT(message_of<Error>([&] { load_tokenizer(folder); }),
               AllOf(HasSubstr(folder.string()), HasSubstr("tokenizer.model")));
-  write_text(folder / "tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1,
-      "ab": 2}, "merges": ["a b"]}})");
+  write_text(folder / "tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})");
   EXPECT_THAT(message_of<Error>([&] { load_tokenizer(folder); }),
-              AllOf(HasSubstr("3 tokens, 1 merges"), HasSubstr("tokenizer.model")));
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("WordPiece")));
   for (const char* text : {"[]", "{}", R"({"model": 3})", R"({"model": {"vocab": []}})"}) {
     write_text(folder / "tokenizer.json", text);
     EXPECT_THROW(load_tokenizer(folder), Error) << text;
   }
+}
+
+// tokenizer.json has more than tokenizer.model, where it is read.
+TEST(LoadTokenizer, ChoosesAmongFiles) {
+  const auto folder = fresh_folder("both");
+  trained()->save(folder);
+  write_text(folder / "tokenizer.json", R"({"model": {"type": "Unigram", "vocab": []}})");
+  EXPECT_EQ(load_tokenizer(folder)->kind(), "sentencepiece");
+  make("bpe")->save(folder);
+  EXPECT_EQ(load_tokenizer(folder)->kind(), "bpe");
 }
 
 TEST(TokenizerFiles, AreThoseOfAnyTokenizer) {
@@ -323,6 +333,10 @@ TEST(TokenizerConfig, ChecksKindAndSize) {
                 TokenizerConfig{"sentencepiece", 256}.check();
               }),
               HasSubstr("at least 260"));
+  EXPECT_THAT(message_of<UsageError>([] {
+                TokenizerConfig{"bpe", 256}.check();
+              }),
+              HasSubstr("at least 257"));
   const Json json = write_config(TokenizerConfig{"sentencepiece", 512});
   TokenizerConfig read;
   read_config(json, "tokenizer", read);
@@ -336,6 +350,9 @@ TEST(MakeTokenizer, MakesTheKindAskedFor) {
   const auto tokenizer = make_tokenizer({"sentencepiece", 380}, {{"words.txt", text}});
   EXPECT_EQ(tokenizer->kind(), "sentencepiece");
   EXPECT_EQ(tokenizer->vocab_size(), 380);
+  const auto pairs = make_tokenizer({"bpe", 380}, {{"words.txt", text}});
+  EXPECT_EQ(pairs->kind(), "bpe");
+  EXPECT_EQ(pairs->vocab_size(), 380);
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include "attnres/text/hugging_face/replacement.h"
+
+namespace attnres {
+
+Replacement::Replacement(const JsonPart& part) : content_(part.at("content").text()) {
+  const JsonPart pattern = part.at("pattern");
+  if (!pattern.at("Regex").is_null()) {
+    regex_.emplace(pattern.at("Regex").text());
+  } else {
+    literal_ = pattern.at("String").text();
+    if (literal_.empty()) pattern.refuse("a text that is not empty");
+  }
+}
+
+void Replacement::apply(std::string& text) const {
+  std::string replaced;
+  if (regex_) {
+    regex_->find_all(text, [&](const TextRange& range) {
+      replaced += range.match ? std::string_view(content_)
+                              : std::string_view(text).substr(range.begin, range.end - range.begin);
+    });
+  } else {
+    size_t at = text.find(literal_);
+    if (at == std::string::npos) return;
+    replaced.reserve(text.size() + text.size() / 4);
+    size_t copied = 0;
+    for (; at != std::string::npos; at = text.find(literal_, copied)) {
+      replaced.append(text, copied, at - copied);
+      replaced += content_;
+      copied = at + literal_.size();
+    }
+    replaced.append(text, copied);
+  }
+  text = std::move(replaced);
+}
+
+}  // namespace attnres
