@@ -14,6 +14,7 @@
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
+#include "attnres/text/utf8.h"
 
 namespace attnres {
 namespace {
@@ -139,10 +140,11 @@ BpeModel::Merges read_merges(const GgufFile& file) {
   BpeModel::Merges merges;
   const auto* lines = find_list<std::string>(file, "tokenizer.ggml.merges");
   if (lines == nullptr) return merges;
+  const std::string what = file.path() + ": tokenizer.ggml.merges";
   for (const std::string& line : *lines) {
+    require_utf8(line, what);
     const size_t space = line.find(' ');
-    require(space != std::string::npos, "{}: tokenizer.ggml.merges: expected two tokens, found {}",
-            file.path(), one_line(line));
+    require(space != std::string::npos, "{}: expected two tokens, found {}", what, one_line(line));
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   return merges;
@@ -157,8 +159,10 @@ std::unique_ptr<Tokenizer> read_byte_pairs(const GgufFile& file, const std::vect
         "score and generate take token ids without one (--ids)",
         file.path(), one_line(pre), known_pre_tokenizers()));
   }
+  const std::string what = file.path() + ": tokenizer.ggml.tokens";
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto& [text, score, type] = pieces[i];
+    require_utf8(text, what);  // bytes are written as characters
     const auto id = static_cast<int32_t>(i);
     if (type == Type::unused) continue;
     if (type == Type::control || type == Type::user_defined) {

@@ -152,5 +152,16 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFitTogether) {
               HasSubstr("eos_token_id: is not the number of a token"));
 }
 
+TEST(GgufTokenizer, RefusesBytePairsThatAreNoText) {
+  const auto refusal = [](const std::string& key) {
+    GgufMetadata metadata = gguf_tokenizer(*byte_pairs(), 275);
+    std::get<std::vector<std::string>>(value_of(metadata, key)).back() = "a \xc3";
+    return message_of<Error>([&] { reread(metadata); });
+  };
+  for (const std::string key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    EXPECT_THAT(refusal(key), AllOf(HasSubstr(key), HasSubstr("byte 2"))) << key;
+  }
+}
+
 }  // namespace
 }  // namespace attnres::testing::gguf_tokenizer_test

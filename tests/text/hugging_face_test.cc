@@ -190,6 +190,10 @@ TEST(HuggingFace, RefusesByNameWhatIsNotRead) {
   EXPECT_THAT(with("/post_processor", {{"type", "Odd"}}), HasSubstr("Odd"));
   EXPECT_THAT(with("/decoder/type", "WordPiece"), HasSubstr("WordPiece"));
   EXPECT_THAT(with("/decoder", nullptr), HasSubstr("decoder"));
+  const Json strip = {{"type", "Strip"}, {"content", ""}, {"start", 1}, {"stop", 0}};
+  EXPECT_THAT(with("/decoder", strip), HasSubstr("decoder.content"));
+  const Json nothing = {{"type", "Sequence"}, {"normalizers", Json::array({nullptr})}};
+  EXPECT_THAT(with("/normalizer", nothing), HasSubstr("normalizers[0]"));
   const auto splitting = [&](const char* pattern) {
     return with("/pre_tokenizer", {{"type", "Split"},
                                    {"pattern", {{"Regex", pattern}}},
@@ -221,6 +225,22 @@ TEST(HuggingFace, RefusesWhatDoesNotFitTogether) {
     BpeTokenizer(read_tokenizer_json(good.dump(), "f"), {{"eos_token", "<end>"}}, "f");
   });
   EXPECT_THAT(no_end, AllOf(HasSubstr("<end>"), HasSubstr("tokenizer_config.json")));
+}
+
+// A byte of a character stays what it is, whatever a later step would read in it.
+TEST(HuggingFace, DecodesBytesThatAreNoCharacter) {
+  Json file = file_of(kFixtures / "llama2");
+  const Json bytes = {{"type", "ByteFallback"}};
+  const Json spaces = {{"type", "Replace"}, {"pattern", {{"Regex", "\u00fc|x"}}}, {"content", "-"}};
+  for (const Json& then : {Json{{"type", "ByteLevel"}}, spaces}) {
+    file["decoder"] = {{"type", "Sequence"}, {"decoders", {bytes, then}}};
+    const TokenizerJson parts = read_tokenizer_json(file.dump(), "f");
+    const BpeTokenizer tokenizer(parts, {{"eos_token", "</s>"}}, "f");
+    const auto token = std::find_if(parts.vocabulary.begin(), parts.vocabulary.end(),
+                                    [](const auto& entry) { return entry.first == "<0xF0>"; });
+    ASSERT_NE(token, parts.vocabulary.end());
+    EXPECT_EQ(tokenizer.decode({token->second}), "\xf0") << then;
+  }
 }
 
 TEST(TextRegex, EndsWhatWouldTakeForEver) {

@@ -91,7 +91,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 
 // Up to so many rows streams of packed numbers are faster than products with unpacked ones.
 int64_t most_streamed_rows(WeightFormat format) {
-  return has_blocks(format) ? 64 : 31;
+  return has_blocks(format) ? 64 : 32;
 }
 
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time

@@ -6,6 +6,7 @@
 
 #include "attnres/text/bytes.h"
 #include "attnres/text/hugging_face/unicode.h"
+#include "attnres/text/utf8.h"
 
 namespace attnres {
 
@@ -25,6 +26,7 @@ std::optional<std::string> bytes_of_characters(std::string_view token) {
     }
     return by_code;
   }();
+  if (first_invalid_utf8(token) != token.size()) return std::nullopt;
   std::string text;
   while (!token.empty()) {
     const Character character = first_character(token);

@@ -72,7 +72,9 @@ class StripStep : public Decoder::Step {
   explicit StripStep(const JsonPart& part)
       : content_(part.at("content").text()),
         start_(part.at("start").count()),
-        stop_(part.at("stop").count()) {}
+        stop_(part.at("stop").count()) {
+    if (content_.empty()) part.at("content").refuse("one character");
+  }
 
   void apply(DecodedTokens& tokens) const override {
     if (tokens.within && tokens.fused) return;

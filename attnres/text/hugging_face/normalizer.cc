@@ -127,6 +127,7 @@ class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(const JsonPart& part) {
     for (const JsonPart& step : part.at("normalizers").list()) {
+      if (step.is_null()) step.refuse("a normalizer");
       steps_.push_back(read_normalizer(step));
     }
   }

@@ -19,6 +19,10 @@ constexpr std::string_view kSpace = "\\p{White_Space}", kNoSpace = "\\P{White_Sp
 constexpr std::string_view kWord =
     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
 // Rewrites an expression from left to right.
 class Rewriter {
  public:
@@ -107,7 +111,7 @@ class Rewriter {
   // {n,m}, {n}, {n,} and {,m}; a + after it repeats what it makes, and is not possessive.
   void interval() {
     size_t end = at_ + 1;
-    while (end < pattern_.size() && (pattern_[end] == ',' || std::isdigit(pattern_[end]) != 0)) {
+    while (end < pattern_.size() && (pattern_[end] == ',' || is_digit(pattern_[end]))) {
       ++end;
     }
     const std::string inside(pattern_.substr(at_ + 1, end - at_ - 1));
@@ -160,7 +164,7 @@ class Rewriter {
   std::string hexadecimal(size_t begin, size_t digits) {
     const std::string_view code = pattern_.substr(begin, digits);
     const bool good = code.size() == digits && std::all_of(code.begin(), code.end(), [](char c) {
-                        return std::isxdigit(c) != 0;
+                        return std::isxdigit(static_cast<unsigned char>(c)) != 0;
                       });
     if (!good) refuse(pattern_.substr(at_, 6));
     at_ = begin + digits;

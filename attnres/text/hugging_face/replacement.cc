@@ -1,5 +1,7 @@
 #include "attnres/text/hugging_face/replacement.h"
 
+#include "attnres/text/utf8.h"
+
 namespace attnres {
 
 Replacement::Replacement(const JsonPart& part) : content_(part.at("content").text()) {
@@ -15,6 +17,7 @@ Replacement::Replacement(const JsonPart& part) : content_(part.at("content").tex
 void Replacement::apply(std::string& text) const {
   std::string replaced;
   if (regex_) {
+    if (first_invalid_utf8(text) != text.size()) return;  // a part of a character
     regex_->find_all(text, [&](const TextRange& range) {
       replaced += range.match ? std::string_view(content_)
                               : std::string_view(text).substr(range.begin, range.end - range.begin);
