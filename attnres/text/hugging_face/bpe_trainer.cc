@@ -66,8 +66,9 @@ std::vector<Word> count_words(const std::vector<Passage>& text, const PreTokeniz
 
 class Trainer {
  public:
-  Trainer(std::vector<Word> words, BpeModel::Vocabulary alphabet) : words_(std::move(words)) {
-    for (auto& [text, id] : alphabet) add_token(text);
+  Trainer(std::vector<Word> words, const BpeModel::Vocabulary& alphabet)
+      : words_(std::move(words)) {
+    for (const auto& [text, id] : alphabet) add_token(text);
     for (uint32_t i = 0; i < words_.size(); ++i) {
       const std::vector<int32_t>& tokens = words_[i].tokens;
       for (size_t k = 0; k + 1 < tokens.size(); ++k) {
@@ -203,7 +204,7 @@ TokenizerJson train_bpe(const std::vector<Passage>& text, int64_t vocab_size) {
     for (int32_t& token : word.tokens) token = id_of_byte[token];
   }
 
-  Trainer trainer(std::move(words), std::move(alphabet));
+  Trainer trainer(std::move(words), alphabet);
   trainer.learn(vocab_size);
   tokenizer.vocabulary = trainer.vocabulary();
   tokenizer.merges = trainer.merges();
