@@ -13,7 +13,6 @@
 #include "app/generate_options.h"
 #include "app/generate_prompts.h"
 #include "app/generation_json.h"
-#include "app/token_ids.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/pretrained/model_directory.h"
@@ -70,19 +69,9 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
   if (!text.ends_with('\n')) show("\n");
 }
 
-std::vector<int32_t> prompt_ids_of(const std::string& list) {
-  try {
-    std::vector<int32_t> prompt = parse_ids(list);
-    require(!prompt.empty(), "expected token ids such as 5,17,3, got none");
-    return prompt;
-  } catch (const Error& e) {
-    fail_usage("--ids: {}", e.what());
-  }
-}
-
 // Needs no tokenizer.
-void continue_ids(const OpenedModel& opened, const GenerateOptions& options,
-                  const std::vector<int32_t>& prompt) {
+void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
+  const std::vector<int32_t>& prompt = *options.ids;
   GenerationSettings settings = options.generation;
   settings.ends = model_document_ids(opened.folder).ends();
   check_bias(settings, opened.model->vocab_size());
@@ -110,12 +99,9 @@ void run_generate(GenerateOptions options) {
   options.machine.apply();
   if (!options.prompts.empty()) return generate_prompts(options);
   if (options.chat) return chat(options);
-  if (options.ids) {
-    const std::vector<int32_t> prompt = prompt_ids_of(*options.ids);
-    return continue_ids(open_model(options.model, options.precision), options, prompt);
-  }
   const std::string prompt = prompt_text(options);
-  continue_text(open_model(options.model, options.precision), options, prompt);
+  const OpenedModel opened = open_model(options.model, options.precision);
+  options.ids ? continue_ids(opened, options) : continue_text(opened, options, prompt);
 }
 
 }  // namespace

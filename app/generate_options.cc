@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "app/token_ids.h"
 #include "attnres/infer/stop_strings.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -29,6 +30,16 @@ void add_bias(const std::string& text, std::map<int32_t, double>* biases) {
       middle != end && is_number(text.data(), middle, &id) && is_number(middle + 1, end, &bias),
       "logit-bias: expected a token id and a number, such as 42=-1.5, got {}", text);
   require_usage(biases->emplace(id, bias).second, "logit-bias: token {} is there twice", id);
+}
+
+std::vector<int32_t> read_ids(const std::string& text) {
+  try {
+    std::vector<int32_t> ids = parse_ids(text);
+    require(!ids.empty(), "expected token ids such as 5,17,3, got none");
+    return ids;
+  } catch (const Error& e) {
+    fail_usage("ids: {}", e.what());
+  }
 }
 
 void add_sampling(CLI::App& command, SamplingSettings& sampling) {
@@ -96,7 +107,7 @@ void GenerateOptions::add_to(CLI::App& command) {
           ->excludes(prompt_option);
   CLI::Option* ids_option =
       command
-          .add_option("--ids", ids,
+          .add_option("--ids", ids_text,
                       "token ids to continue, separated by commas: prints ids, needs no tokenizer")
           ->type_name("IDS")
           ->excludes(prompt_option)
@@ -175,6 +186,7 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
 void GenerateOptions::finish() {
   try {
     for (const std::string& text : biases) add_bias(text, &generation.sampling.logit_bias);
+    if (ids_text) ids = read_ids(*ids_text);
     check(generation.sampling);
     const StopStrings checked(stop_texts);
     require_usage(generation.top_logprobs < 0 || json || !prompts.empty(),

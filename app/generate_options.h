@@ -16,9 +16,10 @@ struct GenerateOptions {
   MachineOptions machine;
   PrecisionOption precision;
   std::string prompt, prompt_file;
-  std::optional<std::string> ids;
-  std::string prompts, out;  // many at once, and where to
-  int64_t sequences = 8;     // of them at once
+  std::optional<std::string> ids_text;      // "5,17,3"
+  std::optional<std::vector<int32_t>> ids;  // those of `ids_text` once they are read
+  std::string prompts, out;                 // many at once, and where to
+  int64_t sequences = 8;                    // of them at once
   bool deterministic = false;
   bool chat = false;
   std::string system;  // of a conversation
@@ -29,7 +30,8 @@ struct GenerateOptions {
   bool json = false;
 
   void add_to(CLI::App& command);
-  // Reads the biases and checks the settings. Throws UsageError that names the option.
+  // Reads the biases and token ids, and checks the settings. Throws UsageError that names the
+  // option.
   void finish();
 
  private:

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "attnres/ops/matmul/products.h"
+#include "attnres/ops/matmul/provider.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
@@ -89,9 +90,13 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-// Up to so many rows streams of packed numbers are faster than products with unpacked ones.
-int64_t most_streamed_rows(WeightFormat format) {
-  return has_blocks(format) ? 64 : 32;
+// Whether a stream of packed numbers is faster than a product with unpacked ones. Without blocks
+// that is where it is with float32 numbers.
+bool is_streamed(const PackedWeight& weight, int64_t rows) {
+  constexpr int64_t kMostRowsOfBlocks = 64;
+  if (has_blocks(weight.format)) return rows <= kMostRowsOfBlocks;
+  const ProductSizes sizes = {.M = rows, .N = weight.bytes.size(0), .K = weight.columns};
+  return provider_for(processor(), at::kFloat, Product::output, sizes) == Provider::streaming;
 }
 
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
@@ -115,7 +120,7 @@ Tensor packed_map(const Tensor& x, const PackedWeight& weight) {
           "{} columns",
           shape_of(x), weight.columns);
   const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
-  const Tensor y_MN = x_MK.size(0) <= most_streamed_rows(weight.format)
+  const Tensor y_MN = is_streamed(weight, x_MK.size(0))
                           ? streaming_product(x_MK, rows_of(weight), weight.bytes.size(0))
                           : product_with_unpacked(x_MK, weight);
   std::vector<int64_t> shape = x.sizes().vec();
