@@ -40,8 +40,11 @@ GgufType gguf_type(const std::string& name) {
 }
 
 void write_directory(const OpenedModel& opened, const ExportOptions& options) {
+  const ModelConfig& config = opened.model->config();
+  const bool is_public = options.format == "huggingface";
   save_model_folder_like(options.out, *opened.model, opened.folder, opened.context,
-                         storage_type(options.type));
+                         storage_type(options.type),
+                         is_public ? public_layout(config) : layout_of(config));
   fmt::print("{}: {} parameters as {}\n", options.out, opened.model->parameters().count(),
              options.type);
 }
@@ -77,7 +80,7 @@ void run_export(const ExportOptions& options) {
   require_new(options.out, gguf ? "file" : "folder");
   OpenedModel opened = open_model(options.model);
   if (options.approximate) opened.model = with_one_eps(*opened.model);
-  if (options.format == "huggingface") require_public_layout(opened.model->config());
+  if (options.format == "huggingface") public_layout(opened.model->config());
   write_new(options.out, gguf ? "file" : "folder",
             [&] { gguf ? write_gguf_file(opened, options) : write_directory(opened, options); });
 }

@@ -23,7 +23,7 @@ class Parts {
   const char* operator()(const Parameter& parameter) const {
     if (parameter.kind == ParameterKind::embedding) return "embedding";
     if (parameter.kind == ParameterKind::head) return "head";
-    if (parameter.role == "input_norm") return "norms";
+    if (parameter.role == "input_norm" || parameter.role == "output_norm") return "norms";
     if (mixing_.find(parameter.site, parameter.role) != nullptr) return "depth mixing";
     return parameter.site % 2 == 0 ? "attention" : "feed-forward";
   }
@@ -44,7 +44,11 @@ Json used_settings(const ModelConfig& config) {
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);
   }
-  if (!config.activation.is_situ()) used["activation"] = {{"type", "silu"}};
+  if (!config.activation.is_situ()) used["activation"] = {{"type", config.activation.type}};
+  const Json defaults = write_config(ModelConfig());
+  for (const char* rare : {"grouped_query", "output_norm", "rope_scaling", "embedding_scale"}) {
+    if (used.contains(rare) && used[rare] == defaults[rare]) used.erase(rare);
+  }
   return used;
 }
 

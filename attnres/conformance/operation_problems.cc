@@ -246,7 +246,8 @@ OperationProblem rotary_problem(int64_t tokens, int64_t width) {
   OperationProblem problem;
   problem.inputs = {draw.rows({1, tokens, kHeads, width})};
   problem.compute = [=](const Tensors& in) -> Tensors {
-    return {apply_rotary(in[0], rotary_table(0, tokens, width, kTheta, in[0].scalar_type()))};
+    return {apply_rotary(
+        in[0], rotary_table(0, tokens, rotary_frequencies(width, kTheta), in[0].scalar_type()))};
   };
   problem.reference = [](const Tensors& in, const Tensors& gradients) {
     const Tensors all = zeros_like({in[0], in[0]});

@@ -21,9 +21,12 @@ struct MixerShape {
   int64_t heads = 1;     // H of an attention
   int64_t kv_heads = 1;  // Hkv
   double init_std = 0.02;
+  int64_t attention_head_width = 0;  // K of its heads; 0 stands for d / H
 
   int layers() const { return sublayers / 2; }  // J, Transformer layers
-  int64_t head_width() const { return width / heads; }
+  int64_t head_width() const {
+    return attention_head_width > 0 ? attention_head_width : width / heads;
+  }
 };
 
 // The tensors of one parameter role, for people who read or write them elsewhere: shape and

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/formats/llama_family.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -13,7 +15,8 @@ namespace {
 
 // Both of Kimi's files need experts after the first dense layers, and shared ones.
 bool has_kimi_layers(const ModelConfig& model) {
-  return has_kimi_attention(model) && model.experts.count > 0 && model.experts.shared > 0;
+  return has_kimi_attention(model) && model.experts.count > 0 && model.experts.shared > 0 &&
+         !has_gemma_parts(model);
 }
 
 // Why it is none of the public ones, for people.
@@ -37,9 +40,24 @@ std::string why_not_public(const ModelConfig& model) {
         "connections, Kimi K3 plain block_attn_res",
         mixing.to_json().dump());
   }
+  if (model.is_residual() && has_llama_attention(model) && model.experts.count == 0) {
+    return "its windows, norms, biases, positions and activation together are those of none that "
+           "attnres knows (Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 3)";
+  }
   return "Block AttnRes, experts, delta and latent attention are known only of Kimi K3, where "
          "every layer has delta or latent attention, some have either, experts with shared ones "
          "follow the first dense layers, and model.activation.type is situ";
+}
+
+std::optional<FileLayout> find_public_layout(const ModelConfig& model) {
+  if (has_kimi_layers(model)) {
+    if (is_without_k3_parts(model)) return FileLayout::kimi_linear;
+    const bool is_k3_mixing = model.is_residual() || layers_in_block(model) > 0;
+    if (model.activation.is_situ() && is_k3_mixing) return FileLayout::kimi_k3;
+  }
+  const std::string type = llama_family_type(model);
+  if (type.empty()) return {};
+  return type == "gemma3_text" ? FileLayout::gemma3 : FileLayout::llama;
 }
 
 }  // namespace
@@ -51,6 +69,10 @@ bool has_llama_attention(const ModelConfig& model) {
 bool has_kimi_attention(const ModelConfig& model) {
   return !model.has_attention(kGroupedQuery) && model.has_attention(kDelta) &&
          model.has_attention(kLatent);
+}
+
+bool has_gemma_parts(const ModelConfig& model) {
+  return model.output_norm || model.embedding_scale != 1 || model.activation.type == "gelu_tanh";
 }
 
 bool is_without_k3_parts(const ModelConfig& model) {
@@ -65,23 +87,18 @@ int64_t layers_in_block(const ModelConfig& model) {
   return is_whole && block->is_plain(model.mixer_shape()) ? block->block_size / 2 : 0;
 }
 
-FileLayout layout_of(const ModelConfig& model) {
-  if (has_kimi_layers(model)) {
-    if (is_without_k3_parts(model)) return FileLayout::kimi_linear;
-    const bool is_k3_mixing = model.is_residual() || layers_in_block(model) > 0;
-    return model.activation.is_situ() && is_k3_mixing ? FileLayout::kimi_k3 : FileLayout::attnres;
-  }
-  const bool is_llama = has_llama_attention(model) && model.experts.count == 0 &&
-                        model.is_residual() && !model.activation.is_situ();
-  return is_llama ? FileLayout::llama : FileLayout::attnres;
-}
-
-void require_public_layout(const ModelConfig& model) {
-  if (layout_of(model) != FileLayout::attnres) return;
+FileLayout public_layout(const ModelConfig& model) {
+  const std::optional<FileLayout> found = find_public_layout(model);
+  if (found) return *found;
   fail(
       "no architecture that other programs have computes this model: {}; export it without "
       "--format huggingface, as model_type attnres",
       why_not_public(model));
+}
+
+FileLayout layout_of(const ModelConfig& model) {
+  const FileLayout layout = find_public_layout(model).value_or(FileLayout::attnres);
+  return layout == FileLayout::gemma3 ? FileLayout::attnres : layout;
 }
 
 }  // namespace attnres

@@ -10,6 +10,8 @@ namespace attnres {
 
 // Grouped-query attention, in every layer.
 bool has_llama_attention(const ModelConfig& model);
+// Norms of outputs, scaled embeddings or GeGLU.
+bool has_gemma_parts(const ModelConfig& model);
 // Delta and latent attention, some layers of each and none of another.
 bool has_kimi_attention(const ModelConfig& model);
 // Nothing that Kimi K3 has and Kimi Linear has not: Block AttnRes, a bounded gate, output gates of
@@ -20,13 +22,16 @@ int64_t layers_in_block(const ModelConfig& model);
 
 // What a model directory looks like to others.
 enum class FileLayout {
-  llama,        // as transformers 5 writes it: plain residual connections, grouped-query attention
+  llama,        // llama_family.h, but Gemma: plain residual connections, grouped-query attention
+  gemma3,       // of that family, where files hold gains of norms less 1
   kimi_linear,  // kimi_config_json.h
   kimi_k3,      // the same, nested
   attnres,      // every other: `model_type: attnres`
 };
+// One that other programs have, if it is this model's. Throws Error saying why where there is none.
+FileLayout public_layout(const ModelConfig& model);
+// The one that holds every number of the model: the public one, but where that is Gemma's, of whose
+// gains bits are lost, or where there is none, attnres.
 FileLayout layout_of(const ModelConfig& model);
-// Throws Error saying why, where it is `attnres`.
-void require_public_layout(const ModelConfig& model);
 
 }  // namespace attnres

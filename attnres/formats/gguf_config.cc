@@ -110,7 +110,8 @@ Json read_llama(const GgufFile& file, const ConfigKeys& keys) {
   Json model = read_common(file, keys);
   const auto heads = model["heads"].get<int64_t>(), width = model["width"].get<int64_t>();
   require(heads >= 1, "{}: attention.head_count: expected 1 or more, got {}", keys.what(), heads);
-  refuse_other_llamas(keys, width / heads);
+  model["head_width"] = keys.whole("attention.key_length", width / heads);
+  refuse_other_llamas(keys, model["head_width"].get<int64_t>());
   model["kv_heads"] = keys.whole("attention.head_count_kv", heads);
   model["rope_theta"] = keys.number("rope.freq_base", ModelConfig().rope_theta);
   return model;

@@ -8,6 +8,7 @@
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_parts.h"
+#include "attnres/formats/llama_family.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
@@ -74,9 +75,19 @@ void check_llama(const ModelConfig& config) {
   require(!config.activation.is_situ(),
           "model.activation.type {}: llama.cpp computes silu with grouped_query attention",
           config.activation.type);
+  const std::string type = llama_family_type(config);
+  require(type == "llama" && config.rope_scaling.is_none(),
+          "GGUF is written of Llama without scaled positions, and this model is {}; write "
+          "safetensors (--format huggingface), which llama.cpp's convert_hf_to_gguf.py reads",
+          type.empty()      ? "of no architecture that llama.cpp has"
+          : type == "llama" ? "Llama with them"
+                            : type);
 }
 
 void check_kimi(const ModelConfig& config) {
+  require(!has_gemma_parts(config),
+          "model.output_norm, embedding_scale or gelu_tanh: llama.cpp computes them only with "
+          "grouped_query attention");
   require(
       has_kimi_attention(config),
       "model.attention: llama.cpp computes grouped_query in every layer, or some layers of each "
@@ -228,7 +239,9 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
   keys.add("attention.head_count", config.heads);
   if (architecture == GgufArchitecture::llama) {
     keys.add("attention.head_count_kv", config.kv_heads);
-    keys.add("rope.dimension_count", config.width / config.heads);
+    keys.add("attention.key_length", config.head_width);
+    keys.add("attention.value_length", config.head_width);
+    keys.add("rope.dimension_count", config.head_width);
     keys.add("rope.freq_base", config.rope_theta);
   } else {
     add_kimi_attention(keys, config);

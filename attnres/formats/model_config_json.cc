@@ -1,10 +1,15 @@
 #include "attnres/formats/model_config_json.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
-#include "attnres/formats/architectures.h"
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
 #include "attnres/formats/config_keys.h"
 #include "attnres/formats/kimi_config_json.h"
+#include "attnres/formats/llama_family.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 
@@ -25,47 +30,6 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-// transformers 5 nests what older releases keep at the top level.
-double read_rope_theta(const ConfigKeys& keys, double otherwise) {
-  double theta = keys.number("rope_theta", otherwise);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (keys.missing(key)) continue;
-    const ConfigKeys rope = keys.inner(key);
-    rope.only("rope_type", "default");
-    rope.only("type", "default");
-    rope.only("partial_rotary_factor", 1.0);
-    theta = rope.number("rope_theta", theta);
-  }
-  return theta;
-}
-
-ModelConfig from_llama(const ConfigKeys& keys) {
-  const ModelConfig defaults;
-  const int64_t width = keys.whole("hidden_size"), heads = keys.whole("num_attention_heads");
-  keys.only("hidden_act", "silu");
-  keys.only("attention_bias", false);
-  keys.only("mlp_bias", false);
-  keys.only("partial_rotary_factor", 1.0);
-  require(keys.missing("quantization_config"),
-          "{}: quantization_config: quantized weights cannot be read; save the model without",
-          keys.what());
-  require(
-      keys.missing("head_dim") || keys.whole("head_dim") * heads == width,
-      "{}: head_dim is {}, but attnres computes only hidden_size / num_attention_heads = {} / {}",
-      keys.what(), keys.whole("head_dim", 0), width, heads);
-  return read_stored_model({{"layers", keys.whole("num_hidden_layers")},
-                            {"width", width},
-                            {"heads", heads},
-                            {"kv_heads", keys.whole("num_key_value_heads", heads)},
-                            {"ffn_width", keys.whole("intermediate_size")},
-                            {"norm_eps", keys.number("rms_norm_eps", defaults.norm_eps)},
-                            {"rope_theta", read_rope_theta(keys, defaults.rope_theta)},
-                            {"init_std", keys.number("initializer_range", defaults.init_std)},
-                            {"tie_embeddings", keys.flag("tie_word_embeddings", false)},
-                            {"depth_mixing", {{"type", "residual"}}}},
-                           keys, "as a model of attnres");
-}
-
 ModelConfig from_attnres(const ConfigKeys& keys) {
   const ModelConfig model = read_stored_model(keys.at("attnres"), keys, "attnres");
   const bool tied = keys.flag("tie_word_embeddings", model.tie_embeddings);
@@ -75,24 +39,62 @@ ModelConfig from_attnres(const ConfigKeys& keys) {
   return model;
 }
 
-Json to_llama_json(const ModelConfig& model) {
-  return {{"architectures", Json::array({"LlamaForCausalLM"})},
-          {"model_type", "llama"},
-          {"hidden_size", model.width},
-          {"intermediate_size", model.ffn_width},
-          {"num_hidden_layers", model.layers},
-          {"num_attention_heads", model.heads},
-          {"num_key_value_heads", model.kv_heads},
-          {"head_dim", model.width / model.heads},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"attention_dropout", 0.0},
-          {"mlp_bias", false},
-          {"rms_norm_eps", model.norm_eps},
-          {"rope_theta", model.rope_theta},
-          {"rope_parameters", {{"rope_theta", model.rope_theta}, {"rope_type", "default"}}},
-          {"initializer_range", model.init_std},
-          {"use_cache", true}};
+// By their model_type; the text part of a model of several kinds of input has one of its own.
+struct KnownType {
+  FileLayout layout;
+  bool is_nested = false;  // in text_config
+};
+std::optional<KnownType> find_type(const std::string& type) {
+  static const std::map<std::string, KnownType> others = {
+      {"gemma3", {FileLayout::gemma3, true}},
+      {"gemma3_text", {FileLayout::gemma3}},
+      {"kimi_linear", {FileLayout::kimi_linear}},
+      {"kimi_k3", {FileLayout::kimi_k3, true}},
+      {"attnres", {FileLayout::attnres}}};
+  if (const auto found = others.find(type); found != others.end()) return found->second;
+  const std::vector<std::string> llamas = llama_family_types();
+  const bool is_llama = std::find(llamas.begin(), llamas.end(), type) != llamas.end();
+  return is_llama ? std::optional(KnownType{FileLayout::llama}) : std::nullopt;
+}
+
+[[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
+  fail("{}: model_type {} is unknown; attnres reads {}, gemma3, kimi_linear, kimi_k3 and attnres",
+       what, one_line(type), fmt::join(llama_family_types(), ", "));
+}
+
+ModelConfig read_model(FileLayout layout, const std::string& type, const ConfigKeys& keys) {
+  switch (layout) {
+    case FileLayout::llama:
+      return from_llama_family_json(type, keys);
+    case FileLayout::gemma3:
+      return from_llama_family_json("gemma3_text", keys);
+    case FileLayout::kimi_linear:
+    case FileLayout::kimi_k3:
+      return from_kimi_json(keys);
+    case FileLayout::attnres:
+      return from_attnres(keys);
+  }
+  fail("{}: a layout without a reader", keys.what());
+}
+
+Json write_model(FileLayout layout, const ModelConfig& model) {
+  switch (layout) {
+    case FileLayout::llama:
+    case FileLayout::gemma3:
+      return to_llama_family_json(model);
+    case FileLayout::kimi_linear:
+      return to_kimi_linear_json(model);
+    case FileLayout::kimi_k3:
+      return to_kimi_k3_text_json(model);
+    case FileLayout::attnres:
+      break;
+  }
+  return {{"architectures", Json::array({"AttnResForCausalLM"})},
+          {"model_type", "attnres"},
+          {"auto_map",
+           {{"AutoConfig", "modeling_attnres.AttnResConfig"},
+            {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
+          {"attnres", write_config(model)}};
 }
 
 }  // namespace
@@ -112,17 +114,8 @@ std::vector<int64_t> DocumentIds::ends() const {
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
   const ModelConfig& model = stored.model;
-  const FileLayout layout = layout_of(model);
-  Json json = layout == FileLayout::llama         ? to_llama_json(model)
-              : layout == FileLayout::kimi_linear ? to_kimi_linear_json(model)
-              : layout == FileLayout::kimi_k3
-                  ? to_kimi_k3_text_json(model)
-                  : Json{{"architectures", Json::array({"AttnResForCausalLM"})},
-                         {"model_type", "attnres"},
-                         {"auto_map",
-                          {{"AutoConfig", "modeling_attnres.AttnResConfig"},
-                           {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
-                         {"attnres", write_config(model)}};
+  const FileLayout layout = stored.layout;
+  Json json = write_model(layout, model);
   json.update(
       Json{{"vocab_size", stored.vocab_size},
            {layout == FileLayout::kimi_linear ? "model_max_length" : "max_position_embeddings",
@@ -142,16 +135,15 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
 StoredConfig from_config_json(const Json& json, const std::string& what) {
   const ConfigKeys file(json, what);
   const std::string type = file.text("model_type");
-  require(type == "llama" || type == "kimi_linear" || type == "kimi_k3" || type == "attnres",
-          "{}: model_type {} is unknown; attnres reads llama, kimi_linear, kimi_k3 and attnres",
-          what, one_line(type));
+  const std::optional<KnownType> known = find_type(type);
+  if (!known) refuse_type(type, what);
   const bool nested = !file.missing("text_config");
-  require(!nested || type == "kimi_k3", "{}: text_config: attnres reads it of kimi_k3 only", what);
+  require(!nested || known->is_nested, "{}: text_config: attnres does not read it of {}", what,
+          type);
   const ConfigKeys keys = nested ? file.inner("text_config") : file;
   StoredConfig stored;
-  stored.model = type == "llama"     ? from_llama(keys)
-                 : type == "attnres" ? from_attnres(keys)
-                                     : from_kimi_json(keys);
+  stored.layout = known->layout;
+  stored.model = read_model(known->layout, type, keys);
   stored.vocab_size = keys.whole("vocab_size");
   require(stored.vocab_size >= 1 && stored.vocab_size <= INT32_MAX,
           "{}: vocab_size: expected 1 to {}, got {}", keys.what(), INT32_MAX, stored.vocab_size);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/formats/architectures.h"
 #include "attnres/model/config.h"
 #include "attnres/support/json.h"
 
@@ -31,15 +32,15 @@ struct StoredConfig {
   int64_t vocab_size = 0;
   int64_t context = 0;  // max_position_embeddings
   DocumentIds document_ids;
+  FileLayout layout = FileLayout::attnres;
 };
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 
 // Reads every layout; of others' also what other releases of transformers write. Keys that do not
 // change the function are ignored. Throws Error (`what` names the file) on an unknown model_type, a
-// missing key, a wrong type, sizes that do not fit together, and on settings that this program does
-// not compute: scaled rotary positions, biases, another activation, heads of another width,
-// quantized weights.
+// missing key, a wrong type, sizes that do not fit together, and by name on settings that this
+// program does not compute: other biases, activations and scalings, quantized weights.
 StoredConfig from_config_json(const Json& json, const std::string& what);
 
 }  // namespace attnres

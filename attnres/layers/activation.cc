@@ -1,5 +1,8 @@
 #include "attnres/layers/activation.h"
 
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/mul.h>
+
 #include "attnres/ops/situ/situ.h"
 #include "attnres/ops/swiglu/swiglu.h"
 #include "attnres/support/error.h"
@@ -7,13 +10,15 @@
 namespace attnres {
 
 void Activation::check(const std::string& path) const {
-  require_usage(type == "silu" || type == "situ",
-                "{}.type: expected \"silu\" or \"situ\", got \"{}\"", path, type);
+  require_usage(type == "silu" || type == "gelu_tanh" || is_situ(),
+                "{}.type: expected \"silu\", \"gelu_tanh\" or \"situ\", got \"{}\"", path, type);
   require_usage(beta > 0, "{}.beta: expected more than 0, got {}", path, beta);
 }
 
 at::Tensor Activation::operator()(const at::Tensor& gate, const at::Tensor& up) const {
-  return type == "silu" ? swiglu(gate, up) : situ(gate, up, beta, linear_beta);
+  if (type == "silu") return swiglu(gate, up);
+  if (is_situ()) return situ(gate, up, beta, linear_beta);
+  return at::mul(at::gelu(gate, "tanh"), up);
 }
 
 }  // namespace attnres

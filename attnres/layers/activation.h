@@ -1,8 +1,9 @@
 // The gated activation of a feed-forward: what its gate and up maps become before the down map.
 //
-//   silu   silu(gate) * up: SwiGLU (Shazeer, arXiv 2002.05202)
-//   situ   beta tanh(gate / beta) sigmoid(gate) * bounded(up): Kimi K3, where
-//          bounded(u) = linear_beta tanh(u / linear_beta)
+//   silu        silu(gate) * up: SwiGLU (Shazeer, arXiv 2002.05202)
+//   gelu_tanh   gelu(gate) * up by way of tanh: GeGLU, Gemma
+//   situ        beta tanh(gate / beta) sigmoid(gate) * bounded(up): Kimi K3, where
+//               bounded(u) = linear_beta tanh(u / linear_beta)
 //
 // SiTU is SwiGLU for small inputs, and never larger than beta * linear_beta.
 #pragma once
@@ -14,7 +15,7 @@
 namespace attnres {
 
 struct Activation {
-  std::string type = "silu";  // or "situ"
+  std::string type = "silu";  // or "gelu_tanh", "situ"
   double beta = 4;            // situ
   double linear_beta = 25;    // situ; 0 or less leaves the up branch as it is
 

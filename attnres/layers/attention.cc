@@ -3,19 +3,21 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "attnres/layers/causal_attention.h"
 #include "attnres/layers/earlier_tokens.h"
-#include "attnres/ops/rotary/rotary.h"
+#include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
 namespace {
 
 // Of the positions of the spans' tokens; where all spans are alike, of one span, whose rows repeat.
-RotaryTable rotary_of(const Spans& spans, const AttentionShape& shape, at::ScalarType dtype) {
+RotaryTable rotary_of(const Spans& spans, const RotaryFrequencies& frequencies,
+                      at::ScalarType dtype) {
   const std::vector<Span>& all = spans.all();
   const auto table_of = [&](const Span& span) {
-    return rotary_table(span.position, span.tokens, shape.head_width, shape.rope_theta, dtype);
+    return rotary_table(span.position, span.tokens, frequencies, dtype);
   };
   const bool alike = std::all_of(all.begin(), all.end(), [&](const Span& span) {
     return span.position == all[0].position && span.tokens == all[0].tokens;
@@ -48,37 +50,77 @@ Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& p
                            {"v_proj", kv, normal(gain), Shard::outputs}});
   o_proj_ = Linear(parameters, site, q,
                    {"o_proj", d, normal(gain * shape.needs.output_init_gain), Shard::inputs});
+  const auto add_bias = [&](const char* role, int64_t outputs) {
+    return parameters.add(site, role, ParameterKind::bias, {outputs}, Init::zeros(),
+                          Shard::outputs);
+  };
+  if (shape.qkv_bias) {
+    q_bias_ = add_bias("q_bias", q);
+    k_bias_ = add_bias("k_bias", kv);
+    v_bias_ = add_bias("v_bias", kv);
+  }
+  const auto add_norm = [&](const char* role) {
+    return parameters.add(site, role, ParameterKind::norm_gain, {shape.head_width}, Init::ones());
+  };
+  if (shape.qk_norm) {
+    q_norm_ = add_norm("q_layernorm");
+    k_norm_ = add_norm("k_layernorm");
+  }
+}
+
+AttentionHeads Attention::heads_of(const SublayerInput& input) const {
+  const std::vector<at::Tensor> qkv = qkv_proj_(input.x, input.own_inputs());
+  const auto by_head = [&](const at::Tensor& projected, const at::Tensor& bias) {
+    const at::Tensor x =
+        bias.defined() ? at::add(projected, bias.to(projected.scalar_type())) : projected;
+    return x.unflatten(-1, {-1, shape_.head_width});
+  };
+  AttentionHeads heads = {by_head(qkv[0], q_bias_), by_head(qkv[1], k_bias_),
+                          by_head(qkv[2], v_bias_)};
+  if (shape_.qk_norm) {
+    heads.q = rms_norm(heads.q, q_norm_, shape_.norm_eps);
+    heads.k = rms_norm(heads.k, k_norm_, shape_.norm_eps);
+  }
+  if (input.adapt_heads) input.adapt_heads(heads);
+  if (shape_.score_scale > 0) {
+    heads.q = heads.q * (shape_.score_scale * std::sqrt(static_cast<double>(shape_.head_width)));
+  }
+  return heads;
 }
 
 SublayerOutput Attention::forward(const SublayerInput& input,
                                   const SequenceContext& context) const {
   const std::shared_ptr<const Spans> spans = spans_of(context, input.x.size(0));
-  const RotaryTable rotary = rotary_of(*spans, shape_, input.x.scalar_type());
-  const auto by_head = [&](const at::Tensor& projected) {
-    return projected.unflatten(-1, {-1, shape_.head_width});
-  };
-  const std::vector<at::Tensor> qkv = qkv_proj_(input.x, input.own_inputs());
-  AttentionHeads heads = {by_head(qkv[0]), by_head(qkv[1]), by_head(qkv[2])};
-  if (input.adapt_heads) input.adapt_heads(heads);
-  const auto attend = [](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& kv_BNHK) {
+  auto [q, k, v] = heads_of(input);
+  if (shape_.rotary) {
+    const RotaryTable table = rotary_of(*spans, *shape_.rotary, input.x.scalar_type());
+    q = turned(q, table);
+    k = turned(k, table);
+  }
+  const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& kv_BNHK) {
     return causal_attention(q_BTHK.transpose(1, 2), kv_BNHK[0].transpose(1, 2),
-                            kv_BNHK[1].transpose(1, 2))
+                            kv_BNHK[1].transpose(1, 2), shape_.window)
         .transpose(1, 2);
   };
-  const at::Tensor q = turned(heads.q, rotary), k = turned(heads.k, rotary);
-  const at::Tensor o_THK =
-      reads_pages(*spans, q) ? with_pages(*spans, context.layer, q, k, heads.v)
-                             : with_earlier_tokens(*spans, context.layer, q, {k, heads.v}, attend);
+  const at::Tensor o_THK = reads_pages(*spans, q)
+                               ? with_pages(*spans, context.layer, q, k, v, shape_.window)
+                               : with_earlier_tokens(*spans, context.layer, q, {k, v}, attend);
   return {o_proj_(o_THK.flatten(1))};
+}
+
+double Attention::seen_keys(int64_t context) const {
+  const auto T = static_cast<double>(context), window = static_cast<double>(shape_.window);
+  return shape_.window == 0 || window >= T ? T / 2 : window - window * window / (2 * T);
 }
 
 SublayerCost Attention::cost(int64_t context) const {
   const auto q = static_cast<double>(shape_.heads * shape_.head_width);
   const auto kv = static_cast<double>(shape_.kv_heads * shape_.head_width);
   const auto heads = static_cast<double>(shape_.heads);
-  // Half of the T x T scores count, of two products each. Queries, keys, values, what attention
-  // gives, and its normaliser are kept.
-  return {.multiply_adds = static_cast<double>(context) * q, .kept = 2 * q + 2 * kv + heads};
+  // Two products of each key that is seen. Queries, keys, values, what attention gives, and its
+  // normaliser are kept; before a norm, its inputs too.
+  const double normed = shape_.qk_norm ? q + kv : 0;
+  return {.multiply_adds = 2 * seen_keys(context) * q, .kept = 2 * q + 2 * kv + heads + normed};
 }
 
 std::vector<KeptTensor> Attention::kept() const {

@@ -1,11 +1,19 @@
-// Causal grouped-query self-attention (Ainslie et al., arXiv 2305.13245) with rotary positions.
-// Linear maps have no bias. Query head h reads key-value head h / (heads / kv_heads).
+// Causal grouped-query self-attention (Ainslie et al., arXiv 2305.13245). With K channels a head:
+//
+//   q, k, v = W_q x + b_q, W_k x + b_k, W_v x + b_v     b: with qkv_bias (Qwen 2)
+//   q, k = RMSNorm(q), RMSNorm(k)                       of each head, with qk_norm (Qwen 3, Gemma
+//   3) q, k = rotary(q), rotary(k)                         where there are frequencies o_t = sum_s
+//   softmax_s(score_scale q_t . k_s) v_s    over s <= t, with a window s > t - window y = W_o o
+//
+// Query head h reads key-value head h / (heads / kv_heads).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
+#include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/parameters.h"
 
 namespace attnres {
@@ -13,17 +21,23 @@ namespace attnres {
 struct AttentionShape {
   int64_t width = 0;  // d
   int64_t heads = 0;
-  int64_t kv_heads = 0;    // divides heads
-  int64_t head_width = 0;  // even
-  double rope_theta = 10000;
+  int64_t kv_heads = 0;                     // divides heads
+  int64_t head_width = 0;                   // K, even
+  std::optional<RotaryFrequencies> rotary;  // none: no positions (NoPE, arXiv 2305.19466)
+  int64_t window = 0;                       // 0: all earlier tokens
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  double norm_eps = 1e-6;  // of qk_norm
+  double score_scale = 0;  // 0: 1 / sqrt(K)
   double init_std = 0.02;
   SublayerNeeds needs = {};
 };
 
 class Attention : public Sublayer {
  public:
-  // Adds q_proj [heads head_width, d], k_proj and v_proj [kv_heads head_width, d], o_proj
-  // [d, heads head_width] at this site.
+  // Adds q_proj [heads K, d], k_proj and v_proj [kv_heads K, d], o_proj [d, heads K] at this site;
+  // with qkv_bias q_bias [heads K], k_bias and v_bias [kv_heads K]; with qk_norm q_layernorm and
+  // k_layernorm [K].
   Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
@@ -31,9 +45,15 @@ class Attention : public Sublayer {
   std::vector<KeptTensor> kept() const override;
 
  private:
+  AttentionHeads heads_of(const SublayerInput& input) const;
+  // Keys that a token sees on average among `context`.
+  double seen_keys(int64_t context) const;
+
   AttentionShape shape_;
   at::ScalarType activations_;  // their dtype
   LinearGroup qkv_proj_;
+  at::Tensor q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias
+  at::Tensor q_norm_, k_norm_;           // undefined without qk_norm
   Linear o_proj_;
 };
 

@@ -3,6 +3,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <algorithm>
+
 #include "attnres/ops/causal_attention/causal_attention.h"
 
 namespace attnres {
@@ -14,25 +16,30 @@ constexpr int64_t kQueriesWorthTiling = 16;
 
 }  // namespace
 
-at::Tensor causal_mask(int64_t tokens, int64_t keys) {
-  return at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
+at::Tensor causal_mask(int64_t tokens, int64_t keys, int64_t window) {
+  const at::Tensor causal = at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
+  return window == 0 ? causal : causal.triu(keys - tokens - window + 1);
 }
 
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
-                            const at::Tensor& v_BHNV) {
-  const int64_t T = q_BHTK.size(2), N = k_BHNK.size(2);
-  const at::Tensor q = q_BHTK.transpose(1, 2), k = k_BHNK.transpose(1, 2),
-                   v = v_BHNV.transpose(1, 2);
+                            const at::Tensor& v_BHNV, int64_t window) {
+  const int64_t T = q_BHTK.size(2);
+  // Of the keys, those that a query sees.
+  const int64_t N = std::min(k_BHNK.size(2), window == 0 ? k_BHNK.size(2) : window + T - 1);
+  if (N <= window) window = 0;
+  const auto seen = [&](const at::Tensor& x) { return x.narrow(2, x.size(2) - N, N); };
+  const at::Tensor k_BHN = seen(k_BHNK), v_BHN = seen(v_BHNV);
+  const at::Tensor q = q_BHTK.transpose(1, 2), k = k_BHN.transpose(1, 2), v = v_BHN.transpose(1, 2);
   if (N >= kTokensWorthTiling && T >= kQueriesWorthTiling && can_tile_attention(q, k, v)) {
-    return tiled_causal_attention(q, k, v).transpose(1, 2);
+    return tiled_causal_attention(q, k, v, window).transpose(1, 2);
   }
   c10::optional<at::Tensor> mask;
-  if (T > 1 && N > T) mask = causal_mask(T, N);
+  if (T > 1 && (N > T || window > 0)) mask = causal_mask(T, N, window);
   // One token sees every key: no mask at all.
   const bool causal = T > 1 && !mask.has_value();
-  return at::scaled_dot_product_attention(q_BHTK, k_BHNK, v_BHNV, mask, /*dropout_p=*/0.0, causal,
+  return at::scaled_dot_product_attention(q_BHTK, k_BHN, v_BHN, mask, /*dropout_p=*/0.0, causal,
                                           /*scale=*/c10::nullopt,
-                                          /*enable_gqa=*/q_BHTK.size(1) != k_BHNK.size(1));
+                                          /*enable_gqa=*/q_BHTK.size(1) != k_BHN.size(1));
 }
 
 }  // namespace attnres

@@ -13,11 +13,13 @@ namespace {
 // Of more, queries share the keys that they read.
 constexpr int64_t kTokensAlone = 8;
 
-std::vector<SeenTokens> seen_by_each(const Spans& spans) {
+std::vector<SeenTokens> seen_by_each(const Spans& spans, int64_t window = 0) {
   std::vector<SeenTokens> seen;
   for (const Span& span : spans.all()) {
     const int64_t* pages = spans.pool()->pages(span.sequence).data();
-    for (int64_t t = span.position; t < span.end(); ++t) seen.push_back({pages, t + 1});
+    for (int64_t t = span.position; t < span.end(); ++t) {
+      seen.push_back({pages, window == 0 ? 0 : std::max<int64_t>(0, t + 1 - window), t + 1});
+    }
   }
   return seen;
 }
@@ -53,12 +55,12 @@ bool reads_pages(const Spans& spans, const at::Tensor& queries) {
 }
 
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
-                      const at::Tensor& keys, const at::Tensor& values) {
+                      const at::Tensor& keys, const at::Tensor& values, int64_t window) {
   SequencePool& pool = *spans.pool();
   pool.write_tokens(layer, 0, spans, keys);
   pool.write_tokens(layer, 1, spans, values);
   return paged_attention(queries, pool.token_rows(layer, 0), pool.token_rows(layer, 1),
-                         seen_by_each(spans), pool.page_tokens());
+                         seen_by_each(spans, window), pool.page_tokens());
 }
 
 at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,

@@ -22,10 +22,11 @@ at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& 
                                const std::vector<at::Tensor>& kept, const Attend& attend);
 
 // The same for attention of queries [T, H, K] over keys [T, G, K] and values [T, G, V], where spans
-// are so short that each query best reads what it sees by itself (ops/paged_attention).
+// are so short that each query best reads what it sees by itself (ops/paged_attention): all tokens
+// up to its own, or with a window the last `window` of them.
 bool reads_pages(const Spans& spans, const at::Tensor& queries);
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
-                      const at::Tensor& keys, const at::Tensor& values);
+                      const at::Tensor& keys, const at::Tensor& values, int64_t window = 0);
 // And over latents [T, C], as paged_latent_attention.
 at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,
                              const at::Tensor& latents, int64_t rank, double scale);

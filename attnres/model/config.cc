@@ -64,12 +64,17 @@ void resolve_layers(const std::string& path, ModelConfig& config) {
     }
   }
   config.activation.check(path + ".activation");
+  config.rope_scaling.check(path + ".rope_scaling");
 }
 
 }  // namespace
 
 bool ModelConfig::has_attention(const std::string& kind) const {
   return std::find(attention.begin(), attention.end(), kind) != attention.end();
+}
+
+bool ModelConfig::has_grouped_query() const {
+  return has_attention(kGroupedQuery) || has_attention(kSlidingWindow) || has_attention(kNope);
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {
@@ -81,6 +86,7 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
   check_whole(path, "width", config.width, 1);
   check_whole(path, "heads", config.heads, 1);
   check_whole(path, "kv_heads", config.kv_heads, 0);
+  check_whole(path, "head_width", config.head_width, 0);
   check_whole(path, "ffn_width", config.ffn_width, 0);
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.ffn_width == 0) config.ffn_width = (config.width * 8 / 3 + 15) / 16 * 16;
@@ -94,6 +100,8 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
                 config.norm_eps);
   require_usage(config.rope_theta > 0, "{}.rope_theta: expected more than 0, got {}", path,
                 config.rope_theta);
+  require_usage(config.embedding_scale > 0, "{}.embedding_scale: expected more than 0, got {}",
+                path, config.embedding_scale);
   require_usage(config.init_std >= 0, "{}.init_std: expected 0 or more, got {}", path,
                 config.init_std);
   resolve_layers(path, config);

@@ -25,7 +25,8 @@ HuggingFaceNames weights_in(const std::string& prefix, const std::vector<std::st
 }
 
 const std::vector<LayerKind>& attention_kinds() {
-  static const std::vector<LayerKind> all = {grouped_query_kind(), delta_kind(), latent_kind()};
+  static const std::vector<LayerKind> all = {grouped_query_kind(), sliding_window_kind(),
+                                             nope_kind(), delta_kind(), latent_kind()};
   return all;
 }
 

@@ -51,6 +51,7 @@ struct LayerKind {
   std::vector<std::string> keys;
   std::string settings;  // of them, the object that is its own; empty: it has none
   std::string missing;   // "delta attention": what a model with these settings alone lacks
+  // Whether a model has layers of this kind, or others that read its settings.
   std::function<bool(const ModelConfig& config)> is_in;
   // Checks them and fills in defaults. Throws UsageError naming the key, `path` of the model before
   // it.

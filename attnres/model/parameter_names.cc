@@ -12,11 +12,13 @@ namespace {
 // sublayers are their kind's to name.
 const HuggingFaceNames kAtAttention = {
     {"input_norm", "input_layernorm.weight"},
+    {"output_norm", "self_attention_output_norm.weight"},
     {"pseudo_query", "self_attention_res_proj.weight"},
     {"key_norm", "self_attention_res_norm.weight"},
 };
 const HuggingFaceNames kAtFeedForward = {
     {"input_norm", "post_attention_layernorm.weight"},
+    {"output_norm", "mlp_output_norm.weight"},
     {"pseudo_query", "mlp_res_proj.weight"},
     {"key_norm", "mlp_res_norm.weight"},
 };

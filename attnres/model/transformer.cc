@@ -4,10 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/mul.h>
 
 #include <algorithm>
 
 #include "attnres/layers/experts.h"
+#include "attnres/layers/normed_output.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -94,8 +96,11 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   sublayers_.resize(L);
   for (int site = 0; site < L; ++site) {
     if (!sites_.has(site)) continue;
-    sublayers_[site] =
-        layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
+    std::unique_ptr<Sublayer>& sublayer = sublayers_[site];
+    sublayer = layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
+    if (!config.output_norm) continue;
+    sublayer = std::make_unique<NormedOutput>(std::move(sublayer), config.width, config.norm_eps,
+                                              site, parameters_);
   }
   head_ = config.tie_embeddings
               ? embedding_
@@ -122,7 +127,10 @@ at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
             "token id {} is out of range: this model's vocabulary has ids 0 to {}",
             least < 0 ? least : most, vocab_size() - 1);
   }
-  return rows_of(embedding_, ids_T).to(parameters_.precision().activations);
+  const at::Tensor embeddings_TD =
+      rows_of(embedding_, ids_T).to(parameters_.precision().activations);
+  return config_.embedding_scale == 1 ? embeddings_TD
+                                      : at::mul(embeddings_TD, config_.embedding_scale);
 }
 
 DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const {

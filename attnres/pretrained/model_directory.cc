@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_config.h"
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
@@ -58,9 +58,28 @@ void rename(std::string& name, const std::string& from, const std::string& to) {
   if (at != std::string::npos) name.replace(at, from.size(), to);
 }
 
+// Gemma's names of norms and ours, which are Llama's where Llama has them. Theirs of one norm is
+// ours of another.
+constexpr std::array<std::pair<const char*, const char*>, 3> kGemmaNorms = {{
+    {".post_attention_layernorm.", ".self_attention_output_norm."},
+    {".pre_feedforward_layernorm.", ".post_attention_layernorm."},
+    {".post_feedforward_layernorm.", ".mlp_output_norm."},
+}};
+
+std::string renamed_norm(std::string name, bool to_gemma) {
+  for (const auto& [gemma, ours] : kGemmaNorms) {
+    const char* from = to_gemma ? ours : gemma;
+    if (name.find(from) == std::string::npos) continue;
+    rename(name, from, to_gemma ? gemma : ours);
+    return name;
+  }
+  return name;
+}
+
 // Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
-std::string our_name(std::string name) {
+std::string our_name(FileLayout layout, std::string name) {
   if (name.starts_with(kNested)) name.erase(0, std::string_view(kNested).size());
+  if (layout == FileLayout::gemma3) return renamed_norm(name, /*to_gemma=*/false);
   for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
     rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
   }
@@ -86,9 +105,9 @@ bool is_ignored(const std::string& name) {
 // The file's tensors under our names.
 class NamedWeights {
  public:
-  explicit NamedWeights(const ModelWeights& weights) : weights_(weights) {
+  NamedWeights(const ModelWeights& weights, FileLayout layout) : weights_(weights) {
     for (const std::string& name : weights.names()) {
-      const auto [entry, is_new] = file_names_.emplace(our_name(name), name);
+      const auto [entry, is_new] = file_names_.emplace(our_name(layout, name), name);
       require(is_new, "{}: {} and {} are the same tensor", weights.what(), entry->second, name);
     }
   }
@@ -170,6 +189,11 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
   weights.check_all_known(known);
 }
 
+// What files of this layout hold less of a parameter's numbers.
+double stored_gain_offset(FileLayout layout, const Parameter& parameter) {
+  return layout == FileLayout::gemma3 && parameter.kind == ParameterKind::norm_gain ? 1 : 0;
+}
+
 // What this layout holds beside the model's parameters, or in another shape.
 std::vector<std::pair<std::string, at::Tensor>> in_layout(
     FileLayout layout, std::vector<std::pair<std::string, at::Tensor>> tensors) {
@@ -177,6 +201,9 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
     for (auto& [name, tensor] : tensors) {
       if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
     }
+  }
+  if (layout == FileLayout::gemma3) {
+    for (auto& [name, tensor] : tensors) name = renamed_norm(name, /*to_gemma=*/true);
   }
   if (layout != FileLayout::kimi_k3) return tensors;
   const auto is_score = [](const auto& entry) { return entry.first == kOutputScore; };
@@ -218,19 +245,23 @@ fs::path find_model_directory(const fs::path& path) {
 }
 
 void save_model(const Transformer& model, const fs::path& folder, int64_t context,
-                const DocumentIds& document_ids, at::ScalarType dtype) {
-  const StoredConfig stored = {model.config(), model.vocab_size(), context, document_ids};
+                const DocumentIds& document_ids, at::ScalarType dtype,
+                std::optional<FileLayout> layout) {
+  const StoredConfig stored = {model.config(), model.vocab_size(), context, document_ids,
+                               layout.value_or(layout_of(model.config()))};
   const Json config = to_config_json(stored, dtype);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const Parameter& parameter : model.parameters().all()) {
     // A router's bias decides which experts are chosen: no file rounds it.
     const bool is_exact = parameter.kind == ParameterKind::router_bias && dtype != at::kDouble;
-    const at::Tensor values = parameter.tensor.detach().to(is_exact ? at::kFloat : dtype);
+    const double less = stored_gain_offset(stored.layout, parameter);
+    const at::Tensor own = parameter.tensor.detach();
+    const at::Tensor values = (less == 0 ? own : own - less).to(is_exact ? at::kFloat : dtype);
     for (const StoredTensor& stored_tensor : stored_tensors(parameter, model.sublayers())) {
       tensors.emplace_back(stored_tensor.name, stored_tensor.view(values));
     }
   }
-  write_model_weights(folder, in_layout(layout_of(model.config()), std::move(tensors)));
+  write_model_weights(folder, in_layout(stored.layout, std::move(tensors)));
   if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
   write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
@@ -244,9 +275,10 @@ void save_model_folder(const fs::path& folder, const Transformer& model, const T
 }
 
 void save_model_folder_like(const fs::path& folder, const Transformer& model, const fs::path& like,
-                            int64_t context, at::ScalarType dtype) {
+                            int64_t context, at::ScalarType dtype,
+                            std::optional<FileLayout> layout) {
   write_folder(folder, [&](const fs::path& filling) {
-    save_model(model, filling, context, model_document_ids(like), dtype);
+    save_model(model, filling, context, model_document_ids(like), dtype, layout);
     if (is_gguf_file(like)) return model_tokenizer(like)->save(filling);
     for (const fs::path& file : tokenizer_files(like)) {
       write_file(filling / file.filename(), read_file(file));
@@ -264,7 +296,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   }
   const StoredConfig stored = read_stored_config(folder);
   const ModelWeights files(folder);
-  const NamedWeights weights(files);
+  const NamedWeights weights(files, stored.layout);
   check_dimensions(weights, stored);
 
   check_tensors(weights, stored);
@@ -276,13 +308,17 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   for (const Parameter& parameter : model->parameters().all()) {
     for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
       const std::string& name = names.emplace_back(weights.file_name(part.name));
+      const double less = stored_gain_offset(stored.layout, parameter);
       if (parameter.packed.defined()) {
         PackedWeight place = parameter.packed;
         if (part.expert >= 0) place.bytes = place.bytes.select(0, part.expert);
         reads.emplace_back([&files, name, place] { pack_weight(files.read(name), place); });
       } else {
         const at::Tensor place = part.view(parameter.tensor.detach());
-        reads.emplace_back([&files, name, place] { files.read_into(name, place); });
+        reads.emplace_back([&files, name, place, less] {
+          files.read_into(name, place);
+          if (less != 0) place.add_(less);
+        });
       }
     }
   }

@@ -1,7 +1,8 @@
 // A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it.
 //
-// Where Llama, Kimi Linear or Kimi K3 is the same architecture the folder is one of theirs, which
-// transformers, mlx-lm and everything else that reads their files can load (model_config_json.h).
+// Where Llama or one of its family (formats/llama_family.h), Kimi Linear or Kimi K3 is the same
+// architecture the folder is one of theirs, which transformers, mlx-lm and everything else that
+// reads their files can load (model_config_json.h).
 // Otherwise it is `model_type: attnres`, and config.json has an object `attnres` with the keys of a
 // recipe's `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have
 // Hugging Face's names (model/parameter_names.h); a tied head is not stored.
@@ -15,7 +16,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
+#include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/weight_format.h"
@@ -28,11 +31,13 @@ namespace attnres {
 // interrupted is repaired first. Throws Error saying what is missing.
 std::filesystem::path find_model_directory(const std::filesystem::path& path);
 
-// Writes config.json and the weights into an existing folder. `context` is the number of
-// tokens that the model was trained on at once. Throws Error on numbers that are not finite as
+// Writes config.json and the weights into an existing folder, in layout_of the model's layout or
+// another one that has it. `context` is the number of tokens that the model was trained on at once.
+// Throws Error on numbers that are not finite as
 // `dtype`. Not atomic as a whole.
 void save_model(const Transformer& model, const std::filesystem::path& folder, int64_t context,
-                const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat);
+                const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat,
+                std::optional<FileLayout> layout = {});
 
 // The same with a tokenizer's files, replacing the folder in one step: a process killed at any
 // moment leaves the old or the new one. Throws Error when the disk is full; then the old one
@@ -45,7 +50,8 @@ void save_model_folder(const std::filesystem::path& folder, const Transformer& m
 // files of the tokenizer in it; throws UnreadTokenizer when that is not read.
 void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
                             const std::filesystem::path& like, int64_t context,
-                            at::ScalarType dtype = at::kFloat);
+                            at::ScalarType dtype = at::kFloat,
+                            std::optional<FileLayout> layout = {});
 
 // Reads a folder of either kind, or of its model the stage that has these sites; weights stored in
 // float32, bfloat16 or float16 are converted to the parameters' dtype. Throws Error on a

@@ -26,6 +26,7 @@ enum class ParameterKind {
   embedding,     // token embedding
   head,          // output projection
   norm_gain,     // gain of a norm
+  bias,          // added to the outputs of a linear map
   pseudo_query,  // query over depth
   mixing,        // any other scalar, vector or table by which layers are combined
   convolution,   // kernels of a depthwise convolution

@@ -67,6 +67,7 @@ MIXINGS = [
     {"type": "scalar_mix"},
 ]
 
+SCALING = {"factor": 4, "original_context": 32}
 LAYERS = {
     "delta attention": {"attention": ["delta"]},
     "delta and grouped-query attention": {"attention": ["delta", "grouped_query"]},
@@ -76,6 +77,28 @@ LAYERS = {
         "experts": {"count": 6, "chosen": 3, "width": 12, "dense_layers": 0, "renormalize": False}
     },
     "SiTU": {"activation": {"type": "situ", "beta": 2, "linear_beta": 0}},
+    "a sliding window": {"attention": ["sliding_window"], "sliding_window": {"window": 5}},
+    "a window with positions of its own": {
+        "attention": ["sliding_window", "grouped_query"],
+        "sliding_window": {"window": 5, "rope_theta": 20},
+    },
+    "layers without positions": {"attention": ["grouped_query", "nope"]},
+    "wide heads": {"head_width": 12},
+    "biases": {"grouped_query": {"qkv_bias": True}},
+    "norms of queries and keys": {"grouped_query": {"qk_norm": True}},
+    "a scale of scores": {"grouped_query": {"score_scale": 0.5}},
+    "GeGLU": {"activation": {"type": "gelu_tanh"}},
+    "norms of outputs": {"output_norm": True},
+    "scaled embeddings": {"embedding_scale": 3},
+    **{
+        f"positions scaled by {len(scaling)} settings of {scaling['type']}": {"rope_scaling": SCALING | scaling}
+        for scaling in (
+            {"type": "linear"},
+            {"type": "llama3"},
+            {"type": "yarn"},
+            {"type": "yarn", "truncate": False, "attention_factor": 1.5},
+        )
+    },
     # Native, since no other file says what the window is.
     "Kimi K3 with a window": KIMI_K3
     | {"depth_mixing": {"type": "block_attn_res", "block_size": 2, "window": 2}},

@@ -9,6 +9,7 @@ from interop import (
     KIMI_LINEAR,
     LLAMA,
     PROMPT,
+    REPOSITORY,
     Report,
     attnres,
     greedy,
@@ -18,14 +19,15 @@ from interop import (
     token_ids,
     train,
 )
+from relatives import MODELS, make, save
 from transformers import AutoModelForCausalLM
 
 BOUND = 1e-4
 
 
-def compare(report, what, folder):
+def compare(report, what, folder, **options):
     """Log-probabilities of one model directory in both programs."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
     ids = token_ids(model.config.vocab_size, min(80, model.config.max_position_embeddings))
     with torch.no_grad():
         logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
@@ -50,8 +52,33 @@ def check_written(report, what, model):
     compare(report, f"{what}, exported in bfloat16", exported)
 
 
+def check_relative(report, name):
+    """A model of transformers in attnres, written back, and retrofitted, trained and exported."""
+    made, folder = report.folder / f"{name}, made", report.folder / name
+    save(make(name, vocabulary=256), made)
+    compare(report, f"{name}, made by transformers", made)
+    attnres("import", "--from", made, "--bytes", "--out", folder)
+    public, mixed = report.folder / f"{name}, written", report.folder / f"{name}, retrofitted"
+    attnres("export", "--model", folder, "--format", "huggingface", "--out", public)
+    compare_greedy(report, f"{name}, written", public, compare(report, f"{name}, written", public))
+    attnres("retrofit", "--model", folder, "--out", mixed, "--block-size", 2)
+    before = compare(report, f"{name}, retrofitted", mixed, trust_remote_code=True)
+    report.line("AttnRes" in type(before).__name__, f"{name}: retrofitted, it is a model of ours")
+    check_trained(report, name, mixed)
+
+
+def check_trained(report, name, start):
+    run = report.folder / f"{name}, trained"
+    attnres("train", "--from", start, "--data", REPOSITORY / "LICENSE", "--out", run,
+            "--set", "train.steps=4", "train.learning_rate=0.01", "train.context=64")  # fmt: skip
+    compare(report, f"{name}, retrofitted and trained", run / "checkpoints" / "last",
+            trust_remote_code=True)  # fmt: skip
+
+
 def main():
     report = Report()
+    for name in MODELS:
+        check_relative(report, name)
     check_written(report, "Llama", LLAMA)
     check_written(report, "Llama, tied", LLAMA | {"tie_embeddings": True})
     check_written(report, "Kimi Linear", KIMI_LINEAR)

@@ -1,7 +1,8 @@
-"""Makes tests/fixtures/kimi_linear_tiny and kimi_k3_tiny: small random models in the files of
-Hugging Face, and the log-probabilities that another program computes with them.
+"""Makes models in tests/fixtures: small random ones in the files of Hugging Face, and the
+log-probabilities that another program computes with them.
 
   kimi_linear_tiny  written and computed by transformers: KDA, MLA, experts
+  NAME_tiny         written and computed by transformers: each of Llama's relatives (relatives.py)
   kimi_k3_tiny      computed by mlx-lm, from files as Moonshot AI publishes them, in two shards:
                     Attention Residuals in blocks of two layers, a last short one among them, query
                     and expert latents, output gates, SiTU, bounded decay
@@ -9,7 +10,7 @@ Hugging Face, and the log-probabilities that another program computes with them.
 expected.safetensors beside each holds `ids` [B, T], T past a chunk of KDA, and `log_probabilities`
 [B, T-1] of each token after the first.
 
-usage: python make_fixtures.py [FOLDER]        tests/fixtures if not given
+usage: python make_fixtures.py [FOLDER [NAME..]]        tests/fixtures and all if not given
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from interop import FIXTURES, log_probabilities, random_weight, token_ids
+from relatives import MODELS, make, save
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
@@ -32,6 +34,14 @@ def write_expected(folder, ids, logits):
     save_file({"ids": ids, "log_probabilities": expected}, folder / "expected.safetensors")
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder.name}: {size / 1e3:.0f} kB, logits' standard deviation {spread:.2f}")
+
+
+def write_model(folder, model):
+    save(model, folder)
+    ids = token_ids(model.config.vocab_size)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
+    write_expected(folder, ids, logits)
 
 
 def make_kimi_linear(folder):
@@ -51,14 +61,7 @@ def make_kimi_linear(folder):
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(torch.from_numpy(random_weight(name, tuple(tensor.shape))))
-    model.save_pretrained(folder)
-    for file in folder.iterdir():
-        if file.name not in ("config.json", "model.safetensors"):
-            file.unlink()
-    ids = token_ids(VOCABULARY)
-    with torch.no_grad():
-        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
-    write_expected(folder, ids, logits)
+    write_model(folder, model)
 
 
 def k3_shapes(text):
@@ -186,8 +189,11 @@ def write_shards(folder, weights, count):
 
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else FIXTURES)
-    make_kimi_linear(folder / "kimi_linear_tiny")
-    make_kimi_k3(folder / "kimi_k3_tiny")
+    makers = {"kimi_linear": make_kimi_linear, "kimi_k3": make_kimi_k3}
+    for name in MODELS:
+        makers[name] = lambda path, name=name: write_model(path, make(name))
+    for name in sys.argv[2:] or makers:
+        makers[name](folder / f"{name}_tiny")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numbers>
+
 #include "attnres/layers/feed_forward.h"
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
@@ -33,6 +35,9 @@ Vector plain(const Activation& activation, const Vector& gate, const Vector& up)
     const double s = sigmoid(gate[i]);
     if (activation.type == "silu") {
       y.push_back(gate[i] * s * up[i]);
+    } else if (activation.type == "gelu_tanh") {
+      const double g = gate[i], bend = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+      y.push_back(0.5 * g * (1 + std::tanh(bend)) * up[i]);
     } else {
       const double u = activation.linear_beta > 0 ? bounded(up[i], activation.linear_beta) : up[i];
       y.push_back(bounded(gate[i], activation.beta) * s * u);
@@ -45,8 +50,8 @@ TEST(Activation, IsItsFormula) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const at::Tensor gate = (5 * random_tensor({3, 7}, 1)).to(dtype);
     const at::Tensor up = (30 * random_tensor({3, 7}, 2)).to(dtype);
-    for (const Activation& activation :
-         {Activation{}, kSitu, Activation{"situ", 4, 0}, Activation{"situ", 1.5, 3}}) {
+    for (const Activation& activation : {Activation{}, Activation{"gelu_tanh"}, kSitu,
+                                         Activation{"situ", 4, 0}, Activation{"situ", 1.5, 3}}) {
       const at::Tensor y = activation(gate, up);
       EXPECT_EQ(y.scalar_type(), dtype);
       // As training computes it.
@@ -58,6 +63,7 @@ TEST(Activation, IsItsFormula) {
           << activation.type << " " << activation.linear_beta;
     }
     EXPECT_FALSE(close(kSitu(gate, up), Activation{}(gate, up)));
+    EXPECT_FALSE(close(Activation{"gelu_tanh"}(gate, up), Activation{}(gate, up)));
     EXPECT_FALSE(close(kSitu(gate, up), kSitu(up, gate)));
     EXPECT_FALSE(close(kSitu(gate, up), Activation({"situ", 4, 0})(gate, up)));
   }

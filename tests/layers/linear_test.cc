@@ -95,6 +95,17 @@ const ShardedLayer kLayers[] = {
            .width = kWidth, .heads = 4 / parts, .kv_heads = 2 / parts, .head_width = 6};
        return std::make_unique<Attention>(shape, 0, parameters);
      }},
+    {"attention with biases",
+     [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
+       const AttentionShape shape = {.width = kWidth,
+                                     .heads = 4 / parts,
+                                     .kv_heads = 2 / parts,
+                                     .head_width = 6,
+                                     .window = 2,
+                                     .qkv_bias = true,
+                                     .qk_norm = true};
+       return std::make_unique<Attention>(shape, 0, parameters);
+     }},
     {"latent",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
        const LatentAttentionSettings settings = {.kv_rank = 5,

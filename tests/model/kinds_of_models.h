@@ -32,6 +32,10 @@ inline std::vector<KindOfModel> every_kind_of_model() {
                      return kimi_model(k3, block_attn_res(4), precision);
                    }});
   }
+  for (const Json& mixing : {residual(), block_attn_res(4), Json{{"type", "value_residual"}}}) {
+    all.push_back({"relative_" + mixing["type"].get<std::string>(),
+                   [mixing](Precision precision) { return relative_model(mixing, precision); }});
+  }
   // Recurrent states of layers and of the depth mixing.
   all.push_back({"kimi_mrla", [](Precision precision) {
                    return kimi_model(false, {{"type", "mrla"}}, precision);

@@ -126,6 +126,29 @@ inline ModelConfig kimi_config(bool k3, const Json& depth_mixing) {
   return read_model_config(json);
 }
 
+// All that Llama's relatives add: a window with positions of its own, a layer without positions,
+// heads of another width, biases, norms of queries, keys and outputs, GeGLU, scales.
+inline ModelConfig relative_config(const Json& depth_mixing) {
+  return read_model_config(
+      {{"layers", 3},
+       {"width", 32},
+       {"heads", 4},
+       {"kv_heads", 2},
+       {"head_width", 12},
+       {"ffn_width", 40},
+       {"attention", {kSlidingWindow, kGroupedQuery, kNope}},
+       {"grouped_query", {{"qkv_bias", true}, {"qk_norm", true}, {"score_scale", 0.5}}},
+       {"sliding_window", {{"window", 3}, {"rope_theta", 20}}},
+       {"activation", {{"type", "gelu_tanh"}}},
+       {"output_norm", true},
+       {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"original_context", 32}}},
+       {"rope_theta", 500},
+       {"embedding_scale", 2},
+       {"norm_eps", 1e-5},
+       {"init_std", 0.4},
+       {"depth_mixing", depth_mixing}});
+}
+
 struct SmallModelOptions {
   int64_t layers = 3;
   bool tied = false;
@@ -147,6 +170,7 @@ inline void perturb_constant_matrices(const Transformer& model, double scale) {
 inline Transformer perturbed(Transformer model) {
   perturb(model, ParameterKind::pseudo_query, 1.0);
   perturb(model, ParameterKind::norm_gain, 0.2);
+  perturb(model, ParameterKind::bias, 0.5);
   perturb(model, ParameterKind::mixing, 0.2);
   perturb(model, ParameterKind::router_bias, 0.2);
   perturb_constant_matrices(model, 0.1);
@@ -163,6 +187,11 @@ inline Transformer kimi_model(bool k3, const Json& depth_mixing,
                               Precision precision = at::kDouble) {
   return perturbed(
       Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
+}
+
+inline Transformer relative_model(const Json& depth_mixing, Precision precision = at::kDouble) {
+  return perturbed(
+      Transformer(relative_config(depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
 }
 
 // Hidden states [B, T, D] of the next tokens of sequences that are decoded.

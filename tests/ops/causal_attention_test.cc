@@ -21,14 +21,15 @@ using Tensors = std::vector<Tensor>;
 
 // With `later` later keys that a query sees too.
 Tensor by_formula(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK,
-                  int64_t later = 0) {
+                  int64_t window = 0, int64_t later = 0) {
   const int64_t T = q_BTHK.size(1), N = k_BNGK.size(1), group = q_BTHK.size(2) / k_BNGK.size(2);
   const auto by_head = [&](const Tensor& x) {
     return x.repeat_interleave(group, 2).transpose(1, 2);
   };
   const Tensor scores = q_BTHK.transpose(1, 2).matmul(by_head(k_BNGK).transpose(2, 3)) /
                         std::sqrt(static_cast<double>(q_BTHK.size(3)));
-  const Tensor seen = at::ones({T, N}, at::kBool).tril(N - T + later);
+  Tensor seen = at::ones({T, N}, at::kBool).tril(N - T + later);
+  if (window > 0) seen = seen.triu(N - T - window + 1);
   const Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1);
   return weights.matmul(by_head(v_BNGK)).transpose(1, 2);
 }
@@ -46,9 +47,16 @@ Tensors run(const Tensors& inputs, at::ScalarType dtype, const Tensor& gradient,
   return all;
 }
 
+auto in_tiles(int64_t window = 0) {
+  return [window](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return tiled_causal_attention(q, k, v, window);
+  };
+}
+
 struct Sizes {
   int64_t B, T, H, G, K;
   int64_t earlier = 0;  // keys before the first query's
+  int64_t window = 0;
 };
 
 class TiledAttention : public ::testing::TestWithParam<at::ScalarType> {
@@ -81,13 +89,13 @@ TEST_P(TiledAttention, IsItsFormulaWithItsGradients) {
     const Tensor gradient = at::randn(given[0].sizes()).to(GetParam()).to(at::kDouble);
     const auto formula = [](int64_t later) {
       return [later](const Tensor& q, const Tensor& k, const Tensor& v) {
-        return by_formula(q, k, v, later);
+        return by_formula(q, k, v, /*window=*/0, later);
       };
     };
     const Tensors expected = run(given, at::kDouble, gradient, formula(0)),
                   wrong = run(given, at::kDouble, gradient, formula(1));
     testing::on_every_target([&] {
-      const Tensors actual = run(given, GetParam(), gradient, tiled_causal_attention);
+      const Tensors actual = run(given, GetParam(), gradient, in_tiles());
       for (size_t i = 0; i < actual.size(); ++i) {
         EXPECT_EQ(actual[i].scalar_type(), GetParam());
         // The gradients of scores are small differences of numbers near 1.
@@ -100,13 +108,40 @@ TEST_P(TiledAttention, IsItsFormulaWithItsGradients) {
   }
 }
 
+// Windows shorter and longer than a block of queries and a tile of keys, of one token, and of all.
+TEST_P(TiledAttention, SeesTheWindowOnly) {
+  for (const Sizes& s :
+       {Sizes{2, 70, 4, 2, 6, 0, 1}, Sizes{1, 200, 2, 1, 8, 0, 7}, Sizes{1, 200, 2, 2, 8, 33, 64},
+        Sizes{1, 130, 2, 1, 4, 900, 511}, Sizes{1, 1200, 2, 1, 4, 0, 600},
+        Sizes{1, 65, 2, 1, 4, 1300, 1001}, Sizes{1, 96, 1, 1, 4, 0, 96}}) {
+    SCOPED_TRACE(fmt::format("T {} after {}, window {}", s.T, s.earlier, s.window));
+    const Tensors given = inputs(s);
+    const Tensor gradient = at::randn(given[0].sizes()).to(GetParam()).to(at::kDouble);
+    const auto formula = [](int64_t window) {
+      return [window](const Tensor& q, const Tensor& k, const Tensor& v) {
+        return by_formula(q, k, v, window);
+      };
+    };
+    const Tensors expected = run(given, at::kDouble, gradient, formula(s.window)),
+                  wrong = run(given, at::kDouble, gradient, formula(s.window + 1));
+    testing::on_every_target([&] {
+      const Tensors actual = run(given, GetParam(), gradient, in_tiles(s.window));
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_TRUE(close(actual[i], expected[i], tolerance(), /*smallest=*/1)) << i;
+      }
+      // One key more of many is nothing; of all there are none.
+      if (s.window <= 7) EXPECT_FALSE(close(actual[0], wrong[0], tolerance(), 1));
+    });
+  }
+}
+
 TEST_P(TiledAttention, BearsLargeScores) {
   const Tensors given = inputs({1, 130, 2, 1, 8}, 30);
   const Tensor gradient = at::randn(given[0].sizes());
-  for (const Tensor& t : run(given, GetParam(), gradient, tiled_causal_attention)) {
+  for (const Tensor& t : run(given, GetParam(), gradient, in_tiles())) {
     EXPECT_TRUE(t.isfinite().all().item<bool>());
   }
-  const Tensor o = run(given, GetParam(), gradient, tiled_causal_attention)[0];
+  const Tensor o = run(given, GetParam(), gradient, in_tiles())[0];
   EXPECT_TRUE(close(o, by_formula(given[0], given[1], given[2]), 20 * tolerance()));
 }
 
@@ -115,9 +150,9 @@ TEST_P(TiledAttention, HasTheSameBitsForAnyNumberOfThreads) {
   const Tensors given = inputs({2, 200, 4, 2, 16});
   const Tensor gradient = at::randn(given[0].sizes());
   at::set_num_threads(1);
-  const Tensors alone = run(given, GetParam(), gradient, tiled_causal_attention);
+  const Tensors alone = run(given, GetParam(), gradient, in_tiles());
   at::set_num_threads(3);
-  const Tensors together = run(given, GetParam(), gradient, tiled_causal_attention);
+  const Tensors together = run(given, GetParam(), gradient, in_tiles());
   at::set_num_threads(threads);
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(at::equal(alone[i], together[i])) << i;
 }

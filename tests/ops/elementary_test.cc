@@ -124,7 +124,8 @@ TEST_P(Kernels, Rotary) {
       at::manual_seed(1);
       expect_equal(
           [&](const Tensors& in) -> Tensors {
-            return {apply_rotary(in[0], rotary_table(4, 6, 2 * half, 100, in[0].scalar_type()))};
+            return {apply_rotary(
+                in[0], rotary_table(4, 6, rotary_frequencies(2 * half, 100), in[0].scalar_type()))};
           },
           [&](const Tensors& in) -> Tensors {
             const Tensor x = in[0];
@@ -149,10 +150,11 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Kernels, ::testing::Values(at::kFloat, at::kDou
                          [](const auto& info) { return c10::toString(info.param); });
 
 TEST(RotaryTable, IsTheSameWhereverItIsCutFrom) {
-  const RotaryTable later = rotary_table(90, 10, 16, 500, at::kFloat);
-  const RotaryTable all = rotary_table(0, 100, 16, 500, at::kFloat);
+  const RotaryTable later = rotary_table(90, 10, rotary_frequencies(16, 500), at::kFloat);
+  const RotaryTable all = rotary_table(0, 100, rotary_frequencies(16, 500), at::kFloat);
   EXPECT_TRUE(at::equal(all.cosine.narrow(0, 90, 10), later.cosine));
-  EXPECT_FALSE(at::equal(all.sine, rotary_table(0, 100, 16, 600, at::kFloat).sine));
+  EXPECT_FALSE(
+      at::equal(all.sine, rotary_table(0, 100, rotary_frequencies(16, 600), at::kFloat).sine));
 }
 
 TEST(RmsNorm, SameBitsForAnyNumberOfThreads) {

@@ -30,6 +30,7 @@ struct Problem {
   Tensor q, keys, values;
   std::vector<std::vector<int64_t>> pages;
   std::vector<int64_t> lengths;
+  int64_t window = 0;
 
   Problem(const std::vector<int64_t>& of_sequences, int64_t H, int64_t G, int64_t K, int64_t V,
           at::ScalarType dtype = at::kFloat)
@@ -56,8 +57,15 @@ struct Problem {
 
   std::vector<SeenTokens> seen() const {
     std::vector<SeenTokens> seen;
-    for (size_t i = 0; i < lengths.size(); ++i) seen.push_back({pages[i].data(), lengths[i]});
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      seen.push_back({pages[i].data(), first(i), lengths[i]});
+    }
     return seen;
+  }
+
+  // The first token that query i sees.
+  int64_t first(size_t i) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, lengths[i] - window);
   }
 
   Tensor compute() const { return paged_attention(q, keys, values, seen(), kPageTokens); }
@@ -68,7 +76,7 @@ struct Problem {
     std::vector<Tensor> outputs;
     for (size_t i = 0; i < lengths.size(); ++i) {
       std::vector<int64_t> rows;
-      for (int64_t t = 0; t < lengths[i] + more; ++t) {
+      for (int64_t t = first(i); t < lengths[i] + more; ++t) {
         rows.push_back(pages[i][t / kPageTokens] * kPageTokens + t % kPageTokens);
       }
       const Tensor at_rows = at::tensor(rows, at::kLong);
@@ -101,6 +109,18 @@ TEST(PagedAttention, IsAttentionOverTheTokensThatAQuerySees) {
   const Problem problem({1, 7, 33}, 4, 2, 64, 64);
   EXPECT_GT(largest(problem.compute() - problem.expected(1)), 0.05);
   EXPECT_GT(largest(problem.compute() - problem.expected().roll(1, 0)), 0.05);
+}
+
+// Windows of one token, within a page, over pages, and over parts that threads share.
+TEST(PagedAttention, ReadsTheWindowOnly) {
+  Problem problem({1, 7, 8, 33, 300, 700}, 4, 2, 64, 64);
+  for (const int64_t window : {1, 5, 8, 30, 256, 600, 1000}) {
+    problem.window = window;
+    const Tensor o = problem.compute();
+    EXPECT_LT(largest(o - problem.expected()), 2e-5) << window;
+    problem.window = window + 1;
+    if (window < 700) EXPECT_GT(largest(o - problem.expected()), 1e-3) << window;
+  }
 }
 
 TEST(PagedAttention, KeepsBfloat16) {

@@ -13,6 +13,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/model/small_models.h"
+#include "tests/pretrained/fixture_models.h"
 #include "tests/text/test_files.h"
 #include "tests/tolerances.h"
 
@@ -22,32 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-fs::path fixture(const std::string& name) {
-  return fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures" / name;
-}
-
-// The largest difference from the other program's log-probabilities.
-double error_against_fixture(const Transformer& model, const std::string& name) {
-  const SafetensorsFile expected(fixture(name) / "expected.safetensors");
-  const at::Tensor ids = expected.read("ids");
-  const int64_t T = ids.size(1);
-  const at::Tensor ours = model.log_probabilities(ids.narrow(1, 0, T - 1), ids.narrow(1, 1, T - 1));
-  return (ours - expected.read("log_probabilities")).abs().max().item<double>();
-}
-
-fs::path copy_of(const std::string& name) {
-  const fs::path folder = fresh_folder("copy");
-  fs::copy(fixture(name), folder,
-           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
-  return folder;
-}
-
-void edit(const fs::path& file, const std::function<void(Json&)>& change) {
-  Json json = read_json(file);
-  change(json);
-  write_file(file, json.dump());
-}
 
 TEST(KimiLinearDirectory, ScoresAsTransformersDoes) {
   EXPECT_LT(error_against_fixture(*load_model(fixture("kimi_linear_tiny")), "kimi_linear_tiny"),

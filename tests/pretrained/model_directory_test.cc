@@ -114,12 +114,11 @@ TEST(LlamaDirectory, ReadsOlderConfigurations) {
 
 TEST(LlamaDirectory, RefusesWhatItWouldComputeDifferently) {
   for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
-           {"rope_parameters", {{"rope_theta", 500.0}, {"rope_type", "llama3"}, {"factor", 8.0}}},
-           {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+           {"rope_parameters", {{"rope_theta", 500.0}, {"rope_type", "longrope"}}},
+           {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
            {"attention_bias", true},
            {"mlp_bias", true},
            {"hidden_act", "gelu"},
-           {"head_dim", 16},
            {"quantization_config", {{"bits", 4}}}}) {
     const fs::path folder = copy_of(kLlama);
     edit_config(folder, [&key = key, &value = value](Json& json) { json[key] = value; });

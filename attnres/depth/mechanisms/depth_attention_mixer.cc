@@ -55,7 +55,7 @@ class DepthAttention final : public ComposedMixer {
     };
     const at::Tensor q_THK = heads_of(q_proj_), k_THK = heads_of(k_proj_),
                      v_THK = heads_of(v_proj_);
-    const double scale = 1 / std::sqrt(static_cast<double>(shape().head_width()));
+    const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
     std::vector<at::Tensor> scores;
     const auto score = [&](const at::Tensor& key_THK) {
       scores.push_back((q_THK * key_THK).sum(-1, /*keepdim=*/true, compute_dtype(X_TD)));

@@ -2,29 +2,73 @@
 
 #include "attnres/layers/attention.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-void check_heads(const ModelConfig& config, const std::string& path) {
-  require_usage(config.width % config.heads == 0, "{}.width: {} is not divisible by {} heads", path,
-                config.width, config.heads);
-  require_usage(config.width / config.heads % 2 == 0,
-                "{}.heads: rotary positions need an even head width, {} / {} is {}", path,
-                config.width, config.heads, config.width / config.heads);
+// What all three kinds have in common is read once, by the first.
+void resolve_grouped_query(ModelConfig& config, const std::string& path) {
+  if (config.head_width == 0) {
+    require_usage(config.width % config.heads == 0,
+                  "{}.width: {} is not divisible by {} heads; give a head_width", path,
+                  config.width, config.heads);
+    config.head_width = config.width / config.heads;
+  }
+  require_usage(config.head_width % 2 == 0,
+                "{}.head_width: rotary positions need an even one, got {}", path,
+                config.head_width);
+  require_usage(config.grouped_query.score_scale >= 0,
+                "{}.grouped_query.score_scale: expected 0 or more, got {}", path,
+                config.grouped_query.score_scale);
+}
+
+void resolve_sliding_window(ModelConfig& config, const std::string& path) {
+  check_whole(path + ".sliding_window", "window", config.sliding_window.window, 1);
+  require_usage(config.sliding_window.rope_theta >= 0,
+                "{}.sliding_window.rope_theta: expected 0 or more, got {}", path,
+                config.sliding_window.rope_theta);
+}
+
+// All but its positions and its window.
+AttentionShape shape_of_heads(const ModelConfig& config, const SublayerNeeds& needs) {
+  return {.width = config.width,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .head_width = config.head_width,
+          .qkv_bias = config.grouped_query.qkv_bias,
+          .qk_norm = config.grouped_query.qk_norm,
+          .norm_eps = config.norm_eps,
+          .score_scale = config.grouped_query.score_scale,
+          .init_std = config.init_std,
+          .needs = needs};
+}
+
+RotaryFrequencies frequencies_of(const ModelConfig& config) {
+  return scaled_frequencies(config.head_width, config.rope_theta, config.rope_scaling);
 }
 
 std::unique_ptr<Sublayer> make_grouped_query(const ModelConfig& config, const SublayerNeeds& needs,
                                              int site, ParameterRegistry& parameters) {
-  const AttentionShape shape = {.width = config.width,
-                                .heads = config.heads,
-                                .kv_heads = config.kv_heads,
-                                .head_width = config.width / config.heads,
-                                .rope_theta = config.rope_theta,
-                                .init_std = config.init_std,
-                                .needs = needs};
+  AttentionShape shape = shape_of_heads(config, needs);
+  shape.rotary = frequencies_of(config);
   return std::make_unique<Attention>(shape, site, parameters);
+}
+
+std::unique_ptr<Sublayer> make_sliding_window(const ModelConfig& config, const SublayerNeeds& needs,
+                                              int site, ParameterRegistry& parameters) {
+  AttentionShape shape = shape_of_heads(config, needs);
+  const double own_theta = config.sliding_window.rope_theta;
+  shape.rotary =
+      own_theta > 0 ? rotary_frequencies(config.head_width, own_theta) : frequencies_of(config);
+  shape.window = config.sliding_window.window;
+  return std::make_unique<Attention>(shape, site, parameters);
+}
+
+std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const SublayerNeeds& needs, int site,
+                                    ParameterRegistry& parameters) {
+  return std::make_unique<Attention>(shape_of_heads(config, needs), site, parameters);
 }
 
 // The rows of a query or key map: of a head, c and c + K/2 become 2c and 2c + 1.
@@ -59,18 +103,52 @@ std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config, GgufArchi
           {.name = "attn_output.weight", .roles = {"o_proj"}}};
 }
 
+HuggingFaceNames grouped_query_in_hugging_face() {
+  HuggingFaceNames names = weights_in("self_attn.", {"q_proj", "k_proj", "v_proj", "o_proj"});
+  for (const std::string map : {"q", "k", "v"}) {
+    names[map + "_bias"] = "self_attn." + map + "_proj.bias";
+  }
+  for (const std::string map : {"q", "k"}) {
+    names[map + "_layernorm"] = "self_attn." + map + "_norm.weight";
+  }
+  return names;
+}
+
 }  // namespace
 
 LayerKind grouped_query_kind() {
-  return {.name = kGroupedQuery,
-          .keys = {"heads", "kv_heads", "rope_theta"},
-          .settings = "",
-          .missing = "grouped_query attention",
-          .is_in = [](const ModelConfig& config) { return config.has_attention(kGroupedQuery); },
-          .resolve = check_heads,
-          .make = make_grouped_query,
-          .hugging_face = weights_in("self_attn.", {"q_proj", "k_proj", "v_proj", "o_proj"}),
-          .gguf = grouped_query_in_gguf};
+  return {
+      .name = kGroupedQuery,
+      .keys = {"heads", "kv_heads", "head_width", "grouped_query", "rope_theta", "rope_scaling"},
+      .settings = "grouped_query",
+      .missing = "grouped_query attention",
+      .is_in = [](const ModelConfig& config) { return config.has_grouped_query(); },
+      .resolve = resolve_grouped_query,
+      .make = make_grouped_query,
+      .hugging_face = grouped_query_in_hugging_face(),
+      .gguf = grouped_query_in_gguf};
+}
+
+LayerKind sliding_window_kind() {
+  LayerKind kind = grouped_query_kind();
+  kind.name = kind.settings = kSlidingWindow;
+  kind.keys.push_back("sliding_window");
+  kind.missing = "sliding_window attention";
+  kind.is_in = [](const ModelConfig& config) { return config.has_attention(kSlidingWindow); };
+  kind.resolve = resolve_sliding_window;
+  kind.make = make_sliding_window;
+  return kind;
+}
+
+LayerKind nope_kind() {
+  LayerKind kind = grouped_query_kind();
+  kind.name = kNope;
+  kind.settings = "";
+  kind.missing = "nope attention";
+  kind.is_in = [](const ModelConfig& config) { return config.has_attention(kNope); };
+  kind.resolve = [](ModelConfig&, const std::string&) {};
+  kind.make = make_nope;
+  return kind;
 }
 
 }  // namespace attnres

@@ -5,10 +5,12 @@
 
 namespace attnres {
 
-LayerKind grouped_query_kind();  // layers/attention.h
-LayerKind delta_kind();          // layers/delta_attention.h
-LayerKind latent_kind();         // layers/latent_attention.h
-LayerKind dense_kind();          // layers/feed_forward.h
-LayerKind experts_kind();        // layers/experts.h
+LayerKind grouped_query_kind();  // layers/attention.h, as the next two
+LayerKind sliding_window_kind();
+LayerKind nope_kind();
+LayerKind delta_kind();    // layers/delta_attention.h
+LayerKind latent_kind();   // layers/latent_attention.h
+LayerKind dense_kind();    // layers/feed_forward.h
+LayerKind experts_kind();  // layers/experts.h
 
 }  // namespace attnres

@@ -30,10 +30,16 @@ constexpr int64_t kKeys = 512;  // a tile
 
 // The sizes of one call.
 struct AttentionSizes {
-  int64_t B, T, H, N, G, K;
+  int64_t B, T, H, N, G, K, window;
 
-  AttentionSizes(const Tensor& q, const Tensor& k)
-      : B(q.size(0)), T(q.size(1)), H(q.size(2)), N(k.size(1)), G(k.size(2)), K(q.size(3)) {}
+  AttentionSizes(const Tensor& q, const Tensor& k, int64_t window)
+      : B(q.size(0)),
+        T(q.size(1)),
+        H(q.size(2)),
+        N(k.size(1)),
+        G(k.size(2)),
+        K(q.size(3)),
+        window(window) {}
 
   int64_t earlier_keys() const { return N - T; }
 
@@ -83,15 +89,30 @@ void for_each_head(const AttentionSizes& shape, const F& f) {
   });
 }
 
-// Calls f(query head, first query, queries, keys that one of them sees) for each block of the heads
-// that read head g.
+// Queries of a head, and the keys that one of them sees.
+struct AttentionBlock {
+  int64_t h, first, queries;
+  int64_t first_key, last_key;  // up to, not including, last_key
+
+  // Calls f(first key, keys) for each tile.
+  template <class F>
+  void for_each_tile(const F& f) const {
+    for (int64_t c = first_key; c < last_key; c += kKeys) f(c, std::min(kKeys, last_key - c));
+  }
+};
+
+// Calls f(block) for each block of the heads that read head g.
 template <class F>
 void for_each_block(const AttentionSizes& shape, int64_t g, const F& f) {
   const int64_t group = shape.H / shape.G;
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
     for (int64_t first = 0; first < shape.T; first += kQueries) {
       const int64_t queries = std::min(kQueries, shape.T - first);
-      f(h, first, queries, shape.earlier_keys() + first + queries);
+      const int64_t own = shape.earlier_keys() + first;
+      // Even, since bfloat16 has keys in pairs.
+      const int64_t first_key =
+          shape.window == 0 ? 0 : std::max<int64_t>(0, own - shape.window + 1) / 2 * 2;
+      f(AttentionBlock{h, first, queries, first_key, own + queries});
     }
   }
 }
@@ -113,27 +134,29 @@ struct AttentionForward {
         max(kQueries), sum(kQueries), rescale(kQueries);
     const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
     kernel::transpose(AttentionRows<Storage>{v_head, G * K, N, K}, values.data(), padded);
-    for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
+    for_each_block(shape, g, [&](const AttentionBlock& of) {
+      const int64_t h = of.h, first = of.first, queries = of.queries;
       const int64_t at = ((b * T + first) * H + h) * K;
       transpose_right(AttentionRows<Storage>{q + at, H * K, queries, K}, queries_K.data());
       std::fill(max.begin(), max.end(), -1e30f);
       std::fill(sum.begin(), sum.end(), 0.0f);
-      for (int64_t c = 0; c < keys; c += kKeys) {
-        const int64_t n = std::min(kKeys, keys - c), even = (n + 1) / 2 * 2;
+      of.for_each_tile([&](int64_t c, int64_t n) {
+        const int64_t even = (n + 1) / 2 * 2;
+        const bool goes_on = c > of.first_key;
         multiply(n, kQueries, K, k_head + c * G * K, G * K, queries_K.data(), kQueries,
                  scores.data(), kQueries, false);
         Storage* to = weights.data();
         if constexpr (!kPairs) to = scores.data();
-        kernel::attention_softmax({.tile = {c, n, earlier + first, shape.scale()},
+        kernel::attention_softmax({.tile = {c, n, earlier + first, shape.window, shape.scale()},
                                    .scores = scores.data(),
                                    .weights = to,
                                    .max = max.data(),
                                    .sum = sum.data(),
                                    .rescale = rescale.data()});
-        for (int64_t i = 0; c > 0 && i < K * kQueries; ++i) sums[i] *= rescale[i % kQueries];
+        for (int64_t i = 0; goes_on && i < K * kQueries; ++i) sums[i] *= rescale[i % kQueries];
         multiply(K, kQueries, kPairs ? even : n, values.data() + c, padded, to, kQueries,
-                 sums.data(), kQueries, c > 0);
-      }
+                 sums.data(), kQueries, goes_on);
+      });
       kernel::transpose(AttentionRows<float>{sums.data(), kQueries, K, queries}, block.data(), K);
       for (int64_t i = 0; i < queries; ++i) {
         const float factor = 1 / sum[i];
@@ -163,7 +186,8 @@ struct AttentionBackwardPass {
         block_lse(kQueries), along(kQueries);
     const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
     kernel::transpose(AttentionRows<Storage>{k_head, G * K, N, K}, keys_K.data(), padded);
-    for_each_block(shape, g, [&](int64_t h, int64_t first, int64_t queries, int64_t keys) {
+    for_each_block(shape, g, [&](const AttentionBlock& of) {
+      const int64_t h = of.h, first = of.first, queries = of.queries;
       const int64_t at = ((b * T + first) * H + h) * K, stride = H * K;
       const AttentionRows<Storage> queries_here = {q + at, stride, queries, K},
                                    grads_here = {grad_o + at, stride, queries, K};
@@ -180,8 +204,8 @@ struct AttentionBackwardPass {
           along[i] += to_float(o[number]) * to_float(grad_o[number]);
         }
       }
-      for (int64_t c = 0; c < keys; c += kKeys) {
-        const int64_t n = std::min(kKeys, keys - c), even = (n + 1) / 2 * 2;
+      of.for_each_tile([&](int64_t c, int64_t n) {
+        const int64_t even = (n + 1) / 2 * 2;
         const int64_t rows = c * G * K;
         multiply(n, kQueries, K, k_head + rows, G * K, q_K.data(), kQueries, scores.data(),
                  kQueries, false);
@@ -189,19 +213,20 @@ struct AttentionBackwardPass {
                  kQueries, false);
         Storage *p = weights.data(), *ds = grad_scores.data(), *right = grad_scores_right.data();
         if constexpr (!kPairs) right = ds;
-        kernel::attention_softmax_backward({.tile = {c, n, earlier + first, shape.scale()},
-                                            .scores = scores.data(),
-                                            .grad_weights = grad_weights.data(),
-                                            .lse = block_lse.data(),
-                                            .along = along.data(),
-                                            .weights = p,
-                                            .grad_scores = ds,
-                                            .grad_scores_right = right});
+        kernel::attention_softmax_backward(
+            {.tile = {c, n, earlier + first, shape.window, shape.scale()},
+             .scores = scores.data(),
+             .grad_weights = grad_weights.data(),
+             .lse = block_lse.data(),
+             .along = along.data(),
+             .weights = p,
+             .grad_scores = ds,
+             .grad_scores_right = right});
         multiply(n, K, kQueries, p, kQueries, do_rows.data(), K, sums_v.data() + c * K, K, true);
         multiply(n, K, kQueries, ds, kQueries, q_rows.data(), K, sums_k.data() + c * K, K, true);
         multiply(K, kQueries, kPairs ? even : n, keys_K.data() + c, padded, right, kQueries,
-                 sums_q.data(), kQueries, c > 0);
-      }
+                 sums_q.data(), kQueries, c > of.first_key);
+      });
       kernel::transpose(AttentionRows<float>{sums_q.data(), kQueries, K, queries}, block.data(), K);
       for (int64_t i = 0; i < queries; ++i) {
         for (int64_t d = 0; d < K; ++d) put(block[i * K + d], grad_q + at + i * stride + d);
@@ -219,11 +244,13 @@ struct AttentionBackwardPass {
 
 // o, and the logarithm of each softmax's normaliser [B, H, T].
 using AttentionResult = std::tuple<Tensor, Tensor>;
-using AttentionFused = AttentionResult(const Tensor& q, const Tensor& k, const Tensor& v);
+using AttentionFused = AttentionResult(const Tensor& q, const Tensor& k, const Tensor& v,
+                                       int64_t window);
 // Of q, k and v.
 using AttentionGradients = std::tuple<Tensor, Tensor, Tensor>;
 using AttentionBackward = AttentionGradients(const Tensor& grad_o, const Tensor& q, const Tensor& k,
-                                             const Tensor& v, const Tensor& o, const Tensor& lse);
+                                             const Tensor& v, const Tensor& o, const Tensor& lse,
+                                             int64_t window);
 
 const c10::TypedOperatorHandle<AttentionFused>& attention_operation() {
   static const auto handle = c10::Dispatcher::singleton()
@@ -244,12 +271,14 @@ void with_operand_type(at::ScalarType dtype, F f) {
   dtype == at::kFloat ? f(float{}) : f(kernel::BFloat16{});
 }
 
-AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&) {
+AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&, int64_t /*window*/) {
   return {empty_like_rows(q), at::empty_symint({q.sym_size(0), q.sym_size(2), q.sym_size(1)},
                                                q.options().dtype(at::kFloat))};
 }
 
-AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
+AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK,
+                              int64_t window) {
+  require(window >= 0, "tiled_causal_attention: expected a window of 0 or more, got {}", window);
   if (!can_tile_attention(q_BTHK, k_BNGK, v_BNGK)) {
     fail(
         "tiled_causal_attention: expected q [B, T, H, K], and k and v [B, N, G, K] with N at least "
@@ -259,10 +288,10 @@ AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BNGK, const 
         shape_of(q_BTHK), shape_of(k_BNGK), shape_of(v_BNGK));
   }
   const Tensor q = q_BTHK.contiguous(), k = k_BNGK.contiguous(), v = v_BNGK.contiguous();
-  const AttentionResult result = attention_meta(q, k, v);
+  const AttentionResult result = attention_meta(q, k, v, window);
   with_operand_type(q.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
-    const AttentionForward<Storage> forward{AttentionSizes(q, k),
+    const AttentionForward<Storage> forward{AttentionSizes(q, k, window),
                                             data<const Storage>(q),
                                             data<const Storage>(k),
                                             data<const Storage>(v),
@@ -274,19 +303,20 @@ AttentionResult attention_cpu(const Tensor& q_BTHK, const Tensor& k_BNGK, const 
 }
 
 AttentionGradients attention_backward_meta(const Tensor&, const Tensor& q, const Tensor& k,
-                                           const Tensor& v, const Tensor&, const Tensor&) {
+                                           const Tensor& v, const Tensor&, const Tensor&,
+                                           int64_t /*window*/) {
   return {empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)};
 }
 
 AttentionGradients attention_backward_cpu(const Tensor& grad_o, const Tensor& q_BTHK,
                                           const Tensor& k_BNGK, const Tensor& v_BNGK,
-                                          const Tensor& o, const Tensor& lse) {
+                                          const Tensor& o, const Tensor& lse, int64_t window) {
   const Tensor q = q_BTHK.contiguous(), k = k_BNGK.contiguous(), v = v_BNGK.contiguous();
   const Tensor grads = grad_o.contiguous();
-  const AttentionGradients result = attention_backward_meta(grads, q, k, v, o, lse);
+  const AttentionGradients result = attention_backward_meta(grads, q, k, v, o, lse, window);
   with_operand_type(q.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
-    const AttentionBackwardPass<Storage> backward{AttentionSizes(q, k),
+    const AttentionBackwardPass<Storage> backward{AttentionSizes(q, k, window),
                                                   data<const Storage>(q),
                                                   data<const Storage>(k),
                                                   data<const Storage>(v),
@@ -304,24 +334,27 @@ AttentionGradients attention_backward_cpu(const Tensor& grad_o, const Tensor& q_
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
-                               const Tensor& v) {
+                               const Tensor& v, int64_t window) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [o, lse] = attention_operation().call(q, k, v);
+    const auto [o, lse] = attention_operation().call(q, k, v, window);
     context->save_for_backward({q, k, v, o, lse});
+    context->saved_data["window"] = window;
     context->mark_non_differentiable({lse});
     return {o, lse};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const auto [grad_q, grad_k, grad_v] = attention_backward_operation().call(
-        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4]);
-    return {grad_q, grad_k, grad_v};
+    const auto [grad_q, grad_k, grad_v] =
+        attention_backward_operation().call(grads[0], saved[0], saved[1], saved[2], saved[3],
+                                            saved[4], context->saved_data["window"].toInt());
+    return {grad_q, grad_k, grad_v, Tensor()};
   }
 };
 
-AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v) {
-  const variable_list results = AttentionFunction::apply(q, k, v);
+AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   int64_t window) {
+  const variable_list results = AttentionFunction::apply(q, k, v, window);
   return {results[0], results[1]};
 }
 
@@ -337,15 +370,18 @@ bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor
          v_BNGK.scalar_type() == dtype;
 }
 
-Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
-  return std::get<0>(attention_operation().call(q_BTHK, k_BNGK, v_BNGK));
+Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK,
+                              int64_t window) {
+  return std::get<0>(attention_operation().call(q_BTHK, k_BNGK, v_BNGK, window));
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
-  m.def("tiled_causal_attention(Tensor q, Tensor k, Tensor v) -> (Tensor o, Tensor lse)");
+  m.def(
+      "tiled_causal_attention(Tensor q, Tensor k, Tensor v, int window=0)"
+      " -> (Tensor o, Tensor lse)");
   m.def(
       "tiled_causal_attention_backward(Tensor grad_o, Tensor q, Tensor k, Tensor v, Tensor o,"
-      " Tensor lse) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v)");
+      " Tensor lse, int window=0) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v)");
 }
 
 TORCH_LIBRARY_IMPL(attnres, CPU, m) {

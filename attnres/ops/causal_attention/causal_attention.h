@@ -1,7 +1,9 @@
 // Causal attention in tiles (Dao, arXiv 2307.08691), forward and backward:
 //
-//   o_t = sum_{s <= t + N - T} softmax_s(q_t . k_s / sqrt(K)) v_s
+//   o_t = sum_s softmax_s(q_t . k_s / sqrt(K)) v_s    over s <= t + N - T
 //
+// and, with a window (Beltagy et al., arXiv 2004.05150), s > t + N - T - window: what no query of a
+// block sees is not computed.
 // q [B, T, H, K] of the last T tokens, k and v [B, N, G, K] of these and those before them, N >= T,
 // where head h reads the keys and values of head h G / H;
 // float32 or bfloat16, for processors with AVX-512, whose products of small blocks come from oneDNN
@@ -10,8 +12,8 @@
 // and head. Largest errors relative to the largest magnitude: float32 1e-5, bfloat16 2e-2. The same
 // bits for any number of threads.
 //
-// In Python: torch.ops.attnres.tiled_causal_attention(q, k, v) gives (o, lse), lse [B, H, T] the
-// logarithms of the softmaxes' normalisers, without a gradient.
+// In Python: torch.ops.attnres.tiled_causal_attention(q, k, v, window=0) gives (o, lse), lse
+// [B, H, T] the logarithms of the softmaxes' normalisers, without a gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +24,9 @@ namespace attnres {
 bool can_tile_attention(const at::Tensor& q_BTHK, const at::Tensor& k_BNGK,
                         const at::Tensor& v_BNGK);
 
-// [B, T, H, K]. Differentiable once. Throws Error unless it can be computed here.
+// [B, T, H, K]. With a window of 0 a query sees all keys up to its own. Differentiable once. Throws
+// Error unless it can be computed here.
 at::Tensor tiled_causal_attention(const at::Tensor& q_BTHK, const at::Tensor& k_BNGK,
-                                  const at::Tensor& v_BNGK);
+                                  const at::Tensor& v_BNGK, int64_t window = 0);
 
 }  // namespace attnres

@@ -15,14 +15,15 @@ namespace attnres::kernel {
 inline constexpr int64_t kQueries = 64;
 
 // Keys first_key, first_key + 1, ... num_keys of them, of queries first_query, ...: those at or
-// before a query count.
+// before a query count, the last `window` of them if it is not 0.
 struct AttentionTile {
   int64_t first_key, num_keys, first_query;
+  int64_t window;
   float scale;
 };
 
 // The online softmax over keys. Scores [num_keys, kQueries] become p = e^{scale s - max}, zero
-// where the key is later than the query; max and sum are carried from tile to tile, and `rescale`
+// where a key does not count; max and sum are carried from tile to tile, and `rescale`
 // is what the sums over earlier tiles are to be multiplied by.
 template <class Storage>
 struct AttentionSoftmax {

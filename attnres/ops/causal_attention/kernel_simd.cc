@@ -17,16 +17,29 @@ namespace HWY_NAMESPACE {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Columns of a row in which the key is at or before the query.
+// Columns of a row whose queries see the key.
 HWY_INLINE hn::Mask<D> seen(const AttentionTile& tile, int64_t row, int64_t column) {
   const D d;
   const auto later = static_cast<float>(tile.first_key + row - tile.first_query - column);
-  return hn::Ge(hn::Iota(d, 0.0f), hn::Set(d, later));
+  const V queries = hn::Iota(d, 0.0f);
+  const auto causal = hn::Ge(queries, hn::Set(d, later));
+  if (tile.window == 0) return causal;
+  const V end = hn::Set(d, later + static_cast<float>(tile.window));
+  return hn::And(causal, hn::Lt(queries, end));
 }
 
 // Rows that every query of the tile sees.
-HWY_INLINE int64_t rows_seen_by_all(const AttentionTile& tile) {
-  return std::clamp<int64_t>(tile.first_query - tile.first_key + 1, 0, tile.num_keys);
+struct SeenRows {
+  int64_t first, last;
+
+  bool has(int64_t row) const { return first <= row && row < last; }
+};
+HWY_INLINE SeenRows rows_seen_by_all(const AttentionTile& tile) {
+  const int64_t of_first_query = tile.first_query - tile.first_key;
+  const int64_t last = std::clamp<int64_t>(of_first_query + 1, 0, tile.num_keys);
+  if (tile.window == 0) return {0, last};
+  const int64_t of_last_query = of_first_query + kQueries - 1;
+  return {std::clamp<int64_t>(of_last_query - tile.window + 1, 0, last), last};
 }
 
 // Two rows of numbers that were rounded, as pairs: numbers of `a` in the lower halves.
@@ -65,17 +78,22 @@ template <class Storage>
 void softmax(const AttentionSoftmax<Storage>& op) {
   const D d;
   const AttentionTile& tile = op.tile;
-  const int64_t all = rows_seen_by_all(tile), lanes = hn::Lanes(d);
+  const SeenRows all = rows_seen_by_all(tile);
+  const int64_t lanes = hn::Lanes(d);
   const V scale = hn::Set(d, tile.scale), least = hn::Set(d, -1e30f);
   for (int64_t c = 0; c < kQueries; c += lanes) {
     V most = least;
-    for (int64_t r = 0; r < all; ++r) {
+    const auto with_some = [&](int64_t from, int64_t to) HWY_ATTR {
+      for (int64_t r = from; r < to; ++r) {
+        const V s = hn::LoadU(d, op.scores + r * kQueries + c);
+        most = hn::Max(most, hn::IfThenElse(seen(tile, r, c), s, least));
+      }
+    };
+    with_some(0, all.first);
+    for (int64_t r = all.first; r < all.last; ++r) {
       most = hn::Max(most, hn::LoadU(d, op.scores + r * kQueries + c));
     }
-    for (int64_t r = all; r < tile.num_keys; ++r) {
-      const V s = hn::LoadU(d, op.scores + r * kQueries + c);
-      most = hn::Max(most, hn::IfThenElse(seen(tile, r, c), s, least));
-    }
+    with_some(all.last, tile.num_keys);
     const V before = hn::LoadU(d, op.max + c), m = hn::Max(before, hn::Mul(scale, most));
     const V rescale = hn::Exp(d, hn::Sub(before, m));
     hn::StoreU(m, d, op.max + c);
@@ -85,7 +103,7 @@ void softmax(const AttentionSoftmax<Storage>& op) {
   const auto weight = [&](int64_t r, int64_t c) HWY_ATTR {
     const V s = hn::LoadU(d, op.scores + r * kQueries + c);
     V p = hn::Exp(d, hn::MulSub(scale, s, hn::LoadU(d, op.max + c)));
-    if (r >= all) p = hn::IfThenElseZero(seen(tile, r, c), p);
+    if (!all.has(r)) p = hn::IfThenElseZero(seen(tile, r, c), p);
     hn::StoreU(hn::Add(hn::LoadU(d, op.sum + c), p), d, op.sum + c);
     return p;
   };
@@ -103,12 +121,12 @@ template <class Storage>
 void softmax_backward(const AttentionSoftmaxBackward<Storage>& op) {
   const D d;
   const AttentionTile& tile = op.tile;
-  const int64_t all = rows_seen_by_all(tile);
+  const SeenRows all = rows_seen_by_all(tile);
   const V scale = hn::Set(d, tile.scale);
   const auto grad_score = [&](int64_t r, int64_t c) HWY_ATTR {
     const int64_t at = r * kQueries + c;
     V p = hn::Exp(d, hn::MulSub(scale, hn::LoadU(d, op.scores + at), hn::LoadU(d, op.lse + c)));
-    if (r >= all) p = hn::IfThenElseZero(seen(tile, r, c), p);
+    if (!all.has(r)) p = hn::IfThenElseZero(seen(tile, r, c), p);
     const V shifted = hn::Sub(hn::LoadU(d, op.grad_weights + at), hn::LoadU(d, op.along + c));
     const V ds = hn::Mul(hn::Mul(p, scale), shifted);
     store(d, p, op.weights + at);

@@ -34,8 +34,9 @@ struct Part {
 std::vector<Part> parts_of(const std::vector<SeenTokens>& seen) {
   std::vector<Part> parts;
   for (int64_t query = 0; query < std::ssize(seen); ++query) {
-    for (int64_t first = 0; first < seen[query].tokens; first += kPartTokens) {
-      parts.push_back({query, first, std::min(first + kPartTokens, seen[query].tokens)});
+    const int64_t last = seen[query].last;
+    for (int64_t first = seen[query].first; first < last; first += kPartTokens) {
+      parts.push_back({query, first, std::min(first + kPartTokens, last)});
     }
   }
   return parts;
@@ -64,7 +65,7 @@ class PagedCall {
 
   void run() {
     constexpr int64_t kNumbersAThread = 16384;
-    const int64_t part = std::min(kPartTokens, parts_[0].last) * op_.G * op_.K;
+    const int64_t part = (parts_[0].last - parts_[0].first) * op_.G * op_.K;
     at::parallel_for(0, std::ssize(parts_), 1 + kNumbersAThread / part,
                      [&](int64_t first, int64_t last) {
                        for (int64_t i = first; i < last; ++i) attend(i);
@@ -92,7 +93,7 @@ class PagedCall {
   // The parts of one query, the first being `i`. Returns the first of the next.
   int64_t combine(int64_t i) {
     int64_t end = i + 1;
-    while (end < std::ssize(parts_) && parts_[end].first != 0) ++end;
+    while (end < std::ssize(parts_) && parts_[end].query == parts_[i].query) ++end;
     const int64_t H = op_.H, V = op_.V;
     for (int64_t h = 0; h < H; ++h) {
       float most = max(i)[h], total = 0;

@@ -13,11 +13,11 @@
 
 namespace attnres {
 
-// The tokens that a query sees: the first `tokens` of a sequence, the t-th of which is row
-// pages[t / page_tokens] * page_tokens + t % page_tokens.
+// The tokens of a sequence that a query sees, one or more: those from `first` up to, not including,
+// `last`, the t-th of which is row pages[t / page_tokens] * page_tokens + t % page_tokens.
 struct SeenTokens {
   const int64_t* pages = nullptr;  // not owned
-  int64_t tokens = 0;              // 1 or more
+  int64_t first = 0, last = 0;
 };
 
 // Whether it can be computed here: on the CPU, float32 or bfloat16.

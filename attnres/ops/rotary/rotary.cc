@@ -5,9 +5,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
-#include <tuple>
+#include <utility>
 
 #include "attnres/ops/rotary/kernel.h"
 #include "attnres/ops/tensors.h"
@@ -19,12 +20,13 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-RotaryTable make_table(int64_t tokens, int64_t head_width, double theta, at::ScalarType compute) {
+RotaryTable make_table(int64_t tokens, const RotaryFrequencies& frequencies,
+                       at::ScalarType compute) {
   const auto options = at::TensorOptions().dtype(at::kDouble);
-  const Tensor exponents = at::arange(0, head_width, 2, options) / double(head_width);
-  const Tensor angles =
-      at::outer(at::arange(tokens, options), at::pow(theta, -exponents)).unsqueeze(1);
-  return {angles.cos().to(compute), angles.sin().to(compute)};
+  const Tensor of_pairs = at::tensor(frequencies.of_pairs, options);
+  const Tensor angles = at::outer(at::arange(tokens, options), of_pairs).unsqueeze(1);
+  return {(angles.cos() * frequencies.magnitude).to(compute),
+          (angles.sin() * frequencies.magnitude).to(compute)};
 }
 
 using RotaryFused = Tensor(const Tensor& x, const Tensor& cosine, const Tensor& sine);
@@ -95,18 +97,27 @@ Tensor rotary_autograd(const Tensor& x, const Tensor& cosine, const Tensor& sine
 
 }  // namespace
 
-RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, double theta,
+RotaryFrequencies rotary_frequencies(int64_t head_width, double theta) {
+  RotaryFrequencies frequencies;
+  for (int64_t c = 0; 2 * c < head_width; ++c) {
+    const double exponent = static_cast<double>(-2 * c) / static_cast<double>(head_width);
+    frequencies.of_pairs.push_back(std::pow(theta, exponent));
+  }
+  return frequencies;
+}
+
+RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequencies& frequencies,
                          at::ScalarType dtype) {
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, double, at::ScalarType>, RotaryTable> tables;
+  static std::map<std::pair<RotaryFrequencies, at::ScalarType>, RotaryTable> tables;
   const at::ScalarType compute = compute_dtype(dtype);
   const std::lock_guard lock(mutex);
-  RotaryTable& table = tables[{head_width, theta, compute}];
+  RotaryTable& table = tables[{frequencies, compute}];
   const int64_t needed = position + tokens;
   if (!table.cosine.defined() || table.cosine.size(0) < needed) {
     const at::NoGradGuard no_grad;
     const int64_t now = table.cosine.defined() ? table.cosine.size(0) : 0;
-    table = make_table(std::max(needed, 2 * now), head_width, theta, compute);
+    table = make_table(std::max(needed, 2 * now), frequencies, compute);
   }
   return {table.cosine.narrow(0, position, tokens), table.sine.narrow(0, position, tokens)};
 }

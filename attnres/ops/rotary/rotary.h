@@ -1,23 +1,36 @@
 // Rotary position embedding (Su et al., arXiv 2104.09864) in the half-split layout of Llama:
-// channel c < K/2 of a head is paired with channel c + K/2 and turned by position * theta^(-2c/K).
-// On the CPU in float32, float64 and bfloat16 one kernel each way, which keeps nothing but the
-// table; elsewhere composed of tensor operations. Differentiable in x, any number of times.
+// channel c < K/2 of a head is paired with channel c + K/2 and turned by position * f_c, where f_c
+// is theta^(-2c/K), or as a model's scaling makes it (layers/rope_scaling.h). On the CPU in
+// float32, float64 and bfloat16 one kernel each way, which keeps nothing but the table; elsewhere
+// composed of tensor operations. Differentiable in x, any number of times.
 //
 // In Python: torch.ops.attnres.rotary(x, cosine, sine).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <compare>
+#include <vector>
+
 namespace attnres {
+
+struct RotaryFrequencies {
+  std::vector<double> of_pairs;  // f_c, K/2 of them, in radians a position
+  double magnitude = 1;          // by which cosine and sine are multiplied
+
+  auto operator<=>(const RotaryFrequencies&) const = default;
+};
+
+// theta^(-2c/K) for c < K/2.
+RotaryFrequencies rotary_frequencies(int64_t head_width, double theta);
 
 struct RotaryTable {
   at::Tensor cosine, sine;  // [T, 1, K/2], float32, or float64 for float64
 };
 
-// The angles of positions position .. position + tokens - 1, computed in float64. Tables are kept:
-// those of the same head width, theta and dtype share one, which grows as positions need it.
-// Thread-safe.
-RotaryTable rotary_table(int64_t position, int64_t tokens, int64_t head_width, double theta,
+// Of positions position .. position + tokens - 1, computed in float64. Tables are kept: those of
+// the same frequencies and dtype share one, which grows as positions need it. Thread-safe.
+RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequencies& frequencies,
                          at::ScalarType dtype);
 
 // x_BTHK, turned; the table has its T tokens, and is in x's compute dtype. Works for any number of

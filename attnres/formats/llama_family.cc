@@ -1,0 +1,400 @@
+#include "attnres/formats/llama_family.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "attnres/formats/rope_json.h"
+#include "attnres/support/config.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+namespace {
+
+constexpr const char* kFullLayer = "full_attention";
+constexpr const char* kWindowLayer = "sliding_attention";
+
+// What of a model is not Llama's.
+struct LlamaParts {
+  bool qkv_bias, qk_norm;
+  bool windows, all_windows, own_window_theta;
+  bool nope;
+  bool gemma;  // GeGLU, norms of outputs, a scale of embeddings
+};
+
+// Whether its score_scale is that of a whole number, as Gemma's files hold it.
+bool has_whole_score_scale(const ModelConfig& model) {
+  const double scale = model.grouped_query.score_scale;
+  return scale == 0 || std::abs(scale * std::sqrt(std::round(1 / (scale * scale))) - 1) < 1e-12;
+}
+
+double gemma_embedding_scale(int64_t width) {
+  return std::sqrt(static_cast<double>(width));
+}
+
+// None where it has what no member has, or parts of Gemma without the others.
+std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
+  const bool is_dense = model.experts.count == 0 && model.is_residual();
+  if (!is_dense || model.has_attention(kDelta) || model.has_attention(kLatent)) return {};
+  LlamaParts parts = {.qkv_bias = model.grouped_query.qkv_bias,
+                      .qk_norm = model.grouped_query.qk_norm,
+                      .windows = model.has_attention(kSlidingWindow),
+                      .all_windows = model.attention == std::vector<std::string>{kSlidingWindow},
+                      .own_window_theta = model.sliding_window.rope_theta > 0,
+                      .nope = model.has_attention(kNope),
+                      .gemma = model.output_norm};
+  const bool has_gemma_parts =
+      model.activation.type == "gelu_tanh" && has_whole_score_scale(model) &&
+      std::abs(model.embedding_scale / gemma_embedding_scale(model.width) - 1) < 1e-6;
+  const bool has_none = model.activation.type == "silu" && model.embedding_scale == 1 &&
+                        model.grouped_query.score_scale == 0;
+  if (parts.gemma ? !has_gemma_parts : !has_none) return {};
+  return parts;
+}
+
+// Of layer after layer, to and from the words of transformers.
+Json layer_types_json(const ModelConfig& model) {
+  Json types = Json::array();
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    types.push_back(model.attention_of(layer) == kSlidingWindow ? kWindowLayer : kFullLayer);
+  }
+  return types;
+}
+
+std::vector<std::string> read_layer_types(const ConfigKeys& keys, int64_t layers) {
+  std::vector<std::string> kinds;
+  for (const std::string& type : keys.texts("layer_types")) {
+    require(type == kFullLayer || type == kWindowLayer,
+            "{}: layer_types: attnres computes {} and {}, not {}", keys.what(), kFullLayer,
+            kWindowLayer, one_line(type));
+    kinds.push_back(type == kWindowLayer ? kSlidingWindow : kGroupedQuery);
+  }
+  require(std::ssize(kinds) == layers, "{}: layer_types has {} entries, but there are {} layers",
+          keys.what(), kinds.size(), layers);
+  return kinds;
+}
+
+// `count` kinds, the i-th of which is `kind(i)`.
+template <class F>
+std::vector<std::string> kinds_of_layers(int64_t count, const F& kind) {
+  std::vector<std::string> kinds;
+  for (int64_t i = 0; i < count; ++i) kinds.emplace_back(kind(i));
+  return kinds;
+}
+
+void read_window(const ConfigKeys& keys, int64_t otherwise, Json& model) {
+  const std::vector<std::string>& kinds = model["attention"];
+  const bool has_window = std::find(kinds.begin(), kinds.end(), kSlidingWindow) != kinds.end();
+  if (has_window) model["sliding_window"]["window"] = keys.whole("sliding_window", otherwise);
+}
+
+// Windows of Qwen and SmolLM: in the layers that layer_types names, or in older files from
+// max_window_layers on, and only if use_sliding_window.
+void read_some_windows(const ConfigKeys& keys, Json& model) {
+  const auto layers = model["layers"].get<int64_t>();
+  const bool uses = keys.flag("use_sliding_window", false) && !keys.missing("sliding_window");
+  const int64_t first = uses ? keys.whole("max_window_layers", 28) : layers;
+  model["attention"] =
+      keys.missing("layer_types")
+          ? kinds_of_layers(layers,
+                            [&](int64_t i) { return i >= first ? kSlidingWindow : kGroupedQuery; })
+          : read_layer_types(keys, layers);
+  read_window(keys, SlidingWindowSettings().window, model);
+}
+
+void write_some_windows(const ModelConfig& model, Json& json) {
+  const bool uses = model.has_attention(kSlidingWindow);
+  json["layer_types"] = layer_types_json(model);
+  json["use_sliding_window"] = uses;
+  json["sliding_window"] = uses ? Json(model.sliding_window.window) : Json();
+}
+
+void read_qwen(const ConfigKeys& keys, Json& model) {
+  read_some_windows(keys, model);
+}
+
+void read_mistral(const ConfigKeys& keys, Json& model) {
+  if (keys.missing("sliding_window")) return;
+  model["attention"] = std::vector<std::string>{kSlidingWindow};
+  read_window(keys, 0, model);
+}
+
+void write_mistral(const ModelConfig& model, Json& json) {
+  json["sliding_window"] = model.sliding_window.window;
+}
+
+// no_rope_layers is 1 for a layer that has rotary positions.
+void read_smollm3(const ConfigKeys& keys, Json& model) {
+  read_some_windows(keys, model);
+  const auto layers = model["layers"].get<int64_t>();
+  std::vector<int64_t> rotary;
+  if (!keys.missing("no_rope_layers")) {
+    rotary = keys.whole_numbers("no_rope_layers");
+  } else {
+    const int64_t interval = std::max<int64_t>(1, keys.whole("no_rope_layer_interval", 4));
+    for (int64_t i = 1; i <= layers; ++i) rotary.push_back(i % interval != 0);
+  }
+  require(std::ssize(rotary) == layers,
+          "{}: no_rope_layers has {} entries, but there are {} layers", keys.what(), rotary.size(),
+          layers);
+  std::vector<std::string> kinds = model["attention"];
+  for (int64_t i = 0; i < layers; ++i) {
+    if (rotary[i] != 0) continue;
+    require(kinds[i] == kGroupedQuery,
+            "{}: layer {} has a sliding window and no rotary positions: attnres computes only one "
+            "of these",
+            keys.what(), i);
+    kinds[i] = kNope;
+  }
+  model["attention"] = kinds;
+}
+
+void write_smollm3(const ModelConfig& model, Json& json) {
+  write_some_windows(model, json);
+  Json rotary = Json::array();
+  for (int64_t i = 0; i < model.layers; ++i) rotary.push_back(model.attention_of(i) != kNope);
+  for (Json& has : rotary) has = has.get<bool>() ? 1 : 0;
+  json["no_rope_layers"] = rotary;
+}
+
+// Layers in a window have positions of their own, which are not scaled.
+void read_gemma_rope(const ConfigKeys& keys, Json& model) {
+  StoredRope full = {.theta = 1e6}, window = {.theta = keys.number("rope_local_base_freq", 10000)};
+  const bool by_layer_type =
+      !keys.missing("rope_parameters") && keys.at("rope_parameters").contains(kFullLayer);
+  if (by_layer_type) {
+    const ConfigKeys of_types = keys.inner("rope_parameters");
+    full = read_rope_parameters(of_types.inner(kFullLayer), keys, full.theta);
+    window = read_rope_parameters(of_types.inner(kWindowLayer), keys, window.theta);
+  } else {
+    full = read_rope(keys, full.theta);
+  }
+  require(window.scaling.is_none(),
+          "{}: rope_parameters: attnres does not scale the positions of layers in a window",
+          keys.what());
+  model["rope_theta"] = full.theta;
+  model["rope_scaling"] = write_config(full.scaling);
+  const std::vector<std::string>& kinds = model["attention"];
+  if (std::find(kinds.begin(), kinds.end(), kSlidingWindow) != kinds.end()) {
+    model["sliding_window"]["rope_theta"] = window.theta;
+  }
+}
+
+void read_gemma3(const ConfigKeys& keys, Json& model) {
+  const auto layers = model["layers"].get<int64_t>();
+  for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    require(keys.missing(cap), "{}: {}: attnres does not compute it", keys.what(), cap);
+  }
+  keys.only("use_bidirectional_attention", false);
+  const char* pattern =
+      keys.missing("sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";
+  const int64_t period = std::max<int64_t>(1, keys.whole(pattern, 6));
+  model["attention"] =
+      keys.missing("layer_types")
+          ? kinds_of_layers(
+                layers,
+                [&](int64_t i) { return (i + 1) % period != 0 ? kSlidingWindow : kGroupedQuery; })
+          : read_layer_types(keys, layers);
+  read_window(keys, SlidingWindowSettings().window, model);
+  read_gemma_rope(keys, model);
+  const double scalar = keys.number("query_pre_attn_scalar", 256);
+  require(scalar > 0, "{}: query_pre_attn_scalar: expected more than 0, got {}", keys.what(),
+          scalar);
+  const bool is_usual = scalar == static_cast<double>(model["head_width"].get<int64_t>());
+  model["grouped_query"]["score_scale"] = is_usual ? 0 : 1 / std::sqrt(scalar);
+  model["activation"] = {{"type", "gelu_tanh"}};
+  model["output_norm"] = true;
+  model["embedding_scale"] = gemma_embedding_scale(model["width"].get<int64_t>());
+}
+
+void write_gemma3(const ModelConfig& model, Json& json) {
+  json.erase("hidden_act");
+  json.erase("rope_theta");
+  json.erase("rope_scaling");
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  const double window_theta = model.sliding_window.rope_theta;
+  const StoredRope full = {model.rope_theta, model.rope_scaling},
+                   window = {.theta = window_theta > 0 ? window_theta : model.rope_theta};
+  json["rope_parameters"] = {{kFullLayer, rope_parameters_json(full)},
+                             {kWindowLayer, rope_parameters_json(window)}};
+  json["layer_types"] = layer_types_json(model);
+  json["sliding_window"] = model.sliding_window.window;
+  const double scale = model.grouped_query.score_scale;
+  json["query_pre_attn_scalar"] =
+      scale == 0 ? model.head_width : static_cast<int64_t>(std::llround(1 / (scale * scale)));
+}
+
+// What files leave out.
+struct LlamaDefaults {
+  int64_t heads = 0;       // 0: they have to say it
+  int64_t kv_heads = 0;    // 0: as many as heads
+  int64_t head_width = 0;  // 0: hidden_size / heads
+  double rope_theta = 10000;
+  bool tied = false;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+};
+
+struct LlamaMember {
+  const char* type;
+  const char* class_name;
+  std::function<bool(const LlamaParts& parts)> is;
+  std::function<void(const ConfigKeys& keys, Json& model)> read;  // of a model with what all have
+  std::function<void(const ModelConfig& model, Json& json)> write;
+  bool qkv_bias = false, qk_norm = false;
+  LlamaDefaults defaults = {};
+};
+
+// Whether nothing is left of Llama but these.
+bool only(const LlamaParts& parts, bool qkv_bias, bool qk_norm) {
+  return parts.qkv_bias == qkv_bias && parts.qk_norm == qk_norm && !parts.gemma;
+}
+bool common_window(const LlamaParts& parts) {
+  return !parts.windows || !parts.own_window_theta;
+}
+
+const std::vector<LlamaMember>& members() {
+  using Parts = LlamaParts;
+  const auto read_nothing = [](const ConfigKeys&, Json&) {};
+  const auto write_nothing = [](const ModelConfig&, Json&) {};
+  static const std::vector<LlamaMember> all = {
+      {.type = "llama",
+       .class_name = "LlamaForCausalLM",
+       .is = [](const Parts& p) { return only(p, false, false) && !p.windows && !p.nope; },
+       .read = read_nothing,
+       .write = write_nothing},
+      {.type = "mistral",
+       .class_name = "MistralForCausalLM",
+       .is =
+           [](const Parts& p) {
+             return only(p, false, false) && p.all_windows && common_window(p);
+           },
+       .read = read_mistral,
+       .write = write_mistral},
+      {.type = "qwen2",
+       .class_name = "Qwen2ForCausalLM",
+       .is = [](const Parts& p) { return only(p, true, false) && !p.nope && common_window(p); },
+       .read = read_qwen,
+       .write = write_some_windows,
+       .qkv_bias = true},
+      {.type = "qwen3",
+       .class_name = "Qwen3ForCausalLM",
+       .is = [](const Parts& p) { return only(p, false, true) && !p.nope && common_window(p); },
+       .read = read_qwen,
+       .write = write_some_windows,
+       .qk_norm = true,
+       .defaults = {.head_width = 128}},
+      {.type = "smollm3",
+       .class_name = "SmolLM3ForCausalLM",
+       .is = [](const Parts& p) { return only(p, false, false) && p.nope && common_window(p); },
+       .read = read_smollm3,
+       .write = write_smollm3,
+       .defaults = {.rope_theta = 2e6, .tied = true}},
+      {.type = "gemma3_text",
+       .class_name = "Gemma3ForCausalLM",
+       .is = [](const Parts& p) { return p.gemma && p.qk_norm && !p.qkv_bias && !p.nope; },
+       .read = read_gemma3,
+       .write = write_gemma3,
+       .qk_norm = true,
+       .defaults = {.heads = 8,
+                    .kv_heads = 4,
+                    .head_width = 256,
+                    .tied = true,
+                    .activation_key = "hidden_activation",
+                    .activation = "gelu_pytorch_tanh"}},
+  };
+  return all;
+}
+
+const LlamaMember* member_of(const ModelConfig& model) {
+  const std::optional<LlamaParts> parts = llama_parts(model);
+  if (!parts) return nullptr;
+  const auto found = std::find_if(members().begin(), members().end(),
+                                  [&](const LlamaMember& member) { return member.is(*parts); });
+  return found == members().end() ? nullptr : &*found;
+}
+
+// What all members have.
+Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
+  const ModelConfig plain;
+  const LlamaDefaults& defaults = member.defaults;
+  keys.only(defaults.activation_key, defaults.activation);
+  for (const char* bias : {"attention_bias", "mlp_bias"}) keys.only(bias, false);
+  keys.only("partial_rotary_factor", 1.0);
+  require(keys.missing("quantization_config"),
+          "{}: quantization_config: quantized weights cannot be read; save the model without",
+          keys.what());
+  const int64_t width = keys.whole("hidden_size");
+  const int64_t heads = defaults.heads > 0 ? keys.whole("num_attention_heads", defaults.heads)
+                                           : keys.whole("num_attention_heads");
+  const StoredRope rope = read_rope(keys, defaults.rope_theta);
+  const int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : heads;
+  Json model = {{"layers", keys.whole("num_hidden_layers")},
+                {"width", width},
+                {"heads", heads},
+                {"kv_heads", keys.whole("num_key_value_heads", kv_heads)},
+                {"head_width", keys.whole("head_dim", defaults.head_width)},
+                {"ffn_width", keys.whole("intermediate_size")},
+                {"norm_eps", keys.number("rms_norm_eps", plain.norm_eps)},
+                {"rope_theta", rope.theta},
+                {"rope_scaling", write_config(rope.scaling)},
+                {"init_std", keys.number("initializer_range", plain.init_std)},
+                {"tie_embeddings", keys.flag("tie_word_embeddings", defaults.tied)},
+                {"depth_mixing", {{"type", "residual"}}}};
+  model["grouped_query"] = {{"qkv_bias", member.qkv_bias}, {"qk_norm", member.qk_norm}};
+  return model;
+}
+
+}  // namespace
+
+std::string llama_family_type(const ModelConfig& model) {
+  const LlamaMember* member = member_of(model);
+  return member == nullptr ? "" : member->type;
+}
+
+std::vector<std::string> llama_family_types() {
+  std::vector<std::string> types;
+  for (const LlamaMember& member : members()) types.emplace_back(member.type);
+  return types;
+}
+
+Json to_llama_family_json(const ModelConfig& model) {
+  const LlamaMember& member = *member_of(model);
+  const Json rope = rope_parameters_json({model.rope_theta, model.rope_scaling});
+  Json json = {{"architectures", Json::array({member.class_name})},
+               {"model_type", member.type},
+               {"hidden_size", model.width},
+               {"intermediate_size", model.ffn_width},
+               {"num_hidden_layers", model.layers},
+               {"num_attention_heads", model.heads},
+               {"num_key_value_heads", model.kv_heads},
+               {"head_dim", model.head_width},
+               {"hidden_act", "silu"},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"mlp_bias", false},
+               {"rms_norm_eps", model.norm_eps},
+               {"rope_theta", model.rope_theta},
+               {"rope_parameters", rope},
+               {"initializer_range", model.init_std},
+               {"use_cache", true},
+               {"pad_token_id", nullptr}};
+  if (!model.rope_scaling.is_none()) json["rope_scaling"] = rope;
+  member.write(model, json);
+  return json;
+}
+
+ModelConfig from_llama_family_json(const std::string& type, const ConfigKeys& keys) {
+  const auto member =
+      std::find_if(members().begin(), members().end(),
+                   [&](const LlamaMember& candidate) { return type == candidate.type; });
+  require(member != members().end(), "{}: model_type {} is none of Llama's family", keys.what(),
+          one_line(type));
+  Json model = read_llama(*member, keys);
+  member->read(keys, model);
+  return read_stored_model(model, keys, "as a model of attnres");
+}
+
+}  // namespace attnres

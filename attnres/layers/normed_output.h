@@ -1,0 +1,30 @@
+// A sublayer whose output is normalised: y = RMSNorm(f(x)), as in Gemma 3, beside the norm before
+// it, which is the mixer's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attnres/layers/sublayer.h"
+#include "attnres/support/parameters.h"
+
+namespace attnres {
+
+class NormedOutput : public Sublayer {
+ public:
+  // Adds output_norm [width] at this site.
+  NormedOutput(std::unique_ptr<Sublayer> sublayer, int64_t width, double norm_eps, int site,
+               ParameterRegistry& parameters);
+
+  SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
+  SublayerCost cost(int64_t context) const override;
+  std::vector<KeptTensor> kept() const override { return sublayer_->kept(); }
+
+ private:
+  std::unique_ptr<Sublayer> sublayer_;
+  int64_t width_;
+  double norm_eps_;
+  at::Tensor gain_;
+};
+
+}  // namespace attnres

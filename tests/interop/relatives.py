@@ -1,0 +1,72 @@
+"""Small random models of Llama's relatives, made by transformers, with all that each may have."""
+
+import torch
+from interop import random_weight
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
+
+FULL, WINDOW = "full_attention", "sliding_attention"
+SIZES = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-3, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+ORIGINAL = {"original_max_position_embeddings": 32}
+
+
+def rope(kind="default", **settings):
+    return {"rope_type": kind, "rope_theta": 500.0, **settings}
+
+
+MODELS = {
+    "llama3": lambda sizes: LlamaForCausalLM(LlamaConfig(
+        **sizes, head_dim=6, tie_word_embeddings=True,
+        rope_parameters=rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             **ORIGINAL))),
+    "mistral": lambda sizes: MistralForCausalLM(MistralConfig(
+        **sizes, head_dim=8, sliding_window=7, rope_parameters=rope())),
+    "qwen2": lambda sizes: Qwen2ForCausalLM(Qwen2Config(
+        **sizes, use_sliding_window=True, sliding_window=9, layer_types=[FULL, FULL, WINDOW, WINDOW],
+        rope_parameters=rope())),
+    "qwen3": lambda sizes: Qwen3ForCausalLM(Qwen3Config(
+        **sizes, head_dim=10, tie_word_embeddings=True,
+        rope_parameters=rope("yarn", factor=4.0, **ORIGINAL))),
+    "smollm3": lambda sizes: SmolLM3ForCausalLM(SmolLM3Config(
+        **sizes, no_rope_layers=[1, 0, 1, 0], rope_parameters=rope("linear", factor=2.0))),
+    "gemma3": lambda sizes: Gemma3ForCausalLM(Gemma3TextConfig(
+        **sizes, head_dim=6, query_pre_attn_scalar=10, sliding_window=5,
+        layer_types=[WINDOW, WINDOW, FULL, WINDOW],
+        rope_parameters={FULL: rope("linear", factor=8.0), WINDOW: rope() | {"rope_theta": 20.0}})),
+}  # fmt: skip
+
+
+def make(name, vocabulary=40):
+    """With weights that matter."""
+    model = MODELS[name](SIZES | {"vocab_size": vocabulary}).eval()
+    with torch.no_grad():
+        for parameter_name, tensor in model.named_parameters():
+            weight = random_weight(parameter_name, tuple(tensor.shape))
+            if name == "gemma3" and "norm" in parameter_name:
+                weight -= 1  # its files hold gains less 1
+            tensor.copy_(torch.from_numpy(weight))
+    return model
+
+
+def save(model, folder):
+    """Without what transformers writes beside a model."""
+    model.save_pretrained(folder)
+    for file in folder.iterdir():
+        if file.name not in ("config.json", "model.safetensors"):
+            file.unlink()

@@ -1,0 +1,199 @@
+// Model directories of Llama's relatives. The fixtures were made, and their log-probabilities
+// computed, by transformers (tests/interop/make_fixtures.py).
+
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/architectures.h"
+#include "attnres/model/retrofit.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/support/config.h"
+#include "attnres/support/error.h"
+#include "tests/model/small_models.h"
+#include "tests/pretrained/fixture_models.h"
+
+namespace attnres::testing::relatives_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// A relative, and keys of its config.json each of which changes what it computes.
+struct Relative {
+  std::string name;
+  std::vector<std::pair<std::string, Json>> matters;
+};
+
+const std::vector<Relative> kRelatives = {
+    {"llama3", {{"/rope_parameters/rope_type", "linear"}, {"/rope_parameters/factor", 2}}},
+    {"mistral", {{"/sliding_window", 8}, {"/sliding_window", nullptr}}},
+    {"qwen2",
+     {{"/sliding_window", 10},
+      {"/layer_types/1", "sliding_attention"},
+      {"/layer_types/3", "full_attention"}}},
+    {"qwen3",
+     {{"/rms_norm_eps", 0.1},
+      {"/rope_parameters/factor", 2},
+      {"/rope_parameters/original_max_position_embeddings", 16},
+      {"/rope_parameters/attention_factor", 1}}},
+    {"smollm3", {{"/no_rope_layers/1", 1}, {"/no_rope_layers/2", 0}}},
+    {"gemma3",
+     {{"/sliding_window", 6},
+      {"/query_pre_attn_scalar", 6},
+      {"/layer_types/0", "full_attention"},
+      {"/rope_parameters/full_attention/factor", 2},
+      {"/rope_parameters/sliding_attention/rope_theta", 500}}},
+};
+
+class Relatives : public ::testing::TestWithParam<Relative> {
+ protected:
+  const std::string name_ = GetParam().name + "_tiny";
+};
+
+INSTANTIATE_TEST_SUITE_P(Names, Relatives, ::testing::ValuesIn(kRelatives),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(Relatives, ScoreAsTransformersDoes) {
+  EXPECT_LT(error_against_fixture(*load_model(fixture(name_)), name_), 1e-4);
+  for (const auto& [key, value] : GetParam().matters) {
+    const fs::path folder = copy_of(name_);
+    edit(folder / "config.json",
+         [&key = key, &value = value](Json& json) { json[Json::json_pointer(key)] = value; });
+    EXPECT_GT(error_against_fixture(*load_model(folder), name_), 1e-3) << key;
+  }
+}
+
+// As they were given to us, and as this program keeps its own.
+TEST_P(Relatives, ComeBackFromTheirFiles) {
+  const auto model = load_model(fixture(name_));
+  const Json given = read_json(fixture(name_) / "config.json");
+  for (const FileLayout layout : {public_layout(model->config()), FileLayout::attnres}) {
+    const fs::path folder = fresh_folder("saved");
+    save_model(*model, folder, /*context=*/128, model_document_ids(fixture(name_)), at::kFloat,
+               layout);
+    const auto again = load_model(folder);
+    EXPECT_EQ(write_config(again->config()), write_config(model->config()));
+    EXPECT_LT(error_against_fixture(*again, name_), 1e-4);
+    if (layout == FileLayout::attnres) continue;
+    const Json written = read_json(folder / "config.json");
+    const Json rope = given["rope_parameters"].flatten();
+    for (const auto& [key, value] : rope.items()) {
+      EXPECT_EQ(written["rope_parameters"].flatten().value(key, Json()), value) << key;
+    }
+    for (const char* key : {"model_type", "architectures", "layer_types", "sliding_window",
+                            "no_rope_layers", "query_pre_attn_scalar"}) {
+      if (given.contains(key)) EXPECT_EQ(written.value(key, Json()), given[key]) << key;
+    }
+  }
+}
+
+TEST_P(Relatives, AreRetrofittedWithTheSameFunction) {
+  const auto model = load_model(fixture(name_));
+  const DepthMixing mixing(
+      {{"type", "block_attn_res"}, {"block_size", 2}, {"norm_eps", "per_source_count"}},
+      model->config().mixer_shape());
+  const auto retrofitted = retrofit(*model, mixing);
+  EXPECT_LT(error_against_fixture(*retrofitted, name_), 1e-4);
+  const fs::path folder = fresh_folder("saved");
+  save_model(*retrofitted, folder, /*context=*/128, /*document_ids=*/0);
+  EXPECT_EQ(read_json(folder / "config.json")["model_type"], "attnres");
+  EXPECT_LT(error_against_fixture(*load_model(folder), name_), 1e-4);
+}
+
+// Runs are resumed from what they saved: no bit of a gain may be lost to its place less 1.
+TEST(GemmaDirectory, IsSavedWithEveryBit) {
+  ModelConfig config = load_model(fixture("gemma3_tiny"))->config();
+  const Transformer model = perturbed(Transformer(config, 40, /*seed=*/1));
+  const at::NoGradGuard no_grad;
+  for (const Parameter& p : model.parameters().all()) {
+    if (p.kind == ParameterKind::norm_gain) p.tensor.mul_(0.01);
+  }
+  const at::Tensor ids = random_ids(1, 20, 3, 40);
+  const auto same_after = [&](FileLayout layout) {
+    const fs::path folder = fresh_folder("saved");
+    save_model(model, folder, 128, 0, at::kFloat, layout);
+    return load_model(folder)->hidden(ids).equal(model.hidden(ids));
+  };
+  EXPECT_EQ(layout_of(config), FileLayout::attnres);
+  EXPECT_TRUE(same_after(layout_of(config)));
+  EXPECT_FALSE(same_after(FileLayout::gemma3));  // which is why
+}
+
+// What transformers 4 wrote, and files that leave out what their class says.
+TEST(RelativesOfOlderReleases, AreTheSameModels) {
+  const auto same = [](const std::string& name, const std::function<void(Json&)>& change) {
+    const fs::path folder = copy_of(name);
+    edit(folder / "config.json", change);
+    EXPECT_LT(error_against_fixture(*load_model(folder), name), 1e-4) << name;
+  };
+  same("gemma3_tiny", [](Json& json) {
+    json.erase("rope_parameters");
+    json.erase("layer_types");
+    json.update(Json{{"rope_theta", 500.0},
+                     {"rope_local_base_freq", 20.0},
+                     {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+                     {"sliding_window_pattern", 3}});
+  });
+  same("gemma3_tiny", [](Json& json) {
+    Json text = json;
+    json = {{"model_type", "gemma3"}, {"text_config", text}};
+  });
+  same("qwen2_tiny", [](Json& json) {
+    json.erase("layer_types");
+    json.erase("rope_parameters");
+    json.update(Json{{"rope_theta", 500.0}, {"max_window_layers", 2}});
+  });
+  same("qwen3_tiny", [](Json& json) {
+    json["rope_theta"] = 500.0;
+    json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4}};
+    json["rope_scaling"]["original_max_position_embeddings"] = 32;
+    json.erase("rope_parameters");
+  });
+  same("smollm3_tiny", [](Json& json) {
+    json.erase("no_rope_layers");
+    json["no_rope_layer_interval"] = 2;
+  });
+}
+
+TEST(RelativesThatAreNotComputed, AreRefusedByName) {
+  const auto message = [](const std::string& name, const std::string& key, const Json& value) {
+    const fs::path folder = copy_of(name);
+    edit(folder / "config.json", [&](Json& json) { json[Json::json_pointer(key)] = value; });
+    return message_of<Error>([&] { load_model(folder); });
+  };
+  EXPECT_THAT(message("qwen3_tiny", "/rope_parameters/rope_type", "longrope"),
+              HasSubstr("rope_parameters: rope_type longrope: attnres computes default, linear, "
+                        "llama3 and yarn"));
+  EXPECT_THAT(message("qwen3_tiny", "/attention_bias", true),
+              HasSubstr("attention_bias is true, but attnres computes only false"));
+  EXPECT_THAT(message("qwen2_tiny", "/layer_types/0", "chunked_attention"),
+              HasSubstr("full_attention and sliding_attention, not chunked_attention"));
+  EXPECT_THAT(message("qwen2_tiny", "/num_hidden_layers", 3),
+              HasSubstr("layer_types has 4 entries, but there are 3 layers"));
+  EXPECT_THAT(message("gemma3_tiny", "/final_logit_softcapping", 30.0),
+              HasSubstr("final_logit_softcapping: attnres does not compute it"));
+  EXPECT_THAT(message("smollm3_tiny", "/layer_types/1", "sliding_attention"),
+              HasSubstr("layer 1 has a sliding window and no rotary positions"));
+  EXPECT_THAT(message("mistral_tiny", "/sliding_window", 0), HasSubstr("window"));
+  EXPECT_THAT(message("llama3_tiny", "/rope_parameters/partial_rotary_factor", 0.5),
+              HasSubstr("partial_rotary_factor is 0.5"));
+}
+
+// Parts that no architecture has together are told apart from those that one has.
+TEST(PublicLayouts, AreThoseOfTheFamily) {
+  ModelConfig config = load_model(fixture("qwen3_tiny"))->config();
+  EXPECT_EQ(public_layout(config), FileLayout::llama);
+  config.grouped_query.qkv_bias = true;
+  EXPECT_EQ(layout_of(config), FileLayout::attnres);
+  EXPECT_THAT(message_of<Error>([&] { public_layout(config); }),
+              HasSubstr("its windows, norms, biases, positions and activation together"));
+  config = load_model(fixture("gemma3_tiny"))->config();
+  config.embedding_scale = 3;
+  EXPECT_EQ(layout_of(config), FileLayout::attnres);
+  EXPECT_THROW(public_layout(config), Error);
+}
+
+}  // namespace
+}  // namespace attnres::testing::relatives_test
