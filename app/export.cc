@@ -99,8 +99,8 @@ void add_export_command(CLI::App& app) {
       ->required();
   command
       ->add_option("--format", options->format,
-                   "safetensors: a directory; huggingface: the same, but only as Llama, Kimi "
-                   "Linear or Kimi K3, which other programs know; gguf: one file with the "
+                   "safetensors: a directory; huggingface: the same, but only as an architecture "
+                   "that other programs know (docs/models.md); gguf: one file with the "
                    "tokenizer in it, for llama.cpp")
       ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
       ->type_name("FORMAT")

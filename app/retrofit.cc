@@ -46,10 +46,11 @@ void run_retrofit(const RetrofitOptions& options) {
 }  // namespace
 
 void add_retrofit_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "retrofit",
-      "Turn a model with plain residual connections (Llama, Kimi Linear, or trained here) into one "
-      "with Attention Residuals that computes the same, to be trained further.");
+  CLI::App* command =
+      app.add_subcommand("retrofit",
+                         "Turn a model with plain residual connections (a Hugging Face folder, or "
+                         "trained here) into one "
+                         "with Attention Residuals that computes the same, to be trained further.");
   const auto options = std::make_shared<RetrofitOptions>();
   options->model.add_to(*command);
   command->add_option("--block-size", options->block_size, "sublayers in a block, S")

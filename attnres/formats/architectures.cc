@@ -16,7 +16,8 @@ namespace {
 // Both of Kimi's files need experts after the first dense layers, and shared ones.
 bool has_kimi_layers(const ModelConfig& model) {
   return has_kimi_attention(model) && model.experts.count > 0 && model.experts.shared > 0 &&
-         !has_gemma_parts(model);
+         !has_gemma_parts(model) && !model.latent_attention.rotary &&
+         model.latent_attention.score_scale == 0;
 }
 
 // Why it is none of the public ones, for people.
@@ -55,6 +56,7 @@ std::optional<FileLayout> find_public_layout(const ModelConfig& model) {
     const bool is_k3_mixing = model.is_residual() || layers_in_block(model) > 0;
     if (model.activation.is_situ() && is_k3_mixing) return FileLayout::kimi_k3;
   }
+  if (has_deepseek_layers(model)) return FileLayout::deepseek_v3;
   const std::string type = llama_family_type(model);
   if (type.empty()) return {};
   return type == "gemma3_text" ? FileLayout::gemma3 : FileLayout::llama;
@@ -73,6 +75,14 @@ bool has_kimi_attention(const ModelConfig& model) {
 
 bool has_gemma_parts(const ModelConfig& model) {
   return model.output_norm || model.embedding_scale != 1 || model.activation.type == "gelu_tanh";
+}
+
+bool has_deepseek_layers(const ModelConfig& model) {
+  const ExpertsSettings& experts = model.experts;
+  return model.attention == std::vector<std::string>{kLatent} && model.latent_attention.rotary &&
+         !model.latent_attention.output_gate && experts.count > 0 && experts.shared > 0 &&
+         experts.latent_width == 0 && model.is_residual() && model.activation.type == "silu" &&
+         !has_gemma_parts(model);
 }
 
 bool is_without_k3_parts(const ModelConfig& model) {

@@ -12,6 +12,8 @@ namespace attnres {
 bool has_llama_attention(const ModelConfig& model);
 // Norms of outputs, scaled embeddings or GeGLU.
 bool has_gemma_parts(const ModelConfig& model);
+// Latent attention with rotary positions, and experts, as DeepSeek-V3 has them.
+bool has_deepseek_layers(const ModelConfig& model);
 // Delta and latent attention, some layers of each and none of another.
 bool has_kimi_attention(const ModelConfig& model);
 // Nothing that Kimi K3 has and Kimi Linear has not: Block AttnRes, a bounded gate, output gates of
@@ -24,6 +26,7 @@ int64_t layers_in_block(const ModelConfig& model);
 enum class FileLayout {
   llama,        // llama_family.h, but Gemma: plain residual connections, grouped-query attention
   gemma3,       // of that family, where files hold gains of norms less 1
+  deepseek_v3,  // deepseek_config_json.h
   kimi_linear,  // kimi_config_json.h
   kimi_k3,      // the same, nested
   attnres,      // every other: `model_type: attnres`

@@ -2,6 +2,12 @@
 
 namespace attnres {
 
+void require_unquantized(const ConfigKeys& keys) {
+  require(keys.missing("quantization_config"),
+          "{}: quantization_config: quantized weights cannot be read; save the model without",
+          keys.what());
+}
+
 ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path) {
   try {
     return read_model_config(model, path);

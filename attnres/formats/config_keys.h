@@ -93,6 +93,9 @@ class ConfigKeys {
   std::string what_;
 };
 
+// Throws Error where there is a quantization_config.
+void require_unquantized(const ConfigKeys& keys);
+
 // A recipe's `model`, made of what the file says. Throws Error naming the file where it is not one.
 ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path);
 

@@ -95,6 +95,14 @@ void check_kimi(const ModelConfig& config) {
   require(config.delta_attention.heads == config.heads,
           "model.delta_attention.heads {}: llama.cpp computes as many as latent attention has, {}",
           config.delta_attention.heads, config.heads);
+  require(config.experts.groups == 1 && config.experts.latent_norm,
+          "model.experts.groups {} and latent_norm {}: llama.cpp computes 1 and true; write "
+          "safetensors",
+          config.experts.groups, config.experts.latent_norm);
+  require(
+      !config.latent_attention.rotary && config.latent_attention.score_scale == 0,
+      "model.latent_attention.rotary or score_scale: llama.cpp computes latent attention beside "
+      "delta attention without them; write safetensors");
   require(config.experts.renormalize,
           "model.experts.renormalize false: llama.cpp always divides these experts' weights by "
           "their sum; write safetensors");

@@ -35,8 +35,8 @@ Json common(const ModelConfig& model) {
           {"first_k_dense_replace", std::min(model.experts.dense_layers, model.layers)},
           {"moe_layer_freq", 1},
           {"use_grouped_topk", true},
-          {"num_expert_group", 1},
-          {"topk_group", 1},
+          {"num_expert_group", model.experts.groups},
+          {"topk_group", model.experts.chosen_groups},
           {"use_cache", true}};
 }
 
@@ -137,11 +137,11 @@ int64_t read_dense_layers(const ConfigKeys& keys, int64_t layers) {
 Json read_experts(const ConfigKeys& keys, int64_t layers) {
   if (keys.whole("num_experts", 0) == 0) return Json::object();
   keys.only("moe_router_activation_func", "sigmoid");
-  keys.only("num_expert_group", 1);
-  keys.only("topk_group", 1);
   const bool latent = !keys.missing("routed_expert_hidden_size");
-  if (latent) keys.only("latent_moe_use_norm", true);
   Json experts;
+  experts["groups"] = keys.whole("num_expert_group", 1);
+  experts["chosen_groups"] = keys.whole("topk_group", 1);
+  experts["latent_norm"] = !latent || keys.flag("latent_moe_use_norm", true);
   experts["count"] = keys.whole("num_experts");
   experts["chosen"] = keys.whole("num_experts_per_token");
   experts["width"] = keys.whole("moe_intermediate_size");
@@ -203,7 +203,7 @@ Json to_kimi_k3_text_json(const ModelConfig& model) {
   json["mla_use_output_gate"] = model.latent_attention.output_gate;
   if (model.experts.latent_width > 0) {
     json["routed_expert_hidden_size"] = model.experts.latent_width;
-    json["latent_moe_use_norm"] = true;
+    json["latent_moe_use_norm"] = model.experts.latent_norm;
   }
   Json linear = linear_attention(model);
   linear["use_full_rank_gate"] = model.delta_attention.has_full_rank_gate();
@@ -221,9 +221,7 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
           keys.what(), layers);
   keys.only("attention_bias", false);
   keys.only("mla_use_nope", true);
-  require(keys.missing("quantization_config"),
-          "{}: quantization_config: quantized weights cannot be read; save the model without",
-          keys.what());
+  require_unquantized(keys);
   // What may throw comes before the nested list below: GCC 12 unwinds an unfinished one wrongly.
   const int64_t heads = keys.whole("num_attention_heads"), width = keys.whole("hidden_size");
   const int64_t ffn_width = keys.whole("intermediate_size");

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attnres/formats/config_keys.h"
+#include "attnres/formats/deepseek_config_json.h"
 #include "attnres/formats/kimi_config_json.h"
 #include "attnres/formats/llama_family.h"
 #include "attnres/support/config.h"
@@ -46,11 +47,9 @@ struct KnownType {
 };
 std::optional<KnownType> find_type(const std::string& type) {
   static const std::map<std::string, KnownType> others = {
-      {"gemma3", {FileLayout::gemma3, true}},
-      {"gemma3_text", {FileLayout::gemma3}},
-      {"kimi_linear", {FileLayout::kimi_linear}},
-      {"kimi_k3", {FileLayout::kimi_k3, true}},
-      {"attnres", {FileLayout::attnres}}};
+      {"gemma3", {FileLayout::gemma3, true}},     {"gemma3_text", {FileLayout::gemma3}},
+      {"deepseek_v3", {FileLayout::deepseek_v3}}, {"kimi_linear", {FileLayout::kimi_linear}},
+      {"kimi_k3", {FileLayout::kimi_k3, true}},   {"attnres", {FileLayout::attnres}}};
   if (const auto found = others.find(type); found != others.end()) return found->second;
   const std::vector<std::string> llamas = llama_family_types();
   const bool is_llama = std::find(llamas.begin(), llamas.end(), type) != llamas.end();
@@ -58,8 +57,10 @@ std::optional<KnownType> find_type(const std::string& type) {
 }
 
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
-  fail("{}: model_type {} is unknown; attnres reads {}, gemma3, kimi_linear, kimi_k3 and attnres",
-       what, one_line(type), fmt::join(llama_family_types(), ", "));
+  fail(
+      "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_linear, kimi_k3 "
+      "and attnres",
+      what, one_line(type), fmt::join(llama_family_types(), ", "));
 }
 
 ModelConfig read_model(FileLayout layout, const std::string& type, const ConfigKeys& keys) {
@@ -68,6 +69,8 @@ ModelConfig read_model(FileLayout layout, const std::string& type, const ConfigK
       return from_llama_family_json(type, keys);
     case FileLayout::gemma3:
       return from_llama_family_json("gemma3_text", keys);
+    case FileLayout::deepseek_v3:
+      return from_deepseek_json(keys);
     case FileLayout::kimi_linear:
     case FileLayout::kimi_k3:
       return from_kimi_json(keys);
@@ -82,6 +85,8 @@ Json write_model(FileLayout layout, const ModelConfig& model) {
     case FileLayout::llama:
     case FileLayout::gemma3:
       return to_llama_family_json(model);
+    case FileLayout::deepseek_v3:
+      return to_deepseek_json(model);
     case FileLayout::kimi_linear:
       return to_kimi_linear_json(model);
     case FileLayout::kimi_k3:

@@ -38,11 +38,12 @@ LAYER_KEYS = {
     },
     "delta_attention": {"heads", "head_width", "conv_width", "gate_lower_bound", "output_gate"},
     "latent_attention": {
-        "kv_rank", "q_rank", "key_width", "shared_key_width", "value_width", "output_gate",
+        "kv_rank", "q_rank", "key_width", "shared_key_width", "value_width", "output_gate", "rotary",
+        "score_scale",
     },
     "experts": {
         "count", "chosen", "width", "shared", "dense_layers", "scaling", "renormalize",
-        "latent_width",
+        "latent_width", "latent_norm", "groups", "chosen_groups",
     },
     "activation": {"type", "beta", "linear_beta"},
 }  # fmt: skip
@@ -197,14 +198,16 @@ class NopeAttention(Attention):
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (arXiv 2405.04434) without positions.
+    """Multi-head latent attention (arXiv 2405.04434).
 
-    Keys and values are linear in a latent; every head's key has the same further channels.
+    Keys and values are linear in a latent; every head's key has the same further channels, which
+    alone may have rotary positions.
     """
 
     def __init__(self, model):
         super().__init__()
         self.settings = s = model["latent_attention"]
+        self.rope_theta, self.rope_scaling = model["rope_theta"], model["rope_scaling"]
         width, self.heads = model["width"], model["heads"]
         queries = self.heads * (s["key_width"] + s["shared_key_width"])
         values = self.heads * s["value_width"]
@@ -233,10 +236,21 @@ class LatentAttention(nn.Module):
         k, v = kv.split([s["key_width"], s["value_width"]], -1)
         k = torch.cat([k, shared[:, :, None].expand(-1, -1, self.heads, -1)], -1)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(-2)
+        if s.get("rotary"):
+            q, k = self.turned(q), self.turned(k)
+        scale = s.get("score_scale") or None
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        o = o.transpose(1, 2).flatten(-2)
         if s["output_gate"]:
             o = o * self.g_proj(x).sigmoid()
         return self.o_proj(o)
+
+
+    def turned(self, x_BHTK):
+        own, shared = self.settings["key_width"], self.settings["shared_key_width"]
+        positions = rope_frequencies(shared, self.rope_theta, self.rope_scaling)
+        own, shared = x_BHTK.split([own, shared], -1)
+        return torch.cat([own, rotate(shared, *positions)], -1)
 
 
 class DeltaAttention(nn.Module):
@@ -366,15 +380,27 @@ class Experts(nn.Module):
         )
         if latent > 0:
             self.routed_expert_down_proj = projection(width, latent)
-            self.routed_expert_norm = nn.RMSNorm(latent, eps=model["norm_eps"])
+            if s.get("latent_norm", True):
+                self.routed_expert_norm = nn.RMSNorm(latent, eps=model["norm_eps"])
             self.routed_expert_up_proj = projection(latent, width)
         if s["shared"] > 0:
             self.shared_experts = FeedForward(model, s["shared"] * s["width"])
 
+    def in_chosen_groups(self, biased):
+        """Of the groups whose two best have the largest sums; the others' become -infinity."""
+        groups, chosen = self.settings.get("groups", 1), self.settings.get("chosen_groups", 1)
+        if chosen == groups:
+            return biased
+        by_group = biased.unflatten(-1, (groups, -1))
+        best = by_group.topk(2, -1).values.sum(-1).topk(chosen, -1).indices
+        left_out = torch.ones(by_group.shape[:-1], dtype=torch.bool, device=biased.device)
+        left_out.scatter_(-1, best, False)
+        return by_group.masked_fill(left_out[..., None], -math.inf).flatten(-2)
+
     def route(self, x):
         """The weight of every expert, zero for those not chosen, [..., E]."""
         scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
-        biased = scores + self.gate.e_score_correction_bias
+        biased = self.in_chosen_groups(scores + self.gate.e_score_correction_bias)
         chosen = biased.topk(self.settings["chosen"], -1).indices
         weights = scores.gather(-1, chosen)
         if self.settings.get("renormalize", True):
@@ -390,7 +416,9 @@ class Experts(nn.Module):
             chose = weights[..., e] > 0
             y[chose] = y[chose] + weights[..., e][chose][:, None] * expert(z[chose])
         if latent:
-            y = self.routed_expert_up_proj(self.routed_expert_norm(y))
+            if self.settings.get("latent_norm", True):
+                y = self.routed_expert_norm(y)
+            y = self.routed_expert_up_proj(y)
         return y + self.shared_experts(x) if self.settings["shared"] > 0 else y
 
 

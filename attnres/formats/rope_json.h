@@ -12,7 +12,7 @@ namespace attnres {
 
 struct StoredRope {
   double theta = 10000;
-  RopeScaling scaling;
+  RopeScaling scaling = {};
 };
 
 // Of a configuration whose rope_theta is `theta` where it gives none.

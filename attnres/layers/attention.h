@@ -21,10 +21,10 @@ namespace attnres {
 struct AttentionShape {
   int64_t width = 0;  // d
   int64_t heads = 0;
-  int64_t kv_heads = 0;                     // divides heads
-  int64_t head_width = 0;                   // K, even
-  std::optional<RotaryFrequencies> rotary;  // none: no positions (NoPE, arXiv 2305.19466)
-  int64_t window = 0;                       // 0: all earlier tokens
+  int64_t kv_heads = 0;                          // divides heads
+  int64_t head_width = 0;                        // K, even
+  std::optional<RotaryFrequencies> rotary = {};  // none: no positions (NoPE, arXiv 2305.19466)
+  int64_t window = 0;                            // 0: all earlier tokens
   bool qkv_bias = false;
   bool qk_norm = false;
   double norm_eps = 1e-6;  // of qk_norm

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -49,9 +50,17 @@ void ExpertsSettings::resolve(int64_t ffn_width, const std::string& path) {
   check_whole(path, "shared", shared, 0);
   check_whole(path, "dense_layers", dense_layers, 0);
   check_whole(path, "latent_width", latent_width, 0);
+  check_whole(path, "groups", groups, 1);
+  check_whole(path, "chosen_groups", chosen_groups, 1, groups);
   require_usage(scaling > 0, "{}.scaling: expected more than 0, got {}", path, scaling);
   require_usage(count == 0 || chosen <= count, "{}.chosen: {} cannot be chosen of {} experts", path,
                 chosen, count);
+  const bool has_groups = groups > 1 && count > 0;
+  require_usage(!has_groups || (count % groups == 0 && count / groups >= 2),
+                "{}.groups: {} experts are not {} groups of two or more", path, count, groups);
+  require_usage(!has_groups || chosen <= chosen_groups * (count / groups),
+                "{}.chosen: {} cannot be chosen of {} groups of {} experts", path, chosen,
+                chosen_groups, has_groups ? count / groups : count);
   if (width == 0) width = std::max<int64_t>(ffn_width / chosen, 1);
 }
 
@@ -81,8 +90,10 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
   }
   if (settings.latent_width > 0) {
     latent_down_ = Linear(parameters, site, D, {"routed_expert_down_proj", I, normal(inner)});
-    latent_norm_ =
-        parameters.add(site, "routed_expert_norm", ParameterKind::norm_gain, {I}, Init::ones());
+    if (settings.latent_norm) {
+      latent_norm_ =
+          parameters.add(site, "routed_expert_norm", ParameterKind::norm_gain, {I}, Init::ones());
+    }
     latent_up_ = Linear(parameters, site, I, {"routed_expert_up_proj", D, normal(last)});
   }
 }
@@ -93,7 +104,7 @@ SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContex
   at::Tensor y_TD;
   if (latent_down_.defined()) {
     const at::Tensor sum_TI = sum_of_chosen(latent_down_(x_TD), routing);
-    y_TD = latent_up_(rms_norm(sum_TI, latent_norm_, norm_eps_));
+    y_TD = latent_up_(settings_.latent_norm ? rms_norm(sum_TI, latent_norm_, norm_eps_) : sum_TI);
   } else {
     y_TD = sum_of_chosen(x_TD, routing);
   }
@@ -116,10 +127,21 @@ SublayerCost Experts::cost(int64_t /*context*/) const {
           .active_experts = chosen / static_cast<double>(s.count)};
 }
 
+at::Tensor Experts::in_chosen_groups(const at::Tensor& biased_TE) const {
+  if (settings_.chosen_groups == settings_.groups) return biased_TE;
+  const at::Tensor biased_TGE = biased_TE.unflatten(-1, {settings_.groups, -1});
+  const at::Tensor sums_TG = std::get<0>(biased_TGE.topk(2, -1)).sum(-1);
+  const at::Tensor chosen_TG = std::get<1>(sums_TG.topk(settings_.chosen_groups, -1));
+  const at::Tensor left_out_TG = at::ones_like(sums_TG, at::kBool).scatter(-1, chosen_TG, false);
+  return biased_TGE.masked_fill(left_out_TG.unsqueeze(-1), -std::numeric_limits<double>::infinity())
+      .flatten(-2);
+}
+
 Experts::Routing Experts::route(const at::Tensor& x_TD) const {
   const at::ScalarType dtype = compute_dtype(x_TD);
   const at::Tensor scores_TE = at::sigmoid(linear_map(x_TD.to(dtype), gate_.to(dtype)));
-  const at::Tensor chosen_TC = std::get<1>((scores_TE.detach() + bias_).topk(settings_.chosen, -1));
+  const at::Tensor chosen_TC =
+      std::get<1>(in_chosen_groups(scores_TE.detach() + bias_).topk(settings_.chosen, -1));
   const at::Tensor scores_TC = scores_TE.gather(-1, chosen_TC);
   const at::Tensor weights_TC =
       settings_.renormalize

@@ -3,12 +3,14 @@
 //
 //   s = sigmoid(W_gate x)                       [E], float32 at least
 //   chosen = the `chosen` largest of s + bias   bias: e_score_correction_bias
+//            with `groups` of neighbours, of those in the `chosen_groups` groups whose two largest
+//            s + bias have the largest sums
 //   w_e = scaling s_e / (sum over chosen s + 1e-20), or scaling s_e without `renormalize`
 //   y = sum over chosen w_e f_e(x) + f_shared(x),    f(x) = W2 act(W1 x, W3 x)
 //
 // with act as in layers/activation.h. With latent_width (Kimi K3) the routed experts work on that
-// many numbers: y = W_up RMSNorm(sum over chosen w_e f_e(W_down x)) + f_shared(x); the router and
-// the shared expert still see x.
+// many numbers: y = W_up RMSNorm(sum over chosen w_e f_e(W_down x)) + f_shared(x), the norm only
+// with latent_norm; the router and the shared expert still see x.
 //
 // Tokens are grouped by expert; an expert that no token chose is not computed and its gradient is
 // zero. Results do not depend on the number of threads. The bias gets no gradient: training moves
@@ -34,6 +36,9 @@ struct ExpertsSettings {
   double scaling = 1;
   bool renormalize = true;   // the weights of a token's experts to a sum of `scaling`
   int64_t latent_width = 0;  // 0: experts work on the full width
+  bool latent_norm = true;   // where there is a latent width
+  int64_t groups = 1;
+  int64_t chosen_groups = 1;
 
   template <class V>
   void visit(V& v) {
@@ -45,6 +50,9 @@ struct ExpertsSettings {
     v("scaling", scaling);
     v("renormalize", renormalize);
     v("latent_width", latent_width);
+    v("latent_norm", latent_norm);
+    v("groups", groups);
+    v("chosen_groups", chosen_groups);
   }
 
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.
@@ -56,7 +64,7 @@ class Experts : public Sublayer {
   // Adds, at this site (F = width, I = latent_width or D): gate [E, D], e_score_correction_bias
   // [E]; w1, w3 [E, F, I], w2 [E, I, F]; with shared experts shared_w1, shared_w3 [shared F, D],
   // shared_w2 [D, shared F]; with a latent width routed_expert_down_proj [I, D], routed_expert_norm
-  // [I], routed_expert_up_proj [D, I].
+  // [I] (with latent_norm), routed_expert_up_proj [D, I].
   Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
           double norm_eps, double init_std, const SublayerNeeds& needs, int site,
           ParameterRegistry& parameters);
@@ -71,6 +79,8 @@ class Experts : public Sublayer {
     at::Tensor load_E;      // int64
   };
   Routing route(const at::Tensor& x_TD) const;
+  // Scores in the order of which experts are chosen; those of other groups are -infinity.
+  at::Tensor in_chosen_groups(const at::Tensor& biased_TE) const;
   // sum over chosen w_e f_e(x)
   at::Tensor sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const;
 

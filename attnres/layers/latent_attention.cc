@@ -7,6 +7,7 @@
 
 #include "attnres/layers/causal_attention.h"
 #include "attnres/layers/earlier_tokens.h"
+#include "attnres/layers/rotary_positions.h"
 #include "attnres/ops/head_maps/head_maps.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -41,12 +42,20 @@ void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::s
   fill("key_width", key_width, width / heads);
   fill("shared_key_width", shared_key_width, key_width / 2);
   fill("value_width", value_width, key_width);
+  require_usage(!rotary || shared_key_width % 2 == 0,
+                "{}.shared_key_width: rotary positions need an even one, got {}", path,
+                shared_key_width);
+  require_usage(score_scale >= 0, "{}.score_scale: expected 0 or more, got {}", path, score_scale);
 }
 
 LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t width,
                                  int64_t heads, double init_std, const SublayerNeeds& needs,
-                                 int site, ParameterRegistry& parameters)
-    : settings_(settings), heads_(heads), activations_(parameters.precision().activations) {
+                                 int site, ParameterRegistry& parameters,
+                                 RotaryFrequencies frequencies)
+    : settings_(settings),
+      heads_(heads),
+      frequencies_(std::move(frequencies)),
+      activations_(parameters.precision().activations) {
   require_usage(!needs.separate_qkv,
                 "latent attention has no separate inputs for queries, keys and values, which this "
                 "depth mixing needs: choose another attention or another depth mixing");
@@ -96,15 +105,31 @@ SublayerOutput LatentAttention::forward(const SublayerInput& input,
   const at::Tensor q =
       q_b_proj_.defined() ? q_b_proj_(rms_norm(projected[0], q_a_norm_, kNormEps)) : projected[0];
   const std::vector<at::Tensor> kv_a = projected[1].split_with_sizes({rank, shared_width}, -1);
-  const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), kv_a[1]}, -1);
-
-  const at::Tensor q_THK = q.unflatten(-1, {heads_, -1});
+  const auto [q_THK, key_TS] = with_positions(*spans, {q.unflatten(-1, {heads_, -1}), kv_a[1]});
+  const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), key_TS}, -1);
   const at::Tensor o_THV = reads_pages(*spans, q_THK)
                                ? attend_pages(*spans, context.layer, q_THK, latents_TC)
                                : attend(*spans, context.layer, q_THK, latents_TC);
   at::Tensor o_TP = o_THV.flatten(1);
   if (settings_.output_gate) o_TP = o_TP * at::sigmoid(projected[2]);
   return {o_proj_(o_TP)};
+}
+
+LatentAttention::Shared LatentAttention::with_positions(const Spans& spans,
+                                                        const Shared& plain) const {
+  Shared shared = plain;
+  const int64_t keys = settings_.key_width, width = settings_.shared_key_width;
+  if (settings_.rotary) {
+    const RotaryTable table = rotary_of(spans, frequencies_, plain.q_THK.scalar_type());
+    const at::Tensor q_THS = turned(plain.q_THK.narrow(2, keys, width), table);
+    shared.q_THK = at::cat({plain.q_THK.narrow(2, 0, keys), q_THS}, 2);
+    shared.key_TS = turned(plain.key_TS.unsqueeze(1), table).squeeze(1);
+  }
+  if (settings_.score_scale > 0) {
+    const double usual = std::sqrt(static_cast<double>(keys + width));
+    shared.q_THK = shared.q_THK * (settings_.score_scale * usual);
+  }
+  return shared;
 }
 
 at::Tensor LatentAttention::attend(const Spans& spans, int layer, const at::Tensor& q_THK,

@@ -1,16 +1,18 @@
-// Multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434) without rotary positions, as in
-// Kimi Linear (arXiv 2510.26692): keys and values are expanded from a narrow latent, and only the
-// latent is kept of earlier tokens.
+// Multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434): keys and values are expanded
+// from a narrow latent, and only the latent is kept of earlier tokens.
 //
 //   c = RMSNorm((W_kva x)[: R])   latent (eps 1e-6, whatever the model's), and beside it s,
 //   s = (W_kva x)[R :]            shared_key_width numbers of every head's key, not normed
 //   [k_h, v_h] = W_kvb,h c        key_h = [k_h, s],  query_h = W_q,h x
-//   o_h = causal softmax(query_h . key_h / sqrt(key_width + shared_key_width)) v_h
+//   o_h = causal softmax(score_scale query_h . key_h) v_h
 //   y = W_o [o * sigmoid(G x)]    the gate only with `output_gate` (Kimi K3)
 //
-// With q_rank, W_q x = W_qb RMSNorm(W_qa x) (Kimi K3; eps 1e-6 too). Where few tokens meet many
-// keys, as in decoding, W_kvb is absorbed: queries and sums are taken into and out of the latent,
-// and earlier tokens, of which R + shared_key_width numbers are kept, are never expanded.
+// With `rotary` (DeepSeek-V3, arXiv 2412.19437) s, and the part of a query that meets it, are
+// turned by their positions, in the half-split layout; Kimi Linear (arXiv 2510.26692) has no
+// positions here. With q_rank, W_q x = W_qb RMSNorm(W_qa x) (Kimi K3; eps 1e-6 too). Where few
+// tokens meet many keys, as in decoding, W_kvb is absorbed: queries and sums are taken into and out
+// of the latent, and earlier tokens, of which R + shared_key_width numbers are kept, are never
+// expanded.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,7 @@
 
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
+#include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/parameters.h"
 
 namespace attnres {
@@ -29,6 +32,8 @@ struct LatentAttentionSettings {
   int64_t shared_key_width = 0;  // of the part that heads share; 0 stands for half of key_width
   int64_t value_width = 0;       // 0 stands for key_width
   bool output_gate = false;
+  bool rotary = false;
+  double score_scale = 0;  // 0 stands for 1 / sqrt(key_width + shared_key_width)
 
   template <class V>
   void visit(V& v) {
@@ -38,6 +43,8 @@ struct LatentAttentionSettings {
     v("shared_key_width", shared_key_width);
     v("value_width", value_width);
     v("output_gate", output_gate);
+    v("rotary", rotary);
+    v("score_scale", score_scale);
   }
 
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.
@@ -51,16 +58,21 @@ class LatentAttention : public Sublayer {
   // [R + shared_key_width, D], kv_a_layernorm [R], kv_b_proj [H (key_width + value_width), R];
   // g_proj [H value_width, D] with an output gate; o_proj [D, H value_width].
   // Throws UsageError when a mechanism wants inputs of their own for keys and values, which come
-  // from one latent here, or to adapt heads.
+  // from one latent here, or to adapt heads. The frequencies are used with `rotary` only.
   LatentAttention(const LatentAttentionSettings& settings, int64_t width, int64_t heads,
                   double init_std, const SublayerNeeds& needs, int site,
-                  ParameterRegistry& parameters);
+                  ParameterRegistry& parameters, RotaryFrequencies frequencies = {});
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;
   SublayerCost cost(int64_t context) const override;
   std::vector<KeptTensor> kept() const override;
 
  private:
+  // Queries [T, H, key_width + shared_key_width], and what all heads share of the keys [T, S].
+  struct Shared {
+    at::Tensor q_THK, key_TS;
+  };
+  Shared with_positions(const Spans& spans, const Shared& plain) const;
   at::Tensor attend(const Spans& spans, int layer, const at::Tensor& q_THK,
                     const at::Tensor& latents_TC) const;
   at::Tensor attend_pages(const Spans& spans, int layer, const at::Tensor& q_THK,
@@ -68,6 +80,7 @@ class LatentAttention : public Sublayer {
 
   LatentAttentionSettings settings_;
   int64_t heads_;
+  RotaryFrequencies frequencies_;
   at::ScalarType activations_;  // their dtype
   LinearGroup input_proj_;      // of the queries or of their latent, of the latent, and of the gate
   Linear q_b_proj_, kv_b_proj_, o_proj_;

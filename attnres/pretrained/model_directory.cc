@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <future>
 #include <map>
@@ -16,6 +15,7 @@
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
+#include "attnres/formats/stored_form.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
@@ -58,28 +58,51 @@ void rename(std::string& name, const std::string& from, const std::string& to) {
   if (at != std::string::npos) name.replace(at, from.size(), to);
 }
 
-// Gemma's names of norms and ours, which are Llama's where Llama has them. Theirs of one norm is
-// ours of another.
-constexpr std::array<std::pair<const char*, const char*>, 3> kGemmaNorms = {{
-    {".post_attention_layernorm.", ".self_attention_output_norm."},
-    {".pre_feedforward_layernorm.", ".post_attention_layernorm."},
-    {".post_feedforward_layernorm.", ".mlp_output_norm."},
-}};
+// Parts of names of a layout, and ours in their place; a name is changed by each at most once, and
+// none is changed twice, since Gemma's of one norm is ours of another.
+using NameParts = std::vector<std::pair<std::string, std::string>>;
 
-std::string renamed_norm(std::string name, bool to_gemma) {
-  for (const auto& [gemma, ours] : kGemmaNorms) {
-    const char* from = to_gemma ? ours : gemma;
+const NameParts& name_parts(FileLayout layout) {
+  static const NameParts gemma = {
+      {".post_attention_layernorm.", ".self_attention_output_norm."},
+      {".pre_feedforward_layernorm.", ".post_attention_layernorm."},
+      {".post_feedforward_layernorm.", ".mlp_output_norm."},
+  };
+  static const NameParts deepseek = {
+      {".mlp.experts.", ".block_sparse_moe.experts."},
+      {".mlp.shared_experts.", ".block_sparse_moe.shared_experts."},
+      {".mlp.gate.", ".block_sparse_moe.gate."},
+  };
+  static const NameParts none;
+  return layout == FileLayout::gemma3 ? gemma : layout == FileLayout::deepseek_v3 ? deepseek : none;
+}
+
+// An expert's maps.
+const NameParts kDeepseekExpert = {
+    {".gate_proj.", ".w1."}, {".down_proj.", ".w2."}, {".up_proj.", ".w3."}};
+
+// The first that is there, to ours or back.
+void rename_part(std::string& name, const NameParts& parts, bool to_ours) {
+  for (const auto& [theirs, ours] : parts) {
+    const std::string& from = to_ours ? theirs : ours;
     if (name.find(from) == std::string::npos) continue;
-    rename(name, from, to_gemma ? gemma : ours);
-    return name;
+    rename(name, from, to_ours ? ours : theirs);
+    return;
   }
+}
+
+std::string renamed(FileLayout layout, std::string name, bool to_ours) {
+  rename_part(name, name_parts(layout), to_ours);
+  const bool is_expert = name.find("moe.experts.") != std::string::npos ||
+                         name.find("mlp.experts.") != std::string::npos;
+  if (layout == FileLayout::deepseek_v3 && is_expert) rename_part(name, kDeepseekExpert, to_ours);
   return name;
 }
 
 // Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
 std::string our_name(FileLayout layout, std::string name) {
   if (name.starts_with(kNested)) name.erase(0, std::string_view(kNested).size());
-  if (layout == FileLayout::gemma3) return renamed_norm(name, /*to_gemma=*/false);
+  name = renamed(layout, std::move(name), /*to_ours=*/true);
   for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
     rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
   }
@@ -189,11 +212,6 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
   weights.check_all_known(known);
 }
 
-// What files of this layout hold less of a parameter's numbers.
-double stored_gain_offset(FileLayout layout, const Parameter& parameter) {
-  return layout == FileLayout::gemma3 && parameter.kind == ParameterKind::norm_gain ? 1 : 0;
-}
-
 // What this layout holds beside the model's parameters, or in another shape.
 std::vector<std::pair<std::string, at::Tensor>> in_layout(
     FileLayout layout, std::vector<std::pair<std::string, at::Tensor>> tensors) {
@@ -202,9 +220,7 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
       if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
     }
   }
-  if (layout == FileLayout::gemma3) {
-    for (auto& [name, tensor] : tensors) name = renamed_norm(name, /*to_gemma=*/true);
-  }
+  for (auto& [name, tensor] : tensors) name = renamed(layout, std::move(name), /*to_ours=*/false);
   if (layout != FileLayout::kimi_k3) return tensors;
   const auto is_score = [](const auto& entry) { return entry.first == kOutputScore; };
   if (const auto score = std::find_if(tensors.begin(), tensors.end(), is_score);
@@ -254,9 +270,10 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
   for (const Parameter& parameter : model.parameters().all()) {
     // A router's bias decides which experts are chosen: no file rounds it.
     const bool is_exact = parameter.kind == ParameterKind::router_bias && dtype != at::kDouble;
-    const double less = stored_gain_offset(stored.layout, parameter);
+    const StoredForm form = stored_form(stored.layout, stored.model, parameter);
     const at::Tensor own = parameter.tensor.detach();
-    const at::Tensor values = (less == 0 ? own : own - less).to(is_exact ? at::kFloat : dtype);
+    const at::Tensor values =
+        (form.to_file ? form.to_file(own) : own).to(is_exact ? at::kFloat : dtype);
     for (const StoredTensor& stored_tensor : stored_tensors(parameter, model.sublayers())) {
       tensors.emplace_back(stored_tensor.name, stored_tensor.view(values));
     }
@@ -308,16 +325,19 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   for (const Parameter& parameter : model->parameters().all()) {
     for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
       const std::string& name = names.emplace_back(weights.file_name(part.name));
-      const double less = stored_gain_offset(stored.layout, parameter);
+      const StoredForm form = stored_form(stored.layout, stored.model, parameter);
       if (parameter.packed.defined()) {
         PackedWeight place = parameter.packed;
         if (part.expert >= 0) place.bytes = place.bytes.select(0, part.expert);
-        reads.emplace_back([&files, name, place] { pack_weight(files.read(name), place); });
+        reads.emplace_back([&files, name, place, form] {
+          const at::Tensor numbers = files.read(name);
+          pack_weight(form.from_file ? form.from_file(numbers) : numbers, place);
+        });
       } else {
         const at::Tensor place = part.view(parameter.tensor.detach());
-        reads.emplace_back([&files, name, place, less] {
+        reads.emplace_back([&files, name, place, form] {
           files.read_into(name, place);
-          if (less != 0) place.add_(less);
+          if (form.from_file) place.copy_(form.from_file(place));
         });
       }
     }

@@ -19,7 +19,7 @@ from interop import (
     token_ids,
     train,
 )
-from relatives import MODELS, make, save
+from architectures import MODELS, make, save
 from transformers import AutoModelForCausalLM
 
 BOUND = 1e-4
@@ -52,7 +52,7 @@ def check_written(report, what, model):
     compare(report, f"{what}, exported in bfloat16", exported)
 
 
-def check_relative(report, name):
+def check_architecture(report, name):
     """A model of transformers in attnres, written back, and retrofitted, trained and exported."""
     made, folder = report.folder / f"{name}, made", report.folder / name
     save(make(name, vocabulary=256), made)
@@ -78,7 +78,7 @@ def check_trained(report, name, start):
 def main():
     report = Report()
     for name in MODELS:
-        check_relative(report, name)
+        check_architecture(report, name)
     check_written(report, "Llama", LLAMA)
     check_written(report, "Llama, tied", LLAMA | {"tie_embeddings": True})
     check_written(report, "Kimi Linear", KIMI_LINEAR)

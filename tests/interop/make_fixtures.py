@@ -2,7 +2,7 @@
 log-probabilities that another program computes with them.
 
   kimi_linear_tiny  written and computed by transformers: KDA, MLA, experts
-  NAME_tiny         written and computed by transformers: each of Llama's relatives (relatives.py)
+  NAME_tiny         written and computed by transformers: each of the others that it has (architectures.py)
   kimi_k3_tiny      computed by mlx-lm, from files as Moonshot AI publishes them, in two shards:
                     Attention Residuals in blocks of two layers, a last short one among them, query
                     and expert latents, output gates, SiTU, bounded decay
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from interop import FIXTURES, log_probabilities, random_weight, token_ids
-from relatives import MODELS, make, save
+from architectures import MODELS, make, save
 from safetensors.numpy import save_file
 
 VOCABULARY = 56

@@ -53,18 +53,7 @@ struct PlainAttention {
     if (shape.qk_norm) {
       y = rms_normed(y, parameter(parameters, (map + "_layernorm").c_str()), shape.norm_eps);
     }
-    return shape.rotary ? turned(y, static_cast<double>(position)) : y;
-  }
-
-  Vector turned(const Vector& x, double position) const {
-    Vector y = x;
-    const size_t half = x.size() / 2;
-    for (size_t c = 0; c < half; ++c) {
-      const double angle = position * shape.rotary->of_pairs[c], m = shape.rotary->magnitude;
-      y[c] = m * (x[c] * std::cos(angle) - x[c + half] * std::sin(angle));
-      y[c + half] = m * (x[c + half] * std::cos(angle) + x[c] * std::sin(angle));
-    }
-    return y;
+    return shape.rotary ? testing::turned(y, *shape.rotary, static_cast<double>(position)) : y;
   }
 
   Vector operator()(const std::vector<Vector>& x, int64_t t) const {

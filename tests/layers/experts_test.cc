@@ -26,7 +26,7 @@ using testing::sigmoid;
 using testing::times;
 using testing::Vector;
 
-constexpr int64_t kWidth = 6, kCount = 5, kTokens = 12;
+constexpr int64_t kWidth = 6, kCount = 6, kTokens = 12;
 constexpr double kNormEps = 1e-2;  // large: its part of the result must show
 
 struct Variant {
@@ -42,6 +42,12 @@ const Variant kVariants[] = {
     {"OnlyRouted", {.count = kCount, .chosen = 1, .width = 3, .shared = 0}, {}},
     {"NotRenormalized",
      {.count = kCount, .chosen = 2, .width = 4, .scaling = 2.446, .renormalize = false},
+     {}},
+    {"Grouped",
+     {.count = kCount, .chosen = 2, .width = 4, .scaling = 1.7, .groups = 3, .chosen_groups = 2},
+     {}},
+    {"LatentWithoutNorm",
+     {.count = kCount, .chosen = 2, .width = 4, .latent_width = 3, .latent_norm = false},
      {}},
     {"OneNotRenormalized", {.count = kCount, .chosen = 1, .width = 3, .renormalize = false}, {}},
 };
@@ -60,7 +66,7 @@ struct Bench {
 
 struct Mistakes {
   bool biased_weights = false, chosen_without_bias = false, norm_left_out = false,
-       other_normalization = false;
+       other_normalization = false, no_groups = false;
 };
 
 struct Plain {
@@ -68,6 +74,30 @@ struct Plain {
   std::vector<size_t> chosen;
   double margin = 0;  // by which the last of the chosen was better than the first of the others
 };
+
+std::vector<size_t> falling_order(const Vector& numbers) {
+  std::vector<size_t> order(numbers.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return numbers[a] > numbers[b]; });
+  return order;
+}
+
+// Lowers the scores of the groups that are not chosen, and gives the margin of that choice.
+double keep_best_groups(const ExpertsSettings& s, Vector& criterion) {
+  const size_t size = criterion.size() / s.groups;
+  Vector sums;
+  for (size_t g = 0; g < static_cast<size_t>(s.groups); ++g) {
+    Vector group(criterion.begin() + g * size, criterion.begin() + (g + 1) * size);
+    std::sort(group.rbegin(), group.rend());
+    sums.push_back(group[0] + group[1]);
+  }
+  const std::vector<size_t> order = falling_order(sums);
+  for (size_t i = s.chosen_groups; i < order.size(); ++i) {
+    for (size_t e = 0; e < size; ++e) criterion[order[i] * size + e] = -1e9;
+  }
+  return sums[order[s.chosen_groups - 1]] - sums[order[s.chosen_groups]];
+}
 
 Plain plain(const Variant& variant, const ParameterRegistry& parameters, const Vector& x,
             const Mistakes& wrong = {}) {
@@ -92,13 +122,13 @@ Plain plain(const Variant& variant, const ParameterRegistry& parameters, const V
     scores[e] = sigmoid(scores[e]);
     biased[e] = scores[e] + bias[e];
   }
-  const Vector& criterion = wrong.chosen_without_bias ? scores : biased;
-  std::vector<size_t> order(kCount);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return criterion[a] > criterion[b]; });
+  Vector criterion = wrong.chosen_without_bias ? scores : biased;
   Plain result;
-  result.margin = criterion[order[s.chosen - 1]] - criterion[order[s.chosen]];
+  result.margin = 1;
+  if (s.groups > 1 && !wrong.no_groups) result.margin = keep_best_groups(s, criterion);
+  const std::vector<size_t> all = falling_order(criterion);
+  std::vector<size_t> order = all;
+  result.margin = std::min(result.margin, criterion[all[s.chosen - 1]] - criterion[all[s.chosen]]);
   order.resize(s.chosen);
   result.chosen = order;
 
@@ -115,7 +145,7 @@ Plain plain(const Variant& variant, const ParameterRegistry& parameters, const V
                feed_forward(weight("w1")[i], weight("w2")[i], weight("w3")[i], input), sum);
   }
   if (latent) {
-    if (!wrong.norm_left_out) {
+    if (s.latent_norm && !wrong.norm_left_out) {
       sum = testing::rms_normed(sum, weight("routed_expert_norm"), kNormEps);
     }
     sum = times(weight("routed_expert_up_proj"), sum);
@@ -168,7 +198,10 @@ TEST(Experts, AreTheirFormula) {
         if (variant.settings.chosen > 1) {
           EXPECT_FALSE(close(y, expected({.biased_weights = true}).y, 1e-3)) << variant.name;
         }
-        if (variant.settings.latent_width > 0) {
+        const bool is_grouped = variant.settings.groups > 1;
+        EXPECT_NE(bool(close(y, expected({.no_groups = true}).y, 1e-3)), is_grouped)
+            << variant.name;
+        if (variant.settings.latent_width > 0 && variant.settings.latent_norm) {
           EXPECT_FALSE(close(y, expected({.norm_left_out = true}).y, 1e-3)) << variant.name;
         }
       }
@@ -330,6 +363,12 @@ TEST(Experts, FillInAndRefuseSettings) {
   EXPECT_THAT(message({.count = 3, .shared = -1}), HasSubstr("experts.shared"));
   EXPECT_THAT(message({.count = 3, .dense_layers = -1}), HasSubstr("experts.dense_layers"));
   EXPECT_THAT(message({.count = 3, .scaling = 0}), HasSubstr("experts.scaling"));
+  EXPECT_THAT(message({.count = 6, .groups = 4}),
+              HasSubstr("experts.groups: 6 experts are not 4 groups of two or more"));
+  EXPECT_THAT(message({.count = 6, .groups = 3, .chosen_groups = 4}),
+              HasSubstr("experts.chosen_groups"));
+  EXPECT_THAT(message({.count = 6, .chosen = 3, .groups = 3, .chosen_groups = 1}),
+              HasSubstr("experts.chosen: 3 cannot be chosen of 1 groups of 2 experts"));
   EXPECT_THAT(message({.count = 3, .latent_width = -5}), HasSubstr("experts.latent_width"));
 }
 

@@ -1,4 +1,5 @@
-// Latent attention against its formulas in plain loops: as Kimi Linear 48B has it and as Kimi K3.
+// Latent attention against its formulas in plain loops: as Kimi Linear 48B has it, as Kimi K3 and
+// as DeepSeek-V3.
 #include "attnres/layers/latent_attention.h"
 
 #include <ATen/core/grad_mode.h>
@@ -39,11 +40,27 @@ const Variant kVariants[] = {
       .shared_key_width = 2,
       .value_width = 8,
       .output_gate = true}},
+    {"DeepSeek",
+     {.kv_rank = 5,
+      .q_rank = 6,
+      .key_width = 3,
+      .shared_key_width = 4,
+      .value_width = 5,
+      .rotary = true,
+      .score_scale = 0.6}},
 };
+
+// With a magnitude, as YaRN has.
+RotaryFrequencies frequencies_of(const LatentAttentionSettings& settings) {
+  RotaryFrequencies frequencies = rotary_frequencies(settings.shared_key_width, 5);
+  frequencies.magnitude = 1.2;
+  return frequencies;
+}
 
 struct Bench {
   explicit Bench(const LatentAttentionSettings& settings, at::ScalarType dtype = at::kDouble)
-      : parameters(dtype, 1), layer(settings, kWidth, kHeads, 0.4, {}, 0, parameters) {
+      : parameters(dtype, 1),
+        layer(settings, kWidth, kHeads, 0.4, {}, 0, parameters, frequencies_of(settings)) {
     testing::move_all(parameters);
   }
   at::Tensor operator()(const at::Tensor& x, testing::SideBySide* decoded = nullptr) const {
@@ -54,7 +71,7 @@ struct Bench {
 };
 
 struct Mistakes {
-  bool normed_shared_key = false, scale_of_own_key = false, no_gate = false;
+  bool normed_shared_key = false, scale_of_own_key = false, no_gate = false, no_positions = false;
 };
 
 // One sequence, [T, D].
@@ -67,25 +84,35 @@ at::Tensor plain(const LatentAttentionSettings& s, const ParameterRegistry& para
   for (const at::Tensor& token : x_TD.unbind(0)) {
     const Vector x = as_vector(token);
     Vector a = times(weight("kv_a_proj_with_mqa"), x);
-    const Vector b(a.begin() + R, a.end());
+    Vector b(a.begin() + R, a.end());
+    const auto position = static_cast<double>(shared.size());
+    const bool has_positions = s.rotary && !wrong.no_positions;
+    if (has_positions) b = testing::turned(b, frequencies_of(s), position);
     a.resize(R);
     latents.push_back(testing::rms_normed(a, weight("kv_a_layernorm"), 1e-6));
     shared.push_back(wrong.normed_shared_key ? testing::rms_normed(b, at::ones(S), 1e-6) : b);
-    const Vector q =
-        s.q_rank > 0 ? times(weight("q_b_proj"), testing::rms_normed(times(weight("q_a_proj"), x),
-                                                                     weight("q_a_layernorm"), 1e-6))
-                     : times(weight("q_proj"), x);
+    Vector q = s.q_rank > 0
+                   ? times(weight("q_b_proj"), testing::rms_normed(times(weight("q_a_proj"), x),
+                                                                   weight("q_a_layernorm"), 1e-6))
+                   : times(weight("q_proj"), x);
     Vector o;
     for (size_t h = 0; h < kHeads; ++h) {
       const size_t first = h * (K + V);
       Vector scores, sum(V);
       double total = 0;
+      if (has_positions) {
+        const auto own = q.begin() + static_cast<int64_t>(h * (K + S) + K);
+        const Vector part = testing::turned(Vector(own, own + S), frequencies_of(s), position);
+        std::copy(part.begin(), part.end(), own);
+      }
+      const double usual = 1 / std::sqrt(wrong.scale_of_own_key ? K : K + S);
+      const double scale = s.score_scale > 0 && !wrong.scale_of_own_key ? s.score_scale : usual;
       for (size_t n = 0; n < latents.size(); ++n) {
         const Vector key = times(weight("kv_b_proj"), latents[n], first, first + K);
         double score = 0;
         for (size_t i = 0; i < K; ++i) score += q[h * (K + S) + i] * key[i];
         for (size_t i = 0; i < S; ++i) score += q[h * (K + S) + K + i] * shared[n][i];
-        scores.push_back(std::exp(score / std::sqrt(wrong.scale_of_own_key ? K : K + S)));
+        scores.push_back(std::exp(scale * score));
         total += scores.back();
       }
       for (size_t n = 0; n < latents.size(); ++n) {
@@ -126,6 +153,7 @@ TEST(LatentAttention, IsItsFormula) {
       EXPECT_FALSE(close(y, expected({.normed_shared_key = true}), 1e-3)) << name;
       EXPECT_FALSE(close(y, expected({.scale_of_own_key = true}), 1e-3)) << name;
       EXPECT_NE(bool(close(y, expected({.no_gate = true}), 1e-3)), settings.output_gate) << name;
+      EXPECT_NE(bool(close(y, expected({.no_positions = true}), 1e-3)), settings.rotary) << name;
     }
   }
 }
@@ -246,6 +274,9 @@ TEST(LatentAttention, FillsInAndRefusesSettings) {
   EXPECT_THAT(message({.q_rank = -2}), HasSubstr("latent.q_rank"));
   EXPECT_THAT(message({.key_width = -3}), HasSubstr("latent.key_width"));
   EXPECT_THAT(message({.value_width = -3}), HasSubstr("latent.value_width"));
+  EXPECT_THAT(message({.shared_key_width = 3, .rotary = true}),
+              HasSubstr("latent.shared_key_width: rotary positions need an even one, got 3"));
+  EXPECT_THAT(message({.score_scale = -1}), HasSubstr("latent.score_scale"));
   EXPECT_THAT(message({.key_width = 1}), HasSubstr("latent.shared_key_width"));
 }
 

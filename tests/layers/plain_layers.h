@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/ops/rotary/rotary.h"
 #include "attnres/support/parameters.h"
 #include "tests/noise.h"
 
@@ -46,6 +47,18 @@ inline Vector rms_normed(const Vector& x, const at::Tensor& gain, double eps) {
   Vector y;
   for (size_t i = 0; i < x.size(); ++i) {
     y.push_back(g[i] * x[i] / std::sqrt(square / static_cast<double>(x.size()) + eps));
+  }
+  return y;
+}
+
+// With channel c and c + K/2 turned by position * f_c.
+inline Vector turned(const Vector& x, const RotaryFrequencies& frequencies, double position) {
+  Vector y = x;
+  const size_t half = x.size() / 2;
+  for (size_t c = 0; c < half; ++c) {
+    const double angle = position * frequencies.of_pairs[c], m = frequencies.magnitude;
+    y[c] = m * (x[c] * std::cos(angle) - x[c + half] * std::sin(angle));
+    y[c + half] = m * (x[c + half] * std::cos(angle) + x[c] * std::sin(angle));
   }
   return y;
 }

@@ -30,7 +30,7 @@ TEST(ModelConfig, FillsInWhatIsLeftOut) {
 TEST(ModelConfig, NamesWhatCannotBe) {
   const std::vector<std::pair<Json, std::string>> cases = {
       {{{"width", 100}, {"heads", 3}}, "model.width: 100 is not divisible by 3 heads"},
-      {{{"width", 12}, {"heads", 4}}, "even head width"},
+      {{{"width", 12}, {"heads", 4}}, "model.head_width: rotary positions need an even one, got 3"},
       {{{"heads", 4}, {"kv_heads", 3}}, "model.kv_heads: 4 heads are not divisible by 3"},
       {{{"layers", 0}}, "model.layers: expected a whole number from 1"},
       {{{"layers", -2}}, "got -2"},

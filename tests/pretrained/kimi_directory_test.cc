@@ -40,6 +40,7 @@ TEST(KimiK3Directory, EverySettingMatters) {
                                                  {"activation_situ_beta", 1.0},
                                                  {"attn_res_block_size", 1},
                                                  {"num_experts_per_token", 1},
+                                                 {"num_expert_group", 2},
                                                  {"routed_scaling_factor", 1.0}}) {
     const fs::path folder = copy_of("kimi_k3_tiny");
     edit(folder / "config.json",
@@ -95,6 +96,18 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(std::pair{false, residual()}, std::pair{false, block_attn_res(4)},
                       std::pair{true, residual()}, std::pair{true, block_attn_res(4)},
                       std::pair{true, block_attn_res(3)}, std::pair{true, attn_res()}));
+
+TEST(KimiK3Directory, HoldsLatentExpertsWithoutTheirNorm) {
+  ModelConfig config = kimi_config(/*k3=*/true, block_attn_res(4));
+  config.experts.latent_norm = false;
+  const Transformer model = perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1));
+  const fs::path folder = fresh_folder("saved");
+  save_model(model, folder, /*context=*/64, /*document_ids=*/0);
+  EXPECT_EQ(read_json(folder / "config.json")["text_config"]["latent_moe_use_norm"], false);
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = random_ids(2, 20);
+  EXPECT_TRUE(load_model(folder)->hidden(ids).equal(model.hidden(ids)));
+}
 
 // Which the file does not say, and the model that is read does not need.
 TEST(KimiK3Directory, HoldsModelsWhoseQueriesBeganRandom) {
@@ -193,12 +206,10 @@ TEST_F(DamagedKimi, LayersInTwoListsOrInNone) {
 TEST_F(DamagedKimi, SettingsThatAreNotComputed) {
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, Json>>{{"moe_router_activation_func", "softmax"},
-                                                 {"num_expert_group", 2},
                                                  {"moe_layer_freq", 2},
                                                  {"hidden_act", "gelu"},
                                                  {"mla_use_nope", false},
                                                  {"attention_bias", true},
-                                                 {"latent_moe_use_norm", false},
                                                  {"attn_res_block_size", 0}}) {
     fs::remove_all(folder_);
     copy_of("kimi_k3_tiny");

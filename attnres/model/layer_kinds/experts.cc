@@ -41,7 +41,9 @@ std::vector<GgufPart> experts_in_gguf(const ModelConfig& config, GgufArchitectur
   }
   if (config.experts.latent_width > 0) {
     parts.push_back({"ffn_routed_down.weight", {"routed_expert_down_proj"}});
-    parts.push_back({"ffn_routed_norm.weight", {"routed_expert_norm"}, exact});
+    if (config.experts.latent_norm) {
+      parts.push_back({"ffn_routed_norm.weight", {"routed_expert_norm"}, exact});
+    }
     parts.push_back({"ffn_routed_up.weight", {"routed_expert_up_proj"}});
   }
   return parts;

@@ -10,10 +10,17 @@ void resolve_latent(ModelConfig& config, const std::string& path) {
   config.latent_attention.resolve(config.width, config.heads, path + ".latent_attention");
 }
 
+RotaryFrequencies latent_frequencies(const ModelConfig& config) {
+  const LatentAttentionSettings& settings = config.latent_attention;
+  if (!settings.rotary) return {};
+  return scaled_frequencies(settings.shared_key_width, config.rope_theta, config.rope_scaling);
+}
+
 std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const SublayerNeeds& needs,
                                       int site, ParameterRegistry& parameters) {
   return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
-                                           config.init_std, needs, site, parameters);
+                                           config.init_std, needs, site, parameters,
+                                           latent_frequencies(config));
 }
 
 std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture) {
@@ -55,7 +62,7 @@ std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture
 LayerKind latent_kind() {
   return {
       .name = kLatent,
-      .keys = {"heads", "latent_attention"},
+      .keys = {"heads", "latent_attention", "rope_theta", "rope_scaling"},
       .settings = "latent_attention",
       .missing = "latent attention",
       .is_in = [](const ModelConfig& config) { return config.has_attention(kLatent); },

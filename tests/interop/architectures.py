@@ -1,8 +1,10 @@
-"""Small random models of Llama's relatives, made by transformers, with all that each may have."""
+"""Small random models of several architectures, made by transformers, with all that each may have."""
 
 import torch
 from interop import random_weight
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
@@ -49,6 +51,12 @@ MODELS = {
         **sizes, head_dim=6, query_pre_attn_scalar=10, sliding_window=5,
         layer_types=[WINDOW, WINDOW, FULL, WINDOW],
         rope_parameters={FULL: rope("linear", factor=8.0), WINDOW: rope() | {"rope_theta": 20.0}})),
+    "deepseek_v3": lambda sizes: DeepseekV3ForCausalLM(DeepseekV3Config(
+        **sizes | {"num_key_value_heads": 4}, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6,
+        qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=8, num_experts_per_tok=2,
+        n_shared_experts=1, moe_intermediate_size=12, first_k_dense_replace=1, n_group=4,
+        topk_group=2, routed_scaling_factor=1.7,
+        rope_parameters=rope("yarn", factor=4.0, mscale=0.8, mscale_all_dim=0.5, **ORIGINAL))),
 }  # fmt: skip
 
 
@@ -56,7 +64,8 @@ def make(name, vocabulary=40):
     """With weights that matter."""
     model = MODELS[name](SIZES | {"vocab_size": vocabulary}).eval()
     with torch.no_grad():
-        for parameter_name, tensor in model.named_parameters():
+        buffers = [(n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")]
+        for parameter_name, tensor in [*model.named_parameters(), *buffers]:
             weight = random_weight(parameter_name, tuple(tensor.shape))
             if name == "gemma3" and "norm" in parameter_name:
                 weight -= 1  # its files hold gains less 1
