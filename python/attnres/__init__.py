@@ -26,6 +26,7 @@ from .operations import (  # noqa: E402
     depth_attention_composed,
     depth_attention_weights,
 )
+from .retrofit import retrofit  # noqa: E402
 
 __all__ = [
     "AttnRes",
@@ -35,4 +36,5 @@ __all__ = [
     "depth_attention",
     "depth_attention_composed",
     "depth_attention_weights",
+    "retrofit",
 ]
