@@ -47,10 +47,9 @@ struct RunContext {
 
 // The whole model, or of sites 0 .. L, the output being L, those that a pipeline stage has, or a
 // process with several stages: it holds the parameters that these use, and equals the whole in
-// them. Site 0 brings the token
-// embedding and the state's start, site L the output's mixing and norm and the head. A parameter
-// that several stages use (`Parameter::used_at`: tied embeddings, one map for all sites) is in each
-// of them.
+// them. Site 0 brings the token embedding and the state's start, site L the output's mixing and
+// norm and the head. A parameter that several stages use (`Parameter::used_at`: tied embeddings,
+// one map for all sites) is in each of them.
 class Transformer {
  public:
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
