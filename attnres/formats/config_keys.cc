@@ -2,6 +2,14 @@
 
 namespace attnres {
 
+int64_t read_layer_count(const ConfigKeys& keys) {
+  constexpr int64_t kMost = 100000;
+  const int64_t layers = keys.whole("num_hidden_layers");
+  require(layers >= 1 && layers <= kMost, "{}: num_hidden_layers: expected 1 to {}, got {}",
+          keys.what(), kMost, layers);
+  return layers;
+}
+
 void require_unquantized(const ConfigKeys& keys) {
   require(keys.missing("quantization_config"),
           "{}: quantization_config: quantized weights cannot be read; save the model without",

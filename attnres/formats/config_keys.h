@@ -93,6 +93,8 @@ class ConfigKeys {
   std::string what_;
 };
 
+// num_hidden_layers, so few that a list of them may be made before the model is checked.
+int64_t read_layer_count(const ConfigKeys& keys);
 // Throws Error where there is a quantization_config.
 void require_unquantized(const ConfigKeys& keys);
 

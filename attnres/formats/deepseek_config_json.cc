@@ -112,7 +112,7 @@ ModelConfig from_deepseek_json(const ConfigKeys& keys) {
   const Json latent = read_latent(keys, rope), experts = read_experts_of_deepseek(keys);
   const int64_t heads = keys.whole("num_attention_heads");
   Json model;
-  model["layers"] = keys.whole("num_hidden_layers");
+  model["layers"] = read_layer_count(keys);
   model["width"] = keys.whole("hidden_size");
   model["heads"] = heads;
   model["kv_heads"] = heads;

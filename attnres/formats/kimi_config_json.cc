@@ -216,9 +216,7 @@ Json to_kimi_k3_text_json(const ModelConfig& model) {
 
 ModelConfig from_kimi_json(const ConfigKeys& keys) {
   const ModelConfig defaults;
-  const int64_t layers = keys.whole("num_hidden_layers");
-  require(layers >= 1 && layers <= 100000, "{}: num_hidden_layers: expected 1 or more, got {}",
-          keys.what(), layers);
+  const int64_t layers = read_layer_count(keys);
   keys.only("attention_bias", false);
   keys.only("mla_use_nope", true);
   require_unquantized(keys);

@@ -84,10 +84,9 @@ std::vector<std::string> kinds_of_layers(int64_t count, const F& kind) {
   return kinds;
 }
 
-void read_window(const ConfigKeys& keys, int64_t otherwise, Json& model) {
-  const std::vector<std::string>& kinds = model["attention"];
-  const bool has_window = std::find(kinds.begin(), kinds.end(), kSlidingWindow) != kinds.end();
-  if (has_window) model["sliding_window"]["window"] = keys.whole("sliding_window", otherwise);
+bool has_windows(const Json& model) {
+  const std::vector<std::string> kinds = model["attention"];
+  return std::find(kinds.begin(), kinds.end(), kSlidingWindow) != kinds.end();
 }
 
 // Windows of Qwen and SmolLM: in the layers that layer_types names, or in older files from
@@ -101,7 +100,10 @@ void read_some_windows(const ConfigKeys& keys, Json& model) {
           ? kinds_of_layers(layers,
                             [&](int64_t i) { return i >= first ? kSlidingWindow : kGroupedQuery; })
           : read_layer_types(keys, layers);
-  read_window(keys, SlidingWindowSettings().window, model);
+  if (!has_windows(model)) return;
+  require(uses, "{}: layer_types has {}, but use_sliding_window is false or there is no window",
+          keys.what(), kWindowLayer);
+  model["sliding_window"]["window"] = keys.whole("sliding_window");
 }
 
 void write_some_windows(const ModelConfig& model, Json& json) {
@@ -111,14 +113,10 @@ void write_some_windows(const ModelConfig& model, Json& json) {
   json["sliding_window"] = uses ? Json(model.sliding_window.window) : Json();
 }
 
-void read_qwen(const ConfigKeys& keys, Json& model) {
-  read_some_windows(keys, model);
-}
-
 void read_mistral(const ConfigKeys& keys, Json& model) {
   if (keys.missing("sliding_window")) return;
   model["attention"] = std::vector<std::string>{kSlidingWindow};
-  read_window(keys, 0, model);
+  model["sliding_window"]["window"] = keys.whole("sliding_window");
 }
 
 void write_mistral(const ModelConfig& model, Json& json) {
@@ -176,10 +174,7 @@ void read_gemma_rope(const ConfigKeys& keys, Json& model) {
           keys.what());
   model["rope_theta"] = full.theta;
   model["rope_scaling"] = write_config(full.scaling);
-  const std::vector<std::string>& kinds = model["attention"];
-  if (std::find(kinds.begin(), kinds.end(), kSlidingWindow) != kinds.end()) {
-    model["sliding_window"]["rope_theta"] = window.theta;
-  }
+  if (has_windows(model)) model["sliding_window"]["rope_theta"] = window.theta;
 }
 
 void read_gemma3(const ConfigKeys& keys, Json& model) {
@@ -197,7 +192,7 @@ void read_gemma3(const ConfigKeys& keys, Json& model) {
                 layers,
                 [&](int64_t i) { return (i + 1) % period != 0 ? kSlidingWindow : kGroupedQuery; })
           : read_layer_types(keys, layers);
-  read_window(keys, SlidingWindowSettings().window, model);
+  if (has_windows(model)) model["sliding_window"]["window"] = keys.whole("sliding_window", 4096);
   read_gemma_rope(keys, model);
   const double scalar = keys.number("query_pre_attn_scalar", 256);
   require(scalar > 0, "{}: query_pre_attn_scalar: expected more than 0, got {}", keys.what(),
@@ -276,13 +271,13 @@ const std::vector<LlamaMember>& members() {
       {.type = "qwen2",
        .class_name = "Qwen2ForCausalLM",
        .is = [](const Parts& p) { return only(p, true, false) && !p.nope && common_window(p); },
-       .read = read_qwen,
+       .read = read_some_windows,
        .write = write_some_windows,
        .qkv_bias = true},
       {.type = "qwen3",
        .class_name = "Qwen3ForCausalLM",
        .is = [](const Parts& p) { return only(p, false, true) && !p.nope && common_window(p); },
-       .read = read_qwen,
+       .read = read_some_windows,
        .write = write_some_windows,
        .qk_norm = true,
        .defaults = {.head_width = 128}},
@@ -329,7 +324,7 @@ Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
                                            : keys.whole("num_attention_heads");
   const StoredRope rope = read_rope(keys, defaults.rope_theta);
   const int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : heads;
-  Json model = {{"layers", keys.whole("num_hidden_layers")},
+  Json model = {{"layers", read_layer_count(keys)},
                 {"width", width},
                 {"heads", heads},
                 {"kv_heads", keys.whole("num_key_value_heads", kv_heads)},

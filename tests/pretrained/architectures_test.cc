@@ -179,6 +179,12 @@ TEST(ArchitecturesThatAreNotComputed, AreRefusedByName) {
               HasSubstr("attention_bias is true, but attnres computes only false"));
   EXPECT_THAT(message("qwen2_tiny", "/layer_types/0", "chunked_attention"),
               HasSubstr("full_attention and sliding_attention, not chunked_attention"));
+  EXPECT_THAT(message("qwen2_tiny", "/use_sliding_window", false),
+              HasSubstr("use_sliding_window is false or there is no window"));
+  for (const char* name : {"qwen2_tiny", "gemma3_tiny", "deepseek_v3_tiny"}) {
+    EXPECT_THAT(message(name, "/num_hidden_layers", int64_t{1} << 40),
+                HasSubstr("num_hidden_layers: expected 1 to 100000"));
+  }
   EXPECT_THAT(message("qwen2_tiny", "/num_hidden_layers", 3),
               HasSubstr("layer_types has 4 entries, but there are 3 layers"));
   EXPECT_THAT(message("gemma3_tiny", "/final_logit_softcapping", 30.0),
