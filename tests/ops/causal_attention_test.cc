@@ -130,7 +130,9 @@ TEST_P(TiledAttention, SeesTheWindowOnly) {
         EXPECT_TRUE(close(actual[i], expected[i], tolerance(), /*smallest=*/1)) << i;
       }
       // One key more of many is nothing; of all there are none.
-      if (s.window <= 7) EXPECT_FALSE(close(actual[0], wrong[0], tolerance(), 1));
+      if (s.window <= 7) {
+        EXPECT_FALSE(close(actual[0], wrong[0], tolerance(), 1));
+      }
     });
   }
 }

@@ -93,7 +93,9 @@ TEST_P(Architectures, ComeBackFromTheirFiles) {
     }
     for (const char* key : {"model_type", "architectures", "layer_types", "sliding_window",
                             "no_rope_layers", "query_pre_attn_scalar"}) {
-      if (given.contains(key)) EXPECT_EQ(written.value(key, Json()), given[key]) << key;
+      if (given.contains(key)) {
+        EXPECT_EQ(written.value(key, Json()), given[key]) << key;
+      }
     }
   }
 }
