@@ -45,6 +45,9 @@ Json used_settings(const ModelConfig& config) {
     if (!read.contains(key)) used.erase(key);
   }
   if (!config.activation.is_situ()) used["activation"] = {{"type", config.activation.type}};
+  if (!config.has_grouped_query() && !config.latent_attention.rotary) {
+    for (const char* of_positions : {"rope_theta", "rope_scaling"}) used.erase(of_positions);
+  }
   const Json defaults = write_config(ModelConfig());
   for (const char* rare : {"grouped_query", "output_norm", "rope_scaling", "embedding_scale"}) {
     if (used.contains(rare) && used[rare] == defaults[rare]) used.erase(rare);

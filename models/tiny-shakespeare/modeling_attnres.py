@@ -24,23 +24,36 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 # The settings that are computed here, and those that older files leave out.
 MODEL_KEYS = {
-    "layers", "width", "heads", "kv_heads", "ffn_width", "attention", "delta_attention",
-    "latent_attention", "experts", "activation", "norm_eps", "rope_theta", "init_std",
-    "tie_embeddings", "depth_mixing",
+    "layers", "width", "heads", "kv_heads", "head_width", "ffn_width", "attention",
+    "grouped_query", "sliding_window", "delta_attention", "latent_attention", "experts",
+    "activation", "output_norm", "norm_eps", "rope_theta", "rope_scaling", "embedding_scale",
+    "init_std", "tie_embeddings", "depth_mixing",
 }  # fmt: skip
 LAYER_KEYS = {
+    "grouped_query": {"qkv_bias", "qk_norm", "score_scale"},
+    "sliding_window": {"window", "rope_theta"},
+    "rope_scaling": {
+        "type", "factor", "original_context", "low_freq_factor", "high_freq_factor", "beta_fast",
+        "beta_slow", "attention_factor", "truncate",
+    },
     "delta_attention": {"heads", "head_width", "conv_width", "gate_lower_bound", "output_gate"},
     "latent_attention": {
-        "kv_rank", "q_rank", "key_width", "shared_key_width", "value_width", "output_gate",
+        "kv_rank", "q_rank", "key_width", "shared_key_width", "value_width", "output_gate", "rotary",
+        "score_scale",
     },
     "experts": {
         "count", "chosen", "width", "shared", "dense_layers", "scaling", "renormalize",
-        "latent_width",
+        "latent_width", "latent_norm", "groups", "chosen_groups",
     },
     "activation": {"type", "beta", "linear_beta"},
 }  # fmt: skip
 DEFAULTS = {
+    "head_width": 0,
     "attention": ["grouped_query"],
+    "grouped_query": {"qkv_bias": False, "qk_norm": False, "score_scale": 0},
+    "output_norm": False,
+    "rope_scaling": {"type": "none"},
+    "embedding_scale": 1,
     "experts": {"count": 0},
     "activation": {"type": "silu"},
 }
@@ -75,13 +88,42 @@ def rms_norm(x, gain, eps):
 # Sublayers: functions of their normalised input that return only their output.
 
 
-def rotate(x_BHTK, theta):
-    """Rotary positions: channel c is paired with c + K/2 and turned by t theta^(-2c/K)."""
-    T, K = x_BHTK.shape[-2:]
-    position = torch.arange(T, device=x_BHTK.device, dtype=torch.float64)
-    frequency = theta ** (-torch.arange(0, K, 2, device=x_BHTK.device, dtype=torch.float64) / K)
-    angle = torch.outer(position, frequency)
-    cos, sin = angle.cos().to(x_BHTK.dtype), angle.sin().to(x_BHTK.dtype)
+def rope_frequencies(K, theta, scaling):
+    """theta^(-2c/K) for c < K/2, scaled, and the factor of cosine and sine.
+
+    Where a pair turns often, all its positions were seen in the context that was trained first; a
+    pair that turns seldom is slowed down by the factor.
+    """
+    plain = theta ** (-torch.arange(0, K, 2, dtype=torch.float64) / K)
+    slow, kind = plain / scaling.get("factor", 1), scaling["type"]
+    if kind == "none":
+        return plain, 1
+    if kind == "linear":
+        return slow, 1
+    context = scaling["original_context"]
+    if kind == "llama3":
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = ((context * plain / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+        return torch.lerp(slow, plain, kept), 1
+
+    def pair_of_turns(turns):
+        return K * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    first, last = pair_of_turns(scaling["beta_fast"]), pair_of_turns(scaling["beta_slow"])
+    if scaling["truncate"]:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, K - 1)
+    last += 0.001 * (first == last)
+    slowed = ((torch.arange(K // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+    magnitude = scaling["attention_factor"] or 0.1 * math.log(scaling["factor"]) + 1
+    return torch.lerp(plain, slow, slowed), magnitude
+
+
+def rotate(x_BHTK, frequencies, magnitude):
+    """Rotary positions: channel c is paired with c + K/2 and turned by t f_c."""
+    position = torch.arange(x_BHTK.shape[-2], device=x_BHTK.device, dtype=torch.float64)
+    angle = torch.outer(position, frequencies.to(x_BHTK.device))
+    cos, sin = ((magnitude * wave).to(x_BHTK.dtype) for wave in (angle.cos(), angle.sin()))
     first, second = x_BHTK.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
@@ -90,17 +132,29 @@ def projection(inputs, outputs):
     return nn.Linear(inputs, outputs, bias=False)
 
 
+def head_width_of(model):
+    return model["head_width"] or model["width"] // model["heads"]
+
+
 class Attention(nn.Module):
     """Causal attention with rotary positions; heads / kv_heads queries share a key and a value."""
 
+    window = 0  # all earlier tokens
+
     def __init__(self, model):
         super().__init__()
-        width, self.rope_theta = model["width"], model["rope_theta"]
-        self.head_width = width // model["heads"]
-        self.q_proj = projection(width, width)
-        self.k_proj = projection(width, model["kv_heads"] * self.head_width)
-        self.v_proj = projection(width, model["kv_heads"] * self.head_width)
-        self.o_proj = projection(width, width)
+        width, self.settings = model["width"], model["grouped_query"]
+        self.head_width = head_width_of(model)
+        inner, bias = model["heads"] * self.head_width, self.settings["qkv_bias"]
+        shared = model["kv_heads"] * self.head_width
+        self.q_proj = nn.Linear(width, inner, bias=bias)
+        self.k_proj = nn.Linear(width, shared, bias=bias)
+        self.v_proj = nn.Linear(width, shared, bias=bias)
+        self.o_proj = projection(inner, width)
+        if self.settings["qk_norm"]:
+            self.q_norm = nn.RMSNorm(self.head_width, eps=model["norm_eps"])
+            self.k_norm = nn.RMSNorm(self.head_width, eps=model["norm_eps"])
+        self.rope_theta, self.rope_scaling = model["rope_theta"], model["rope_scaling"]
 
     def forward(self, x, mask, present, adapt_heads=None):
         """adapt_heads changes q, k and v [B, T, H, K] before rotary positions."""
@@ -108,25 +162,52 @@ class Attention(nn.Module):
             proj(x).unflatten(-1, (-1, self.head_width))
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if self.settings["qk_norm"]:
+            q, k = self.q_norm(q), self.k_norm(k)
         if adapt_heads is not None:
             q, k, v = adapt_heads(q, k, v)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
         queries_per_key = q.shape[1] // k.shape[1]
-        q, k = rotate(q, self.rope_theta), rotate(k, self.rope_theta)
+        if self.rope_theta is not None:
+            positions = rope_frequencies(self.head_width, self.rope_theta, self.rope_scaling)
+            q, k = (rotate(heads, *positions) for heads in (q, k))
         k, v = (heads.repeat_interleave(queries_per_key, 1) for heads in (k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if self.window > 0:
+            mask = mask & torch.ones_like(mask).triu(1 - self.window)
+        scale = self.settings["score_scale"] or None
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         return self.o_proj(o.transpose(1, 2).flatten(-2))
 
 
-class LatentAttention(nn.Module):
-    """Multi-head latent attention (arXiv 2405.04434) without positions.
+class WindowAttention(Attention):
+    """The same over the last tokens, which may have positions of their own."""
 
-    Keys and values are linear in a latent; every head's key has the same further channels.
+    def __init__(self, model):
+        super().__init__(model)
+        self.window, theta = (model["sliding_window"][key] for key in ("window", "rope_theta"))
+        if theta > 0:
+            self.rope_theta, self.rope_scaling = theta, {"type": "none"}
+
+
+class NopeAttention(Attention):
+    """The same without positions."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.rope_theta = None
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (arXiv 2405.04434).
+
+    Keys and values are linear in a latent; every head's key has the same further channels, which
+    alone may have rotary positions.
     """
 
     def __init__(self, model):
         super().__init__()
         self.settings = s = model["latent_attention"]
+        self.rope_theta, self.rope_scaling = model["rope_theta"], model["rope_scaling"]
         width, self.heads = model["width"], model["heads"]
         queries = self.heads * (s["key_width"] + s["shared_key_width"])
         values = self.heads * s["value_width"]
@@ -155,10 +236,21 @@ class LatentAttention(nn.Module):
         k, v = kv.split([s["key_width"], s["value_width"]], -1)
         k = torch.cat([k, shared[:, :, None].expand(-1, -1, self.heads, -1)], -1)
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(-2)
+        if s.get("rotary"):
+            q, k = self.turned(q), self.turned(k)
+        scale = s.get("score_scale") or None
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        o = o.transpose(1, 2).flatten(-2)
         if s["output_gate"]:
             o = o * self.g_proj(x).sigmoid()
         return self.o_proj(o)
+
+
+    def turned(self, x_BHTK):
+        own, shared = self.settings["key_width"], self.settings["shared_key_width"]
+        positions = rope_frequencies(shared, self.rope_theta, self.rope_scaling)
+        own, shared = x_BHTK.split([own, shared], -1)
+        return torch.cat([own, rotate(shared, *positions)], -1)
 
 
 class DeltaAttention(nn.Module):
@@ -228,15 +320,19 @@ class DeltaAttention(nn.Module):
 
 ATTENTIONS = {
     "grouped_query": Attention,
+    "sliding_window": WindowAttention,
+    "nope": NopeAttention,
     "latent": LatentAttention,
     "delta": DeltaAttention,
 }
 
 
 def activate(activation, gate, up):
-    """silu(gate) up, or Kimi K3's, in which both are bounded."""
+    """silu(gate) up, gelu(gate) up, or Kimi K3's, in which both are bounded."""
     if activation["type"] == "silu":
         return F.silu(gate) * up
+    if activation["type"] == "gelu_tanh":
+        return F.gelu(gate, approximate="tanh") * up
     beta, linear_beta = activation["beta"], activation["linear_beta"]
     if linear_beta > 0:
         up = linear_beta * (up / linear_beta).tanh()
@@ -284,15 +380,27 @@ class Experts(nn.Module):
         )
         if latent > 0:
             self.routed_expert_down_proj = projection(width, latent)
-            self.routed_expert_norm = nn.RMSNorm(latent, eps=model["norm_eps"])
+            if s.get("latent_norm", True):
+                self.routed_expert_norm = nn.RMSNorm(latent, eps=model["norm_eps"])
             self.routed_expert_up_proj = projection(latent, width)
         if s["shared"] > 0:
             self.shared_experts = FeedForward(model, s["shared"] * s["width"])
 
+    def in_chosen_groups(self, biased):
+        """Of the groups whose two best have the largest sums; the others' become -infinity."""
+        groups, chosen = self.settings.get("groups", 1), self.settings.get("chosen_groups", 1)
+        if chosen == groups:
+            return biased
+        by_group = biased.unflatten(-1, (groups, -1))
+        best = by_group.topk(2, -1).values.sum(-1).topk(chosen, -1).indices
+        left_out = torch.ones(by_group.shape[:-1], dtype=torch.bool, device=biased.device)
+        left_out.scatter_(-1, best, False)
+        return by_group.masked_fill(left_out[..., None], -math.inf).flatten(-2)
+
     def route(self, x):
         """The weight of every expert, zero for those not chosen, [..., E]."""
         scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
-        biased = scores + self.gate.e_score_correction_bias
+        biased = self.in_chosen_groups(scores + self.gate.e_score_correction_bias)
         chosen = biased.topk(self.settings["chosen"], -1).indices
         weights = scores.gather(-1, chosen)
         if self.settings.get("renormalize", True):
@@ -308,7 +416,9 @@ class Experts(nn.Module):
             chose = weights[..., e] > 0
             y[chose] = y[chose] + weights[..., e][chose][:, None] * expert(z[chose])
         if latent:
-            y = self.routed_expert_up_proj(self.routed_expert_norm(y))
+            if self.settings.get("latent_norm", True):
+                y = self.routed_expert_norm(y)
+            y = self.routed_expert_up_proj(y)
         return y + self.shared_experts(x) if self.settings["shared"] > 0 else y
 
 
@@ -322,9 +432,19 @@ class Layer(nn.Module):
             self.block_sparse_moe = Experts(model)
         else:
             self.mlp = FeedForward(model, model["ffn_width"])
+        self.self_attention_output_norm = self.mlp_output_norm = None
+        if model["output_norm"]:
+            width, eps = model["width"], model["norm_eps"]
+            self.self_attention_output_norm = nn.RMSNorm(width, eps=eps)
+            self.mlp_output_norm = nn.RMSNorm(width, eps=eps)
+
+    def attend(self, *arguments):
+        y, norm = self.self_attn(*arguments), self.self_attention_output_norm
+        return y if norm is None else norm(y)
 
     def feed_forward(self, x):
-        return self.block_sparse_moe(x) if self.has_experts else self.mlp(x)
+        y = self.block_sparse_moe(x) if self.has_experts else self.mlp(x)
+        return y if self.mlp_output_norm is None else self.mlp_output_norm(y)
 
 
 # Mechanisms: everything between sublayers.
@@ -343,7 +463,7 @@ class Mechanism:
         name = settings["type"]
         refuse_unknown(f"{name} with", settings, {"type", *self.settings})
         self.L, self.d, self.eps = 2 * model["layers"], model["width"], model["norm_eps"]
-        self.head_width = self.d // model["heads"]
+        self.head_width = head_width_of(model)
         self.model = model
         for key in self.settings:
             setattr(self, key, settings[key])
@@ -831,6 +951,7 @@ class AttnResModel(nn.Module):
         refuse_unknown("the mechanism", [mixing["type"]], MECHANISMS)
         self.sublayers = 2 * model["layers"]
         self.embed_tokens = nn.Embedding(config.vocab_size, model["width"])
+        self.embedding_scale = model["embedding_scale"]
         self.layers = nn.ModuleList(Layer(model, j) for j in range(model["layers"]))
         self.mechanism = MECHANISMS[mixing["type"]](model, mixing)
         for site in range(self.sublayers + 1):
@@ -860,9 +981,10 @@ class AttnResModel(nn.Module):
             layer = self.layers[site // 2]
             if site % 2 == 1:
                 return layer.feed_forward(x)
-            return layer.self_attn(x, mask, attention_mask, *adapt_heads)
+            return layer.attend(x, mask, attention_mask, *adapt_heads)
 
-        return self.mechanism.combine(self.embed_tokens(input_ids), sublayer, self.mixing_weight)
+        embeddings = self.embedding_scale * self.embed_tokens(input_ids)
+        return self.mechanism.combine(embeddings, sublayer, self.mixing_weight)
 
 
 class AttnResForCausalLM(PreTrainedModel, GenerationMixin):

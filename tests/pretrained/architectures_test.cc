@@ -191,7 +191,13 @@ TEST(ArchitecturesThatAreNotComputed, AreRefusedByName) {
               HasSubstr("layer_types has 4 entries, but there are 3 layers"));
   EXPECT_THAT(message("gemma3_tiny", "/final_logit_softcapping", 30.0),
               HasSubstr("final_logit_softcapping: attnres does not compute it"));
-  EXPECT_THAT(message("smollm3_tiny", "/layer_types/1", "sliding_attention"),
+  const fs::path both = copy_of("smollm3_tiny");
+  edit(both / "config.json", [](Json& json) {
+    json["layer_types"][1] = "sliding_attention";
+    json["use_sliding_window"] = true;
+    json["sliding_window"] = 9;
+  });
+  EXPECT_THAT(message_of<Error>([&] { load_model(both); }),
               HasSubstr("layer 1 has a sliding window and no rotary positions"));
   EXPECT_THAT(message("mistral_tiny", "/sliding_window", 0), HasSubstr("window"));
   EXPECT_THAT(message("llama3_tiny", "/rope_parameters/partial_rotary_factor", 0.5),
