@@ -296,8 +296,8 @@ OperationProblem delta_rule_problem(DeltaRuleForm form, int64_t tokens, int64_t 
                     draw.uniform({B, tokens, H}),
                     draw.rows({B, H, key_width, value_width})};
   problem.compute = [form](const Tensors& in) -> Tensors {
-    const auto [o, state] = form({in[0], in[1], in[2], in[3], in[4], in[5]});
-    return {o, state};
+    const GatedDeltaRuleOutput output = form({in[0], in[1], in[2], in[3], in[4], in[5]});
+    return {output.o, output.state};
   };
   problem.reference = [](const Tensors& in, const Tensors& gradients) {
     const Tensors results = zeros_like({in[2], in[5]}), grads = zeros_like(in);

@@ -82,7 +82,7 @@ int64_t count_targets(const at::Tensor& targets_BT) {
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
                          std::optional<uint64_t> seed, Precision precision, at::Device device,
-                         SiteSet sites)
+                         const SiteSet& sites)
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),

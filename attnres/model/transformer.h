@@ -55,7 +55,7 @@ class Transformer {
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
   // memory either, for planning.
   Transformer(const ModelConfig& config, int64_t vocab_size, std::optional<uint64_t> seed,
-              Precision precision = {}, at::Device device = at::kCPU, SiteSet sites = {});
+              Precision precision = {}, at::Device device = at::kCPU, const SiteSet& sites = {});
 
   // [T, D], as activations. ids_T is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;

@@ -146,7 +146,7 @@ TEST(LatentAttention, IsItsFormula) {
       const Bench bench(settings, dtype);
       const at::Tensor x = random_tensor({kBatch, kTokens, kWidth}, 1, dtype);
       const at::Tensor y = bench(x);
-      const auto expected = [&](const Mistakes& wrong) {
+      const auto expected = [&, &settings = settings](const Mistakes& wrong) {
         return plain_batch(settings, bench.parameters, x, wrong);
       };
       EXPECT_TRUE(close(y, expected({}), tolerance)) << name;
