@@ -13,6 +13,7 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/study_shown.h"
+#include "attnres/data/corpus.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study.h"
 #include "attnres/support/error.h"
@@ -20,7 +21,6 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/terminal.h"
-#include "attnres/text/corpus.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

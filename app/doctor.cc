@@ -15,6 +15,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/data/corpus.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
@@ -22,7 +23,6 @@
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
-#include "attnres/text/corpus.h"
 #include "attnres/train/estimate.h"
 
 namespace attnres {

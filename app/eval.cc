@@ -34,7 +34,7 @@ struct EvalOptions {
 // The text that is asked for, as tokens.
 std::vector<int32_t> text_to_score(const EvalOptions& options, const Tokenizer& tokenizer) {
   if (options.run.empty()) return tokens_of(options.data, tokenizer);
-  return read_held_out(RunPaths{options.run}, tokenizer).tokens;
+  return read_held_out(RunPaths{options.run}, tokenizer);
 }
 
 void run_eval(const EvalOptions& options) {

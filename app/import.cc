@@ -5,11 +5,11 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/data/corpus.h"
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
-#include "attnres/text/corpus.h"
 
 namespace attnres {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
-#include "attnres/text/batches.h"
 #include "attnres/train/run_text.h"
 
 namespace attnres {
@@ -69,7 +69,7 @@ std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Tokeni
   require_usage(std::filesystem::exists(run.run_json()),
                 "--matrix, --tokens, --effects and --all are measured on a text: give it with "
                 "--data or --text, or name a run's folder with --model, for what the run held out");
-  return read_held_out(run, tokenizer).tokens;
+  return read_held_out(run, tokenizer);
 }
 
 // On one window of the text.

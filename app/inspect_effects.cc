@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "app/inspect.h"
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/terminal.h"
-#include "attnres/text/batches.h"
 #include "attnres/text/token_class.h"
 
 namespace attnres {

@@ -7,11 +7,11 @@
 #include <charconv>
 #include <cstring>
 
+#include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "attnres/text/corpus.h"
 
 namespace attnres {
 

@@ -10,6 +10,8 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/tokenize_folder.h"
+#include "attnres/pretrained/model_chat_template.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
@@ -19,15 +21,17 @@ namespace attnres {
 namespace {
 
 struct TokenizeOptions {
+  MachineOptions machine;
   ModelOption model;
+  TokenizeFolderOptions folder;
   bool special = false;
   bool jsonl = false;
 };
 
-// Of a folder with a tokenizer's files and no model, too.
-std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& path) {
+// A model, or a folder with a tokenizer's files.
+std::filesystem::path find_tokenizer(const std::filesystem::path& path) {
   const bool has_files = std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
-  return has_files ? load_tokenizer(path) : model_tokenizer(find_model_directory(path));
+  return has_files ? path : find_model_directory(path);
 }
 
 std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer, bool special) {
@@ -47,7 +51,17 @@ void print_line(const std::string& text, const Tokenizer& tokenizer, bool specia
 }
 
 void run_tokenize(const TokenizeOptions& options) {
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(options.model.path);
+  options.machine.apply();
+  const std::filesystem::path found = find_tokenizer(options.model.path);
+  const std::unique_ptr<Tokenizer> tokenizer = model_tokenizer(found);
+  const TokenizeFolderOptions& folder = options.folder;
+  if (!folder.out.empty()) {
+    tokenize_into_folder(folder, *tokenizer, model_chat_template(found));
+    return;
+  }
+  require_usage(folder.data.empty() && folder.field.empty() && !folder.chat && !folder.strict,
+                "--data, --field, --chat and --strict are for files: name a folder for their "
+                "tokens (--out)");
   if (!options.jsonl) {
     const std::string text(std::istreambuf_iterator<char>(std::cin), {});
     print_line(text, *tokenizer, options.special);
@@ -65,20 +79,49 @@ void run_tokenize(const TokenizeOptions& options) {
 }  // namespace
 
 void add_tokenize_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("tokenize",
-                         "The token ids of standard input, and the text that they are, as JSON.\n"
-                         "Takes a folder with a tokenizer's files, too: a model is not needed.");
+  CLI::App* command = app.add_subcommand(
+      "tokenize",
+      "The token ids of standard input, and the text that they are, as JSON; or, "
+      "with --out,\nof files of any size, as a folder that train --data takes. "
+      "Takes a folder with a\ntokenizer's files, too: a model is not needed.");
   const auto options = std::make_shared<TokenizeOptions>();
   options->model.add_to(*command);
   command->add_flag("--special", options->special,
                     "control tokens that the text names are control tokens, not text");
   command->add_flag("--jsonl", options->jsonl,
                     "each line of the input is a text, written as a JSON string");
+  as_path(
+      command->add_option("--data", options->folder.data,
+                          "with --out: files, folders and patterns (\"*.jsonl.gz\"): plain text, "
+                          "a document a file;\nor JSON lines (.jsonl, .ndjson, .json); both also "
+                          "compressed by gzip or zstd"))
+      ->type_name("PATH");
+  as_path(
+      command->add_option("--out", options->folder.out,
+                          "write the tokens into this folder; the same command goes on where it "
+                          "was stopped"))
+      ->type_name("DIR");
+  command
+      ->add_option("--field", options->folder.field,
+                   "of JSON lines, what to take; text if not given, messages with --chat")
+      ->type_name("NAME");
+  command->add_flag(
+      "--chat", options->folder.chat,
+      "the field is a list of messages: render it by the model's template, and train\n"
+      "on the answers only");
+  command->add_flag("--strict", options->folder.strict,
+                    "end at the first line that cannot be read, instead of leaving it out");
+  command
+      ->add_option("--tokens-a-file", options->folder.tokens_a_file,
+                   "about; what a kill can cost to do again")
+      ->capture_default_str();
+  options->machine.add_to(*command);
   command->footer(
       "Examples:\n"
       "  attnres tokenize --model models/tiny-shakespeare < book.txt\n"
-      "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl");
+      "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl\n"
+      "  attnres tokenize --model downloads/qwen --data web/*.jsonl.zst --out tokens/web\n"
+      "  attnres tokenize --model downloads/qwen --chat --data chats.jsonl --out tokens/chats");
   command->callback([options] { run_tokenize(*options); });
 }
 

@@ -25,6 +25,7 @@
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/run_folder.h"
+#include "attnres/train/run_start.h"
 #include "attnres/train/trainer.h"
 
 namespace attnres {
@@ -33,7 +34,7 @@ namespace {
 
 struct TrainOptions {
   MachineOptions machine;
-  std::string recipe, from;
+  std::string recipe, from, tokenizer;
   std::vector<std::string> data, validation, overrides;
   std::string out, trace;
   bool resume = false;
@@ -78,18 +79,30 @@ Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& o
   return parse_recipe(recipe);
 }
 
+// A recipe need not say which tokenizer is taken as it is.
+void describe_tokenizer(const TrainJob& job, Json& recipe) {
+  if (job.resume || !job.from.empty()) return;
+  if (const auto tokenizer = given_tokenizer(job)) {
+    recipe["tokenizer"] = write_config(TokenizerConfig{tokenizer->kind(), tokenizer->vocab_size()});
+  }
+}
+
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
 TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   require_usage(!options.resume || options.from.empty(),
                 "--from begins a new run, --resume goes on with one that has begun; choose one");
+  require_usage(options.tokenizer.empty() || options.from.empty(),
+                "--from brings the model's tokenizer, so --tokenizer cannot name another");
   TrainJob job;
   job.resume = options.resume;
   if (!options.from.empty()) job.from = find_model_directory(options.from);
   job.data.assign(options.data.begin(), options.data.end());
   job.validation.assign(options.validation.begin(), options.validation.end());
+  job.tokenizer = options.tokenizer;
   if (!options.recipe.empty()) {
     Json recipe = read_json(options.recipe);
     apply_overrides_aloud(recipe, options.overrides, aloud);
+    describe_tokenizer(job, recipe);
     job.recipe = parse_recipe(recipe);
   } else if (!options.from.empty()) {
     job.recipe = recipe_of_model(job.from, options.overrides, aloud);
@@ -117,6 +130,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
     };
     recall("paths", job.data);
     recall("validation_paths", job.validation);
+    if (job.tokenizer.empty()) job.tokenizer = run.at("data").value("tokenizer", "");
   }
   return job;
 }
@@ -268,7 +282,8 @@ void add_train_command(CLI::App& app) {
       ->type_name("FILE");
   as_path(command->add_option(
               "--data", options->data,
-              "files and folders of text; the compiler's C and C++ headers if not given"))
+              "files and folders of text, or folders of tokens (attnres tokenize --out) and "
+              ".bin\nfiles of nanoGPT and llm.c; the compiler's C and C++ headers if not given"))
       ->type_name("PATH");
   as_path(command->add_option(
               "--validation", options->validation,
@@ -276,6 +291,10 @@ void add_train_command(CLI::App& app) {
               "given, a part\nof the data is held out (data.validation_fraction of the "
               "recipe, 0.05)"))
       ->type_name("PATH");
+  as_path(command->add_option("--tokenizer", options->tokenizer,
+                              "take the tokenizer whose files lie in this folder, and train none; "
+                              "not needed with\n--from, and with tokens that bring their own"))
+      ->type_name("DIR");
   as_path(command->add_option("--out", options->out,
                               "the run folder; runs/<recipe's name> if not given"))
       ->type_name("DIR");

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "attnres/data/corpus.h"
 #include "attnres/support/file.h"
-#include "attnres/text/corpus.h"
 #include "attnres/text/tokenizer.h"
 #include "bench/benchmark.h"
 

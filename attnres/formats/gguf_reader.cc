@@ -3,12 +3,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -99,33 +97,6 @@ bool has_finite_numbers(const PackedWeight& stored) {
 }
 
 }  // namespace
-
-class GgufFile::Map {
- public:
-  explicit Map(const fs::path& path) {
-    const InputFile file(path);
-    bytes_ = file.bytes();
-    if (bytes_ == 0) return;
-    void* map = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    require(map != MAP_FAILED, "{}: cannot map into memory: {}", path.string(),
-            std::strerror(errno));
-    data_ = static_cast<const char*>(map);
-  }
-  ~Map() {
-    if (data_ != nullptr) ::munmap(const_cast<char*>(data_), bytes_);
-  }
-  Map(const Map&) = delete;
-  Map& operator=(const Map&) = delete;
-
-  std::string_view whole() const { return {data_, bytes_}; }
-  void release_pages() const {
-    if (data_ != nullptr) ::madvise(const_cast<char*>(data_), bytes_, MADV_DONTNEED);
-  }
-
- private:
-  const char* data_ = nullptr;
-  uint64_t bytes_ = 0;
-};
 
 // Takes values one after the other; throws Error where the file has fewer bytes.
 class GgufFile::Cursor {
@@ -232,7 +203,8 @@ bool is_gguf_file(const fs::path& path) {
   return start == kGgufMagic;
 }
 
-GgufFile::GgufFile(const fs::path& path) : path_(path.string()), map_(std::make_shared<Map>(path)) {
+GgufFile::GgufFile(const fs::path& path)
+    : path_(path.string()), map_(std::make_shared<MappedFile>(path)) {
   const std::string_view whole = map_->whole();
   require(whole.starts_with(kGgufMagic), "{}: is not a GGUF file{}", path_, gguf_lookalike(whole));
   Cursor cursor(whole, path_);

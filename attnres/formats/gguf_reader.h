@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attnres/formats/gguf.h"
+#include "attnres/support/mapped_file.h"
 #include "attnres/support/packed_weight.h"
 
 namespace attnres {
@@ -54,7 +55,6 @@ class GgufFile {
   void release_pages() const;
 
  private:
-  class Map;
   class Cursor;
   struct Entry {
     GgufTensorInfo info;
@@ -70,7 +70,7 @@ class GgufFile {
   void place_tensors(uint64_t header_bytes);
 
   std::string path_;
-  std::shared_ptr<const Map> map_;
+  std::shared_ptr<const MappedFile> map_;
   std::string_view data_;
   GgufMetadata metadata_;
   std::map<std::string, size_t> keys_;  // in metadata_

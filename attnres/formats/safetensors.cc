@@ -4,11 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -151,22 +149,13 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
 
 }  // namespace
 
-void SafetensorsFile::Unmap::operator()(const char* map) const {
-  ::munmap(const_cast<char*>(map), bytes);
-}
-
-SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path.string()) {
-  const InputFile file(path);
-  const uint64_t size = file.bytes();
-  void* map =
-      size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0) : nullptr;
-  require(map != MAP_FAILED, "{}: cannot map into memory: {}", path_, std::strerror(errno));
-  map_ = {static_cast<const char*>(map), Unmap{size}};
-
-  const std::string_view whole(map_.get(), size);
+SafetensorsFile::SafetensorsFile(const fs::path& path)
+    : path_(path.string()), map_(std::make_unique<MappedFile>(path)) {
+  const std::string_view whole = map_->whole();
+  const uint64_t size = whole.size();
   const bool has_length = size >= kLengthBytes;
   uint64_t length = 0;
-  if (has_length) std::memcpy(&length, map_.get(), kLengthBytes);
+  if (has_length) std::memcpy(&length, whole.data(), kLengthBytes);
   const bool fits = has_length && length <= size - kLengthBytes;
   const bool plausible = fits && length > 0 && whole[kLengthBytes] == '{';
   const std::string other = other_format(whole);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attnres/support/json.h"
+#include "attnres/support/mapped_file.h"
 
 namespace attnres {
 
@@ -59,13 +60,8 @@ class SafetensorsFile {
   void parse_header(std::string_view text);
   Entry parse_entry(const std::string& name, const Json& json) const;
 
-  struct Unmap {
-    uint64_t bytes;
-    void operator()(const char* map) const;
-  };
-
   std::string path_;
-  std::unique_ptr<const char, Unmap> map_;
+  std::unique_ptr<const MappedFile> map_;
   std::string_view data_;
   std::map<std::string, Entry> entries_;
   std::vector<std::string> names_;

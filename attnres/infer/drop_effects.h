@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/transformer.h"
-#include "attnres/text/batches.h"
 
 namespace attnres {
 

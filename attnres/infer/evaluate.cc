@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/support/error.h"
-#include "attnres/text/batches.h"
 
 namespace attnres {
 Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,

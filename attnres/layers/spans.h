@@ -1,9 +1,9 @@
 // The tokens that a call executes: spans of sequences, which lie one after another, so that what
 // every layer is given of them is flat, [T, ...], T tokens of all spans.
 //
-// In training the spans are whole sequences of one length, of which nothing is kept; Spans::whole
-// says so. While decoding they continue sequences of a pool, in any mixture of prompts' pieces and
-// single tokens; SequencePool::append makes them.
+// In training the spans are whole sequences, of which nothing is kept; Spans::whole makes those of
+// one length. While decoding they continue sequences of a pool, in any mixture of prompts' pieces
+// and single tokens; SequencePool::append makes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -61,11 +61,11 @@ StageRun::StageRun(const Transformer& model, const CutState& before,
   run(std::move(state), sites, context);
 }
 
-StageRun::StageRun(const Transformer& model, const at::Tensor& ids_BT, SiteRange sites,
+StageRun::StageRun(const Transformer& model, const Batch& batch, SiteRange sites,
                    const RunContext& context)
     : model_(model), recorded_(at::GradMode::is_enabled()) {
   require(sites.first == 0, "stage run: only site 0 reads token ids, not site {}", sites.first);
-  run(model.embed(ids_BT), sites, context);
+  run(model.embed(batch.inputs_BT.flatten(), batch.spans()), sites, context);
 }
 
 void StageRun::run(DepthState state, SiteRange sites, const RunContext& context) {

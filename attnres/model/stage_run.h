@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/model/batch.h"
 #include "attnres/model/transformer.h"
 #include "attnres/ops/gradient_slot.h"
 
@@ -28,12 +29,11 @@ struct CutState {
 class StageRun {
  public:
   // Runs the sites of `sites`, all of them `model`'s, on what crossed before the first, of the
-  // tokens of these spans, or, from site 0 on, on token ids of whole sequences. Without gradients
-  // if none are recorded at this time. The model must outlive the run. Throws Error as
-  // Transformer::run does.
+  // tokens of these spans, or, from site 0 on, on a batch's inputs. Without gradients if none are
+  // recorded at this time. The model must outlive the run. Throws Error as Transformer::run does.
   StageRun(const Transformer& model, const CutState& before, std::shared_ptr<const Spans> spans,
            SiteRange sites, const RunContext& context = {});
-  StageRun(const Transformer& model, const at::Tensor& ids_BT, SiteRange sites,
+  StageRun(const Transformer& model, const Batch& batch, SiteRange sites,
            const RunContext& context = {});
 
   // What crosses after the last site; after the output site, one open tensor: what the head reads.

@@ -245,10 +245,9 @@ at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
 }
 
-LossSum Transformer::loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
-                              const RunContext& context) const {
-  DepthState state = embed(ids_BT);
-  return loss_sum(state, targets_BT, context);
+LossSum Transformer::loss_sum(const Batch& batch, const RunContext& context) const {
+  DepthState state = embed(batch.inputs_BT.flatten(), batch.spans());
+  return loss_sum(state, batch.targets_BT, context);
 }
 
 LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,

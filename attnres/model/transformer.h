@@ -12,6 +12,7 @@
 #include "attnres/depth/mixing_analysis.h"
 #include "attnres/layers/product_weight.h"
 #include "attnres/layers/sublayer.h"
+#include "attnres/model/batch.h"
 #include "attnres/model/config.h"
 #include "attnres/support/parameters.h"
 
@@ -81,8 +82,7 @@ class Transformer {
   at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                   const RunContext& context = {}) const;
   // The same summed instead of averaged: sums of parts add up to that of the whole.
-  LossSum loss_sum(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
-                   const RunContext& context = {}) const;
+  LossSum loss_sum(const Batch& batch, const RunContext& context = {}) const;
   // The same of a state of these tokens, from its site on.
   LossSum loss_sum(DepthState& state, const at::Tensor& targets_BT,
                    const RunContext& context = {}) const;

@@ -45,7 +45,7 @@ PipelinePlan plan_pipeline(const DepthMixer& mixer, int sublayers, const Pipelin
 // One pass of a step's micro-batches.
 class Pipeline::Pass {
  public:
-  Pass(Pipeline& pipeline, const std::vector<MicroBatch>& batches, const RunContext& context,
+  Pass(Pipeline& pipeline, const std::vector<Batch>& batches, const RunContext& context,
        std::vector<PipelineAction> actions)
       : pipeline_(pipeline),
         model_(pipeline.model_),
@@ -95,7 +95,7 @@ class Pipeline::Pass {
   }
   bool is_last(int stage) const { return stage + 1 == stages(); }
   bool records() const { return at::GradMode::is_enabled(); }
-  int64_t tokens_of(int micro_batch) const { return batches_[micro_batch].ids_BT.numel(); }
+  int64_t tokens_of(int micro_batch) const { return batches_[micro_batch].inputs_BT.numel(); }
 
   at::Tensor room_for(const PlannedTensor& tensor, int micro_batch, at::ScalarType dtype) const {
     std::vector<int64_t> sizes = {tokens_of(micro_batch)};
@@ -238,7 +238,7 @@ class Pipeline::Pass {
 
   void forward(int stage, int micro_batch) {
     Kept& kept = kept_[micro_batch];
-    const MicroBatch& batch = batches_[micro_batch];
+    const Batch& batch = batches_[micro_batch];
     const SiteRange& sites = plan_.stages[stage].sites;
     CutState before;
     if (stage > 0) before = state_before(stage, micro_batch);
@@ -246,11 +246,10 @@ class Pipeline::Pass {
                                     name_of(Direction::forward, stage, micro_batch));
     std::unique_ptr<StageRun> run;
     if (stage == 0) {
-      run = std::make_unique<StageRun>(model_, batch.ids_BT, sites, context_);
+      run = std::make_unique<StageRun>(model_, batch, sites, context_);
     } else {
-      auto spans =
-          std::make_shared<Spans>(Spans::whole(batch.ids_BT.size(0), batch.ids_BT.size(1)));
-      run = std::make_unique<StageRun>(model_, before, std::move(spans), sites, context_);
+      run = std::make_unique<StageRun>(model_, before, std::make_shared<Spans>(batch.spans()),
+                                       sites, context_);
     }
     const CutState& after = run->after();
     if (is_last(stage)) {
@@ -331,7 +330,7 @@ class Pipeline::Pass {
   const Transformer& model_;
   const PipelinePlan& plan_;
   Communicator& communicator_;
-  const std::vector<MicroBatch>& batches_;
+  const std::vector<Batch>& batches_;
   RunContext context_;
   std::vector<PipelineAction> actions_;
   std::vector<Kept> kept_;                  // by micro-batch
@@ -348,13 +347,13 @@ Pipeline::Pipeline(const Transformer& model, const PipelinePlan& plan, Communica
           plan.size.ranks, communicator.size());
 }
 
-LossNumbers Pipeline::forward_backward(const std::vector<MicroBatch>& batches,
+LossNumbers Pipeline::forward_backward(const std::vector<Batch>& batches,
                                        const RunContext& context) {
   const PipelineSchedule schedule = interleaved_1f1b(plan_.size, static_cast<int>(batches.size()));
   return Pass(*this, batches, context, schedule[communicator_.rank()]).run();
 }
 
-LossNumbers Pipeline::forward(const std::vector<MicroBatch>& batches) {
+LossNumbers Pipeline::forward(const std::vector<Batch>& batches) {
   const at::NoGradGuard not_recording;
   const PipelineSchedule schedule =
       forwards_of(interleaved_1f1b(plan_.size, static_cast<int>(batches.size())));

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/model/batch.h"
 #include "attnres/model/stage_run.h"
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
@@ -24,11 +25,6 @@
 #include "attnres/parallel/transfers.h"
 
 namespace attnres {
-
-// targets_BT as Transformer::loss_sum has them. All ranks are given the same.
-struct MicroBatch {
-  at::Tensor ids_BT, targets_BT;
-};
 
 // Summed over micro-batches.
 struct LossNumbers {
@@ -59,9 +55,9 @@ class Pipeline {
   // ranks hold are still parts of a sum (gradient_sums.h). All ranks call it, at the same time.
   // Returns losses and targets on the rank of the last stage, zeros on all others. `context`
   // without an observer.
-  LossNumbers forward_backward(const std::vector<MicroBatch>& batches, const RunContext& context);
+  LossNumbers forward_backward(const std::vector<Batch>& batches, const RunContext& context);
   // Without gradients.
-  LossNumbers forward(const std::vector<MicroBatch>& batches);
+  LossNumbers forward(const std::vector<Batch>& batches);
 
   // Writes what it does from now on into a timeline, or into none.
   void show_in(Timeline* timeline) { timeline_ = timeline; }

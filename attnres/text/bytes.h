@@ -20,6 +20,9 @@ class ByteTokenizer : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string token_text(int32_t id) const override;
   void save(const std::filesystem::path& folder) const override;
+
+ protected:
+  std::string definition() const override { return "256 bytes"; }
 };
 
 // The printable character, in UTF-8, by which GPT-2 writes each byte: itself for the printable

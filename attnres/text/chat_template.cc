@@ -34,7 +34,7 @@ std::optional<ControlToken> leading_control_token(const Tokenizer& tokenizer,
   return std::nullopt;
 }
 
-std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages) {
+std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages, bool to_go_on) {
   std::vector<ChatPart> parts;
   for (const auto& [role, content] : messages) {
     if (role == "system") {
@@ -44,7 +44,7 @@ std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages) {
                    {{role == "user" ? "User: " : "Assistant: "}, {content, true}, {"\n"}});
     }
   }
-  parts.push_back({"Assistant:"});
+  if (to_go_on) parts.push_back({"Assistant:"});
   return parts;
 }
 
@@ -98,7 +98,8 @@ std::vector<ChatPart> ChatTemplate::render(const std::vector<ChatMessage>& messa
   return parts;
 }
 
-std::vector<ChatPart> ChatTemplate::parts(const std::vector<ChatMessage>& messages) const {
+std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& messages,
+                                            bool to_go_on) const {
   require(!messages.empty(), "chat: there are no messages");
   for (const auto& [role, content] : messages) {
     require(role == "system" || role == "user" || role == "assistant",
@@ -107,12 +108,20 @@ std::vector<ChatPart> ChatTemplate::parts(const std::vector<ChatMessage>& messag
   require(error_.empty(),
           "this model's chat template cannot be read ({}); give a prompt as the model expects it",
           error_);
-  if (plain()) return transcript(messages);
+  if (plain()) return transcript(messages, to_go_on);
   try {
-    return render(messages, /*to_go_on=*/true);
+    return render(messages, to_go_on);
   } catch (const std::exception& e) {
     fail("this model's chat template does not take this conversation: {}", e.what());
   }
+}
+
+std::vector<ChatPart> ChatTemplate::parts(const std::vector<ChatMessage>& messages) const {
+  return checked(messages, /*to_go_on=*/true);
+}
+
+std::vector<ChatPart> ChatTemplate::ended(const std::vector<ChatMessage>& messages) const {
+  return checked(messages, /*to_go_on=*/false);
 }
 
 ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {

@@ -49,6 +49,8 @@ class ChatTemplate {
   // Up to where the assistant goes on. Throws Error on no messages, on a role that is none of the
   // three, on what the template refuses (in its words), and where it cannot be read.
   std::vector<ChatPart> parts(const std::vector<ChatMessage>& messages) const;
+  // A conversation that has ended, the last answer with what ends it. Throws as parts().
+  std::vector<ChatPart> ended(const std::vector<ChatMessage>& messages) const;
   // What the template writes after an answer; nothing where that cannot be told.
   ChatEnds ends(const Tokenizer& tokenizer) const;
 
@@ -56,6 +58,7 @@ class ChatTemplate {
   struct Program;
 
   std::vector<ChatPart> render(const std::vector<ChatMessage>& messages, bool to_go_on) const;
+  std::vector<ChatPart> checked(const std::vector<ChatMessage>& messages, bool to_go_on) const;
 
   std::shared_ptr<const Program> program_;
   ControlTokens tokens_;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/text/corpus.h"
+#include "attnres/text/passage.h"
 #include "attnres/text/tokenizer.h"
 
 namespace sentencepiece {
@@ -35,6 +35,9 @@ class SentencePieceTokenizer : public Tokenizer {
   void save(const std::filesystem::path& folder) const override;
 
   const std::string& model() const { return model_; }
+
+ protected:
+  std::string definition() const override { return model_; }
 
  private:
   std::string model_;

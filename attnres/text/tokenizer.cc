@@ -9,11 +9,12 @@
 
 #include "attnres/support/file.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/corpus.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/hugging_face/bpe_trainer.h"
 #include "attnres/text/hugging_face/tiktoken.h"
+#include "attnres/text/passage.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/utf8.h"
 
@@ -29,6 +30,11 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
 void Tokenizer::check_id(int32_t id) const {
   require(id >= 0 && id < vocab_size(), "token {}: outside the vocabulary, which has 0 to {}", id,
           vocab_size() - 1);
+}
+
+uint64_t Tokenizer::hash() const {
+  return hash_bytes(definition(),
+                    hash_bytes(fmt::format("{} {} {}", kind(), vocab_size(), end_of_document())));
 }
 
 std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer) {

@@ -45,10 +45,15 @@ class Tokenizer {
   // The control token of this name, such as <|im_end|>, which no text is tokenized to.
   virtual std::optional<int32_t> control_token(std::string_view /*name*/) const { return {}; }
 
+  // Identity: tokenizers with equal hashes give equal ids.
+  uint64_t hash() const;
+
   // Writes the files by which load_tokenizer and Hugging Face programs find the tokenizer.
   virtual void save(const std::filesystem::path& folder) const = 0;
 
  protected:
+  // What says which ids a text has: the text of the file that is saved.
+  virtual std::string definition() const = 0;
   // Throws Error unless 0 <= id < vocab_size.
   void check_id(int32_t id) const;
 };

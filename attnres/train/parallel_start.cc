@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "attnres/support/build_info.h"
 #include "attnres/train/run_folder.h"
@@ -40,6 +41,22 @@ void broadcast_in_pieces(int32_t* tokens, int64_t count, Communicator& world) {
     const at::Tensor piece =
         at::from_blob(tokens + first, {std::min(kPiece, count - first)}, at::kInt);
     world.broadcast(piece, 0, Traffic::number);
+  }
+}
+
+RunTokens open_tokens(const TrainJob& job, const Vocabulary& vocabulary) {
+  return open_run_tokens(job.data, job.recipe, vocabulary, /*holds_out=*/job.validation.empty());
+}
+
+// All ranks call it.
+void require_same_tokens(uint64_t hash, Communicator& world) {
+  const std::vector<std::string> hashes = gather_texts(world, fmt::format("{:016x}", hash));
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    throw CommonError(
+        fmt::format("rank {} finds other tokens where --data says than rank 0 does; all processes "
+                    "must see the same files",
+                    rank));
   }
 }
 
@@ -79,22 +96,39 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   }
 }
 
-void send_text(const std::vector<int32_t>& tokens, int64_t vocab_size, Communicator& world) {
-  const at::Tensor sizes = at::empty({2}, at::kLong);
+void share_text(const TrainJob& job, const RunText& text, Communicator& world) {
+  const Vocabulary vocabulary = vocabulary_of(*text.tokenizer);
+  const bool tokenized = are_tokens(job.data);
+  const at::Tensor sizes = at::empty({3}, at::kLong);
   int64_t* size = sizes.mutable_data_ptr<int64_t>();
-  size[0] = static_cast<int64_t>(tokens.size());
-  size[1] = vocab_size;
+  size[0] = vocabulary.size;
+  size[1] = vocabulary.end_of_document;
+  size[2] = tokenized ? 0 : text.train.front().tokens.size();
   world.broadcast(sizes, 0, Traffic::number);
-  // A root's numbers are only read.
-  broadcast_in_pieces(const_cast<int32_t*>(tokens.data()), size[0], world);
+  if (tokenized) {
+    require_same_tokens(open_tokens(job, vocabulary).hash, world);
+    return;
+  }
+  // Of plain text there is one source. A root's numbers are only read.
+  std::vector<int32_t> tokens = text.train.front().tokens.read(0, size[2], vocabulary.size);
+  broadcast_in_pieces(tokens.data(), size[2], world);
 }
 
-SharedText receive_text(Communicator& world) {
-  const at::Tensor sizes = at::empty({2}, at::kLong);
+SharedText receive_text(const TrainJob& job, Communicator& world) {
+  const at::Tensor sizes = at::empty({3}, at::kLong);
   world.broadcast(sizes, 0, Traffic::number);
   const int64_t* size = sizes.const_data_ptr<int64_t>();
-  SharedText text = {std::vector<int32_t>(size[0]), size[1]};
-  broadcast_in_pieces(text.tokens.data(), size[0], world);
+  SharedText text;
+  text.vocabulary = {size[0], static_cast<int32_t>(size[1])};
+  if (are_tokens(job.data)) {
+    RunTokens tokens = open_tokens(job, text.vocabulary);
+    require_same_tokens(tokens.hash, world);
+    text.sources = std::move(tokens.sources);
+    return text;
+  }
+  std::vector<int32_t> tokens(size[2]);
+  broadcast_in_pieces(tokens.data(), size[2], world);
+  text.sources.push_back({TrainingTokens(std::move(tokens))});
   return text;
 }
 

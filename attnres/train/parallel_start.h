@@ -7,6 +7,7 @@
 
 #include "attnres/parallel/communicator.h"
 #include "attnres/support/error.h"
+#include "attnres/train/run_text.h"
 #include "attnres/train/train_job.h"
 
 namespace attnres {
@@ -26,11 +27,13 @@ void require_all_began(const std::string& problem, Communicator& world);
 void require_same_job(const TrainJob& job, Communicator& world);
 
 struct SharedText {
-  std::vector<int32_t> tokens;  // to train on
-  int64_t vocab_size = 0;
+  std::vector<TrainBatches::Source> sources;  // to train on
+  Vocabulary vocabulary;
 };
-// Rank 0 sends what it has read to all others, which read none: theirs cannot be another one.
-void send_text(const std::vector<int32_t>& tokens, int64_t vocab_size, Communicator& world);
-SharedText receive_text(Communicator& world);
+// Rank 0 sends the text that it has read to all others, which read none: theirs cannot be another
+// one. Tokenized text each rank maps by itself; throws CommonError where one finds another than
+// rank 0 there.
+void share_text(const TrainJob& job, const RunText& text, Communicator& world);
+SharedText receive_text(const TrainJob& job, Communicator& world);
 
 }  // namespace attnres

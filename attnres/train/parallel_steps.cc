@@ -73,8 +73,8 @@ struct ParallelSteps::Order {
   double learning_rate = 0;
 };
 
-ParallelSteps::ParallelSteps(const Recipe& recipe, int64_t vocab_size,
-                             const std::vector<int32_t>& tokens, Communicator& world)
+ParallelSteps::ParallelSteps(const Recipe& recipe, int64_t vocab_size, TrainBatches batches,
+                             Communicator& world)
     : recipe_(recipe),
       world_(world),
       pipeline_ranks_(pipeline_of(world, recipe)),
@@ -87,7 +87,7 @@ ParallelSteps::ParallelSteps(const Recipe& recipe, int64_t vocab_size,
       optimizer_(model_.parameters(), recipe.train, factors_of(model_, shapes_, recipe.train)),
       pipeline_(model_, plan_, *pipeline_ranks_),
       gradient_sums_(model_, plan_.sites_by_rank(), *pipeline_ranks_, *replicas_),
-      batches_(tokens, recipe.train.context, recipe.train.seed) {}
+      batches_(std::move(batches)) {}
 
 void ParallelSteps::tell(const Order& order) {
   const at::Tensor words = at::empty({3}, at::kLong);
@@ -193,10 +193,9 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   const TrainConfig& train = recipe_.train;
   const int64_t parts = train.accumulate / recipe_.parallel.data;
   const int64_t replica = world_.rank() / recipe_.parallel.pipeline;
-  std::vector<MicroBatch> micro_batches;
+  std::vector<Batch> micro_batches;
   for (int64_t part = replica * parts; part < (replica + 1) * parts; ++part) {
-    const Batch batch = batches_.batch(step, part, train.batch_size / train.accumulate);
-    micro_batches.push_back({batch.inputs_BT, batch.targets_BT});
+    micro_batches.push_back(batches_.batch(step, part, train.batch_size / train.accumulate));
   }
   StepSums sums;
   const LossNumbers numbers = pipeline_.forward_backward(

@@ -14,10 +14,10 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/data/train_batches.h"
 #include "attnres/parallel/communicator.h"
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
-#include "attnres/text/batches.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/recipe.h"
 #include "attnres/train/training_step.h"
@@ -34,9 +34,10 @@ struct ParallelTraffic {
 
 class ParallelSteps {
  public:
-  // All ranks make one at the same time, with the same recipe and tokens, which must outlive it,
-  // as must the communicator. Throws Error where the recipe asks for another number of processes.
-  ParallelSteps(const Recipe& recipe, int64_t vocab_size, const std::vector<int32_t>& tokens,
+  // All ranks make one at the same time, with the same recipe and batches. The world must outlive
+  // it, as must the communicator. Throws Error where the recipe asks for another number of
+  // processes.
+  ParallelSteps(const Recipe& recipe, int64_t vocab_size, TrainBatches batches,
                 Communicator& world);
   ParallelSteps(const ParallelSteps&) = delete;
   ParallelSteps& operator=(const ParallelSteps&) = delete;

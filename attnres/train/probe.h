@@ -14,10 +14,10 @@
 #include <optional>
 #include <vector>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/depth_weights.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
-#include "attnres/text/batches.h"
 
 namespace attnres {
 

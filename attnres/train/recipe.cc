@@ -1,8 +1,10 @@
 #include "attnres/train/recipe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "attnres/data/train_batches.h"
 #include "attnres/depth/mechanism.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/parallel/transfers.h"
@@ -34,7 +36,7 @@ struct RecipeFile {
 
 // More than anyone means, and few enough that products of these do not overflow.
 constexpr int64_t kMostSteps = 1'000'000'000;
-constexpr int64_t kMostRows = int64_t{1} << 24;     // of a step; see TrainBatches
+constexpr int64_t kMostRows = int64_t{1} << 24;     // of a step; see RowOrder::drawn
 constexpr int64_t kMostContext = int64_t{1} << 24;  // tokens
 
 void check_range(const char* key, double value, double least, double most) {
@@ -89,6 +91,12 @@ void check(const DataConfig& data) {
   const double fraction = data.validation_fraction;
   require_usage(fraction > 0 && fraction <= 0.5,
                 "data.validation_fraction: expected above 0 and at most 0.5, got {}", fraction);
+  row_order_named(data.order);
+  packing_named(data.packing);
+  for (const auto& [name, weight] : data.weights) {
+    require_usage(std::isfinite(weight) && weight > 0,
+                  "data.weights.{}: expected a number above 0, got {}", one_line(name), weight);
+  }
 }
 
 void check(const ParallelConfig& parallel, const TrainConfig& train, const ModelConfig& model) {

@@ -70,10 +70,20 @@ struct TrainConfig {
 
 struct DataConfig {
   double validation_fraction = 0.05;  // of the text, held out; not where that has its own
+  std::string order = "epochs";       // or "drawn": see RowOrder (data/train_batches.h)
+  std::string packing = "stream";     // or "documents": see Packing (data/packing.h)
+  bool mask_documents = false;        // documents of a row do not see each other
+  // Of tokenized sources, by their names: the shares of the rows that they get, relative to each
+  // other. Without any it is their lengths.
+  NamedNumbers weights = {};
 
   template <class V>
   void visit(V& v) {
     v("validation_fraction", validation_fraction);
+    v("order", order);
+    v("packing", packing);
+    v("mask_documents", mask_documents);
+    v("weights", weights);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "attnres/data/train_batches.h"
 #include "attnres/support/error.h"
 #include "attnres/train/recipe.h"
 
@@ -36,6 +37,10 @@ Json read_run_json(const RunPaths& paths) {
   require_part("/data/paths", [&](const Json& paths) {
     return paths.is_array() && std::all_of(paths.begin(), paths.end(), is_text);
   });
+  // Before there were epochs, rows were drawn.
+  Json& data = run["recipe"]["data"];
+  if (!data.is_object()) data = Json::object();
+  if (!data.contains("order")) data["order"] = name_of(RowOrder::drawn);
   return run;
 }
 

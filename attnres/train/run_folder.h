@@ -34,7 +34,8 @@ struct RunPaths {
   std::filesystem::path best() const { return checkpoints() / "best"; }
 };
 
-// run.json. Throws Error when it is missing or is not a run's.
+// run.json. A run of an earlier version, which drew its rows, says so in data.order. Throws Error
+// when it is missing or is not a run's.
 Json read_run_json(const RunPaths& paths);
 
 // What to call the model in a folder: the run whose checkpoint it is, by its recipe's name, or else

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/safetensors.h"
@@ -47,6 +48,14 @@ void require_same_model(const Recipe& recipe, const fs::path& folder, const Toke
           "{}: to begin with its weights, the recipe must describe the same model and tokenizer, "
           "but these differ:{}\nundo the change, or leave --recipe out and set only train keys",
           folder.string(), list);
+}
+
+void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config) {
+  require(tokenizer.kind() == config.kind && tokenizer.vocab_size() == config.vocab_size,
+          "tokenizer: the recipe describes {} with {} tokens, but it is given {} with {}; set "
+          "tokenizer.kind={} and tokenizer.vocab_size={}",
+          config.kind, config.vocab_size, tokenizer.kind(), tokenizer.vocab_size(),
+          tokenizer.kind(), tokenizer.vocab_size());
 }
 
 // A model of the recipe to begin a run with.
@@ -196,19 +205,34 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
   return lock;
 }
 
+std::unique_ptr<Tokenizer> given_tokenizer(const TrainJob& job) {
+  if (!job.from.empty()) return model_tokenizer(job.from);
+  if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
+  if (!are_tokens(job.data)) return nullptr;
+  const auto folder = tokenizer_of_tokens(job.data);
+  require_usage(folder.has_value(),
+                "{}: does not say which tokenizer its tokens are of; name a folder with its files "
+                "(--tokenizer), or a model of that tokenizer (--from)",
+                job.data.front().string());
+  return load_tokenizer(*folder);
+}
+
 RunText read_text(const TrainJob& job, TrainObserver& observer) {
   const RunPaths run{job.out};
   const bool goes_on = job.resume && fs::exists(run.run_json());
-  const auto tokenizer_for = [&](const std::vector<Passage>& training_text) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (job.resume && fs::exists(run.last())) {
     // Training a tokenizer again would give the same one, but takes its time.
-    if (job.resume && fs::exists(run.last())) return load_tokenizer(run.last());
-    if (job.from.empty()) return make_tokenizer(job.recipe.tokenizer, training_text);
-    auto tokenizer = model_tokenizer(job.from);
-    require_same_model(job.recipe, job.from, *tokenizer);
-    return tokenizer;
-  };
-  return read_run_text({job.data, job.validation}, job.recipe,
-                       goes_on ? read_run_json(run) : Json(), tokenizer_for, observer);
+    tokenizer = load_tokenizer(run.last());
+  } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
+    if (!job.from.empty()) require_same_model(job.recipe, job.from, *tokenizer);
+    require_described(*tokenizer, job.recipe.tokenizer);
+  }
+  RunText text = read_run_text(
+      {job.data, job.validation, /*runs=*/fs::absolute(job.out).lexically_normal().parent_path()},
+      job.recipe, goes_on ? read_run_json(run) : Json(), std::move(tokenizer), observer);
+  if (!job.tokenizer.empty()) text.record["tokenizer"] = fs::absolute(job.tokenizer).string();
+  return text;
 }
 
 StartedRun start_run(const TrainJob& job, const RunText& text, std::unique_ptr<FolderLock> lock,

@@ -1,10 +1,12 @@
 #include "attnres/train/run_text.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/random.h"
+#include "attnres/train/plain_text.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -13,30 +15,20 @@ namespace {
 // With fewer, the mean of losses that spread by 2 nats is off by more than 0.03.
 constexpr int64_t kFewValidationTokens = 4096;
 
-enum class SplitRule { by_size, by_file, given };
-
 SplitRule rule_of(const Json& run) {
   const std::string name = run.at("data").value("split", "");
   if (name.empty()) return SplitRule::by_file;
   if (name == "by_size") return SplitRule::by_size;
+  if (name == "end") return SplitRule::end;
   require(name == "given",
-          "run.json: data.split: expected by_size or given, got {}; another version of attnres "
-          "wrote it",
+          "run.json: data.split: expected by_size, given or end, got {}; another version of "
+          "attnres wrote it",
           name);
   return SplitRule::given;
 }
 
 std::string hex(uint64_t hash) {
   return fmt::format("{:016x}", hash);
-}
-
-// Identity of what the model sees.
-uint64_t hash_tokens(const Split& split) {
-  uint64_t hash = hash_bytes("");
-  for (const auto* tokens : {&split.train.tokens, &split.validation.tokens}) {
-    hash = hash_bytes({reinterpret_cast<const char*>(tokens->data()), tokens->size() * 4}, hash);
-  }
-  return hash;
 }
 
 Json absolute(const std::vector<fs::path>& paths) {
@@ -51,113 +43,198 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   return paths;
 }
 
-void show_text(const std::string& description, const Split& split, TrainObserver& observer) {
-  const auto count = [](const TokenStream& stream) {
-    return format_count(static_cast<double>(stream.tokens.size()));
-  };
+void show_text(const std::string& description, const RunText& text, TrainObserver& observer) {
+  const auto shown_count = [](int64_t tokens) { return format_count(static_cast<double>(tokens)); };
   observer.on_message(fmt::format("data: {}; {} tokens to train on, {} to validate", description,
-                                  count(split.train), count(split.validation)));
-  if (std::ssize(split.validation.tokens) < kFewValidationTokens) {
+                                  shown_count(text.record["train_tokens"]),
+                                  shown_count(text.record["validation_tokens"])));
+  if (std::ssize(text.validation) < kFewValidationTokens) {
     observer.on_message(
         fmt::format("warning: only {} tokens to validate on: small differences between losses are "
                     "chance. Give more text, a larger data.validation_fraction, or text to "
                     "validate on (--validation)",
-                    split.validation.tokens.size()));
+                    text.validation.size()));
   }
 }
 
-}  // namespace
+void require_fills_a_context(const std::vector<int32_t>& validation, const Recipe& recipe) {
+  require(std::ssize(validation) >= recipe.train.context,
+          "validation text: {} tokens, but a context has {}; give more text, or a shorter "
+          "train.context",
+          validation.size(), recipe.train.context);
+}
 
-RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      const TokenizerFor& tokenizer_for, TrainObserver& observer) {
+// Text to validate on that is not part of the data.
+struct GivenValidation {
+  std::vector<int32_t> tokens;
+  std::string description;
+  uint64_t hash = 0;
+};
+
+GivenValidation read_given_validation(const std::vector<fs::path>& paths,
+                                      const Tokenizer& tokenizer) {
+  if (are_tokens(paths)) {
+    require_tokens_of(paths, tokenizer);
+    RunTokens tokens = read_validation_tokens(paths, vocabulary_of(tokenizer));
+    return {std::move(tokens.validation), std::move(tokens.description), tokens.hash};
+  }
+  const Corpus corpus = without_duplicates(read_corpus(paths));
+  return {tokenize(passages_of(corpus), tokenizer).tokens, corpus.description(), corpus.hash};
+}
+
+// What a run of plain text reads.
+RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
+                        std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer,
+                        std::string& description) {
+  require_usage(recipe.data.weights.empty(),
+                "data.weights: only tokenized sources have weights; tokenize each of them "
+                "(attnres tokenize --out), and name the folders as --data");
   const bool goes_on = !recorded.is_null();
-  SplitRule rule = SplitRule::by_size;
-  if (goes_on && rule_of(recorded) == SplitRule::by_file) rule = SplitRule::by_file;
-  if (!paths.validation.empty()) rule = SplitRule::given;
+  PlainText plain = {.least_validation_bytes = recipe.train.context, .may_grow = !goes_on};
+  if (goes_on && rule_of(recorded) == SplitRule::by_file) plain.rule = SplitRule::by_file;
+  if (!paths.validation.empty()) plain.rule = SplitRule::given;
   observer.on_activity("reading text");
   const auto data = paths.data.empty() ? default_corpus_paths() : paths.data;
-  Corpus corpus = read_corpus(data), validation;
-  if (rule == SplitRule::given) validation = without_duplicates(read_corpus(paths.validation));
-  if (rule != SplitRule::by_file) corpus = without_duplicates(std::move(corpus), validation);
+  plain.corpus = read_corpus(data);
+  if (plain.rule == SplitRule::given) {
+    require_usage(!are_tokens(paths.validation),
+                  "--validation: is tokenized, but --data is not; give both alike");
+    plain.validation = without_duplicates(read_corpus(paths.validation));
+  }
+  if (plain.rule != SplitRule::by_file) {
+    plain.corpus = without_duplicates(std::move(plain.corpus), plain.validation);
+  }
+  if (goes_on) {
+    plain.least_validation_bytes =
+        recorded["data"].value("least_validation_bytes", plain.least_validation_bytes);
+  }
+  TokenizedText tokens =
+      tokenize_plain_text(plain, recipe, std::move(tokenizer), paths.runs, observer);
 
+  const Corpus &corpus = plain.corpus, &validation = plain.validation;
   RunText text;
   text.record = {{"paths", absolute(data)},
                  {"description", corpus.description()},
                  {"bytes", corpus.bytes},
                  {"hash", hex(corpus.hash)}};
-  std::string description = corpus.description();
-  observer.on_activity("tokenizing");
-  const auto tokenize_as = [&](const DocumentSplit& documents) {
-    text.tokenizer = tokenizer_for(documents.train);
-    text.split = tokenize(documents, *text.tokenizer);
-  };
-  const auto fills_a_context = [&] {
-    return std::ssize(text.split.validation.tokens) >= recipe.train.context;
-  };
-  switch (rule) {
-    case SplitRule::given:
-      tokenize_as({passages_of(corpus), passages_of(validation)});
-      require(fills_a_context(),
-              "validation text: {} tokens, but a context has {}; give more text, or a shorter "
-              "train.context",
-              text.split.validation.tokens.size(), recipe.train.context);
-      text.record["split"] = "given";
-      text.record["hash"] = hex(hash_bytes(hex(corpus.hash) + hex(validation.hash)));
-      text.record["validation_paths"] = absolute(paths.validation);
-      text.record["validation_description"] = validation.description();
-      text.record["validation_hash"] = hex(validation.hash);
-      description += "; validation: " + validation.description();
-      break;
-    case SplitRule::by_file:
-      tokenize_as(split_by_file(corpus));
-      break;
-    case SplitRule::by_size: {
-      int64_t least = recipe.train.context;
-      if (goes_on) least = recorded["data"].value("least_validation_bytes", least);
-      const auto hold_out = [&] {
-        tokenize_as(split_by_size(corpus, recipe.data.validation_fraction, least));
-      };
-      hold_out();
-      while (!goes_on && !fills_a_context()) {  // a token can have many bytes
-        least *= 2;
-        hold_out();
-      }
-      text.record["split"] = "by_size";
-      text.record["least_validation_bytes"] = least;
-      break;
-    }
+  description = corpus.description();
+  if (plain.rule == SplitRule::given) {
+    require_fills_a_context(tokens.validation, recipe);
+    text.record["split"] = "given";
+    text.record["hash"] = hex(hash_bytes(hex(corpus.hash) + hex(validation.hash)));
+    text.record["validation_paths"] = absolute(paths.validation);
+    text.record["validation_description"] = validation.description();
+    text.record["validation_hash"] = hex(validation.hash);
+    description += "; validation: " + validation.description();
+  } else if (plain.rule == SplitRule::by_size) {
+    text.record["split"] = "by_size";
+    text.record["least_validation_bytes"] = tokens.least_validation_bytes;
   }
-  text.record["tokens_hash"] = hex(hash_tokens(text.split));
-  text.record["train_tokens"] = text.split.train.tokens.size();
-  text.record["validation_tokens"] = text.split.validation.tokens.size();
-  show_text(description, text.split, observer);
+  text.record["tokens_hash"] = hex(tokens.tokens_hash);
+  text.tokenizer = std::move(tokens.tokenizer);
+  text.train.push_back({std::move(tokens.train)});
+  text.validation = std::move(tokens.validation);
   return text;
 }
 
-TokenStream read_held_out(const RunPaths& run, const Tokenizer& tokenizer) {
+// What a run of tokenized text maps.
+RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
+                            std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer,
+                            std::string& description) {
+  observer.on_activity("opening tokens");
+  RunText text;
+  text.tokenizer = std::move(tokenizer);
+  require(text.tokenizer != nullptr, "tokens need the tokenizer that they are of");
+  const Vocabulary vocabulary = vocabulary_of(*text.tokenizer);
+  require_tokens_of(paths.data, *text.tokenizer);
+  const bool given = !paths.validation.empty();
+  RunTokens tokens = open_run_tokens(paths.data, recipe, vocabulary, /*holds_out=*/!given);
+  text.train = std::move(tokens.sources);
+  text.validation = std::move(tokens.validation);
+  description = tokens.description;
+  text.record = {{"paths", absolute(paths.data)},
+                 {"description", description},
+                 {"hash", hex(tokens.hash)},
+                 {"split", given ? "given" : "end"}};
+  if (given) {
+    GivenValidation validation = read_given_validation(paths.validation, *text.tokenizer);
+    require_fills_a_context(validation.tokens, recipe);
+    text.record["hash"] = hex(hash_bytes(hex(tokens.hash) + hex(validation.hash)));
+    text.record["validation_paths"] = absolute(paths.validation);
+    text.record["validation_description"] = validation.description;
+    text.record["validation_hash"] = hex(validation.hash);
+    description += "; validation: " + validation.description;
+    text.validation = std::move(validation.tokens);
+  }
+  return text;
+}
+
+}  // namespace
+
+RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
+                      std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer) {
+  std::string description;
+  RunText text =
+      are_tokens(paths.data)
+          ? open_tokenized_text(paths, recipe, std::move(tokenizer), observer, description)
+          : read_plain_text(paths, recipe, recorded, std::move(tokenizer), observer, description);
+  int64_t tokens = 0;
+  for (const TrainBatches::Source& source : text.train) tokens += source.tokens.size();
+  text.record["train_tokens"] = tokens;
+  text.record["validation_tokens"] = text.validation.size();
+  show_text(description, text, observer);
+  return text;
+}
+
+Vocabulary vocabulary_of(const Tokenizer& tokenizer) {
+  return {tokenizer.vocab_size(), tokenizer.end_of_document()};
+}
+
+TrainBatches batches_of(const std::vector<TrainBatches::Source>& tokens, const Recipe& recipe,
+                        const Vocabulary& vocabulary) {
+  return {tokens,
+          {.context = recipe.train.context,
+           .rows = recipe.train.batch_size,
+           .vocab_size = vocabulary.size,
+           .end_of_document = vocabulary.end_of_document,
+           .packing = packing_named(recipe.data.packing),
+           .order = row_order_named(recipe.data.order),
+           .mask_documents = recipe.data.mask_documents,
+           .seed = static_cast<uint64_t>(recipe.train.seed)}};
+}
+
+std::vector<int32_t> read_held_out(const RunPaths& run, const Tokenizer& tokenizer) {
   const Json record = read_run_json(run);
   const Json& data = record.at("data");
   const SplitRule rule = rule_of(record);
-  const bool given = rule == SplitRule::given;
-  Corpus corpus = read_corpus(paths_in(data, given ? "validation_paths" : "paths"));
-  if (rule != SplitRule::by_file) corpus = without_duplicates(std::move(corpus));
-  const std::string before = data.at(given ? "validation_hash" : "hash");
-  require(hex(corpus.hash) == before,
-          "{}: the text of this run has changed, so what it held out is no longer known (hash {}, "
-          "now {}: {}, from {}); restore the text, or score another with --model and --data",
-          run.folder.string(), before, hex(corpus.hash), corpus.description(),
-          paths_in(data, given ? "validation_paths" : "paths").front().string());
-  switch (rule) {
-    case SplitRule::given:
-      return tokenize(passages_of(corpus), tokenizer);
-    case SplitRule::by_file:
-      return tokenize(split_by_file(corpus).validation, tokenizer);
-    case SplitRule::by_size:
-      break;
+  const Recipe recipe = parse_recipe(record.at("recipe"));
+  const char* key = rule == SplitRule::given ? "validation_paths" : "paths";
+  const std::vector<fs::path> paths = paths_in(data, key);
+  const std::string before = data.at(rule == SplitRule::given ? "validation_hash" : "hash");
+  const auto require_unchanged = [&](uint64_t hash, const std::string& description) {
+    require(hex(hash) == before,
+            "{}: the text of this run has changed, so what it held out is no longer known (hash "
+            "{}, now {}: {}, from {}); restore the text, or score another with --model and --data",
+            run.folder.string(), before, hex(hash), description, paths.front().string());
+  };
+  if (rule == SplitRule::given) {
+    GivenValidation text = read_given_validation(paths, tokenizer);
+    require_unchanged(text.hash, text.description);
+    return std::move(text.tokens);
   }
-  const double fraction = parse_recipe(record.at("recipe")).data.validation_fraction;
-  const int64_t least = data.at("least_validation_bytes");
-  return tokenize(split_by_size(corpus, fraction, least).validation, tokenizer);
+  if (rule == SplitRule::end) {
+    RunTokens text = open_run_tokens(paths, recipe, vocabulary_of(tokenizer), /*holds_out=*/true);
+    require_unchanged(text.hash, text.description);
+    return std::move(text.validation);
+  }
+  Corpus corpus = read_corpus(paths);
+  if (rule == SplitRule::by_size) corpus = without_duplicates(std::move(corpus));
+  require_unchanged(corpus.hash, corpus.description());
+  const DocumentSplit split =
+      rule == SplitRule::by_file
+          ? split_by_file(corpus)
+          : split_by_size(corpus, recipe.data.validation_fraction, data["least_validation_bytes"]);
+  return tokenize(split.validation, tokenizer).tokens;
 }
 
 }  // namespace attnres

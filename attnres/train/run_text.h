@@ -8,19 +8,21 @@
 //               least_validation_bytes
 //     given     validation text of its own, with validation_paths, validation_description and
 //               validation_hash
+//     end       of tokenized text (run_tokens.h): the end of each source
 //     (absent)  of runs of earlier versions: split_by_file, duplicates and all
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "attnres/data/corpus.h"
+#include "attnres/data/train_batches.h"
 #include "attnres/support/json.h"
-#include "attnres/text/corpus.h"
 #include "attnres/train/recipe.h"
 #include "attnres/train/run_folder.h"
+#include "attnres/train/run_tokens.h"
 #include "attnres/train/train_observer.h"
 
 namespace attnres {
@@ -28,25 +30,31 @@ namespace attnres {
 struct TextPaths {
   std::vector<std::filesystem::path> data;        // empty: default_corpus_paths
   std::vector<std::filesystem::path> validation;  // empty: a part of the data is held out
+  // Where the runs lie that share tokens of plain text (token_cache.h); empty: nowhere.
+  std::filesystem::path runs = {};
 };
 
 struct RunText {
   std::unique_ptr<Tokenizer> tokenizer;
-  Split split;
+  std::vector<TrainBatches::Source> train;
+  std::vector<int32_t> validation;
   Json record;  // run.json's "data"
 };
 
-using TokenizerFor =
-    std::function<std::unique_ptr<Tokenizer>(const std::vector<Passage>& training_text)>;
-
-// Reads the text, without duplicates, and tells the observer about it. `recorded` is the run.json
-// of the run that goes on, whose rule then holds, or null. What a new run holds out fills a
-// context; a line warns where losses on it mean little. Throws Error where the text is too short
-// for that.
+// Reads the text, without duplicates, or maps what is tokenized, and tells the observer about it.
+// `recorded` is the run.json of the run that goes on, whose rule then holds, or null. Without a
+// tokenizer one is trained on the text, as the recipe says; tokens need theirs. What a new run
+// holds out fills a context; a line warns where losses on it mean little. Throws Error where the
+// text is too short for that.
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      const TokenizerFor& tokenizer_for, TrainObserver& observer);
+                      std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer);
+
+// The rows of a run. `tokens` is what it trains on.
+TrainBatches batches_of(const std::vector<TrainBatches::Source>& tokens, const Recipe& recipe,
+                        const Vocabulary& vocabulary);
+Vocabulary vocabulary_of(const Tokenizer& tokenizer);
 
 // The text that a run held out, read again. Throws Error when it is gone or has changed.
-TokenStream read_held_out(const RunPaths& run, const Tokenizer& tokenizer);
+std::vector<int32_t> read_held_out(const RunPaths& run, const Tokenizer& tokenizer);
 
 }  // namespace attnres

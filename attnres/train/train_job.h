@@ -10,12 +10,16 @@ namespace attnres {
 
 struct TrainJob {
   Recipe recipe;
-  std::vector<std::filesystem::path> data;  // empty: the compiler's headers (default_corpus_paths)
+  // Text, or tokenized text (run_tokens.h). Empty: the compiler's headers (default_corpus_paths).
+  std::vector<std::filesystem::path> data;
   std::vector<std::filesystem::path> validation = {};  // empty: of the data (see run_text.h)
   std::filesystem::path out;                           // the run folder (see run_folder.h)
   // A model directory whose weights and tokenizer a new run begins with; empty: with neither. The
   // recipe must describe that model; how it is trained is free. Moments and steps start anew.
   std::filesystem::path from = {};
+  // A folder with the files of the tokenizer that a new run takes, which the recipe must describe.
+  // Empty: that of `from`, or of tokenized text; of plain text one is trained.
+  std::filesystem::path tokenizer = {};
   bool resume = false;
   // A file for a Chrome trace of what several processes do in the first steps; empty: none.
   std::filesystem::path trace = {};

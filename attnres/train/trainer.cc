@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "attnres/data/train_batches.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
-#include "attnres/text/batches.h"
 #include "attnres/train/expert_balance.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/parallel_steps.h"
@@ -86,8 +86,7 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   summary.best_loss = state.best_loss;
   summary.best_step = state.best_step;
   summary.final_loss = state.validation_loss;
-  summary.unigram_entropy =
-      unigram_entropy(text.split.validation.tokens, text.tokenizer->vocab_size());
+  summary.unigram_entropy = unigram_entropy(text.validation, text.tokenizer->vocab_size());
   summary.tokens_per_second =
       state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0;
   summary.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
@@ -126,9 +125,9 @@ class StepsOfOneProcess : public Steps {
 
 class StepsOfManyProcesses : public Steps {
  public:
-  StepsOfManyProcesses(const TrainJob& job, Training& training, const std::vector<int32_t>& tokens,
+  StepsOfManyProcesses(const TrainJob& job, Training& training, const TrainBatches& batches,
                        Communicator& world)
-      : training_(training), steps_(job.recipe, training.model->vocab_size(), tokens, world) {
+      : training_(training), steps_(job.recipe, training.model->vocab_size(), batches, world) {
     if (!job.trace.empty()) steps_.trace_into(job.trace);
     steps_.scatter(training);
   }
@@ -167,9 +166,8 @@ std::unique_ptr<Steps> make_steps(const TrainJob& job, const RunText& text,
   if (world == nullptr) {
     return std::make_unique<StepsOfOneProcess>(training, batches, job.recipe.train);
   }
-  const std::vector<int32_t>& tokens = text.split.train.tokens;
-  send_text(tokens, training.model->vocab_size(), *world);
-  return std::make_unique<StepsOfManyProcesses>(job, training, tokens, *world);
+  share_text(job, text, *world);
+  return std::make_unique<StepsOfManyProcesses>(job, training, batches, *world);
 }
 
 // By the processes of `world`, or this one alone where that is null.
@@ -179,7 +177,7 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
   std::unique_ptr<FolderLock> lock = prepare_run(job, observer);
   const RunText text = read_text(job, observer);
   // Both check, before anything is written, that there is enough text.
-  const TrainBatches batches(text.split.train.tokens, config.context, config.seed);
+  const TrainBatches batches = batches_of(text.train, job.recipe, vocabulary_of(*text.tokenizer));
   const Validation validation(text, config);
 
   StartedRun run = start_run(job, text, std::move(lock), observer);
@@ -273,8 +271,9 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& w
 
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
-  const SharedText text = receive_text(world);
-  ParallelSteps steps(job.recipe, text.vocab_size, text.tokens, world);
+  const SharedText text = receive_text(job, world);
+  ParallelSteps steps(job.recipe, text.vocabulary.size,
+                      batches_of(text.sources, job.recipe, text.vocabulary), world);
   if (!job.trace.empty()) steps.trace_into(job.trace);
   steps.follow();
 }

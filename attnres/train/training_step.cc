@@ -36,8 +36,7 @@ TrainingStep::TrainingStep(const Transformer& model, Optimizer& optimizer,
 
 void TrainingStep::forward_backward(const Batch& part) {
   const LossSum loss =
-      model_.loss_sum(part.inputs_BT, part.targets_BT,
-                      {.recompute = config_.recompute, .expert_loads = &sums_.expert_loads});
+      model_.loss_sum(part, {.recompute = config_.recompute, .expert_loads = &sums_.expert_loads});
   loss.sum.backward();
   sums_.loss += loss.sum.item<double>();
   sums_.targets += loss.count;

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
+#include "attnres/model/batch.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
-#include "attnres/text/batches.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/recipe.h"
 

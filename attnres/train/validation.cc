@@ -16,12 +16,10 @@ constexpr int64_t kPromptTokens = 32;  // of samples
 }  // namespace
 
 Validation::Validation(const RunText& text, const TrainConfig& config)
-    : text_(text),
-      config_(config),
-      probed_(text.split.validation.tokens, config.context, kProbeWindows) {}
+    : text_(text), config_(config), probed_(text.validation, config.context, kProbeWindows) {}
 
 double Validation::loss(const Transformer& model) const {
-  const double loss = evaluate(model, *text_.tokenizer, text_.split.validation.tokens,
+  const double loss = evaluate(model, *text_.tokenizer, text_.validation,
                                {.context = config_.context, .max_tokens = config_.eval_tokens})
                           .loss;
   if (!std::isfinite(loss)) throw Diverged(fmt::format("the validation loss is {}", loss));
@@ -33,7 +31,7 @@ ProbeReading Validation::probe(const Transformer& model) const {
 }
 
 Json Validation::sample(const Transformer& model) const {
-  const auto& tokens = text_.split.validation.tokens;
+  const auto& tokens = text_.validation;
   const int64_t length =
       std::min<int64_t>({kPromptTokens, config_.context / 2, static_cast<int64_t>(tokens.size())});
   const std::vector<int32_t> prompt(tokens.begin(), tokens.begin() + length);

@@ -1,9 +1,9 @@
 // A model in training, looked at with its validation text.
 #pragma once
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
-#include "attnres/text/batches.h"
 #include "attnres/train/probe.h"
 #include "attnres/train/run_text.h"
 

@@ -71,7 +71,7 @@ TEST_F(Continue, BeginsWithTheWeightsAtALongerContext) {
   EXPECT_EQ(metrics[0]["step"], 1);
   EXPECT_EQ(metrics[0]["tokens"], 8 * 64);
   const double loss = metrics[0]["loss"];
-  EXPECT_NEAR(loss, before, 0.4);
+  EXPECT_LT(loss, before + 0.4);  // on text that the run may know
   EXPECT_NEAR(loss, loss_of_first_step(first_.best(), workshop_.data(), 64), 1e-5);
   EXPECT_EQ(model_context(next.last()), 64);
 

@@ -13,11 +13,11 @@
 #include <filesystem>
 #include <string>
 
+#include "attnres/data/corpus.h"
+#include "attnres/data/train_batches.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/progress.h"
-#include "attnres/text/batches.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/corpus.h"
 #include "attnres/train/trainer.h"
 #include "tests/app/program.h"
 #include "tests/text/test_files.h"
@@ -37,8 +37,11 @@ inline std::string validation_text(const std::string& text) {
 // What the first step of a run of seed 1 on the bytes of `data` sees.
 inline Batch first_batch(const std::filesystem::path& data, int64_t context, int64_t rows) {
   const Corpus corpus = read_corpus({data});
-  const Split split = tokenize(split_by_size(corpus, 0.05, context), ByteTokenizer());
-  return TrainBatches(split.train.tokens, context, /*seed=*/1).batch(1, 0, rows);
+  Split split = tokenize(split_by_size(corpus, 0.05, context), ByteTokenizer());
+  const TrainBatches batches(
+      {{TrainingTokens(std::move(split.train.tokens))}},
+      {.context = context, .rows = rows, .vocab_size = 256, .end_of_document = 0, .seed = 1});
+  return batches.batch(1, 0, rows);
 }
 
 // Makes a run that is resumed forget its moments, those whose names hold `part`.

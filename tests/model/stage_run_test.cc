@@ -51,7 +51,7 @@ Pass pass_through(const std::vector<Transformer>& stages, const at::Tensor& ids,
                   const at::Tensor& grad_hidden, const RunContext& context,
                   double sealed_factor = 1) {
   std::vector<StageRun> runs;
-  runs.emplace_back(stages[0], ids, only_range(stages[0]), context);
+  runs.emplace_back(stages[0], Batch{ids, {}}, only_range(stages[0]), context);
   const auto spans = std::make_shared<Spans>(Spans::whole(ids.size(0), ids.size(1)));
   for (size_t i = 1; i < stages.size(); ++i) {
     runs.emplace_back(stages[i], sent(runs.back().after()), spans, only_range(stages[i]), context);
@@ -113,7 +113,7 @@ TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
   const auto stages =
       small_stages(attn_res(), ranges_between({0, 4, 7}), {.precision = at::kBFloat16});
   const at::Tensor ids = random_ids(1, 5);
-  const StageRun first(stages[0], ids, only_range(stages[0]));
+  const StageRun first(stages[0], Batch{ids, {}}, only_range(stages[0]));
   StageRun second(stages[1], first.after(), whole_sequence(5), only_range(stages[1]));
   EXPECT_EQ(first.after().sealed.size(), 5u);
   const CutState gradients = second.backward({.open = {at::ones_like(second.after().open[0])}});
@@ -123,15 +123,15 @@ TEST(StageRun, AddsTheSealedsGradientsInFloat32) {
 TEST(StageRun, RefusesWhatItCannotDo) {
   const auto stages = small_stages(block_attn_res(2), ranges_between({0, 3, 7}));
   const at::Tensor ids = random_ids(1, 5);
-  EXPECT_THROW(StageRun(stages[1], ids, only_range(stages[1])), Error);
-  StageRun first(stages[0], ids, only_range(stages[0]));
+  EXPECT_THROW(StageRun(stages[1], Batch{ids, {}}, only_range(stages[1])), Error);
+  StageRun first(stages[0], Batch{ids, {}}, only_range(stages[0]));
   EXPECT_THROW(StageRun(stages[0], first.after(), whole_sequence(5), only_range(stages[1])), Error);
   EXPECT_THROW(first.backward({}), Error);
-  StageRun again(stages[0], ids, only_range(stages[0]));
+  StageRun again(stages[0], Batch{ids, {}}, only_range(stages[0]));
   again.backward(sent(again.after()));
   EXPECT_THROW(again.backward(sent(again.after())), Error);
   const at::NoGradGuard not_recording;
-  StageRun plain(stages[0], ids, only_range(stages[0]));
+  StageRun plain(stages[0], Batch{ids, {}}, only_range(stages[0]));
   EXPECT_FALSE(plain.after().open[0].requires_grad());
   EXPECT_THROW(plain.backward(sent(plain.after())), Error);
 }

@@ -73,11 +73,11 @@ void compute_in_a_pipeline(Communicator& world) {
   const PipelinePlan plan =
       plan_pipeline(whole.mixer(), whole.sublayers(), {3, 2}, TransferPolicy::owned);
   const Transformer model = model_of(plan.sites_of(world.rank()));
-  std::vector<MicroBatch> batches;
+  std::vector<Batch> batches;
   double expected_loss = 0;
   for (int m = 0; m < 4; ++m) {
     batches.push_back({random_ids(2, 6, 10 + m), random_ids(2, 6, 20 + m)});
-    const LossSum loss = whole.loss_sum(batches[m].ids_BT, batches[m].targets_BT);
+    const LossSum loss = whole.loss_sum(batches[m]);
     loss.sum.backward();
     expected_loss += loss.sum.item<double>();
   }

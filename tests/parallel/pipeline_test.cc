@@ -54,15 +54,18 @@ Transformer model_of(const ModelConfig& config, Precision precision, const SiteS
   return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision, at::kCPU, sites));
 }
 
-// Of different lengths; some targets do not count.
-std::vector<MicroBatch> micro_batches(int count) {
-  std::vector<MicroBatch> batches;
+// Of different numbers of rows; some targets do not count, and the last one's tokens are those of
+// three documents that do not see each other.
+std::vector<Batch> micro_batches(int count) {
+  std::vector<Batch> batches;
   for (int m = 0; m < count; ++m) {
     const at::Tensor ids = random_ids(1 + m % 2, 6, /*seed=*/10 + m);
     at::Tensor targets = random_ids(1 + m % 2, 6, /*seed=*/20 + m);
     targets[0][m % 6] = -100;
     batches.push_back({ids, targets});
   }
+  const int64_t tokens = batches.back().inputs_BT.numel();
+  batches.back().sequences = {1, tokens - 3, 2};
   return batches;
 }
 
@@ -84,11 +87,11 @@ void take_gradients(const Transformer& model, Gradients& all) {
 }
 
 Result in_one_process(const ModelConfig& config, Precision precision,
-                      const std::vector<MicroBatch>& batches) {
+                      const std::vector<Batch>& batches) {
   const Transformer model = model_of(config, precision);
   Result result;
-  for (const MicroBatch& batch : batches) {
-    const LossSum loss = model.loss_sum(batch.ids_BT, batch.targets_BT);
+  for (const Batch& batch : batches) {
+    const LossSum loss = model.loss_sum(batch);
     loss.sum.backward();
     result.numbers.loss += loss.sum.item<double>();
     result.numbers.targets += loss.count;
@@ -146,7 +149,7 @@ PipelinePlan plan_of(const ModelConfig& config, const PipelineSize& size, Transf
 }
 
 Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
-                     const std::vector<MicroBatch>& batches, const Options& options = {}) {
+                     const std::vector<Batch>& batches, const Options& options = {}) {
   const PipelinePlan plan = plan_of(config, size, policy, options.stages);
   Result result;
   result.peak_received.resize(size.ranks);
@@ -191,9 +194,9 @@ int64_t bytes(const Result& result, Traffic kind) {
 
 // What was sent is what was planned, to the byte, forward and backward.
 void expect_planned_bytes(const Result& result, const PipelinePlan& plan,
-                          const std::vector<MicroBatch>& batches, int64_t bytes_of_a_number) {
+                          const std::vector<Batch>& batches, int64_t bytes_of_a_number) {
   int64_t tokens = 0, sealed = 0, open = 0;
-  for (const MicroBatch& batch : batches) tokens += batch.ids_BT.numel();
+  for (const Batch& batch : batches) tokens += batch.inputs_BT.numel();
   for (const StageTransfers& stage : plan.stages) {
     sealed += sealed_into(stage).numbers * tokens * bytes_of_a_number;
     open += open_into(stage).numbers * tokens * bytes_of_a_number;
@@ -212,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EveryKindInAPipeline, ::testing::ValuesIn(kinds(
 TEST_P(EveryKindInAPipeline, GivesTheLossesAndGradientsOfOneProcess) {
   at::set_num_threads(1);
   const ModelConfig& config = GetParam().config;
-  const std::vector<MicroBatch> batches = micro_batches(5);
+  const std::vector<Batch> batches = micro_batches(5);
   const Result expected = in_one_process(config, at::kDouble, batches);
   for (const PipelineSize size :
        std::vector<PipelineSize>{{2, 1}, {2, 2}, {4, 1}, {4, 2}, {3, 2}}) {
@@ -229,7 +232,7 @@ TEST_P(EveryKindInAPipeline, GivesTheLossesAndGradientsOfOneProcess) {
 TEST_P(EveryKindInAPipeline, DoesSoInFloat32) {
   at::set_num_threads(1);
   const ModelConfig& config = GetParam().config;
-  const std::vector<MicroBatch> batches = micro_batches(4);
+  const std::vector<Batch> batches = micro_batches(4);
   const Result expected = in_one_process(config, at::kFloat, batches);
   for (const TransferPolicy policy : kPolicies) {
     const Result result = in_a_pipeline(config, {2, 2}, policy, batches, {.precision = at::kFloat});
@@ -243,7 +246,7 @@ TEST_P(EveryKindInAPipeline, DoesSoWithAnyStagesAndRecomputed) {
   at::set_num_threads(1);
   const ModelConfig& config = GetParam().config;
   const int last = config.sublayers();
-  const std::vector<MicroBatch> batches = micro_batches(3);
+  const std::vector<Batch> batches = micro_batches(3);
   const Result expected = in_one_process(config, at::kDouble, batches);
   const std::vector<std::pair<PipelineSize, std::vector<int>>> placements = {
       {{3, 1}, {0, 1, last, last + 1}}, {{2, 2}, {0, 3, 4, 7, last + 1}}};
@@ -260,7 +263,7 @@ TEST_P(EveryKindInAPipeline, DoesSoWithAnyStagesAndRecomputed) {
 TEST(Pipeline, FaultsOfMessagesAreNoticed) {
   at::set_num_threads(1);
   const ModelConfig config = small_config(block_attn_res(2), 4);
-  const std::vector<MicroBatch> batches = {micro_batches(1)[0], micro_batches(3)[2]};
+  const std::vector<Batch> batches = {micro_batches(1)[0], micro_batches(3)[2]};
   const Result expected = in_one_process(config, at::kDouble, batches);
   const auto error_with = [&](const Tamper& tamper) {
     return largest_error(in_a_pipeline(config, {2, 2}, owned, batches, {.tamper = tamper}),
@@ -287,7 +290,7 @@ TEST(Pipeline, FaultsOfMessagesAreNoticed) {
 TEST(Pipeline, KeepsOneCopyOfABlock) {
   at::set_num_threads(1);
   const ModelConfig config = small_config(block_attn_res(2), 8);
-  const std::vector<MicroBatch> batches = micro_batches(8);
+  const std::vector<Batch> batches = micro_batches(8);
   std::map<TransferPolicy, Result> results;
   for (const TransferPolicy policy : kPolicies) {
     results[policy] = in_a_pipeline(config, {4, 2}, policy, batches);
@@ -304,7 +307,7 @@ TEST(Pipeline, KeepsOneCopyOfABlock) {
 TEST(Pipeline, EvaluatesWithoutGradients) {
   at::set_num_threads(1);
   const ModelConfig config = small_config(block_attn_res(3), 5);
-  const std::vector<MicroBatch> batches = micro_batches(5);
+  const std::vector<Batch> batches = micro_batches(5);
   const Result expected = in_one_process(config, at::kDouble, batches);
   const PipelinePlan plan = plan_of(config, {3, 2}, owned);
   run_on_threads(3, [&](Communicator& world) {

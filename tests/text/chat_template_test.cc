@@ -6,7 +6,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/corpus.h"
+#include "attnres/text/passage.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
 

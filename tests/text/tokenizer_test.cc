@@ -10,7 +10,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/corpus.h"
+#include "attnres/text/passage.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/utf8.h"
 #include "tests/text/test_files.h"

@@ -127,7 +127,14 @@ TEST(RunJson, IsARuns) {
   const RunPaths paths{fresh_folder("run")};
   EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json"));
   write_text(paths.run_json(), run().dump());
-  EXPECT_EQ(read_run_json(paths), run());
+  // What an earlier version wrote: it drew its rows.
+  Json expected = run();
+  expected["recipe"]["data"]["order"] = "drawn";
+  EXPECT_EQ(read_run_json(paths), expected);
+  Json newer = run();
+  newer["recipe"]["data"]["order"] = "epochs";
+  write_text(paths.run_json(), newer.dump());
+  EXPECT_EQ(read_run_json(paths), newer);
   write_text(paths.run_json(), "{\"recipe\": {\"train\": 3}}");
   EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));
   for (const char* part : {"/recipe/name", "/recipe/train/steps", "/data/paths", "/data/hash"}) {

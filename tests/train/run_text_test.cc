@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "attnres/data/tokenize_files.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
@@ -22,6 +24,16 @@ std::string squares(const std::string& name, int count) {
   std::string text;
   for (int i = 0; i < count; ++i) text += fmt::format("{} {} squared is {}\n", name, i, i * i);
   return text;
+}
+
+std::vector<int32_t> train_tokens(const RunText& text) {
+  const TrainingTokens& tokens = text.train.at(0).tokens;
+  return tokens.read(0, tokens.size(), text.tokenizer->vocab_size());
+}
+
+// Of byte tokens, without the ends of documents.
+int64_t bytes_of(const std::vector<int32_t>& tokens) {
+  return std::ssize(tokens) - std::count(tokens.begin(), tokens.end(), 0);
 }
 
 struct Messages : TrainObserver {
@@ -46,10 +58,10 @@ class TextOfARun : public ::testing::Test {
   RunText read(const TextPaths& paths, const Recipe& recipe = TextOfARun::recipe(),
                const Json& recorded = Json()) {
     Messages messages;
-    const auto tokenizer_for = [&](const std::vector<Passage>& training_text) {
-      return make_tokenizer(recipe.tokenizer, training_text);
-    };
-    RunText text = read_run_text(paths, recipe, recorded, tokenizer_for, messages);
+    // Of tokens it is given.
+    std::unique_ptr<Tokenizer> given;
+    if (are_tokens(paths.data)) given = std::make_unique<ByteTokenizer>();
+    RunText text = read_run_text(paths, recipe, recorded, std::move(given), messages);
     shown_ = messages.lines;
     return text;
   }
@@ -68,13 +80,13 @@ class TextOfARun : public ::testing::Test {
 TEST_F(TextOfARun, IsSplitBySizeWithoutDuplicates) {
   const RunText text = read({{data_}, {}});
   const int64_t bytes = std::ssize(squares("a", 400) + squares("b", 60) + squares("c", 120));
-  EXPECT_EQ(text.split.validation.bytes, std::llround(0.05 * static_cast<double>(bytes)));
-  EXPECT_EQ(text.split.train.bytes + text.split.validation.bytes, bytes);
+  EXPECT_EQ(bytes_of(text.validation), std::llround(0.05 * static_cast<double>(bytes)));
+  EXPECT_EQ(bytes_of(train_tokens(text)) + bytes_of(text.validation), bytes);
   EXPECT_THAT(shown_, HasSubstr("data: 3 files, 12.4 KiB (1 duplicate skipped); 12.1K tokens"));
   EXPECT_EQ(text.record["split"], "by_size");
 
   const RunText more = read({{data_}, {}}, recipe({"data.validation_fraction=0.2"}));
-  EXPECT_EQ(more.split.validation.bytes, std::llround(0.2 * static_cast<double>(bytes)));
+  EXPECT_EQ(bytes_of(more.validation), std::llround(0.2 * static_cast<double>(bytes)));
 }
 
 TEST_F(TextOfARun, GivenTwiceIsTheSame) {
@@ -98,7 +110,7 @@ TEST_F(TextOfARun, FillsAContextWhateverTheTokens) {
         recipe({tokenizer, "train.context=700",
                 fmt::format("tokenizer.vocab_size={}",
                             std::string(tokenizer).ends_with("bytes") ? 256 : 300)});
-    EXPECT_GE(read({{data_}, {}}, long_context).split.validation.tokens.size(), 700U) << tokenizer;
+    EXPECT_GE(read({{data_}, {}}, long_context).validation.size(), 700U) << tokenizer;
   }
   EXPECT_THAT(
       message_of<Error>([&] {
@@ -110,15 +122,15 @@ TEST_F(TextOfARun, FillsAContextWhateverTheTokens) {
 TEST_F(TextOfARun, IsValidatedOnTextOfItsOwnThatItDoesNotTrainOn) {
   write_text(base_ / "own", squares("b", 60));  // as b and d of the data
   const RunText text = read({{data_}, {base_ / "own"}});
-  EXPECT_EQ(text.split.validation.bytes, std::ssize(squares("b", 60)));
-  EXPECT_EQ(text.split.train.bytes, std::ssize(squares("a", 400) + squares("c", 120)));
+  EXPECT_EQ(bytes_of(text.validation), std::ssize(squares("b", 60)));
+  EXPECT_EQ(bytes_of(train_tokens(text)), std::ssize(squares("a", 400) + squares("c", 120)));
   EXPECT_THAT(shown_, HasSubstr("(2 files of the validation text skipped); validation: 1 file, "));
   EXPECT_EQ(text.record["split"], "given");
   EXPECT_EQ(text.record["validation_paths"], Json({(base_ / "own").string()}));
   // Other text to validate on makes another run, though it trains on the same.
   write_text(base_ / "other", squares("f", 60));
   const RunText other = read({{data_ / "a", data_ / "c"}, {base_ / "other"}});
-  EXPECT_EQ(other.split.train.tokens, text.split.train.tokens);
+  EXPECT_EQ(train_tokens(other), train_tokens(text));
   EXPECT_NE(other.record["hash"], text.record["hash"]);
 
   write_text(base_ / "short", "short");
@@ -146,7 +158,7 @@ TEST_F(TextOfARun, HeldOutIsReadAgain) {
   write_text(base_ / "own", squares("e", 60));
   for (const TextPaths& paths : {TextPaths{{data_}, {}}, TextPaths{{data_}, {base_ / "own"}}}) {
     const RunText text = read(paths);
-    EXPECT_EQ(read_held_out(record(text), bytes).tokens, text.split.validation.tokens);
+    EXPECT_EQ(read_held_out(record(text), bytes), text.validation);
   }
   const RunPaths run = record(read({{data_}, {}}));
   write_text(data_ / "e", squares("c", 120));  // a duplicate changes nothing
@@ -183,7 +195,108 @@ TEST_F(TextOfARun, ThatBeganBeforeSplitsWereRecordedGoesOnWithItsOwn) {
 
   const RunPaths run{base_ / "run"};
   write_text(run.run_json(), old.dump());
-  EXPECT_EQ(read_held_out(run, ByteTokenizer()).tokens, text.split.validation.tokens);
+  EXPECT_EQ(read_held_out(run, ByteTokenizer()), text.validation);
+}
+
+// Another run beside it trains no tokenizer, and tokenizes nothing again.
+TEST_F(TextOfARun, IsTokenizedOnceForTheRunsOfAFolder) {
+  const Recipe words = recipe({"tokenizer.kind=bpe", "tokenizer.vocab_size=300"});
+  const fs::path runs = base_ / "runs";
+  const TextPaths paths = {{data_}, {}, runs};
+  const RunText first = read(paths, words);
+  const auto kept = [&] {
+    std::vector<fs::path> folders;
+    for (const auto& entry : fs::directory_iterator(runs / ".tokens")) {
+      folders.push_back(entry.path());
+    }
+    return folders;
+  };
+  ASSERT_EQ(kept().size(), 1U);
+  const RunText again = read(paths, words);
+  EXPECT_EQ(again.record, first.record);
+  EXPECT_EQ(train_tokens(again), train_tokens(first));
+  EXPECT_EQ(again.validation, first.validation);
+  EXPECT_EQ(again.tokenizer->hash(), first.tokenizer->hash());
+  // These are what it reads.
+  const fs::path tokens = kept()[0] / "tokens-00000.bin";
+  const std::string bytes = read_file(tokens);
+  write_text(tokens, std::string(bytes.size(), '\x1'));
+  EXPECT_EQ(train_tokens(read(paths, words)),
+            std::vector<int32_t>(train_tokens(first).size(), 257));
+  // Damaged, they are made again.
+  write_text(tokens, bytes.substr(1));
+  EXPECT_EQ(train_tokens(read(paths, words)), train_tokens(first));
+  EXPECT_EQ(read_file(tokens), bytes);
+  // Another text, tokenizer or split has its own.
+  EXPECT_NE(read({{data_ / "a"}, {}, runs}, words).tokenizer->hash(), first.tokenizer->hash());
+  read(paths, recipe({"tokenizer.kind=bpe", "tokenizer.vocab_size=310"}));
+  read(paths,
+       recipe({"tokenizer.kind=bpe", "tokenizer.vocab_size=300", "data.validation_fraction=0.2"}));
+  EXPECT_EQ(kept().size(), 4U);
+  read(paths);  // bytes
+  EXPECT_EQ(kept().size(), 4U);
+}
+
+// Tokenized text gives the rows that the text itself gives, where both hold out the same.
+TEST_F(TextOfARun, IsTheSameTokenizedBefore) {
+  write_text(base_ / "own", squares("e", 60));
+  const RunText plain = read({{data_ / "a", data_ / "b"}, {base_ / "own"}});
+  tokenize_files(
+      {.files = find_document_files({data_ / "a", data_ / "b"}), .out = base_ / "tokens"},
+      ByteTokenizer());
+  tokenize_files({.files = find_document_files({base_ / "own"}), .out = base_ / "own tokens"},
+                 ByteTokenizer());
+  for (const char* own : {"own", "own tokens"}) {
+    const RunText mapped = read({{base_ / "tokens"}, {base_ / own}});
+    EXPECT_EQ(train_tokens(mapped), train_tokens(plain));
+    EXPECT_EQ(mapped.validation, plain.validation);
+    EXPECT_EQ(mapped.record["train_tokens"], plain.record["train_tokens"]);
+    EXPECT_EQ(read_held_out(record(mapped), ByteTokenizer()), plain.validation);
+    const Recipe wide = recipe({"train.batch_size=4"});
+    const Vocabulary vocabulary = vocabulary_of(ByteTokenizer());
+    const Batch batch = batches_of(mapped.train, wide, vocabulary).batch(7, 0, 4);
+    EXPECT_TRUE(
+        batch.inputs_BT.equal(batches_of(plain.train, wide, vocabulary).batch(7, 0, 4).inputs_BT));
+  }
+}
+
+TEST_F(TextOfARun, HoldsOutTheEndOfEachTokenizedSource) {
+  for (const char* name : {"a", "c"}) {
+    tokenize_files(
+        {.files = find_document_files({data_ / name}), .out = base_ / (std::string(name) + "s")},
+        ByteTokenizer());
+  }
+  const TextPaths paths = {{base_ / "as", base_ / "cs"}, {}};
+  const RunText text = read(paths, recipe({"data.validation_fraction=0.1"}));
+  const std::string a = squares("a", 400) + '\0', c = squares("c", 120) + '\0';
+  const size_t held_a = std::llround(0.1 * a.size()), held_c = std::llround(0.1 * c.size());
+  const std::string expected = a.substr(a.size() - held_a) + c.substr(c.size() - held_c);
+  EXPECT_EQ(text.validation, std::vector<int32_t>(expected.begin(), expected.end()));
+  EXPECT_EQ(text.train[0].tokens.size(), std::ssize(a) - held_a);
+  EXPECT_EQ(text.train[0].weight, static_cast<double>(a.size()));
+  EXPECT_EQ(text.record["split"], "end");
+  const RunPaths run = record(text, recipe({"data.validation_fraction=0.1"}));
+  EXPECT_EQ(read_held_out(run, ByteTokenizer()), text.validation);
+  EXPECT_THAT(shown_, HasSubstr("data: 2 tokenized sources, "));
+
+  const RunText weighted = read(paths, recipe({"data.weights.as=3", "data.weights.cs=1"}));
+  EXPECT_EQ(weighted.train[0].weight, 3);
+  const auto refused = [&](const TextPaths& paths, const std::vector<std::string>& overrides) {
+    return message_of<Error>([&] { read(paths, recipe(overrides)); });
+  };
+  EXPECT_THAT(refused(paths, {"data.weights.as=3"}), HasSubstr("no weight for cs"));
+  EXPECT_THAT(refused(paths, {"data.weights.bs=3"}), HasSubstr("no --data has this name"));
+  EXPECT_THAT(refused({{data_}, {}}, {"data.weights.as=3"}), HasSubstr("tokenize each of them"));
+  EXPECT_THAT(refused({{base_ / "as", data_}, {}}, {}), HasSubstr("some is text"));
+  EXPECT_THAT(refused({{data_}, {base_ / "as"}}, {}), HasSubstr("give both alike"));
+  EXPECT_THAT(refused(paths, {"train.context=2000"}), HasSubstr("too few to hold some out"));
+
+  // Other tokens there than the run had.
+  fs::remove_all(base_ / "cs");
+  tokenize_files({.files = find_document_files({data_ / "b"}), .out = base_ / "cs"},
+                 ByteTokenizer());
+  EXPECT_THAT(message_of<Error>([&] { read_held_out(run, ByteTokenizer()); }),
+              HasSubstr("has changed"));
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "attnres/data/corpus.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
-#include "attnres/text/corpus.h"
 #include "attnres/train/run_folder.h"
 
 namespace attnres::testing {

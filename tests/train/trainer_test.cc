@@ -188,14 +188,21 @@ TEST_F(Trainer, GoesOnWithAFinishedRunByDoingNothing) {
 // As runs were recorded before a recipe had data keys and run.json a split. Of a single text, what
 // was held out was the same.
 TEST_F(Trainer, GoesOnWithARunOfAnEarlierVersion) {
-  const RunPaths whole = trained("whole"), old = trained("old");
+  const auto drawn = [&](const char* name) {
+    TrainJob begun = job(name);
+    begun.recipe.data.order = "drawn";
+    return begun;
+  };
+  const RunPaths whole{base_ / "whole"}, old{base_ / "old"};
+  attnres::train(drawn("whole"));
+  attnres::train(drawn("old"));
   fs::remove_all(old.checkpoints());
   Json record = read_json(old.run_json());
   record["recipe"].erase("data");
   record["data"].erase("split");
   record["data"].erase("least_validation_bytes");
   write_text(old.run_json(), record.dump());
-  TrainJob again = job("old");
+  TrainJob again = drawn("old");
   again.resume = true;
   attnres::train(again);
   EXPECT_TRUE(same_results(old, whole));

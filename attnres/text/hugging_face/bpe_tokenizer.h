@@ -49,6 +49,9 @@ class BpeTokenizer : public Tokenizer {
 
   const TokenizerJson& parts() const { return parts_; }
 
+ protected:
+  std::string definition() const override { return file_.text; }
+
  private:
   int32_t find_end(const std::string& what) const;
 

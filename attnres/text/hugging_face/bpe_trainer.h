@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "attnres/text/corpus.h"
 #include "attnres/text/hugging_face/tokenizer_json.h"
+#include "attnres/text/passage.h"
 
 namespace attnres {
 

@@ -1,4 +1,4 @@
-#include "attnres/text/batches.h"
+#include "attnres/data/evaluation_batches.h"
 
 #include <ATen/ops/empty.h>
 
@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "attnres/support/error.h"
-#include "attnres/support/random.h"
 
 namespace attnres {
 namespace {
@@ -22,35 +21,7 @@ void fill_row(Batch& batch, int64_t row, const int32_t* first) {
   std::copy_n(first + 1, length, batch.targets_BT.mutable_data_ptr<int64_t>() + row * length);
 }
 
-// Rows of a step that can be told apart by the counter (step, row).
-constexpr int64_t kMostRows = int64_t{1} << 24;
-
 }  // namespace
-
-TrainBatches::TrainBatches(const std::vector<int32_t>& tokens, int64_t context, uint64_t seed)
-    : tokens_(tokens), context_(context), seed_(seed) {
-  require_usage(context >= 1, "context: must be at least 1 token, got {}", context);
-  const auto length = static_cast<int64_t>(tokens.size());
-  require(length > context,
-          "training text: {} tokens, but a context of {} needs at least {}; give more text, or a "
-          "shorter context",
-          length, context, context + 1);
-}
-
-Batch TrainBatches::batch(int64_t step, int64_t micro_step, int64_t batch_size) const {
-  require_usage(batch_size >= 1, "batch_size: must be at least 1, got {}", batch_size);
-  require(step >= 0 && micro_step >= 0 && micro_step < kMostRows / batch_size,
-          "batch: step {}, micro-step {} of {} rows: a step has at most {} rows", step, micro_step,
-          batch_size, kMostRows);
-  const RandomStream random(seed_, "batches");
-  const uint64_t starts = tokens_.size() - context_;
-  Batch batch = empty_batch(batch_size, context_);
-  for (int64_t b = 0; b < batch_size; ++b) {
-    const uint64_t row = micro_step * batch_size + b;
-    fill_row(batch, b, tokens_.data() + random.below(starts, step * kMostRows + row));
-  }
-  return batch;
-}
 
 EvaluationBatches::EvaluationBatches(const std::vector<int32_t>& tokens, int64_t context,
                                      int64_t batch_size)

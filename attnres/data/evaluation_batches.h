@@ -1,4 +1,4 @@
-// Token streams cut into batches.
+// A stream of tokens cut into what evaluation scores.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,28 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/model/batch.h"
+
 namespace attnres {
-
-// targets_BT[b, t] is the token after inputs_BT[b, t]. Both int64, on the CPU.
-struct Batch {
-  at::Tensor inputs_BT, targets_BT;
-};
-
-// Random windows of a stream. What a batch holds depends only on the seed, the step and the row, so
-// training resumes exactly, and 2 micro-batches of 4 rows are 1 of 8.
-class TrainBatches {
- public:
-  // The stream must outlive this. Throws Error when it is not longer than the context.
-  TrainBatches(const std::vector<int32_t>& tokens, int64_t context, uint64_t seed);
-
-  // Rows micro_step * batch_size and following of the step's batch; T = context.
-  Batch batch(int64_t step, int64_t micro_step, int64_t batch_size) const;
-
- private:
-  const std::vector<int32_t>& tokens_;
-  int64_t context_;
-  uint64_t seed_;
-};
 
 // The whole stream in windows of `context` tokens that do not overlap. The first token of each has
 // no context and is not scored: a window of C tokens gives a row of T = C - 1. The last window may

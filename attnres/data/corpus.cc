@@ -1,17 +1,15 @@
-#include "attnres/text/corpus.h"
+#include "attnres/data/corpus.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cmath>
-#include <exception>
-#include <numbers>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
 
+#include "attnres/data/in_parallel.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/random.h"
@@ -22,26 +20,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr double kShareOfFiles = 0.05;  // split_by_file's
-
-// The folder's files that are not hidden, in the order of their relative paths.
-std::vector<fs::path> files_below(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code code;
-  fs::path entered = folder;  // the folder that was opened last
-  fs::recursive_directory_iterator it(folder, code);
-  for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
-    const bool hidden = it->path().filename().string().starts_with('.');
-    std::error_code ignored;
-    if (hidden) it.disable_recursion_pending();
-    if (it.recursion_pending() && it->is_directory(ignored)) entered = it->path();
-    if (!hidden && it->is_regular_file(ignored)) files.push_back(it->path());
-  }
-  require(!code, "{}: cannot read this folder: {}", entered.string(), code.message());
-  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
-    return a.generic_string() < b.generic_string();
-  });
-  return files;
-}
 
 // The folder of `parent` whose name is the largest version, such as 12 or 13.2.0.
 std::optional<fs::path> newest_version(const fs::path& parent) {
@@ -85,6 +63,16 @@ class TextSet {
   std::unordered_multimap<uint64_t, std::string_view> texts_;
 };
 
+void require_plain_text(const fs::path& path) {
+  require(!path_exists(path / "tokens.json"),
+          "{}: holds tokens, and here text is read; name the text that they are of", path.string());
+  constexpr std::array kNotPlain = {".jsonl", ".ndjson", ".gz", ".zst"};
+  require(std::find(kNotPlain.begin(), kNotPlain.end(), path.extension()) == kNotPlain.end(),
+          "{}: is JSON lines or compressed, and here plain text is read; attnres tokenize --data "
+          "FILE --out DIR makes tokens of it, which train --data DIR takes",
+          path.string());
+}
+
 // In [0, 1), and the same wherever the document lies.
 double draw_of(const Document& document) {
   return RandomStream(hash_bytes(document.text), "validation split").uniform(0);
@@ -108,6 +96,25 @@ void cut(const Document& document, size_t end_bytes, DocumentSplit& split) {
 
 }  // namespace
 
+std::vector<fs::path> files_below(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code code;
+  fs::path entered = folder;  // the folder that was opened last
+  fs::recursive_directory_iterator it(folder, code);
+  for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
+    const bool hidden = it->path().filename().string().starts_with('.');
+    std::error_code ignored;
+    if (hidden) it.disable_recursion_pending();
+    if (it.recursion_pending() && it->is_directory(ignored)) entered = it->path();
+    if (!hidden && it->is_regular_file(ignored)) files.push_back(it->path());
+  }
+  require(!code, "{}: cannot read this folder: {}", entered.string(), code.message());
+  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
+    return a.generic_string() < b.generic_string();
+  });
+  return files;
+}
+
 Corpus read_corpus(const std::vector<fs::path>& paths) {
   Corpus corpus;
   const auto add = [&](const fs::path& file, bool skip_binary) {
@@ -120,6 +127,7 @@ Corpus read_corpus(const std::vector<fs::path>& paths) {
   };
   for (const fs::path& path : paths) {
     require(path_exists(path), "{}: no such file or folder to take text from", path.string());
+    require_plain_text(path);
     if (fs::is_directory(path)) {
       for (const fs::path& file : files_below(path)) add(file, true);
     } else {
@@ -266,23 +274,13 @@ DocumentSplit split_by_file(const Corpus& corpus) {
 
 TokenStream tokenize(const std::vector<Passage>& passages, const Tokenizer& tokenizer) {
   std::vector<std::vector<int32_t>> ids(passages.size());
-  std::vector<std::exception_ptr> errors(passages.size());
-  std::atomic<size_t> next = 0;
-  const auto encode = [&] {
-    for (size_t i = next++; i < passages.size(); i = next++) {
-      const Passage& passage = passages[i];
-      try {
-        if (tokenizer.needs_utf8()) require_utf8(passage.text, passage.path, passage.offset);
-        ids[i] = tokenizer.encode(passage.text);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) { encode(); });
+  in_parallel(passages.size(), [&](size_t i) {
+    const Passage& passage = passages[i];
+    if (tokenizer.needs_utf8()) require_utf8(passage.text, passage.path, passage.offset);
+    ids[i] = tokenizer.encode(passage.text);
+  });
   TokenStream stream;
   for (size_t i = 0; i < passages.size(); ++i) {
-    if (errors[i]) std::rethrow_exception(errors[i]);
     stream.tokens.insert(stream.tokens.end(), ids[i].begin(), ids[i].end());
     stream.tokens.push_back(tokenizer.end_of_document());
     stream.bytes += static_cast<int64_t>(passages[i].text.size());
@@ -293,12 +291,6 @@ TokenStream tokenize(const std::vector<Passage>& passages, const Tokenizer& toke
 
 Split tokenize(const DocumentSplit& documents, const Tokenizer& tokenizer) {
   return {tokenize(documents.train, tokenizer), tokenize(documents.validation, tokenizer)};
-}
-
-double bits_per_byte(double nats_per_token, const TokenStream& stream) {
-  require(stream.bytes > 0, "bits per byte: the stream holds no text");
-  return nats_per_token / std::numbers::ln2 * static_cast<double>(stream.tokens.size()) /
-         static_cast<double>(stream.bytes);
 }
 
 }  // namespace attnres

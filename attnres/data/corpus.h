@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/text/passage.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -26,10 +27,15 @@ struct Corpus {
   std::string description() const;  // "1093 files, 11.8 MiB (2 binary files, 1 duplicate skipped)"
 };
 
+// The folder's files that are not hidden, in the order of their relative paths. Throws Error where
+// a folder cannot be read.
+std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder);
+
 // Reads files and folders, in the order given; a folder recursively, in the order of its relative
 // paths, without hidden files. Empty files are left out, and files of a folder that hold a zero
 // byte are taken for binary and left out; a file named itself is always read.
-// Throws Error on a path that does not exist or cannot be read, and when no text remains.
+// Throws Error on a path that does not exist or cannot be read, on what is no plain text by its
+// name (JSON lines, compressed files, tokens), and when no text remains.
 Corpus read_corpus(const std::vector<std::filesystem::path>& paths);
 
 // The corpus with the first of equal texts only, found by their hashes, and without the texts of
@@ -41,13 +47,6 @@ Corpus without_duplicates(Corpus corpus, const Corpus& held_out = {});
 // `prefix` (about 12 MB). Throws Error when there are none.
 std::vector<std::filesystem::path> default_corpus_paths(
     const std::filesystem::path& prefix = "/usr");
-
-// A document, or a part of one: views into a Corpus, which must outlive it.
-struct Passage {
-  std::string_view path;
-  std::string_view text;
-  size_t offset = 0;  // of the text in its document, in bytes
-};
 
 std::vector<Passage> passages_of(const Corpus& corpus);  // every document, whole
 
@@ -85,9 +84,5 @@ struct Split {
   TokenStream train, validation;
 };
 Split tokenize(const DocumentSplit& documents, const Tokenizer& tokenizer);
-
-// Cross-entropy of a stream in bits per byte of text, comparable between tokenizers:
-// nats_per_token / ln 2 * tokens / bytes.
-double bits_per_byte(double nats_per_token, const TokenStream& stream);
 
 }  // namespace attnres

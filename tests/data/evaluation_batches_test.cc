@@ -1,4 +1,4 @@
-#include "attnres/text/batches.h"
+#include "attnres/data/evaluation_batches.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include "attnres/support/error.h"
 #include "tests/text/test_files.h"
 
-namespace attnres::batches_test {
+namespace attnres::evaluation_batches_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -21,45 +21,6 @@ std::vector<int32_t> counting(int64_t length) {
   std::vector<int32_t> tokens(length);
   std::iota(tokens.begin(), tokens.end(), 0);
   return tokens;
-}
-
-TEST(TrainBatches, AreWindowsWithTheNextTokenAsTarget) {
-  const auto tokens = counting(100);
-  const Batch batch = TrainBatches(tokens, 8, 1).batch(0, 0, 16);
-  EXPECT_EQ(batch.inputs_BT.sizes(), (std::vector<int64_t>{16, 8}));
-  EXPECT_EQ(batch.inputs_BT.scalar_type(), at::kLong);
-  EXPECT_TRUE(batch.targets_BT.equal(batch.inputs_BT + 1));
-  EXPECT_TRUE((batch.inputs_BT.diff(1, 1) == 1).all().item<bool>());
-}
-
-TEST(TrainBatches, ReachTheWholeStream) {
-  const auto tokens = counting(20);
-  const Batch batch = TrainBatches(tokens, 8, 1).batch(0, 0, 1000);
-  EXPECT_EQ(batch.inputs_BT.min().item<int64_t>(), 0);
-  EXPECT_EQ(batch.targets_BT.max().item<int64_t>(), 19);
-}
-
-TEST(TrainBatches, DependOnlyOnSeedStepAndRow) {
-  const auto tokens = counting(100'000);
-  const TrainBatches batches(tokens, 8, 1);
-  const at::Tensor whole = batches.batch(5, 0, 8).inputs_BT;
-  EXPECT_TRUE(TrainBatches(tokens, 8, 1).batch(5, 0, 8).inputs_BT.equal(whole));
-  EXPECT_TRUE(
-      at::cat({batches.batch(5, 0, 4).inputs_BT, batches.batch(5, 1, 4).inputs_BT}).equal(whole));
-  EXPECT_FALSE(batches.batch(6, 0, 8).inputs_BT.equal(whole));
-  EXPECT_FALSE(TrainBatches(tokens, 8, 2).batch(5, 0, 8).inputs_BT.equal(whole));
-  std::set<int64_t> starts;
-  for (int64_t b = 0; b < 8; ++b) starts.insert(whole[b][0].item<int64_t>());
-  EXPECT_EQ(starts.size(), 8U);
-}
-
-TEST(TrainBatches, NeedOneTokenMoreThanTheContext) {
-  const auto tokens = counting(9);
-  EXPECT_EQ(TrainBatches(tokens, 8, 1).batch(0, 0, 1).inputs_BT[0][0].item<int64_t>(), 0);
-  EXPECT_THAT(message_of<Error>([&] { TrainBatches(tokens, 9, 1); }),
-              ::testing::AllOf(HasSubstr("9 tokens"), HasSubstr("at least 10")));
-  EXPECT_THROW(TrainBatches(tokens, 0, 1), UsageError);
-  EXPECT_THROW(TrainBatches(tokens, 8, 1).batch(0, 0, 0), UsageError);
 }
 
 // Every length: each token is scored once, but for the first of each window.
@@ -106,4 +67,4 @@ TEST(UnigramEntropy, OfKnownDistributions) {
 }
 
 }  // namespace
-}  // namespace attnres::batches_test
+}  // namespace attnres::evaluation_batches_test

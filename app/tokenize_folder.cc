@@ -1,0 +1,78 @@
+#include "app/tokenize_folder.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "app/options.h"
+#include "attnres/data/tokenize_files.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+#include "attnres/support/interrupt.h"
+#include "attnres/support/progress.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+std::string shown_count(int64_t count) {
+  return format_count(static_cast<double>(count));
+}
+
+void show(const TokenizeResult& result, const fs::path& out) {
+  if (result.was_finished) fmt::print("{}: was tokenized to its end before\n", out.string());
+  fmt::print("{} documents, {} of text, {} tokens", shown_count(result.documents),
+             format_bytes(static_cast<double>(result.text_bytes)), shown_count(result.tokens));
+  if (result.text_bytes > 0) {
+    fmt::print(" ({:.2f} bytes each)",
+               static_cast<double>(result.text_bytes) / static_cast<double>(result.tokens));
+  }
+  fmt::print("\nleft out: {}, {}, {}\n", counted(result.duplicates, "duplicate"),
+             counted(result.broken, "broken document"), counted(result.binary, "binary file"));
+  fmt::print("next:  attnres train --recipe recipes/tiny-block-attn-res.json --data {}\n",
+             for_shell(out.string()));
+}
+
+}  // namespace
+
+void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer& tokenizer,
+                          const ChatTemplate& chat_template) {
+  require_usage(!options.data.empty(), "--out needs --data: the files to tokenize");
+  require_usage(options.tokens_a_file >= 1, "--tokens-a-file: must be at least 1, got {}",
+                options.tokens_a_file);
+  const InterruptGuard interrupt;
+  ProgressLine line;
+  TokenizeJob job = {.files = find_document_files({options.data.begin(), options.data.end()}),
+                     .out = options.out,
+                     .field = options.field,
+                     .chat = options.chat ? &chat_template : nullptr,
+                     .strict = options.strict,
+                     .tokens_a_file = options.tokens_a_file};
+  if (job.field.empty()) job.field = options.chat ? "messages" : "text";
+  std::optional<Eta> eta;
+  job.on_progress = [&](const TokenizeProgress& now) {
+    if (!eta) {
+      eta.emplace(now.of_bytes, now.bytes);
+      return;
+    }
+    const double bytes_a_second = eta->rate(now.bytes);
+    line.update(fmt::format("{:.0f} % | {} left | {} | {} tokens in {} documents",
+                            100.0 * static_cast<double>(now.bytes) /
+                                static_cast<double>(std::max<int64_t>(now.of_bytes, 1)),
+                            format_duration(eta->left(now.bytes)),
+                            format_rate(bytes_a_second, "bytes"), shown_count(now.tokens),
+                            shown_count(now.documents)));
+  };
+  job.on_message = [&](std::string_view text) { line.message(text); };
+  job.should_stop = [] { return interrupted(); };
+  const TokenizeResult result = tokenize_files(job, tokenizer);
+  line.finish();
+  if (result.stopped) {
+    throw Interrupted(fmt::format("interrupted; {} tokens are saved. The same command goes on",
+                                  shown_count(result.tokens)));
+  }
+  show(result, options.out);
+}
+
+}  // namespace attnres

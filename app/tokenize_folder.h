@@ -1,0 +1,24 @@
+// Tokenizing files into a folder that training reads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attnres/text/chat_template.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+struct TokenizeFolderOptions {
+  std::vector<std::string> data;
+  std::string out, field;
+  bool chat = false, strict = false;
+  int64_t tokens_a_file = 100'000'000;
+};
+
+// Shows progress and what was left out. Throws Interrupted, and has saved, when the user stops it.
+void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer& tokenizer,
+                          const ChatTemplate& chat_template);
+
+}  // namespace attnres

@@ -1,0 +1,48 @@
+// A file's bytes one after another, whether or not they are compressed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace attnres {
+
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  // Up to `count` bytes; fewer only at the end. Throws Error naming the file where it cannot be
+  // read, or its compressed bytes are damaged or end too early.
+  virtual size_t read(char* out, size_t count) = 0;
+  // Bytes of the file that were read so far.
+  virtual int64_t consumed() const = 0;
+};
+
+// Of gzip and zstd the text, by the first bytes of the file, not by its name. Throws Error as
+// InputFile.
+std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
+
+// A stream in lines or in pieces, through a buffer.
+class TextStream {
+ public:
+  explicit TextStream(const std::filesystem::path& path);
+
+  // The next line, without its end. False at the end of the file. Of a line that is longer than
+  // `most` bytes the first ones, and `whole` false.
+  bool read_line(std::string& line, size_t most, bool& whole);
+  // The next piece of about `size` bytes, up to the last place in it where no tokenizer joins what
+  // is before and after: after a line's end that no white space follows, or else anywhere between
+  // two characters. False at the end of the file.
+  bool read_piece(std::string& piece, size_t size);
+  int64_t consumed() const { return bytes_->consumed(); }
+
+ private:
+  bool fill(size_t wanted);  // the buffer; false where no more bytes come
+
+  std::unique_ptr<ByteStream> bytes_;
+  std::string buffer_;
+  size_t begin_ = 0;  // of what was not given yet
+  bool ended_ = false;
+};
+
+}  // namespace attnres

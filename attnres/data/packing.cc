@@ -1,0 +1,103 @@
+#include "attnres/data/packing.h"
+
+#include <algorithm>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+template <class Token>
+void find_ends(const TokenPiece& piece, int32_t end_of_document, int64_t offset,
+               std::vector<int64_t>& ends) {
+  const auto* tokens = static_cast<const Token*>(piece.tokens);
+  for (int64_t i = 0; i < piece.count; ++i) {
+    if (static_cast<int64_t>(tokens[i] & ~kNoTarget) == end_of_document) {
+      ends.push_back(offset + i + 1);
+    }
+  }
+}
+
+// Where documents end in the stream, the last one at its end.
+std::vector<int64_t> document_ends(const TrainingTokens& tokens, int32_t end_of_document) {
+  std::vector<int64_t> ends;
+  int64_t offset = 0;
+  for (const TokenPiece& piece : tokens.pieces()) {
+    if (!piece.ends.empty()) {
+      for (const uint64_t end : piece.ends) ends.push_back(offset + static_cast<int64_t>(end));
+    } else if (piece.width == 2) {
+      find_ends<uint16_t>(piece, end_of_document, offset, ends);
+    } else {
+      find_ends<uint32_t>(piece, end_of_document, offset, ends);
+    }
+    offset += piece.count;
+  }
+  if (ends.empty() || ends.back() != offset) ends.push_back(offset);
+  return ends;
+}
+
+// Where rows begin, and where the last one ends: at most `context` inputs each.
+std::vector<int64_t> pack(const std::vector<int64_t>& document_ends, int64_t context) {
+  std::vector<int64_t> begins = {0};
+  int64_t row = 0, document = 0;  // where both begin
+  for (const int64_t end_of_document : document_ends) {
+    // The last token is no input of the document, but of the next one.
+    const int64_t end = end_of_document - 1;
+    if (end - row > context && document > row) {
+      row = document;
+      begins.push_back(row);
+    }
+    while (end - row > context) {
+      row += context;
+      begins.push_back(row);
+    }
+    document = end;
+  }
+  if (document > row) begins.push_back(document);
+  return begins;
+}
+
+}  // namespace
+
+std::string name_of(Packing packing) {
+  return packing == Packing::stream ? "stream" : "documents";
+}
+
+Packing packing_named(const std::string& name) {
+  for (const Packing packing : {Packing::stream, Packing::documents}) {
+    if (name == name_of(packing)) return packing;
+  }
+  throw UsageError(
+      fmt::format("data.packing: expected stream (rows wherever documents end) or documents (rows "
+                  "of whole documents), got {}",
+                  name));
+}
+
+Rows::Rows(const TrainingTokens& tokens, int64_t context, Packing packing, int32_t end_of_document)
+    : context_(context), length_(tokens.size()) {
+  require_usage(context >= 1, "context: must be at least 1 token, got {}", context);
+  if (packing == Packing::documents) {
+    require(length_ >= 2, "training text: {} tokens; give more text", length_);
+    begins_ = pack(document_ends(tokens, end_of_document), context);
+    size_ = std::ssize(begins_) - 1;
+    return;
+  }
+  require(length_ > context,
+          "training text: {} tokens, but a context of {} needs at least {}; give more text, or a "
+          "shorter context",
+          length_, context, context + 1);
+  size_ = std::max<int64_t>((length_ - context) / context, 1);
+  starts_ = std::min(context, length_ - size_ * context);
+}
+
+TokenRow Rows::row(int64_t i, int64_t start) const {
+  if (begins_.empty()) return {start + i * context_, context_};
+  return {begins_[i], begins_[i + 1] - begins_[i]};
+}
+
+TokenRow Rows::drawn(const RandomStream& random, uint64_t counter) const {
+  if (begins_.empty()) return row(0, random.below(length_ - context_, counter));
+  return row(random.below(size_, counter), 0);
+}
+
+}  // namespace attnres

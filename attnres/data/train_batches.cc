@@ -1,0 +1,100 @@
+#include "attnres/data/train_batches.h"
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "attnres/data/permutation.h"
+#include "attnres/support/error.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace {
+
+constexpr int64_t kNotCounted = -100;  // of linear_cross_entropy
+// Rows of a step that are told apart where they are drawn.
+constexpr int64_t kDrawsAStep = int64_t{1} << 24;
+
+std::vector<double> weights_of(const std::vector<TrainBatches::Source>& sources) {
+  std::vector<double> weights;
+  for (const TrainBatches::Source& source : sources) weights.push_back(source.weight);
+  return weights;
+}
+
+// How many tokens before `count` belong together, by the documents that begin among the inputs.
+void add_sequences(const std::vector<uint32_t>& inputs, int64_t count, int32_t end_of_document,
+                   int64_t context, std::vector<int64_t>& sequences) {
+  int64_t begin = 0;
+  for (int64_t t = 1; t < count; ++t) {
+    if (static_cast<int64_t>(inputs[t] & ~kNoTarget) != end_of_document) continue;
+    sequences.push_back(t - begin);
+    begin = t;
+  }
+  sequences.push_back(count - begin);
+  if (count < context) sequences.push_back(context - count);
+}
+
+}  // namespace
+
+std::string name_of(RowOrder order) {
+  return order == RowOrder::epochs ? "epochs" : "drawn";
+}
+
+RowOrder row_order_named(const std::string& name) {
+  for (const RowOrder order : {RowOrder::epochs, RowOrder::drawn}) {
+    if (name == name_of(order)) return order;
+  }
+  throw UsageError(
+      fmt::format("data.order: expected epochs (each row once, then again in another order) or "
+                  "drawn (any rows at random), got {}",
+                  name));
+}
+
+TrainBatches::TrainBatches(std::vector<Source> sources, const TrainBatchSettings& settings)
+    : sources_(std::move(sources)), settings_(settings), mixture_(weights_of(sources_)) {
+  require_usage(settings.rows >= 1, "batch_size: must be at least 1, got {}", settings.rows);
+  for (const Source& source : sources_) {
+    rows_.emplace_back(source.tokens, settings.context, settings.packing, settings.end_of_document);
+  }
+}
+
+TokenRow TrainBatches::next_row(const Mixture::Turn& turn) const {
+  const Rows& rows = rows_[turn.source];
+  const uint64_t seed = RandomStream(settings_.seed, "sources").bits(turn.source);
+  const uint64_t epoch = turn.row / rows.size();
+  const Permutation order(rows.size(), seed, epoch);
+  const uint64_t start = RandomStream(seed, "starts").below(rows.starts(), epoch);
+  return rows.row(static_cast<int64_t>(order(turn.row % rows.size())), static_cast<int64_t>(start));
+}
+
+Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {
+  require(step >= 1 && part >= 0 && count >= 1 && (part + 1) * count <= settings_.rows,
+          "batch: part {} of {} rows in step {}: a step, counted from 1, has {} rows", part, count,
+          step, settings_.rows);
+  const int64_t T = settings_.context;
+  Batch batch = {at::full({count, T}, settings_.end_of_document, at::kLong),
+                 at::full({count, T}, kNotCounted, at::kLong)};
+  auto* inputs = batch.inputs_BT.mutable_data_ptr<int64_t>();
+  auto* targets = batch.targets_BT.mutable_data_ptr<int64_t>();
+  std::vector<uint32_t> tokens(T + 1);
+  const RandomStream draws(settings_.seed, "batches");
+  for (int64_t b = 0; b < count; ++b) {
+    const int64_t row = part * count + b;
+    const Mixture::Turn turn = mixture_.turn((step - 1) * settings_.rows + row);
+    const TokenRow at = settings_.order == RowOrder::epochs
+                            ? next_row(turn)
+                            : rows_[turn.source].drawn(draws, step * kDrawsAStep + row);
+    sources_[turn.source].tokens.read(at.first, at.count + 1, settings_.vocab_size, tokens.data());
+    for (int64_t t = 0; t < at.count; ++t) {
+      inputs[b * T + t] = tokens[t] & ~kNoTarget;
+      if ((tokens[t + 1] & kNoTarget) == 0) targets[b * T + t] = tokens[t + 1];
+    }
+    if (settings_.mask_documents) {
+      add_sequences(tokens, at.count, settings_.end_of_document, T, batch.sequences);
+    }
+  }
+  return batch;
+}
+
+}  // namespace attnres

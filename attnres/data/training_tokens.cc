@@ -1,0 +1,86 @@
+#include "attnres/data/training_tokens.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files of tokens are little-endian");
+
+TokenPiece piece_of(std::vector<int32_t> tokens) {
+  const auto owner = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
+  return {.owner = owner,
+          .tokens = owner->data(),
+          .count = std::ssize(*owner),
+          .width = 4,
+          .name = "the text"};
+}
+
+void copy_tokens(const TokenPiece& piece, int64_t first, int64_t count, uint32_t* out) {
+  if (piece.width == 2) {
+    std::copy_n(static_cast<const uint16_t*>(piece.tokens) + first, count, out);
+  } else {
+    std::copy_n(static_cast<const uint32_t*>(piece.tokens) + first, count, out);
+  }
+}
+
+}  // namespace
+
+TrainingTokens::TrainingTokens(std::vector<int32_t> tokens)
+    : TrainingTokens(std::vector<TokenPiece>{piece_of(std::move(tokens))}) {}
+
+TrainingTokens::TrainingTokens(std::vector<TokenPiece> pieces) : pieces_(std::move(pieces)) {
+  int64_t end = 0;
+  for (const TokenPiece& piece : pieces_) ends_.push_back(end += piece.count);
+}
+
+TrainingTokens TrainingTokens::first(int64_t count) const {
+  std::vector<TokenPiece> pieces;
+  for (TokenPiece piece : pieces_) {
+    if (count == 0) break;
+    piece.count = std::min(piece.count, count);
+    const auto end = std::upper_bound(piece.ends.begin(), piece.ends.end(), piece.count);
+    piece.ends = {piece.ends.begin(), end};
+    count -= piece.count;
+    pieces.push_back(std::move(piece));
+  }
+  return TrainingTokens(std::move(pieces));
+}
+
+void TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size, uint32_t* out) const {
+  require(first >= 0 && count >= 0 && first + count <= size(), "tokens {} to {} of a stream of {}",
+          first, first + count, size());
+  auto piece = std::upper_bound(ends_.begin(), ends_.end(), first) - ends_.begin();
+  while (count > 0) {
+    const TokenPiece& from = pieces_[piece];
+    const int64_t begin = first - (ends_[piece] - from.count);
+    const int64_t here = std::min(count, from.count - begin);
+    copy_tokens(from, begin, here, out);
+    for (int64_t i = 0; i < here; ++i) {
+      const uint32_t token = out[i] & ~kNoTarget;
+      require(token < vocab_size,
+              "{}: token {} is {}, but the tokenizer has {} tokens; the tokens are of another "
+              "tokenizer, or damaged",
+              from.name, begin + i, token, vocab_size);
+    }
+    first += here;
+    out += here;
+    count -= here;
+    ++piece;
+  }
+}
+
+std::vector<int32_t> TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size) const {
+  std::vector<uint32_t> raw(count);
+  read(first, count, vocab_size, raw.data());
+  std::vector<int32_t> tokens(count);
+  std::transform(raw.begin(), raw.end(), tokens.begin(),
+                 [](uint32_t token) { return static_cast<int32_t>(token & ~kNoTarget); });
+  return tokens;
+}
+
+}  // namespace attnres

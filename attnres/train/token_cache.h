@@ -1,0 +1,36 @@
+// Tokens of plain text that a run has made, for the runs beside it that train on the same: a folder
+// .tokens next to theirs, in which each text with its split and its tokenizer has a token folder
+// (data/token_folder.h) of two files, what is trained on and what is held out. It may be deleted at
+// any time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attnres/data/corpus.h"
+#include "attnres/data/training_tokens.h"
+#include "attnres/support/json.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+// Of the runs in this folder, the tokens that `key` stands for.
+std::filesystem::path cached_tokens_path(const std::filesystem::path& runs, const std::string& key);
+
+struct CachedTokens {
+  std::unique_ptr<Tokenizer> tokenizer;
+  TrainingTokens train;
+  std::vector<int32_t> validation;
+  Json note;  // what keep_tokens was given
+};
+// Nothing where there are none, or they are damaged.
+std::optional<CachedTokens> find_cached_tokens(const std::filesystem::path& path);
+// Throws Error where they cannot be written.
+void keep_tokens(const std::filesystem::path& path, const Split& split, const Tokenizer& tokenizer,
+                 const Json& note);
+
+}  // namespace attnres

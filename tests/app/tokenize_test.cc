@@ -1,0 +1,164 @@
+// Text of files into tokens, and training on these.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "attnres/data/token_folder.h"
+#include "attnres/text/bytes.h"
+#include "tests/app/program.h"
+#include "tests/data/compressed.h"
+#include "tests/train/tiny_runs.h"
+
+namespace attnres::testing::tokenize_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class TokenizeAndTrain : public ::testing::Test {
+ protected:
+  TokenizeAndTrain() { ByteTokenizer().save(base_ / "bytes"); }
+
+  std::string path(const std::string& name) const {
+    return fmt::format("'{}'", (base_ / name).string());
+  }
+  Result tokenize(const std::string& data, const std::string& out, const std::string& more = "") {
+    return run_program(fmt::format("tokenize --model {} --data {} --out {} {}", path("bytes"),
+                                   path(data), path(out), more));
+  }
+  // Of a recipe with this change.
+  Result train(const std::string& options, const Json& change = Json::object()) {
+    Json recipe = block_recipe();
+    // The learning rate is that of any number of steps.
+    recipe["train"].update({{"steps", 6},
+                            {"schedule", "wsd"},
+                            {"decay_fraction", 0},
+                            {"eval_every", 3},
+                            {"checkpoint_every", 3}});
+    recipe.merge_patch(change);
+    write_text(base_ / "recipe.json", recipe.dump());
+    return run_program(
+        fmt::format("train --recipe {} --threads 1 {}", path("recipe.json"), options));
+  }
+  std::vector<Json> metrics(const std::string& run) const {
+    return metrics_without_times({base_ / run});
+  }
+
+  const fs::path base_ = fresh_folder("work");
+};
+
+// Lines of an enormous, very repetitive file: 400 MB out of 100 KB.
+TEST_F(TokenizeAndTrain, TextThatMemoryDoesNotHold) {
+  std::string lines;
+  for (int i = 0; lines.size() < size_t{400} << 20; ++i) {
+    lines += fmt::format("{{\"text\": \"{} {}\"}}\n", i, std::string(60'000, 'x'));
+  }
+  write_text(base_ / "large.jsonl.zst", zstd_compressed(lines));
+  write_text(base_ / "small.jsonl", lines.substr(0, lines.find('\n') + 1));
+  const int64_t text_bytes = std::ssize(lines);
+  lines = {};
+  // What the program takes without a text, and much less than the text besides.
+  const auto in_memory = [&](const char* data, int64_t kibibytes) {
+    return run_shell(
+        fmt::format("ulimit -v {}; attnres tokenize --threads 2 --model {} --data {} --out {}",
+                    kibibytes, path("bytes"), path(data), path(std::string(data) + " tokens")));
+  };
+  int64_t enough = 1 << 20;  // KiB of address space, most of it never used
+  while (in_memory("small.jsonl", enough).exit_code != 0) {
+    enough += 1 << 18;
+    ASSERT_LT(enough, int64_t{1} << 24);
+    fs::remove_all(base_ / "small.jsonl tokens");
+  }
+  ASSERT_LT((1 << 18) * int64_t{1024}, text_bytes);
+  const Result result = in_memory("large.jsonl.zst", enough + (1 << 18));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(read_token_index(base_ / "large.jsonl.zst tokens").text_bytes(), text_bytes * 9 / 10);
+}
+
+// Of 64 GiB, nearly all of it a hole: only what is looked at is read.
+TEST_F(TokenizeAndTrain, TokensThatMemoryDoesNotHold) {
+  write_text(base_ / "train.bin", "");
+  fs::resize_file(base_ / "train.bin", uint64_t{64} << 30);
+  write_text(base_ / "own.txt", real_text(5000));
+  const Result result =
+      train(fmt::format("--data {} --tokenizer {} --validation {} --out {}", path("train.bin"),
+                        path("bytes"), path("own.txt"), path("run")));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("34.4B tokens to train on"));
+  EXPECT_EQ(metrics("run").size(), 6U);
+}
+
+TEST_F(TokenizeAndTrain, GivesTheRunOfTheTextItself) {
+  write_text(base_ / "text.txt", real_text(30'000));
+  write_text(base_ / "own.txt", real_text(40'000).substr(35'000));
+  ASSERT_EQ(tokenize("text.txt", "tokens").exit_code, 0);
+  const std::string own = fmt::format("--validation {} --out ", path("own.txt"));
+  ASSERT_EQ(train(fmt::format("--data {} {}", path("text.txt"), own + path("plain"))).exit_code, 0);
+  const Result mapped = train(fmt::format("--data {} {}", path("tokens"), own + path("mapped")));
+  ASSERT_EQ(mapped.exit_code, 0) << mapped.err;
+  EXPECT_EQ(metrics("mapped"), metrics("plain"));
+
+  // Made longer it goes on alike, knowing where the tokens are.
+  const Result first = train(fmt::format("--data {} {}", path("tokens"), own + path("resumed")),
+                             {{"train", {{"steps", 3}}}});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Result rest = run_program(
+      fmt::format("train --resume --threads 1 --out {} --set train.steps=6", path("resumed")));
+  ASSERT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(metrics("resumed"), metrics("mapped"));
+}
+
+// Documents that do not see each other have other losses, and resume to the same.
+TEST_F(TokenizeAndTrain, PacksAndMasksDocuments) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) {
+    lines += Json{{"text", fmt::format("{} squared is {}", i, i * i)}}.dump() + "\n";
+  }
+  write_text(base_ / "text.jsonl", lines);
+  ASSERT_EQ(tokenize("text.jsonl", "tokens").exit_code, 0);
+  const auto losses = [&](const Json& data, const std::string& run) {
+    const Result result =
+        train(fmt::format("--data {} --out {}", path("tokens"), path(run)), {{"data", data}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return metrics(run);
+  };
+  const auto seen = losses({{"mask_documents", false}}, "seen");
+  const auto masked = losses({{"mask_documents", true}}, "masked");
+  const auto packed = losses({{"packing", "documents"}, {"mask_documents", true}}, "packed");
+  EXPECT_NE(seen[0]["loss"], masked[0]["loss"]);
+  EXPECT_NE(packed[0]["loss"], masked[0]["loss"]);
+}
+
+TEST_F(TokenizeAndTrain, SaysWhatIsWrong) {
+  write_text(base_ / "text.txt", real_text(20'000));
+  const auto expect_error = [](const Result& result, int exit_code, const auto& matcher) {
+    EXPECT_EQ(result.exit_code, exit_code);
+    EXPECT_THAT(result.err, matcher);
+  };
+  expect_error(run_program(fmt::format("tokenize --model {} --out {}", path("bytes"), path("x"))),
+               2, HasSubstr("--out needs --data"));
+  expect_error(
+      run_program(fmt::format("tokenize --model {} --data {}", path("bytes"), path("text.txt"))), 2,
+      HasSubstr("name a folder for their tokens (--out)"));
+  expect_error(tokenize("none.jsonl", "x"), 1, HasSubstr("no such file"));
+
+  write_text(base_ / "train.bin", std::string(20'000, 'a'));
+  expect_error(train(fmt::format("--data {} --out {}", path("train.bin"), path("run"))), 2,
+               AllOf(HasSubstr("which tokenizer"), HasSubstr("--tokenizer")));
+  // 'aa' is token 24929.
+  expect_error(train(fmt::format("--data {} --tokenizer {} --validation {} --out {}",
+                                 path("train.bin"), path("bytes"), path("text.txt"), path("run"))),
+               1, AllOf(HasSubstr("is 24929"), HasSubstr("256 tokens")));
+  ASSERT_EQ(tokenize("text.txt", "tokens").exit_code, 0);
+  fs::resize_file(base_ / "tokens/tokens-00000.bin", 100);
+  expect_error(train(fmt::format("--data {} --out {}", path("tokens"), path("cut"))), 1,
+               AllOf(HasSubstr("100 bytes"), HasSubstr("truncated")));
+}
+
+}  // namespace
+}  // namespace attnres::testing::tokenize_test
