@@ -24,6 +24,8 @@ struct TokenizeOptions {
   MachineOptions machine;
   ModelOption model;
   TokenizeFolderOptions folder;
+  std::string trained;  // the kind
+  int64_t vocab_size = 16384;
   bool special = false;
   bool jsonl = false;
 };
@@ -52,6 +54,12 @@ void print_line(const std::string& text, const Tokenizer& tokenizer, bool specia
 
 void run_tokenize(const TokenizeOptions& options) {
   options.machine.apply();
+  require_usage(options.model.path.empty() != options.trained.empty(),
+                "--model: name what has the tokenizer, or train one (--train, with --out)");
+  if (!options.trained.empty()) {
+    tokenize_with_own(options.folder, {options.trained, options.vocab_size});
+    return;
+  }
   const std::filesystem::path found = find_tokenizer(options.model.path);
   const std::unique_ptr<Tokenizer> tokenizer = model_tokenizer(found);
   const TokenizeFolderOptions& folder = options.folder;
@@ -85,7 +93,7 @@ void add_tokenize_command(CLI::App& app) {
       "with --out,\nof files of any size, as a folder that train --data takes. "
       "Takes a folder with a\ntokenizer's files, too: a model is not needed.");
   const auto options = std::make_shared<TokenizeOptions>();
-  options->model.add_to(*command);
+  options->model.add_to(*command)->required(false);
   command->add_flag("--special", options->special,
                     "control tokens that the text names are control tokens, not text");
   command->add_flag("--jsonl", options->jsonl,
@@ -101,6 +109,12 @@ void add_tokenize_command(CLI::App& app) {
                           "write the tokens into this folder; the same command goes on where it "
                           "was stopped"))
       ->type_name("DIR");
+  command
+      ->add_option("--train", options->trained,
+                   "with --out, in place of --model: train a tokenizer on the data first, bpe or "
+                   "sentencepiece")
+      ->type_name("KIND");
+  command->add_option("--vocab-size", options->vocab_size, "its tokens")->capture_default_str();
   command
       ->add_option("--field", options->folder.field,
                    "of JSON lines, what to take; text if not given, messages with --chat")
@@ -121,6 +135,7 @@ void add_tokenize_command(CLI::App& app) {
       "  attnres tokenize --model models/tiny-shakespeare < book.txt\n"
       "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl\n"
       "  attnres tokenize --model downloads/qwen --data web/*.jsonl.zst --out tokens/web\n"
+      "  attnres tokenize --train bpe --data web/*.jsonl.zst --out tokens/web\n"
       "  attnres tokenize --model downloads/qwen --chat --data chats.jsonl --out tokens/chats");
   command->callback([options] { run_tokenize(*options); });
 }

@@ -3,9 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "app/options.h"
+#include "attnres/data/text_sample.h"
+#include "attnres/data/token_folder.h"
 #include "attnres/data/tokenize_files.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -34,22 +37,55 @@ void show(const TokenizeResult& result, const fs::path& out) {
              for_shell(out.string()));
 }
 
+constexpr int64_t kTrainedBytes = 64'000'000;
+
+std::vector<DocumentFile> files_of(const TokenizeFolderOptions& options) {
+  require_usage(!options.data.empty(), "--out needs --data: the files to tokenize");
+  return find_document_files({options.data.begin(), options.data.end()});
+}
+
+std::string field_of(const TokenizeFolderOptions& options) {
+  if (!options.field.empty()) return options.field;
+  return options.chat ? "messages" : "text";
+}
+
+std::unique_ptr<Tokenizer> train_tokenizer(const TokenizeFolderOptions& options,
+                                           const TokenizerConfig& config) {
+  config.check();
+  ProgressLine line;
+  line.update("training a tokenizer");
+  const std::vector<std::string> sample =
+      sample_text(files_of(options), field_of(options), kTrainedBytes);
+  std::vector<Passage> passages;
+  for (const std::string& text : sample) passages.push_back({"the sample", text});
+  auto tokenizer = make_tokenizer(config, passages);
+  line.message(fmt::format("trained a tokenizer of {} on {} documents",
+                           counted(tokenizer->vocab_size(), "token"), sample.size()));
+  return tokenizer;
+}
+
 }  // namespace
+
+void tokenize_with_own(const TokenizeFolderOptions& options, const TokenizerConfig& config) {
+  require_usage(!options.out.empty(), "--train needs --out: where the tokenizer and the tokens go");
+  require_usage(!options.chat, "--train: conversations need a model's chat template (--model)");
+  const bool goes_on = is_token_folder(options.out);
+  const auto tokenizer = goes_on ? load_tokenizer(options.out) : train_tokenizer(options, config);
+  tokenize_into_folder(options, *tokenizer, ChatTemplate());
+}
 
 void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer& tokenizer,
                           const ChatTemplate& chat_template) {
-  require_usage(!options.data.empty(), "--out needs --data: the files to tokenize");
   require_usage(options.tokens_a_file >= 1, "--tokens-a-file: must be at least 1, got {}",
                 options.tokens_a_file);
   const InterruptGuard interrupt;
   ProgressLine line;
-  TokenizeJob job = {.files = find_document_files({options.data.begin(), options.data.end()}),
+  TokenizeJob job = {.files = files_of(options),
                      .out = options.out,
-                     .field = options.field,
+                     .field = field_of(options),
                      .chat = options.chat ? &chat_template : nullptr,
                      .strict = options.strict,
                      .tokens_a_file = options.tokens_a_file};
-  if (job.field.empty()) job.field = options.chat ? "messages" : "text";
   std::optional<Eta> eta;
   job.on_progress = [&](const TokenizeProgress& now) {
     if (!eta) {

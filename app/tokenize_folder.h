@@ -21,4 +21,8 @@ struct TokenizeFolderOptions {
 void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer& tokenizer,
                           const ChatTemplate& chat_template);
 
+// With a tokenizer that is trained on the first 64 MB of the data, or on as much of each file, and
+// lies in the folder afterwards.
+void tokenize_with_own(const TokenizeFolderOptions& options, const TokenizerConfig& config);
+
 }  // namespace attnres

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "attnres/data/chat_tokens.h"
 #include "attnres/support/error.h"
@@ -16,7 +17,21 @@ TextHash text_hash(const XXH128_hash_t& hash) {
   return {hash.low64, hash.high64};
 }
 
+Json field_of(const RawDocument& document, const std::string& field) {
+  require(document.whole, "the line is longer than {} bytes", DocumentReader::kLongestLine);
+  Json line = parse_json(document.text, "its JSON");
+  require(line.is_object() && line.contains(field), "no field \"{}\" in it", field);
+  return std::move(line[field]);
+}
+
 }  // namespace
+
+std::string text_of(const RawDocument& document, const std::string& field) {
+  if (!document.is_line) return document.text;
+  const Json value = field_of(document, field);
+  require(value.is_string(), "expected a text as its field \"{}\", found {}", field, shown(value));
+  return value.get<std::string>();
+}
 
 TextHash hash_text(std::string_view text) {
   return text_hash(XXH3_128bits(text.data(), text.size()));
@@ -43,33 +58,24 @@ void DocumentEncoder::encode_text(std::string_view text, EncodedDocument& encode
   encoded.tokens.assign(ids.begin(), ids.end());
 }
 
-void DocumentEncoder::encode_line(const RawDocument& document, EncodedDocument& encoded) const {
-  require(document.whole, "the line is longer than {} bytes", DocumentReader::kLongestLine);
-  const Json line = parse_json(document.text, "its JSON");
-  require(line.is_object() && line.contains(field_), "no field \"{}\" in it", field_);
-  const Json& value = line[field_];
-  if (chat_ != nullptr) {
-    const std::string text = value.dump();
-    encoded.text_bytes = std::ssize(text);
-    encoded.hash = hash_text(text);
-    encoded.tokens = chat_tokens(read_conversation(value), *chat_, tokenizer_);
-    return;
-  }
-  require(value.is_string(), "expected a text as its field \"{}\", found {}", field_, shown(value));
-  encode_text(value.get_ref<const std::string&>(), encoded);
-  encoded.tokens.push_back(static_cast<uint32_t>(tokenizer_.end_of_document()));
+void DocumentEncoder::encode_chat(const RawDocument& document, EncodedDocument& encoded) const {
+  const Json messages = field_of(document, field_);
+  const std::string text = messages.dump();
+  encoded.text_bytes = std::ssize(text);
+  encoded.hash = hash_text(text);
+  encoded.tokens = chat_tokens(read_conversation(messages), *chat_, tokenizer_);
 }
 
 EncodedDocument DocumentEncoder::encode(const RawDocument& document) const {
   EncodedDocument encoded;
   try {
-    if (document.is_line) {
-      encode_line(document, encoded);
-    } else {
-      encode_text(document.text, encoded);
-      if (document.ends) {
-        encoded.tokens.push_back(static_cast<uint32_t>(tokenizer_.end_of_document()));
-      }
+    if (chat_ != nullptr) {
+      encode_chat(document, encoded);
+      return encoded;
+    }
+    encode_text(text_of(document, field_), encoded);
+    if (document.ends) {
+      encoded.tokens.push_back(static_cast<uint32_t>(tokenizer_.end_of_document()));
     }
   } catch (const Error& error) {
     encoded = {.problem = error.what()};

@@ -31,6 +31,9 @@ struct EncodedDocument {
   std::string problem = {};  // why there are no tokens; empty where there are
 };
 
+// The text of a piece, or of `field` of a JSON line. Throws Error where there is none.
+std::string text_of(const RawDocument& document, const std::string& field);
+
 class DocumentEncoder {
  public:
   // Takes `field` of JSON lines: a text, or with `chat` a conversation. The tokenizer and the
@@ -42,8 +45,8 @@ class DocumentEncoder {
   EncodedDocument encode(const RawDocument& document) const;
 
  private:
-  void encode_line(const RawDocument& document, EncodedDocument& encoded) const;
   void encode_text(std::string_view text, EncodedDocument& encoded) const;
+  void encode_chat(const RawDocument& document, EncodedDocument& encoded) const;
 
   const Tokenizer& tokenizer_;
   std::string field_;
