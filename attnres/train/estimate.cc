@@ -5,7 +5,6 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -19,91 +18,53 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/learning_rates.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
+#include "attnres/train/training_cost.h"
 #include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kMiB = 1 << 20;
-constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
-constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
-
-// Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
-// A X.
-double newton_schulz(const at::Tensor& matrix) {
-  const double rows = static_cast<double>(matrix.size(-2));
-  const double columns = static_cast<double>(matrix.size(-1));
-  const double count = static_cast<double>(matrix.numel()) / (rows * columns);
-  const double shorter = std::min(rows, columns);
-  return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
-}
-
 // A recipe's model, and what its optimizer adds.
 class Sizes {
  public:
   Sizes(const Recipe& recipe, int64_t vocab_size)
       : model(recipe.model, vocab_size),
-        factors_(rate_factors(model.parameters(), recipe.model.sublayers(), recipe.train.rates)),
-        has_muon_(recipe.train.optimizer == "muon"),
+        updates_(update_costs(model.parameters(), recipe.model.sublayers(), recipe.train)),
         vocab_(static_cast<double>(vocab_size)) {}
 
   double parameters() const { return static_cast<double>(model.parameters().count()); }
 
-  // AdamW keeps two for each parameter, Muon one; of what is frozen there are none.
   double moments() const {
-    double numbers = 2 * parameters();
-    for (const Parameter& p : muon_parameters()) numbers -= static_cast<double>(p.tensor.numel());
-    for (size_t i = 0; i < factors_.size(); ++i) {
-      if (factors_[i] == 0) {
-        numbers -= 2 * static_cast<double>(model.parameters().all()[i].tensor.numel());
-      }
-    }
+    double numbers = 0;
+    for (const UpdateCost& update : updates_) numbers += update.moments;
     return numbers;
   }
-  // Of the matrices that Muon is at: their update, one before and one after a step of
-  // Newton-Schulz.
   double update() const {
     double most = 0;
-    for (const Parameter& p : muon_parameters()) {
-      most = std::max(most, 3 * static_cast<double>(p.tensor.numel()));
-    }
+    for (const UpdateCost& update : updates_) most = std::max(most, update.working);
     return most;
   }
   double update_flops() const {
-    double multiply_adds = 0;
-    for (const Parameter& p : muon_parameters()) multiply_adds += newton_schulz(p.tensor);
-    return 2 * multiply_adds;
+    double flops = 0;
+    for (const UpdateCost& update : updates_) flops += update.flops;
+    return flops;
   }
 
-  // Logits at one time, of `tokens` tokens: those of a chunk, and their exponentials.
-  double logits(double tokens) const {
-    return 2 * vocab_ * std::min(tokens, std::max(64.0, 4.0 * kMiB / vocab_));
-  }
+  double logits(double tokens) const { return logits_at_once(vocab_, tokens); }
 
   const ModelCost model;
 
  private:
-  std::vector<Parameter> muon_parameters() const {
-    std::vector<Parameter> chosen;
-    for (size_t i = 0; i < factors_.size(); ++i) {
-      const Parameter& p = model.parameters().all()[i];
-      if (has_muon_ && p.kind == ParameterKind::matrix && factors_[i] != 0) chosen.push_back(p);
-    }
-    return chosen;
-  }
-
-  std::vector<double> factors_;  // on the learning rate, of each parameter
-  bool has_muon_;
+  std::vector<UpdateCost> updates_;
   double vocab_;
 };
 
 // Of weights, gradients and moments, and the library's.
 double standing_bytes(const Sizes& sizes) {
-  return kLibrary + 4 * (2 * sizes.parameters() + sizes.moments());
+  return kLibraryBytes + 4 * (2 * sizes.parameters() + sizes.moments());
 }
 
 // Of the last checkpoint, which has weights and moments, and of the best model: each is written
@@ -134,7 +95,7 @@ double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
        pass(kProbeWindows * context, sizes.model.kept(false)) + 2 * sizes.model.head(),
        pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
             sizes.model.kept_in_evaluation())});
-  return kLibrary + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
+  return kLibraryBytes + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
 }
 
 double tokens_per_step(const TrainConfig& train) {
@@ -155,9 +116,6 @@ double step_flops(const TrainConfig& train, const Sizes& sizes) {
 
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
   const TrainConfig& train = recipe.train;
-  // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
-  // widths of 64 to 512. The update reads and writes weights, gradients and moments.
-  constexpr double kTouched = 24, kTouchedByUpdate = 9;
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
   const double bytes = number * tokens_per_step(train) * kTouched * (passes_per_step(train) / 3) *
                            sizes.model.kept_at_sites() +
