@@ -1,0 +1,121 @@
+#include "attnres/plan/device_memory.h"
+
+#include <algorithm>
+
+namespace attnres {
+namespace {
+
+// Of float32, in which parameters, gradients and moments are.
+constexpr double kNumberBytes = 4;
+
+double weight_bytes(const PlannedModel& model, double numbers) {
+  const bool has_copies = model.activation_bytes != kNumberBytes;
+  return numbers * (kNumberBytes + (has_copies ? model.activation_bytes : 0));
+}
+
+void add_parameters(const PlannedModel& model, const PipelinePlan& stages, MemoryPlan& plan) {
+  const std::vector<SiteSet> sites = stages.sites_by_rank();
+  const auto& parameters = model.cost.parameters().all();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const UpdateCost& update = model.updates[i];
+    for (const size_t rank : stages_with(parameters[i], sites)) {
+      RankMemory& memory = plan.ranks[rank];
+      memory.parameters += parameters[i].tensor.numel();
+      memory.moments += kNumberBytes * update.moments;
+      memory.update = std::max(memory.update, kNumberBytes * update.working);
+    }
+  }
+  for (RankMemory& memory : plan.ranks) {
+    const auto numbers = static_cast<double>(memory.parameters);
+    memory.weights = weight_bytes(model, numbers);
+    memory.gradients = kNumberBytes * numbers;
+  }
+}
+
+// Of each stage, in bytes.
+struct StageMemory {
+  double until_backward = 0, in_backward = 0, received = 0;
+};
+
+std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& layout,
+                                      const PipelinePlan& stages) {
+  const auto tokens = static_cast<double>(layout.tokens);
+  std::vector<StageMemory> all;
+  for (const StageTransfers& stage : stages.stages) {
+    const double bytes = tokens * model.activation_bytes;
+    StageMemory memory = {
+        .until_backward = bytes * model.cost.kept_until_backward(stage.sites, layout.recompute),
+        .in_backward = bytes * model.cost.kept_in_backward(stage.sites, layout.recompute),
+        .received = bytes * static_cast<double>(sealed_into(stage).numbers)};
+    if (stage.sites.has(model.cost.sublayers())) {
+      // Gradients of the head are there with the loss, once beside what is summed up.
+      memory.in_backward +=
+          kNumberBytes *
+          (logits_at_once(static_cast<double>(model.vocab_size), tokens) + model.cost.head());
+    }
+    all.push_back(memory);
+  }
+  return all;
+}
+
+// What a rank holds from action to action.
+void add_activations(const std::vector<PipelineAction>& actions,
+                     const std::vector<StageMemory>& stages, RankMemory& memory) {
+  double kept = 0, received = 0;
+  for (const auto& [direction, stage, micro_batch] : actions) {
+    if (direction == Direction::forward) {
+      kept += stages[stage].until_backward;
+      received += stages[stage].received;
+    }
+    memory.activations = std::max(memory.activations, kept + stages[stage].in_backward);
+    memory.received = std::max(memory.received, received);
+    if (direction == Direction::backward) {
+      kept -= stages[stage].until_backward;
+      received -= stages[stage].received;
+    }
+  }
+  memory.in_flight = most_in_flight(actions);
+}
+
+}  // namespace
+
+bool MemoryPlan::fits() const {
+  return ranks[fullest()].total <= capacity &&
+         (host_capacity == 0 || ranks[0].whole_model <= host_capacity);
+}
+
+int MemoryPlan::fullest() const {
+  const auto most =
+      std::max_element(ranks.begin(), ranks.end(),
+                       [](const RankMemory& a, const RankMemory& b) { return a.total < b.total; });
+  return static_cast<int>(most - ranks.begin());
+}
+
+MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                       const Cluster& cluster) {
+  MemoryPlan plan = {.ranks = std::vector<RankMemory>(layout.size.ranks),
+                     .capacity = cluster.device.memory - cluster.device.reserved,
+                     .host_capacity = cluster.host_memory};
+  add_parameters(model, stages, plan);
+  const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
+  const std::vector<StageMemory> by_stage = stage_memory(model, layout, stages);
+  for (int rank = 0; rank < layout.size.ranks; ++rank) {
+    plan.ranks[rank].sites = stages.sites_of(rank).ranges();
+    add_activations(schedule[rank], by_stage, plan.ranks[rank]);
+  }
+  if (layout.processes() > 1) {
+    const auto numbers = static_cast<double>(model.cost.parameters().count());
+    plan.ranks[0].whole_model = weight_bytes(model, numbers);
+    for (const UpdateCost& update : model.updates) {
+      plan.ranks[0].whole_model += kNumberBytes * update.moments;
+    }
+  }
+  for (RankMemory& memory : plan.ranks) {
+    memory.total = memory.weights + memory.gradients + memory.moments +
+                   kFragmentation * std::max(memory.activations + memory.received, memory.update) +
+                   (cluster.host_memory > 0 ? 0 : memory.whole_model);
+  }
+  return plan;
+}
+
+}  // namespace attnres
