@@ -70,9 +70,9 @@ struct Cluster {
   // Bytes of a node beside its devices' memory, where rank 0 keeps a whole model. 0: the devices
   // have a part each of their node's memory, and it lies in its device's.
   double host_memory = 0;
-  Device device;
-  Link within_node;
-  Link between_nodes;  // may be left out where there is one node
+  Device device = {};
+  Link within_node = {};
+  Link between_nodes = {};  // may be left out where there is one node
 
   template <class V>
   void visit(V& v) {
