@@ -22,7 +22,7 @@ void add_parameters(const PlannedModel& model, const PipelinePlan& stages, Memor
       RankMemory& memory = plan.ranks[rank];
       memory.parameters += parameters[i].tensor.numel();
       memory.moments += kNumberBytes * update.moments;
-      memory.update = std::max(memory.update, kNumberBytes * update.working);
+      memory.between_steps = std::max(memory.between_steps, kNumberBytes * update.working);
     }
   }
   for (RankMemory& memory : plan.ranks) {
@@ -77,6 +77,23 @@ void add_activations(const std::vector<PipelineAction>& actions,
   memory.in_flight = most_in_flight(actions);
 }
 
+// Of rank 0, which evaluates and writes checkpoints.
+void add_whole_model(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
+  RankMemory& first = plan.ranks[0];
+  const double evaluation = evaluation_bytes(model.cost, model.vocab_size, model.recipe.train);
+  if (layout.processes() > 1) {
+    first.whole_model = weight_bytes(model, static_cast<double>(model.cost.parameters().count()));
+    for (const UpdateCost& update : model.updates) {
+      first.whole_model += kNumberBytes * update.moments;
+    }
+    if (plan.host_capacity > 0) {
+      first.whole_model += evaluation;
+      return;
+    }
+  }
+  first.between_steps = std::max(first.between_steps, evaluation);
+}
+
 }  // namespace
 
 bool MemoryPlan::fits() const {
@@ -103,17 +120,12 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
     plan.ranks[rank].sites = stages.sites_of(rank).ranges();
     add_activations(schedule[rank], by_stage, plan.ranks[rank]);
   }
-  if (layout.processes() > 1) {
-    const auto numbers = static_cast<double>(model.cost.parameters().count());
-    plan.ranks[0].whole_model = weight_bytes(model, numbers);
-    for (const UpdateCost& update : model.updates) {
-      plan.ranks[0].whole_model += kNumberBytes * update.moments;
-    }
-  }
+  add_whole_model(model, layout, plan);
   for (RankMemory& memory : plan.ranks) {
-    memory.total = memory.weights + memory.gradients + memory.moments +
-                   kFragmentation * std::max(memory.activations + memory.received, memory.update) +
-                   (cluster.host_memory > 0 ? 0 : memory.whole_model);
+    memory.total =
+        memory.weights + memory.gradients + memory.moments +
+        kFragmentation * std::max(memory.activations + memory.received, memory.between_steps) +
+        (plan.host_capacity > 0 ? 0 : memory.whole_model);
   }
   return plan;
 }

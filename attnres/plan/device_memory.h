@@ -21,9 +21,12 @@ struct RankMemory {
   double activations = 0;
   int in_flight = 0;    // stages' activations at once: most_in_flight
   double received = 0;  // copies of received sealed tensors, at most: Pipeline::peak_received_bytes
-  double update = 0;    // while parameters move, in the place of activations
+  // In the place of activations, between steps: of Muon's update, and of evaluation and probes
+  // where the rank has the whole model.
+  double between_steps = 0;
   // Of rank 0 of the first replica: the whole model and its moments, which it keeps for evaluation
-  // and checkpoints where there are several processes.
+  // and checkpoints where there are several processes; where they lie in the node's memory, with
+  // evaluation and probes.
   double whole_model = 0;
 
   // What the device must have beside what the cluster calls reserved; the whole model where it lies

@@ -97,7 +97,7 @@ std::string explain_shortage(const PlannedModel& model, const Layout& layout,
                              "smaller parts)");
     case Shortage::whole_model:
       return fmt::format(
-          "Rank 0 keeps the whole model with its moments, {}, for evaluation and checkpoints, and "
+          "Rank 0 keeps the whole model with its moments for evaluation and checkpoints, {}, and "
           "its {} {}: checkpoints in shards are not there yet.",
           format_bytes(memory.ranks[0].whole_model),
           memory.host_capacity > 0 ? "node has" : "device has",

@@ -30,7 +30,7 @@ Json memory_json(const MemoryPlan& memory) {
                      {"activations", rank.activations},
                      {"in_flight", rank.in_flight},
                      {"received", rank.received},
-                     {"update", rank.update},
+                     {"between_steps", rank.between_steps},
                      {"whole_model", rank.whole_model},
                      {"total", rank.total}});
   }

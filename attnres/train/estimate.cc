@@ -73,29 +73,22 @@ double disk_bytes(const Sizes& sizes) {
   return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
 }
 
-double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
+double peak_bytes(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes) {
   const TrainConfig& train = recipe.train;
-  const double context = static_cast<double>(train.context);
-  const int64_t rows = train.batch_size / train.accumulate;
+  const auto tokens = static_cast<double>(train.batch_size / train.accumulate * train.context);
   const double parameters = sizes.parameters();
 
   const at::ScalarType activations = precision_of(train).activations;
-  const double wide = static_cast<double>(c10::elementSize(activations)) / 4;
-  // In units of four bytes, of which all but activations and their copies of weights are.
-  const auto pass = [&](double tokens, double kept) {
-    return tokens * kept * wide + sizes.logits(tokens);
-  };
-  const double copies = activations == at::kFloat ? 0 : parameters * wide;
+  const auto number = static_cast<double>(c10::elementSize(activations));
+  const double copies = activations == at::kFloat ? 0 : parameters * number;
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
+  const double step =
+      tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
   const double working = std::max(
-      {pass(static_cast<double>(rows) * context, sizes.model.kept(train.recompute)) + gradients,
-       parameters + sizes.update(),
-       pass(kProbeWindows * context, sizes.model.kept(false)) + 2 * sizes.model.head(),
-       pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
-            sizes.model.kept_in_evaluation())});
-  return kLibraryBytes + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
+      {step, 4 * (parameters + sizes.update()), evaluation_bytes(sizes.model, vocab_size, train)});
+  return kLibraryBytes + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
 }
 
 double tokens_per_step(const TrainConfig& train) {
@@ -137,7 +130,7 @@ class Threads {
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed) {
   const Sizes sizes(recipe, vocab_size);
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
-          .bytes = static_cast<int64_t>(peak_bytes(recipe, sizes)),
+          .bytes = static_cast<int64_t>(peak_bytes(recipe, vocab_size, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
           .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
@@ -177,7 +170,7 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
     constexpr const char* kRemedy =
         "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
         "lower train.batch_size or model.width";
-    const double needed = peak_bytes(recipe, sizes);
+    const double needed = peak_bytes(recipe, vocab_size, sizes);
     const std::string needs = fmt::format(
         "recipe {}: training needs about {} of memory ({} of it for weights, gradients "
         "and moments)",

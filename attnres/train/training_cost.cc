@@ -1,10 +1,14 @@
 #include "attnres/train/training_cost.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/infer/evaluate.h"
 #include "attnres/train/learning_rates.h"
 #include "attnres/train/muon.h"
+#include "attnres/train/probe.h"
 
 namespace attnres {
 namespace {
@@ -29,7 +33,7 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
   for (const Parameter& p : parameters.all()) {
     const double factor = factors[costs.size()], numbers = static_cast<double>(p.tensor.numel());
     UpdateCost& cost = costs.emplace_back();
-    if (factor == 0) continue;
+    if (factor == 0 || !is_differentiated(p.kind)) continue;
     const bool is_muons = has_muon && p.kind == ParameterKind::matrix;
     cost.moments = is_muons ? numbers : 2 * numbers;
     // The update, one before and one after a step of Newton-Schulz.
@@ -42,6 +46,18 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
 double logits_at_once(double vocab_size, double tokens) {
   constexpr double kLogits = 1 << 22;
   return 2 * vocab_size * std::min(tokens, std::max(64.0, kLogits / vocab_size));
+}
+
+double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train) {
+  const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
+  const auto context = static_cast<double>(train.context);
+  const auto pass = [&](double tokens, double kept) {
+    return tokens * kept * number + 4 * logits_at_once(static_cast<double>(vocab_size), tokens);
+  };
+  return std::max(
+      pass(kProbeWindows * context, model.kept(/*recompute=*/false)) + 4 * 2 * model.head(),
+      pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
+           model.kept_in_evaluation()));
 }
 
 }  // namespace attnres

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/model/model_cost.h"
 #include "attnres/support/parameters.h"
 #include "attnres/train/recipe.h"
 
@@ -27,12 +28,17 @@ struct UpdateCost {
   double flops = 0;    // of Newton-Schulz
 };
 
-// Of a whole model's parameters, in their order; nothing is kept of what is frozen.
+// Of a whole model's parameters, in their order; nothing is kept of what no gradient moves, and of
+// what is frozen.
 std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int sublayers,
                                      const TrainConfig& train);
 
 // Numbers of the logits that are there at one time, of `tokens` tokens: those of a chunk of
 // linear_cross_entropy, and their exponentials.
 double logits_at_once(double vocab_size, double tokens);
+
+// Bytes that a whole model takes beside its weights between steps: by evaluation, and by probes,
+// whichever needs more.
+double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train);
 
 }  // namespace attnres
