@@ -33,6 +33,12 @@ void print_wrapped(const std::string& text) {
   fmt::print("{}\n", wrapped(text, text_columns()));
 }
 
+// As format_duration, with more digits: what is compared lies close together.
+std::string seconds_text(double seconds) {
+  if (seconds >= 1000) return format_duration(seconds);
+  return seconds < 1 ? fmt::format("{:.4g} ms", 1000 * seconds) : fmt::format("{:.4g} s", seconds);
+}
+
 // "0-5, 30-35": the sublayers' sites, and "out".
 std::string sites_text(const std::vector<SiteRange>& ranges, int sublayers) {
   std::string text;
@@ -111,9 +117,8 @@ void print_time(const Plan& plan, const Cluster& cluster) {
       "A step of {} tokens takes {}: {} for the pipeline (bubble {:.1f} %: waiting, beside "
       "computing), {} for sums of gradients, {} for the update. That is {}, and {:.1f} % of the "
       "FLOP/s{} (model FLOP utilisation).",
-      format_count(plan.tokens), format_duration(time.seconds),
-      format_duration(time.pipeline.seconds), 100 * time.pipeline.bubble,
-      format_duration(time.sums), format_duration(time.update),
+      format_count(plan.tokens), seconds_text(time.seconds), seconds_text(time.pipeline.seconds),
+      100 * time.pipeline.bubble, seconds_text(time.sums), seconds_text(time.update),
       format_rate(time.tokens_per_second, "tokens"), 100 * time.utilisation,
       cluster.device.efficiency < 1 ? fmt::format(", of which products are taken to reach {:.0f} %",
                                                   100 * cluster.device.efficiency)
@@ -179,16 +184,16 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
                               result.nearest.describe(), result.why_not));
     return;
   }
-  fmt::print("{:>5} {:>9} {:>8} {:>10} {:>10}   {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}\n", "data",
-             "pipeline", "virtual", "recompute", "processes", "naive", "report", "owned", "bubble",
+  fmt::print("{:>4} {:>8} {:>7} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}\n", "data",
+             "pipeline", "virtual", "recompute", "devices", "naive", "report", "owned", "bubble",
              "MFU", "memory");
   for (const FoundLayout& found : result.best) {
     const Layout& layout = found.layout;
     const auto seconds = [&](int i) {
       const double time = found.seconds_by_policy[i];
-      return std::isfinite(time) ? format_duration(time) : std::string("-");
+      return std::isfinite(time) ? seconds_text(time) : std::string("-");
     };
-    fmt::print("{:>5} {:>9} {:>8} {:>10} {:>10}   {:>9} {:>9} {:>9} {:>5.1f} % {:>4.1f} % {:>9}\n",
+    fmt::print("{:>4} {:>8} {:>7} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>5.1f} % {:>4.1f} % {:>9}\n",
                layout.data, layout.size.ranks, layout.size.virtual_stages,
                layout.recompute ? "yes" : "no", layout.processes(), seconds(0), seconds(1),
                seconds(2), 100 * found.time.pipeline.bubble, 100 * found.time.utilisation,
@@ -288,9 +293,9 @@ void add_plan_command(CLI::App& app) {
   command->footer(
       "docs/parallel.md explains what is counted.\n\n"
       "Examples:\n"
-      "  attnres plan --recipe recipes/kimi-linear-48b.json \\\n"
-      "    --cluster recipes/clusters/h800-32-nodes.json --set parallel.pipeline=16 \\\n"
-      "    parallel.data=16 parallel.virtual=3\n"
+      "  attnres plan --recipe recipes/large-block-attn-res.json \\\n"
+      "    --cluster recipes/clusters/h100-node.json \\\n"
+      "    --set parallel.data=2 parallel.pipeline=4\n"
       "  attnres plan --recipe recipes/kimi-linear-48b.json \\\n"
       "    --cluster recipes/clusters/h800-32-nodes.json --search\n"
       "  attnres plan --write-cluster here.json --devices 2");

@@ -26,8 +26,8 @@ TEST(PlanCommand, ShowsAPlan) {
                                     "--set parallel.pipeline=4 parallel.data=2 parallel.virtual=2 "
                                     "train.precision=bfloat16 --context 131072 --chunk 16384");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const char* part : {"8 of 8 devices", "2 replicas x 4 ranks x 2 stages, owned, recomputed",
-                           "It fits", "naive", "gradients, over replicas", "bubble",
+  for (const char* part : {"8 of 8 devices", "x 4 ranks x 2 stages, owned, recomputed", "It fits",
+                           "naive", "gradients, over replicas", "bubble",
                            "8 representations of each: 2.0 GiB", "18-23, 42-47+out"}) {
     EXPECT_THAT(result.out, HasSubstr(part));
   }
