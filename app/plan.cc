@@ -55,14 +55,15 @@ std::string sites_text(const std::vector<SiteRange>& ranges, int sublayers) {
 
 void print_memory(const Plan& plan, const PlannedModel& model) {
   fmt::print("\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10}  {}\n", "rank", "weights",
-             "grad.", "moments", "in flight", "activat.", "received", "in all", "sites");
+             "grad.", "moments", "in flight", "activat.", "copies", "in all", "sites");
   const auto bytes = [](double number) { return format_bytes(number); };
   for (size_t rank = 0; rank < plan.memory.ranks.size(); ++rank) {
     const RankMemory& memory = plan.memory.ranks[rank];
     fmt::print("{:>5} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10}  {}\n", rank,
                bytes(memory.weights), bytes(memory.gradients), bytes(memory.moments),
-               memory.in_flight, bytes(memory.activations), bytes(memory.received),
-               bytes(memory.total), sites_text(memory.sites, model.cost.sublayers()));
+               memory.in_flight, bytes(memory.activations),
+               bytes(memory.received + memory.waiting_gradients), bytes(memory.total),
+               sites_text(memory.sites, model.cost.sublayers()));
   }
   const double whole_model = plan.memory.ranks[0].whole_model;
   if (whole_model > 0) {
@@ -235,6 +236,8 @@ void run_plan(const PlanOptions& options) {
   const PlannedModel model(load_recipe(options.recipe, options.overrides));
   const Cluster cluster = read_cluster(options.cluster);
   if (options.search) {
+    require_usage(options.prompt.context == 0 && options.prompt.chunk == 0,
+                  "--context and --chunk are about the plan of one layout: leave --search out");
     const SearchResult result = search_layouts(model, cluster);
     if (options.json) {
       fmt::print("{}\n", search_to_json(result).dump());

@@ -1,6 +1,8 @@
 #include "attnres/plan/device_memory.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace attnres {
 namespace {
@@ -35,7 +37,28 @@ void add_parameters(const PlannedModel& model, const PipelinePlan& stages, Memor
 // Of each stage, in bytes.
 struct StageMemory {
   double until_backward = 0, in_backward = 0, received = 0;
+  // Gradients of sealed tensors that its backward leaves waiting, and that waited for it.
+  double leaves = 0, takes = 0;
 };
+
+// The later stages of a rank come first in a micro-batch's backward: the last of them that reads a
+// copy leaves its gradient, to which the others add.
+void add_waiting_gradients(const PipelinePlan& stages, double bytes_of_a_number,
+                           std::vector<StageMemory>& memory) {
+  std::vector<std::set<std::pair<size_t, int>>> waiting(stages.size.ranks);  // tensors and copies
+  for (int stage = stages.size.stages() - 1; stage >= 0; --stage) {
+    const StageTransfers& transfers = stages.stages[stage];
+    for (size_t i = 0; i < transfers.copies.size(); ++i) {
+      const int copy = transfers.copies[i];
+      if (copy == kNoCopy || copy == stage) continue;
+      if (!waiting[stages.size.rank_of(stage)].emplace(i, copy).second) continue;
+      const double bytes =
+          static_cast<double>(transfers.before.sealed[i].numbers()) * bytes_of_a_number;
+      memory[stage].leaves += bytes;
+      memory[copy].takes += bytes;
+    }
+  }
+}
 
 std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& layout,
                                       const PipelinePlan& stages) {
@@ -55,23 +78,32 @@ std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& l
     }
     all.push_back(memory);
   }
+  add_waiting_gradients(stages, tokens * model.sealed_gradient_bytes, all);
   return all;
 }
 
 // What a rank holds from action to action.
 void add_activations(const std::vector<PipelineAction>& actions,
                      const std::vector<StageMemory>& stages, RankMemory& memory) {
-  double kept = 0, received = 0;
-  for (const auto& [direction, stage, micro_batch] : actions) {
-    if (direction == Direction::forward) {
-      kept += stages[stage].until_backward;
-      received += stages[stage].received;
+  double kept = 0, received = 0, waiting = 0;
+  for (const auto& [direction, number, micro_batch] : actions) {
+    const StageMemory& stage = stages[number];
+    const bool is_backward = direction == Direction::backward;
+    if (is_backward) {
+      waiting += stage.leaves;
+    } else {
+      kept += stage.until_backward;
+      received += stage.received;
     }
-    memory.activations = std::max(memory.activations, kept + stages[stage].in_backward);
+    const double activations = kept + stage.in_backward;
+    memory.activations = std::max(memory.activations, activations);
     memory.received = std::max(memory.received, received);
-    if (direction == Direction::backward) {
-      kept -= stages[stage].until_backward;
-      received -= stages[stage].received;
+    memory.waiting_gradients = std::max(memory.waiting_gradients, waiting);
+    memory.in_step = std::max(memory.in_step, activations + received + waiting);
+    if (is_backward) {
+      kept -= stage.until_backward;
+      received -= stage.received;
+      waiting -= stage.takes;
     }
   }
   memory.in_flight = most_in_flight(actions);
@@ -122,10 +154,9 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
   }
   add_whole_model(model, layout, plan);
   for (RankMemory& memory : plan.ranks) {
-    memory.total =
-        memory.weights + memory.gradients + memory.moments +
-        kFragmentation * std::max(memory.activations + memory.received, memory.between_steps) +
-        (plan.host_capacity > 0 ? 0 : memory.whole_model);
+    memory.total = memory.weights + memory.gradients + memory.moments +
+                   kFragmentation * std::max(memory.in_step, memory.between_steps) +
+                   (plan.host_capacity > 0 ? 0 : memory.whole_model);
   }
   return plan;
 }

@@ -21,6 +21,11 @@ struct RankMemory {
   double activations = 0;
   int in_flight = 0;    // stages' activations at once: most_in_flight
   double received = 0;  // copies of received sealed tensors, at most: Pipeline::peak_received_bytes
+  // Gradients of sealed tensors, at most, that wait for the backward of the stage of this rank with
+  // which the tensor came, or which sealed it.
+  double waiting_gradients = 0;
+  // The most that the three above are together.
+  double in_step = 0;
   // In the place of activations, between steps: of Muon's update, and of evaluation and probes
   // where the rank has the whole model.
   double between_steps = 0;

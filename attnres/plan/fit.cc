@@ -88,10 +88,10 @@ std::string explain_shortage(const PlannedModel& model, const Layout& layout,
                          remedy_of_standing(model, layout, memory, cluster));
     case Shortage::activations:
       return fmt::format(
-          "{}: {} of activations and received copies beside {} of weights, gradients and moments. "
+          "{}: {} of activations, copies and their gradients beside {} of weights, gradients and "
+          "moments. "
           "{}, or use more ranks (parallel.pipeline).",
-          needs, format_bytes(fullest.activations + fullest.received),
-          format_bytes(standing_bytes_of(fullest)),
+          needs, format_bytes(fullest.in_step), format_bytes(standing_bytes_of(fullest)),
           layout.recompute ? "Raise train.accumulate (the same batch in smaller parts)"
                            : "Set train.recompute=true, raise train.accumulate (the same batch in "
                              "smaller parts)");

@@ -30,6 +30,8 @@ Json memory_json(const MemoryPlan& memory) {
                      {"activations", rank.activations},
                      {"in_flight", rank.in_flight},
                      {"received", rank.received},
+                     {"waiting_gradients", rank.waiting_gradients},
+                     {"in_step", rank.in_step},
                      {"between_steps", rank.between_steps},
                      {"whole_model", rank.whole_model},
                      {"total", rank.total}});

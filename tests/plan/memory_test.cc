@@ -78,6 +78,28 @@ TEST(PlanMemory, IsOfTheMostInFlight) {
   EXPECT_NEAR(one, 16 * 4 * cost.kept_until_backward({0, 2}, false), 0.1 * one);
 }
 
+// Of one micro-batch and stages that seal a block each. Rank 0 has stages 0 and 2: the backward of
+// 2 leaves gradients of b_0 and b_1 for that of 0; of rank 1, that of 3 leaves b_0 to b_2 for that
+// of
+// 1. By `naive` each stage's copies are its own, and all gradients go back with them.
+TEST(PlanMemory, CountsGradientsThatWait) {
+  const auto waiting = [](const char* policy) {
+    const Recipe recipe =
+        small_plan_recipe(blocks_of(2), 4, {{"pipeline", 2}, {"virtual", 2}, {"policy", policy}},
+                          {{"batch_size", 1}, {"accumulate", 1}, {"precision", "bfloat16"}});
+    std::vector<double> blocks;  // of 16 tokens in float32
+    for (const RankMemory& rank : memory_of(recipe).ranks) {
+      blocks.push_back(rank.waiting_gradients / (16 * 32 * 4));
+      EXPECT_LE(rank.in_step, rank.activations + rank.received + rank.waiting_gradients);
+      EXPECT_GE(rank.in_step, rank.activations);
+    }
+    return blocks;
+  };
+  EXPECT_EQ(waiting("owned"), (std::vector<double>{2, 3}));
+  EXPECT_EQ(waiting("report"), (std::vector<double>{1, 2}));
+  EXPECT_EQ(waiting("naive"), (std::vector<double>{0, 0}));
+}
+
 // One process: the estimate that training prints, from the same parts.
 TEST(PlanMemory, OfOneProcessIsTheEstimate) {
   for (const bool recompute : {false, true}) {
