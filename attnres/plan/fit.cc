@@ -1,6 +1,7 @@
 #include "attnres/plan/fit.h"
 
 #include <algorithm>
+#include <cctype>
 #include <vector>
 
 #include "attnres/support/error.h"
@@ -41,6 +42,20 @@ std::string remedy_of_standing(const PlannedModel& model, const Layout& layout,
   return "More ranks (parallel.pipeline), in the place of replicas where devices run out, would "
          "each "
          "hold less; replicas hold the same each, since optimizer states are not spread over them";
+}
+
+std::string remedy_of_activations(const PlannedModel& model, const Layout& layout,
+                                  const Cluster& cluster) {
+  const TrainConfig& train = model.recipe.train;
+  std::string remedy = layout.recompute ? "" : "Set train.recompute=true, or ";
+  remedy += train.accumulate < train.batch_size
+                ? "raise train.accumulate (the same batch in smaller parts)"
+                : "lower train.context";
+  if (layout.size.ranks < std::min<int64_t>(cluster.devices, model.cost.sublayers())) {
+    remedy += ", or use more ranks (parallel.pipeline)";
+  }
+  remedy[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(remedy[0])));
+  return remedy;
 }
 
 }  // namespace
@@ -89,12 +104,9 @@ std::string explain_shortage(const PlannedModel& model, const Layout& layout,
     case Shortage::activations:
       return fmt::format(
           "{}: {} of activations, copies and their gradients beside {} of weights, gradients and "
-          "moments. "
-          "{}, or use more ranks (parallel.pipeline).",
+          "moments. {}.",
           needs, format_bytes(fullest.in_step), format_bytes(standing_bytes_of(fullest)),
-          layout.recompute ? "Raise train.accumulate (the same batch in smaller parts)"
-                           : "Set train.recompute=true, raise train.accumulate (the same batch in "
-                             "smaller parts)");
+          remedy_of_activations(model, layout, cluster));
     case Shortage::whole_model:
       return fmt::format(
           "Rank 0 keeps the whole model with its moments for evaluation and checkpoints, {}, and "
