@@ -79,7 +79,15 @@ void print_memory(const Plan& plan, const PlannedModel& model) {
                     : "It does not fit. " + plan.shortage);
 }
 
-void print_traffic(const Plan& plan, const Recipe& recipe) {
+void print_mixing(const Plan& plan, const Recipe& recipe) {
+  fmt::print("\n");
+  print_wrapped(fmt::format(
+      "Mixing by {} moves {:.2f} d per token and sublayer, plain residual connections {:.2f} d.",
+      recipe.model.depth_mixing.name(), plan.mixing.of_mechanism, plan.mixing.of_residual));
+}
+
+void print_traffic(const Plan& plan) {
+  if (plan.layout.processes() == 1) return;
   fmt::print("\nSent in a step, by all processes ({}):\n", plan.layout.processes());
   const auto row = [&](const char* what, const auto& of_policy) {
     fmt::print("{:36}", what);
@@ -105,10 +113,6 @@ void print_traffic(const Plan& plan, const Recipe& recipe) {
     fmt::print("{:36} {:>11}\n", "gradients, over ranks that share",
                format_bytes(plan.traffic.shared_gradients));
   }
-  fmt::print("\n");
-  print_wrapped(fmt::format(
-      "Mixing by {} moves {:.2f} d per token and sublayer, plain residual connections {:.2f} d.",
-      recipe.model.depth_mixing.name(), plan.mixing.of_mechanism, plan.mixing.of_residual));
 }
 
 void print_time(const Plan& plan, const Cluster& cluster) {
@@ -165,7 +169,8 @@ void print_plan(const Plan& plan, const PlannedModel& model, const Cluster& clus
                                      : fmt::format("{} micro-batches", plan.layout.micro_batches),
       plan.layout.tokens));
   print_memory(plan, model);
-  print_traffic(plan, model.recipe);
+  print_mixing(plan, model.recipe);
+  print_traffic(plan);
   print_time(plan, cluster);
   print_prefill(plan.prefill);
 }
@@ -205,6 +210,14 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
       "Of {} layouts, the fastest that fit, with the time of a step by policy. The first one is",
       result.candidates));
   fmt::print("  --set {}\n", settings_of(result.best.front().layout));
+  if (result.best.front().layout.processes() < cluster.devices) {
+    fmt::print("\n");
+    print_wrapped(fmt::format(
+        "It leaves {} idle: a step has {} (train.accumulate), which replicas share and pipelines "
+        "are filled with. More of them could use more devices.",
+        counted(cluster.devices - result.best.front().layout.processes(), "device"),
+        counted(model.recipe.train.accumulate, "part")));
+  }
   if (!result.why_not.empty()) {
     fmt::print("\n");
     print_wrapped(fmt::format("Of those looked at that do not fit, nearest comes {}: {}",

@@ -75,7 +75,8 @@ double disk_bytes(const Sizes& sizes) {
 
 double peak_bytes(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes) {
   const TrainConfig& train = recipe.train;
-  const auto tokens = static_cast<double>(train.batch_size / train.accumulate * train.context);
+  const int64_t rows = train.batch_size / train.accumulate;
+  const auto tokens = static_cast<double>(rows * train.context);
   const double parameters = sizes.parameters();
 
   const at::ScalarType activations = precision_of(train).activations;
