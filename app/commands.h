@@ -20,6 +20,7 @@ void add_export_command(CLI::App& app);
 void add_retrofit_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 void add_watch_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);

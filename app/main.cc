@@ -152,6 +152,7 @@ int run(int argc, char** argv) {
   add_retrofit_command(app);
   add_report_command(app);
   add_compare_command(app);
+  add_plan_command(app);
   add_study_command(app);
   add_watch_command(app);
   add_doctor_command(app);

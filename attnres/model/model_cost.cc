@@ -1,7 +1,7 @@
 #include "attnres/model/model_cost.h"
 
 #include <algorithm>
-#include <vector>
+#include <numeric>
 
 #include "attnres/depth/mixing_cost.h"
 
@@ -20,77 +20,85 @@ double measure_mixer(const ModelConfig& config) {
 ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size)
     : vocab_(static_cast<double>(vocab_size)),
       width_(static_cast<double>(config.width)),
-      plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta) {}
-
-double ModelCost::linear_maps() const {
-  double numbers = 0;
+      plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta),
+      linear_maps_(sublayers() + 1) {
+  for (int site = 0; site <= sublayers(); ++site) {
+    double numbers = 0;
+    for (const PlannedTensor& tensor : mixer().plan(site).sealed) {
+      numbers += static_cast<double>(tensor.numbers());
+    }
+    sources_.push_back(numbers / width_);
+  }
   for (const Parameter& p : parameters().all()) {
     if (p.kind != ParameterKind::matrix) continue;
     const bool is_stack = p.tensor.dim() > 2;
-    numbers += static_cast<double>(p.tensor.numel()) *
-               (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1);
+    const double numbers = static_cast<double>(p.tensor.numel()) *
+                           (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1);
+    for (const int site : p.used_at) linear_maps_.at(site) += numbers;
   }
-  return numbers;
+}
+
+double ModelCost::linear_maps(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
+  return std::accumulate(linear_maps_.begin() + first, linear_maps_.begin() + last, 0.0);
 }
 
 double ModelCost::head() const {
   return vocab_ * width_;
 }
 
-double ModelCost::between_tokens(int64_t context) const {
+double ModelCost::between_tokens(int64_t context, const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
   double multiply_adds = 0;
-  for (int site = 0; site < plan_.sublayers(); ++site) {
+  for (int site = first; site < std::min(last, sublayers()); ++site) {
     multiply_adds += plan_.sublayer(site).cost(context).multiply_adds;
   }
   return multiply_adds;
 }
 
 double ModelCost::kept(bool recompute) const {
-  const double most_sources = most_sources_read();
-  const double at_output = site() + 2 * width_;  // and the loss's gradient, twice
+  return kept_until_backward({}, recompute) + kept_in_backward({}, recompute);
+}
+
+double ModelCost::kept_until_backward(const SiteRange& sites, bool recompute) const {
+  const double at_output = has_output(sites) ? site() + 2 * width_ : 0;  // the gradient twice
+  if (!recompute) return span(sites) + at_output;
+  double crossing = 0;
+  for (const auto& [first, last] : recomputed_spans(sites)) {
+    crossing += std::max(1.0, sources_[last] - sources_[first]) * width_;
+  }
+  return crossing + at_output;
+}
+
+double ModelCost::kept_in_backward(const SiteRange& sites, bool recompute) const {
   // Gradients on their way down: of the feed-forward, and of every source that a site reads, one
   // that is summed up and one that is just computed.
-  const double in_flight = 3 * (widest() + width_) + 2 * most_sources * width_;
-  if (!recompute) return span(0, plan_.sublayers()) + at_output + in_flight;
-
-  std::vector<int> ends = plan_.mixer().cuts();
-  ends.push_back(plan_.sublayers());
-  double crossing = 0, largest = 0;
-  int begin = 0;
-  for (const int end : ends) {
-    crossing += std::max(1.0, sources(end) - sources(begin)) * width_;
-    largest = std::max(largest, span(begin, end));
-    begin = end;
+  const double in_flight = 3 * (widest(sites) + width_) + 2 * most_sources_read(sites) * width_;
+  double largest = 0;
+  if (recompute) {
+    for (const SiteRange& range : recomputed_spans(sites)) largest = std::max(largest, span(range));
   }
-  return crossing + largest + at_output + in_flight;
+  return largest + in_flight;
 }
 
 double ModelCost::kept_in_evaluation() const {
-  return (most_sources_read() + 4) * width_ + 3 * widest();
+  return (most_sources_read({}) + 4) * width_ + 3 * widest({});
 }
 
-double ModelCost::kept_at_sites() const {
-  return span(0, plan_.sublayers()) + site();
+double ModelCost::kept_at_sites(const SiteRange& sites) const {
+  return span(sites) + (has_output(sites) ? site() : 0);
 }
 
-double ModelCost::sources(int site) const {
-  double numbers = 0;
-  for (const PlannedTensor& tensor : plan_.mixer().plan(site).sealed) {
-    numbers += static_cast<double>(tensor.numbers());
-  }
-  return numbers / width_;
-}
-
-double ModelCost::most_sources_read() const {
-  double most = 0;
-  for (int site = 0; site <= plan_.sublayers(); ++site) most = std::max(most, sources(site));
-  return most;
+double ModelCost::most_sources_read(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
+  return *std::max_element(sources_.begin() + first, sources_.begin() + last);
 }
 
 // Numbers of the widest hidden layer that a token passes through.
-double ModelCost::widest() const {
+double ModelCost::widest(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
   double most = 0;
-  for (int site = 0; site < plan_.sublayers(); ++site) {
+  for (int site = first; site < std::min(last, sublayers()); ++site) {
     most = std::max(most, plan_.sublayer(site).cost(1).widest);
   }
   return most;
@@ -102,10 +110,33 @@ double ModelCost::site() const {
   return (*mixer_keeps_ + 1) * width_;
 }
 
-double ModelCost::span(int begin, int end) const {
+double ModelCost::span(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
   double total = 0;
-  for (int l = begin; l < end; ++l) total += site() + plan_.sublayer(l).cost(1).kept;
+  for (int l = first; l < std::min(last, sublayers()); ++l) {
+    total += site() + plan_.sublayer(l).cost(1).kept;
+  }
   return total;
+}
+
+// As run_recomputed has them; the output is read outside of them.
+std::vector<SiteRange> ModelCost::recomputed_spans(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
+  std::vector<int> ends = mixer().cuts();
+  ends.push_back(std::min(last, sublayers()));
+  std::vector<SiteRange> spans;
+  int begin = first;
+  for (const int end : ends) {
+    if (begin >= end || end > last) continue;
+    spans.push_back({begin, end});
+    begin = end;
+  }
+  return spans;
+}
+
+// Those of them that the model has.
+SiteRange ModelCost::within(const SiteRange& sites) const {
+  return {std::max(sites.first, 0), std::min(sites.last, sublayers() + 1)};
 }
 
 }  // namespace attnres

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attnres/model/transformer.h"
 
@@ -15,31 +16,42 @@ class ModelCost {
 
   // The model's, shapes without values.
   const ParameterRegistry& parameters() const { return plan_.parameters(); }
+  const DepthMixer& mixer() const { return plan_.mixer(); }
+  int sublayers() const { return plan_.sublayers(); }
 
-  // Multiply-adds of a forward pass: in all linear maps of sublayers and mixer, of experts the
-  // chosen ones'; in the head; and between the tokens of a context.
-  double linear_maps() const;
+  // Multiply-adds of a forward pass, of all sites or of some: in all linear maps of sublayers and
+  // mixer, of experts the chosen ones'; and between the tokens of a context. In the head.
+  double linear_maps(const SiteRange& sites = {}) const;
+  double between_tokens(int64_t context, const SiteRange& sites = {}) const;
   double head() const;
-  double between_tokens(int64_t context) const;
 
-  // By a training step, the loss included: what autograd keeps of each site (the mixer's sources,
-  // mixed and normalised inputs, what the sublayer says), or with recomputation what crosses the
-  // cuts and the largest span; gradients on their way down.
+  // By a training step, the loss included: the two below, of all sites.
   double kept(bool recompute) const;
+  // By a stage of these sites from its forward to its backward: what autograd keeps of each site
+  // (the mixer's sources, mixed and normalised inputs, what the sublayer says), or with
+  // recomputation what crosses the cuts; of the output, what the loss needs.
+  double kept_until_backward(const SiteRange& sites, bool recompute) const;
+  // By its backward beside that: gradients on their way down, and with recomputation what the
+  // largest span keeps, which is there again.
+  double kept_in_backward(const SiteRange& sites, bool recompute) const;
   // By a pass without gradients: the sources, and one sublayer at work.
   double kept_in_evaluation() const;
-  // Of all sites together.
-  double kept_at_sites() const;
+  // Of these sites together, without what the loss needs.
+  double kept_at_sites(const SiteRange& sites = {}) const;
 
  private:
-  double sources(int site) const;
-  double most_sources_read() const;
-  double widest() const;
+  double most_sources_read(const SiteRange& sites) const;
+  double widest(const SiteRange& sites) const;
   double site() const;
-  double span(int begin, int end) const;
+  double span(const SiteRange& sites) const;
+  std::vector<SiteRange> recomputed_spans(const SiteRange& sites) const;
+  SiteRange within(const SiteRange& sites) const;
+  bool has_output(const SiteRange& sites) const { return sites.has(sublayers()); }
 
   double vocab_, width_;
   Transformer plan_;
+  std::vector<double> sources_;      // before each site, sealed ones, in units of the width
+  std::vector<double> linear_maps_;  // by site
   // By the mixer at a site, in units of the width. Measured when it is asked for: that takes memory
   // and time, which a model that is too large from its weights alone should not cost.
   mutable std::optional<double> mixer_keeps_;

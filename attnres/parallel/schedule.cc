@@ -104,7 +104,7 @@ std::vector<std::vector<TimedAction>> simulate(const PipelineSchedule& schedule,
   };
   const auto on_the_way = [&](const PipelineAction& done) {
     if (size.ranks == 1) return 0.0;
-    if (done.direction == Direction::backward) return times[done.stage].receive;
+    if (done.direction == Direction::backward) return times[done.stage].give_back;
     return done.stage + 1 < size.stages() ? times[done.stage + 1].receive : 0.0;
   };
 

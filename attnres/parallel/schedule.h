@@ -55,7 +55,8 @@ int most_in_flight(const std::vector<PipelineAction>& actions);
 // What a stage takes, in any unit of time.
 struct StageTimes {
   double forward = 1, backward = 1;
-  double receive = 0;  // of what crosses into the stage, and of its gradients on their way back
+  double receive = 0;    // of what crosses into the stage
+  double give_back = 0;  // of its gradients, on their way to the stage before
 };
 
 struct TimedAction {

@@ -5,7 +5,6 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -19,91 +18,53 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/learning_rates.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/probe.h"
+#include "attnres/train/training_cost.h"
 #include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kMiB = 1 << 20;
-constexpr double kLibrary = 160 * kMiB;  // libtorch, and what it keeps for its matrix products
-constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
-
-// Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
-// A X.
-double newton_schulz(const at::Tensor& matrix) {
-  const double rows = static_cast<double>(matrix.size(-2));
-  const double columns = static_cast<double>(matrix.size(-1));
-  const double count = static_cast<double>(matrix.numel()) / (rows * columns);
-  const double shorter = std::min(rows, columns);
-  return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
-}
-
 // A recipe's model, and what its optimizer adds.
 class Sizes {
  public:
   Sizes(const Recipe& recipe, int64_t vocab_size)
       : model(recipe.model, vocab_size),
-        factors_(rate_factors(model.parameters(), recipe.model.sublayers(), recipe.train.rates)),
-        has_muon_(recipe.train.optimizer == "muon"),
+        updates_(update_costs(model.parameters(), recipe.model.sublayers(), recipe.train)),
         vocab_(static_cast<double>(vocab_size)) {}
 
   double parameters() const { return static_cast<double>(model.parameters().count()); }
 
-  // AdamW keeps two for each parameter, Muon one; of what is frozen there are none.
   double moments() const {
-    double numbers = 2 * parameters();
-    for (const Parameter& p : muon_parameters()) numbers -= static_cast<double>(p.tensor.numel());
-    for (size_t i = 0; i < factors_.size(); ++i) {
-      if (factors_[i] == 0) {
-        numbers -= 2 * static_cast<double>(model.parameters().all()[i].tensor.numel());
-      }
-    }
+    double numbers = 0;
+    for (const UpdateCost& update : updates_) numbers += update.moments;
     return numbers;
   }
-  // Of the matrices that Muon is at: their update, one before and one after a step of
-  // Newton-Schulz.
   double update() const {
     double most = 0;
-    for (const Parameter& p : muon_parameters()) {
-      most = std::max(most, 3 * static_cast<double>(p.tensor.numel()));
-    }
+    for (const UpdateCost& update : updates_) most = std::max(most, update.working);
     return most;
   }
   double update_flops() const {
-    double multiply_adds = 0;
-    for (const Parameter& p : muon_parameters()) multiply_adds += newton_schulz(p.tensor);
-    return 2 * multiply_adds;
+    double flops = 0;
+    for (const UpdateCost& update : updates_) flops += update.flops;
+    return flops;
   }
 
-  // Logits at one time, of `tokens` tokens: those of a chunk, and their exponentials.
-  double logits(double tokens) const {
-    return 2 * vocab_ * std::min(tokens, std::max(64.0, 4.0 * kMiB / vocab_));
-  }
+  double logits(double tokens) const { return logits_at_once(vocab_, tokens); }
 
   const ModelCost model;
 
  private:
-  std::vector<Parameter> muon_parameters() const {
-    std::vector<Parameter> chosen;
-    for (size_t i = 0; i < factors_.size(); ++i) {
-      const Parameter& p = model.parameters().all()[i];
-      if (has_muon_ && p.kind == ParameterKind::matrix && factors_[i] != 0) chosen.push_back(p);
-    }
-    return chosen;
-  }
-
-  std::vector<double> factors_;  // on the learning rate, of each parameter
-  bool has_muon_;
+  std::vector<UpdateCost> updates_;
   double vocab_;
 };
 
 // Of weights, gradients and moments, and the library's.
 double standing_bytes(const Sizes& sizes) {
-  return kLibrary + 4 * (2 * sizes.parameters() + sizes.moments());
+  return kLibraryBytes + 4 * (2 * sizes.parameters() + sizes.moments());
 }
 
 // Of the last checkpoint, which has weights and moments, and of the best model: each is written
@@ -112,29 +73,23 @@ double disk_bytes(const Sizes& sizes) {
   return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
 }
 
-double peak_bytes(const Recipe& recipe, const Sizes& sizes) {
+double peak_bytes(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes) {
   const TrainConfig& train = recipe.train;
-  const double context = static_cast<double>(train.context);
   const int64_t rows = train.batch_size / train.accumulate;
+  const auto tokens = static_cast<double>(rows * train.context);
   const double parameters = sizes.parameters();
 
   const at::ScalarType activations = precision_of(train).activations;
-  const double wide = static_cast<double>(c10::elementSize(activations)) / 4;
-  // In units of four bytes, of which all but activations and their copies of weights are.
-  const auto pass = [&](double tokens, double kept) {
-    return tokens * kept * wide + sizes.logits(tokens);
-  };
-  const double copies = activations == at::kFloat ? 0 : parameters * wide;
+  const auto number = static_cast<double>(c10::elementSize(activations));
+  const double copies = activations == at::kFloat ? 0 : parameters * number;
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
+  const double step =
+      tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
   const double working = std::max(
-      {pass(static_cast<double>(rows) * context, sizes.model.kept(train.recompute)) + gradients,
-       parameters + sizes.update(),
-       pass(kProbeWindows * context, sizes.model.kept(false)) + 2 * sizes.model.head(),
-       pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
-            sizes.model.kept_in_evaluation())});
-  return kLibrary + 4 * (parameters + copies + sizes.moments() + kFragmentation * working);
+      {step, 4 * (parameters + sizes.update()), evaluation_bytes(sizes.model, vocab_size, train)});
+  return kLibraryBytes + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
 }
 
 double tokens_per_step(const TrainConfig& train) {
@@ -155,9 +110,6 @@ double step_flops(const TrainConfig& train, const Sizes& sizes) {
 
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
   const TrainConfig& train = recipe.train;
-  // Traffic per number kept: forward, backward and as a gradient, with temporaries. Measured, over
-  // widths of 64 to 512. The update reads and writes weights, gradients and moments.
-  constexpr double kTouched = 24, kTouchedByUpdate = 9;
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
   const double bytes = number * tokens_per_step(train) * kTouched * (passes_per_step(train) / 3) *
                            sizes.model.kept_at_sites() +
@@ -179,7 +131,7 @@ class Threads {
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed) {
   const Sizes sizes(recipe, vocab_size);
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
-          .bytes = static_cast<int64_t>(peak_bytes(recipe, sizes)),
+          .bytes = static_cast<int64_t>(peak_bytes(recipe, vocab_size, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
           .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
@@ -219,7 +171,7 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
     constexpr const char* kRemedy =
         "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
         "lower train.batch_size or model.width";
-    const double needed = peak_bytes(recipe, sizes);
+    const double needed = peak_bytes(recipe, vocab_size, sizes);
     const std::string needs = fmt::format(
         "recipe {}: training needs about {} of memory ({} of it for weights, gradients "
         "and moments)",

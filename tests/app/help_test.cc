@@ -36,7 +36,7 @@ size_t widest(const std::string& text, bool with_examples = true) {
 const std::vector<std::string> kCommands = {
     "train",    "eval",   "score",   "generate", "inspect",  "mechanisms", "import",
     "export",   "report", "study",   "doctor",   "retrofit", "verify",     "vectors",
-    "diagnose", "watch",  "compare", "serve",    "tokenize", "help"};
+    "diagnose", "watch",  "compare", "serve",    "tokenize", "plan",       "help"};
 
 TEST(Help, KeepsToTheWidthOfTheTerminal) {
   for (const std::string& command : kCommands) {

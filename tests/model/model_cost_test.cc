@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "tests/model/small_models.h"
@@ -77,6 +78,38 @@ TEST(ModelCost, BetweenTokensGrowsWithTheContextWhereAttentionSeesAll) {
   const ModelCost cost(testing::small_config(testing::residual()), testing::kSmallVocabulary);
   EXPECT_EQ(cost.between_tokens(64), 2 * cost.between_tokens(32));
   EXPECT_GT(cost.between_tokens(32), 0);
+}
+
+TEST(ModelCost, OfStagesAddsUpToThatOfTheModel) {
+  // `depth_attention` has maps that many sites use.
+  for (const ModelConfig& config : {testing::kimi_config(true, testing::block_attn_res(4)),
+                                    testing::small_config({{"type", "depth_attention"}}, 5)}) {
+    const ModelCost cost(config, testing::kSmallVocabulary);
+    const int L = cost.sublayers();
+    for (const int cut : {1, 3, 4, L}) {
+      const SiteRange before = {0, cut}, after = {cut, L + 1};
+      EXPECT_NEAR(cost.linear_maps(before) + cost.linear_maps(after), cost.linear_maps(), 1e-6);
+      EXPECT_EQ(cost.between_tokens(64, before) + cost.between_tokens(64, after),
+                cost.between_tokens(64));
+      EXPECT_NEAR(cost.kept_at_sites(before) + cost.kept_at_sites(after), cost.kept_at_sites(),
+                  1e-6 * cost.kept_at_sites());
+      EXPECT_NEAR(cost.kept_until_backward(before, false) + cost.kept_until_backward(after, false),
+                  cost.kept_until_backward({}, false), 1e-6 * cost.kept_at_sites());
+      // Recomputed, a cut inside a span leaves what crosses it.
+      EXPECT_GE(cost.kept_until_backward(before, true) + cost.kept_until_backward(after, true),
+                cost.kept_until_backward({}, true));
+      EXPECT_LE(cost.kept_in_backward(before, true), cost.kept_in_backward({}, true));
+    }
+  }
+}
+
+TEST(ModelCost, CountsMapsAtEverySiteThatUsesThem) {
+  const auto linear_maps = [](const Json& mixing) {
+    return ModelCost(testing::small_config(mixing, 5), testing::kSmallVocabulary).linear_maps();
+  };
+  const double shared =
+      linear_maps({{"type", "depth_attention"}}) - linear_maps(testing::residual());
+  EXPECT_EQ(shared, 4 * 5 * 32 * 32);  // maps, and attentions that each of them is used at
 }
 
 }  // namespace

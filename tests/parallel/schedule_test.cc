@@ -202,13 +202,14 @@ TEST(Schedule, SimulationNamesWhoWaitsForEver) {
 
 TEST(Schedule, WaitsForWhatIsOnItsWay) {
   const PipelineSize size = {2, 1};
-  const std::vector<StageTimes> times = {{.forward = 1, .backward = 2, .receive = 100},
-                                         {.forward = 3, .backward = 4, .receive = 0.5}};
+  const std::vector<StageTimes> times = {
+      {.forward = 1, .backward = 2, .receive = 100, .give_back = 100},
+      {.forward = 3, .backward = 4, .receive = 0.5, .give_back = 1.5}};
   const auto ranks = simulate(interleaved_1f1b(size, 1), size, times);
   EXPECT_EQ(ranks[1][0].begin, 1.5);
   EXPECT_EQ(ranks[1][1].begin, 4.5);
-  EXPECT_EQ(ranks[0][1].begin, 9);
-  EXPECT_EQ(last_end(ranks), 11);
+  EXPECT_EQ(ranks[0][1].begin, 10);
+  EXPECT_EQ(last_end(ranks), 12);
 }
 
 TEST(Schedule, RefusesSizesThatAreNone) {

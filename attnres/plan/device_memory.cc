@@ -1,0 +1,164 @@
+#include "attnres/plan/device_memory.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace attnres {
+namespace {
+
+// Of float32, in which parameters, gradients and moments are.
+constexpr double kNumberBytes = 4;
+
+double weight_bytes(const PlannedModel& model, double numbers) {
+  const bool has_copies = model.activation_bytes != kNumberBytes;
+  return numbers * (kNumberBytes + (has_copies ? model.activation_bytes : 0));
+}
+
+void add_parameters(const PlannedModel& model, const PipelinePlan& stages, MemoryPlan& plan) {
+  const std::vector<SiteSet> sites = stages.sites_by_rank();
+  const auto& parameters = model.cost.parameters().all();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const UpdateCost& update = model.updates[i];
+    for (const size_t rank : stages_with(parameters[i], sites)) {
+      RankMemory& memory = plan.ranks[rank];
+      memory.parameters += parameters[i].tensor.numel();
+      memory.moments += kNumberBytes * update.moments;
+      memory.between_steps = std::max(memory.between_steps, kNumberBytes * update.working);
+    }
+  }
+  for (RankMemory& memory : plan.ranks) {
+    const auto numbers = static_cast<double>(memory.parameters);
+    memory.weights = weight_bytes(model, numbers);
+    memory.gradients = kNumberBytes * numbers;
+  }
+}
+
+// Of each stage, in bytes.
+struct StageMemory {
+  double until_backward = 0, in_backward = 0, received = 0;
+  // Gradients of sealed tensors that its backward leaves waiting, and that waited for it.
+  double leaves = 0, takes = 0;
+};
+
+// The later stages of a rank come first in a micro-batch's backward: the last of them that reads a
+// copy leaves its gradient, to which the others add.
+void add_waiting_gradients(const PipelinePlan& stages, double bytes_of_a_number,
+                           std::vector<StageMemory>& memory) {
+  std::vector<std::set<std::pair<size_t, int>>> waiting(stages.size.ranks);  // tensors and copies
+  for (int stage = stages.size.stages() - 1; stage >= 0; --stage) {
+    const StageTransfers& transfers = stages.stages[stage];
+    for (size_t i = 0; i < transfers.copies.size(); ++i) {
+      const int copy = transfers.copies[i];
+      if (copy == kNoCopy || copy == stage) continue;
+      if (!waiting[stages.size.rank_of(stage)].emplace(i, copy).second) continue;
+      const double bytes =
+          static_cast<double>(transfers.before.sealed[i].numbers()) * bytes_of_a_number;
+      memory[stage].leaves += bytes;
+      memory[copy].takes += bytes;
+    }
+  }
+}
+
+std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& layout,
+                                      const PipelinePlan& stages) {
+  const auto tokens = static_cast<double>(layout.tokens);
+  std::vector<StageMemory> all;
+  for (const StageTransfers& stage : stages.stages) {
+    const double bytes = tokens * model.activation_bytes;
+    StageMemory memory = {
+        .until_backward = bytes * model.cost.kept_until_backward(stage.sites, layout.recompute),
+        .in_backward = bytes * model.cost.kept_in_backward(stage.sites, layout.recompute),
+        .received = bytes * static_cast<double>(sealed_into(stage).numbers)};
+    if (stage.sites.has(model.cost.sublayers())) {
+      // Gradients of the head are there with the loss, once beside what is summed up.
+      memory.in_backward +=
+          kNumberBytes *
+          (logits_at_once(static_cast<double>(model.vocab_size), tokens) + model.cost.head());
+    }
+    all.push_back(memory);
+  }
+  add_waiting_gradients(stages, tokens * model.sealed_gradient_bytes, all);
+  return all;
+}
+
+// What a rank holds from action to action.
+void add_activations(const std::vector<PipelineAction>& actions,
+                     const std::vector<StageMemory>& stages, RankMemory& memory) {
+  double kept = 0, received = 0, waiting = 0;
+  for (const auto& [direction, number, micro_batch] : actions) {
+    const StageMemory& stage = stages[number];
+    const bool is_backward = direction == Direction::backward;
+    if (is_backward) {
+      waiting += stage.leaves;
+    } else {
+      kept += stage.until_backward;
+      received += stage.received;
+    }
+    const double activations = kept + stage.in_backward;
+    memory.activations = std::max(memory.activations, activations);
+    memory.received = std::max(memory.received, received);
+    memory.waiting_gradients = std::max(memory.waiting_gradients, waiting);
+    memory.in_step = std::max(memory.in_step, activations + received + waiting);
+    if (is_backward) {
+      kept -= stage.until_backward;
+      received -= stage.received;
+      waiting -= stage.takes;
+    }
+  }
+  memory.in_flight = most_in_flight(actions);
+}
+
+// Of rank 0, which evaluates and writes checkpoints.
+void add_whole_model(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
+  RankMemory& first = plan.ranks[0];
+  const double evaluation = evaluation_bytes(model.cost, model.vocab_size, model.recipe.train);
+  if (layout.processes() > 1) {
+    first.whole_model = weight_bytes(model, static_cast<double>(model.cost.parameters().count()));
+    for (const UpdateCost& update : model.updates) {
+      first.whole_model += kNumberBytes * update.moments;
+    }
+    if (plan.host_capacity > 0) {
+      first.whole_model += evaluation;
+      return;
+    }
+  }
+  first.between_steps = std::max(first.between_steps, evaluation);
+}
+
+}  // namespace
+
+bool MemoryPlan::fits() const {
+  return ranks[fullest()].total <= capacity &&
+         (host_capacity == 0 || ranks[0].whole_model <= host_capacity);
+}
+
+int MemoryPlan::fullest() const {
+  const auto most =
+      std::max_element(ranks.begin(), ranks.end(),
+                       [](const RankMemory& a, const RankMemory& b) { return a.total < b.total; });
+  return static_cast<int>(most - ranks.begin());
+}
+
+MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                       const Cluster& cluster) {
+  MemoryPlan plan = {.ranks = std::vector<RankMemory>(layout.size.ranks),
+                     .capacity = cluster.device.memory - cluster.device.reserved,
+                     .host_capacity = cluster.host_memory};
+  add_parameters(model, stages, plan);
+  const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
+  const std::vector<StageMemory> by_stage = stage_memory(model, layout, stages);
+  for (int rank = 0; rank < layout.size.ranks; ++rank) {
+    plan.ranks[rank].sites = stages.sites_of(rank).ranges();
+    add_activations(schedule[rank], by_stage, plan.ranks[rank]);
+  }
+  add_whole_model(model, layout, plan);
+  for (RankMemory& memory : plan.ranks) {
+    memory.total = memory.weights + memory.gradients + memory.moments +
+                   kFragmentation * std::max(memory.in_step, memory.between_steps) +
+                   (plan.host_capacity > 0 ? 0 : memory.whole_model);
+  }
+  return plan;
+}
+
+}  // namespace attnres

@@ -1,0 +1,33 @@
+// Why a layout does not fit a cluster's devices, and what would help: of what the program can do.
+#pragma once
+
+#include <string>
+
+#include "attnres/plan/cluster.h"
+#include "attnres/plan/device_memory.h"
+#include "attnres/plan/layout.h"
+
+namespace attnres {
+
+enum class Shortage {
+  none,
+  standing,     // weights, gradients and moments alone are more than a device has
+  activations,  // with activations, received copies or the update they are
+  whole_model,  // rank 0 has no room for the whole model beside its part of it
+};
+Shortage shortage_of(const MemoryPlan& memory);
+
+// Bytes of weights, gradients and moments of the largest sublayer (or the output), which no layout
+// can divide: experts are not spread over devices, and tensors are not split.
+struct LargestSite {
+  int site = 0;
+  double bytes = 0;
+};
+LargestSite largest_site(const PlannedModel& model);
+
+// A sentence or two that name the fullest device, what it lacks and what would help; empty where
+// the layout fits.
+std::string explain_shortage(const PlannedModel& model, const Layout& layout,
+                             const MemoryPlan& memory, const Cluster& cluster);
+
+}  // namespace attnres

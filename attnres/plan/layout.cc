@@ -1,0 +1,70 @@
+#include "attnres/plan/layout.h"
+
+#include <c10/core/ScalarType.h>
+
+#include "attnres/ops/tensors.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+
+PlannedModel::PlannedModel(const Recipe& recipe)
+    : recipe(recipe),
+      vocab_size(recipe.tokenizer.vocab_size),
+      cost(recipe.model, vocab_size),
+      updates(update_costs(cost.parameters(), cost.sublayers(), recipe.train)) {
+  const at::ScalarType activations = precision_of(recipe.train).activations;
+  activation_bytes = static_cast<double>(c10::elementSize(activations));
+  sealed_gradient_bytes = static_cast<double>(c10::elementSize(compute_dtype(activations)));
+}
+
+std::string Layout::describe() const {
+  std::string text = fmt::format("{} x {}", counted(data, "replica"), counted(size.ranks, "rank"));
+  if (size.virtual_stages > 1) text += fmt::format(" x {} stages", size.virtual_stages);
+  if (size.ranks > 1) text += ", " + name_of(policy);
+  if (recompute) text += ", recomputed";
+  return text;
+}
+
+Layout layout_of(const Recipe& recipe) {
+  const ParallelConfig& parallel = recipe.parallel;
+  const TrainConfig& train = recipe.train;
+  return {.data = parallel.data,
+          .size = {static_cast<int>(parallel.pipeline), static_cast<int>(parallel.virtual_stages)},
+          .policy = transfer_policy(parallel.policy),
+          .recompute = train.recompute,
+          .micro_batches = static_cast<int>(train.accumulate / parallel.data),
+          .tokens = train.batch_size / train.accumulate * train.context};
+}
+
+void require_devices(const Layout& layout, const Cluster& cluster) {
+  require_usage(layout.processes() <= cluster.devices,
+                "parallel.data x parallel.pipeline: {} x {} are {} processes, but cluster {} has "
+                "{}; make them fewer, or let --search choose",
+                layout.data, layout.size.ranks, layout.processes(), cluster.name,
+                counted(cluster.devices, "device"));
+}
+
+bool share_node(const Layout& layout, const Cluster& cluster, int a, int b) {
+  for (int64_t replica = 0; replica < layout.data; ++replica) {
+    const int64_t first = replica * layout.size.ranks;
+    if ((first + a) / cluster.devices_per_node != (first + b) / cluster.devices_per_node) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool replicas_share_node(const Layout& layout, const Cluster& cluster) {
+  return layout.processes() <= cluster.devices_per_node;
+}
+
+PipelinePlan stages_of(const PlannedModel& model, const Layout& layout) {
+  return stages_of(model, layout, layout.policy);
+}
+
+PipelinePlan stages_of(const PlannedModel& model, const Layout& layout, TransferPolicy policy) {
+  return plan_pipeline(model.cost.mixer(), model.cost.sublayers(), layout.size, policy);
+}
+
+}  // namespace attnres

@@ -1,0 +1,132 @@
+#include "attnres/plan/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attnres/plan/step_traffic.h"
+
+namespace attnres {
+namespace {
+
+constexpr double kFlopsPerMultiplyAdd = 2;
+constexpr double kBucketBytes = 32.0 * (1 << 20);  // of GradientSums
+
+double flops_of(const PlannedModel& model, const Cluster& cluster) {
+  return cluster.flops(model.recipe.train.precision) * cluster.device.efficiency;
+}
+
+double seconds_to_sum(double bytes, double processes, const Link& link) {
+  if (processes < 2 || bytes == 0) return 0;
+  const double buckets = std::ceil(bytes / kBucketBytes);
+  return link.seconds(2 * (processes - 1) / processes * bytes,
+                      2 * std::ceil(std::log2(processes)) * buckets);
+}
+
+// What crosses into a stage, and its gradients.
+void add_transfers(const PlannedModel& model, const Layout& layout, const StageTransfers& stage,
+                   const Link& link, StageTimes& times) {
+  const TransferCount sealed = sealed_into(stage), open = open_into(stage);
+  const auto tokens = static_cast<double>(layout.tokens);
+  const auto messages = static_cast<double>(sealed.tensors + open.tensors);
+  const double of_sealed = tokens * static_cast<double>(sealed.numbers),
+               of_open = tokens * static_cast<double>(open.numbers) * model.activation_bytes;
+  times.receive = link.seconds(of_sealed * model.activation_bytes + of_open, messages);
+  times.give_back = link.seconds(of_sealed * model.sealed_gradient_bytes + of_open, messages);
+}
+
+struct UpdateWork {
+  double parameters = 0, flops = 0;
+};
+
+// By rank.
+std::vector<UpdateWork> update_work(const PlannedModel& model, const PipelinePlan& stages) {
+  std::vector<UpdateWork> work(stages.size.ranks);
+  const std::vector<SiteSet> sites = stages.sites_by_rank();
+  const auto& parameters = model.cost.parameters().all();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    for (const size_t rank : stages_with(parameters[i], sites)) {
+      work[rank].parameters += static_cast<double>(parameters[i].tensor.numel());
+      work[rank].flops += model.updates[i].flops;
+    }
+  }
+  return work;
+}
+
+}  // namespace
+
+std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& layout,
+                                    const PipelinePlan& stages, const Cluster& cluster) {
+  const double flops = flops_of(model, cluster), bandwidth = cluster.device.bandwidth;
+  const auto tokens = static_cast<double>(layout.tokens);
+  std::vector<StageTimes> all;
+  for (size_t stage = 0; stage < stages.stages.size(); ++stage) {
+    const StageTransfers& transfers = stages.stages[stage];
+    const SiteRange& sites = transfers.sites;
+    const double multiply_adds = model.cost.linear_maps(sites) +
+                                 model.cost.between_tokens(model.recipe.train.context, sites);
+    const double moved = kTouched / 3 * model.cost.kept_at_sites(sites) * model.activation_bytes;
+    const double pass = tokens * (kFlopsPerMultiplyAdd * multiply_adds / flops + moved / bandwidth);
+    StageTimes& times = all.emplace_back();
+    times = {.forward = pass, .backward = (layout.recompute ? 3 : 2) * pass};
+    // The loss computes its gradients at once.
+    if (sites.has(model.cost.sublayers())) {
+      times.forward += 3 * tokens * kFlopsPerMultiplyAdd * model.cost.head() / flops;
+    }
+    if (stage > 0 && layout.size.ranks > 1) {
+      const int to = layout.size.rank_of(static_cast<int>(stage));
+      const int from = layout.size.rank_of(static_cast<int>(stage) - 1);
+      add_transfers(model, layout, transfers, cluster.link(share_node(layout, cluster, from, to)),
+                    times);
+    }
+  }
+  return all;
+}
+
+PipelineTime simulate_pipeline(const Layout& layout, const std::vector<StageTimes>& times) {
+  PipelineTime time;
+  double computed = 0;
+  const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
+  for (const auto& actions : simulate(schedule, layout.size, times)) {
+    time.ends.push_back(actions.back().end);
+    for (const TimedAction& action : actions) computed += action.end - action.begin;
+  }
+  time.seconds = *std::max_element(time.ends.begin(), time.ends.end());
+  time.bubble = (layout.size.ranks * time.seconds - computed) / computed;
+  return time;
+}
+
+StepTime plan_time(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                   const Cluster& cluster) {
+  StepTime step = {.pipeline =
+                       simulate_pipeline(layout, stage_times(model, layout, stages, cluster))};
+
+  const Link& of_replicas = cluster.link(replicas_share_node(layout, cluster));
+  const Link& of_pipeline = cluster.link(share_node(layout, cluster, 0, layout.size.ranks - 1));
+  const std::vector<SummedGradients> sums = summed_gradients(model, layout, stages);
+  const std::vector<UpdateWork> updates = update_work(model, stages);
+  double summed = 0;
+  for (int rank = 0; rank < layout.size.ranks; ++rank) {
+    const double over_replicas =
+        seconds_to_sum(sums[rank].over_replicas, static_cast<double>(layout.data), of_replicas);
+    const double over_ranks =
+        seconds_to_sum(sums[rank].over_ranks, sums[rank].most_holders, of_pipeline);
+    summed = std::max(summed, step.pipeline.ends[rank] + over_replicas + over_ranks);
+    step.update = std::max(
+        step.update, 4 * kTouchedByUpdate * updates[rank].parameters / cluster.device.bandwidth +
+                         updates[rank].flops / flops_of(model, cluster));
+  }
+  step.sums = std::max(0.0, summed - step.pipeline.seconds);
+  step.seconds = step.pipeline.seconds + step.sums + step.update;
+
+  const double tokens = static_cast<double>(layout.data * layout.micro_batches * layout.tokens);
+  const double model_flops = 3 * kFlopsPerMultiplyAdd *
+                             (model.cost.linear_maps() + model.cost.head() +
+                              model.cost.between_tokens(model.recipe.train.context));
+  step.tokens_per_second = tokens / step.seconds;
+  step.utilisation = tokens * model_flops /
+                     (step.seconds * static_cast<double>(layout.processes()) *
+                      cluster.flops(model.recipe.train.precision));
+  return step;
+}
+
+}  // namespace attnres

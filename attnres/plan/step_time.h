@@ -1,0 +1,47 @@
+// How long a step takes, by simulating the schedule that runs (parallel/schedule.h).
+//
+//   stage    multiply-adds x 2 / FLOP/s + what activations move / memory bandwidth, as
+//            train/estimate.h has them; a backward takes two forwards, three with recomputation
+//   receive  bytes / link + latency x messages, while the receiver computes something else
+//   sums     of n replicas' gradients: 2 (n - 1) / n x bytes / link + 2 log2(n) latencies a bucket
+//            (Rabenseifner's algorithm; Thakur et al. 2005, section 4.5); the same for parameters
+//            that ranks of a pipeline share
+//   update   what it moves / memory bandwidth, and Muon's products
+//
+// The replicas' sums begin when a rank's last backward has ended, as in a run. Not in it: reading
+// text, evaluation, checkpoints, and links that several messages share.
+#pragma once
+
+#include <vector>
+
+#include "attnres/plan/layout.h"
+
+namespace attnres {
+
+// Of each stage, in seconds.
+std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& layout,
+                                    const PipelinePlan& stages, const Cluster& cluster);
+
+struct PipelineTime {
+  std::vector<double> ends = {};  // of each rank's last action
+  double seconds = 0;             // until the last of them
+  // Time that ranks wait, of the time in which they compute, over all of them: (P - 1) / (V M)
+  // where stages take equally long, nothing is on its way and P divides M.
+  double bubble = 0;
+};
+PipelineTime simulate_pipeline(const Layout& layout, const std::vector<StageTimes>& times);
+
+struct StepTime {
+  PipelineTime pipeline = {};
+  double sums = 0;    // of gradients, after the pipeline's end
+  double update = 0;  // of the slowest rank
+  double seconds = 0;
+  double tokens_per_second = 0;
+  // FLOPs of the model's forward and backward, without what is computed again, over what all
+  // devices could do (DeviceFlops): model FLOP utilisation.
+  double utilisation = 0;
+};
+StepTime plan_time(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                   const Cluster& cluster);
+
+}  // namespace attnres

@@ -1,0 +1,45 @@
+#include "attnres/plan/this_machine.h"
+
+#include "attnres/ops/matmul/provider.h"
+#include "attnres/support/error.h"
+#include "attnres/support/machine.h"
+#include "attnres/train/estimate.h"
+#include "attnres/train/training_cost.h"
+
+namespace attnres {
+namespace {
+
+// Of a message of MPI between processes of one machine, about: it is short beside what a stage
+// computes.
+constexpr double kMessageSeconds = 10e-6;
+// Read and written into the memory that both share, read and written out of it.
+constexpr double kTouchesOfAMessage = 4;
+
+}  // namespace
+
+Cluster measure_this_machine(int64_t devices) {
+  const Machine machine = describe_machine();
+  require_usage(devices >= 1 && devices <= machine.cores,
+                "--devices {}: expected 1 to {}, the processors that this process may use, since "
+                "each device is a process of one thread",
+                devices, machine.cores);
+  const int threads = static_cast<int>(devices);
+  const double share = 1 / static_cast<double>(devices);
+  const double copy = share * measure_copy(threads) * 1e9;
+  Cluster cluster = {
+      .name = "this machine",
+      .devices = devices,
+      .devices_per_node = devices,
+      .device = {.name = "1 thread of " + machine.cpu,
+                 .memory = share * static_cast<double>(machine.memory),
+                 .reserved = kLibraryBytes,
+                 .bandwidth = copy,
+                 .flops = {.float32 = share * measure_matmul(threads)}},
+      .within_node = {.bandwidth = copy / kTouchesOfAMessage, .latency = kMessageSeconds}};
+  if (processor().bfloat16) {
+    cluster.device.flops.bfloat16 = share * measure_matmul(threads, at::kBFloat16);
+  }
+  return cluster;
+}
+
+}  // namespace attnres

@@ -1,0 +1,143 @@
+// What a plan says is sent and held, against what processes count.
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "attnres/parallel/thread_communicator.h"
+#include "attnres/train/checkpoint.h"
+#include "attnres/train/parallel_steps.h"
+#include "tests/plan/small_plans.h"
+
+namespace attnres::testing::plan_traffic_test {
+namespace {
+
+using enum TransferPolicy;
+
+StepTraffic traffic_of(const Recipe& recipe) {
+  return plan_traffic(PlannedModel(recipe), layout_of(recipe));
+}
+
+// One step of real training, each process on a thread.
+ParallelTraffic train_a_step(const Recipe& recipe) {
+  ParallelTraffic traffic;
+  const int64_t vocab_size = recipe.tokenizer.vocab_size;
+  std::vector<int32_t> tokens(4096);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % vocab_size);
+  run_on_threads(static_cast<int>(recipe.parallel.processes()), [&](Communicator& world) {
+    at::set_num_threads(1);
+    ParallelSteps steps(recipe, vocab_size, tokens, world);
+    if (world.rank() != 0) {
+      steps.follow();
+      return;
+    }
+    Training whole(std::make_unique<Transformer>(recipe.model, vocab_size, /*seed=*/1,
+                                                 precision_of(recipe.train)),
+                   recipe.train);
+    steps.scatter(whole);
+    steps.run(/*step=*/0, /*learning_rate=*/1e-3);
+    traffic = steps.end();
+  });
+  return traffic;
+}
+
+double sent(const ParallelTraffic& traffic, Traffic kind) {
+  return static_cast<double>(traffic.bytes_sent[static_cast<int>(kind)]);
+}
+
+void expect_counted(const Recipe& recipe, const std::string& where) {
+  const ParallelTraffic counted = train_a_step(recipe);
+  const PlannedModel model(recipe);
+  const Layout layout = layout_of(recipe);
+  const StepTraffic planned = plan_traffic(model, layout);
+  const PolicyTraffic& of_policy = planned.of(layout.policy);
+  EXPECT_EQ(of_policy.sealed, sent(counted, Traffic::sealed)) << where;
+  EXPECT_EQ(of_policy.open, sent(counted, Traffic::open)) << where;
+  EXPECT_EQ(of_policy.sealed_gradients, sent(counted, Traffic::sealed_gradient)) << where;
+  EXPECT_EQ(of_policy.open_gradients, sent(counted, Traffic::open_gradient)) << where;
+  EXPECT_EQ(planned.replica_gradients + planned.shared_gradients,
+            sent(counted, Traffic::parameter_gradient))
+      << where;
+  const MemoryPlan memory = plan_memory(model, layout, stages_of(model, layout), small_cluster());
+  for (size_t rank = 0; rank < counted.peak_received_bytes.size(); ++rank) {
+    EXPECT_EQ(memory.ranks[rank % layout.size.ranks].received,
+              static_cast<double>(counted.peak_received_bytes[rank]))
+        << where << ", rank " << rank;
+  }
+}
+
+// Even and uneven stages, which end inside blocks and layers; blocks that do not divide the depth.
+TEST(PlanTraffic, IsWhatProcessesCount) {
+  for (const int64_t block_size : {2, 3, 4}) {
+    for (const auto& [data, pipeline, virtual_stages] :
+         std::vector<std::array<int, 3>>{{1, 2, 1}, {1, 3, 1}, {1, 2, 2}, {2, 2, 1}, {1, 3, 2}}) {
+      for (const char* policy : {"naive", "report", "owned"}) {
+        const Recipe recipe = small_plan_recipe(blocks_of(block_size), 5,
+                                                {{"data", data},
+                                                 {"pipeline", pipeline},
+                                                 {"virtual", virtual_stages},
+                                                 {"policy", policy}});
+        expect_counted(recipe, fmt::format("{} x {} x {}, {}, blocks of {}", data, pipeline,
+                                           virtual_stages, policy, block_size));
+      }
+    }
+  }
+}
+
+TEST(PlanTraffic, IsWhatProcessesCountOfOtherMechanisms) {
+  for (const char* type : {"residual", "attn_res", "mhc", "dense_former"}) {
+    expect_counted(small_plan_recipe({{"type", type}}, 3, {{"pipeline", 2}, {"virtual", 2}}), type);
+  }
+}
+
+TEST(PlanTraffic, CountsSharedParametersOnEachRank) {
+  Recipe recipe = small_plan_recipe(blocks_of(2), 3, {{"data", 2}, {"pipeline", 2}});
+  EXPECT_EQ(traffic_of(recipe).shared_gradients, 0);
+  recipe.model.tie_embeddings = true;
+  // The embedding's gradient, in float32, of both ranks of both replicas.
+  EXPECT_EQ(traffic_of(recipe).shared_gradients, 2 * 2 * 256 * 32 * 4);
+  expect_counted(recipe, "tied");
+}
+
+// Blocks of section 4.1, of a micro-batch: 28, 22 and 18 where each of 8 stages seals one, and the
+// token embedding 7, 3 and 3 times.
+TEST(PlanTraffic, IsThatOfTheReport) {
+  const auto tensors = [](const Recipe& recipe) {
+    const StepTraffic traffic = traffic_of(recipe);
+    return std::vector<int64_t>{traffic.of(naive).sealed_tensors, traffic.of(report).sealed_tensors,
+                                traffic.of(owned).sealed_tensors};
+  };
+  const Json parallel = {{"pipeline", 4}, {"virtual", 2}};
+  EXPECT_EQ(tensors(small_plan_recipe(blocks_of(2), 8, parallel)),
+            (std::vector<int64_t>{28 + 7, 22 + 3, 18 + 3}));
+  // Fig. 3: every block spans two stages. The report saves 6 transfers, `owned` 8.
+  const std::vector<int64_t> of_figure = tensors(small_plan_recipe(blocks_of(4), 8, parallel));
+  EXPECT_EQ(of_figure[0] - of_figure[1], 6);
+  EXPECT_EQ(of_figure[0] - of_figure[2], 8);
+}
+
+TEST(PlanTraffic, GradientsOfSealedTensorsAreWiderThanBfloat16) {
+  const StepTraffic traffic = traffic_of(
+      small_plan_recipe(blocks_of(2), 8, {{"pipeline", 4}}, {{"precision", "bfloat16"}}));
+  EXPECT_GT(traffic.of(owned).sealed, 0);
+  EXPECT_EQ(traffic.of(owned).sealed_gradients, 2 * traffic.of(owned).sealed);
+  EXPECT_EQ(traffic.of(owned).open_gradients, traffic.of(owned).open);
+}
+
+// Table 1, of L = 128 sublayers, blocks of 16 and 4 streams. For Full Attention Residuals it has
+// 24 d in groups of 16 sites; the program's are of 11.
+TEST(PlanTraffic, OfMixingIsTable1) {
+  const auto traffic = [](const Json& mixing) {
+    return mixing_traffic(small_plan_recipe(mixing, 64, Json::object()).model);
+  };
+  EXPECT_EQ(traffic(blocks_of(16)).of_mechanism, 5.5);
+  EXPECT_EQ(traffic(blocks_of(16)).of_residual, 3);
+  EXPECT_EQ(traffic({{"type", "mhc"}}).of_mechanism, 34);
+  EXPECT_EQ(traffic({{"type", "residual"}}).of_mechanism, 3);
+  EXPECT_NEAR(traffic({{"type", "attn_res"}}).of_mechanism, 11 + 128 / 11.0, 1e-9);
+  EXPECT_LE(traffic({{"type", "attn_res"}}).of_mechanism, 24);
+}
+
+}  // namespace
+}  // namespace attnres::testing::plan_traffic_test
