@@ -15,13 +15,16 @@
 
 namespace attnres {
 
+// Of gradients that are added up at once.
+inline constexpr int64_t kGradientBucketBytes = int64_t{32} << 20;
+
 class GradientSums {
  public:
   // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
   // the processes that hold the same as this one. All ranks of both make one. What replicas add up
   // goes in buckets of this many bytes, so that few messages are sent and little is copied at once.
   GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
-               Communicator& replicas, int64_t bucket_bytes = int64_t{32} << 20);
+               Communicator& replicas, int64_t bucket_bytes = kGradientBucketBytes);
 
   // In place. Afterwards all who hold a parameter have its whole gradient, the same bits. One that
   // nobody has a gradient of stays without.

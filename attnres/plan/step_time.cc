@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/parallel/gradient_sums.h"
 #include "attnres/plan/step_traffic.h"
 
 namespace attnres {
 namespace {
 
 constexpr double kFlopsPerMultiplyAdd = 2;
-constexpr double kBucketBytes = 32.0 * (1 << 20);  // of GradientSums
 
 double flops_of(const PlannedModel& model, const Cluster& cluster) {
   return cluster.flops(model.recipe.train.precision) * cluster.device.efficiency;
@@ -17,7 +17,7 @@ double flops_of(const PlannedModel& model, const Cluster& cluster) {
 
 double seconds_to_sum(double bytes, double processes, const Link& link) {
   if (processes < 2 || bytes == 0) return 0;
-  const double buckets = std::ceil(bytes / kBucketBytes);
+  const double buckets = std::ceil(bytes / kGradientBucketBytes);
   return link.seconds(2 * (processes - 1) / processes * bytes,
                       2 * std::ceil(std::log2(processes)) * buckets);
 }
