@@ -14,6 +14,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
+#include "attnres/text/passage.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

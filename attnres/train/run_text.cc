@@ -43,11 +43,15 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   return paths;
 }
 
-void show_text(const std::string& description, const RunText& text, TrainObserver& observer) {
-  const auto shown_count = [](int64_t tokens) { return format_count(static_cast<double>(tokens)); };
-  observer.on_message(fmt::format("data: {}; {} tokens to train on, {} to validate", description,
-                                  shown_count(text.record["train_tokens"]),
-                                  shown_count(text.record["validation_tokens"])));
+void show_text(const std::string& description, const RunText& text, const TrainConfig& train,
+               TrainObserver& observer) {
+  const double there = text.record["train_tokens"];
+  const double taken =
+      static_cast<double>(train.steps) * static_cast<double>(train.batch_size * train.context);
+  const double held = text.record["validation_tokens"];
+  observer.on_message(fmt::format(
+      "data: {}; {} tokens to train on (the run takes {:.3g} times as many), {} to validate",
+      description, format_count(there), taken / there, format_count(held)));
   if (std::ssize(text.validation) < kFewValidationTokens) {
     observer.on_message(
         fmt::format("warning: only {} tokens to validate on: small differences between losses are "
@@ -182,7 +186,7 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
   for (const TrainBatches::Source& source : text.train) tokens += source.tokens.size();
   text.record["train_tokens"] = tokens;
   text.record["validation_tokens"] = text.validation.size();
-  show_text(description, text, observer);
+  show_text(description, text, recipe.train, observer);
   return text;
 }
 

@@ -14,7 +14,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/hugging_face/bpe_tokenizer.h"
+#include "attnres/text/passage.h"
 #include "tests/data/compressed.h"
 #include "tests/text/test_files.h"
 
@@ -67,7 +67,7 @@ class TokenizeFiles : public ::testing::Test {
   }
 
   const fs::path base_ = fresh_folder("tokenize"), data_ = base_ / "data";
-  const ByteTokenizer tokenizer_;
+  const ByteTokenizer tokenizer_ = {};
   std::string messages_;
 };
 
