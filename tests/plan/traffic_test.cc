@@ -8,6 +8,7 @@
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/parallel_steps.h"
+#include "attnres/train/run_text.h"
 #include "tests/plan/small_plans.h"
 
 namespace attnres::testing::plan_traffic_test {
@@ -27,7 +28,9 @@ ParallelTraffic train_a_step(const Recipe& recipe) {
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 7 % vocab_size);
   run_on_threads(static_cast<int>(recipe.parallel.processes()), [&](Communicator& world) {
     at::set_num_threads(1);
-    ParallelSteps steps(recipe, vocab_size, tokens, world);
+    const Vocabulary vocabulary = {.size = vocab_size, .end_of_document = 0};
+    ParallelSteps steps(recipe, vocab_size,
+                        batches_of({{TrainingTokens(tokens)}}, recipe, vocabulary), world);
     if (world.rank() != 0) {
       steps.follow();
       return;
@@ -36,7 +39,7 @@ ParallelTraffic train_a_step(const Recipe& recipe) {
                                                  precision_of(recipe.train)),
                    recipe.train);
     steps.scatter(whole);
-    steps.run(/*step=*/0, /*learning_rate=*/1e-3);
+    steps.run(/*step=*/1, /*learning_rate=*/1e-3);
     traffic = steps.end();
   });
   return traffic;
