@@ -63,6 +63,8 @@ void run_tokenize(const TokenizeOptions& options) {
   const std::filesystem::path found = find_tokenizer(options.model.path);
   const std::unique_ptr<Tokenizer> tokenizer = model_tokenizer(found);
   const TokenizeFolderOptions& folder = options.folder;
+  require_usage(folder.out.empty() || (!options.special && !options.jsonl),
+                "--special and --jsonl are for standard input, not for files (--out)");
   if (!folder.out.empty()) {
     tokenize_into_folder(folder, *tokenizer, model_chat_template(found));
     return;

@@ -26,7 +26,7 @@ std::string shown_count(int64_t count) {
 
 void show(const TokenizeResult& result, const fs::path& out) {
   if (result.was_finished) fmt::print("{}: was tokenized to its end before\n", out.string());
-  fmt::print("{} documents, {} of text, {} tokens", shown_count(result.documents),
+  fmt::print("{}, {} of text, {} tokens", counted(result.documents, "document"),
              format_bytes(static_cast<double>(result.text_bytes)), shown_count(result.tokens));
   if (result.text_bytes > 0) {
     fmt::print(" ({:.2f} bytes each)",
@@ -72,6 +72,9 @@ void tokenize_with_own(const TokenizeFolderOptions& options, const TokenizerConf
   require_usage(!options.chat, "--train: conversations need a model's chat template (--model)");
   const bool goes_on = is_token_folder(options.out);
   const auto tokenizer = goes_on ? load_tokenizer(options.out) : train_tokenizer(options, config);
+  require(tokenizer->kind() == config.kind && tokenizer->vocab_size() == config.vocab_size,
+          "{}: was begun with a tokenizer of {} tokens of the kind {}; choose another --out",
+          options.out, tokenizer->vocab_size(), tokenizer->kind());
   tokenize_into_folder(options, *tokenizer, ChatTemplate());
 }
 

@@ -70,6 +70,9 @@ class GzipBytes : public ByteStream {
         }
       }
       if (!in_member_) {
+        // What follows the last member, such as the zeros of a tape, is nothing, as to gzip.
+        if (begun_ && *stream_.next_in != static_cast<Bytef>(kGzipMagic[0])) break;
+        begun_ = true;
         inflateReset(&stream_);
         in_member_ = true;
       }
@@ -89,7 +92,7 @@ class GzipBytes : public ByteStream {
   PlainBytes file_;
   std::vector<char> buffer_;
   z_stream stream_ = {};
-  bool in_member_ = false;
+  bool in_member_ = false, begun_ = false;
 };
 
 // Of one zstd frame after another.
@@ -98,7 +101,8 @@ class ZstdBytes : public ByteStream {
   explicit ZstdBytes(const fs::path& path)
       : path_(path.string()), file_(path), buffer_(kBufferBytes), stream_(ZSTD_createDStream()) {
     require(stream_ != nullptr, "{}: no memory to read zstd with", path_);
-    ZSTD_initDStream(stream_);
+    // As zstd --long=31 writes.
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);
   }
   ~ZstdBytes() override { ZSTD_freeDStream(stream_); }
   ZstdBytes(const ZstdBytes&) = delete;
@@ -131,14 +135,17 @@ class ZstdBytes : public ByteStream {
   bool in_frame_ = false;
 };
 
-bool is_blank(char c) {
-  return c == '\n' || c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+// Whether what follows a line's end may be one word with it: white space, of which Unicode has more
+// than ASCII, and slashes, which some tokenizers join to line ends.
+bool may_join_line_end(char c) {
+  return std::string_view(" \n\t\r\v\f/").find(c) != std::string_view::npos ||
+         static_cast<unsigned char>(c) >= 0x80;
 }
 
 // Of a text that goes on: where it may be cut, near its end.
 size_t place_to_cut(std::string_view text) {
   for (size_t i = text.size() - 1; i > text.size() / 2; --i) {
-    if (text[i - 1] == '\n' && !is_blank(text[i])) return i;
+    if (text[i - 1] == '\n' && !may_join_line_end(text[i])) return i;
   }
   size_t i = text.size();
   while (i > 1 && (static_cast<unsigned char>(text[i - 1]) & 0xc0) == 0x80) --i;

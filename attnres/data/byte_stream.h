@@ -30,9 +30,9 @@ class TextStream {
   // The next line, without its end. False at the end of the file. Of a line that is longer than
   // `most` bytes the first ones, and `whole` false.
   bool read_line(std::string& line, size_t most, bool& whole);
-  // The next piece of about `size` bytes, up to the last place in it where no tokenizer joins what
-  // is before and after: after a line's end that no white space follows, or else anywhere between
-  // two characters. False at the end of the file.
+  // The next piece of about `size` bytes, up to the last place in it where pre-tokenizers of byte
+  // pairs part words: after a line's end before a letter or the like, or else anywhere between two
+  // characters. False at the end of the file.
   bool read_piece(std::string& piece, size_t size);
   int64_t consumed() const { return bytes_->consumed(); }
 

@@ -76,7 +76,9 @@ std::vector<uint32_t> chat_tokens(const std::vector<ChatMessage>& messages,
   require(done > 0, "no message is the assistant's, so there is nothing to learn");
   add(text.size(), kNoTarget);
   const bool answered = messages.back().role == "assistant";
-  tokens.push_back(static_cast<uint32_t>(tokenizer.end_of_document()) | (answered ? 0 : kNoTarget));
+  const uint32_t end =
+      static_cast<uint32_t>(tokenizer.end_of_document()) | (answered ? 0 : kNoTarget);
+  if (tokens.back() != end) tokens.push_back(end);  // which the template may have written
   return tokens;
 }
 

@@ -129,7 +129,10 @@ Corpus read_corpus(const std::vector<fs::path>& paths) {
     require(path_exists(path), "{}: no such file or folder to take text from", path.string());
     require_plain_text(path);
     if (fs::is_directory(path)) {
-      for (const fs::path& file : files_below(path)) add(file, true);
+      for (const fs::path& file : files_below(path)) {
+        if (file.filename() == "tokens.json") require_plain_text(file.parent_path());
+        add(file, true);
+      }
     } else {
       add(path, false);
     }

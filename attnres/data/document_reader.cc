@@ -10,6 +10,7 @@
 #include "attnres/data/corpus.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/text/utf8.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -44,6 +45,8 @@ std::vector<DocumentFile> find_document_files(const std::vector<fs::path>& paths
   const auto add = [&](const fs::path& path) {
     const std::optional<DocumentFile> file = look_at(fs::absolute(path));
     require(file.has_value(), "{}: no such file", path.string());
+    require(first_invalid_utf8(file->path) == file->path.size(),
+            "{}: its name is not UTF-8, and cannot be recorded; rename it", path.string());
     files.push_back(*file);
   };
   const auto add_all = [&](const fs::path& path) {

@@ -9,6 +9,7 @@ namespace attnres {
 namespace {
 
 constexpr int kShareBits = 62;
+constexpr double kLeastWeight = 0x1.0p-40;  // beside the largest
 
 // floor(rows * share).
 uint64_t taken(uint64_t rows, uint64_t share) {
@@ -19,11 +20,16 @@ uint64_t taken(uint64_t rows, uint64_t share) {
 
 Mixture::Mixture(const std::vector<double>& weights) {
   require_usage(!weights.empty(), "weights: name one for each source");
-  double sum = 0;
+  double largest = 0, sum = 0;
   for (const double weight : weights) {
     require_usage(std::isfinite(weight) && weight > 0, "weights: must be above 0, got {}", weight);
-    sum += weight;
-    shares_.push_back(static_cast<uint64_t>(std::ldexp(weight / sum, kShareBits)));
+    largest = std::max(largest, weight);
+  }
+  for (const double weight : weights) {
+    require_usage(weight / largest >= kLeastWeight, "weights: {} is nothing beside {}", weight,
+                  largest);
+    sum += weight / largest;
+    shares_.push_back(static_cast<uint64_t>(std::ldexp(weight / largest / sum, kShareBits)));
   }
 }
 

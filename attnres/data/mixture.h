@@ -10,7 +10,8 @@ namespace attnres {
 // to within K rows. Any row's turn can be told without those before it.
 class Mixture {
  public:
-  // Throws UsageError unless there is a weight, and all are above 0 and finite.
+  // Throws UsageError unless there is a weight, and all are above 0, finite and something beside
+  // the largest.
   explicit Mixture(const std::vector<double>& weights);
 
   struct Turn {
@@ -21,7 +22,7 @@ class Mixture {
   Turn turn(uint64_t i) const;
 
  private:
-  // Of each source but the first: its share of the rows that no later source takes, in 2^-62.
+  // Of each source: its share of the rows that no later source takes, in 2^-62.
   std::vector<uint64_t> shares_;
 };
 

@@ -7,32 +7,10 @@
 namespace attnres {
 namespace {
 
-template <class Token>
-void find_ends(const TokenPiece& piece, int32_t end_of_document, int64_t offset,
-               std::vector<int64_t>& ends) {
-  const auto* tokens = static_cast<const Token*>(piece.tokens);
-  for (int64_t i = 0; i < piece.count; ++i) {
-    if (static_cast<int64_t>(tokens[i] & ~kNoTarget) == end_of_document) {
-      ends.push_back(offset + i + 1);
-    }
-  }
-}
-
 // Where documents end in the stream, the last one at its end.
 std::vector<int64_t> document_ends(const TrainingTokens& tokens, int32_t end_of_document) {
-  std::vector<int64_t> ends;
-  int64_t offset = 0;
-  for (const TokenPiece& piece : tokens.pieces()) {
-    if (!piece.ends.empty()) {
-      for (const uint64_t end : piece.ends) ends.push_back(offset + static_cast<int64_t>(end));
-    } else if (piece.width == 2) {
-      find_ends<uint16_t>(piece, end_of_document, offset, ends);
-    } else {
-      find_ends<uint32_t>(piece, end_of_document, offset, ends);
-    }
-    offset += piece.count;
-  }
-  if (ends.empty() || ends.back() != offset) ends.push_back(offset);
+  std::vector<int64_t> ends = tokens.ends(0, tokens.size(), end_of_document);
+  if (ends.empty() || ends.back() != tokens.size()) ends.push_back(tokens.size());
   return ends;
 }
 

@@ -5,6 +5,7 @@
 
 #include "attnres/data/document_encoder.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -40,8 +41,8 @@ std::vector<std::string> sample_text(const std::vector<DocumentFile>& files,
       sample.push_back(std::move(text));
     }
   }
-  require(!sample.empty(), "no text to train a tokenizer on: {} hold none",
-          files.empty() ? "no files" : files.front().path + " and the others");
+  require(!sample.empty(), "no text to train a tokenizer on: the {} given hold none",
+          counted(std::ssize(files), "file"));
   return sample;
 }
 

@@ -36,10 +36,11 @@ TrainingTokens open_token_bin(const fs::path& path) {
             "one",
             path.string(), header[2], there);
   }
-  require(tokens.size() % width == 0,
-          "{}: {} bytes are no whole number of tokens of 2 bytes; nanoGPT's and llm.c's .bin files "
-          "are read",
-          path.string(), tokens.size());
+  require(
+      tokens.size() % width == 0,
+      "{}: {} bytes are no whole number of tokens of {} bytes; nanoGPT's and llm.c's .bin files "
+      "are read",
+      path.string(), tokens.size(), width);
   return TrainingTokens({{.owner = file,
                           .tokens = tokens.data(),
                           .count = std::ssize(tokens) / width,

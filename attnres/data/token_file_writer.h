@@ -19,6 +19,7 @@ class TokenFileWriter {
   ~TokenFileWriter();
 
   void add(std::span<const uint32_t> tokens, int64_t text_bytes, bool ends_document);
+  const std::string& name() const { return file_.name; }
   int64_t tokens() const { return file_.tokens; }
   TokenFile finish();
 

@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* kFormat = "attnres tokens";
 constexpr int64_t kVersion = 1;
-constexpr int64_t kShortVocabulary = 65536;  // whose ids fit into 2 bytes
+constexpr int64_t kMostTokens = int64_t{1} << 48;  // of a file
+constexpr int64_t kShortVocabulary = 65536;        // whose ids fit into 2 bytes
 
 std::string hex(uint64_t hash) {
   return fmt::format("{:016x}", hash);
@@ -57,11 +58,11 @@ std::shared_ptr<const MappedFile> map_numbers(const fs::path& path, int64_t coun
   require(path_exists(path), "{}: is gone, but {} names it; tokenize the text again", path.string(),
           token_index_path(path.parent_path()).filename().string());
   auto file = std::make_shared<const MappedFile>(path);
-  const uint64_t expected = static_cast<uint64_t>(count) * width;
-  require(file->whole().size() == expected,
-          "{}: has {} bytes, but by its index {}; it is truncated, or another one: restore it, or "
-          "tokenize the text again",
-          path.string(), file->whole().size(), expected);
+  const int64_t bytes = std::ssize(file->whole());
+  require(bytes % width == 0 && bytes / width == count,
+          "{}: has {} bytes, but by its index {} numbers of {}; it is truncated, or another one: "
+          "restore it, or tokenize the text again",
+          path.string(), bytes, count, width);
   return file;
 }
 
@@ -75,6 +76,10 @@ int64_t TokenIndex::documents() const {
 }
 int64_t TokenIndex::text_bytes() const {
   return sum(files, &TokenFile::text_bytes);
+}
+
+bool TokenIndex::marks_targets() const {
+  return source.is_object() && source.value("chat", Json()) == true;
 }
 
 uint64_t TokenIndex::hash() const {
@@ -108,8 +113,8 @@ TokenIndex read_token_index(const fs::path& folder) {
   }
   bool sound = index.width == 2 || index.width == 4;
   for (const TokenFile& file : index.files) {
-    sound = sound && file.tokens >= 0 && file.documents >= 0 && file.documents <= file.tokens &&
-            fs::path(file.name).filename() == file.name;
+    sound = sound && file.tokens >= 0 && file.tokens < kMostTokens && file.documents >= 0 &&
+            file.documents <= file.tokens && fs::path(file.name).filename() == file.name;
   }
   require(sound, "{}: is damaged; restore it, or tokenize the text again", path.string());
   return index;
@@ -160,6 +165,8 @@ TrainingTokens open_token_folder(const fs::path& folder, const TokenIndex& index
                       .tokens = tokens->whole().data(),
                       .count = file.tokens,
                       .width = index.width,
+                      .marks_targets = index.marks_targets(),
+                      .knows_ends = true,
                       .ends = {first_end, static_cast<size_t>(file.documents)},
                       .name = path.string()});
   }

@@ -43,7 +43,8 @@ struct TokenIndex {
   int64_t tokens() const;
   int64_t documents() const;
   int64_t text_bytes() const;
-  uint64_t hash() const;  // identity of the tokens
+  bool marks_targets() const;  // whether some tokens have kNoTarget
+  uint64_t hash() const;       // identity of the tokens
 };
 
 std::filesystem::path token_index_path(const std::filesystem::path& folder);

@@ -2,7 +2,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -41,12 +43,14 @@ struct PlacedDocument {
   size_t file = 0;
   // Of a text in several pieces, with the first: its hash as a whole.
   std::optional<TextHash> whole_hash;
+  int64_t binary_before = 0;  // files that were left out since the document before
 };
 
 struct Portion {
   std::vector<PlacedDocument> documents;
   std::vector<std::string> messages;
-  int64_t binary = 0;
+  int64_t binary_after = 0;  // at the end of all files
+  std::exception_ptr error;  // what ended reading after these documents
   // Where reading is then: in this file, after so many of its bytes as it lies.
   size_t file = 0;
   int64_t bytes_of_file = 0;
@@ -60,6 +64,19 @@ class Source {
   // Empty at the end.
   Portion next(int64_t bytes) {
     Portion portion;
+    try {
+      read(bytes, portion);
+    } catch (const Error&) {
+      portion.error = std::current_exception();
+    }
+    if (file_ == job_.files.size()) portion.binary_after = std::exchange(binary_, 0);
+    portion.file = file_;
+    portion.bytes_of_file = reader_ != nullptr ? reader_->consumed() : 0;
+    return portion;
+  }
+
+ private:
+  void read(int64_t bytes, Portion& portion) {
     int64_t read = 0;
     while (read < bytes && file_ < job_.files.size()) {
       const DocumentFile& file = job_.files[file_];
@@ -78,20 +95,16 @@ class Source {
       if (document.raw.number <= skip_) continue;
       const RawDocument& raw = document.raw;
       if (!raw.is_line && raw.begins && raw.text.find('\0') != std::string::npos) {
-        ++portion.binary;
+        ++binary_;
         leave_file();
         continue;
       }
       if (raw.begins && !raw.ends) document.whole_hash = hash_file_text(file.path);
-      read += std::ssize(raw.text);
+      read += std::ssize(raw.text) + static_cast<int64_t>(sizeof(PlacedDocument));
+      document.binary_before = std::exchange(binary_, 0);
       portion.documents.push_back(std::move(document));
     }
-    portion.file = file_;
-    portion.bytes_of_file = reader_ != nullptr ? reader_->consumed() : 0;
-    return portion;
   }
-
- private:
   void leave_file() {
     reader_.reset();
     ++file_;
@@ -101,6 +114,7 @@ class Source {
   const TokenizeJob& job_;
   size_t file_;
   int64_t skip_;
+  int64_t binary_ = 0;  // files that were left out since the last document
   std::unique_ptr<DocumentReader> reader_;
 };
 
@@ -161,18 +175,20 @@ class Output {
     move_past(document);
   }
 
-  // What was written so far stands.
+  // What was written so far stands; where writing has failed, what stood before.
   void close_file() {
+    if (failed_) return;
+    failed_ = true;
     if (writer_ != nullptr) {
+      write_file(hashes_path(writer_->name()), {reinterpret_cast<const char*>(new_hashes_.data()),
+                                                new_hashes_.size() * sizeof(TextHash)});
       index_.files.push_back(writer_->finish());
       writer_.reset();
-      write_file(hashes_path(index_.files.back()),
-                 {reinterpret_cast<const char*>(new_hashes_.data()),
-                  new_hashes_.size() * sizeof(TextHash)});
       new_hashes_.clear();
     }
     place_ = read_to_;
     save();
+    failed_ = false;
   }
   void finish() {
     close_file();
@@ -180,7 +196,11 @@ class Output {
             counted(std::ssize(job_.files), "file"));
     index_.finished = true;
     save();
-    for (const TokenFile& file : index_.files) fs::remove(hashes_path(file));
+    remove_hashes();
+  }
+  // Which are needed until all documents are known.
+  void remove_hashes() const {
+    for (const TokenFile& file : index_.files) fs::remove(hashes_path(file.name));
   }
 
   TokenizeResult result() const {
@@ -195,15 +215,18 @@ class Output {
 
  private:
   void write(const EncodedDocument& encoded, bool ends_document) {
+    failed_ = true;
     if (writer_ == nullptr) {
       writer_ = std::make_unique<TokenFileWriter>(job_.out, index_.files.size(), index_.width);
     }
     writer_->add(encoded.tokens, encoded.text_bytes, ends_document);
     if (ends_document) ++documents_;
+    failed_ = false;
   }
   void move_past(const PlacedDocument& document) {
     read_to_.file = document.file;
     read_to_.number = document.raw.number;
+    counts_.binary += document.binary_before;
     if (writer_ != nullptr && writer_->tokens() >= job_.tokens_a_file) close_file();
   }
 
@@ -213,49 +236,71 @@ class Output {
             {"chat", job_.chat != nullptr}};
   }
 
+  // But for what was left by one that was killed before it had an index.
   void require_empty() const {
-    make_folder(job_.out);
+    const std::vector<fs::path> tokenizer = tokenizer_files(job_.out);
     for (const auto& entry : fs::directory_iterator(job_.out)) {
       const std::string name = entry.path().filename();
-      require(name.starts_with('.') || name.ends_with(".lock") || name.ends_with(".new"),
-              "{}: holds {} and no tokens.json; choose another --out", job_.out.string(), name);
+      const bool is_left =
+          name.starts_with('.') || name.ends_with(".new") ||
+          std::find(tokenizer.begin(), tokenizer.end(), entry.path()) != tokenizer.end();
+      require(is_left, "{}: holds {} and no tokens.json; choose another --out", job_.out.string(),
+              name);
     }
   }
 
   void go_on(const Tokenizer& tokenizer) {
     TokenIndex there = read_token_index(job_.out);
     require_tokens_of(there, tokenizer, job_.out);
-    const Json here = describe_job();
-    for (const auto& [key, value] : here.items()) {
-      if (there.source.value(key, Json()) == value) continue;
-      require(key == "files", "{}: was tokenized with {} {}, now {}; choose another --out",
-              job_.out.string(), key, shown(there.source.value(key, Json())), shown(value));
-      fail_other_files(there.source.value("files", Json::array()));
+    Json source;
+    Json files;
+    try {
+      source = there.source;
+      files = source.at("files");
+      const Json& next = source.at("next");
+      place_ = read_to_ = {next.at("file"), next.at("number"), next.at("leaves_out")};
+      counts_.duplicates = source.at("duplicates");
+      counts_.broken = source.at("broken");
+      counts_.binary = source.at("binary");
+      require(files.is_array() && place_.file <= files.size() && place_.number >= 0,
+              "no such place");
+    } catch (const std::exception&) {
+      fail("{}: is damaged; choose another --out, or delete it to begin again",
+           token_index_path(job_.out).string());
     }
+    const Json here = describe_job();
+    for (const char* key : {"field", "chat"}) {
+      const Json before = source.value(key, Json());
+      require(before == here.at(key), "{}: was tokenized with {} {}, now {}; choose another --out",
+              job_.out.string(), key, shown(before), shown(here.at(key)));
+    }
+    require_same_files(files, here.at("files"));
     index_ = std::move(there);
-    const Json& source = index_.source;
-    const Json& next = source.at("next");
-    place_ = read_to_ = {next.at("file"), next.at("number"), next.at("leaves_out")};
-    counts_.duplicates = source.at("duplicates");
-    counts_.broken = source.at("broken");
-    counts_.binary = source.at("binary");
     documents_ = index_.documents();
-    if (!index_.finished) read_hashes();
+    if (index_.finished) {
+      remove_hashes();
+    } else {
+      read_hashes();
+    }
   }
 
-  [[noreturn]] void fail_other_files(const Json& before) const {
-    const Json now = describe_files(job_.files);
+  // Files that were not begun may have been mended meanwhile.
+  void require_same_files(const Json& before, const Json& now) const {
     for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-      if (before[i] == now[i]) continue;
-      require(before[i].value("path", "") != now[i].value("path", ""),
+      const std::string was = before[i].value("path", ""), is = now[i].value("path", "");
+      require(was == is,
+              "{}: holds the tokens of other files (there {}, now {}); choose another "
+              "--out",
+              job_.out.string(), was, is);
+      const bool begun = i < place_.file || (i == place_.file && place_.number > 0);
+      require(!begun || before[i] == now[i],
               "{}: has changed since {} was begun; choose another --out, or delete it to begin "
               "again",
-              now[i].value("path", ""), job_.out.string());
-      fail("{}: holds the tokens of other files (there {}, now {}); choose another --out",
-           job_.out.string(), before[i].value("path", ""), now[i].value("path", ""));
+              is, job_.out.string());
     }
-    fail("{}: holds the tokens of {}, now there are {}; choose another --out", job_.out.string(),
-         counted(std::ssize(before), "file"), now.size());
+    require(before.size() == now.size(),
+            "{}: holds the tokens of {}, now there are {}; choose another --out", job_.out.string(),
+            counted(std::ssize(before), "file"), now.size());
   }
 
   void save() {
@@ -271,13 +316,13 @@ class Output {
   }
 
   // Of the documents that begin in a file, until all of them are known.
-  fs::path hashes_path(const TokenFile& file) const {
-    return (job_.out / file.name).replace_extension(".hashes");
+  fs::path hashes_path(const std::string& name) const {
+    return (job_.out / name).replace_extension(".hashes");
   }
 
   void read_hashes() {
     for (const TokenFile& file : index_.files) {
-      const std::string bytes = read_file(hashes_path(file));
+      const std::string bytes = read_file(hashes_path(file.name));
       for (size_t at = 0; at + sizeof(TextHash) <= bytes.size(); at += sizeof(TextHash)) {
         TextHash hash;
         std::memcpy(&hash, bytes.data() + at, sizeof hash);
@@ -295,6 +340,7 @@ class Output {
   int64_t documents_ = 0;
   std::unique_ptr<TokenFileWriter> writer_;
   TextHashes seen_;
+  bool failed_ = false;               // to write, in the midst of something
   std::vector<TextHash> new_hashes_;  // of documents that begin in the file that is being written
 };
 
@@ -339,10 +385,11 @@ class Run {
     while (true) {
       const Portion portion = coming.get();
       for (const std::string& message : portion.messages) tell(message);
-      output_.counts().binary += portion.binary;
-      if (portion.documents.empty()) return true;
-      coming = std::async(std::launch::async, read);
-      take(portion);
+      output_.counts().binary += portion.binary_after;
+      if (portion.documents.empty() && portion.error == nullptr) return true;
+      if (portion.error == nullptr) coming = std::async(std::launch::async, read);
+      if (!portion.documents.empty()) take(portion);
+      if (portion.error != nullptr) std::rethrow_exception(portion.error);
       if (job_.should_stop && job_.should_stop()) return false;
     }
   }
@@ -397,6 +444,13 @@ TokenizeResult tokenize_files(const TokenizeJob& job, const Tokenizer& tokenizer
   for (const DocumentFile& file : job.files) {
     require_usage(job.chat == nullptr || has_json_lines(file.path),
                   "{}: conversations are read of JSON lines (.jsonl)", file.path);
+  }
+  const std::string out = fs::absolute(job.out).lexically_normal().string();
+  for (const DocumentFile& file : job.files) {
+    require_usage(!file.path.starts_with(out.ends_with('/') ? out : out + "/"),
+                  "{}: lies in the folder that is written; choose an --out that is not part of the "
+                  "data",
+                  file.path);
   }
   make_folder(job.out);
   const FolderLock lock(job.out);

@@ -22,17 +22,30 @@ std::vector<double> weights_of(const std::vector<TrainBatches::Source>& sources)
   return weights;
 }
 
-// How many tokens before `count` belong together, by the documents that begin among the inputs.
-void add_sequences(const std::vector<uint32_t>& inputs, int64_t count, int32_t end_of_document,
+// How many tokens of a row belong together, by the documents that begin in it. A document's first
+// input is the token that ends the one before.
+void add_sequences(const TrainingTokens& tokens, const TokenRow& row, int32_t end_of_document,
                    int64_t context, std::vector<int64_t>& sequences) {
   int64_t begin = 0;
-  for (int64_t t = 1; t < count; ++t) {
-    if (static_cast<int64_t>(inputs[t] & ~kNoTarget) != end_of_document) continue;
-    sequences.push_back(t - begin);
-    begin = t;
+  const auto add = [&](int64_t end) {
+    if (end > begin) sequences.push_back(end - begin);
+    begin = std::max(begin, end);
+  };
+  for (const int64_t end : tokens.ends(row.first, row.count, end_of_document)) {
+    add(end - 1 - row.first);
   }
-  sequences.push_back(count - begin);
-  if (count < context) sequences.push_back(context - count);
+  add(row.count);
+  add(context);
+}
+
+std::vector<Rows> rows_of_all(const std::vector<TrainBatches::Source>& sources,
+                              const TrainBatchSettings& settings) {
+  require_usage(settings.rows >= 1, "batch_size: must be at least 1, got {}", settings.rows);
+  std::vector<Rows> rows;
+  for (const TrainBatches::Source& source : sources) {
+    rows.emplace_back(source.tokens, settings.context, settings.packing, settings.end_of_document);
+  }
+  return rows;
 }
 
 }  // namespace
@@ -52,12 +65,10 @@ RowOrder row_order_named(const std::string& name) {
 }
 
 TrainBatches::TrainBatches(std::vector<Source> sources, const TrainBatchSettings& settings)
-    : sources_(std::move(sources)), settings_(settings), mixture_(weights_of(sources_)) {
-  require_usage(settings.rows >= 1, "batch_size: must be at least 1, got {}", settings.rows);
-  for (const Source& source : sources_) {
-    rows_.emplace_back(source.tokens, settings.context, settings.packing, settings.end_of_document);
-  }
-}
+    : sources_(std::move(sources)),
+      settings_(settings),
+      rows_(rows_of_all(sources_, settings_)),
+      mixture_(weights_of(sources_)) {}
 
 TokenRow TrainBatches::next_row(const Mixture::Turn& turn) const {
   const Rows& rows = rows_[turn.source];
@@ -91,7 +102,8 @@ Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {
       if ((tokens[t + 1] & kNoTarget) == 0) targets[b * T + t] = tokens[t + 1];
     }
     if (settings_.mask_documents) {
-      add_sequences(tokens, at.count, settings_.end_of_document, T, batch.sequences);
+      add_sequences(sources_[turn.source].tokens, at, settings_.end_of_document, T,
+                    batch.sequences);
     }
   }
   return batch;

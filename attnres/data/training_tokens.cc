@@ -20,6 +20,19 @@ TokenPiece piece_of(std::vector<int32_t> tokens) {
           .name = "the text"};
 }
 
+void find_ends(const TokenPiece& piece, int64_t from, int64_t to, int32_t end_of_document,
+               int64_t begin, std::vector<int64_t>& found) {
+  const auto is_end = [&](int64_t i) {
+    const uint32_t token = piece.width == 2 ? static_cast<const uint16_t*>(piece.tokens)[i]
+                                            : static_cast<const uint32_t*>(piece.tokens)[i];
+    return (piece.marks_targets ? token & ~kNoTarget : token) ==
+           static_cast<uint32_t>(end_of_document);
+  };
+  for (int64_t i = from; i < to; ++i) {
+    if (is_end(i)) found.push_back(begin + i + 1);
+  }
+}
+
 void copy_tokens(const TokenPiece& piece, int64_t first, int64_t count, uint32_t* out) {
   if (piece.width == 2) {
     std::copy_n(static_cast<const uint16_t*>(piece.tokens) + first, count, out);
@@ -61,7 +74,7 @@ void TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size, uint
     const int64_t here = std::min(count, from.count - begin);
     copy_tokens(from, begin, here, out);
     for (int64_t i = 0; i < here; ++i) {
-      const uint32_t token = out[i] & ~kNoTarget;
+      const uint32_t token = from.marks_targets ? out[i] & ~kNoTarget : out[i];
       require(token < vocab_size,
               "{}: token {} is {}, but the tokenizer has {} tokens; the tokens are of another "
               "tokenizer, or damaged",
@@ -72,6 +85,32 @@ void TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size, uint
     count -= here;
     ++piece;
   }
+}
+
+std::vector<int64_t> TrainingTokens::ends(int64_t first, int64_t count,
+                                          int32_t end_of_document) const {
+  std::vector<int64_t> found;
+  const int64_t last = first + count;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const TokenPiece& piece = pieces_[i];
+    const int64_t begin = ends_[i] - piece.count;
+    // Of the piece.
+    const int64_t from = std::max<int64_t>(first - begin, 0);
+    const int64_t to = std::min(last - begin, piece.count);
+    if (from >= to) continue;
+    if (!piece.knows_ends) {
+      find_ends(piece, from, to, end_of_document, begin, found);
+      continue;
+    }
+    auto end = std::upper_bound(piece.ends.begin(), piece.ends.end(), static_cast<uint64_t>(from));
+    for (; end != piece.ends.end() && *end <= static_cast<uint64_t>(to); ++end) {
+      const int64_t place = begin + static_cast<int64_t>(*end);
+      require(place > first && (found.empty() || place > found.back()),
+              "{}: its documents' ends are damaged; tokenize the text again", piece.name);
+      found.push_back(place);
+    }
+  }
+  return found;
 }
 
 std::vector<int32_t> TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size) const {

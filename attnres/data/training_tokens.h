@@ -14,10 +14,11 @@ struct TokenPiece {
   std::shared_ptr<const void> owner;  // of the memory
   const void* tokens = nullptr;
   int64_t count = 0;
-  int width = 4;  // bytes a token
-  // Where documents end in it, ascending; empty where that is not known.
-  std::span<const uint64_t> ends = {};
-  std::string name;  // "the text", a file: for messages
+  int width = 4;                        // bytes a token
+  bool marks_targets = false;           // kNoTarget may be set
+  bool knows_ends = false;              // else every token that ends documents does
+  std::span<const uint64_t> ends = {};  // where documents end in it, ascending
+  std::string name;                     // "the text", a file: for messages
 };
 
 // In numbers of 4 bytes: the token is no target, as the words of a user in a conversation. What is
@@ -39,6 +40,9 @@ class TrainingTokens {
   // and place of a token that is not below `vocab_size`.
   void read(int64_t first, int64_t count, int64_t vocab_size, uint32_t* out) const;
   std::vector<int32_t> read(int64_t first, int64_t count, int64_t vocab_size) const;
+  // Places in the stream after which documents end, above `first` and at most at `first + count`.
+  // Throws Error naming a file whose ends are none.
+  std::vector<int64_t> ends(int64_t first, int64_t count, int32_t end_of_document) const;
 
  private:
   std::vector<TokenPiece> pieces_;

@@ -44,6 +44,9 @@ void broadcast_in_pieces(int32_t* tokens, int64_t count, Communicator& world) {
   }
 }
 
+// In the place of the number of tokens that are sent.
+constexpr int64_t kTokenized = -1;
+
 RunTokens open_tokens(const TrainJob& job, const Vocabulary& vocabulary) {
   return open_run_tokens(job.data, job.recipe, vocabulary, /*holds_out=*/job.validation.empty());
 }
@@ -103,7 +106,7 @@ void share_text(const TrainJob& job, const RunText& text, Communicator& world) {
   int64_t* size = sizes.mutable_data_ptr<int64_t>();
   size[0] = vocabulary.size;
   size[1] = vocabulary.end_of_document;
-  size[2] = tokenized ? 0 : text.train.front().tokens.size();
+  size[2] = tokenized ? kTokenized : text.train.front().tokens.size();
   world.broadcast(sizes, 0, Traffic::number);
   if (tokenized) {
     require_same_tokens(open_tokens(job, vocabulary).hash, world);
@@ -120,7 +123,11 @@ SharedText receive_text(const TrainJob& job, Communicator& world) {
   const int64_t* size = sizes.const_data_ptr<int64_t>();
   SharedText text;
   text.vocabulary = {size[0], static_cast<int32_t>(size[1])};
-  if (are_tokens(job.data)) {
+  require(are_tokens(job.data) == (size[2] == kTokenized),
+          "--data: rank {} does not find there what rank 0 does; all processes must see the same "
+          "files",
+          world.rank());
+  if (size[2] == kTokenized) {
     RunTokens tokens = open_tokens(job, text.vocabulary);
     require_same_tokens(tokens.hash, world);
     text.sources = std::move(tokens.sources);

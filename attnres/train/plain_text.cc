@@ -78,9 +78,6 @@ class Tokenizing {
   int64_t least_ = text_.least_validation_bytes;
 };
 
-constexpr const char* kLeastBytes = "least_validation_bytes";
-constexpr const char* kTokensHash = "tokens_hash";
-
 }  // namespace
 
 TokenizedText tokenize_plain_text(const PlainText& text, const Recipe& recipe,
@@ -94,8 +91,8 @@ TokenizedText tokenize_plain_text(const PlainText& text, const Recipe& recipe,
       return {.tokenizer = std::move(cached->tokenizer),
               .train = std::move(cached->train),
               .validation = std::move(cached->validation),
-              .least_validation_bytes = cached->note.at(kLeastBytes),
-              .tokens_hash = cached->note.at(kTokensHash)};
+              .least_validation_bytes = cached->note.at(kLeastBytesKept),
+              .tokens_hash = cached->note.at(kTokensHashKept)};
     }
   }
   observer.on_activity("tokenizing");
@@ -105,7 +102,7 @@ TokenizedText tokenize_plain_text(const PlainText& text, const Recipe& recipe,
   if (!kept.empty()) {
     try {
       keep_tokens(kept, tokenizing.split(), *tokenizing.tokenizer(),
-                  {{kLeastBytes, tokenizing.least()}, {kTokensHash, hash}});
+                  {{kLeastBytesKept, tokenizing.least()}, {kTokensHashKept, hash}});
     } catch (const Error& error) {
       observer.on_message(
           fmt::format("warning: the tokens are not kept for further runs: {}", error.what()));

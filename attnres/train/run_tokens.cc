@@ -40,7 +40,8 @@ uint64_t hash_samples(const TokenPiece& piece) {
 
 OpenedTokens open(const fs::path& path) {
   const fs::path whole = fs::absolute(path).lexically_normal();
-  const std::string name = whole.has_filename() ? whole.filename() : whole.parent_path().filename();
+  const fs::path last = whole.has_filename() ? whole.filename() : whole.parent_path().filename();
+  const std::string name = last.extension() == ".bin" ? last.stem() : last;
   if (is_token_folder(path)) {
     const TokenIndex index = read_token_index(path);
     return {name, open_token_folder(path, index), index.hash()};
@@ -150,7 +151,8 @@ RunTokens read_validation_tokens(const std::vector<fs::path>& paths, const Vocab
   RunTokens all;
   all.hash = hash_of(opened);
   for (const OpenedTokens& one : opened) {
-    const std::vector<int32_t> tokens = one.tokens.read(0, one.tokens.size(), vocabulary.size);
+    const int64_t count = std::min(one.tokens.size(), kMostHeldOut - std::ssize(all.validation));
+    const std::vector<int32_t> tokens = one.tokens.read(0, count, vocabulary.size);
     all.validation.insert(all.validation.end(), tokens.begin(), tokens.end());
   }
   all.description = describe(opened);

@@ -45,7 +45,7 @@ RunTokens open_run_tokens(const std::vector<std::filesystem::path>& paths, const
 // Throws Error naming a folder whose tokens are of another tokenizer.
 void require_tokens_of(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer);
 
-// To validate on: all of the tokens, in `validation`.
+// To validate on: the tokens, kMostHeldOut at most, in `validation`.
 RunTokens read_validation_tokens(const std::vector<std::filesystem::path>& paths,
                                  const Vocabulary& vocabulary);
 

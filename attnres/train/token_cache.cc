@@ -26,9 +26,12 @@ std::optional<CachedTokens> find_cached_tokens(const fs::path& path) {
                            .train = tokens.first(train),
                            .validation = tokens.read(train, held, index.vocab_size),
                            .note = index.source};
+    require(
+        cached.note.at(kLeastBytesKept).is_number() && cached.note.at(kTokensHashKept).is_number(),
+        "{}: says too little", path.string());
     require_tokens_of(index, *cached.tokenizer, path);
     return cached;
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }

@@ -21,6 +21,10 @@ namespace attnres {
 // Of the runs in this folder, the tokens that `key` stands for.
 std::filesystem::path cached_tokens_path(const std::filesystem::path& runs, const std::string& key);
 
+// What the note says.
+inline constexpr const char* kLeastBytesKept = "least_validation_bytes";
+inline constexpr const char* kTokensHashKept = "tokens_hash";
+
 struct CachedTokens {
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingTokens train;

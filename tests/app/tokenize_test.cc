@@ -138,6 +138,29 @@ TEST_F(TokenizeAndTrain, PacksAndMasksDocuments) {
   EXPECT_NE(packed[0]["loss"], masked[0]["loss"]);
 }
 
+// A full disk, here a limit on files, costs what was being written and nothing else.
+TEST_F(TokenizeAndTrain, GoesOnAfterAFullDisk) {
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) {
+    lines += Json{{"text", fmt::format("{} {}", i, std::string(100, 'x'))}}.dump() + "\n";
+  }
+  write_text(base_ / "text.jsonl", lines);
+  ASSERT_EQ(tokenize("text.jsonl", "whole", "--tokens-a-file 50000").exit_code, 0);
+  for (const char* kibibytes : {"80", "14"}) {  // of tokens; of hashes or of the index
+    const std::string out = std::string("limited ") + kibibytes;
+    const Result full = run_shell(
+        fmt::format("trap '' XFSZ; ulimit -f {}; attnres tokenize --model {} --data {} --out {} "
+                    "--tokens-a-file 50000",
+                    kibibytes, path("bytes"), path("text.jsonl"), path(out)));
+    EXPECT_EQ(full.exit_code, 1);
+    const Result rest = tokenize("text.jsonl", out, "--tokens-a-file 50000");
+    EXPECT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_THAT(rest.out, HasSubstr("0 duplicates"));
+    EXPECT_EQ(read_token_index(base_ / out).hash(), read_token_index(base_ / "whole").hash());
+    open_token_folder(base_ / out, read_token_index(base_ / out));
+  }
+}
+
 TEST_F(TokenizeAndTrain, TrainsATokenizerOfItsOwn) {
   std::string lines;
   for (const char c : real_text(60'000)) {

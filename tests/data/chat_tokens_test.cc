@@ -51,6 +51,17 @@ TEST(ChatTokens, LearnTheAnswersAndWhatEndsThem) {
             "<user>bye</>\n<assistant>[so long</>\n$]");
 }
 
+// A template that writes the end of document itself.
+TEST(ChatTokens, EndOnce) {
+  const std::string ends =
+      "{% for m in messages %}{{ m.content }}{% endfor %}"
+      "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}";
+  const ChatTemplate chat_template(ends, {.begin = "", .end = std::string(1, '\0')});
+  const auto tokens =
+      chat_tokens({{"user", "a"}, {"assistant", "b"}}, chat_template, ByteTokenizer());
+  EXPECT_EQ(shown(tokens), "a[b$]");
+}
+
 TEST(ChatTokens, OfAPlainTranscript) {
   EXPECT_EQ(learned(R"([{"role": "user", "content": "hi"},
                         {"role": "assistant", "content": "hello"}])"),

@@ -134,6 +134,25 @@ TEST(DocumentReader, SaysThatCompressedBytesAreDamaged) {
   }
 }
 
+TEST(DocumentReader, ReadsWhatTheirToolsRead) {
+  const fs::path folder = fresh_folder("files");
+  write_text(folder / "padded.txt.gz", gzipped("text") + std::string(512, '\0'));
+  EXPECT_THAT(texts_of(read_all(folder / "padded.txt.gz")), ElementsAre("text"));
+  // As zstd --long=28 and above write: of a length that is not known at the beginning.
+  ZSTD_CCtx* const context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 28);
+  const std::string text = many_lines();
+  std::string bytes(2 * ZSTD_compressBound(text.size()), '\0');
+  ZSTD_inBuffer from = {text.data(), text.size() / 2, 0};
+  ZSTD_outBuffer to = {bytes.data(), bytes.size(), 0};
+  EXPECT_EQ(ZSTD_compressStream2(context, &to, &from, ZSTD_e_flush), 0U);
+  from.size = text.size();
+  EXPECT_EQ(ZSTD_compressStream2(context, &to, &from, ZSTD_e_end), 0U);
+  ZSTD_freeCCtx(context);
+  write_text(folder / "long.txt.zst", bytes.substr(0, to.pos));
+  EXPECT_THAT(texts_of(read_all(folder / "long.txt.zst")), ElementsAre(text));
+}
+
 TEST(FindDocumentFiles, TakesFilesFoldersAndPatterns) {
   const fs::path folder = fresh_folder("files");
   for (const char* name : {"b.jsonl", "a.jsonl", "deep/c.txt", ".hidden"}) {

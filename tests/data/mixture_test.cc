@@ -41,6 +41,9 @@ TEST(Mixture, RefusesWeightsThatAreNone) {
   EXPECT_THROW(Mixture({1, -1}), UsageError);
   EXPECT_THROW(Mixture({1, NAN}), UsageError);
   EXPECT_THROW(Mixture({1, INFINITY}), UsageError);
+  EXPECT_THROW(Mixture({1, 1e308}), UsageError);
+  const Mixture large({1e308, 1e308});
+  EXPECT_NE(large.turn(0).source, large.turn(1).source);
 }
 
 }  // namespace

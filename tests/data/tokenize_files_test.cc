@@ -249,6 +249,27 @@ TEST_F(TokenizeFiles, KeepsWhatItHasWhereAFileVanishes) {
   EXPECT_EQ(tokens_in("tokens"), stream_of({"one", "two"}));
 }
 
+// One damaged file of several costs nothing but itself, once it is mended.
+TEST_F(TokenizeFiles, GoesOnWithAFileThatWasMended) {
+  const std::string whole = attnres::testing::gzipped(as_line(some_text(1, 5000)));
+  write_text(data_ / "a.jsonl", as_line("one"));
+  write_text(data_ / "b.jsonl.gz", whole.substr(0, whole.size() / 2));
+  write_text(data_ / "c.bin.txt", std::string("\0", 1));
+  write_text(data_ / "d.jsonl", as_line("two"));
+  EXPECT_THAT(refused(job(data_, "tokens")), HasSubstr("b.jsonl.gz"));
+  EXPECT_EQ(read_token_index(base_ / "tokens").tokens(), 4);
+  write_text(data_ / "b.jsonl.gz", whole);
+  const TokenizeResult result = tokenize_files(job(data_, "tokens"), tokenizer_);
+  EXPECT_EQ(tokens_in("tokens"), stream_of({"one", some_text(1, 5000), "two"}));
+  EXPECT_EQ(result.binary, 1);
+}
+
+TEST_F(TokenizeFiles, RefusesToReadWhatItWrites) {
+  write_text(data_ / "a.jsonl", as_line("one"));
+  tokenize_files(job(data_, "data/tokens"), tokenizer_);
+  EXPECT_THAT(refused(job(data_, "data/tokens")), HasSubstr("not part of the data"));
+}
+
 TEST_F(TokenizeFiles, MarksWhatConversationsDoNotTeach) {
   const std::string text = R"({"messages": [{"role": "user", "content": "hi"}, )"
                            R"({"role": "assistant", "content": "ho"}]})";

@@ -176,11 +176,50 @@ TEST(TrainBatches, TellWhichTokensSeeEachOther) {
                   .sequences.empty());
 }
 
+// The token that ends documents may stand within one, as between the turns of a conversation.
+TEST(TrainBatches, CutWhereDocumentsEndIfThatIsKnown) {
+  const auto tokens = std::make_shared<std::vector<uint32_t>>(
+      std::vector<uint32_t>{1, kEnd, 2, kEnd, 3, 4, kEnd, 5, 6});
+  const auto ends = std::make_shared<std::vector<uint64_t>>(std::vector<uint64_t>{4, 7});
+  TokenPiece piece = {.owner = tokens,
+                      .tokens = tokens->data(),
+                      .count = 9,
+                      .width = 4,
+                      .knows_ends = true,
+                      .ends = *ends,
+                      .name = "known"};
+  TrainBatchSettings masked = settings(8, 1);
+  masked.mask_documents = true;
+  const auto sequences = [&] {
+    return TrainBatches({{TrainingTokens({piece})}}, masked).batch(1, 0, 1).sequences;
+  };
+  EXPECT_THAT(sequences(), ElementsAre(3, 3, 2));
+  piece.knows_ends = false;
+  EXPECT_THAT(sequences(), ElementsAre(1, 2, 3, 2));
+  // Ends that are none.
+  piece.knows_ends = true;
+  for (const std::vector<uint64_t>& wrong :
+       {std::vector<uint64_t>{7, 4}, {4, 4}, {0, 4}, {4, uint64_t{1} << 63}}) {
+    *ends = wrong;
+    piece.ends = *ends;
+    masked.packing = Packing::documents;
+    try {
+      EXPECT_EQ(TrainBatches({{TrainingTokens({piece})}}, masked).rows_of(0), 1);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("ends are damaged"));
+    }
+  }
+}
+
 TEST(TrainBatches, LeaveOutTargetsThatAreMarked) {
   const auto tokens = std::make_shared<std::vector<uint32_t>>();
   for (uint32_t i = 1; i <= 9; ++i) tokens->push_back(i | (i % 3 == 0 ? kNoTarget : 0));
-  const TrainingTokens marked(
-      {{.owner = tokens, .tokens = tokens->data(), .count = 9, .width = 4, .name = "marked"}});
+  const TrainingTokens marked({{.owner = tokens,
+                                .tokens = tokens->data(),
+                                .count = 9,
+                                .width = 4,
+                                .marks_targets = true,
+                                .name = "marked"}});
   const Batch batch = TrainBatches({{marked}}, settings(8, 1)).batch(1, 0, 1);
   EXPECT_THAT(values(batch.inputs_BT), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_THAT(values(batch.targets_BT), ElementsAre(2, -100, 4, 5, -100, 7, 8, -100));
