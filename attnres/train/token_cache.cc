@@ -1,7 +1,5 @@
 #include "attnres/train/token_cache.h"
 
-#include <nlohmann/json.hpp>
-
 #include "attnres/data/token_file_writer.h"
 #include "attnres/data/token_folder.h"
 #include "attnres/support/error.h"
