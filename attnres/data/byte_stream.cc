@@ -163,9 +163,9 @@ std::unique_ptr<ByteStream> open_byte_stream(const fs::path& path) {
   return std::make_unique<PlainBytes>(path);
 }
 
-TextStream::TextStream(const fs::path& path) : bytes_(open_byte_stream(path)) {}
+BufferedText::BufferedText(const fs::path& path) : bytes_(open_byte_stream(path)) {}
 
-bool TextStream::fill(size_t wanted) {
+bool BufferedText::fill(size_t wanted) {
   if (ended_) return false;
   buffer_.erase(0, begin_);
   begin_ = 0;
@@ -177,7 +177,7 @@ bool TextStream::fill(size_t wanted) {
   return read > 0;
 }
 
-bool TextStream::read_line(std::string& line, size_t most, bool& whole) {
+bool BufferedText::read_line(std::string& line, size_t most, bool& whole) {
   line.clear();
   whole = true;
   bool any = false;
@@ -197,7 +197,7 @@ bool TextStream::read_line(std::string& line, size_t most, bool& whole) {
   return any;
 }
 
-bool TextStream::read_piece(std::string& piece, size_t size) {
+bool BufferedText::read_piece(std::string& piece, size_t size) {
   if (buffer_.size() - begin_ < size) fill(size);
   const std::string_view held = std::string_view(buffer_).substr(begin_);
   if (held.empty()) return false;

@@ -23,9 +23,9 @@ class ByteStream {
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
 
 // A stream in lines or in pieces, through a buffer.
-class TextStream {
+class BufferedText {
  public:
-  explicit TextStream(const std::filesystem::path& path);
+  explicit BufferedText(const std::filesystem::path& path);
 
   // The next line, without its end. False at the end of the file. Of a line that is longer than
   // `most` bytes the first ones, and `whole` false.

@@ -54,7 +54,7 @@ class DocumentReader {
   int64_t consumed() const { return stream_.consumed(); }
 
  private:
-  TextStream stream_;
+  BufferedText stream_;
   size_t piece_bytes_;
   bool is_json_;
   int64_t number_ = 0;
