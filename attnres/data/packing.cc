@@ -51,7 +51,8 @@ Packing packing_named(const std::string& name) {
                   name));
 }
 
-Rows::Rows(const TrainingTokens& tokens, int64_t context, Packing packing, int32_t end_of_document)
+PackedRows::PackedRows(const TrainingTokens& tokens, int64_t context, Packing packing,
+                       int32_t end_of_document)
     : context_(context), length_(tokens.size()) {
   require_usage(context >= 1, "context: must be at least 1 token, got {}", context);
   if (packing == Packing::documents) {
@@ -68,12 +69,12 @@ Rows::Rows(const TrainingTokens& tokens, int64_t context, Packing packing, int32
   starts_ = std::min(context, length_ - size_ * context);
 }
 
-TokenRow Rows::row(int64_t i, int64_t start) const {
+TokenRow PackedRows::row(int64_t i, int64_t start) const {
   if (begins_.empty()) return {start + i * context_, context_};
   return {begins_[i], begins_[i + 1] - begins_[i]};
 }
 
-TokenRow Rows::drawn(const RandomStream& random, uint64_t counter) const {
+TokenRow PackedRows::drawn(const RandomStream& random, uint64_t counter) const {
   if (begins_.empty()) return row(0, random.below(length_ - context_, counter));
   return row(random.below(size_, counter), 0);
 }

@@ -11,10 +11,11 @@
 namespace attnres {
 
 enum class Packing {
-  // Rows of `context` tokens one after another, wherever documents end. Each epoch begins them
+  // PackedRows of `context` tokens one after another, wherever documents end. Each epoch begins
+  // them
   // elsewhere, so that every token is at every place of a row some time.
   stream,
-  // Rows of whole documents, as many as fit one after another; what is left of a row does not
+  // PackedRows of whole documents, as many as fit one after another; what is left of a row does not
   // count. Documents that are longer than a row are cut.
   documents,
 };
@@ -29,11 +30,12 @@ struct TokenRow {
 
 // A document's first input is the token that ended the one before it, as generation begins, and its
 // last target the token that ends it: the rows of documents are cut there.
-class Rows {
+class PackedRows {
  public:
   // Throws Error where there are no more than `context` tokens, unless documents are packed; then
   // it takes two.
-  Rows(const TrainingTokens& tokens, int64_t context, Packing packing, int32_t end_of_document);
+  PackedRows(const TrainingTokens& tokens, int64_t context, Packing packing,
+             int32_t end_of_document);
 
   int64_t size() const { return size_; }  // of an epoch
   // Row i of an epoch that begins at `start`, below starts().

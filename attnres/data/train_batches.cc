@@ -13,7 +13,7 @@ namespace attnres {
 namespace {
 
 constexpr int64_t kNotCounted = -100;  // of linear_cross_entropy
-// Rows of a step that are told apart where they are drawn.
+// PackedRows of a step that are told apart where they are drawn.
 constexpr int64_t kDrawsAStep = int64_t{1} << 24;
 
 std::vector<double> weights_of(const std::vector<TrainBatches::Source>& sources) {
@@ -38,10 +38,10 @@ void add_sequences(const TrainingTokens& tokens, const TokenRow& row, int32_t en
   add(context);
 }
 
-std::vector<Rows> rows_of_all(const std::vector<TrainBatches::Source>& sources,
-                              const TrainBatchSettings& settings) {
+std::vector<PackedRows> rows_of_all(const std::vector<TrainBatches::Source>& sources,
+                                    const TrainBatchSettings& settings) {
   require_usage(settings.rows >= 1, "batch_size: must be at least 1, got {}", settings.rows);
-  std::vector<Rows> rows;
+  std::vector<PackedRows> rows;
   for (const TrainBatches::Source& source : sources) {
     rows.emplace_back(source.tokens, settings.context, settings.packing, settings.end_of_document);
   }
@@ -71,7 +71,7 @@ TrainBatches::TrainBatches(std::vector<Source> sources, const TrainBatchSettings
       mixture_(weights_of(sources_)) {}
 
 TokenRow TrainBatches::next_row(const Mixture::Turn& turn) const {
-  const Rows& rows = rows_[turn.source];
+  const PackedRows& rows = rows_[turn.source];
   const uint64_t seed = RandomStream(settings_.seed, "sources").bits(turn.source);
   const uint64_t epoch = turn.row / rows.size();
   const Permutation order(rows.size(), seed, epoch);
