@@ -12,6 +12,7 @@
 #include "attnres/data/in_parallel.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 #include "attnres/text/utf8.h"
 
@@ -45,7 +46,7 @@ void measure(Corpus& corpus) {
   std::string hashes;
   for (const Document& document : corpus.documents) {
     corpus.bytes += static_cast<int64_t>(document.text.size());
-    hashes += fmt::format("{:016x}", hash_bytes(document.text));
+    hashes += hex(hash_bytes(document.text));
   }
   corpus.hash = hash_bytes(hashes);
 }

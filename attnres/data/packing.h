@@ -11,11 +11,11 @@
 namespace attnres {
 
 enum class Packing {
-  // PackedRows of `context` tokens one after another, wherever documents end. Each epoch begins
+  // Rows of `context` tokens one after another, wherever documents end. Each epoch begins
   // them
   // elsewhere, so that every token is at every place of a row some time.
   stream,
-  // PackedRows of whole documents, as many as fit one after another; what is left of a row does not
+  // Rows of whole documents, as many as fit one after another; what is left of a row does not
   // count. Documents that are longer than a row are cut.
   documents,
 };

@@ -6,6 +6,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/mapped_file.h"
 #include "attnres/support/random.h"
 
@@ -17,10 +18,6 @@ constexpr const char* kFormat = "attnres tokens";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kMostTokens = int64_t{1} << 48;  // of a file
 constexpr int64_t kShortVocabulary = 65536;        // whose ids fit into 2 bytes
-
-std::string hex(uint64_t hash) {
-  return fmt::format("{:016x}", hash);
-}
 
 uint64_t from_hex(const std::string& text) {
   return std::stoull(text, nullptr, 16);

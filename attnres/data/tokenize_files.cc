@@ -441,13 +441,12 @@ class Run {
 
 TokenizeResult tokenize_files(const TokenizeJob& job, const Tokenizer& tokenizer) {
   require_usage(!job.files.empty(), "tokenize: name files with text (--data)");
+  // With a slash at its end.
+  const std::string out = (fs::absolute(job.out) / "").lexically_normal().string();
   for (const DocumentFile& file : job.files) {
     require_usage(job.chat == nullptr || has_json_lines(file.path),
                   "{}: conversations are read of JSON lines (.jsonl)", file.path);
-  }
-  const std::string out = fs::absolute(job.out).lexically_normal().string();
-  for (const DocumentFile& file : job.files) {
-    require_usage(!file.path.starts_with(out.ends_with('/') ? out : out + "/"),
+    require_usage(!file.path.starts_with(out),
                   "{}: lies in the folder that is written; choose an --out that is not part of the "
                   "data",
                   file.path);

@@ -13,7 +13,7 @@ namespace attnres {
 namespace {
 
 constexpr int64_t kNotCounted = -100;  // of linear_cross_entropy
-// PackedRows of a step that are told apart where they are drawn.
+// Rows of a step that are told apart where they are drawn.
 constexpr int64_t kDrawsAStep = int64_t{1} << 24;
 
 std::vector<double> weights_of(const std::vector<TrainBatches::Source>& sources) {

@@ -1,4 +1,4 @@
-// PackedRows of tokens in the order in which training takes them.
+// Rows of tokens in the order in which training takes them.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +45,11 @@ class TrainBatches {
   };
   TrainBatches(std::vector<Source> sources, const TrainBatchSettings& settings);
 
-  // PackedRows part * count and following of a step, counted from 1. Of rows that are not full the
+  // Rows part * count and following of a step, counted from 1. Of rows that are not full the
   // rest has targets of -100. Throws Error naming the place of a token outside the vocabulary.
   Batch batch(int64_t step, int64_t part, int64_t count) const;
 
-  // PackedRows that a source has in an epoch.
+  // Rows that a source has in an epoch.
   int64_t rows_of(int source) const { return rows_.at(source).size(); }
 
  private:

@@ -8,6 +8,7 @@
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 #include "attnres/train/run_folder.h"
 
@@ -38,7 +39,7 @@ struct StateFile : TrainingState {
 };
 
 std::string checksum_of(const Json& state) {
-  return fmt::format("{:016x}", hash_bytes(state.dump()));
+  return hex(hash_bytes(state.dump()));
 }
 
 void write_state(const fs::path& folder, const StateFile& state) {

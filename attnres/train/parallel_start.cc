@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "attnres/support/build_info.h"
+#include "attnres/support/hex.h"
 #include "attnres/train/run_folder.h"
 
 namespace attnres {
@@ -47,13 +48,9 @@ void broadcast_in_pieces(int32_t* tokens, int64_t count, Communicator& world) {
 // In the place of the number of tokens that are sent.
 constexpr int64_t kTokenized = -1;
 
-RunTokens open_tokens(const TrainJob& job, const Vocabulary& vocabulary) {
-  return open_run_tokens(job.data, job.recipe, vocabulary, /*holds_out=*/job.validation.empty());
-}
-
 // All ranks call it.
 void require_same_tokens(uint64_t hash, Communicator& world) {
-  const std::vector<std::string> hashes = gather_texts(world, fmt::format("{:016x}", hash));
+  const std::vector<std::string> hashes = gather_texts(world, hex(hash));
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
     throw CommonError(
@@ -109,7 +106,7 @@ void share_text(const TrainJob& job, const RunText& text, Communicator& world) {
   size[2] = tokenized ? kTokenized : text.train.front().tokens.size();
   world.broadcast(sizes, 0, Traffic::number);
   if (tokenized) {
-    require_same_tokens(open_tokens(job, vocabulary).hash, world);
+    require_same_tokens(text.tokens_hash, world);
     return;
   }
   // Of plain text there is one source. A root's numbers are only read.
@@ -128,7 +125,8 @@ SharedText receive_text(const TrainJob& job, Communicator& world) {
           "files",
           world.rank());
   if (size[2] == kTokenized) {
-    RunTokens tokens = open_tokens(job, text.vocabulary);
+    RunTokens tokens = open_run_tokens(job.data, job.recipe, text.vocabulary,
+                                       /*holds_out=*/job.validation.empty());
     require_same_tokens(tokens.hash, world);
     text.sources = std::move(tokens.sources);
     return text;

@@ -5,6 +5,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 #include "attnres/train/plain_text.h"
 
@@ -25,10 +26,6 @@ SplitRule rule_of(const Json& run) {
           "attnres wrote it",
           name);
   return SplitRule::given;
-}
-
-std::string hex(uint64_t hash) {
-  return fmt::format("{:016x}", hash);
 }
 
 Json absolute(const std::vector<fs::path>& paths) {
@@ -155,6 +152,7 @@ RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
   RunTokens tokens = open_run_tokens(paths.data, recipe, vocabulary, /*holds_out=*/!given);
   text.train = std::move(tokens.sources);
   text.validation = std::move(tokens.validation);
+  text.tokens_hash = tokens.hash;
   description = tokens.description;
   text.record = {{"paths", absolute(paths.data)},
                  {"description", description},

@@ -38,7 +38,8 @@ struct RunText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<TrainBatches::Source> train;
   std::vector<int32_t> validation;
-  Json record;  // run.json's "data"
+  uint64_t tokens_hash = 0;  // RunTokens::hash where the text is tokenized
+  Json record;               // run.json's "data"
 };
 
 // Reads the text, without duplicates, or maps what is tokenized, and tells the observer about it.

@@ -10,6 +10,7 @@
 #include "attnres/data/token_folder.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -60,7 +61,7 @@ std::vector<OpenedTokens> open_all(const std::vector<fs::path>& paths) {
 
 uint64_t hash_of(const std::vector<OpenedTokens>& all) {
   std::string hashes;
-  for (const OpenedTokens& one : all) hashes += fmt::format("{:016x}", one.hash);
+  for (const OpenedTokens& one : all) hashes += hex(one.hash);
   return hash_bytes(hashes);
 }
 

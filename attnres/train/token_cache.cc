@@ -4,13 +4,14 @@
 #include "attnres/data/token_folder.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 
 fs::path cached_tokens_path(const fs::path& runs, const std::string& key) {
-  return runs / ".tokens" / fmt::format("{:016x}", hash_bytes(key));
+  return runs / ".tokens" / hex(hash_bytes(key));
 }
 
 std::optional<CachedTokens> find_cached_tokens(const fs::path& path) {
