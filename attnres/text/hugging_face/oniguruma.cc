@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/support/format.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/text/utf8.h"
 
@@ -62,7 +63,7 @@ class Rewriter {
  private:
   [[noreturn]] void refuse(std::string_view what) const {
     throw UnreadTokenizer(
-        fmt::format("the regular expression {}: {} is not read here", pattern_, what));
+        fmt::format("the regular expression {}: {} is not read here", one_line(pattern_), what));
   }
 
   char peek(size_t ahead = 0) const {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/text/hugging_face/oniguruma.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/text/utf8.h"
@@ -43,7 +44,7 @@ std::string pcre2_message(int code) {
 }  // namespace
 
 struct TextRegex::Code {
-  Code(std::string_view as_written, const std::string& translated) : pattern(as_written) {
+  Code(std::string_view as_written, const std::string& translated) : pattern(one_line(as_written)) {
     int error = 0;
     size_t at = 0;
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
@@ -80,7 +81,7 @@ struct TextRegex::Code {
     return true;
   }
 
-  std::string pattern;
+  std::string pattern;  // for messages
   pcre2_code* code = nullptr;
   bool compiled_for_machine = false;
 };
