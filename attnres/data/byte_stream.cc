@@ -44,8 +44,9 @@ class PlainBytes : public ByteStream {
   int64_t consumed_ = 0;
 };
 
-[[noreturn]] void fail_damaged(const std::string& path, const char* what) {
-  fail("{}: its compressed bytes are damaged, or end too early ({}); restore the file", path, what);
+[[noreturn]] void fail_damaged(const std::string& path, const std::string& what) {
+  throw DamagedFile(fmt::format(
+      "{}: its compressed bytes are damaged, or end too early ({}); restore the file", path, what));
 }
 
 // Of one gzip member after another.
@@ -60,12 +61,12 @@ class GzipBytes : public ByteStream {
   size_t read(char* out, size_t count) override {
     stream_.next_out = reinterpret_cast<Bytef*>(out);
     stream_.avail_out = static_cast<uInt>(count);
-    while (stream_.avail_out > 0) {
+    while (stream_.avail_out > 0 && damage_.empty()) {
       if (stream_.avail_in == 0) {
         stream_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
         stream_.avail_in = static_cast<uInt>(file_.read(buffer_.data(), buffer_.size()));
         if (stream_.avail_in == 0) {
-          if (in_member_) fail_damaged(path_, "gzip");
+          if (in_member_) damage_ = "gzip";
           break;
         }
       }
@@ -80,10 +81,12 @@ class GzipBytes : public ByteStream {
       if (result == Z_STREAM_END) {
         in_member_ = false;
       } else if (result != Z_OK) {
-        fail_damaged(path_, stream_.msg != nullptr ? stream_.msg : "gzip");
+        damage_ = stream_.msg != nullptr ? stream_.msg : "gzip";
       }
     }
-    return count - stream_.avail_out;
+    const size_t read = count - stream_.avail_out;
+    if (read == 0 && !damage_.empty()) fail_damaged(path_, damage_);
+    return read;
   }
   int64_t consumed() const override { return file_.consumed(); }
 
@@ -93,6 +96,7 @@ class GzipBytes : public ByteStream {
   std::vector<char> buffer_;
   z_stream stream_ = {};
   bool in_member_ = false, begun_ = false;
+  std::string damage_;  // what is wrong with what comes next
 };
 
 // Of one zstd frame after another.
@@ -110,18 +114,19 @@ class ZstdBytes : public ByteStream {
 
   size_t read(char* out, size_t count) override {
     ZSTD_outBuffer to = {out, count, 0};
-    while (to.pos < to.size) {
+    while (to.pos < to.size && damage_.empty()) {
       if (from_.pos == from_.size) {
         from_ = {buffer_.data(), file_.read(buffer_.data(), buffer_.size()), 0};
         if (from_.size == 0) {
-          if (in_frame_) fail_damaged(path_, "zstd");
+          if (in_frame_) damage_ = "zstd";
           break;
         }
       }
       const size_t result = ZSTD_decompressStream(stream_, &to, &from_);
-      if (ZSTD_isError(result)) fail_damaged(path_, ZSTD_getErrorName(result));
+      if (ZSTD_isError(result)) damage_ = ZSTD_getErrorName(result);
       in_frame_ = result != 0;
     }
+    if (to.pos == 0 && !damage_.empty()) fail_damaged(path_, damage_);
     return to.pos;
   }
   int64_t consumed() const override { return file_.consumed(); }
@@ -133,6 +138,7 @@ class ZstdBytes : public ByteStream {
   ZSTD_DStream* stream_;
   ZSTD_inBuffer from_ = {nullptr, 0, 0};
   bool in_frame_ = false;
+  std::string damage_;  // what is wrong with what comes next
 };
 
 // Whether what follows a line's end may be one word with it: white space, of which Unicode has more
@@ -173,7 +179,7 @@ bool BufferedText::fill(size_t wanted) {
   buffer_.resize(had + wanted);
   const size_t read = bytes_->read(buffer_.data() + had, wanted);
   buffer_.resize(had + read);
-  ended_ = read < wanted;
+  ended_ = read == 0;
   return read > 0;
 }
 
@@ -198,7 +204,8 @@ bool BufferedText::read_line(std::string& line, size_t most, bool& whole) {
 }
 
 bool BufferedText::read_piece(std::string& piece, size_t size) {
-  if (buffer_.size() - begin_ < size) fill(size);
+  while (buffer_.size() - begin_ <= size && fill(size)) {
+  }
   const std::string_view held = std::string_view(buffer_).substr(begin_);
   if (held.empty()) return false;
   const size_t end =

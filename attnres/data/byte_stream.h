@@ -6,13 +6,21 @@
 #include <memory>
 #include <string>
 
+#include "attnres/support/error.h"
+
 namespace attnres {
+
+// Compressed bytes that are damaged, or end too early.
+class DamagedFile : public Error {
+ public:
+  using Error::Error;
+};
 
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  // Up to `count` bytes; fewer only at the end. Throws Error naming the file where it cannot be
-  // read, or its compressed bytes are damaged or end too early.
+  // Up to `count` bytes, none only at the end. Throws Error naming the file where it cannot be
+  // read, and DamagedFile when all bytes before the damage were given.
   virtual size_t read(char* out, size_t count) = 0;
   // Bytes of the file that were read so far.
   virtual int64_t consumed() const = 0;

@@ -17,6 +17,15 @@ bool is_text(const std::string& text) {
   return text.find('\0') == std::string::npos && first_invalid_utf8(text) == text.size();
 }
 
+// Of a damaged file, of which tokenizing tells, what comes before.
+bool read_next(DocumentReader& reader, RawDocument& document) {
+  try {
+    return reader.next(document);
+  } catch (const DamagedFile&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> sample_text(const std::vector<DocumentFile>& files,
@@ -28,7 +37,7 @@ std::vector<std::string> sample_text(const std::vector<DocumentFile>& files,
     if (all >= most_bytes) break;
     DocumentReader reader(file.path, kPieceBytes);
     RawDocument document;
-    for (int64_t read = 0; read < share && reader.next(document);) {
+    for (int64_t read = 0; read < share && read_next(reader, document);) {
       read += std::ssize(document.text);
       std::string text;
       try {

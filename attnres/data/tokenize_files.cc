@@ -44,6 +44,7 @@ struct PlacedDocument {
   // Of a text in several pieces, with the first: its hash as a whole.
   std::optional<TextHash> whole_hash;
   int64_t binary_before = 0;  // files that were left out since the document before
+  std::string problem = {};   // why nothing of it can be read
 };
 
 struct Portion {
@@ -84,36 +85,61 @@ class Source {
         reader_ = std::make_unique<DocumentReader>(file.path, job_.piece_bytes);
       }
       PlacedDocument document{.raw = {}, .file = file_, .whole_hash = {}};
-      if (!reader_->next(document.raw)) {
-        if (look_at(file.path) != file) {
-          portion.messages.push_back(
-              fmt::format("warning: {} has changed while it was read", file.path));
-        }
+      try {
+        if (!read_document(file, document, portion)) continue;
+      } catch (const DamagedFile&) {
+        document = rest_of_damaged(file);
+        const bool was_told = document.raw.number <= skip_;
         leave_file();
-        continue;
+        if (was_told) continue;
       }
-      if (document.raw.number <= skip_) continue;
-      const RawDocument& raw = document.raw;
-      if (!raw.is_line && raw.begins && raw.text.find('\0') != std::string::npos) {
-        ++binary_;
-        leave_file();
-        continue;
-      }
-      if (raw.begins && !raw.ends) document.whole_hash = hash_file_text(file.path);
-      read += std::ssize(raw.text) + static_cast<int64_t>(sizeof(PlacedDocument));
+      read += std::ssize(document.raw.text) + static_cast<int64_t>(sizeof(PlacedDocument));
       document.binary_before = std::exchange(binary_, 0);
       portion.documents.push_back(std::move(document));
     }
   }
+  // False where there is nothing to take: at the end of the file, before where reading goes on, and
+  // of a binary file.
+  bool read_document(const DocumentFile& file, PlacedDocument& document, Portion& portion) {
+    const RawDocument& raw = document.raw;
+    if (!reader_->next(document.raw)) {
+      if (look_at(file.path) != file) {
+        portion.messages.push_back(
+            fmt::format("warning: {} has changed while it was read", file.path));
+      }
+      leave_file();
+      return false;
+    }
+    if (raw.number > skip_) {
+      if (!raw.is_line && raw.begins && raw.text.find('\0') != std::string::npos) {
+        ++binary_;
+        leave_file();
+        return false;
+      }
+      if (raw.begins && !raw.ends) document.whole_hash = hash_file_text(file.path);
+    }
+    number_ = raw.number;
+    return raw.number > skip_;
+  }
+  // As one document that is broken.
+  PlacedDocument rest_of_damaged(const DocumentFile& file) const {
+    const bool is_line = has_json_lines(file.path);
+    return {
+        .raw = {.number = number_ + 1, .is_line = is_line, .begins = is_line || number_ == 0},
+        .file = file_,
+        .whole_hash = {},
+        .problem = "its compressed bytes are damaged here, or end too early; what follows is lost"};
+  }
   void leave_file() {
     reader_.reset();
     ++file_;
-    skip_ = 0;
+    skip_ = number_ = 0;
   }
 
   const TokenizeJob& job_;
   size_t file_;
   int64_t skip_;
+  int64_t number_ = 0;  // of the document that was read last
   int64_t binary_ = 0;  // files that were left out since the last document
   std::unique_ptr<DocumentReader> reader_;
 };
@@ -397,8 +423,13 @@ class Run {
   void take(const Portion& portion) {
     const auto& documents = portion.documents;
     std::vector<EncodedDocument> encoded(documents.size());
-    in_parallel(documents.size(),
-                [&](size_t i) { encoded[i] = encoder_.encode(documents[i].raw); });
+    in_parallel(documents.size(), [&](size_t i) {
+      if (documents[i].problem.empty()) {
+        encoded[i] = encoder_.encode(documents[i].raw);
+      } else {
+        encoded[i].problem = documents[i].problem;
+      }
+    });
     for (size_t i = 0; i < documents.size(); ++i) {
       if (!encoded[i].problem.empty()) {
         take_broken(documents[i], encoded[i].problem);

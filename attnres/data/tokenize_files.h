@@ -46,8 +46,9 @@ struct TokenizeResult {
 
 // Writes the documents in the order of the files. What lies in `out` of the same job is gone on
 // with, at most tokens_a_file of work before where it was killed; it becomes the same tokens. The
-// first few broken documents are told, with file and line, and all counted; a document that is not
-// the first with its text is left out. Throws Error where `out` holds something else or the files
+// first few broken documents are told, with file and line, and all counted, as one of them what
+// follows in a file whose compressed bytes are damaged; a document that is not the first with its
+// text is left out. Throws Error where `out` holds something else or the files
 // have changed since, with `strict` on a broken document, and where no token came of it all; what
 // was done until then is kept.
 TokenizeResult tokenize_files(const TokenizeJob& job, const Tokenizer& tokenizer);

@@ -249,14 +249,57 @@ TEST_F(TokenizeFiles, KeepsWhatItHasWhereAFileVanishes) {
   EXPECT_EQ(tokens_in("tokens"), stream_of({"one", "two"}));
 }
 
-// One damaged file of several costs nothing but itself, once it is mended.
+// The lines before the damage stand, and the other files; it is told and counted once, wherever
+// reading is stopped.
+TEST_F(TokenizeFiles, LeavesOutWhatFollowsInADamagedFile) {
+  std::string lines;
+  std::vector<std::string> texts;
+  for (int i = 0; i < 3000; ++i) {
+    texts.push_back(some_text(i, 60));
+    lines += as_line(texts.back());
+  }
+  const std::string whole = attnres::testing::gzipped(lines);
+  write_text(data_ / "a.jsonl.gz", whole.substr(0, whole.size() * 3 / 4));
+  const std::string long_text = some_text(7, 20'000);
+  const std::string compressed = attnres::testing::gzipped(long_text);
+  write_text(data_ / "b.txt.gz", compressed.substr(0, compressed.size() - 20));
+  write_text(data_ / "c.jsonl", as_line("two"));
+  TokenizeJob all = job(data_, "tokens");
+  all.piece_bytes = 2000;
+  const TokenizeResult result = tokenize_files(all, tokenizer_);
+  EXPECT_EQ(result.broken, 2);
+  EXPECT_GT(result.documents, 1000);
+  texts.resize(result.documents - 1);
+  texts.emplace_back("two");
+  EXPECT_EQ(tokens_in("tokens"), stream_of(texts));
+  EXPECT_THAT(messages_,
+              AllOf(HasSubstr(fmt::format("a.jsonl.gz, line {}: its compressed", texts.size())),
+                    HasSubstr("b.txt.gz, piece 1: its compressed")));
+  // Stopped after each portion.
+  TokenizeJob in_pieces = job(data_, "pieces");
+  in_pieces.piece_bytes = 2000;
+  in_pieces.portion_bytes = 50'000;
+  in_pieces.should_stop = [] { return true; };
+  TokenizeResult last;
+  int times = 0;
+  do {
+    last = tokenize_files(in_pieces, tokenizer_);
+  } while (last.stopped && ++times < 100);
+  EXPECT_GT(times, 2);
+  EXPECT_EQ(last.broken, 2);
+  EXPECT_EQ(tokens_in("pieces"), tokens_in("tokens"));
+}
+
+// With --strict one damaged file of several costs nothing but itself, once it is mended.
 TEST_F(TokenizeFiles, GoesOnWithAFileThatWasMended) {
   const std::string whole = attnres::testing::gzipped(as_line(some_text(1, 5000)));
   write_text(data_ / "a.jsonl", as_line("one"));
   write_text(data_ / "b.jsonl.gz", whole.substr(0, whole.size() / 2));
   write_text(data_ / "c.bin.txt", std::string("\0", 1));
   write_text(data_ / "d.jsonl", as_line("two"));
-  EXPECT_THAT(refused(job(data_, "tokens")), HasSubstr("b.jsonl.gz"));
+  TokenizeJob strict = job(data_, "tokens");
+  strict.strict = true;
+  EXPECT_THAT(refused(strict), HasSubstr("b.jsonl.gz, line 1: its compressed bytes are damaged"));
   EXPECT_EQ(read_token_index(base_ / "tokens").tokens(), 4);
   write_text(data_ / "b.jsonl.gz", whole);
   const TokenizeResult result = tokenize_files(job(data_, "tokens"), tokenizer_);
