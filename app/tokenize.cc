@@ -24,7 +24,8 @@ struct TokenizeOptions {
   MachineOptions machine;
   ModelOption model;
   TokenizeFolderOptions folder;
-  std::string trained;  // the kind
+  std::string trained;   // the kind
+  std::string verified;  // a folder
   int64_t vocab_size = 16384;
   bool special = false;
   bool jsonl = false;
@@ -54,6 +55,13 @@ void print_line(const std::string& text, const Tokenizer& tokenizer, bool specia
 
 void run_tokenize(const TokenizeOptions& options) {
   options.machine.apply();
+  if (!options.verified.empty()) {
+    require_usage(options.model.path.empty() && options.trained.empty() &&
+                      options.folder.data.empty() && options.folder.out.empty(),
+                  "--verify looks at a folder that was written, and takes nothing else");
+    verify_folder(options.verified);
+    return;
+  }
   require_usage(options.model.path.empty() != options.trained.empty(),
                 "--model: name what has the tokenizer, or train one (--train, with --out)");
   if (!options.trained.empty()) {
@@ -131,6 +139,9 @@ void add_tokenize_command(CLI::App& app) {
       ->add_option("--tokens-a-file", options->folder.tokens_a_file,
                    "about; what a kill can cost to do again")
       ->capture_default_str();
+  as_path(command->add_option("--verify", options->verified,
+                              "read such a folder again: whether all of it is as it was written"))
+      ->type_name("DIR");
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"
@@ -138,7 +149,8 @@ void add_tokenize_command(CLI::App& app) {
       "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl\n"
       "  attnres tokenize --model downloads/qwen --data web/*.jsonl.zst --out tokens/web\n"
       "  attnres tokenize --train bpe --data web/*.jsonl.zst --out tokens/web\n"
-      "  attnres tokenize --model downloads/qwen --chat --data chats.jsonl --out tokens/chats");
+      "  attnres tokenize --model downloads/qwen --chat --data chats.jsonl --out tokens/chats\n"
+      "  attnres tokenize --verify tokens/web");
   command->callback([options] { run_tokenize(*options); });
 }
 

@@ -1,6 +1,7 @@
 #include "app/tokenize_folder.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "attnres/data/text_sample.h"
 #include "attnres/data/token_folder.h"
 #include "attnres/data/tokenize_files.h"
+#include "attnres/data/verify_tokens.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
@@ -66,6 +68,28 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizeFolderOptions& options,
 }
 
 }  // namespace
+
+void verify_folder(const std::string& folder) {
+  ProgressLine line;
+  std::optional<Eta> eta;
+  const std::vector<std::string> problems =
+      verify_token_folder(folder, [&](int64_t done, int64_t total) {
+        if (!eta) {
+          eta.emplace(total);
+          return;
+        }
+        line.update(fmt::format(
+            "{:.0f} % | {} left",
+            100.0 * static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total, 1)),
+            format_duration(eta->left(done))));
+      });
+  line.finish();
+  require(problems.empty(), "{} found; restore the files, or tokenize the text again:\n  {}",
+          counted(std::ssize(problems), "problem"), fmt::join(problems, "\n  "));
+  const TokenIndex index = read_token_index(folder);
+  fmt::print("{}: {} with {} tokens, all as they were written\n", folder,
+             counted(std::ssize(index.files), "file"), shown_count(index.tokens()));
+}
 
 void tokenize_with_own(const TokenizeFolderOptions& options, const TokenizerConfig& config) {
   require_usage(!options.out.empty(), "--train needs --out: where the tokenizer and the tokens go");

@@ -21,6 +21,9 @@ struct TokenizeFolderOptions {
 void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer& tokenizer,
                           const ChatTemplate& chat_template);
 
+// Reads all of a folder that was written, and says what it found. Throws Error where it is damaged.
+void verify_folder(const std::string& folder);
+
 // With a tokenizer that is trained on the first 64 MB of the data, or on as much of each file, and
 // lies in the folder afterwards.
 void tokenize_with_own(const TokenizeFolderOptions& options, const TokenizerConfig& config);

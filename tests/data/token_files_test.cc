@@ -9,6 +9,7 @@
 #include "attnres/data/token_bin.h"
 #include "attnres/data/token_file_writer.h"
 #include "attnres/data/token_folder.h"
+#include "attnres/data/verify_tokens.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 template <class Number>
 std::string bytes_of(const std::vector<Number>& numbers) {
@@ -133,6 +135,44 @@ TEST(TokenFolder, SaysWhatIsWrong) {
   EXPECT_THAT(opening(), HasSubstr("version 7"));
   write_text(token_index_path(folder), "[]");
   EXPECT_THAT(opening(), HasSubstr("no index of tokens"));
+}
+
+// The folder's problems where the last byte of a file is another.
+std::vector<std::string> problems_with(const fs::path& folder, const std::string& name,
+                                       char last_byte) {
+  const std::string before = read_file(folder / name);
+  write_text(folder / name, before.substr(0, before.size() - 1) + last_byte);
+  std::vector<std::string> problems = verify_token_folder(folder);
+  write_text(folder / name, before);
+  return problems;
+}
+
+TEST(TokenFolder, IsVerified) {
+  const fs::path folder = fresh_folder("tokens");
+  ByteTokenizer().save(folder);
+  TokenIndex index = write_folder_of(folder, {{1, 0, 3}, {4, 0, 6, 7}});
+  int64_t read = -1;
+  EXPECT_THAT(verify_token_folder(folder,
+                                  [&](int64_t done, int64_t total) {
+                                    EXPECT_GT(done, read);
+                                    EXPECT_EQ(total, 14);
+                                    read = done;
+                                  }),
+              IsEmpty());
+  EXPECT_EQ(read, 14);
+  EXPECT_THAT(problems_with(folder, "tokens-00001.bin", '\x1'),
+              ElementsAre(AllOf(HasSubstr("tokens-00001.bin"), HasSubstr("not those")),
+                          HasSubstr("token 3 is 263, but the vocabulary has 256")));
+  EXPECT_THAT(problems_with(folder, "tokens-00000.ends", '\x1'),
+              ElementsAre(AllOf(HasSubstr("tokens-00000.bin"), HasSubstr("none does"))));
+  fs::rename(folder / "tokens-00000.ends", folder / "elsewhere");
+  EXPECT_THAT(verify_token_folder(folder), ElementsAre(HasSubstr("is gone")));
+  fs::rename(folder / "elsewhere", folder / "tokens-00000.ends");
+  index.finished = false;
+  ++index.tokenizer_hash;
+  write_token_index(folder, index);
+  EXPECT_THAT(verify_token_folder(folder),
+              ElementsAre(HasSubstr("not tokenized to its end"), HasSubstr("its tokenizer")));
 }
 
 TEST(TokenFolder, IsRefusedToAnotherTokenizer) {
