@@ -32,9 +32,12 @@ struct EvalOptions {
 };
 
 // The text that is asked for, as tokens.
-std::vector<int32_t> text_to_score(const EvalOptions& options, const Tokenizer& tokenizer) {
-  if (options.run.empty()) return tokens_of(options.data, tokenizer);
-  return read_held_out(RunPaths{options.run}, tokenizer);
+EvaluationTokens text_to_score(const EvalOptions& options, const Tokenizer& tokenizer) {
+  if (!options.run.empty()) return read_held_out(RunPaths{options.run}, tokenizer);
+  const std::vector<std::filesystem::path> paths(options.data.begin(), options.data.end());
+  if (!are_tokens(paths)) return {tokens_of(options.data, tokenizer)};
+  require_tokens_of(paths, tokenizer);
+  return read_validation_tokens(paths, vocabulary_of(tokenizer)).validation;
 }
 
 void run_eval(const EvalOptions& options) {
@@ -100,7 +103,11 @@ void add_eval_command(CLI::App& app) {
                                          "each window has no context and is not scored.");
   const auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command)->required(false);
-  as_path(command->add_option("--data", options->data, "files and folders of text"))
+  as_path(
+      command->add_option(
+          "--data", options->data,
+          "files and folders of text, or of tokens (attnres tokenize --out, the first 16.8 M):\n"
+          "of conversations the answers"))
       ->type_name("PATH");
   as_path(command->add_option(
               "--run", options->run,

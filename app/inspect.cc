@@ -69,20 +69,21 @@ std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Tokeni
   require_usage(std::filesystem::exists(run.run_json()),
                 "--matrix, --tokens, --effects and --all are measured on a text: give it with "
                 "--data or --text, or name a run's folder with --model, for what the run held out");
-  return read_held_out(run, tokenizer);
+  return read_held_out(run, tokenizer).ids;
 }
 
 // On one window of the text.
 std::vector<MixingMatrix> measure_matrices(const OpenedModel& opened,
                                            const std::vector<int32_t>& tokens) {
   constexpr int64_t kMostTokens = 512;
-  const EvaluationBatches batches(tokens, std::min(opened.context, kMostTokens), /*batch_size=*/1);
+  const EvaluationBatches batches({tokens}, std::min(opened.context, kMostTokens),
+                                  /*batch_size=*/1);
   return mixing_matrices(*opened.model, batches[0].inputs_BT);
 }
 
 std::vector<SiteDepthWeights> measure_weights(const OpenedModel& opened,
                                               const std::vector<int32_t>& tokens) {
-  const EvaluationBatches batches(tokens, opened.context, /*batch_size=*/1);
+  const EvaluationBatches batches({tokens}, opened.context, /*batch_size=*/1);
   DepthWeightAverage average(*opened.model);
   const at::NoGradGuard no_grad;
   for (int64_t i = 0; i < batches.size(); ++i) {

@@ -156,12 +156,12 @@ InspectedEffects measure_effects(const OpenedModel& opened, const Tokenizer& tok
         progress.update(fmt::format("{}/{} parts left out", done, total));
       });
   progress.finish();
-  const EvaluationBatches batches(tokens, opened.context,
+  const EvaluationBatches batches({tokens}, opened.context,
                                   std::max<int64_t>(kEvaluationTokensABatch / opened.context, 1));
   const Batch first = batches[0];
   effects.magnitudes = measure_magnitudes(model, first.inputs_BT, first.targets_BT);
   SourceSimilarityAverage similarity(model);
-  const EvaluationBatches windows(tokens, opened.context, /*batch_size=*/1);
+  const EvaluationBatches windows({tokens}, opened.context, /*batch_size=*/1);
   for (int64_t i = 0; i < windows.size(); ++i) similarity.add(windows[i].inputs_BT);
   effects.similarity = similarity.similarity();
   measure_groups(opened, tokenizer, batches, effects);

@@ -1,4 +1,4 @@
-// A stream of tokens cut into what evaluation scores.
+// A stream of tokens, and what evaluation scores of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,24 +6,44 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/data/training_tokens.h"
 #include "attnres/model/batch.h"
 
 namespace attnres {
 
+struct EvaluationTokens {
+  std::vector<int32_t> ids;
+  // Of each, whether it counts, as what a user says in a conversation does not; empty: all do.
+  std::vector<bool> counts = {};
+
+  bool counts_at(int64_t i) const { return counts.empty() || counts[i]; }
+  std::vector<int32_t> counted() const;
+  void append(const EvaluationTokens& more);
+  EvaluationTokens first(int64_t count) const;
+};
+
+// `count` tokens from `first` on, of which those that are targets count. Throws as
+// TrainingTokens::read.
+EvaluationTokens read_to_score(const TrainingTokens& tokens, int64_t first, int64_t count,
+                               int64_t vocab_size);
+
 // The whole stream in windows of `context` tokens that do not overlap. The first token of each has
 // no context and is not scored: a window of C tokens gives a row of T = C - 1. The last window may
-// be short and then has a batch of its own; a single token left over is dropped.
+// be short and then has a batch of its own; a single token left over is dropped. Tokens that do not
+// count are not scored either: they have targets of -100.
 class EvaluationBatches {
  public:
-  // The stream must outlive this. Throws Error when it has fewer than two tokens.
-  EvaluationBatches(const std::vector<int32_t>& tokens, int64_t context, int64_t batch_size);
+  // Throws Error when the stream has fewer than two tokens.
+  EvaluationBatches(EvaluationTokens tokens, int64_t context, int64_t batch_size);
 
   int64_t size() const;  // batches
   Batch operator[](int64_t i) const;
   int64_t scored_tokens() const;  // over all batches
 
  private:
-  const std::vector<int32_t>& tokens_;
+  void fill_row(Batch& batch, int64_t row, int64_t first) const;
+
+  EvaluationTokens tokens_;
   int64_t context_, batch_size_;
   int64_t full_windows_;
   int64_t last_window_;  // tokens of the short window; 0 if there is none

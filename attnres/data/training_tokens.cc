@@ -51,6 +51,11 @@ TrainingTokens::TrainingTokens(std::vector<TokenPiece> pieces) : pieces_(std::mo
   for (const TokenPiece& piece : pieces_) ends_.push_back(end += piece.count);
 }
 
+bool TrainingTokens::marks_targets() const {
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [](const TokenPiece& piece) { return piece.marks_targets; });
+}
+
 TrainingTokens TrainingTokens::first(int64_t count) const {
   std::vector<TokenPiece> pieces;
   for (TokenPiece piece : pieces_) {
@@ -85,6 +90,23 @@ void TrainingTokens::read(int64_t first, int64_t count, int64_t vocab_size, uint
     count -= here;
     ++piece;
   }
+}
+
+bool TrainingTokens::has_target(int64_t first, int64_t count) const {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const TokenPiece& piece = pieces_[i];
+    const int64_t begin = ends_[i] - piece.count;
+    const int64_t from = std::max<int64_t>(first - begin, 0);
+    const int64_t to = std::min(first + count - begin, piece.count);
+    if (from >= to) continue;
+    if (!piece.marks_targets) return true;
+    const auto* tokens = static_cast<const uint32_t*>(piece.tokens);
+    if (std::any_of(tokens + from, tokens + to,
+                    [](uint32_t token) { return (token & kNoTarget) == 0; })) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::vector<int64_t> TrainingTokens::ends(int64_t first, int64_t count,

@@ -34,12 +34,15 @@ class TrainingTokens {
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
   const std::vector<TokenPiece>& pieces() const { return pieces_; }
+  bool marks_targets() const;  // whether some tokens may have kNoTarget
   TrainingTokens first(int64_t count) const;
 
   // `count` tokens from `first` on, with kNoTarget where they have it. Throws Error naming the file
   // and place of a token that is not below `vocab_size`.
   void read(int64_t first, int64_t count, int64_t vocab_size, uint32_t* out) const;
   std::vector<int32_t> read(int64_t first, int64_t count, int64_t vocab_size) const;
+  // Whether one of these is a target.
+  bool has_target(int64_t first, int64_t count) const;
   // Places in the stream after which documents end, above `first` and at most at `first + count`.
   // Throws Error naming a file whose ends are none.
   std::vector<int64_t> ends(int64_t first, int64_t count, int32_t end_of_document) const;

@@ -40,7 +40,7 @@ class LossOfText {
  public:
   LossOfText(const Transformer& model, const std::vector<int32_t>& tokens, int64_t context)
       : model_(model),
-        batches_(tokens, context, std::max<int64_t>(kEvaluationTokensABatch / context, 1)) {}
+        batches_({tokens}, context, std::max<int64_t>(kEvaluationTokensABatch / context, 1)) {}
 
   double operator()(RunObserver* observer, const std::string& dropped_source = {}) const {
     const at::NoGradGuard no_grad;

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/transformer.h"
 #include "attnres/text/tokenizer.h"
 
@@ -20,6 +20,9 @@ struct EvaluationSettings {
   std::function<void(int64_t done, int64_t total)> on_progress = {};
 };
 
+// What is evaluated of a stream.
+EvaluationTokens first_windows(const EvaluationTokens& tokens, int64_t context, int64_t max_tokens);
+
 struct Evaluation {
   double loss = 0;           // mean negative log-likelihood, nats a token
   double perplexity = 0;     // exp(loss)
@@ -28,11 +31,13 @@ struct Evaluation {
 };
 
 // Scores a stream in windows of `context` tokens that do not overlap; the first token of each has
-// no context and is not scored (see EvaluationBatches). Sums in float64, in the stream's order.
+// no context and is not scored, nor are those that do not count (see EvaluationBatches). Sums in
+// float64, in the stream's order.
 // For byte tokens bits_per_byte is loss / ln 2; it can be compared between tokenizers, where
 // tokens without text (the end of a document) cost nats and count no byte.
-// Throws Error when the stream has fewer than two tokens, or one outside the model's vocabulary.
+// Throws Error when the stream has fewer than two tokens, one outside the model's vocabulary, or
+// none to score.
 Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
-                    const std::vector<int32_t>& tokens, const EvaluationSettings& settings);
+                    const EvaluationTokens& tokens, const EvaluationSettings& settings);
 
 }  // namespace attnres

@@ -46,28 +46,32 @@ void show_text(const std::string& description, const RunText& text, const TrainC
   const double taken =
       static_cast<double>(train.steps) * static_cast<double>(train.batch_size * train.context);
   const double held = text.record["validation_tokens"];
+  const int64_t counted = std::ssize(text.validation.counted());
   observer.on_message(fmt::format(
-      "data: {}; {} tokens to train on (the run takes {:.3g} times as many), {} to validate",
-      description, format_count(there), taken / there, format_count(held)));
-  if (std::ssize(text.validation) < kFewValidationTokens) {
+      "data: {}; {} tokens to train on (the run takes {:.3g} times as many), {} to validate{}",
+      description, format_count(there), taken / there, format_count(held),
+      text.validation.counts.empty()
+          ? ""
+          : fmt::format(", of which {} count", format_count(static_cast<double>(counted)))));
+  if (counted < kFewValidationTokens) {
     observer.on_message(
         fmt::format("warning: only {} tokens to validate on: small differences between losses are "
                     "chance. Give more text, a larger data.validation_fraction, or text to "
                     "validate on (--validation)",
-                    text.validation.size()));
+                    counted));
   }
 }
 
-void require_fills_a_context(const std::vector<int32_t>& validation, const Recipe& recipe) {
-  require(std::ssize(validation) >= recipe.train.context,
+void require_fills_a_context(const EvaluationTokens& validation, const Recipe& recipe) {
+  require(std::ssize(validation.ids) >= recipe.train.context,
           "validation text: {} tokens, but a context has {}; give more text, or a shorter "
           "train.context",
-          validation.size(), recipe.train.context);
+          validation.ids.size(), recipe.train.context);
 }
 
 // Text to validate on that is not part of the data.
 struct GivenValidation {
-  std::vector<int32_t> tokens;
+  EvaluationTokens tokens;
   std::string description;
   uint64_t hash = 0;
 };
@@ -80,12 +84,12 @@ GivenValidation read_given_validation(const std::vector<fs::path>& paths,
     return {std::move(tokens.validation), std::move(tokens.description), tokens.hash};
   }
   const Corpus corpus = without_duplicates(read_corpus(paths));
-  return {tokenize(passages_of(corpus), tokenizer).tokens, corpus.description(), corpus.hash};
+  return {{tokenize(passages_of(corpus), tokenizer).tokens}, corpus.description(), corpus.hash};
 }
 
 // What a run of plain text reads.
 RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                        std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer,
+                        std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer,
                         std::string& description) {
   require_usage(recipe.data.weights.empty(),
                 "data.weights: only tokenized sources have weights; tokenize each of them "
@@ -120,7 +124,7 @@ RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json
                  {"hash", hex(corpus.hash)}};
   description = corpus.description();
   if (plain.rule == SplitRule::given) {
-    require_fills_a_context(tokens.validation, recipe);
+    require_fills_a_context({tokens.validation}, recipe);
     text.record["split"] = "given";
     text.record["hash"] = hex(hash_bytes(hex(corpus.hash) + hex(validation.hash)));
     text.record["validation_paths"] = absolute(paths.validation);
@@ -134,13 +138,13 @@ RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json
   text.record["tokens_hash"] = hex(tokens.tokens_hash);
   text.tokenizer = std::move(tokens.tokenizer);
   text.train.push_back({std::move(tokens.train)});
-  text.validation = std::move(tokens.validation);
+  text.validation = {std::move(tokens.validation)};
   return text;
 }
 
 // What a run of tokenized text maps.
 RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
-                            std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer,
+                            std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer,
                             std::string& description) {
   observer.on_activity("opening tokens");
   RunText text;
@@ -174,7 +178,7 @@ RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
 }  // namespace
 
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer) {
+                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer) {
   std::string description;
   RunText text =
       are_tokens(paths.data)
@@ -183,7 +187,7 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
   int64_t tokens = 0;
   for (const TrainBatches::Source& source : text.train) tokens += source.tokens.size();
   text.record["train_tokens"] = tokens;
-  text.record["validation_tokens"] = text.validation.size();
+  text.record["validation_tokens"] = text.validation.ids.size();
   show_text(description, text, recipe.train, observer);
   return text;
 }
@@ -205,7 +209,7 @@ TrainBatches batches_of(const std::vector<TrainBatches::Source>& tokens, const R
            .seed = static_cast<uint64_t>(recipe.train.seed)}};
 }
 
-std::vector<int32_t> read_held_out(const RunPaths& run, const Tokenizer& tokenizer) {
+EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) {
   const Json record = read_run_json(run);
   const Json& data = record.at("data");
   const SplitRule rule = rule_of(record);
@@ -236,7 +240,7 @@ std::vector<int32_t> read_held_out(const RunPaths& run, const Tokenizer& tokeniz
       rule == SplitRule::by_file
           ? split_by_file(corpus)
           : split_by_size(corpus, recipe.data.validation_fraction, data["least_validation_bytes"]);
-  return tokenize(split.validation, tokenizer).tokens;
+  return {tokenize(split.validation, tokenizer).tokens};
 }
 
 }  // namespace attnres

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attnres/data/corpus.h"
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/data/train_batches.h"
 #include "attnres/support/json.h"
 #include "attnres/train/recipe.h"
@@ -35,9 +36,9 @@ struct TextPaths {
 };
 
 struct RunText {
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<TrainBatches::Source> train;
-  std::vector<int32_t> validation;
+  EvaluationTokens validation;
   uint64_t tokens_hash = 0;  // RunTokens::hash where the text is tokenized
   Json record;               // run.json's "data"
 };
@@ -48,7 +49,7 @@ struct RunText {
 // holds out fills a context; a line warns where losses on it mean little. Throws Error where the
 // text is too short for that.
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
-                      std::unique_ptr<Tokenizer> tokenizer, TrainObserver& observer);
+                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer);
 
 // The rows of a run. `tokens` is what it trains on.
 TrainBatches batches_of(const std::vector<TrainBatches::Source>& tokens, const Recipe& recipe,
@@ -56,6 +57,6 @@ TrainBatches batches_of(const std::vector<TrainBatches::Source>& tokens, const R
 Vocabulary vocabulary_of(const Tokenizer& tokenizer);
 
 // The text that a run held out, read again. Throws Error when it is gone or has changed.
-std::vector<int32_t> read_held_out(const RunPaths& run, const Tokenizer& tokenizer);
+EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer);
 
 }  // namespace attnres

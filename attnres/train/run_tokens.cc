@@ -134,8 +134,7 @@ RunTokens open_run_tokens(const std::vector<fs::path>& paths, const Recipe& reci
     const double weight = weight_of(source, recipe.data.weights);
     const int64_t length = source.tokens.size();
     const int64_t held = holds_out ? held_out_tokens(source, recipe, opened.size()) : 0;
-    const std::vector<int32_t> end = source.tokens.read(length - held, held, vocabulary.size);
-    all.validation.insert(all.validation.end(), end.begin(), end.end());
+    all.validation.append(read_to_score(source.tokens, length - held, held, vocabulary.size));
     all.sources.push_back({source.tokens.first(length - held), weight});
   }
   return all;
@@ -152,9 +151,9 @@ RunTokens read_validation_tokens(const std::vector<fs::path>& paths, const Vocab
   RunTokens all;
   all.hash = hash_of(opened);
   for (const OpenedTokens& one : opened) {
-    const int64_t count = std::min(one.tokens.size(), kMostHeldOut - std::ssize(all.validation));
-    const std::vector<int32_t> tokens = one.tokens.read(0, count, vocabulary.size);
-    all.validation.insert(all.validation.end(), tokens.begin(), tokens.end());
+    const int64_t count =
+        std::min(one.tokens.size(), kMostHeldOut - std::ssize(all.validation.ids));
+    all.validation.append(read_to_score(one.tokens, 0, count, vocabulary.size));
   }
   all.description = describe(opened);
   return all;

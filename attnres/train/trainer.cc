@@ -86,7 +86,8 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   summary.best_loss = state.best_loss;
   summary.best_step = state.best_step;
   summary.final_loss = state.validation_loss;
-  summary.unigram_entropy = unigram_entropy(text.validation, text.tokenizer->vocab_size());
+  summary.unigram_entropy =
+      unigram_entropy(text.validation.counted(), text.tokenizer->vocab_size());
   summary.tokens_per_second =
       state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0;
   summary.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());

@@ -23,7 +23,7 @@ struct TrainSummary {
   double final_loss = 0;  // of the validation text, nats per token
   double best_loss = 0;
   int64_t best_step = 0;
-  double unigram_entropy = 0;  // of the validation text: what a model without context can reach
+  double unigram_entropy = 0;  // of what counts of the validation text: reached without context
   double tokens_per_second = 0;
   int64_t peak_bytes = 0;  // resident memory of a process of the run at its largest
 };

@@ -11,11 +11,12 @@ namespace attnres {
 
 class Validation {
  public:
-  // The text must outlive this. Throws Error when there is not enough to validate on.
+  // The text must outlive this. Throws Error when there is not enough to validate on, or nothing of
+  // it counts.
   Validation(const RunText& text, const TrainConfig& config);
 
-  // Mean negative log-likelihood of the text's first eval_tokens, nats per token. Throws Diverged
-  // when it is not finite.
+  // Mean negative log-likelihood of the text's first eval_tokens, those that count, nats per token.
+  // Throws Diverged when it is not finite.
   double loss(const Transformer& model) const;
   ProbeReading probe(const Transformer& model) const;
   // How the model goes on with the text's beginning: {prompt, text}.
@@ -24,7 +25,7 @@ class Validation {
  private:
   const RunText& text_;
   TrainConfig config_;
-  EvaluationBatches probed_;
+  Batch probed_;
 };
 
 }  // namespace attnres

@@ -180,7 +180,7 @@ TEST_F(ByteModel, EvalPrintsTheEvaluation) {
   const ByteTokenizer tokenizer;
   std::vector<int32_t> tokens = tokenizer.encode(read_file(data_));
   tokens.push_back(tokenizer.end_of_document());
-  const Evaluation expected = evaluate(model_, tokenizer, tokens, {.context = 64});
+  const Evaluation expected = evaluate(model_, tokenizer, {tokens}, {.context = 64});
   const Result result = run("eval", "--data " + data_.string() + " --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json json = Json::parse(result.out);

@@ -14,6 +14,7 @@
 namespace attnres::evaluation_batches_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Token i is i, so every batch shows where it was taken.
@@ -29,7 +30,7 @@ TEST(EvaluationBatches, ScoreEveryTokenOnce) {
     for (const int64_t context : {2, 5, 8}) {
       for (const int64_t batch_size : {1, 3}) {
         const auto tokens = counting(length);
-        const EvaluationBatches batches(tokens, context, batch_size);
+        const EvaluationBatches batches({tokens}, context, batch_size);
         std::multiset<int64_t> scored, expected;
         for (int64_t i = 0; i < batches.size(); ++i) {
           const Batch batch = batches[i];
@@ -48,12 +49,47 @@ TEST(EvaluationBatches, ScoreEveryTokenOnce) {
   }
 }
 
+// Every third token counts; inputs are those of all.
+TEST(EvaluationBatches, ScoreWhatCounts) {
+  for (const int64_t length : {2, 7, 24, 39}) {
+    EvaluationTokens tokens = {counting(length)};
+    for (int64_t t = 0; t < length; ++t) tokens.counts.push_back(t % 3 == 1);
+    const EvaluationBatches batches(tokens, 8, 3), all({tokens.ids}, 8, 3);
+    std::set<int64_t> scored, expected;
+    for (int64_t i = 0; i < batches.size(); ++i) {
+      EXPECT_TRUE(batches[i].inputs_BT.equal(all[i].inputs_BT));
+      const at::Tensor targets = batches[i].targets_BT.flatten();
+      for (int64_t t = 0; t < targets.numel(); ++t) scored.insert(targets[t].item<int64_t>());
+    }
+    scored.erase(-100);
+    for (int64_t t = 1; t < length; t += 3) {
+      if (t % 8 != 0) expected.insert(t);
+    }
+    EXPECT_EQ(scored, expected) << length;
+    EXPECT_EQ(batches.scored_tokens(), std::ssize(expected)) << length;
+  }
+}
+
+TEST(EvaluationTokens, ArePutTogether) {
+  EvaluationTokens tokens = {{1, 2}};
+  tokens.append({{3, 4}, {false, true}});
+  tokens.append({{5}});
+  EXPECT_THAT(tokens.ids, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(tokens.counts, ElementsAre(true, true, false, true, true));
+  EXPECT_THAT(tokens.counted(), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(tokens.first(3).counted(), ElementsAre(1, 2));
+  EXPECT_EQ(tokens.first(9).ids.size(), 5U);
+  tokens = {{1}};
+  tokens.append({{2}});
+  EXPECT_TRUE(tokens.counts.empty());
+}
+
 TEST(EvaluationBatches, SayWhatIsWrong) {
   const auto one = counting(1), two = counting(2);
-  EXPECT_THAT(message_of<Error>([&] { EvaluationBatches(one, 8, 1); }), HasSubstr("1 tokens"));
-  EXPECT_THROW(EvaluationBatches(two, 1, 1), UsageError);
-  EXPECT_THROW(EvaluationBatches(two, 2, 0), UsageError);
-  EXPECT_THROW(EvaluationBatches(two, 2, 1)[1], Error);
+  EXPECT_THAT(message_of<Error>([&] { EvaluationBatches({one}, 8, 1); }), HasSubstr("1 tokens"));
+  EXPECT_THROW(EvaluationBatches({two}, 1, 1), UsageError);
+  EXPECT_THROW(EvaluationBatches({two}, 2, 0), UsageError);
+  EXPECT_THROW(EvaluationBatches({two}, 2, 1)[1], Error);
 }
 
 TEST(UnigramEntropy, OfKnownDistributions) {

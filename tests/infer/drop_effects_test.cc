@@ -180,7 +180,7 @@ double loss_by_hand(const Transformer& model, const Batch& batch, int block_size
 TEST(DropEffects, OfASourceAreThoseOfTheEquationsWithoutIt) {
   const at::NoGradGuard no_grad;
   const std::vector<int32_t> window = as_vector(random_ids(1, kContext));
-  const Batch batch = EvaluationBatches(window, kContext, 1)[0];
+  const Batch batch = EvaluationBatches({window}, kContext, 1)[0];
   for (const int block_size : {1, 2, 4}) {
     const Transformer model =
         small_model(block_size == 1 ? attn_res() : block_attn_res(block_size));
@@ -202,7 +202,7 @@ TEST(DropEffects, OfASourceAreThoseOfTheEquationsWithoutIt) {
 
 TEST(DropEffects, StartFromTheLossThatEvaluationGives) {
   const Transformer model = small_model(block_attn_res(), {.vocab_size = 256});
-  const Evaluation expected = evaluate(model, ByteTokenizer(), tokens(), {.context = kContext});
+  const Evaluation expected = evaluate(model, ByteTokenizer(), {tokens()}, {.context = kContext});
   EXPECT_NEAR(loss_of(model), expected.loss, kEqual);
 }
 

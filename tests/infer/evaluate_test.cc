@@ -38,7 +38,7 @@ class Evaluating : public ::testing::Test {
 TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
   int64_t last_done = -1, last_total = 0;
   const Evaluation evaluation =
-      evaluate(model_, tokenizer_, tokens_,
+      evaluate(model_, tokenizer_, {tokens_},
                {.context = kContext, .on_progress = [&](int64_t done, int64_t total) {
                   EXPECT_GT(done, last_done);
                   last_done = done;
@@ -55,22 +55,50 @@ TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
 
 TEST_F(Evaluating, ALimitTakesTheFirstWholeWindows) {
   const Evaluation evaluation =
-      evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 39});
+      evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 39});
   EXPECT_EQ(evaluation.tokens, 27);
   EXPECT_NEAR(evaluation.loss, nats(30) / 27, 1e-10);
-  EXPECT_EQ(evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1}).tokens,
+  EXPECT_EQ(evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1}).tokens,
             9);
   EXPECT_EQ(
-      evaluate(model_, tokenizer_, tokens_, {.context = kContext, .max_tokens = 1 << 20}).tokens,
+      evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1 << 20}).tokens,
       421 * 9 + 6);
 }
 
+// Answers only, as of conversations: their log-probabilities among those of windows scored whole.
+TEST_F(Evaluating, CountsWhatCounts) {
+  EvaluationTokens tokens = {tokens_};
+  for (size_t t = 0; t < tokens_.size(); ++t) tokens.counts.push_back(t % 50 >= 37);
+  double nats = 0, all_nats = 0;
+  int64_t count = 0, all = 0;
+  for (size_t start = 0; start + 1 < tokens_.size(); start += kContext) {
+    const size_t end = std::min(start + kContext, tokens_.size());
+    const auto scores =
+        score_sequence(model_, {tokens_.begin() + start, tokens_.begin() + end}, kContext);
+    for (size_t t = start + 1; t < end; ++t) {
+      all_nats -= scores[t - start - 1];
+      ++all;
+      if (t % 50 < 37) continue;
+      nats -= scores[t - start - 1];
+      ++count;
+    }
+  }
+  const Evaluation evaluation = evaluate(model_, tokenizer_, tokens, {.context = kContext});
+  EXPECT_EQ(evaluation.tokens, count);
+  EXPECT_NEAR(evaluation.loss, nats / static_cast<double>(count), 1e-10);
+  EXPECT_NEAR(evaluation.bits_per_byte, evaluation.loss / std::numbers::ln2, 1e-10);
+  // Negative control: of all tokens it is another one.
+  EXPECT_GT(std::abs(evaluation.loss - all_nats / static_cast<double>(all)), 1e-3);
+  tokens.counts.assign(tokens_.size(), false);
+  EXPECT_THROW(evaluate(model_, tokenizer_, tokens, {.context = kContext}), Error);
+}
+
 TEST_F(Evaluating, RefusesWhatItCannotScore) {
-  EXPECT_THROW(evaluate(model_, tokenizer_, {7}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(model_, tokenizer_, tokens_, {.context = 1}), Error);
+  EXPECT_THROW(evaluate(model_, tokenizer_, {{7}}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(model_, tokenizer_, {tokens_}, {.context = 1}), Error);
   const auto small = small_model(residual());
-  EXPECT_THROW(evaluate(small, tokenizer_, {1, 200, 3}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(small, tokenizer_, {1, 2, 200}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(small, tokenizer_, {{1, 200, 3}}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(small, tokenizer_, {{1, 2, 200}}, {.context = kContext}), Error);
 }
 
 }  // namespace

@@ -80,13 +80,13 @@ class TextOfARun : public ::testing::Test {
 TEST_F(TextOfARun, IsSplitBySizeWithoutDuplicates) {
   const RunText text = read({{data_}, {}});
   const int64_t bytes = std::ssize(squares("a", 400) + squares("b", 60) + squares("c", 120));
-  EXPECT_EQ(bytes_of(text.validation), std::llround(0.05 * static_cast<double>(bytes)));
-  EXPECT_EQ(bytes_of(train_tokens(text)) + bytes_of(text.validation), bytes);
+  EXPECT_EQ(bytes_of(text.validation.ids), std::llround(0.05 * static_cast<double>(bytes)));
+  EXPECT_EQ(bytes_of(train_tokens(text)) + bytes_of(text.validation.ids), bytes);
   EXPECT_THAT(shown_, HasSubstr("data: 3 files, 12.4 KiB (1 duplicate skipped); 12.1K tokens"));
   EXPECT_EQ(text.record["split"], "by_size");
 
   const RunText more = read({{data_}, {}}, recipe({"data.validation_fraction=0.2"}));
-  EXPECT_EQ(bytes_of(more.validation), std::llround(0.2 * static_cast<double>(bytes)));
+  EXPECT_EQ(bytes_of(more.validation.ids), std::llround(0.2 * static_cast<double>(bytes)));
 }
 
 TEST_F(TextOfARun, GivenTwiceIsTheSame) {
@@ -110,7 +110,7 @@ TEST_F(TextOfARun, FillsAContextWhateverTheTokens) {
         recipe({tokenizer, "train.context=700",
                 fmt::format("tokenizer.vocab_size={}",
                             std::string(tokenizer).ends_with("bytes") ? 256 : 300)});
-    EXPECT_GE(read({{data_}, {}}, long_context).validation.size(), 700U) << tokenizer;
+    EXPECT_GE(read({{data_}, {}}, long_context).validation.ids.size(), 700U) << tokenizer;
   }
   EXPECT_THAT(
       message_of<Error>([&] {
@@ -122,7 +122,7 @@ TEST_F(TextOfARun, FillsAContextWhateverTheTokens) {
 TEST_F(TextOfARun, IsValidatedOnTextOfItsOwnThatItDoesNotTrainOn) {
   write_text(base_ / "own", squares("b", 60));  // as b and d of the data
   const RunText text = read({{data_}, {base_ / "own"}});
-  EXPECT_EQ(bytes_of(text.validation), std::ssize(squares("b", 60)));
+  EXPECT_EQ(bytes_of(text.validation.ids), std::ssize(squares("b", 60)));
   EXPECT_EQ(bytes_of(train_tokens(text)), std::ssize(squares("a", 400) + squares("c", 120)));
   EXPECT_THAT(shown_, HasSubstr("(2 files of the validation text skipped); validation: 1 file, "));
   EXPECT_EQ(text.record["split"], "given");
@@ -158,7 +158,7 @@ TEST_F(TextOfARun, HeldOutIsReadAgain) {
   write_text(base_ / "own", squares("e", 60));
   for (const TextPaths& paths : {TextPaths{{data_}, {}}, TextPaths{{data_}, {base_ / "own"}}}) {
     const RunText text = read(paths);
-    EXPECT_EQ(read_held_out(record(text), bytes), text.validation);
+    EXPECT_EQ(read_held_out(record(text), bytes).ids, text.validation.ids);
   }
   const RunPaths run = record(read({{data_}, {}}));
   write_text(data_ / "e", squares("c", 120));  // a duplicate changes nothing
@@ -195,7 +195,7 @@ TEST_F(TextOfARun, ThatBeganBeforeSplitsWereRecordedGoesOnWithItsOwn) {
 
   const RunPaths run{base_ / "run"};
   write_text(run.run_json(), old.dump());
-  EXPECT_EQ(read_held_out(run, ByteTokenizer()), text.validation);
+  EXPECT_EQ(read_held_out(run, ByteTokenizer()).ids, text.validation.ids);
 }
 
 // Another run beside it trains no tokenizer, and tokenizes nothing again.
@@ -215,7 +215,7 @@ TEST_F(TextOfARun, IsTokenizedOnceForTheRunsOfAFolder) {
   const RunText again = read(paths, words);
   EXPECT_EQ(again.record, first.record);
   EXPECT_EQ(train_tokens(again), train_tokens(first));
-  EXPECT_EQ(again.validation, first.validation);
+  EXPECT_EQ(again.validation.ids, first.validation.ids);
   EXPECT_EQ(again.tokenizer->hash(), first.tokenizer->hash());
   // These are what it reads.
   const fs::path tokens = kept()[0] / "tokens-00000.bin";
@@ -249,9 +249,9 @@ TEST_F(TextOfARun, IsTheSameTokenizedBefore) {
   for (const char* own : {"own", "own tokens"}) {
     const RunText mapped = read({{base_ / "tokens"}, {base_ / own}});
     EXPECT_EQ(train_tokens(mapped), train_tokens(plain));
-    EXPECT_EQ(mapped.validation, plain.validation);
+    EXPECT_EQ(mapped.validation.ids, plain.validation.ids);
     EXPECT_EQ(mapped.record["train_tokens"], plain.record["train_tokens"]);
-    EXPECT_EQ(read_held_out(record(mapped), ByteTokenizer()), plain.validation);
+    EXPECT_EQ(read_held_out(record(mapped), ByteTokenizer()).ids, plain.validation.ids);
     const Recipe wide = recipe({"train.batch_size=4"});
     const Vocabulary vocabulary = vocabulary_of(ByteTokenizer());
     const Batch batch = batches_of(mapped.train, wide, vocabulary).batch(7, 0, 4);
@@ -271,12 +271,12 @@ TEST_F(TextOfARun, HoldsOutTheEndOfEachTokenizedSource) {
   const std::string a = squares("a", 400) + '\0', c = squares("c", 120) + '\0';
   const size_t held_a = std::llround(0.1 * a.size()), held_c = std::llround(0.1 * c.size());
   const std::string expected = a.substr(a.size() - held_a) + c.substr(c.size() - held_c);
-  EXPECT_EQ(text.validation, std::vector<int32_t>(expected.begin(), expected.end()));
+  EXPECT_EQ(text.validation.ids, std::vector<int32_t>(expected.begin(), expected.end()));
   EXPECT_EQ(text.train[0].tokens.size(), std::ssize(a) - held_a);
   EXPECT_EQ(text.train[0].weight, static_cast<double>(a.size()));
   EXPECT_EQ(text.record["split"], "end");
   const RunPaths run = record(text, recipe({"data.validation_fraction=0.1"}));
-  EXPECT_EQ(read_held_out(run, ByteTokenizer()), text.validation);
+  EXPECT_EQ(read_held_out(run, ByteTokenizer()).ids, text.validation.ids);
   EXPECT_THAT(shown_, HasSubstr("data: 2 tokenized sources, "));
 
   const RunText weighted = read(paths, recipe({"data.weights.as=3", "data.weights.cs=1"}));
