@@ -59,6 +59,7 @@ PackedRows::PackedRows(const TrainingTokens& tokens, int64_t context, Packing pa
     require(length_ >= 2, "training text: {} tokens; give more text", length_);
     begins_ = pack(document_ends(tokens, end_of_document), context);
     size_ = std::ssize(begins_) - 1;
+    if (tokens.marks_targets()) keep_rows_with_targets(tokens);
     return;
   }
   require(length_ > context,
@@ -67,10 +68,28 @@ PackedRows::PackedRows(const TrainingTokens& tokens, int64_t context, Packing pa
           length_, context, context + 1);
   size_ = std::max<int64_t>((length_ - context) / context, 1);
   starts_ = std::min(context, length_ - size_ * context);
+  // Of tokens that are targets of every epoch.
+  require(tokens.has_target(starts_, size_ * context - starts_ + 1),
+          "training text: of its {} tokens none counts that is trained on in every epoch; give "
+          "conversations with answers, or set data.packing=documents",
+          length_);
+}
+
+void PackedRows::keep_rows_with_targets(const TrainingTokens& tokens) {
+  for (int64_t i = 0; i < size_; ++i) {
+    if (tokens.has_target(begins_[i] + 1, begins_[i + 1] - begins_[i])) kept_.push_back(i);
+  }
+  require(!kept_.empty(),
+          "training text: none of its {} tokens counts, so there is nothing to learn; give "
+          "conversations with answers",
+          length_);
+  if (std::ssize(kept_) == size_) kept_ = {};
+  if (!kept_.empty()) size_ = std::ssize(kept_);
 }
 
 TokenRow PackedRows::row(int64_t i, int64_t start) const {
   if (begins_.empty()) return {start + i * context_, context_};
+  if (!kept_.empty()) i = kept_[i];
   return {begins_[i], begins_[i + 1] - begins_[i]};
 }
 

@@ -43,6 +43,10 @@ std::vector<PackedRows> rows_of_all(const std::vector<TrainBatches::Source>& sou
   require_usage(settings.rows >= 1, "batch_size: must be at least 1, got {}", settings.rows);
   std::vector<PackedRows> rows;
   for (const TrainBatches::Source& source : sources) {
+    require_usage(settings.order == RowOrder::epochs || settings.packing == Packing::documents ||
+                      !source.tokens.marks_targets(),
+                  "data.order: rows that are drawn of conversations may hold no answer; set "
+                  "data.order=epochs, or data.packing=documents");
     rows.emplace_back(source.tokens, settings.context, settings.packing, settings.end_of_document);
   }
   return rows;
@@ -70,13 +74,20 @@ TrainBatches::TrainBatches(std::vector<Source> sources, const TrainBatchSettings
       rows_(rows_of_all(sources_, settings_)),
       mixture_(weights_of(sources_)) {}
 
-TokenRow TrainBatches::next_row(const Mixture::Turn& turn) const {
+TokenRow TrainBatches::next_row(Mixture::Turn turn) const {
   const PackedRows& rows = rows_[turn.source];
+  const TrainingTokens& tokens = sources_[turn.source].tokens;
   const uint64_t seed = RandomStream(settings_.seed, "sources").bits(turn.source);
-  const uint64_t epoch = turn.row / rows.size();
-  const Permutation order(rows.size(), seed, epoch);
-  const uint64_t start = RandomStream(seed, "starts").below(rows.starts(), epoch);
-  return rows.row(static_cast<int64_t>(order(turn.row % rows.size())), static_cast<int64_t>(start));
+  // A whole epoch is among these.
+  for (const uint64_t end = turn.row + 2 * rows.size(); turn.row < end; ++turn.row) {
+    const uint64_t epoch = turn.row / rows.size();
+    const Permutation order(rows.size(), seed, epoch);
+    const uint64_t start = RandomStream(seed, "starts").below(rows.starts(), epoch);
+    const TokenRow row =
+        rows.row(static_cast<int64_t>(order(turn.row % rows.size())), static_cast<int64_t>(start));
+    if (tokens.has_target(row.first + 1, row.count)) return row;
+  }
+  fail("{}: its tokens have changed: none counts any more", tokens.pieces().front().name);
 }
 
 Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {

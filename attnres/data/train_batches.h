@@ -35,10 +35,14 @@ struct TrainBatchSettings {
 // sources take turns by their weights (Mixture). What a row holds depends only on the sources,
 // the settings, the step and the row: training resumes exactly, 2 parts of 4 rows are 1 of 8, and
 // several processes take what one would. Nothing is kept but, of packed documents, a number a row.
+//
+// Where some tokens are no targets, as in conversations, a row may have none: of packed documents
+// it is left out, of a stream the next row of the order takes its place as well as its own. So
+// every row has a target.
 class TrainBatches {
  public:
   // A source, and its weight where there are several. Throws Error where one is too short, and
-  // UsageError where a weight is not above 0.
+  // UsageError where a weight is not above 0, and where rows without targets would be drawn.
   struct Source {
     TrainingTokens tokens;
     double weight = 1;
@@ -53,7 +57,7 @@ class TrainBatches {
   int64_t rows_of(int source) const { return rows_.at(source).size(); }
 
  private:
-  TokenRow next_row(const Mixture::Turn& turn) const;
+  TokenRow next_row(Mixture::Turn turn) const;
 
   std::vector<Source> sources_;
   TrainBatchSettings settings_;

@@ -20,9 +20,7 @@ StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optim
                        .expert_loads = std::move(sums.expert_loads)};
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     optimizer.clear_gradients();
-    require(result.targets > 0,
-            "training step: none of its targets counts, as where its rows hold questions without "
-            "answers; make train.batch_size larger, or set data.packing=documents");
+    require(result.targets > 0, "training step: none of its targets counts");
     throw Diverged(
         fmt::format("the loss is {} and the gradient norm {}", result.loss, result.gradient_norm));
   }

@@ -225,6 +225,98 @@ TEST(TrainBatches, LeaveOutTargetsThatAreMarked) {
   EXPECT_THAT(values(batch.targets_BT), ElementsAre(2, -100, 4, 5, -100, 7, 8, -100));
 }
 
+// Of the tokens 1, 2, .., those that are targets.
+TrainingTokens with_targets(int64_t length, const std::set<int64_t>& targets) {
+  const auto tokens = std::make_shared<std::vector<uint32_t>>();
+  for (int64_t i = 0; i < length; ++i) {
+    const bool counts = targets.contains(i + 1);
+    tokens->push_back(static_cast<uint32_t>(i + 1) | (counts ? 0 : kNoTarget));
+  }
+  return TrainingTokens({{.owner = tokens,
+                          .tokens = tokens->data(),
+                          .count = length,
+                          .width = 4,
+                          .marks_targets = true,
+                          .name = "marked"}});
+}
+
+int64_t counted(const at::Tensor& targets) {
+  return targets.ge(0).sum().item<int64_t>();
+}
+
+// Answers far apart: most rows hold none, and another takes their place.
+TEST(TrainBatches, OfAStreamTakeRowsWithTargets) {
+  const TrainingTokens tokens = with_targets(1000, {100, 101, 407, 750, 751, 752, 900});
+  const TrainBatches batches({{tokens}}, settings(8, 4));
+  ASSERT_EQ(batches.rows_of(0), 124);
+  std::set<int64_t> seen;
+  for (int64_t step = 1; step <= 62; ++step) {  // two epochs
+    const Batch batch = batches.batch(step, 0, 4);
+    for (int64_t b = 0; b < 4; ++b) EXPECT_GE(counted(batch.targets_BT[b]), 1);
+    for (const int64_t target : values(batch.targets_BT)) seen.insert(target);
+    // In parts, and without the steps before, it is the same.
+    const TrainBatches others({{tokens}}, settings(8, 4));
+    EXPECT_TRUE(others.batch(step, 1, 2).inputs_BT.equal(batch.inputs_BT.slice(0, 2, 4)));
+  }
+  EXPECT_THAT(seen, ElementsAre(-100, 100, 101, 407, 750, 751, 752, 900));
+  // Negative control: its rows as they come mostly hold none.
+  const PackedRows rows(tokens, 8, Packing::stream, kEnd);
+  int64_t empty = 0;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    const TokenRow row = rows.row(i, 0);
+    empty += !tokens.has_target(row.first + 1, row.count);
+  }
+  EXPECT_GE(empty, 115);
+}
+
+// What is left out of packed documents is what holds no target, and nothing else.
+TEST(TrainBatches, OfDocumentsLeaveOutRowsWithoutTargets) {
+  const std::set<int64_t> targets = {3, 40, 41, 97, 130};
+  TrainBatchSettings packed = settings(16, 1);
+  packed.packing = Packing::documents;
+  for (const RowOrder order : {RowOrder::epochs, RowOrder::drawn}) {
+    packed.order = order;
+    const TrainBatches batches({{with_targets(200, targets)}}, packed);
+    ASSERT_EQ(batches.rows_of(0), 4);  // 2 .. 17, 34 .. 49, 82 .. 97, 130 .. 145
+    std::multiset<int64_t> seen;
+    for (int64_t step = 1; step <= 4; ++step) {
+      const Batch batch = batches.batch(step, 0, 1);
+      EXPECT_GE(counted(batch.targets_BT), 1);
+      for (const int64_t target : values(batch.targets_BT)) {
+        if (target >= 0) seen.insert(target);
+      }
+    }
+    if (order == RowOrder::epochs) {
+      EXPECT_EQ(seen, std::multiset<int64_t>(targets.begin(), targets.end()));
+    }
+  }
+}
+
+TEST(TrainBatches, RefuseTokensOfWhichNoneCounts) {
+  const auto refused = [](const std::set<int64_t>& targets, const TrainBatchSettings& settings) {
+    return message_of<Error>([&] { TrainBatches({{with_targets(100, targets)}}, settings); });
+  };
+  TrainBatchSettings packed = settings(8, 1);
+  packed.packing = Packing::documents;
+  EXPECT_THAT(refused({}, packed), HasSubstr("none of its 100 tokens counts"));
+  EXPECT_THAT(refused({1}, packed), HasSubstr("none of its 100 tokens counts"));  // no target
+  EXPECT_THAT(refused({}, settings(8, 1)), HasSubstr("of its 100 tokens none counts"));
+  EXPECT_THAT(refused({3, 100}, settings(8, 1)), HasSubstr("data.packing=documents"));
+  TrainBatchSettings drawn = settings(8, 1);
+  drawn.order = RowOrder::drawn;
+  EXPECT_THAT(refused({50}, drawn), HasSubstr("data.order=epochs"));
+}
+
+// The rows of every epoch hold it.
+TEST(TrainBatches, TakeTheOnlyTokenThatCounts) {
+  for (const int64_t target : {9, 50, 89}) {
+    const TrainBatches batches({{with_targets(100, {target})}}, settings(8, 1));
+    for (int64_t step = 1; step <= 100; ++step) {
+      EXPECT_EQ(counted(batches.batch(step, 0, 1).targets_BT), 1) << target;
+    }
+  }
+}
+
 TEST(TrainBatches, NeedOneTokenMoreThanTheContext) {
   EXPECT_EQ(
       TrainBatches({{counting(9)}}, settings(8, 1)).batch(1, 0, 1).inputs_BT[0][0].item<int64_t>(),
