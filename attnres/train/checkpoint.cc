@@ -1,5 +1,6 @@
 #include "attnres/train/checkpoint.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -105,7 +106,7 @@ Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64
                          const TrainConfig& config) {
   const StateFile state = read_state(folder);
   Training training(load_model(folder, precision_of(config)), config);
-  require_model(folder, *training.model, model, vocab_size);
+  require_model(folder, *training.model, model, std::max(vocab_size, training.model->vocab_size()));
   const SafetensorsFile moments(folder / kOptimizerFile);
   moments.verify_checksum();
   for (const auto& [name, moment] : training.optimizer.state()) {

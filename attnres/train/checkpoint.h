@@ -47,8 +47,8 @@ void save_checkpoint(const std::filesystem::path& folder, const Training& traini
 // Throws Error when the file is missing or damaged.
 TrainingState read_training_state(const std::filesystem::path& folder);
 
-// The training of a `model` with `vocab_size` tokens as it was saved. Throws Error when anything is
-// missing, damaged or of another model or optimizer.
+// The training of a `model` with `vocab_size` tokens, or more, as it was saved. Throws Error when
+// anything is missing, damaged or of another model or optimizer.
 Training load_checkpoint(const std::filesystem::path& folder, const ModelConfig& model,
                          int64_t vocab_size, const TrainConfig& config);
 

@@ -96,14 +96,15 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   }
 }
 
-void share_text(const TrainJob& job, const RunText& text, Communicator& world) {
+void share_text(const TrainJob& job, const RunText& text, int64_t embeddings, Communicator& world) {
   const Vocabulary vocabulary = vocabulary_of(*text.tokenizer);
   const bool tokenized = are_tokens(job.data);
-  const at::Tensor sizes = at::empty({3}, at::kLong);
+  const at::Tensor sizes = at::empty({4}, at::kLong);
   int64_t* size = sizes.mutable_data_ptr<int64_t>();
   size[0] = vocabulary.size;
   size[1] = vocabulary.end_of_document;
   size[2] = tokenized ? kTokenized : text.train.front().tokens.size();
+  size[3] = embeddings;
   world.broadcast(sizes, 0, Traffic::number);
   if (tokenized) {
     require_same_tokens(text.tokens_hash, world);
@@ -115,11 +116,12 @@ void share_text(const TrainJob& job, const RunText& text, Communicator& world) {
 }
 
 SharedText receive_text(const TrainJob& job, Communicator& world) {
-  const at::Tensor sizes = at::empty({3}, at::kLong);
+  const at::Tensor sizes = at::empty({4}, at::kLong);
   world.broadcast(sizes, 0, Traffic::number);
   const int64_t* size = sizes.const_data_ptr<int64_t>();
   SharedText text;
   text.vocabulary = {size[0], static_cast<int32_t>(size[1])};
+  text.embeddings = size[3];
   require(are_tokens(job.data) == (size[2] == kTokenized),
           "--data: rank {} does not find there what rank 0 does; all processes must see the same "
           "files",

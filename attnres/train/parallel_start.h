@@ -29,11 +29,12 @@ void require_same_job(const TrainJob& job, Communicator& world);
 struct SharedText {
   std::vector<TrainBatches::Source> sources;  // to train on
   Vocabulary vocabulary;
+  int64_t embeddings = 0;  // of the model, a token each or more
 };
 // Rank 0 sends the text that it has read to all others, which read none: theirs cannot be another
 // one. Tokenized text each rank maps by itself; throws CommonError where one finds another than
 // rank 0 there.
-void share_text(const TrainJob& job, const RunText& text, Communicator& world);
+void share_text(const TrainJob& job, const RunText& text, int64_t embeddings, Communicator& world);
 SharedText receive_text(const TrainJob& job, Communicator& world);
 
 }  // namespace attnres

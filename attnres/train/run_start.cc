@@ -58,15 +58,17 @@ void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config
           tokenizer.kind(), tokenizer.vocab_size());
 }
 
-// A model of the recipe to begin a run with.
+// A model of the recipe to begin a run with. Published ones may have more embeddings than their
+// tokenizers have tokens.
 std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size) {
   if (job.from.empty()) {
     return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
                                          precision_of(job.recipe.train));
   }
   auto model = load_model(job.from, precision_of(job.recipe.train));
-  require(model->vocab_size() == vocab_size,
-          "{}: the model has {} token embeddings, but its tokenizer has {} tokens",
+  require(model->vocab_size() >= vocab_size,
+          "{}: the model has {} token embeddings, but its tokenizer has {} tokens, and each needs "
+          "one",
           job.from.string(), model->vocab_size(), vocab_size);
   return model;
 }

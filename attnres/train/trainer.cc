@@ -167,7 +167,7 @@ std::unique_ptr<Steps> make_steps(const TrainJob& job, const RunText& text,
   if (world == nullptr) {
     return std::make_unique<StepsOfOneProcess>(training, batches, job.recipe.train);
   }
-  share_text(job, text, *world);
+  share_text(job, text, training.model->vocab_size(), *world);
   return std::make_unique<StepsOfManyProcesses>(job, training, batches, *world);
 }
 
@@ -273,7 +273,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& w
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
   const SharedText text = receive_text(job, world);
-  ParallelSteps steps(job.recipe, text.vocabulary.size,
+  ParallelSteps steps(job.recipe, text.embeddings,
                       batches_of(text.sources, job.recipe, text.vocabulary), world);
   if (!job.trace.empty()) steps.trace_into(job.trace);
   steps.follow();

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "attnres/parallel/thread_communicator.h"
+#include "attnres/pretrained/model_directory.h"
+#include "attnres/text/bytes.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/trainer.h"
 #include "tests/text/test_files.h"
@@ -141,6 +143,26 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   other["train"]["clip"] = 5.0;
   train_in({}, job_of(other, {}, text(), out("other")));
   EXPECT_GT(largest_difference(out("other"), out("block")), 1e-4);
+}
+
+// As published ones are: a few embeddings have no token.
+TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
+  const Json recipe = recipe_in_parts(block_recipe());
+  const fs::path padded = out("padded");
+  save_model_folder(padded, Transformer(parse_recipe(recipe).model, /*vocab_size=*/300, /*seed=*/1),
+                    ByteTokenizer(), /*context=*/16);
+  const auto train_from = [&](const std::string& name, const Layout& layout, int64_t steps,
+                              bool resume = false) {
+    TrainJob job =
+        job_of(recipe_in_parts(block_recipe(), steps), layout, text(), out(name), resume);
+    if (!resume) job.from = padded;
+    train_in(layout, job);
+  };
+  train_from("alone", {}, 6);
+  train_from("pipeline", {.pipeline = 2}, 6);
+  EXPECT_LT(largest_difference(out("pipeline"), out("alone")), 1e-4);
+  train_from("pipeline", {.pipeline = 2}, 8, /*resume=*/true);
+  EXPECT_EQ(load_model(RunPaths{out("pipeline")}.last())->vocab_size(), 300);
 }
 
 // Checkpoints know nothing of the layout: parameters and moments go home and out again.
