@@ -67,24 +67,20 @@ void apply_overrides_aloud(Json& recipe, const std::vector<std::string>& overrid
   }
 }
 
-// The recipe of a model directory's model, with the defaults of training.
-Recipe recipe_of_model(const fs::path& folder, const std::vector<std::string>& overrides,
-                       bool aloud) {
-  const auto tokenizer = model_tokenizer(folder);
-  Json recipe = {
-      {"name", model_name(folder) + "-continued"},
-      {"model", write_config(model_config(folder))},
-      {"tokenizer", write_config(TokenizerConfig{tokenizer->kind(), tokenizer->vocab_size()})}};
-  apply_overrides_aloud(recipe, overrides, aloud);
-  return parse_recipe(recipe);
+// A recipe need not say which tokenizer is taken as it is.
+void describe_tokenizer(TrainJob& job, Json& recipe) {
+  job.loaded = given_tokenizer(job);
+  if (job.loaded == nullptr) return;
+  recipe["tokenizer"] = write_config(TokenizerConfig{job.loaded->kind(), job.loaded->vocab_size()});
 }
 
-// A recipe need not say which tokenizer is taken as it is.
-void describe_tokenizer(const TrainJob& job, Json& recipe) {
-  if (job.resume || !job.from.empty()) return;
-  if (const auto tokenizer = given_tokenizer(job)) {
-    recipe["tokenizer"] = write_config(TokenizerConfig{tokenizer->kind(), tokenizer->vocab_size()});
-  }
+// The recipe of the model that the job begins with, with the defaults of training.
+Recipe recipe_of_model(TrainJob& job, const std::vector<std::string>& overrides, bool aloud) {
+  Json recipe = {{"name", model_name(job.from) + "-continued"},
+                 {"model", write_config(model_config(job.from))}};
+  describe_tokenizer(job, recipe);
+  apply_overrides_aloud(recipe, overrides, aloud);
+  return parse_recipe(recipe);
 }
 
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
@@ -102,10 +98,10 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   if (!options.recipe.empty()) {
     Json recipe = read_json(options.recipe);
     apply_overrides_aloud(recipe, options.overrides, aloud);
-    describe_tokenizer(job, recipe);
+    if (!job.resume && job.from.empty()) describe_tokenizer(job, recipe);
     job.recipe = parse_recipe(recipe);
   } else if (!options.from.empty()) {
-    job.recipe = recipe_of_model(job.from, options.overrides, aloud);
+    job.recipe = recipe_of_model(job, options.overrides, aloud);
   } else {
     require_usage(options.resume && !options.out.empty(),
                   "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "

@@ -34,7 +34,7 @@ std::string cache_key(const PlainText& text, const Recipe& recipe, const Tokeniz
 
 class Tokenizing {
  public:
-  Tokenizing(const PlainText& text, const Recipe& recipe, std::unique_ptr<Tokenizer> given)
+  Tokenizing(const PlainText& text, const Recipe& recipe, std::shared_ptr<const Tokenizer> given)
       : text_(text), recipe_(recipe), is_given_(given != nullptr), tokenizer_(std::move(given)) {}
 
   // Leaves the tokenizer, the split and the least bytes that it took.
@@ -57,7 +57,7 @@ class Tokenizing {
     }
   }
 
-  std::unique_ptr<Tokenizer>& tokenizer() { return tokenizer_; }
+  std::shared_ptr<const Tokenizer>& tokenizer() { return tokenizer_; }
   Split& split() { return split_; }
   int64_t least() const { return least_; }
 
@@ -73,7 +73,7 @@ class Tokenizing {
   const PlainText& text_;
   const Recipe& recipe_;
   bool is_given_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   Split split_;
   int64_t least_ = text_.least_validation_bytes;
 };
@@ -81,7 +81,7 @@ class Tokenizing {
 }  // namespace
 
 TokenizedText tokenize_plain_text(const PlainText& text, const Recipe& recipe,
-                                  std::unique_ptr<Tokenizer> given, const fs::path& runs,
+                                  std::shared_ptr<const Tokenizer> given, const fs::path& runs,
                                   TrainObserver& observer) {
   const bool is_bytes = (given ? given->kind() : recipe.tokenizer.kind) == ByteTokenizer().kind();
   fs::path kept;

@@ -27,7 +27,7 @@ struct PlainText {
 };
 
 struct TokenizedText {
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
   TrainingTokens train;
   std::vector<int32_t> validation;
   int64_t least_validation_bytes = 0;  // of by_size, in the end
@@ -38,7 +38,7 @@ struct TokenizedText {
 // Tokens of the same text in `runs` are taken, and made for others there (token_cache.h), but for
 // bytes, which are there at once; nowhere if it is empty. Throws Error where the text is too short.
 TokenizedText tokenize_plain_text(const PlainText& text, const Recipe& recipe,
-                                  std::unique_ptr<Tokenizer> given,
+                                  std::shared_ptr<const Tokenizer> given,
                                   const std::filesystem::path& runs, TrainObserver& observer);
 
 }  // namespace attnres

@@ -207,7 +207,8 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
   return lock;
 }
 
-std::unique_ptr<Tokenizer> given_tokenizer(const TrainJob& job) {
+std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
+  if (job.loaded != nullptr) return job.loaded;
   if (!job.from.empty()) return model_tokenizer(job.from);
   if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
   if (!are_tokens(job.data)) return nullptr;
@@ -222,7 +223,7 @@ std::unique_ptr<Tokenizer> given_tokenizer(const TrainJob& job) {
 RunText read_text(const TrainJob& job, TrainObserver& observer) {
   const RunPaths run{job.out};
   const bool goes_on = job.resume && fs::exists(run.run_json());
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
   if (job.resume && fs::exists(run.last())) {
     // Training a tokenizer again would give the same one, but takes its time.
     tokenizer = load_tokenizer(run.last());

@@ -17,9 +17,9 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
 
 RunText read_text(const TrainJob& job, TrainObserver& observer);
 
-// The tokenizer that a new run takes as it is; null where one is trained. Throws Error where it
-// takes two, and where nothing says which .bin files are of.
-std::unique_ptr<Tokenizer> given_tokenizer(const TrainJob& job);
+// The tokenizer that a new run takes as it is, loaded unless the job has it; null where one is
+// trained. Throws Error where nothing says which .bin files are of.
+std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job);
 
 struct StartedRun {
   std::unique_ptr<FolderLock> lock;

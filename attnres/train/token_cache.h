@@ -27,7 +27,7 @@ inline constexpr const char* kLeastBytesKept = "least_validation_bytes";
 inline constexpr const char* kTokensHashKept = "tokens_hash";
 
 struct CachedTokens {
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
   TrainingTokens train;
   std::vector<int32_t> validation;
   Json note;  // what keep_tokens was given

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
+#include "attnres/text/tokenizer.h"
 #include "attnres/train/recipe.h"
 
 namespace attnres {
@@ -20,6 +22,7 @@ struct TrainJob {
   // A folder with the files of the tokenizer that a new run takes, which the recipe must describe.
   // Empty: that of `from`, or of tokenized text; of plain text one is trained.
   std::filesystem::path tokenizer = {};
+  std::shared_ptr<const Tokenizer> loaded = {};  // that tokenizer, where it was loaded before
   bool resume = false;
   // A file for a Chrome trace of what several processes do in the first steps; empty: none.
   std::filesystem::path trace = {};
