@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "attnres/data/token_folder.h"
+#include "attnres/infer/score.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
 #include "tests/data/compressed.h"
@@ -187,6 +190,112 @@ TEST_F(TokenizeAndTrain, TrainsATokenizerOfItsOwn) {
   const Result trained = train(fmt::format("--data {} --out {}", path("tokens"), path("run")));
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_EQ(read_run_json({base_ / "run"})["recipe"]["tokenizer"]["vocab_size"], 500);
+}
+
+// Long questions, so that many rows of 32 hold no answer.
+std::string conversations(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    const std::string question = fmt::format("{} {}?", std::string(i % 150, 'x'), i);
+    lines += Json{{"messages",
+                   {{{"role", "user"}, {"content", question}},
+                    {{"role", "assistant"}, {"content", fmt::format("{}!", i * i)}}}}}
+                 .dump() +
+             "\n";
+  }
+  return lines;
+}
+
+// What a model makes of tokens, in windows that are scored whole.
+struct Losses {
+  double answers = 0, everything = 0;  // means
+  int64_t counted = 0;                 // tokens of answers
+};
+// Of the last tokens of a folder.
+Losses losses_by_hand(const fs::path& tokens, int64_t last, const fs::path& model_folder) {
+  const TrainingTokens all = open_token_folder(tokens, read_token_index(tokens));
+  std::vector<uint32_t> raw(last);
+  all.read(all.size() - last, last, 256, raw.data());
+  const auto model = load_model(model_folder);
+  Losses losses;
+  int64_t scored = 0;
+  for (int64_t start = 0; start + 1 < last; start += 32) {
+    const int64_t end = std::min<int64_t>(start + 32, last);
+    std::vector<int32_t> window;
+    for (int64_t t = start; t < end; ++t) {
+      window.push_back(static_cast<int32_t>(raw[t] & ~kNoTarget));
+    }
+    const std::vector<double> scores = score_sequence(*model, window, 32);
+    for (int64_t t = start + 1; t < end; ++t) {
+      const bool counts = (raw[t] & kNoTarget) == 0;
+      losses.everything -= scores[t - start - 1];
+      losses.answers -= counts ? scores[t - start - 1] : 0;
+      losses.counted += counts;
+      ++scored;
+    }
+  }
+  losses.answers /= static_cast<double>(losses.counted);
+  losses.everything /= static_cast<double>(scored);
+  return losses;
+}
+
+TEST_F(TokenizeAndTrain, ScoresTheAnswersOfConversations) {
+  write_text(base_ / "chats.jsonl", conversations(300));
+  const Result made = tokenize("chats.jsonl", "tokens", "--chat");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const int64_t all = read_token_index(base_ / "tokens").tokens();
+  for (const char* packing : {"stream", "documents"}) {
+    const Json change = {{"data", {{"packing", packing}}},
+                         {"train", {{"batch_size", 1}, {"eval_tokens", 1 << 20}, {"steps", 30}}}};
+    const Result result =
+        train(fmt::format("--data {} --out {}", path("tokens"), path(packing)), change);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("to validate, of which "));
+    const RunPaths run{base_ / packing};
+    const int64_t held = std::llround(0.05 * static_cast<double>(all));
+    const Losses expected = losses_by_hand(base_ / "tokens", held, run.last());
+    const double loss = metrics(packing).back()["val_loss"];
+    EXPECT_NEAR(loss, expected.answers, 1e-4);
+    EXPECT_GT(std::abs(loss - expected.everything), 1e-2);
+    const auto scored = [&](const std::string& what) {
+      const Result result = run_program(fmt::format(
+          "eval {} --model '{}' --context 32 --json --threads 1", what, run.last().string()));
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      return Json::parse(result.out);
+    };
+    EXPECT_NEAR(scored("--run " + path(packing))["loss"].get<double>(), expected.answers, 1e-4);
+    const Losses of_all = losses_by_hand(base_ / "tokens", all, run.last());
+    const Json evaluated = scored("--data " + path("tokens"));
+    EXPECT_NEAR(evaluated["loss"].get<double>(), of_all.answers, 1e-4);
+    EXPECT_EQ(evaluated["tokens"], of_all.counted);
+  }
+  // Without answers there is nothing to score, or to learn.
+  const Json few = {{"train", {{"eval_tokens", 32}}}};
+  EXPECT_THAT(train(fmt::format("--data {} --out {}", path("tokens"), path("few")), few).err,
+              HasSubstr("make train.eval_tokens larger"));
+}
+
+TEST_F(TokenizeAndTrain, TellsOtherTokensFromThoseOfTheRun) {
+  write_text(base_ / "text.txt", real_text(20'000));
+  write_text(base_ / "other.txt", real_text(30'000).substr(10'000));
+  ASSERT_EQ(tokenize("text.txt", "tokens").exit_code, 0);
+  ASSERT_EQ(train(fmt::format("--data {} --out {}", path("tokens"), path("run"))).exit_code, 0);
+  const std::string verify = fmt::format("tokenize --verify {}", path("tokens"));
+  EXPECT_THAT(run_program(verify).out, HasSubstr("all as they were written"));
+  fs::rename(base_ / "tokens", base_ / "moved");
+  ASSERT_EQ(tokenize("other.txt", "tokens").exit_code, 0);
+  const Result resumed = run_program(
+      fmt::format("train --resume --threads 1 --out {} --set train.steps=9", path("run")));
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("data.hash"));
+  // Bytes that changed under the same index are found where all are read.
+  const std::string other = read_file(base_ / "tokens/tokens-00000.bin");
+  write_text(base_ / "moved/tokens-00000.bin", other);
+  fs::remove_all(base_ / "tokens");
+  fs::rename(base_ / "moved", base_ / "tokens");
+  const Result damaged = run_program(verify);
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.err, AllOf(HasSubstr("1 problem found"), HasSubstr("tokens-00000.bin")));
 }
 
 TEST_F(TokenizeAndTrain, SaysWhatIsWrong) {
