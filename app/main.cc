@@ -52,6 +52,17 @@ void finish_output() {
   require(error == 0, "cannot write the output: {}", std::strerror(error));
 }
 
+// What is mapped (tokens, weights) has lost its end, or its disk fails. Only what a signal's
+// handler may call.
+extern "C" void end_without_mapped_file(int) {
+  constexpr std::string_view kLine =
+      "\nattnres: error: a file that is mapped into memory has become shorter meanwhile, or its "
+      "disk "
+      "cannot be read; restore it. A run goes on from its last checkpoint (--resume)\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  ::_exit(1);
+}
+
 // What is closed would be the number of the next file that is opened, and output would land there.
 // Opened the wrong way round, they fail as they should.
 void keep_standard_streams_taken() {
@@ -182,6 +193,7 @@ int main(int argc, char** argv) {
   attnres::terminate_otherwise = std::set_terminate(attnres::end_without_memory);
   // A reader that stops reading (attnres ... | head) ends the program quietly.
   std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGBUS, attnres::end_without_mapped_file);
   // A file that reaches the limit on its size is an error of that write.
   std::signal(SIGXFSZ, SIG_IGN);
   try {

@@ -50,6 +50,28 @@ TEST_F(BadInput, OptionsOfTheCommand) {
   expect_refused("--set train.steps", 2, {"--set train.steps", "key=value"});
 }
 
+// A mapped file loses its end in the middle of a run: its last checkpoint stands.
+TEST_F(BadInput, TokensThatBecomeShorter) {
+  const fs::path tokens = workshop_.folder("tokens"), recipe = workshop_.folder("long.json");
+  ByteTokenizer().save(workshop_.folder("bytes"));
+  const Result made = run_program(fmt::format("tokenize --model {} --data {} --out {}",
+                                              quoted(workshop_.folder("bytes")),
+                                              quoted(workshop_.data()), quoted(tokens)));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  Json long_recipe = block_recipe();
+  long_recipe["train"].update(
+      {{"steps", 100'000}, {"checkpoint_every", 5}, {"eval_every", 100'000}});
+  write_text(recipe, long_recipe.dump());
+  const RunPaths run{workshop_.folder("run")};
+  Child child(fmt::format("train --threads 1 --recipe {} --data {} --out {}", quoted(recipe),
+                          quoted(tokens), quoted(run.folder)));
+  ASSERT_TRUE(child.wait_for_steps(run, 7)) << child.errors();
+  fs::resize_file(tokens / "tokens-00000.bin", 0);
+  EXPECT_EQ(child.wait(), 1);
+  EXPECT_THAT(child.errors(), HasSubstr("attnres: error: a file that is mapped into memory"));
+  EXPECT_GE(read_training_state(run.last()).step, 5);
+}
+
 TEST_F(BadInput, KeysOfTheRecipe) {
   expect_refused("--set train.stepz=3", 2, {"train.stepz", "train.steps"});
   expect_refused("--set train.steps=many", 2, {"train.steps", "whole number", "many"});
