@@ -1,5 +1,6 @@
 #include "attnres/parallel/gradient_sums.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,6 +13,7 @@
 #include <map>
 #include <utility>
 
+#include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -48,6 +50,13 @@ bool is_of_sublayers(ParameterKind kind) {
          kind != ParameterKind::mixing;
 }
 
+int first_of_stage(int site, const SiteSet& sites) {
+  const auto& stages = sites.ranges();
+  return std::find_if(stages.begin(), stages.end(),
+                      [&](const SiteRange& stage) { return stage.has(site); })
+      ->first;
+}
+
 // Calls `copy` with each gradient and its part of the flat tensor.
 template <class Copy>
 void each_part(const std::vector<at::Tensor>& parameters, const at::Tensor& flat,
@@ -74,11 +83,17 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
 };
 
 GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
-                           Communicator& pipeline, Communicator& replicas, int64_t bucket_bytes)
-    : model_(model), replicas_(replicas) {
-  find_shared(sites, pipeline);
+                           Communicator& pipeline, Communicator& replicas,
+                           const std::vector<int>& owners, int64_t bucket_bytes)
+    : model_(model),
+      replicas_(replicas),
+      updates_shared_(owners.empty() || replicas.rank() == kOwnerOfShared) {
+  const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
+                          model.parameters().precision().parameters, at::kMeta);
+  find_shared(whole, sites, pipeline);
   if (replicas.size() == 1) return;
-  make_buckets(sites.at(pipeline.rank()), bucket_bytes);
+  find_summed(whole, sites.at(pipeline.rank()), owners);
+  make_buckets(bucket_bytes);
   for (size_t i = 0; i < summed_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(summed_[i].parameter->tensor,
                                                    std::make_unique<Hook>(*this, i));
@@ -91,9 +106,8 @@ GradientSums::~GradientSums() {
   }
 }
 
-void GradientSums::find_shared(const std::vector<SiteSet>& sites, Communicator& pipeline) {
-  const Transformer whole(model_.config(), model_.vocab_size(), /*seed=*/std::nullopt,
-                          model_.parameters().precision().parameters, at::kMeta);
+void GradientSums::find_shared(const Transformer& whole, const std::vector<SiteSet>& sites,
+                               Communicator& pipeline) {
   std::map<std::vector<size_t>, std::vector<const Parameter*>> shared_by;
   for (const Parameter& p : whole.parameters().all()) {
     if (!is_differentiated(p.kind)) continue;
@@ -108,50 +122,59 @@ void GradientSums::find_shared(const std::vector<SiteSet>& sites, Communicator& 
     for (const Parameter* p : parameters) {
       const Parameter* here = model_.parameters().find(p->site, p->role);
       shared.parameters.push_back(here->tensor);
-      if (ranks.front() != own) counted_elsewhere_.push_back(here);
+      if (ranks.front() != own) counted_elsewhere_.insert(here);
     }
     shared_.push_back(std::move(shared));
   }
 }
 
-GradientSums::Summed GradientSums::summed_of(const Parameter& p, const SiteSet& sites) {
-  std::vector<int> own;
-  std::copy_if(p.used_at.begin(), p.used_at.end(), std::back_inserter(own),
-               [&](int site) { return sites.has(site); });
-  const bool comes_at_once = own.size() == 1 && is_of_sublayers(p.kind);
-  int site = own.front();
-  if (!comes_at_once) {
-    for (const SiteRange& stage : sites.ranges()) {
-      if (stage.has(site)) {
-        site = stage.first;
-        break;
-      }
-    }
-  }
-  return {.parameter = &p, .site = site, .comes_at_once = comes_at_once};
-}
-
-void GradientSums::make_buckets(const SiteSet& sites, int64_t bucket_bytes) {
-  for (const Parameter& p : model_.parameters().all()) {
-    if (is_differentiated(p.kind)) summed_.push_back(summed_of(p, sites));
+void GradientSums::find_summed(const Transformer& whole, const SiteSet& sites,
+                               const std::vector<int>& owners) {
+  for (size_t n = 0; n < whole.parameters().all().size(); ++n) {
+    const Parameter& of_whole = whole.parameters().all()[n];
+    const Parameter* p = model_.parameters().find(of_whole.site, of_whole.role);
+    if (p == nullptr || !is_differentiated(p->kind)) continue;
+    std::vector<int> own;
+    std::copy_if(p->used_at.begin(), p->used_at.end(), std::back_inserter(own),
+                 [&](int site) { return sites.has(site); });
+    const bool comes_at_once = own.size() == 1 && is_of_sublayers(p->kind);
+    const auto owner = owners.empty() ? std::nullopt : std::optional(owners.at(n));
+    summed_.push_back({.parameter = p,
+                       .owner = owner,
+                       .site = comes_at_once ? own.front() : first_of_stage(own.front(), sites),
+                       .comes_at_once = comes_at_once});
+    if (!is_here(owner)) counted_elsewhere_.insert(p);
   }
   std::stable_sort(summed_.begin(), summed_.end(),
                    [](const Summed& a, const Summed& b) { return a.site > b.site; });
-  int64_t bytes = 0;
+}
+
+void GradientSums::make_buckets(int64_t bucket_bytes) {
+  std::map<std::optional<int>, Bucket> filling;  // by owner
+  const auto close = [&](Bucket& bucket) { buckets_.push_back(std::exchange(bucket, Bucket())); };
   for (size_t i = 0; i < summed_.size(); ++i) {
     const at::Tensor& tensor = summed_[i].parameter->tensor;
-    const auto more = static_cast<int64_t>(tensor.nbytes());
-    if (buckets_.empty() || bytes + more > bucket_bytes) {
-      buckets_.emplace_back();
-      bytes = 0;
-    }
-    Bucket& bucket = buckets_.back();
+    Bucket& bucket = filling[summed_[i].owner];
+    const auto bytes = static_cast<int64_t>(tensor.element_size()) * bucket.numbers;
+    if (bytes > 0 && bytes + static_cast<int64_t>(tensor.nbytes()) > bucket_bytes) close(bucket);
+    bucket.owner = summed_[i].owner;
     bucket.members.push_back(i);
     bucket.numbers += tensor.numel();
-    bucket.awaited = bucket.members.size();
-    summed_[i].bucket = buckets_.size() - 1;
-    bytes += more;
   }
+  for (auto& [owner, bucket] : filling) close(bucket);
+  // As the backward fills them.
+  std::sort(buckets_.begin(), buckets_.end(),
+            [](const Bucket& a, const Bucket& b) { return a.members.back() < b.members.back(); });
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].awaited = buckets_[b].members.size();
+    for (const size_t i : buckets_[b].members) summed_[i].bucket = b;
+  }
+}
+
+std::vector<at::Tensor> GradientSums::tensors_of(const Bucket& bucket) const {
+  std::vector<at::Tensor> tensors;
+  for (const size_t i : bucket.members) tensors.push_back(summed_[i].parameter->tensor);
+  return tensors;
 }
 
 void GradientSums::begin_last_backward(const SiteRange& sites) {
@@ -195,8 +218,7 @@ void GradientSums::move_on() {
 }
 
 void GradientSums::begin(Bucket& bucket) {
-  std::vector<at::Tensor> parameters;
-  for (const size_t i : bucket.members) parameters.push_back(summed_[i].parameter->tensor);
+  const std::vector<at::Tensor> parameters = tensors_of(bucket);
   bucket.flat = at::empty({bucket.numbers}, parameters.front().options().requires_grad(false));
   each_part(parameters, bucket.flat, [&](size_t i, at::Tensor part) {
     const at::Tensor& gradient = parameters[i].grad();
@@ -204,16 +226,24 @@ void GradientSums::begin(Bucket& bucket) {
     gradient.defined() ? part.copy_(gradient) : part.zero_();
   });
   bucket.mark = Timeline::begin(timeline_, "sum", fmt::format("of gradients, bucket {}", begun_));
-  bucket.sum = replicas_.begin_all_reduce_sum(bucket.flat, Traffic::parameter_gradient);
+  bucket.sum =
+      bucket.owner
+          ? replicas_.begin_reduce_sum(bucket.flat, *bucket.owner, Traffic::parameter_gradient)
+          : replicas_.begin_all_reduce_sum(bucket.flat, Traffic::parameter_gradient);
 }
 
 void GradientSums::end(Bucket& bucket) {
   Timeline::end(timeline_, bucket.mark);
-  std::vector<at::Tensor> parameters;
-  for (const size_t i : bucket.members) parameters.push_back(summed_[i].parameter->tensor);
+  const std::vector<at::Tensor> parameters = tensors_of(bucket);
   each_part(parameters, bucket.flat, [&](size_t i, const at::Tensor& part) {
     at::Tensor& gradient = parameters[i].mutable_grad();
-    gradient.defined() ? gradient.copy_(part) : gradient = part.clone();
+    if (!is_here(bucket.owner)) {
+      gradient.reset();
+    } else if (gradient.defined()) {
+      gradient.copy_(part);
+    } else {
+      gradient = part.clone();
+    }
   });
   bucket.flat.reset();
   bucket.sum.reset();
@@ -221,6 +251,7 @@ void GradientSums::end(Bucket& bucket) {
 
 void GradientSums::add_up() {
   if (replicas_.size() > 1) add_up_over_replicas();
+  if (!updates_shared_) return;
   for (const Shared& shared : shared_) add_up_shared(shared.parameters, *shared.holders);
 }
 
@@ -244,6 +275,35 @@ void GradientSums::add_up_over_replicas() {
   begun_ = ended_ = 0;
 }
 
+void GradientSums::share_parameters() {
+  const at::NoGradGuard not_recording;
+  for (size_t begun = 0, ended = 0; ended < buckets_.size(); ++ended) {
+    for (; begun < buckets_.size() && begun - ended < kBucketsUnderWay; ++begun) {
+      Bucket& bucket = buckets_[begun];
+      if (!bucket.owner) continue;
+      const std::vector<at::Tensor> parameters = tensors_of(bucket);
+      bucket.flat = at::empty({bucket.numbers}, parameters.front().options().requires_grad(false));
+      if (is_here(bucket.owner)) {
+        each_part(parameters, bucket.flat,
+                  [&](size_t i, at::Tensor part) { part.copy_(parameters[i]); });
+      }
+      bucket.sum = replicas_.begin_broadcast(bucket.flat, *bucket.owner, Traffic::parameter);
+    }
+    Bucket& bucket = buckets_[ended];
+    if (!bucket.owner) continue;
+    bucket.sum->wait("the parameters that another replica updates");
+    if (!is_here(bucket.owner)) {
+      const std::vector<at::Tensor> parameters = tensors_of(bucket);
+      each_part(parameters, bucket.flat, [&](size_t i, const at::Tensor& part) {
+        at::Tensor parameter = parameters[i];
+        parameter.copy_(part);
+      });
+    }
+    bucket.flat.reset();
+    bucket.sum.reset();
+  }
+}
+
 int64_t GradientSums::bytes_sent() const {
   int64_t bytes = replicas_.bytes_sent(Traffic::parameter_gradient);
   for (const Shared& shared : shared_) {
@@ -253,8 +313,7 @@ int64_t GradientSums::bytes_sent() const {
 }
 
 bool GradientSums::counts(const Parameter& parameter) const {
-  return std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), &parameter) ==
-         counted_elsewhere_.end();
+  return !counted_elsewhere_.contains(&parameter);
 }
 
 }  // namespace attnres

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "attnres/model/transformer.h"
@@ -34,10 +35,12 @@ inline constexpr size_t kBucketsUnderWay = 8;
 class GradientSums {
  public:
   // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
-  // the processes that hold the same as this one. All ranks of both make one. All of them must
-  // outlive it.
+  // the processes that hold the same as this one. `owners` has the replica that updates each
+  // parameter of the whole model; where it is empty all of them do. All ranks of both make one. All
+  // of them must outlive it.
   GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
-               Communicator& replicas, int64_t bucket_bytes = kGradientBucketBytes);
+               Communicator& replicas, const std::vector<int>& owners = {},
+               int64_t bucket_bytes = kGradientBucketBytes);
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -47,15 +50,18 @@ class GradientSums {
   void begin_last_backward(const SiteRange& sites);
   void end_last_backward(const SiteRange& sites);
 
-  // After all backwards, in place. Afterwards all who hold a parameter have its whole gradient, the
-  // same bits. One that nobody has a gradient of stays without.
+  // After all backwards, in place. Afterwards all who hold a parameter and update it have its whole
+  // gradient, the same bits, and those who don't have none. One that nobody has a gradient of stays
+  // without.
   void add_up();
+  // After the update: from the replicas that update them, parameters to all others.
+  void share_parameters();
 
   // Bytes of gradients that this process has handed to be added up.
   int64_t bytes_sent() const;
 
-  // Whether this rank is the one of its pipeline that counts the parameter in a norm of all
-  // gradients.
+  // Whether this rank counts the parameter in a norm of all gradients: one rank does of each
+  // pipeline that updates it.
   bool counts(const Parameter& parameter) const;
 
   // Writes when sums begin and end into a timeline, or into none.
@@ -66,13 +72,15 @@ class GradientSums {
   // A parameter that replicas add up.
   struct Summed {
     const Parameter* parameter;
-    int site;            // which the last backward must reach
-    bool comes_at_once;  // a micro-batch's gradient
+    std::optional<int> owner;  // the replica that updates it; none where all do
+    int site;                  // which the last backward must reach
+    bool comes_at_once;        // a micro-batch's gradient
     size_t bucket = 0;
     bool is_final = false;
     bool had_gradient = false;  // before the sum
   };
   struct Bucket {
+    std::optional<int> owner = {};
     std::vector<size_t> members = {};  // of summed_
     int64_t numbers = 0;
     size_t awaited = 0;  // of the members, whose gradients are not final
@@ -86,9 +94,14 @@ class GradientSums {
     std::vector<at::Tensor> parameters = {};
   };
 
-  void find_shared(const std::vector<SiteSet>& sites, Communicator& pipeline);
-  static Summed summed_of(const Parameter& parameter, const SiteSet& sites);
-  void make_buckets(const SiteSet& sites, int64_t bucket_bytes);
+  void find_shared(const Transformer& whole, const std::vector<SiteSet>& sites,
+                   Communicator& pipeline);
+  void find_summed(const Transformer& whole, const SiteSet& sites, const std::vector<int>& owners);
+  void make_buckets(int64_t bucket_bytes);
+  std::vector<at::Tensor> tensors_of(const Bucket& bucket) const;
+  bool is_here(const std::optional<int>& owner) const {
+    return !owner || *owner == replicas_.rank();
+  }
   void on_gradient(size_t summed);
   void make_final(Summed& summed);
   void begin_what_is_final();
@@ -105,7 +118,8 @@ class GradientSums {
   size_t begun_ = 0, ended_ = 0;  // of the buckets
   std::optional<SiteRange> in_last_backward_;
   std::vector<Shared> shared_;
-  std::vector<const Parameter*> counted_elsewhere_;
+  bool updates_shared_;  // whether this replica does
+  std::set<const Parameter*> counted_elsewhere_;
 };
 
 }  // namespace attnres

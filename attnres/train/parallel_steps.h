@@ -68,6 +68,8 @@ class ParallelSteps {
   // Of rank 0's whole model, which the others don't have: to those who hold its parts, or home.
   void exchange(Training* whole, bool home);
   std::vector<int> holders(const Parameter& parameter) const;
+  // Of the moments of the whole model's parameter of this number.
+  std::vector<int> moment_holders(size_t parameter) const;
   void write_trace();
   ParallelTraffic leave();
 
@@ -76,7 +78,8 @@ class ParallelSteps {
   std::unique_ptr<Communicator> pipeline_ranks_, replicas_;
   Transformer shapes_;  // of the whole model, without numbers
   PipelinePlan plan_;
-  Transformer model_;  // this rank's stages
+  std::vector<int> owners_;  // update_owners of the whole model, or none
+  Transformer model_;        // this rank's stages
   Optimizer optimizer_;
   Pipeline pipeline_;
   GradientSums gradient_sums_;

@@ -1,6 +1,8 @@
 #include "attnres/parallel/gradient_sums.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +10,7 @@
 
 #include "attnres/parallel/pipeline.h"
 #include "attnres/parallel/thread_communicator.h"
+#include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
 #include "tests/model/stages.h"
 #include "tests/text/test_files.h"
@@ -45,7 +48,7 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
-      GradientSums(model, kSites, *world.pipeline, *world.replicas, bucket_bytes).add_up();
+      GradientSums(model, kSites, *world.pipeline, *world.replicas, {}, bucket_bytes).add_up();
       for (const Parameter& p : model.parameters().all()) {
         at::Tensor expected = at::zeros_like(p.tensor);
         for (const size_t holder : stages_with(p, kSites)) {
@@ -56,6 +59,58 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
         EXPECT_TRUE(at::allclose(p.tensor.grad(), expected, 1e-12, 1e-12))
             << p.role << " of site " << p.site << ", rank " << all.rank();
       }
+    });
+  }
+}
+
+// Where each parameter has an owner it alone has the sum, and gives what it makes of the parameter
+// to all.
+TEST(GradientSums, GoToTheReplicaThatUpdates) {
+  for (const int64_t bucket_bytes : {1, 1000, 1 << 20}) {
+    run_on_threads(6, [&](Communicator& all) {
+      const World world(all);
+      const Transformer model = model_at(world.pipeline->rank());
+      const Transformer whole(model.config(), kSmallVocabulary, /*seed=*/std::nullopt, at::kDouble,
+                              at::kMeta);
+      const std::vector<int> owners = update_owners(whole.parameters(), kSites, 3);
+      GradientSums sums(model, kSites, *world.pipeline, *world.replicas, owners, bucket_bytes);
+      for (const Parameter& p : model.parameters().all()) {
+        p.tensor.mutable_grad() = part_of(p, all.rank());
+      }
+      sums.add_up();
+      int64_t counted = 0;
+      for (size_t i = 0; i < owners.size(); ++i) {
+        const Parameter& of_whole = whole.parameters().all()[i];
+        const Parameter* p = model.parameters().find(of_whole.site, of_whole.role);
+        if (p == nullptr) continue;
+        const bool is_owner = owners[i] == world.replicas->rank();
+        ASSERT_EQ(p->tensor.grad().defined(), is_owner);
+        if (sums.counts(*p)) counted += p->tensor.numel();
+        if (!is_owner) continue;
+        at::Tensor expected = at::zeros_like(p->tensor);
+        for (const size_t holder : stages_with(*p, kSites)) {
+          for (int replica = 0; replica < 3; ++replica) {
+            expected = expected + part_of(*p, replica * 2 + static_cast<int>(holder));
+          }
+        }
+        EXPECT_TRUE(at::allclose(p->tensor.grad(), expected, 1e-12, 1e-12))
+            << p->role << " of site " << p->site;
+        const at::NoGradGuard not_recording;
+        at::Tensor(p->tensor).add_(owners[i] + 1);
+      }
+      sums.share_parameters();
+      const Transformer before = model_at(world.pipeline->rank());
+      for (size_t i = 0; i < owners.size(); ++i) {
+        const Parameter& of_whole = whole.parameters().all()[i];
+        const Parameter* p = model.parameters().find(of_whole.site, of_whole.role);
+        if (p == nullptr) continue;
+        const at::Tensor old = before.parameters().find(p->site, p->role)->tensor;
+        EXPECT_TRUE(p->tensor.equal(old + (owners[i] + 1))) << p->role << " of site " << p->site;
+      }
+      const at::Tensor all_counted = at::full({1}, counted, at::kLong);
+      all.all_reduce_sum(all_counted, Traffic::number);
+      EXPECT_EQ(all_counted.item<int64_t>(), whole.parameters().count());
+      all.require_nothing_left();
     });
   }
 }
@@ -112,7 +167,7 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
         }
         // Called with sums for the backward, or none.
         const auto gradients = [&](int64_t bucket_bytes, bool overlaps) {
-          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, bucket_bytes);
+          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, {}, bucket_bytes);
           for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
           const int64_t sent = replicas.bytes_sent(Traffic::parameter_gradient);
           pipeline.forward_backward(batches, {.recompute = recompute}, overlaps ? &sums : nullptr);
@@ -147,7 +202,7 @@ TEST(GradientSums, BeginAsSoonAsGradientsAreFinal) {
     const Transformer model(small_config(residual()), kSmallVocabulary, /*seed=*/1, at::kDouble);
     const at::Tensor late = model.parameters().find(0, "q_proj")->tensor,
                      early = model.parameters().find(6, "head")->tensor;
-    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, /*bucket_bytes=*/1);
+    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, {}, /*bucket_bytes=*/1);
     const auto sent = [&] { return replicas.bytes_sent(Traffic::parameter_gradient); };
     early.sum().backward();
     EXPECT_EQ(sent(), 0);
