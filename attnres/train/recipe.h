@@ -96,6 +96,7 @@ struct ParallelConfig {
   std::string policy = "owned";  // or "naive", "report": what crosses (parallel/transfers.h)
   // Each replica keeps the moments of a part of the parameters, which it updates for all.
   bool shard_optimizer = false;
+  double timeout = 600;  // seconds that a process waits for another before it ends the run
 
   template <class V>
   void visit(V& v) {
@@ -104,6 +105,7 @@ struct ParallelConfig {
     v("virtual", virtual_stages);
     v("policy", policy);
     v("shard_optimizer", shard_optimizer);
+    v("timeout", timeout);
   }
   int64_t processes() const { return data * pipeline; }
 };

@@ -266,11 +266,13 @@ TrainSummary train(const TrainJob& job) {
 
 TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& world) {
   require_same_job(job, world);
+  world.set_time_limit(job.recipe.parallel.timeout);
   return train_with(job, observer, &world);
 }
 
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
+  world.set_time_limit(job.recipe.parallel.timeout);
   const SharedText text = receive_text(job, world);
   ParallelSteps steps(job.recipe, text.vocabulary.size,
                       batches_of(text.sources, job.recipe, text.vocabulary), world);

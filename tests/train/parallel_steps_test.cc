@@ -204,6 +204,9 @@ TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
   EXPECT_THAT(start(job, other, 2),
               HasSubstr("rank 1: recipe.train.learning_rate: 0.001 -> 0.002"));
   other = job;
+  other.recipe.parallel.timeout = 5;
+  EXPECT_THAT(start(job, other, 2), HasSubstr("rank 1: recipe.parallel.timeout: 600.0 -> 5.0"));
+  other = job;
   other.data = {"another.txt"};
   EXPECT_THAT(start(job, other, 2), HasSubstr("another.txt"));
   EXPECT_THAT(start(job, job, 3), HasSubstr("2 processes, but 3 were started"));
