@@ -2,9 +2,35 @@
 
 #include <fmt/core.h>
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/parallel/pipeline.h"
+#include "attnres/support/json.h"
+
 namespace attnres {
+namespace {
+
+Json describe_stages(const PipelinePlan& plan) {
+  Json stages = Json::array();
+  for (size_t n = 0; n < plan.stages.size(); ++n) {
+    const StageTransfers& stage = plan.stages[n];
+    Json holds = Json::array(), receives = Json::array();
+    for (size_t i = 0; n > 0 && i < stage.copies.size(); ++i) {
+      if (stage.copies[i] == kNoCopy) continue;
+      const bool is_held = stage.copies[i] != static_cast<int>(n);
+      (is_held ? holds : receives).push_back(stage.before.sealed[i].name);
+    }
+    stages.push_back({{"rank", plan.size.rank_of(static_cast<int>(n))},
+                      {"first", stage.sites.first},
+                      {"last", stage.sites.last},
+                      {"holds", holds},
+                      {"receives", receives}});
+  }
+  return stages;
+}
+
+}  // namespace
 
 Timeline::Event::Event(Timeline* timeline, const char* kind, std::string name)
     : timeline_(timeline) {
@@ -57,8 +83,9 @@ std::string Timeline::row(int rank) const {
   return row;
 }
 
-std::string chrome_trace(const std::vector<std::string>& rows) {
-  std::string trace = "{\"traceEvents\":[\n";
+std::string chrome_trace(const std::vector<std::string>& rows, const PipelinePlan& plan) {
+  std::string trace =
+      fmt::format("{{\"stages\":{},\n\"traceEvents\":[\n", describe_stages(plan).dump());
   for (size_t i = 0; i < rows.size(); ++i) trace += (i == 0 ? "" : ",\n") + rows[i];
   return trace + "\n]}\n";
 }

@@ -8,6 +8,8 @@
 
 namespace attnres {
 
+struct PipelinePlan;
+
 class Timeline {
  public:
   // Time begins now: on all ranks together, if they make theirs after a barrier.
@@ -48,7 +50,9 @@ class Timeline {
   std::vector<Span> spans_;
 };
 
-// The file, of all ranks' rows.
-std::string chrome_trace(const std::vector<std::string>& rows);
+// The file, of all ranks' rows. Besides, in "stages", of each stage its rank, its sites from
+// "first" up to "last", and the names of the sealed tensors that its rank "holds" already when it
+// begins it, and of those that it "receives".
+std::string chrome_trace(const std::vector<std::string>& rows, const PipelinePlan& plan);
 
 }  // namespace attnres

@@ -134,8 +134,8 @@ ParallelTraffic ParallelSteps::end() {
   return leave();
 }
 
-void ParallelSteps::trace_into(const std::filesystem::path& file) {
-  trace_ = file;
+void ParallelSteps::trace_into(std::vector<std::filesystem::path> files) {
+  traces_ = std::move(files);
   world_.barrier();
   timeline_ = std::make_unique<Timeline>();
   pipeline_.show_in(timeline_.get());
@@ -168,7 +168,9 @@ ParallelTraffic ParallelSteps::leave() {
 void ParallelSteps::write_trace() {
   if (timeline_ == nullptr) return;
   const std::vector<std::string> rows = gather_texts(world_, timeline_->row(world_.rank()));
-  if (world_.rank() == 0) write_file(trace_, chrome_trace(rows));
+  if (world_.rank() == 0) {
+    for (const auto& file : traces_) write_file(file, chrome_trace(rows, plan_));
+  }
   pipeline_.show_in(nullptr);
   gradient_sums_.show_in(nullptr);
   timeline_ = nullptr;

@@ -52,8 +52,8 @@ class ParallelSteps {
   // The others leave.
   ParallelTraffic end();
   // Of all ranks, before the first step: a Chrome trace of the first kTracedSteps steps goes into
-  // this file when they are done, or when the others leave.
-  void trace_into(const std::filesystem::path& file);
+  // these files when they are done, or when the others leave.
+  void trace_into(std::vector<std::filesystem::path> files);
 
   // Of the other ranks: does what rank 0 says until it ends.
   void follow();
@@ -84,7 +84,7 @@ class ParallelSteps {
   Pipeline pipeline_;
   GradientSums gradient_sums_;
   TrainBatches batches_;
-  std::filesystem::path trace_;
+  std::vector<std::filesystem::path> traces_;
   std::unique_ptr<Timeline> timeline_;  // while steps are traced
   int traced_steps_ = 0;
 };
