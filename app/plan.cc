@@ -109,6 +109,10 @@ void print_traffic(const Plan& plan) {
   }
   fmt::print("{:36} {:>11}\n", "gradients, over replicas",
              format_bytes(plan.traffic.replica_gradients));
+  if (plan.traffic.replica_parameters > 0) {
+    fmt::print("{:36} {:>11}\n", "parameters, over replicas",
+               format_bytes(plan.traffic.replica_parameters));
+  }
   if (plan.traffic.shared_gradients > 0) {
     fmt::print("{:36} {:>11}\n", "gradients, over ranks that share",
                format_bytes(plan.traffic.shared_gradients));
@@ -178,9 +182,9 @@ void print_plan(const Plan& plan, const PlannedModel& model, const Cluster& clus
 std::string settings_of(const Layout& layout) {
   return fmt::format(
       "parallel.data={} parallel.pipeline={} parallel.virtual={} parallel.policy={} "
-      "train.recompute={}",
+      "train.recompute={}{}",
       layout.data, layout.size.ranks, layout.size.virtual_stages, name_of(layout.policy),
-      layout.recompute);
+      layout.recompute, layout.shard_optimizer ? " parallel.shard_optimizer=true" : "");
 }
 
 void print_search(const SearchResult& result, const PlannedModel& model, const Cluster& cluster) {

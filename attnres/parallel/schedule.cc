@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -35,6 +36,21 @@ std::string describe(const PipelineAction& action) {
   return fmt::format("{} of micro-batch {} through stage {}",
                      action.direction == Direction::forward ? "forward" : "backward",
                      action.micro_batch, action.stage);
+}
+
+std::optional<PipelineAction> action_of(const std::string& description) {
+  PipelineAction action;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    action.direction = direction;
+    const std::string name = direction == Direction::forward ? "forward" : "backward";
+    const std::string pattern = name + " of micro-batch %d through stage %d";
+    if (std::sscanf(description.c_str(), pattern.c_str(), &action.micro_batch, &action.stage) ==
+            2 &&
+        describe(action) == description) {
+      return action;
+    }
+  }
+  return std::nullopt;
 }
 
 PipelineSchedule interleaved_1f1b(const PipelineSize& size, int micro_batches) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct PipelineAction {
 };
 // "forward of micro-batch 3 through stage 1".
 std::string describe(const PipelineAction& action);
+// What describe has said; none of other words.
+std::optional<PipelineAction> action_of(const std::string& description);
 
 // By rank: what it does, one after another. An action waits for the one before it in its
 // micro-batch's way, and for nothing else. Between two ranks and in one direction micro-batches'

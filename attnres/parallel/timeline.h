@@ -8,6 +8,8 @@
 
 namespace attnres {
 
+struct PipelinePlan;
+
 class Timeline {
  public:
   // Time begins now: on all ranks together, if they make theirs after a barrier.
@@ -26,6 +28,11 @@ class Timeline {
     size_t place_ = 0;
   };
 
+  // The same of what goes on beside others, from begin to end, in a row of its own.
+  using Mark = size_t;
+  static Mark begin(Timeline* timeline, const char* kind, std::string name);
+  static void end(Timeline* timeline, Mark mark);
+
   // Of this rank, a row of the trace: its events as objects of JSON, separated by commas.
   std::string row(int rank) const;
 
@@ -35,6 +42,7 @@ class Timeline {
     const char* kind;  // "forward", "backward", "wait", ..
     std::string name;
     double begin, end;  // microseconds
+    bool is_beside = false;
   };
   double now() const;
 
@@ -42,7 +50,9 @@ class Timeline {
   std::vector<Span> spans_;
 };
 
-// The file, of all ranks' rows.
-std::string chrome_trace(const std::vector<std::string>& rows);
+// The file, of all ranks' rows. Besides, in "stages", of each stage its rank, its sites from
+// "first" up to "last", and the names of the sealed tensors that its rank "holds" already when it
+// begins it, and of those that it "receives".
+std::string chrome_trace(const std::vector<std::string>& rows, const PipelinePlan& plan);
 
 }  // namespace attnres

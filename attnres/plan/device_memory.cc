@@ -1,6 +1,7 @@
 #include "attnres/plan/device_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -15,18 +16,24 @@ double weight_bytes(const PlannedModel& model, double numbers) {
   return numbers * (kNumberBytes + (has_copies ? model.activation_bytes : 0));
 }
 
-void add_parameters(const PlannedModel& model, const PipelinePlan& stages, MemoryPlan& plan) {
+void add_parameters(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                    MemoryPlan& plan) {
   const std::vector<SiteSet> sites = stages.sites_by_rank();
   const auto& parameters = model.cost.parameters().all();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const UpdateCost& update = model.updates[i];
-    for (const size_t rank : stages_with(parameters[i], sites)) {
-      RankMemory& memory = plan.ranks[rank];
-      memory.parameters += parameters[i].tensor.numel();
-      memory.moments += kNumberBytes * update.moments;
-      memory.between_steps = std::max(memory.between_steps, kNumberBytes * update.working);
+  for (const Parameter& p : parameters) {
+    for (const size_t rank : stages_with(p, sites)) {
+      plan.ranks[rank].parameters += p.tensor.numel();
     }
   }
+  std::map<std::pair<size_t, int64_t>, double> moments;  // by rank and replica
+  each_update(model, layout, stages, [&](size_t parameter, size_t rank, int64_t replica) {
+    const UpdateCost& update = model.updates[parameter];
+    RankMemory& memory = plan.ranks[rank];
+    double& here = moments[{rank, replica}];
+    here += kNumberBytes * update.moments;
+    memory.moments = std::max(memory.moments, here);
+    memory.between_steps = std::max(memory.between_steps, kNumberBytes * update.working);
+  });
   for (RankMemory& memory : plan.ranks) {
     const auto numbers = static_cast<double>(memory.parameters);
     memory.weights = weight_bytes(model, numbers);
@@ -145,7 +152,7 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
   MemoryPlan plan = {.ranks = std::vector<RankMemory>(layout.size.ranks),
                      .capacity = cluster.device.memory - cluster.device.reserved,
                      .host_capacity = cluster.host_memory};
-  add_parameters(model, stages, plan);
+  add_parameters(model, layout, stages, plan);
   const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
   const std::vector<StageMemory> by_stage = stage_memory(model, layout, stages);
   for (int rank = 0; rank < layout.size.ranks; ++rank) {

@@ -15,7 +15,7 @@ struct RankMemory {
   int64_t parameters = 0;  // that the rank holds; those that ranks share count on each
   double weights = 0;      // in float32, and in bfloat16 too where products are
   double gradients = 0;
-  double moments = 0;
+  double moments = 0;  // of the replica with most, where the optimizer is sharded
   // Of the micro-batches that are between forward and backward at one time, at the schedule's worst
   // moment, with the backward that runs then; recomputed as the layout says. As ModelCost counts.
   double activations = 0;

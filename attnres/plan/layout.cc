@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "attnres/ops/tensors.h"
+#include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -23,6 +24,7 @@ std::string Layout::describe() const {
   if (size.virtual_stages > 1) text += fmt::format(" x {} stages", size.virtual_stages);
   if (size.ranks > 1) text += ", " + name_of(policy);
   if (recompute) text += ", recomputed";
+  if (shard_optimizer) text += ", optimizer sharded";
   return text;
 }
 
@@ -33,6 +35,7 @@ Layout layout_of(const Recipe& recipe) {
           .size = {static_cast<int>(parallel.pipeline), static_cast<int>(parallel.virtual_stages)},
           .policy = transfer_policy(parallel.policy),
           .recompute = train.recompute,
+          .shard_optimizer = parallel.shard_optimizer && parallel.data > 1,
           .micro_batches = static_cast<int>(train.accumulate / parallel.data),
           .tokens = train.batch_size / train.accumulate * train.context};
 }
@@ -65,6 +68,23 @@ PipelinePlan stages_of(const PlannedModel& model, const Layout& layout) {
 
 PipelinePlan stages_of(const PlannedModel& model, const Layout& layout, TransferPolicy policy) {
   return plan_pipeline(model.cost.mixer(), model.cost.sublayers(), layout.size, policy);
+}
+
+void each_update(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                 const std::function<void(size_t, size_t, int64_t)>& add) {
+  const ParameterRegistry& parameters = model.cost.parameters();
+  const std::vector<SiteSet> sites = stages.sites_by_rank();
+  std::vector<int> owners;
+  if (layout.shard_optimizer) {
+    owners = update_owners(parameters, sites, static_cast<int>(layout.data));
+  }
+  for (size_t i = 0; i < parameters.all().size(); ++i) {
+    for (const size_t rank : stages_with(parameters.all()[i], sites)) {
+      for (int64_t replica = 0; replica < layout.data; ++replica) {
+        if (owners.empty() || owners[i] == replica) add(i, rank, replica);
+      }
+    }
+  }
 }
 
 }  // namespace attnres

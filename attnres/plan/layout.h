@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Layout {
   PipelineSize size = {};
   TransferPolicy policy = TransferPolicy::owned;
   bool recompute = false;
+  bool shard_optimizer = false;  // over the replicas
   // Of a replica's step.
   int micro_batches = 1;
   int64_t tokens = 0;  // of a micro-batch
@@ -61,5 +63,10 @@ bool replicas_share_node(const Layout& layout, const Cluster& cluster);
 // The stages that a run of this layout would have, and what crosses between them.
 PipelinePlan stages_of(const PlannedModel& model, const Layout& layout);
 PipelinePlan stages_of(const PlannedModel& model, const Layout& layout, TransferPolicy policy);
+
+// Calls `add` with each parameter of the model by number, each rank of a replica that holds it, and
+// each replica that updates it there (parallel/update_owners.h).
+void each_update(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                 const std::function<void(size_t parameter, size_t rank, int64_t replica)>& add);
 
 }  // namespace attnres

@@ -12,6 +12,7 @@ Json layout_json(const Layout& layout) {
           {"virtual", layout.size.virtual_stages},
           {"policy", name_of(layout.policy)},
           {"recompute", layout.recompute},
+          {"shard_optimizer", layout.shard_optimizer},
           {"processes", layout.processes()},
           {"micro_batches", layout.micro_batches},
           {"tokens_per_micro_batch", layout.tokens}};
@@ -55,7 +56,8 @@ Json traffic_json(const StepTraffic& traffic) {
   }
   return {{"policies", policies},
           {"replica_gradients", traffic.replica_gradients},
-          {"shared_gradients", traffic.shared_gradients}};
+          {"shared_gradients", traffic.shared_gradients},
+          {"replica_parameters", traffic.replica_parameters}};
 }
 
 Json time_json(const StepTime& time) {

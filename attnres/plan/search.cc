@@ -59,6 +59,7 @@ std::vector<Candidate> candidates(const PlannedModel& model, const Cluster& clus
                             .size = {ranks, virtual_stages},
                             .policy = TransferPolicy::owned,
                             .recompute = recompute,
+                            .shard_optimizer = model.recipe.parallel.shard_optimizer && data > 1,
                             .micro_batches = static_cast<int>(parts / data),
                             .tokens = given.tokens};
         candidate.at_least = busiest(

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/plan/step_traffic.h"
@@ -38,18 +40,42 @@ struct UpdateWork {
   double parameters = 0, flops = 0;
 };
 
-// By rank.
-std::vector<UpdateWork> update_work(const PlannedModel& model, const PipelinePlan& stages) {
+// By rank: of the replica with most to update.
+std::vector<UpdateWork> update_work(const PlannedModel& model, const Layout& layout,
+                                    const PipelinePlan& stages) {
   std::vector<UpdateWork> work(stages.size.ranks);
-  const std::vector<SiteSet> sites = stages.sites_by_rank();
-  const auto& parameters = model.cost.parameters().all();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    for (const size_t rank : stages_with(parameters[i], sites)) {
-      work[rank].parameters += static_cast<double>(parameters[i].tensor.numel());
-      work[rank].flops += model.updates[i].flops;
+  std::map<std::pair<size_t, int64_t>, UpdateWork> by_replica;
+  each_update(model, layout, stages, [&](size_t parameter, size_t rank, int64_t replica) {
+    UpdateWork& here = by_replica[{rank, replica}];
+    here.parameters += static_cast<double>(model.cost.parameters().all()[parameter].tensor.numel());
+    here.flops += model.updates[parameter].flops;
+    work[rank].parameters = std::max(work[rank].parameters, here.parameters);
+    work[rank].flops = std::max(work[rank].flops, here.flops);
+  });
+  return work;
+}
+
+// When a rank's sums over replicas are done, each stage's gradients being a part of them.
+double end_of_sums(const std::vector<TimedAction>& actions, double bytes, double replicas,
+                   const Link& link) {
+  std::map<int, TimedAction> last_backwards;  // by stage
+  for (const TimedAction& action : actions) {
+    if (action.action.direction == Direction::backward) {
+      last_backwards[action.action.stage] = action;
     }
   }
-  return work;
+  double end = actions.back().end;
+  if (replicas < 2) return end;
+  const double of_stage = bytes / static_cast<double>(last_backwards.size());
+  const double bucket = std::min(of_stage, static_cast<double>(kGradientBucketBytes));
+  double free = 0;  // the link
+  // Later stages' last backwards come first.
+  for (auto stage = last_backwards.rbegin(); stage != last_backwards.rend(); ++stage) {
+    const TimedAction& backward = stage->second;
+    free = std::max(std::max(free, backward.begin) + seconds_to_sum(of_stage, replicas, link),
+                    backward.end + seconds_to_sum(bucket, replicas, link));
+  }
+  return std::max(end, free);
 }
 
 }  // namespace
@@ -86,7 +112,8 @@ PipelineTime simulate_pipeline(const Layout& layout, const std::vector<StageTime
   PipelineTime time;
   double computed = 0;
   const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
-  for (const auto& actions : simulate(schedule, layout.size, times)) {
+  time.ranks = simulate(schedule, layout.size, times);
+  for (const auto& actions : time.ranks) {
     time.ends.push_back(actions.back().end);
     for (const TimedAction& action : actions) computed += action.end - action.begin;
   }
@@ -103,14 +130,14 @@ StepTime plan_time(const PlannedModel& model, const Layout& layout, const Pipeli
   const Link& of_replicas = cluster.link(replicas_share_node(layout, cluster));
   const Link& of_pipeline = cluster.link(share_node(layout, cluster, 0, layout.size.ranks - 1));
   const std::vector<SummedGradients> sums = summed_gradients(model, layout, stages);
-  const std::vector<UpdateWork> updates = update_work(model, stages);
+  const std::vector<UpdateWork> updates = update_work(model, layout, stages);
   double summed = 0;
   for (int rank = 0; rank < layout.size.ranks; ++rank) {
-    const double over_replicas =
-        seconds_to_sum(sums[rank].over_replicas, static_cast<double>(layout.data), of_replicas);
+    const double over_replicas = end_of_sums(step.pipeline.ranks[rank], sums[rank].over_replicas,
+                                             static_cast<double>(layout.data), of_replicas);
     const double over_ranks =
         seconds_to_sum(sums[rank].over_ranks, sums[rank].most_holders, of_pipeline);
-    summed = std::max(summed, step.pipeline.ends[rank] + over_replicas + over_ranks);
+    summed = std::max(summed, over_replicas + over_ranks);
     step.update = std::max(
         step.update, 4 * kTouchedByUpdate * updates[rank].parameters / cluster.device.bandwidth +
                          updates[rank].flops / flops_of(model, cluster));

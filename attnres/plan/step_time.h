@@ -5,11 +5,13 @@
 //   receive  bytes / link + latency x messages, while the receiver computes something else
 //   sums     of n replicas' gradients: 2 (n - 1) / n x bytes / link + 2 log2(n) latencies a bucket
 //            (Rabenseifner's algorithm; Thakur et al. 2005, section 4.5); the same for parameters
-//            that ranks of a pipeline share
+//            that ranks of a pipeline share. Where the optimizer is sharded, half of it brings
+//            gradients to their replica and half parameters to the others
 //   update   what it moves / memory bandwidth, and Muon's products
 //
-// The replicas' sums begin when a rank's last backward has ended, as in a run. Not in it: reading
-// text, evaluation, checkpoints, and links that several messages share.
+// A rank's sums over replicas run beside its last backwards: those of a stage's gradients from the
+// beginning of its last backward on, the last bucket after its end. Not in it: reading text,
+// evaluation, checkpoints, and links that several messages share.
 #pragma once
 
 #include <vector>
@@ -23,6 +25,7 @@ std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& lay
                                     const PipelinePlan& stages, const Cluster& cluster);
 
 struct PipelineTime {
+  std::vector<std::vector<TimedAction>> ranks = {};
   std::vector<double> ends = {};  // of each rank's last action
   double seconds = 0;             // until the last of them
   // Time that ranks wait, of the time in which they compute, over all of them: (P - 1) / (V M)
@@ -33,7 +36,7 @@ PipelineTime simulate_pipeline(const Layout& layout, const std::vector<StageTime
 
 struct StepTime {
   PipelineTime pipeline = {};
-  double sums = 0;    // of gradients, after the pipeline's end
+  double sums = 0;    // of gradients, after the pipeline's end; updated parameters too
   double update = 0;  // of the slowest rank
   double seconds = 0;
   double tokens_per_second = 0;

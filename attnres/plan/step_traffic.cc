@@ -46,7 +46,9 @@ StepTraffic plan_traffic(const PlannedModel& model, const Layout& layout) {
   const auto replicas = static_cast<double>(layout.data);
   for (const SummedGradients& sums : summed_gradients(model, layout, stages_of(model, layout))) {
     traffic.replica_gradients += replicas * sums.over_replicas;
-    traffic.shared_gradients += replicas * sums.over_ranks;
+    // Where it is sharded, one replica has them all.
+    traffic.shared_gradients += (layout.shard_optimizer ? 1 : replicas) * sums.over_ranks;
+    if (layout.shard_optimizer) traffic.replica_parameters += sums.over_replicas;
   }
   return traffic;
 }

@@ -28,6 +28,8 @@ struct StepTraffic {
   // Handed to be added up, by all processes: over replicas, and over ranks of a pipeline that share
   // a parameter.
   double replica_gradients = 0, shared_gradients = 0;
+  // Parameters from the replicas that update them to the others, where the optimizer is sharded.
+  double replica_parameters = 0;
 
   const PolicyTraffic& of(TransferPolicy policy) const;
 };

@@ -223,6 +223,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
   const std::string title = runs.size() == 1 ? "<bdi>" + escape_html(runs[0].label) + "</bdi>"
                                              : fmt::format("{} runs compared", runs.size());
   const std::string expert_loads = expert_load_figures(runs);
+  const std::string schedules = schedule_figures(runs);
   std::string plain_title = "attnres report:";
   for (size_t i = 0; i < runs.size(); ++i) plain_title += (i ? ", " : " ") + runs[i].label;
   return page_start(plain_title, title,
@@ -234,6 +235,7 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
          section("magnitudes", "Magnitudes over depth", magnitude_figures(runs)) +
          section("entropy", "Depth entropy", entropy_figure(runs)) +
          (expert_loads.empty() ? "" : section("expert-load", "Load of experts", expert_loads)) +
+         (schedules.empty() ? "" : section("schedule", "Schedule of processes", schedules)) +
          section("samples", "Samples", samples(runs)) +
          section("configuration", "Configuration", configuration(runs, c)) +
          section("provenance", "Data, build, machine", provenance(runs)) + page_end();

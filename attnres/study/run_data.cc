@@ -81,6 +81,15 @@ void read_probes(RunData& run) {
   }
 }
 
+void read_trace(RunData& run) {
+  const fs::path path = run.path / "trace.json";
+  if (!fs::exists(path)) return;
+  run.trace = Json::parse(read_file(path), /*callback=*/nullptr, /*allow_exceptions=*/false);
+  if (!run.trace.is_discarded()) return;
+  run.trace = Json();
+  run.notes.emplace_back("trace.json cannot be read");
+}
+
 void read_samples(RunData& run) {
   for (const Json& line : read_run_log(run.path / "samples.jsonl", run.notes)) {
     run.samples.push_back({step_of(line), text_in(line, "prompt"), text_in(line, "text")});
@@ -134,6 +143,7 @@ RunData read_run(const fs::path& path) {
   read_metrics(run);
   read_probes(run);
   read_samples(run);
+  read_trace(run);
   note_missing(run);
   return run;
 }

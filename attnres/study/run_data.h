@@ -6,6 +6,7 @@
 //   metrics.jsonl  one object a line: step, tokens, seconds, and what was measured at that step
 //   probes.jsonl   {"step", "site", "name", "value"}
 //   samples.jsonl  {"step", "prompt", "text"}
+//   trace.json     of several processes: what each did when (parallel/timeline.h)
 // Only run.json must be there. The run may still be writing, or have died at any moment.
 #pragma once
 
@@ -58,6 +59,7 @@ struct RunData {
   std::vector<Metric> metrics;  // ascending, distinct steps
   std::map<std::string, std::map<int64_t, SiteValues>> probes;  // by name and step
   std::vector<Sample> samples;                                  // ascending steps
+  Json trace;                                                   // null if there is none
   std::vector<std::string> notes;                               // what is missing or was skipped
 };
 

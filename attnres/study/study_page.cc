@@ -253,7 +253,7 @@ std::string shell_quoted(const std::string& text) {
 std::string texts_option(const char* name, const std::vector<std::string>& texts) {
   std::string option;
   for (const std::string& text : texts) option += " " + shell_quoted(text);
-  return option.empty() ? "" : " " + std::string(name) + option;
+  return option.empty() ? "" : fmt::format(" {}{}", name, option);
 }
 
 // Where the weights are that a run begins with: another run's, or those turned for it.

@@ -69,6 +69,8 @@ thead th { color: var(--soft); line-height: 1.25; vertical-align: bottom; }
 .plot figcaption { margin-bottom: .4rem; font-size: .9rem; font-weight: 600; }
 .plot svg { display: block; width: 100%; height: auto; }
 .plot svg g { font-family: inherit; }
+.schedule { display: block; width: 100%; min-width: 46rem; height: auto; margin-top: .6rem; }
+.schedule g { font-family: inherit; }
 .key, .missing { margin: .8rem 0 0; color: var(--soft); font-size: .85rem; max-width: 52rem; }
 .missing { font-style: italic; }
 .scale { display: inline-flex; align-items: center; gap: .45em; margin: 0 1.2em 0 .3em; }

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/train/learning_rates.h"
@@ -37,15 +38,17 @@ PipelinePlan plan_of(const Transformer& shapes, const ParallelConfig& parallel) 
       transfer_policy(parallel.policy));
 }
 
-// Of those parameters of the whole model that a rank holds, in its order.
+// Of those parameters of the whole model that a rank holds, in its order; 0 of those that another
+// replica updates.
 std::vector<double> factors_of(const Transformer& held, const Transformer& shapes,
-                               const TrainConfig& train) {
+                               const TrainConfig& train, const std::vector<int>& owners,
+                               int replica) {
   const std::vector<double> all =
       rate_factors(shapes.parameters(), shapes.sublayers(), train.rates);
   std::map<std::pair<int, std::string>, double> by_name;
   for (size_t i = 0; i < all.size(); ++i) {
     const Parameter& p = shapes.parameters().all()[i];
-    by_name[{p.site, p.role}] = all[i];
+    by_name[{p.site, p.role}] = owners.empty() || owners[i] == replica ? all[i] : 0;
   }
   std::vector<double> factors;
   for (const Parameter& p : held.parameters().all())
@@ -82,11 +85,15 @@ ParallelSteps::ParallelSteps(const Recipe& recipe, int64_t vocab_size, TrainBatc
       shapes_(recipe.model, vocab_size, /*seed=*/std::nullopt, precision_of(recipe.train),
               at::kMeta),
       plan_(plan_of(shapes_, recipe.parallel)),
+      owners_(recipe.parallel.shard_optimizer
+                  ? update_owners(shapes_.parameters(), plan_.sites_by_rank(), replicas_->size())
+                  : std::vector<int>()),
       model_(recipe.model, vocab_size, /*seed=*/std::nullopt, precision_of(recipe.train), at::kCPU,
              plan_.sites_of(pipeline_ranks_->rank())),
-      optimizer_(model_.parameters(), recipe.train, factors_of(model_, shapes_, recipe.train)),
+      optimizer_(model_.parameters(), recipe.train,
+                 factors_of(model_, shapes_, recipe.train, owners_, replicas_->rank())),
       pipeline_(model_, plan_, *pipeline_ranks_),
-      gradient_sums_(model_, plan_.sites_by_rank(), *pipeline_ranks_, *replicas_),
+      gradient_sums_(model_, plan_.sites_by_rank(), *pipeline_ranks_, *replicas_, owners_),
       batches_(std::move(batches)) {}
 
 void ParallelSteps::tell(const Order& order) {
@@ -100,7 +107,7 @@ void ParallelSteps::tell(const Order& order) {
 
 ParallelSteps::Order ParallelSteps::hear() {
   const at::Tensor words = at::empty({3}, at::kLong);
-  world_.broadcast(words, 0, Traffic::number);
+  world_.broadcast(words, 0, Traffic::number, "what rank 0 says is next");
   const int64_t* word = words.const_data_ptr<int64_t>();
   return {static_cast<Order::Kind>(word[0]), word[1], std::bit_cast<double>(word[2])};
 }
@@ -127,11 +134,12 @@ ParallelTraffic ParallelSteps::end() {
   return leave();
 }
 
-void ParallelSteps::trace_into(const std::filesystem::path& file) {
-  trace_ = file;
+void ParallelSteps::trace_into(std::vector<std::filesystem::path> files) {
+  traces_ = std::move(files);
   world_.barrier();
   timeline_ = std::make_unique<Timeline>();
   pipeline_.show_in(timeline_.get());
+  gradient_sums_.show_in(timeline_.get());
 }
 
 ParallelTraffic ParallelSteps::leave() {
@@ -143,6 +151,7 @@ ParallelTraffic ParallelSteps::leave() {
     sum[kind] = pipeline_ranks_->bytes_sent(static_cast<Traffic>(kind));
   }
   sum[static_cast<int>(Traffic::parameter_gradient)] = gradient_sums_.bytes_sent();
+  sum[static_cast<int>(Traffic::parameter)] = replicas_->bytes_sent(Traffic::parameter);
   int64_t* peak = peaks.mutable_data_ptr<int64_t>();
   peak[world_.rank()] = pipeline_.peak_received_bytes();
   world_.all_reduce_sum(sums, Traffic::number);
@@ -159,8 +168,11 @@ ParallelTraffic ParallelSteps::leave() {
 void ParallelSteps::write_trace() {
   if (timeline_ == nullptr) return;
   const std::vector<std::string> rows = gather_texts(world_, timeline_->row(world_.rank()));
-  if (world_.rank() == 0) write_file(trace_, chrome_trace(rows));
+  if (world_.rank() == 0) {
+    for (const auto& file : traces_) write_file(file, chrome_trace(rows, plan_));
+  }
   pipeline_.show_in(nullptr);
+  gradient_sums_.show_in(nullptr);
   timeline_ = nullptr;
 }
 
@@ -199,18 +211,20 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   }
   StepSums sums;
   const LossNumbers numbers = pipeline_.forward_backward(
-      micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads});
+      micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads},
+      &gradient_sums_);
   sums.loss = numbers.loss;
   sums.targets = numbers.targets;
   {
-    const Timeline::Event summing(timeline_.get(), "sum", "gradients");
+    const Timeline::Event waiting(timeline_.get(), "wait", "for sums of gradients");
     gradient_sums_.add_up();
   }
 
   const at::Tensor squares = at::zeros({1}, at::kDouble);
   *squares.mutable_data_ptr<double>() = optimizer_.squared_gradient_norm(
       [&](const Parameter& parameter) { return gradient_sums_.counts(parameter); });
-  pipeline_ranks_->all_reduce_sum(squares, Traffic::number);
+  Communicator& all_parameters = owners_.empty() ? *pipeline_ranks_ : world_;
+  all_parameters.all_reduce_sum(squares, Traffic::number, "the sum of squares of gradients");
 
   const StepSums all = sum_over_ranks(sums);
   sums.loss = all.loss;
@@ -221,6 +235,10 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
                                       std::sqrt(squares.item<double>()), learning_rate);
   result.expert_loads = all.expert_loads;
   moving.reset();
+  if (!owners_.empty()) {
+    const Timeline::Event sharing(timeline_.get(), "wait", "for updated parameters");
+    gradient_sums_.share_parameters();
+  }
   if (++traced_steps_ == kTracedSteps) write_trace();
   return result;
 }
@@ -263,6 +281,16 @@ std::vector<int> ParallelSteps::holders(const Parameter& parameter) const {
   return ranks;
 }
 
+std::vector<int> ParallelSteps::moment_holders(size_t parameter) const {
+  const std::vector<int> all = holders(shapes_.parameters().all()[parameter]);
+  if (owners_.empty()) return all;
+  std::vector<int> of_owner;
+  for (const int rank : all) {
+    if (rank / plan_.size.ranks == owners_[parameter]) of_owner.push_back(rank);
+  }
+  return of_owner;
+}
+
 // Tensor by tensor, in the order of the whole model's parameters: from rank 0 to all who hold it,
 // or home from the first of them. By way of copies, since a tensor that is written behind its back
 // does not count its versions.
@@ -286,11 +314,12 @@ void ParallelSteps::exchange(Training* whole, bool home) {
     const auto found = tensors.find(name);
     return found == tensors.end() ? at::Tensor() : found->second;
   };
-  for (const Parameter& p : shapes_.parameters().all()) {
+  for (size_t n = 0; n < shapes_.parameters().all().size(); ++n) {
+    const Parameter& p = shapes_.parameters().all()[n];
     std::vector<std::string> names = {fmt::format("{}.{}", p.site, p.role)};
     for (const char* moment : kMoments) names.push_back(fmt::format("{}.{}", names[0], moment));
-    const std::vector<int> ranks = holders(p);
     for (const std::string& name : names) {
+      const std::vector<int> ranks = &name == &names[0] ? holders(p) : moment_holders(n);
       const at::Tensor at_home = find(of_whole, name), held = find(here, name);
       if (!at_home.defined() && !held.defined()) continue;
       if (home) {

@@ -52,8 +52,8 @@ class ParallelSteps {
   // The others leave.
   ParallelTraffic end();
   // Of all ranks, before the first step: a Chrome trace of the first kTracedSteps steps goes into
-  // this file when they are done, or when the others leave.
-  void trace_into(const std::filesystem::path& file);
+  // these files when they are done, or when the others leave.
+  void trace_into(std::vector<std::filesystem::path> files);
 
   // Of the other ranks: does what rank 0 says until it ends.
   void follow();
@@ -68,6 +68,8 @@ class ParallelSteps {
   // Of rank 0's whole model, which the others don't have: to those who hold its parts, or home.
   void exchange(Training* whole, bool home);
   std::vector<int> holders(const Parameter& parameter) const;
+  // Of the moments of the whole model's parameter of this number.
+  std::vector<int> moment_holders(size_t parameter) const;
   void write_trace();
   ParallelTraffic leave();
 
@@ -76,12 +78,13 @@ class ParallelSteps {
   std::unique_ptr<Communicator> pipeline_ranks_, replicas_;
   Transformer shapes_;  // of the whole model, without numbers
   PipelinePlan plan_;
-  Transformer model_;  // this rank's stages
+  std::vector<int> owners_;  // update_owners of the whole model, or none
+  Transformer model_;        // this rank's stages
   Optimizer optimizer_;
   Pipeline pipeline_;
   GradientSums gradient_sums_;
   TrainBatches batches_;
-  std::filesystem::path trace_;
+  std::vector<std::filesystem::path> traces_;
   std::unique_ptr<Timeline> timeline_;  // while steps are traced
   int traced_steps_ = 0;
 };

@@ -105,6 +105,8 @@ void check(const ParallelConfig& parallel, const TrainConfig& train, const Model
   check_whole("parallel", "pipeline", parallel.pipeline, 1, kMost);
   check_whole("parallel", "virtual", parallel.virtual_stages, 1, kMost);
   transfer_policy(parallel.policy);
+  require_usage(std::isfinite(parallel.timeout) && parallel.timeout > 0,
+                "parallel.timeout: expected a number of seconds above 0, got {}", parallel.timeout);
   require_usage(parallel.virtual_stages == 1 || parallel.pipeline > 1,
                 "parallel.virtual: {} stages a process need parallel.pipeline to be 2 or more",
                 parallel.virtual_stages);

@@ -94,6 +94,9 @@ struct ParallelConfig {
   int64_t pipeline = 1;          // processes that share a replica's layers
   int64_t virtual_stages = 1;    // stages of each of them
   std::string policy = "owned";  // or "naive", "report": what crosses (parallel/transfers.h)
+  // Each replica keeps the moments of a part of the parameters, which it updates for all.
+  bool shard_optimizer = false;
+  double timeout = 600;  // seconds that a process waits for another before it ends the run
 
   template <class V>
   void visit(V& v) {
@@ -101,6 +104,8 @@ struct ParallelConfig {
     v("pipeline", pipeline);
     v("virtual", virtual_stages);
     v("policy", policy);
+    v("shard_optimizer", shard_optimizer);
+    v("timeout", timeout);
   }
   int64_t processes() const { return data * pipeline; }
 };

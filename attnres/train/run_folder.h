@@ -29,6 +29,7 @@ struct RunPaths {
   std::filesystem::path metrics() const { return folder / "metrics.jsonl"; }
   std::filesystem::path probes() const { return folder / "probes.jsonl"; }
   std::filesystem::path samples() const { return folder / "samples.jsonl"; }
+  std::filesystem::path trace() const { return folder / "trace.json"; }  // of several processes
   std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
   std::filesystem::path last() const { return checkpoints() / "last"; }
   std::filesystem::path best() const { return checkpoints() / "best"; }

@@ -94,6 +94,12 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   return summary;
 }
 
+std::vector<std::filesystem::path> traces_of(const TrainJob& job) {
+  std::vector<std::filesystem::path> files = {RunPaths{job.out}.trace()};
+  if (!job.trace.empty()) files.push_back(job.trace);
+  return files;
+}
+
 // Computes a run's steps.
 class Steps {
  public:
@@ -129,7 +135,7 @@ class StepsOfManyProcesses : public Steps {
   StepsOfManyProcesses(const TrainJob& job, Training& training, const TrainBatches& batches,
                        Communicator& world)
       : training_(training), steps_(job.recipe, training.model->vocab_size(), batches, world) {
-    if (!job.trace.empty()) steps_.trace_into(job.trace);
+    steps_.trace_into(traces_of(job));
     steps_.scatter(training);
   }
 
@@ -267,15 +273,17 @@ TrainSummary train(const TrainJob& job) {
 
 TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& world) {
   require_same_job(job, world);
+  world.set_time_limit(job.recipe.parallel.timeout);
   return train_with(job, observer, &world);
 }
 
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
+  world.set_time_limit(job.recipe.parallel.timeout);
   const SharedText text = receive_text(job, world);
   ParallelSteps steps(job.recipe, text.embeddings,
                       batches_of(text.sources, job.recipe, text.vocabulary), world);
-  if (!job.trace.empty()) steps.trace_into(job.trace);
+  steps.trace_into(traces_of(job));
   steps.follow();
 }
 

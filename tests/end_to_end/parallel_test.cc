@@ -16,6 +16,7 @@ namespace attnres::testing::parallel_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 Json recipe() {
@@ -157,6 +158,26 @@ class Stranger {
  private:
   int handle_;
 };
+
+// One stops, as one that hangs: the other waits for as long as the recipe says, and says for whom.
+TEST_F(Mpirun, EndsWithARankThatHangs) {
+  Json long_recipe = recipe();
+  long_recipe["train"]["steps"] = 100000;
+  const Workshop workshop(long_recipe);
+  const RunPaths run{workshop.folder("run")};
+  Child launcher = Child::of_shell(
+      mpirun(2, program(workshop, "run", std::string(kPipeline) + " parallel.timeout=4")));
+  ASSERT_TRUE(launcher.wait_for_steps(run, 9)) << launcher.errors();
+  const std::vector<pid_t> ranks = children_of(launcher.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  const Stranger first(ranks[0]), second(ranks[1]);
+  ::kill(ranks[1], SIGSTOP);
+  EXPECT_NE(launcher.wait(), 0);
+  EXPECT_THAT(launcher.errors(), ContainsRegex("rank [01] has waited 4 s for .* rank [01]"));
+  EXPECT_TRUE(first.ends());
+  EXPECT_TRUE(second.ends());
+  EXPECT_GE(read_training_state(run.last()).step, 8);
+}
 
 // One is killed in the middle: all end, and the run goes on from its checkpoint, in another layout.
 TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {

@@ -36,6 +36,16 @@ double last_end(const std::vector<std::vector<TimedAction>>& ranks) {
   return end;
 }
 
+TEST(PipelineAction, IsReadAsItIsDescribed) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    const PipelineAction action = {direction, 3, 12};
+    EXPECT_EQ(action_of(describe(action)), action);
+  }
+  for (const char* words : {"", "to rank 1", "forward of micro-batch 3 through stage 1, twice"}) {
+    EXPECT_EQ(action_of(words), std::nullopt) << words;
+  }
+}
+
 // What is wrong with a schedule, in words; empty if nothing is. By itself: it shares no code with
 // what made the schedule.
 std::string fault(const PipelineSchedule& schedule, const PipelineSize& size, int M) {

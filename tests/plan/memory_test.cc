@@ -54,6 +54,24 @@ TEST(PlanMemory, IsWhatEachRankHolds) {
   expect_held(kimi);
 }
 
+// Of three replicas the one with most; together they have each moment once.
+TEST(PlanMemory, SharesMomentsOverReplicas) {
+  Recipe recipe = small_plan_recipe(blocks_of(3), 5, {{"pipeline", 2}},
+                                    {{"batch_size", 12}, {"accumulate", 12}});
+  const MemoryPlan alone = memory_of(recipe);
+  recipe.parallel.data = 3;
+  recipe.parallel.shard_optimizer = true;
+  const MemoryPlan sharded = memory_of(recipe);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const double third = alone.ranks[rank].moments / 3;
+    EXPECT_GE(sharded.ranks[rank].moments, third);
+    EXPECT_LT(sharded.ranks[rank].moments, 1.1 * third);
+    EXPECT_EQ(sharded.ranks[rank].weights, alone.ranks[rank].weights);
+  }
+  recipe.parallel.shard_optimizer = false;
+  EXPECT_EQ(memory_of(recipe).ranks[0].moments, alone.ranks[0].moments);
+}
+
 TEST(PlanMemory, OfRanksAddsUpToTheModel) {
   for (const bool tied : {false, true}) {
     Recipe recipe = small_plan_recipe(blocks_of(4), 5, {{"pipeline", 5}, {"virtual", 2}});

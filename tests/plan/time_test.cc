@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "attnres/parallel/gradient_sums.h"
 #include "attnres/plan/step_time.h"
 #include "attnres/train/estimate.h"
 #include "tests/plan/small_plans.h"
@@ -104,12 +105,31 @@ TEST(PlanTime, FollowsTheDevice) {
   EXPECT_GT(time_of(recipe, parse_cluster(json)).seconds, before.seconds);
 }
 
-// 2 (n - 1) / n of the gradients' bytes, and 2 log2(n) latencies.
+// 2 (n - 1) / n of the gradients' bytes, and 2 log2(n) latencies a bucket, of which there is one:
+// its sum begins when the backward has ended.
 TEST(PlanTime, CountsSumsOverReplicas) {
   const Recipe recipe = small_plan_recipe(blocks_of(2), 4, {{"data", 4}});
   const auto parameters = static_cast<double>(PlannedModel(recipe).cost.parameters().count());
   EXPECT_NEAR(time_of(recipe).sums, 2 * 0.75 * 4 * parameters / 400e9 + 2 * 2 * 5e-6, 1e-12);
   EXPECT_EQ(time_of(small_plan_recipe(blocks_of(2), 4, Json::object())).sums, 0);
+}
+
+// Of many buckets all but the last are added up beside a backward that takes longer than they do;
+// over a slow link the sums take all of their time, but for the backward's.
+TEST(PlanTime, HidesSumsBehindTheBackward) {
+  Json json = cluster_json(8, 8);
+  Recipe recipe = small_plan_recipe(blocks_of(2), 16, {{"data", 4}}, {{"context", 1 << 16}});
+  recipe.model.width = 256;
+  recipe.model.ffn_width = 512;
+  const auto parameters = static_cast<double>(PlannedModel(recipe).cost.parameters().count());
+  ASSERT_GT(4 * parameters, 2.0 * kGradientBucketBytes);
+  const double bucket = 2 * 0.75 * kGradientBucketBytes / 400e9 + 2 * 2 * 5e-6;
+  EXPECT_NEAR(time_of(recipe, parse_cluster(json)).sums, bucket, 1e-12);
+  json["within_node"]["bandwidth"] = 1e6;
+  const StepTime slow = time_of(recipe, parse_cluster(json));
+  const double all = 2 * 0.75 * 4 * parameters / 1e6;
+  EXPECT_LT(slow.sums, all);
+  EXPECT_GT(slow.sums, all - slow.pipeline.seconds);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ void expect_counted(const Recipe& recipe, const std::string& where) {
   EXPECT_EQ(planned.replica_gradients + planned.shared_gradients,
             sent(counted, Traffic::parameter_gradient))
       << where;
+  EXPECT_EQ(planned.replica_parameters, sent(counted, Traffic::parameter)) << where;
   const MemoryPlan memory = plan_memory(model, layout, stages_of(model, layout), small_cluster());
   for (size_t rank = 0; rank < counted.peak_received_bytes.size(); ++rank) {
     EXPECT_EQ(memory.ranks[rank % layout.size.ranks].received,
@@ -101,6 +102,19 @@ TEST(PlanTraffic, CountsSharedParametersOnEachRank) {
   // The embedding's gradient, in float32, of both ranks of both replicas.
   EXPECT_EQ(traffic_of(recipe).shared_gradients, 2 * 2 * 256 * 32 * 4);
   expect_counted(recipe, "tied");
+  recipe.parallel.shard_optimizer = true;
+  // Of both ranks of replica 0.
+  EXPECT_EQ(traffic_of(recipe).shared_gradients, 2 * 256 * 32 * 4);
+  expect_counted(recipe, "tied and sharded");
+}
+
+TEST(PlanTraffic, CountsAShardedOptimizer) {
+  Recipe recipe = small_plan_recipe(blocks_of(2), 5, {{"data", 2}, {"pipeline", 2}});
+  EXPECT_EQ(traffic_of(recipe).replica_parameters, 0);
+  recipe.parallel.shard_optimizer = true;
+  EXPECT_EQ(traffic_of(recipe).replica_parameters,
+            4.0 * static_cast<double>(PlannedModel(recipe).cost.parameters().count()));
+  expect_counted(recipe, "sharded");
 }
 
 // Blocks of section 4.1, of a micro-batch: 28, 22 and 18 where each of 8 stages seals one, and the

@@ -193,6 +193,65 @@ TEST_F(ReportTest, DrawsTheLoadOfExpertsWhereThereAreSome) {
 }
 
 // What stands in the verdict stands with its values under "What differs".
+// Of two steps of two ranks the second is drawn; with what crosses into each stage.
+TEST_F(ReportTest, DrawsTheScheduleOfProcesses) {
+  const fs::path run = block_.write(folder_ / "block");
+  EXPECT_FALSE(has(page({run}), "Schedule of processes"));
+  Json events = Json::array();
+  for (int step = 0; step < 2; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const double begin = 10000 * step + 1000 * rank;
+      const auto add = [&](const char* kind, const std::string& name, double from, double to) {
+        events.push_back({{"ph", "X"},
+                          {"cat", kind},
+                          {"name", name},
+                          {"pid", rank},
+                          {"ts", begin + from},
+                          {"dur", to - from}});
+      };
+      const std::string way = fmt::format("of micro-batch 2 through stage {}", rank);
+      add("forward", "forward " + way, 0, 1500 + 500 * step);
+      add("wait", "for gradients", 2000, 3000);
+      add("backward", "backward " + way, 3000, 6000);
+      for (const char* phase : {"b", "e"}) {
+        events.push_back({{"ph", phase},
+                          {"cat", "sum"},
+                          {"pid", rank},
+                          {"id", step},
+                          {"ts", begin + (*phase == 'b' ? 5000 : 6500)}});
+      }
+      add("update", "parameters", 7000, 8000);
+    }
+  }
+  const Json stages = {{{"rank", 0},
+                        {"first", 0},
+                        {"last", 4},
+                        {"holds", Json::array()},
+                        {"receives", Json::array()}},
+                       {{"rank", 1},
+                        {"first", 4},
+                        {"last", 9},
+                        {"holds", Json::array()},
+                        {"receives", {"embedding", "block 1", "block 2", "partial sum"}}}};
+  const std::string trace = Json{{"stages", stages}, {"traceEvents", events}}.dump();
+  write_text(run / "trace.json", trace);
+  const std::string drawn = page({run});
+  EXPECT_TRUE(has(drawn, "Schedule of processes"));
+  for (const char* part :
+       {"forward of micro-batch 2 through stage 1, 2.00 ms", ">3a</text>", ">3A</text>",
+        "stage a, sites 0 to 3</text>",
+        "stage a, sites 4 to 8: holds none, receives b0 to b2, partial sum</text>",
+        "<title>sum of gradients</title>", "2 of 2 ranks, 9.0 ms"}) {
+    EXPECT_TRUE(has(drawn, part)) << part;
+  }
+  EXPECT_FALSE(has(drawn, "1.50 ms"));
+  write_text(run / "trace.json", trace.substr(0, trace.size() / 2));
+  EXPECT_FALSE(has(page({run}), "Schedule of processes"));
+  EXPECT_THAT(summary_.notes, Contains(HasSubstr("trace.json cannot be read")));
+  write_text(run / "trace.json", R"({"stages":7})");
+  EXPECT_FALSE(has(page({run}), "Schedule of processes"));
+}
+
 TEST_F(ReportTest, WhatDiffersListsDataOriginAndTokens) {
   FakeRun other = full_;
   other.data_hash = "ffff";

@@ -24,11 +24,15 @@ using ::testing::HasSubstr;
 struct Layout {
   int data = 1, pipeline = 1, virtual_stages = 1;
   std::string policy = "owned";
+  bool shard_optimizer = false;
 
   int processes() const { return data * pipeline; }
   Json json() const {
-    return {
-        {"data", data}, {"pipeline", pipeline}, {"virtual", virtual_stages}, {"policy", policy}};
+    return {{"data", data},
+            {"pipeline", pipeline},
+            {"virtual", virtual_stages},
+            {"policy", policy},
+            {"shard_optimizer", shard_optimizer}};
   }
 };
 
@@ -128,7 +132,8 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   const std::vector<std::pair<std::string, Layout>> layouts = {
       {"data", {.data = 2}},
       {"pipeline", {.pipeline = 2, .virtual_stages = 2}},
-      {"both", {.data = 2, .pipeline = 2, .policy = "report"}}};
+      {"both", {.data = 2, .pipeline = 2, .policy = "report"}},
+      {"sharded", {.data = 2, .pipeline = 2, .shard_optimizer = true}}};
   for (const auto& [name, recipe] : recipes) {
     train_in({}, job_of(recipe, {}, text(), out(name)));
     for (const auto& [kind, layout] : layouts) {
@@ -169,8 +174,10 @@ TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
 TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
   const Json recipe = recipe_in_parts(kimi_recipe(), 12);
   train_in({}, job_of(recipe, {}, text(), out("whole")));
-  const std::vector<Layout> layouts = {
-      {.pipeline = 2, .virtual_stages = 2}, {.data = 2}, {}, {.data = 2, .pipeline = 3}};
+  const std::vector<Layout> layouts = {{.pipeline = 2, .virtual_stages = 2},
+                                       {.data = 2, .shard_optimizer = true},
+                                       {},
+                                       {.data = 2, .pipeline = 2, .shard_optimizer = true}};
   const fs::path run = out("pieces");
   for (size_t i = 0; i < layouts.size(); ++i) {
     EndsAt stop(static_cast<int64_t>(3 * (i + 1)), /*fails=*/false);
@@ -178,6 +185,24 @@ TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
   }
   EXPECT_LT(largest_difference(run, out("whole")), 1e-3);
   EXPECT_EQ(read_run_json(RunPaths{run}).at("changes").size(), 3u);
+}
+
+// Two parts of a gradient have one sum in whatever order they come: the same bits.
+TEST_F(ParallelTraining, IsTheSameWithAShardedOptimizer) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    Json recipe = recipe_in_parts(block_recipe());
+    recipe["train"]["optimizer"] = optimizer;
+    recipe["train"]["clip"] = 0;
+    const fs::path whole = out(optimizer), sharded = out(std::string(optimizer) + "-sharded");
+    train_in({.data = 2}, job_of(recipe, {.data = 2}, text(), whole));
+    const Layout layout = {.data = 2, .shard_optimizer = true};
+    train_in(layout, job_of(recipe, layout, text(), sharded));
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      EXPECT_EQ(read_file(RunPaths{whole}.last() / file),
+                read_file(RunPaths{sharded}.last() / file))
+          << optimizer << ", " << file;
+    }
+  }
 }
 
 TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
@@ -200,6 +225,9 @@ TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
   other.recipe.train.learning_rate = 2e-3;
   EXPECT_THAT(start(job, other, 2),
               HasSubstr("rank 1: recipe.train.learning_rate: 0.001 -> 0.002"));
+  other = job;
+  other.recipe.parallel.timeout = 5;
+  EXPECT_THAT(start(job, other, 2), HasSubstr("rank 1: recipe.parallel.timeout: 600.0 -> 5.0"));
   other = job;
   other.data = {"another.txt"};
   EXPECT_THAT(start(job, other, 2), HasSubstr("another.txt"));
