@@ -63,15 +63,16 @@ void run_import(const ImportOptions& options) {
 }  // namespace
 
 void add_import_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("import",
-                         "Read a Hugging Face directory (Llama, Mistral, Qwen 2 and 3, SmolLM 3, "
-                         "Gemma 3, DeepSeek-V3, "
-                         "Kimi Linear, Kimi K3; safetensors, in shards or not) and write it as a "
-                         "directory that every command takes, weights in float32.");
+  CLI::App* command = app.add_subcommand(
+      "import",
+      "Read a Hugging Face directory (Llama, Mistral, Qwen 2 and 3, SmolLM 3, "
+      "Gemma 3, DeepSeek-V3, "
+      "Kimi Linear, Kimi K3; safetensors, in shards or not), or a GGUF file of one "
+      "of these, and write it as a directory that every command takes, weights in "
+      "float32.");
   const auto options = std::make_shared<ImportOptions>();
-  as_path(command->add_option("--from", options->from, "the directory to read"))
-      ->type_name("DIR")
+  as_path(command->add_option("--from", options->from, "the directory, or the GGUF file, to read"))
+      ->type_name("PATH")
       ->required();
   as_path(command->add_option("--out", options->out, "the new model directory"))
       ->type_name("DIR")

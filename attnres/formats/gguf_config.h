@@ -12,9 +12,9 @@ struct GgufConfig {
   StoredConfig stored;
 };
 
-// Throws Error on another architecture than these three, a missing key, a wrong type, sizes that do
-// not fit together, and on settings that this program does not compute: scaled rotary positions,
-// heads of another width, experts in a llama, other routing.
+// Throws Error on another architecture than those of gguf_layouts.h, a missing key, a wrong type,
+// sizes that do not fit together, and on settings that this program does not compute: other scaled
+// positions, windows where llama.cpp has none, experts in a llama, other routing.
 //
 // Where the head is the token embedding, or holds the same bytes, the model's embeddings are tied.
 // Real numbers, which are stored in float32, are taken as the shortest decimals that give these.

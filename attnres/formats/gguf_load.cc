@@ -59,9 +59,8 @@ void check_gguf_tensors(const GgufFile& file, const GgufConfig& config,
     if (needed || file.contains(name)) check_shape(file, name, expected_shape(placed, whole));
   }
   for (const std::string& name : file.names()) {
-    require(known.contains(name), "{}: {} is no tensor of a model that attnres computes{}",
-            file.path(), one_line(name),
-            name == "rope_freqs.weight" ? ": its rotary positions are scaled" : "");
+    require(known.contains(name), "{}: {} is no tensor of a model that attnres computes",
+            file.path(), one_line(name));
   }
 }
 

@@ -1,14 +1,13 @@
 // A Transformer in the GGUF file from which llama.cpp computes it, by the first of its
-// architectures that can:
-//   llama        grouped-query attention, SwiGLU, residual connections
-//   kimi-linear  delta attention with a gate of low rank and latent attention, SwiGLU, experts with
-//                shared ones, residual connections
-//   kimi-k3      the same with everything that layers/{delta_attention,latent_attention,experts}.h
-//                have of Kimi K3, and Block AttnRes of whole Transformer layers
+// architectures that can: one of Llama's family (gguf_llama.h), DeepSeek-V3, Kimi Linear or Kimi K3
+// (gguf_latent.h).
 //
 // What is stored in another form than here:
-// - llama turns neighbouring channels of a head by one angle: of the rows of a query or key map, c
-//   of a head's first half is stored at 2c and its partner in the second half at 2c + 1.
+// - llama, smollm3 and deepseek2 turn neighbouring channels of a head by one angle: of the rows of
+// a
+//   query or key map that positions turn, c of the first half is stored at 2c and its partner in
+//   the second half at 2c + 1.
+// - llama3's scaled positions are a tensor of factors (gguf_rope.h).
 // - A pseudo-query and its key norm's gain are their product; site 0 has zeros, which nothing
 // reads.
 // - A_log is -exp(A_log). W_kvb is one map per head for keys, transposed, and one for values.

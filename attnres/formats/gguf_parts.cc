@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "attnres/formats/architectures.h"
-#include "attnres/support/error.h"
+#include "attnres/formats/gguf_rope.h"
 
 namespace attnres {
 namespace {
@@ -33,6 +33,8 @@ GgufPart score_part(const std::string& name, int site, int64_t width) {
 std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture architecture) {
   constexpr auto kExact = GgufPart::Storage::exact;
   const bool attn_res = layers_in_block(config) > 0;
+  const bool is_kimi =
+      architecture == GgufArchitecture::kimi_linear || architecture == GgufArchitecture::kimi_k3;
   const int output = config.sublayers();
   std::vector<GgufSitePart> parts;
   const auto add = [&](int site, GgufPart part) { parts.push_back({site, std::move(part)}); };
@@ -41,8 +43,14 @@ std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture
   if (attn_res) add(output, score_part("output_res_score.weight", output, config.width));
   if (!config.tie_embeddings) {
     add(output, {"output.weight", {"head"}});
-  } else if (architecture != GgufArchitecture::llama) {  // which takes the embedding without a head
+  } else if (is_kimi) {  // others take the embedding without a head
     add(kEmbeddingSite, {"output.weight", {"token_embedding"}});
+  }
+  if (config.rope_scaling.type == "llama3") {
+    add(kEmbeddingSite,
+        {kGgufRopeFactors, {}, kExact, [factors = gguf_rope_factors(config)](const PartTensors&) {
+           return factors;
+         }});
   }
   for (int site = 0; site < output; ++site) {
     const std::string layer = fmt::format("blk.{}.", site / 2);
@@ -53,20 +61,12 @@ std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture
       part.name.insert(0, layer);
       add(site, std::move(part));
     }
+    if (config.output_norm) {
+      const char* of_half = site % 2 == 0 ? "attention" : "ffw";
+      add(site, {fmt::format("{}post_{}_norm.weight", layer, of_half), {"output_norm"}, kExact});
+    }
   }
   return parts;
-}
-
-const char* gguf_name(GgufArchitecture architecture) {
-  switch (architecture) {
-    case GgufArchitecture::llama:
-      return "llama";
-    case GgufArchitecture::kimi_linear:
-      return "kimi-linear";
-    case GgufArchitecture::kimi_k3:
-      return "kimi-k3";
-  }
-  fail("GGUF: an architecture without a name");
 }
 
 }  // namespace attnres

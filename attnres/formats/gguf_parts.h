@@ -17,8 +17,6 @@ struct GgufSitePart {
 // All tensors of a model, in the order of a file.
 std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture architecture);
 
-const char* gguf_name(GgufArchitecture architecture);
-
 // SwiGLU is SiTU with this beta and no linear_beta, equal to float32 rounding for inputs below 30.
 inline constexpr float kGgufBetaOfSilu = 1 << 16;
 inline constexpr uint32_t kGgufSigmoidRouting = 2;

@@ -25,6 +25,7 @@ class ModelWeights {
   // These throw Error when there is no such tensor.
   const TensorInfo& info(const std::string& name) const { return shard(name).info(name); }
   at::Tensor read(const std::string& name) const { return shard(name).read(name); }
+  at::Tensor mapped(const std::string& name) const { return shard(name).mapped(name); }
   void read_into(const std::string& name, const at::Tensor& to) const {
     shard(name).read_into(name, to);
   }

@@ -260,20 +260,25 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   return tensor;
 }
 
-void SafetensorsFile::read_into(const std::string& name, const at::Tensor& to) const {
+at::Tensor SafetensorsFile::mapped(const std::string& name) const {
   const Entry& from = entry(name);
   const std::string_view bytes = data_.substr(from.begin, from.end - from.begin);
   // Only read from, though libtorch has no tensors of constants.
   void* data = const_cast<char*>(bytes.data());
   at::Tensor stored = at::from_blob(data, from.info.shape, from.info.dtype);
-  require(stored.numel() == to.numel(), "{}: {} has {} numbers, expected {}", path_, name,
-          stored.numel(), to.numel());
-  if (bytes.empty()) return;
   // Files of other programs need not align what they hold.
-  if (reinterpret_cast<uintptr_t>(data) % stored.element_size() != 0) {
+  if (!bytes.empty() && reinterpret_cast<uintptr_t>(data) % stored.element_size() != 0) {
     stored = at::empty(from.info.shape, from.info.dtype);
     std::memcpy(stored.mutable_data_ptr(), data, bytes.size());
   }
+  return stored;
+}
+
+void SafetensorsFile::read_into(const std::string& name, const at::Tensor& to) const {
+  const at::Tensor stored = mapped(name);
+  require(stored.numel() == to.numel(), "{}: {} has {} numbers, expected {}", path_, name,
+          stored.numel(), to.numel());
+  if (stored.numel() == 0) return;
   const at::NoGradGuard not_recording;
   to.copy_(stored.view(to.sizes()));
 }

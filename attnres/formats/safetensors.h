@@ -41,6 +41,9 @@ class SafetensorsFile {
   // These throw Error, with the nearest name, when there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
   at::Tensor read(const std::string& name) const;  // a copy on the CPU, in the file's dtype
+  // The numbers where they lie in the file, which must outlive them, or a copy where they are not
+  // aligned there. Not to be written to.
+  at::Tensor mapped(const std::string& name) const;
   // Fills `to`, which is on the CPU, converting the numbers to its dtype; throws Error, too, where
   // it has not as many.
   void read_into(const std::string& name, const at::Tensor& to) const;

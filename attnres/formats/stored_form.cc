@@ -2,27 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/model/layer_kinds/paired_rows.h"
+
 namespace attnres {
 namespace {
-
-// Rows of heads: of each, `before` that stay, then `pairs` pairs of channels, in halves (c and
-// c + pairs) or side by side (2c and 2c + 1).
-struct PairedRows {
-  int64_t heads, before, pairs;
-
-  at::Tensor side_by_side(const at::Tensor& rows) const { return reordered(rows, 2, pairs); }
-  at::Tensor in_halves(const at::Tensor& rows) const { return reordered(rows, pairs, 2); }
-
- private:
-  at::Tensor reordered(const at::Tensor& rows, int64_t outer, int64_t inner) const {
-    const at::Tensor of_heads = rows.view({heads, before + 2 * pairs, -1});
-    const at::Tensor turned = of_heads.narrow(1, before, 2 * pairs)
-                                  .unflatten(1, {outer, inner})
-                                  .transpose(1, 2)
-                                  .flatten(1, 2);
-    return at::cat({of_heads.narrow(1, 0, before), turned}, 1).view(rows.sizes());
-  }
-};
 
 StoredForm paired(const PairedRows& rows) {
   return {.to_file = [rows](const at::Tensor& own) { return rows.side_by_side(own); },

@@ -26,7 +26,16 @@ using HuggingFaceNames = std::map<std::string, std::string>;
 HuggingFaceNames weights_in(const std::string& prefix, const std::vector<std::string>& roles);
 
 // llama.cpp's architectures that compute models of ours.
-enum class GgufArchitecture { llama, kimi_linear, kimi_k3 };
+enum class GgufArchitecture {
+  llama,
+  qwen2,
+  qwen3,
+  smollm3,
+  gemma3,
+  deepseek2,
+  kimi_linear,
+  kimi_k3
+};
 
 // A tensor of a GGUF file, made of parameters of one site.
 struct GgufPart {

@@ -58,11 +58,11 @@ std::vector<std::pair<std::string, TokenizerJson>> known_tokenizers() {
   const TokenizerJson deepseek =
       split_by(sequence({isolated(R"(\p{N}{1,3})"), isolated("[一-龥぀-ゟ゠-ヿ]+"),
                          isolated(kDeepSeek3Pattern), byte_level(false)}));
-  return {{"gpt-2", split_by(byte_level(true))},
-          {"llama-bpe", llama},
-          {"qwen2", qwen},
-          {"smollm", smollm},
-          {"deepseek-v3", deepseek},
+  const TokenizerJson gpt2 = split_by(byte_level(true));
+  // Of several names for one, the first is written.
+  return {{"gpt-2", gpt2},    {"mpt", gpt2},         {"llama-bpe", llama},
+          {"qwen2", qwen},    {"smollm", smollm},    {"starcoder", smollm},
+          {"refact", smollm}, {"command-r", smollm}, {"deepseek-v3", deepseek},
           {"kimi-k2", kimi}};
 }
 

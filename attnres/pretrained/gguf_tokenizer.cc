@@ -108,6 +108,19 @@ std::string named_piece(const GgufFile& file, const char* key, const std::vector
   return pieces[*id].text;
 }
 
+// SentencePiece has one unknown piece. Files call what they fill a vocabulary up with unknown, too,
+// and the unknown piece a control token.
+void keep_one_unknown(const GgufFile& file, std::vector<Piece>& pieces) {
+  const std::string key = "tokenizer.ggml.unknown_token_id";
+  if (file.find(key) == nullptr) return;
+  const std::string text = named_piece(file, key.c_str(), pieces, "");
+  for (Piece& piece : pieces) {
+    if (piece.type == Type::unknown) piece.type = Type::unused;
+    if (piece.text == text) piece.type = Type::unknown;
+  }
+  while (pieces.back().type == Type::unused) pieces.pop_back();
+}
+
 std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
   if (file.find("tokenizer.ggml.precompiled_charsmap") != nullptr) {
     throw UnreadTokenizer(fmt::format(
@@ -118,6 +131,7 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
   SentencePieceModel model;
   model.algorithm = SentencePieceModel::Algorithm::byte_pairs;
   model.pieces = read_pieces(file);
+  keep_one_unknown(file, model.pieces);
   model.adds_space = file.flag("tokenizer.ggml.add_space_prefix", true);
   model.removes_extra_spaces = file.flag("tokenizer.ggml.remove_extra_whitespaces", false);
   const auto named = [&](const char* key, const std::string& otherwise) {

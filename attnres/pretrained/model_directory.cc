@@ -19,6 +19,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
+#include "attnres/pretrained/named_weights.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -30,7 +31,6 @@ constexpr const char* kConfigFile = "config.json";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kOutputScore = "model.output_attn_res_proj.weight";
-constexpr const char* kNested = "language_model.";  // before every name in K3's files
 
 StoredConfig read_stored_config(const fs::path& folder) {
   if (is_gguf_file(folder)) return read_gguf_config(GgufFile(folder)).stored;
@@ -51,129 +51,6 @@ void repair_checkpoint(const fs::path& checkpoint) {
     // In use, or read-only: what stands is used as it is.
   }
 }
-
-// Replaces every `from` in the name.
-void rename(std::string& name, const std::string& from, const std::string& to) {
-  const size_t at = name.find(from);
-  if (at != std::string::npos) name.replace(at, from.size(), to);
-}
-
-// Parts of names of a layout, and ours in their place; a name is changed by each at most once, and
-// none is changed twice, since Gemma's of one norm is ours of another.
-using NameParts = std::vector<std::pair<std::string, std::string>>;
-
-const NameParts& name_parts(FileLayout layout) {
-  static const NameParts gemma = {
-      {".post_attention_layernorm.", ".self_attention_output_norm."},
-      {".pre_feedforward_layernorm.", ".post_attention_layernorm."},
-      {".post_feedforward_layernorm.", ".mlp_output_norm."},
-  };
-  static const NameParts deepseek = {
-      {".mlp.experts.", ".block_sparse_moe.experts."},
-      {".mlp.shared_experts.", ".block_sparse_moe.shared_experts."},
-      {".mlp.gate.", ".block_sparse_moe.gate."},
-  };
-  static const NameParts none;
-  return layout == FileLayout::gemma3 ? gemma : layout == FileLayout::deepseek_v3 ? deepseek : none;
-}
-
-// An expert's maps.
-const NameParts kDeepseekExpert = {
-    {".gate_proj.", ".w1."}, {".down_proj.", ".w2."}, {".up_proj.", ".w3."}};
-
-// The first that is there, to ours or back.
-void rename_part(std::string& name, const NameParts& parts, bool to_ours) {
-  for (const auto& [theirs, ours] : parts) {
-    const std::string& from = to_ours ? theirs : ours;
-    if (name.find(from) == std::string::npos) continue;
-    rename(name, from, to_ours ? ours : theirs);
-    return;
-  }
-}
-
-std::string renamed(FileLayout layout, std::string name, bool to_ours) {
-  rename_part(name, name_parts(layout), to_ours);
-  const bool is_expert = name.find("moe.experts.") != std::string::npos ||
-                         name.find("mlp.experts.") != std::string::npos;
-  if (layout == FileLayout::deepseek_v3 && is_expert) rename_part(name, kDeepseekExpert, to_ours);
-  return name;
-}
-
-// Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
-std::string our_name(FileLayout layout, std::string name) {
-  if (name.starts_with(kNested)) name.erase(0, std::string_view(kNested).size());
-  name = renamed(layout, std::move(name), /*to_ours=*/true);
-  for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
-    rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
-  }
-  rename(name, ".block_sparse_moe.e_score_correction_bias",
-         ".block_sparse_moe.gate.e_score_correction_bias");
-  rename(name, "_res.proj_weight", "_res_proj.weight");
-  rename(name, "_res.norm_weight", "_res_norm.weight");
-  return name;
-}
-
-// Tensors that do not change what a text model computes.
-bool is_ignored(const std::string& name) {
-  // The frequencies of rotary positions, in older files, follow from rope_theta.
-  if (name.ends_with(".rotary_emb.inv_freq")) return true;
-  // K3's first attention has nothing to choose from.
-  if (name.starts_with("model.layers.0.self_attention_res_")) return true;
-  for (const char* part : {"model.mtp", "vision_", "mm_projector", "multi_modal_projector"}) {
-    if (name.starts_with(part)) return true;
-  }
-  return false;
-}
-
-// The file's tensors under our names.
-class NamedWeights {
- public:
-  NamedWeights(const ModelWeights& weights, FileLayout layout) : weights_(weights) {
-    for (const std::string& name : weights.names()) {
-      const auto [entry, is_new] = file_names_.emplace(our_name(layout, name), name);
-      require(is_new, "{}: {} and {} are the same tensor", weights.what(), entry->second, name);
-    }
-  }
-
-  bool contains(const std::string& name) const { return file_names_.contains(name); }
-  const std::string& file_name(const std::string& name) const { return file_names_.at(name); }
-  at::Tensor read(const std::string& name) const { return weights_.read(file_name(name)); }
-  const std::string& what() const { return weights_.what(); }
-
-  // That it is there, in this shape (A_log is stored in several, of one long dimension), and in a
-  // type that can be read.
-  void check(const std::string& name, const std::vector<int64_t>& expected) const {
-    require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
-            contains(name + "_packed")
-                ? ": the file holds it quantized, which attnres does not read"
-                : "");
-    const TensorInfo& info = weights_.info(file_names_.at(name));
-    const bool is_flat = name.ends_with(".A_log");
-    require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
-            "{}: {} has the shape [{}], expected [{}]", weights_.what(), file_names_.at(name),
-            fmt::join(info.shape, ", "), fmt::join(expected, ", "));
-    require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
-            "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
-            weights_.what(), file_names_.at(name), c10::toString(info.dtype));
-  }
-
-  // Throws when the file has a tensor that is in nobody's list.
-  void check_all_known(const std::set<std::string>& known) const {
-    for (const auto& [name, file_name] : file_names_) {
-      require(known.contains(name) || is_ignored(name), "{}: {} is no tensor of this model",
-              weights_.what(), file_name);
-    }
-  }
-
- private:
-  static std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
-    std::erase(shape, 1);
-    return shape;
-  }
-
-  const ModelWeights& weights_;
-  std::map<std::string, std::string> file_names_;  // by ours
-};
 
 // Whether the file has what decides the size of a model, before one of that size is made.
 void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
@@ -220,7 +97,7 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
       if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
     }
   }
-  for (auto& [name, tensor] : tensors) name = renamed(layout, std::move(name), /*to_ours=*/false);
+  for (auto& [name, tensor] : tensors) name = name_in_layout(layout, std::move(name));
   if (layout != FileLayout::kimi_k3) return tensors;
   const auto is_score = [](const auto& entry) { return entry.first == kOutputScore; };
   if (const auto score = std::find_if(tensors.begin(), tensors.end(), is_score);
@@ -230,7 +107,7 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
     tensors.emplace_back("model.layers.0.self_attention_res_norm.weight",
                          at::ones_like(like).flatten());
   }
-  for (auto& [name, tensor] : tensors) name.insert(0, kNested);
+  for (auto& [name, tensor] : tensors) name.insert(0, kNestedNames);
   return tensors;
 }
 
@@ -324,19 +201,20 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
   std::vector<std::function<void()>> reads;
   for (const Parameter& parameter : model->parameters().all()) {
     for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
-      const std::string& name = names.emplace_back(weights.file_name(part.name));
+      const std::vector<std::string>& of = weights.file_names(part.name);
+      names.insert(names.end(), of.begin(), of.end());
       const StoredForm form = stored_form(stored.layout, stored.model, parameter);
       if (parameter.packed.defined()) {
         PackedWeight place = parameter.packed;
         if (part.expert >= 0) place.bytes = place.bytes.select(0, part.expert);
-        reads.emplace_back([&files, name, place, form] {
-          const at::Tensor numbers = files.read(name);
+        reads.emplace_back([&weights, name = part.name, place, form] {
+          const at::Tensor numbers = weights.read(name);
           pack_weight(form.from_file ? form.from_file(numbers) : numbers, place);
         });
       } else {
         const at::Tensor place = part.view(parameter.tensor.detach());
-        reads.emplace_back([&files, name, place, form] {
-          files.read_into(name, place);
+        reads.emplace_back([&weights, name = part.name, place, form] {
+          weights.read_into(name, place);
           if (form.from_file) place.copy_(form.from_file(place));
         });
       }

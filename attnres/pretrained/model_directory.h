@@ -7,7 +7,7 @@
 // recipe's `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have
 // Hugging Face's names (model/parameter_names.h); a tied head is not stored.
 //
-// What reads a model takes a GGUF file of Llama, Kimi Linear or Kimi K3 in the place of a folder
+// What reads a model takes a GGUF file of one of formats/gguf_layouts.h in the place of a folder
 // (formats/gguf_load.h), with the tokenizer in it.
 #pragma once
 

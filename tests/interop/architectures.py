@@ -55,14 +55,41 @@ MODELS = {
         **sizes | {"num_key_value_heads": 4}, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6,
         qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=8, num_experts_per_tok=2,
         n_shared_experts=1, moe_intermediate_size=12, first_k_dense_replace=1, n_group=4,
-        topk_group=2, routed_scaling_factor=1.7,
+        topk_group=2, routed_scaling_factor=1.7, scoring_func="sigmoid",
         rope_parameters=rope("yarn", factor=4.0, mscale=0.8, mscale_all_dim=0.5, **ORIGINAL))),
 }  # fmt: skip
 
 
-def make(name, vocabulary=40):
+# The same as far as llama.cpp computes them: windows of Gemma's only, the eps of latent norms.
+PLAIN_YARN = rope("yarn", factor=4.0, attention_factor=1.3, **ORIGINAL)
+IN_LLAMA_CPP = {
+    "llama3": MODELS["llama3"],
+    "llama": lambda sizes: LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=PLAIN_YARN)),
+    "mistral": lambda sizes: MistralForCausalLM(MistralConfig(
+        **sizes, head_dim=8, sliding_window=None, rope_parameters=rope())),
+    "qwen2": lambda sizes: Qwen2ForCausalLM(Qwen2Config(
+        **sizes, use_sliding_window=False, rope_parameters=rope("linear", factor=2.0))),
+    "qwen3": MODELS["qwen3"],
+    "smollm3": lambda sizes: SmolLM3ForCausalLM(SmolLM3Config(
+        **sizes, no_rope_layers=[1, 1, 1, 0], rope_parameters=rope("linear", factor=2.0))),
+    "gemma3": lambda sizes: Gemma3ForCausalLM(Gemma3TextConfig(
+        **sizes, head_dim=6, query_pre_attn_scalar=6, sliding_window=5,
+        layer_types=[WINDOW, WINDOW, FULL, WINDOW],
+        rope_parameters={FULL: rope("linear", factor=8.0), WINDOW: rope() | {"rope_theta": 20.0}})),
+    "deepseek_v3": lambda sizes: MODELS["deepseek_v3"](
+        sizes | {"num_hidden_layers": 2, "rms_norm_eps": 1e-6}),
+    "deepseek_v3_lite": lambda sizes: DeepseekV3ForCausalLM(DeepseekV3Config(
+        **sizes | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, q_lora_rank=None,
+        kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=6,
+        num_experts_per_tok=2, n_shared_experts=2, moe_intermediate_size=12,
+        first_k_dense_replace=2, n_group=1, topk_group=1, norm_topk_prob=False,
+        scoring_func="sigmoid", rope_parameters=rope())),
+}  # fmt: skip
+
+
+def make(name, vocabulary=40, models=MODELS):
     """With weights that matter."""
-    model = MODELS[name](SIZES | {"vocab_size": vocabulary}).eval()
+    model = models[name](SIZES | {"vocab_size": vocabulary}).eval()
     with torch.no_grad():
         buffers = [(n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")]
         for parameter_name, tensor in [*model.named_parameters(), *buffers]:

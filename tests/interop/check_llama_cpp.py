@@ -6,50 +6,25 @@ scripts/llama-cpp builds libllama into build/llama.cpp (LLAMA_CPP=FOLDER).
 """
 
 import json
-import os
-import subprocess
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
+from architectures import IN_LLAMA_CPP, make, save
 from gguf import GGUFReader
 from gguf.quants import quantize
 from interop import REPOSITORY, Report, attnres, randomize, score, token_ids
+from llama_cpp import ask, build, convert, score_in_llama_cpp, tokenize_in_llama_cpp, words
 from sentencepiece import SentencePieceProcessor
 
-FOLDER = REPOSITORY / os.environ.get("LLAMA_CPP", "build/llama.cpp")
-ASK = FOLDER / "llama_cpp"
 # Log-probabilities in float32; with depth attention, which amplifies rounding.
 BOUND, BOUND_ATTN_RES = 5e-5, 5e-4
+BOUNDS = {"gemma3": 1e-2}  # whose GeGLU llama.cpp takes from a table of float16 numbers
+# llama.cpp reads neither the attention_factor of YaRN that its converter writes, nor, but of 26 or 27
+# layers, its files of DeepSeek-V3 without q_lora_rank.
+NOT_CONVERTED = ("llama", "deepseek_v3_lite")
 PROMPT = "The copyright"
 # Spaces, line ends, bytes beyond ASCII, characters that no token has.
 TEXTS = (PROMPT, " two  spaces\n\n\tand\r\n", "naïve — 日本語 🙂", "a\0b\0\0c", "</s> <0x41>", "")
-
-
-def run(*command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\nfailed: {done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def build():
-    source = REPOSITORY / "tests" / "interop" / "llama_cpp.c"
-    print(f"building llama.cpp in {FOLDER}, if it is not there", flush=True)
-    sources = Path(run(REPOSITORY / "scripts" / "llama-cpp").strip())
-    library = FOLDER / "build" / "bin"
-    run("cc", "-O1", "-Wall", "-I", sources / "include", "-I", sources / "ggml" / "include",
-        source, "-o", ASK, "-L", library, f"-Wl,-rpath,{library}", "-lllama", "-lm")  # fmt: skip
-
-
-def ask(file, *questions):
-    """A list of numbers for each question."""
-    done = subprocess.run([ASK, file], input="".join(f"{question}\n" for question in questions),
-                          capture_output=True, text=True)  # fmt: skip
-    if done.returncode:
-        sys.exit(f"llama.cpp on {file} failed: {done.stderr}")
-    return [list(map(float, line.split())) for line in done.stdout.splitlines()]
 
 
 def export(report, folder, kind="f32"):
@@ -58,17 +33,13 @@ def export(report, folder, kind="f32"):
     return file
 
 
-def words(ids):
-    return " ".join(map(str, ids))
-
-
 def compare(report, what, folder, bound):
     """Log-probabilities of one model in both programs, and greedy continuations with caches.
 
     Returns llama.cpp's log-probabilities.
     """
     file = export(report, folder)
-    scores = score_in_llama_cpp(file)
+    scores = score_in_llama_cpp(file, ids_for(file))
     report.compare(what, score(folder, ids_for(file)), scores, bound)
     answer = json.loads(attnres("generate", "--model", folder, "--prompt", PROMPT, "--json",
                                 "--max-tokens", 40, "--temperature", 0))  # fmt: skip
@@ -83,7 +54,7 @@ def compare_stored(report, what, folder):
     """The means of the log-probabilities, which rounded weights change little."""
     for kind, bound in (("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 2e-2), ("q4_0", 1e-1)):
         file = export(report, folder, kind)
-        ours, theirs = score(folder, ids_for(file)), score_in_llama_cpp(file)
+        ours, theirs = score(folder, ids_for(file)), score_in_llama_cpp(file, ids_for(file))
         report.compare(f"{what} as {kind}, mean", ours.mean(), theirs.mean(), bound)
         read = score(file, ids_for(file))
         report.compare(f"{what} as {kind}, read from GGUF, mean", read.mean(), theirs.mean(), bound)
@@ -106,17 +77,13 @@ def check_rounding(report, what, folder):
 
 def compare_tokens(report, what, folder):
     tokenizer = tokenizer_of(folder)
-    theirs = ask(export(report, folder), *(f"tokenize {text.encode().hex()}" for text in TEXTS))
+    theirs = tokenize_in_llama_cpp(export(report, folder), TEXTS)
     for text, ids in zip(TEXTS, theirs):
-        report.equal(f"{what}: tokens of {text!r}", tokenizer(text), list(map(int, ids)))
+        report.equal(f"{what}: tokens of {text!r}", tokenizer(text), ids)
 
 
 def ids_for(file):
     return token_ids(len(GGUFReader(file).fields["tokenizer.ggml.tokens"].data))
-
-
-def score_in_llama_cpp(file):
-    return np.array(ask(file, *(f"score {words(sequence)}" for sequence in ids_for(file))))
 
 
 def tokenizer_of(folder):
@@ -191,9 +158,31 @@ def check_blocks(report):
     report.line(least > 100 * BOUND_ATTN_RES, f"block sizes make a difference: {least:.1e}")
 
 
+def check_architecture(report, name, sources):
+    """A model of transformers, in attnres's GGUF file and in that of llama.cpp's converter.
+
+    The converter leaves out what transformers knows and llama.cpp does not (the mscale of DeepSeek's
+    YaRN): attnres computes its file as llama.cpp does.
+    """
+    made, folder = report.folder / f"{name}-made", report.folder / name
+    save(make(name, vocabulary=256, models=IN_LLAMA_CPP), made)
+    attnres("import", "--from", made, "--bytes", "--out", folder)
+    bound = BOUNDS.get(name, BOUND)
+    scores = compare(report, name, folder, bound)
+    if name not in NOT_CONVERTED:
+        converted = convert(sources, made, report.folder / f"{name}-converted.gguf")
+        ids = token_ids(256)
+        theirs = score_in_llama_cpp(converted, ids)
+        report.compare(f"{name}, of llama.cpp's converter", score(converted, ids), theirs, bound)
+    return scores
+
+
 def main():
-    build()
+    sources = build()
     report = Report()
+    scores = [check_architecture(report, name, sources) for name in IN_LLAMA_CPP]
+    least = min(np.abs(a - b).max() for a, b in combinations(scores, 2))
+    report.line(least > 1, f"architectures make a difference: {least:.1e}")
     check_trained(report)
     check_random(report, "Llama", LLAMA, BOUND)
     check_random(report, "Kimi Linear", KIMI, BOUND)

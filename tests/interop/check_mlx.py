@@ -1,9 +1,11 @@
-"""Models that attnres wrote in mlx-lm, and Kimi K3 with Attention Residuals in both.
+"""Models that attnres wrote in mlx-lm, models that mlx-lm saved in attnres, and Kimi K3 with Attention
+Residuals in both.
 
 usage: python check_mlx.py        (ATTNRES=PROGRAM; build/attnres if not set)
 """
 
 import itertools
+import shutil
 
 import mlx.core as mx
 import numpy as np
@@ -23,7 +25,7 @@ from interop import (
     train,
 )
 from mlx_lm.generate import generate_step
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load_model, save_model
 
 BOUND = 1e-4
 BOUND_DEPTH_ATTENTION = 5e-4  # which amplifies rounding about tenfold on random weights
@@ -48,10 +50,19 @@ def compare_greedy(report, what, folder, model, count=40):
     report.equal(f"{what}: {count} tokens generated", greedy(folder, count), theirs)
 
 
+def check_saved(report, what, folder, vocabulary, bound):
+    """The same model as mlx-lm saves it, who joins maps and stacks experts."""
+    saved = report.folder / f"{what}, saved"
+    save_model(saved, load_model(folder)[0])
+    shutil.copy(folder / "config.json", saved)
+    compare(report, f"{what}, saved by mlx-lm", saved, vocabulary, bound)
+
+
 def check_written(report, what, model, bound=BOUND):
     folder = train(report.folder / what, model)
     randomize(folder)
     compare_greedy(report, what, folder, compare(report, what, folder, 256, bound))
+    check_saved(report, what, folder, 256, bound)
 
 
 def main():
@@ -61,6 +72,7 @@ def main():
     check_written(report, "Kimi Linear", KIMI_LINEAR)
     check_written(report, "Kimi K3", KIMI_K3, BOUND_DEPTH_ATTENTION)
     compare(report, "kimi_k3_tiny", FIXTURES / "kimi_k3_tiny", 56, BOUND_DEPTH_ATTENTION)
+    check_saved(report, "kimi_k3_tiny", FIXTURES / "kimi_k3_tiny", 56, BOUND_DEPTH_ATTENTION)
     report.finish()
 
 

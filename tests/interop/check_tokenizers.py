@@ -1,6 +1,7 @@
 """Tokenizers of every kind in tokenizer_kinds.py in `tokenizers`, and one of Kimi's kind in
 `tiktoken`: equal ids and texts of fuzzed texts, and of every character that Unicode 14 has.
-And what attnres trains: the merges of BpeTrainer.
+And what attnres trains: the merges of BpeTrainer. In llama.cpp, which scripts/llama-cpp builds: these
+kinds in GGUF files that attnres wrote, and the published vocabularies that lie in its sources.
 
 usage: python check_tokenizers.py [TEXTS]        of each kind, 2000 if not given
                                                  (ATTNRES=PROGRAM; build/attnres if not set)
@@ -10,14 +11,23 @@ import base64
 import json
 import subprocess
 import sys
+import unicodedata
 
+import numpy as np
 import tiktoken
 from interop import PROGRAM, REPOSITORY, Report, attnres
+from llama_cpp import build, tokenize_in_llama_cpp
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 import tokenizer_kinds as kinds
 
 VOCABULARY = 3000
+EMBEDDED = VOCABULARY + 512  # of the models around tokenizers
+# Kinds whose way to split text has a name in GGUF files.
+IN_GGUF = ("gpt2", "llama3", "qwen2", "smollm", "deepseek3")
+PUBLISHED = ("gpt-2", "mpt", "llama-bpe", "qwen2", "starcoder", "refact", "command-r", "llama-spm",
+             "phi-3", "baichuan")  # fmt: skip
 
 
 def tokenize(folder, texts, *options):
@@ -56,6 +66,56 @@ def check_kind(report, name, count, lines, words):
     compare(report, f"{name}: ids with control tokens", texts, [a["ids"] for a in as_tokens], ids)
     decoded = tokenizer.decode_batch(ids)
     compare(report, f"{name}: texts", texts, [a["text"] for a in as_tokens], decoded)
+    if name in IN_GGUF:
+        check_gguf(report, name, texts[:count])
+
+
+def for_llama_cpp(texts):
+    """It makes no normal forms, and takes SentencePiece's sign for a space for one."""
+    return [t for t in texts if unicodedata.normalize("NFC", t) == t and "\u2581" not in t]
+
+
+def write_model(folder):
+    """Around a tokenizer the smallest Llama that there is, with zeros for weights."""
+    size = {"hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1,
+            "num_key_value_heads": 1, "num_hidden_layers": 1, "vocab_size": EMBEDDED,
+            "max_position_embeddings": 64}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **size}))
+    maps = [f"self_attn.{m}_proj" for m in "qkvo"] + [f"mlp.{m}_proj" for m in ("gate", "up", "down")]
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    weights = {f"model.layers.0.{name}.weight": np.zeros((4, 4), np.float32) for name in maps}
+    weights |= {f"model.layers.0.{name}.weight": np.ones(4, np.float32) for name in norms}
+    weights["model.norm.weight"] = np.ones(4, np.float32)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = np.zeros((EMBEDDED, 4), np.float32)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def check_gguf(report, name, texts):
+    folder, file = report.folder / name, report.folder / f"{name}.gguf"
+    write_model(folder)
+    attnres("export", "--model", folder, "--format", "gguf", "--out", file)
+    texts = for_llama_cpp(texts)
+    for what, model in (("", folder), (" read from GGUF", file)):
+        ours = [line["ids"] for line in tokenize(model, texts)]
+        compare(report, f"{name} in llama.cpp:{what} ids", texts, ours,
+                tokenize_in_llama_cpp(file, texts))  # fmt: skip
+
+
+def check_published(report, sources, name, count, words):
+    """What its own tests have, and fuzzed texts."""
+    file = sources / "models" / f"ggml-vocab-{name}.gguf"
+    inputs = file.with_name(file.name + ".inp")
+    if inputs.exists():
+        texts = inputs.read_text().split("\n__ggml_vocab_test__\n")
+        lines = file.with_name(file.name + ".out").read_text().split("\n")[: len(texts)]
+        expected = [list(map(int, line.split())) for line in lines]
+        ours = [line["ids"] for line in tokenize(file, texts)]
+        compare(report, f"published {name}: ids", texts, ours, expected)
+    texts = for_llama_cpp(kinds.fuzzed(count, 4, ["."], words))
+    ours = [line["ids"] for line in tokenize(file, texts)]
+    compare(report, f"published {name} in llama.cpp: ids", texts, ours,
+            tokenize_in_llama_cpp(file, texts, adds=False))  # fmt: skip
 
 
 def check_tiktoken(report, count, lines, words):
@@ -83,6 +143,7 @@ def check_tiktoken(report, count, lines, words):
     ids = [line["ids"] for line in tokenize(folder, texts, "--special")]
     expected = encoding.encode_batch(texts, allowed_special="all")
     compare(report, "tiktoken.model: ids with control tokens", texts, ids, expected)
+    check_gguf(report, "tiktoken", texts)
 
 
 def check_trained(report, count, lines, words):
@@ -116,6 +177,7 @@ def check_trained(report, count, lines, words):
 
 def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    sources = build()
     report = Report()
     files = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md")]
     lines = [line for file in files for line in file.read_text().splitlines(True)]
@@ -123,6 +185,8 @@ def main():
     lines += kinds.fuzzed(2000, 0, ["."], words)
     for name in kinds.KINDS:
         check_kind(report, name, count, lines, words)
+    for name in PUBLISHED:
+        check_published(report, sources, name, count, words)
     check_tiktoken(report, count, lines, words)
     check_trained(report, count, lines, words)
     report.finish()

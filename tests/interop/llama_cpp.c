@@ -1,13 +1,16 @@
 // Asks llama.cpp about a GGUF file, by its C interface.
 //
-// usage: llama_cpp FILE < questions, each on a line, answered on a line:
+// usage: llama_cpp FILE [--vocabulary] < questions, each on a line, answered on a line:
 //   score ID ID ...       the log-probability of each token after the first
 //   generate N ID ID ...  the N most likely next tokens, one at a time
 //   tokenize HEX          the tokens of a text, given as its bytes in hexadecimal digits
+//   encode HEX            the same without those that a file adds around a text
 //
+// With --vocabulary only the tokenizer is read, of files without weights too.
 // All in float32, without flash attention.
 #include <llama.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,13 +31,15 @@ static void be_quiet(enum ggml_log_level level, const char* text, void* data) {
   if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 
-static void open_model(const char* path) {
+static void open_model(const char* path, bool only_vocabulary) {
   llama_log_set(be_quiet, NULL);
   struct llama_model_params model_params = llama_model_default_params();
   model_params.n_gpu_layers = 0;
+  model_params.vocab_only = only_vocabulary;
   model = llama_model_load_from_file(path, model_params);
   if (!model) die("cannot load the model");
   vocab = llama_model_get_vocab(model);
+  if (only_vocabulary) return;
   struct llama_context_params params = llama_context_default_params();
   params.n_ctx = params.n_batch = params.n_ubatch = kMostTokens;
   params.type_k = params.type_v = GGML_TYPE_F32;
@@ -98,35 +103,40 @@ static void generate(char* text) {
   }
 }
 
-static void tokenize(const char* hex) {
+static void tokenize(const char* hex, bool add_around) {
   static char text[kLongestLine];
   static llama_token ids[kLongestLine];
   int bytes = 0;
   for (unsigned byte; sscanf(hex, "%2x", &byte) == 1; hex += 2) text[bytes++] = (char)byte;
-  const int count = llama_tokenize(vocab, text, bytes, ids, kLongestLine, /*add_special=*/true,
+  const int count = llama_tokenize(vocab, text, bytes, ids, kLongestLine, add_around,
                                    /*parse_special=*/false);
   if (count < 0) die("cannot tokenize");
   for (int i = 0; i < count; ++i) printf("%d ", ids[i]);
 }
 
 int main(int count, char** arguments) {
-  if (count != 2) die("usage: llama_cpp FILE < questions");
-  open_model(arguments[1]);
+  const bool only_vocabulary = count == 3 && strcmp(arguments[2], "--vocabulary") == 0;
+  if (count != 2 && !only_vocabulary) die("usage: llama_cpp FILE [--vocabulary] < questions");
+  open_model(arguments[1], only_vocabulary);
   static char line[2 * kLongestLine];
   while (fgets(line, sizeof(line), stdin)) {
-    llama_memory_clear(llama_get_memory(context), true);
-    if (strncmp(line, "score ", 6) == 0) {
+    if (context) llama_memory_clear(llama_get_memory(context), true);
+    if (strncmp(line, "tokenize ", 9) == 0) {
+      tokenize(line + 9, /*add_around=*/true);
+    } else if (strncmp(line, "encode ", 7) == 0) {
+      tokenize(line + 7, /*add_around=*/false);
+    } else if (!context) {
+      die("questions about weights need them");
+    } else if (strncmp(line, "score ", 6) == 0) {
       score(line + 6);
     } else if (strncmp(line, "generate ", 9) == 0) {
       generate(line + 9);
-    } else if (strncmp(line, "tokenize ", 9) == 0) {
-      tokenize(line + 9);
     } else {
       die("unknown question");
     }
     putchar('\n');
     fflush(stdout);
   }
-  llama_free(context);
+  if (context) llama_free(context);
   llama_model_free(model);
 }

@@ -6,6 +6,8 @@ log-probabilities that another program computes with them.
   kimi_k3_tiny      computed by mlx-lm, from files as Moonshot AI publishes them, in two shards:
                     Attention Residuals in blocks of two layers, a last short one among them, query
                     and expert latents, output gates, SiTU, bounded decay
+  kimi_k3_mlx_tiny  saved and computed by mlx-lm: maps joined, experts stacked
+  NAME_gguf_tiny    made by transformers, converted and computed by llama.cpp
 
 expected.safetensors beside each holds `ids` [B, T], T past a chunk of KDA, and `log_probabilities`
 [B, T-1] of each token after the first.
@@ -15,15 +17,17 @@ usage: python make_fixtures.py [FOLDER [NAME..]]        tests/fixtures and all i
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 from interop import FIXTURES, log_probabilities, random_weight, token_ids
-from architectures import MODELS, make, save
+from architectures import IN_LLAMA_CPP, MODELS, make, save
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
+IN_GGUF = ("llama3", "qwen2", "qwen3", "smollm3", "gemma3", "deepseek_v3")
 EPS = 1e-5
 
 
@@ -134,10 +138,7 @@ def k3_shapes(text):
     return shapes
 
 
-def make_kimi_k3(folder):
-    import mlx.core as mx
-    from mlx_lm.utils import load_model
-
+def k3_config(**other):
     text = {
         "model_type": "kimi_linear", "vocab_size": VOCABULARY, "hidden_size": 32,
         "intermediate_size": 40, "num_hidden_layers": 5, "num_attention_heads": 2,
@@ -158,20 +159,59 @@ def make_kimi_k3(folder):
         "moe_layer_freq": 1, "use_grouped_topk": True, "num_expert_group": 1, "topk_group": 1,
         "routed_expert_hidden_size": 20, "latent_moe_use_norm": True,
     }  # fmt: skip
-    config = {
+    return {
         "architectures": ["KimiK3ForConditionalGeneration"],
         "model_type": "kimi_k3",
-        "text_config": text,
+        "text_config": text | other,
         "dtype": "float32",
     }
-    weights = {name: random_weight(name, shape) for name, shape in k3_shapes(text).items()}
+
+
+def write_k3(folder, config, shards):
+    shapes = k3_shapes(config["text_config"])
+    weights = {name: random_weight(name, shape) for name, shape in shapes.items()}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_shards(folder, weights, 2)
+    write_shards(folder, weights, shards)
 
+
+def make_kimi_k3(folder):
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+
+    write_k3(folder, k3_config(), 2)
     model, _ = load_model(folder)  # strict: every tensor is known and none is missing
     ids = token_ids(VOCABULARY)
     write_expected(folder, ids, np.array(model(mx.array(ids))))
+
+
+def make_kimi_k3_mlx(folder):
+    import mlx.core as mx
+    from mlx_lm.utils import load_model, save_model
+
+    layers = {"kda_layers": [1], "full_attn_layers": [2]}
+    config = k3_config(num_hidden_layers=2, attn_res_block_size=1)
+    config["text_config"]["linear_attn_config"] |= layers
+    write_k3(folder, config, 1)
+    model, _ = load_model(folder)
+    for file in folder.glob("model*"):
+        file.unlink()
+    save_model(folder, model)
+    ids = token_ids(VOCABULARY)
+    write_expected(folder, ids, np.array(model(mx.array(ids))))
+
+
+def make_gguf(name, folder):
+    from llama_cpp import build, convert, score_in_llama_cpp
+
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        model = make(name, models=IN_LLAMA_CPP)
+        save(model, Path(made))
+        convert(build(), Path(made), folder / "model.gguf")
+    ids = token_ids(model.config.vocab_size)
+    expected = score_in_llama_cpp(folder / "model.gguf", ids).astype(np.float32)
+    save_file({"ids": ids, "log_probabilities": expected}, folder / "expected.safetensors")
 
 
 def write_shards(folder, weights, count):
@@ -189,9 +229,12 @@ def write_shards(folder, weights, count):
 
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else FIXTURES)
-    makers = {"kimi_linear": make_kimi_linear, "kimi_k3": make_kimi_k3}
+    makers = {"kimi_linear": make_kimi_linear, "kimi_k3": make_kimi_k3,
+              "kimi_k3_mlx": make_kimi_k3_mlx}  # fmt: skip
     for name in MODELS:
         makers[name] = lambda path, name=name: write_model(path, make(name))
+    for name in IN_GGUF:
+        makers[f"{name}_gguf"] = lambda path, name=name: make_gguf(name, path)
     for name in sys.argv[2:] or makers:
         makers[name](folder / f"{name}_tiny")
 

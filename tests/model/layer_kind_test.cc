@@ -92,7 +92,7 @@ TEST(LayerKinds, AreCalledInFilesAsOthersCallThem) {
 TEST(LayerKinds, HaveAPlaceForEveryParameterInGguf) {
   using enum GgufArchitecture;
   const std::vector<std::vector<GgufArchitecture>> readers = {
-      {llama}, {kimi_linear, kimi_k3}, {kimi_k3}};
+      {llama}, {kimi_linear, kimi_k3}, {kimi_k3}, {qwen2, qwen3, smollm3, gemma3}};
   for (size_t i = 0; i < readers.size(); ++i) {
     const ModelConfig config = models().at(i);
     for (const GgufArchitecture architecture : readers[i]) {

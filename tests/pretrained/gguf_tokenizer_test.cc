@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/sentencepiece.h"
@@ -108,6 +110,27 @@ TEST(GgufTokenizer, GoesByScores) {
   };
   EXPECT_THAT(encoded(-1, -2), ElementsAre(6, 5));
   EXPECT_THAT(encoded(-2, -1), ElementsAre(3, 7));
+}
+
+// As files of Phi 3 have it.
+TEST(GgufTokenizer, TakesWhatAFileIsFilledUpWithForUnused) {
+  GgufMetadata metadata = gguf_tokenizer(sentencepiece(), 287);
+  auto& types = std::get<std::vector<int32_t>>(value_of(metadata, "tokenizer.ggml.token_type"));
+  const auto unknown = std::find(types.begin(), types.end(), 2);
+  *unknown = 3;
+  types[285] = types[286] = 2;
+  expect_alike(sentencepiece(), *reread(metadata));
+}
+
+TEST(GgufTokenizer, KnowsSeveralNamesForOneWayToSplitText) {
+  const fs::path fixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers";
+  for (const auto& [folder, name] :
+       {std::pair("gpt2", "mpt"), {"smollm", "starcoder"}, {"smollm", "command-r"}}) {
+    const auto tokenizer = load_tokenizer(fixtures / folder);
+    GgufMetadata metadata = gguf_tokenizer(*tokenizer, tokenizer->vocab_size());
+    value_of(metadata, "tokenizer.ggml.pre") = std::string(name);
+    expect_alike(*tokenizer, *reread(metadata));
+  }
 }
 
 TEST(GgufTokenizer, PutsASpaceBeforeWhereTheFileSaysSo) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/model_weights.h"
+#include "attnres/formats/safetensors.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -31,6 +32,31 @@ TEST(KimiLinearDirectory, ScoresAsTransformersDoes) {
 
 TEST(KimiK3Directory, ScoresAsMlxDoes) {
   EXPECT_LT(error_against_fixture(*load_model(fixture("kimi_k3_tiny")), "kimi_k3_tiny"), 5e-4);
+}
+
+// Maps of queries, keys and values in one, kv_b_proj in two, experts stacked (mlx_tensors.h).
+TEST(KimiK3Directory, ScoresAsMlxThatSavedIt) {
+  const std::string name = "kimi_k3_mlx_tiny";
+  EXPECT_LT(error_against_fixture(*load_model(fixture(name)), name), 5e-4);
+  const auto changed = [&](const char* tensor, const auto& change) {
+    const fs::path folder = copy_of(name);
+    const SafetensorsFile file(fixture(name) / "model.safetensors");
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const std::string& of : file.names()) {
+      tensors.emplace_back(of, of.ends_with(tensor) ? change(file.read(of)) : file.read(of));
+    }
+    write_safetensors(folder / "model.safetensors", tensors);
+    return folder;
+  };
+  for (const char* tensor : {"qkv_proj.weight", "qkv_conv.conv.weight", "switch_mlp.up_proj.weight",
+                             "embed_q.weight", "unembed_out.weight"}) {
+    const fs::path turned = changed(tensor, [](const at::Tensor& t) { return t.roll(1, 0); });
+    EXPECT_GT(error_against_fixture(*load_model(turned), name), 2e-3) << tensor;
+    const fs::path shorter = changed(tensor, [](const at::Tensor& t) { return t.narrow(0, 1, 1); });
+    EXPECT_THROW(load_model(shorter), Error) << tensor;
+    const fs::path flat = changed(tensor, [](const at::Tensor& t) { return t.flatten(); });
+    EXPECT_THROW(load_model(flat), Error) << tensor;
+  }
 }
 
 TEST(KimiK3Directory, EverySettingMatters) {

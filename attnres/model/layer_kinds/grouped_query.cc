@@ -2,6 +2,7 @@
 
 #include "attnres/layers/attention.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
+#include "attnres/model/layer_kinds/paired_rows.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
@@ -71,36 +72,32 @@ std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const SublayerNee
   return std::make_unique<Attention>(shape_of_heads(config, needs), site, parameters);
 }
 
-// The rows of a query or key map: of a head, c and c + K/2 become 2c and 2c + 1.
-at::Tensor interleave_pairs(const at::Tensor& weight, int64_t heads) {
-  return weight.view({heads, 2, weight.size(0) / heads / 2, weight.size(1)})
-      .transpose(1, 2)
-      .reshape(weight.sizes());
-}
-
-// Back.
-void read_interleaved(const at::Tensor& stored, const at::Tensor& weight, int64_t heads) {
-  const int64_t pairs = weight.size(0) / heads / 2;
-  weight.view({heads, 2, pairs, -1})
-      .transpose(1, 2)
-      .copy_(stored.view({heads, pairs, 2, weight.size(1)}));
-}
-
-GgufPart interleaved(const std::string& name, const std::string& role, int64_t heads) {
-  using Tensors = std::vector<at::Tensor>;
-  return {.name = name,
-          .roles = {role},
-          .make = [heads](const Tensors& of) { return interleave_pairs(of[0], heads); },
-          .read = [heads](const at::Tensor& stored,
-                          const Tensors& of) { read_interleaved(stored, of[0], heads); },
-          .reads_rows = true};
-}
-
-std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config, GgufArchitecture) {
-  return {interleaved("attn_q.weight", "q_proj", config.heads),
-          interleaved("attn_k.weight", "k_proj", config.kv_heads),
-          {.name = "attn_v.weight", .roles = {"v_proj"}},
-          {.name = "attn_output.weight", .roles = {"o_proj"}}};
+std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config,
+                                            GgufArchitecture architecture) {
+  using enum GgufPart::Storage;
+  // Others keep the pairs of rotary positions in halves, as here.
+  const bool side_by_side =
+      architecture == GgufArchitecture::llama || architecture == GgufArchitecture::smollm3;
+  const auto rotary_map = [&](const std::string& map, int64_t heads) -> GgufPart {
+    const std::string name = "attn_" + map + ".weight", role = map + "_proj";
+    if (!side_by_side) return {.name = name, .roles = {role}};
+    return side_by_side_part(name, role, {heads, /*before=*/0, config.head_width / 2});
+  };
+  std::vector<GgufPart> parts = {rotary_map("q", config.heads),
+                                 rotary_map("k", config.kv_heads),
+                                 {.name = "attn_v.weight", .roles = {"v_proj"}},
+                                 {.name = "attn_output.weight", .roles = {"o_proj"}}};
+  if (config.grouped_query.qkv_bias) {
+    for (const std::string map : {"q", "k", "v"}) {
+      parts.push_back({"attn_" + map + ".bias", {map + "_bias"}, exact});
+    }
+  }
+  if (config.grouped_query.qk_norm) {
+    for (const std::string map : {"q", "k"}) {
+      parts.push_back({"attn_" + map + "_norm.weight", {map + "_layernorm"}, exact});
+    }
+  }
+  return parts;
 }
 
 HuggingFaceNames grouped_query_in_hugging_face() {

@@ -2,6 +2,7 @@
 
 #include "attnres/layers/latent_attention.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
+#include "attnres/model/layer_kinds/paired_rows.h"
 
 namespace attnres {
 namespace {
@@ -28,14 +29,21 @@ std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture
   using Tensors = std::vector<at::Tensor>;
   const LatentAttentionSettings& settings = config.latent_attention;
   std::vector<GgufPart> parts;
+  // A map whose last outputs, of each head, rotary positions may turn.
+  const auto add_map = [&](const char* name, const char* role, int64_t of_heads, int64_t before) {
+    parts.push_back(
+        settings.rotary
+            ? side_by_side_part(name, role, {of_heads, before, settings.shared_key_width / 2})
+            : GgufPart{.name = name, .roles = {role}});
+  };
   if (settings.q_rank > 0) {
     parts.push_back({"attn_q_a.weight", {"q_a_proj"}});
     parts.push_back({"attn_q_a_norm.weight", {"q_a_layernorm"}, exact});
-    parts.push_back({"attn_q_b.weight", {"q_b_proj"}});
+    add_map("attn_q_b.weight", "q_b_proj", config.heads, settings.key_width);
   } else {
-    parts.push_back({"attn_q.weight", {"q_proj"}});
+    add_map("attn_q.weight", "q_proj", config.heads, settings.key_width);
   }
-  parts.push_back({"attn_kv_a_mqa.weight", {"kv_a_proj_with_mqa"}});
+  add_map("attn_kv_a_mqa.weight", "kv_a_proj_with_mqa", /*of_heads=*/1, settings.kv_rank);
   parts.push_back({"attn_kv_a_norm.weight", {"kv_a_layernorm"}, exact});
   const int64_t heads = config.heads, key = settings.key_width, value = settings.value_width;
   const auto of_head = [=](const Tensors& kv_b) {

@@ -1,0 +1,120 @@
+#include "attnres/formats/gguf_layouts.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/formats/architectures.h"
+#include "attnres/formats/gguf_latent.h"
+#include "attnres/formats/gguf_llama.h"
+#include "attnres/formats/llama_family.h"
+#include "attnres/support/config.h"
+#include "attnres/support/error.h"
+#include "attnres/support/format.h"
+
+namespace attnres {
+namespace {
+
+const std::vector<GgufLayout>& layouts() {
+  static const std::vector<GgufLayout> all = [] {
+    std::vector<GgufLayout> layouts = gguf_llama_layouts();
+    for (GgufLayout& layout : gguf_latent_layouts()) layouts.push_back(std::move(layout));
+    return layouts;
+  }();
+  return all;
+}
+
+const GgufLayout& layout_named(const std::string& name) {
+  const auto found = std::find_if(layouts().begin(), layouts().end(),
+                                  [&](const GgufLayout& layout) { return name == layout.name; });
+  require(found != layouts().end(), "GGUF: no architecture is called {}", name);
+  return *found;
+}
+
+// That llama.cpp computes the depth mixing.
+void check_mixing(const ModelConfig& config) {
+  if (config.is_residual()) return;
+  const DepthMixing& mixing = config.depth_mixing;
+  require(
+      mixing.settings<AttnResSettings>() == nullptr,
+      "model.depth_mixing.type attn_res: llama.cpp has no Full AttnRes, where each sublayer is a "
+      "block; it computes block_attn_res with an even block_size");
+  const auto* block = mixing.settings<BlockAttnResSettings>();
+  require(block != nullptr,
+          "model.depth_mixing.type {}: llama.cpp computes residual and block_attn_res only",
+          mixing.name());
+  require(block->block_size % 2 == 0,
+          "model.depth_mixing.block_size {} (sublayers): llama.cpp's blocks are whole Transformer "
+          "layers, of two sublayers each",
+          block->block_size);
+  BlockAttnResSettings plain(config.mixer_shape());
+  plain.block_size = block->block_size;
+  plain.query_init = block->query_init;
+  const Json computed = write_config(plain), given = write_config(*block);
+  for (const auto& [key, value] : given.items()) {
+    require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}", key,
+            value.dump(), computed.at(key).dump());
+  }
+}
+
+// Of models with grouped-query attention: the name of Llama's relative that it is.
+std::string llama_name(const ModelConfig& config) {
+  require(config.is_residual(),
+          "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "
+          "attention only, and this model's is grouped_query");
+  require(
+      config.experts.count == 0,
+      "model.experts: llama.cpp computes these experts with delta and latent attention only, and "
+      "this model's is grouped_query");
+  require(!config.activation.is_situ(),
+          "model.activation.type {}: llama.cpp computes silu with grouped_query attention",
+          config.activation.type);
+  const std::string type = llama_family_type(config);
+  require(!type.empty(),
+          "this model's windows, norms, biases, positions and activation together are those of no "
+          "architecture that llama.cpp has; write safetensors");
+  require(type != "mistral",
+          "model.attention sliding_window: llama.cpp computes Mistral as Llama, without a window; "
+          "write safetensors. A model that sees no more than its window at once is the same "
+          "without it: set sliding_window to null in its config.json");
+  return type == "gemma3_text" ? "gemma3" : type;
+}
+
+// Whether the architecture kimi-linear has everything that the model has.
+bool llama_cpp_reads_as_kimi_linear(const ModelConfig& config) {
+  return is_without_k3_parts(config) && config.latent_attention.q_rank == 0 &&
+         (config.experts.count == 0 || config.experts.shared > 0);
+}
+
+std::string name_of(const ModelConfig& config) {
+  if (has_llama_attention(config)) {
+    check_mixing(config);
+    return llama_name(config);
+  }
+  if (has_deepseek_layers(config)) return "deepseek2";
+  return llama_cpp_reads_as_kimi_linear(config) ? "kimi-linear" : "kimi-k3";
+}
+
+}  // namespace
+
+const GgufLayout& gguf_layout(const ModelConfig& config) {
+  const GgufLayout& layout = layout_named(name_of(config));
+  layout.check(config);
+  check_mixing(config);
+  return layout;
+}
+
+const GgufLayout& gguf_layout(const GgufFile& file) {
+  const std::string name = file.text("general.architecture", "");
+  std::vector<std::string> known;
+  for (const GgufLayout& layout : layouts()) {
+    if (name == layout.name) return layout;
+    known.emplace_back(layout.name);
+  }
+  fail("{}: general.architecture is '{}'; attnres reads {}", file.path(), one_line(name),
+       fmt::join(known, ", "));
+}
+
+}  // namespace attnres

@@ -1,0 +1,225 @@
+#include "attnres/formats/gguf_llama.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "attnres/formats/gguf_rope.h"
+#include "attnres/support/config.h"
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr const char* kWindow = "attention.sliding_window";
+constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
+constexpr const char* kWindowTheta = "rope.freq_base_swa";
+constexpr int64_t kSmollmPeriod = 4;       // of layers without positions
+constexpr int64_t kGemmaPeriod = 6;        // of layers without a window, if a file says nothing
+constexpr int64_t kLayersOfGemma27B = 62;  // by which llama.cpp knows it
+constexpr double kWindowThetaOfNone = 10000;
+
+void write_heads(const ModelConfig& config, GgufKeys& keys) {
+  keys.add("attention.head_count_kv", config.kv_heads);
+  keys.add("attention.key_length", config.head_width);
+  keys.add("attention.value_length", config.head_width);
+  keys.add("rope.dimension_count", config.head_width);
+  write_gguf_rope(config, usual_yarn_magnitude(config.rope_scaling.factor), keys);
+}
+
+void refuse_other_llamas(const ConfigKeys& keys, int64_t head_width) {
+  for (const char* of_all :
+       {"attention.key_length", "attention.value_length", "rope.dimension_count"}) {
+    keys.only(of_all, head_width);
+  }
+  keys.only("expert_count", 0);
+  keys.only("attention.causal", true);
+  keys.only("use_parallel_residual", false);
+  for (const char* changing :
+       {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "logit_scale",
+        "residual_scale", "embedding_scale", "attn_logit_softcapping", "final_logit_softcapping"}) {
+    require(keys.missing(changing), "{}: {}: attnres does not compute models that have it",
+            keys.what(), changing);
+  }
+}
+
+void read_heads(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  const auto heads = model["heads"].get<int64_t>(), width = model["width"].get<int64_t>();
+  require(heads >= 1, "{}: attention.head_count: expected 1 or more, got {}", keys.what(), heads);
+  const int64_t head_width = keys.whole("attention.key_length", width / heads);
+  model["head_width"] = head_width;
+  refuse_other_llamas(keys, head_width);
+  model["kv_heads"] = keys.whole("attention.head_count_kv", heads);
+  const GgufRope rope = read_gguf_rope(file, keys, head_width);
+  model["rope_theta"] = rope.theta;
+  const double magnitude = rope.attn_factor * usual_yarn_magnitude(rope.scaling.factor);
+  model["rope_scaling"] = write_config(with_magnitude(rope.scaling, magnitude));
+}
+
+// Also of those whose windows llama.cpp does not compute, and its converter leaves out.
+void read_without_windows(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  keys.only(kWindow, 0);
+  read_heads(file, keys, model);
+}
+
+void check_without_windows(const ModelConfig& config, const std::string& name) {
+  require(!config.has_attention(kSlidingWindow),
+          "model.attention sliding_window: llama.cpp computes {} without windows; write "
+          "safetensors",
+          name);
+  check_gguf_rope(config.rope_scaling, /*computes_llama3=*/name == "llama", name);
+}
+
+void check_qwen2(const ModelConfig& config) {
+  check_without_windows(config, "qwen2");
+  require(config.heads * config.head_width == config.width,
+          "model.head_width {}: llama.cpp computes qwen2 with width / heads, {} / {}; write "
+          "safetensors",
+          config.head_width, config.width, config.heads);
+}
+
+bool is_nope_of_smollm3(int64_t layer) {
+  return (layer + 1) % kSmollmPeriod == 0;
+}
+
+void check_smollm3(const ModelConfig& config) {
+  check_without_windows(config, "smollm3");
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    require((config.attention_of(layer) == kNope) == is_nope_of_smollm3(layer),
+            "model.attention: llama.cpp computes smollm3 with every fourth layer, and no other, "
+            "without positions, but layer {} (from 0) is {}; write safetensors",
+            layer, config.attention_of(layer));
+  }
+}
+
+void read_smollm3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  read_without_windows(file, keys, model);
+  std::vector<std::string> kinds;
+  for (int64_t layer = 0; layer < model["layers"].get<int64_t>(); ++layer) {
+    kinds.emplace_back(is_nope_of_smollm3(layer) ? kNope : kGroupedQuery);
+  }
+  model["attention"] = kinds;
+}
+
+// As llama.cpp scales scores; 0 stands for 1 / sqrt(head_width).
+double gemma_score_scale(int64_t layers, int64_t width, int64_t heads, int64_t head_width) {
+  const int64_t channels = layers == kLayersOfGemma27B ? width / heads : head_width;
+  return channels == head_width ? 0 : 1 / std::sqrt(static_cast<double>(channels));
+}
+
+void check_gemma3(const ModelConfig& config) {
+  check_gguf_rope(config.rope_scaling, /*computes_llama3=*/false, "gemma3");
+  const double usual = 1 / std::sqrt(static_cast<double>(config.head_width));
+  const auto shown = [&](double scale) { return scale == 0 ? usual : scale; };
+  const double given = shown(config.grouped_query.score_scale),
+               computed = shown(
+                   gemma_score_scale(config.layers, config.width, config.heads, config.head_width));
+  require(std::abs(given / computed - 1) < 1e-6,
+          "model.grouped_query.score_scale {} (query_pre_attn_scalar): llama.cpp computes this "
+          "Gemma 3 with {}; write safetensors",
+          given, computed);
+  if (!config.has_attention(kSlidingWindow)) return;
+  require(config.rope_scaling.type != "yarn",
+          "model.rope_scaling.type yarn: llama.cpp does not leave it out in layers with a window; "
+          "write safetensors");
+  require(config.rope_scaling.is_none() || config.sliding_window.rope_theta > 0,
+          "model.sliding_window.rope_theta 0 with rope_scaling: llama.cpp does not scale the "
+          "positions of layers with a window; write safetensors");
+}
+
+void write_gemma3(const ModelConfig& config, GgufKeys& keys) {
+  write_heads(config, keys);
+  if (!config.has_attention(kSlidingWindow)) return;
+  std::vector<bool> windows;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    windows.push_back(config.attention_of(layer) == kSlidingWindow);
+  }
+  const double theta = config.sliding_window.rope_theta;
+  keys.add(kWindow, config.sliding_window.window);
+  keys.add_value(kWindowPattern, windows);
+  keys.add(kWindowTheta, theta > 0 ? theta : config.rope_theta);
+}
+
+// Whether layers have a window: a list, or a period whose last layer has none.
+std::vector<bool> read_window_pattern(const ConfigKeys& keys, int64_t layers) {
+  const bool is_list = !keys.missing(kWindowPattern) && keys.at(kWindowPattern).is_array();
+  std::vector<bool> windows;
+  if (!is_list) {
+    const int64_t period = keys.whole(kWindowPattern, kGemmaPeriod);
+    require(period >= 0, "{}: {}: expected 0 or more, got {}", keys.what(), kWindowPattern, period);
+    for (int64_t i = 0; i < layers; ++i) {
+      windows.push_back(period == 0 || (i + 1) % period != 0);
+    }
+    return windows;
+  }
+  for (const Json& of_layer : keys.at(kWindowPattern)) {
+    require(of_layer.is_boolean() || of_layer.is_number_integer(),
+            "{}: {}: expected a list of true and false", keys.what(), kWindowPattern);
+    windows.push_back(of_layer.is_boolean() ? of_layer.get<bool>() : of_layer != 0);
+  }
+  require(std::ssize(windows) == layers, "{}: {} has {} entries, but block_count is {}",
+          keys.what(), kWindowPattern, windows.size(), layers);
+  return windows;
+}
+
+void read_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  read_heads(file, keys, model);
+  const auto layers = model["layers"].get<int64_t>(), width = model["width"].get<int64_t>();
+  model["grouped_query"] = {
+      {"qk_norm", true},
+      {"score_scale", gemma_score_scale(layers, width, model["heads"], model["head_width"])}};
+  model["activation"] = {{"type", "gelu_tanh"}};
+  model["output_norm"] = true;
+  model["embedding_scale"] = std::sqrt(static_cast<double>(width));
+  const int64_t window = keys.whole(kWindow, 0);
+  if (window == 0) return;
+  std::vector<std::string> kinds;
+  for (const bool has_window : read_window_pattern(keys, layers)) {
+    kinds.emplace_back(has_window ? kSlidingWindow : kGroupedQuery);
+  }
+  model["attention"] = kinds;
+  model["sliding_window"] = {{"window", window},
+                             {"rope_theta", keys.number(kWindowTheta, kWindowThetaOfNone)}};
+  require(model["rope_scaling"]["type"] != "yarn",
+          "{}: rope.scaling.type yarn with a sliding window: attnres does not compute it",
+          keys.what());
+}
+
+}  // namespace
+
+std::vector<GgufLayout> gguf_llama_layouts() {
+  return {{.architecture = GgufArchitecture::llama,
+           .name = "llama",
+           .check = [](const ModelConfig& config) { check_without_windows(config, "llama"); },
+           .write = write_heads,
+           .read = read_without_windows},
+          {.architecture = GgufArchitecture::qwen2,
+           .name = "qwen2",
+           .check = check_qwen2,
+           .write = write_heads,
+           .read =
+               [](const GgufFile& file, const ConfigKeys& keys, Json& model) {
+                 read_without_windows(file, keys, model);
+                 model["grouped_query"]["qkv_bias"] = true;
+               }},
+          {.architecture = GgufArchitecture::qwen3,
+           .name = "qwen3",
+           .check = [](const ModelConfig& config) { check_without_windows(config, "qwen3"); },
+           .write = write_heads,
+           .read =
+               [](const GgufFile& file, const ConfigKeys& keys, Json& model) {
+                 read_without_windows(file, keys, model);
+                 model["grouped_query"]["qk_norm"] = true;
+               }},
+          {.architecture = GgufArchitecture::smollm3,
+           .name = "smollm3",
+           .check = check_smollm3,
+           .write = write_heads,
+           .read = read_smollm3},
+          {.architecture = GgufArchitecture::gemma3,
+           .name = "gemma3",
+           .check = check_gemma3,
+           .write = write_gemma3,
+           .read = read_gemma3}};
+}
+
+}  // namespace attnres

@@ -1,0 +1,38 @@
+#include "attnres/model/layer_kinds/paired_rows.h"
+
+#include <ATen/ATen.h>
+
+namespace attnres {
+namespace {
+
+at::Tensor reordered(const PairedRows& of, const at::Tensor& rows, int64_t outer, int64_t inner) {
+  const at::Tensor of_heads = rows.view({of.heads, of.before + 2 * of.pairs, -1});
+  const at::Tensor turned = of_heads.narrow(1, of.before, 2 * of.pairs)
+                                .unflatten(1, {outer, inner})
+                                .transpose(1, 2)
+                                .flatten(1, 2);
+  return at::cat({of_heads.narrow(1, 0, of.before), turned}, 1).view(rows.sizes());
+}
+
+}  // namespace
+
+at::Tensor PairedRows::side_by_side(const at::Tensor& rows) const {
+  return reordered(*this, rows, 2, pairs);
+}
+
+at::Tensor PairedRows::in_halves(const at::Tensor& rows) const {
+  return reordered(*this, rows, pairs, 2);
+}
+
+GgufPart side_by_side_part(const std::string& name, const std::string& role,
+                           const PairedRows& rows) {
+  using Tensors = std::vector<at::Tensor>;
+  return {.name = name,
+          .roles = {role},
+          .make = [rows](const Tensors& of) { return rows.side_by_side(of[0]); },
+          .read = [rows](const at::Tensor& stored,
+                         const Tensors& of) { of[0].copy_(rows.in_halves(stored)); },
+          .reads_rows = true};
+}
+
+}  // namespace attnres

@@ -1,0 +1,175 @@
+#include "attnres/pretrained/named_weights.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+// Replaces every `from` in the name.
+void rename(std::string& name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  if (at != std::string::npos) name.replace(at, from.size(), to);
+}
+
+// Parts of names of a layout, and ours in their place; a name is changed by each at most once, and
+// none is changed twice, since Gemma's of one norm is ours of another.
+using NameParts = std::vector<std::pair<std::string, std::string>>;
+
+const NameParts& name_parts(FileLayout layout) {
+  static const NameParts gemma = {
+      {".post_attention_layernorm.", ".self_attention_output_norm."},
+      {".pre_feedforward_layernorm.", ".post_attention_layernorm."},
+      {".post_feedforward_layernorm.", ".mlp_output_norm."},
+  };
+  static const NameParts deepseek = {
+      {".mlp.experts.", ".block_sparse_moe.experts."},
+      {".mlp.shared_experts.", ".block_sparse_moe.shared_experts."},
+      {".mlp.gate.", ".block_sparse_moe.gate."},
+  };
+  static const NameParts none;
+  return layout == FileLayout::gemma3 ? gemma : layout == FileLayout::deepseek_v3 ? deepseek : none;
+}
+
+// An expert's maps.
+const NameParts kDeepseekExpert = {
+    {".gate_proj.", ".w1."}, {".down_proj.", ".w2."}, {".up_proj.", ".w3."}};
+
+// The first that is there, to ours or back.
+void rename_part(std::string& name, const NameParts& parts, bool to_ours) {
+  for (const auto& [theirs, ours] : parts) {
+    const std::string& from = to_ours ? theirs : ours;
+    if (name.find(from) == std::string::npos) continue;
+    rename(name, from, to_ours ? ours : theirs);
+    return;
+  }
+}
+
+std::string renamed(FileLayout layout, std::string name, bool to_ours) {
+  rename_part(name, name_parts(layout), to_ours);
+  const bool is_expert = name.find("moe.experts.") != std::string::npos ||
+                         name.find("mlp.experts.") != std::string::npos;
+  if (layout == FileLayout::deepseek_v3 && is_expert) rename_part(name, kDeepseekExpert, to_ours);
+  return name;
+}
+
+// Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
+std::string our_name(FileLayout layout, std::string name) {
+  if (name.starts_with(kNestedNames)) name.erase(0, std::string_view(kNestedNames).size());
+  name = renamed(layout, std::move(name), /*to_ours=*/true);
+  for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
+    rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
+  }
+  rename(name, ".block_sparse_moe.e_score_correction_bias",
+         ".block_sparse_moe.gate.e_score_correction_bias");
+  rename(name, "_res.proj_weight", "_res_proj.weight");
+  rename(name, "_res.norm_weight", "_res_norm.weight");
+  return name;
+}
+
+// Tensors that do not change what a text model computes.
+bool is_ignored(const std::string& name) {
+  // The frequencies of rotary positions, in older files, follow from rope_theta.
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  // K3's first attention has nothing to choose from.
+  if (name.starts_with("model.layers.0.self_attention_res_")) return true;
+  for (const char* part : {"model.mtp", "vision_", "mm_projector", "multi_modal_projector"}) {
+    if (name.starts_with(part)) return true;
+  }
+  return false;
+}
+
+std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
+}  // namespace
+
+std::string name_in_layout(FileLayout layout, std::string name) {
+  return renamed(layout, std::move(name), /*to_ours=*/false);
+}
+
+NamedWeights::NamedWeights(const ModelWeights& weights, FileLayout layout) : weights_(weights) {
+  std::set<std::string> joined;  // names of the file that are told by another's
+  for (const std::string& name : weights.names()) {
+    for (const MadeTensor& made : made_of_mlx_tensor(name, weights.info(name).shape)) {
+      joined.insert(made.of.begin(), made.of.end());
+      add({our_name(layout, made.name), made.of, made.make});
+    }
+  }
+  for (const std::string& name : weights.names()) {
+    if (!joined.contains(name)) add({our_name(layout, name), {name}});
+  }
+}
+
+void NamedWeights::add(const MadeTensor& made) {
+  TensorInfo info = weights_.info(made.of[0]);
+  if (made.make) {
+    std::vector<at::Tensor> without_data;
+    for (const std::string& name : made.of) {
+      without_data.push_back(
+          at::empty(weights_.info(name).shape, at::TensorOptions(info.dtype).device(at::kMeta)));
+    }
+    try {
+      info.shape = made.make(without_data).sizes().vec();
+    } catch (const c10::Error&) {
+      fail("{}: {} have shapes that do not go together", weights_.what(),
+           fmt::join(made.of, " and "));
+    }
+  }
+  const auto [entry, is_new] = entries_.emplace(made.name, Entry{made, info});
+  require(is_new, "{}: {} and {} are the same tensor", weights_.what(), entry->second.made.of[0],
+          made.of[0]);
+}
+
+at::Tensor NamedWeights::made_of(const MadeTensor& made) const {
+  std::vector<at::Tensor> stored;
+  for (const std::string& name : made.of) stored.push_back(weights_.mapped(name));
+  return made.make(stored);
+}
+
+const std::vector<std::string>& NamedWeights::file_names(const std::string& name) const {
+  return entries_.at(name).made.of;
+}
+
+at::Tensor NamedWeights::read(const std::string& name) const {
+  const MadeTensor& made = entries_.at(name).made;
+  return made.make ? made_of(made).clone() : weights_.read(made.of[0]);
+}
+
+void NamedWeights::read_into(const std::string& name, const at::Tensor& to) const {
+  const MadeTensor& made = entries_.at(name).made;
+  if (!made.make) return weights_.read_into(made.of[0], to);
+  const at::NoGradGuard not_recording;
+  at::Tensor(to).copy_(made_of(made).reshape(to.sizes()));
+}
+
+void NamedWeights::check(const std::string& name, const std::vector<int64_t>& expected) const {
+  require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
+          contains(name + "_packed") ? ": the file holds it quantized, which attnres does not read"
+                                     : "");
+  const auto& [made, info] = entries_.at(name);
+  const bool is_flat = name.ends_with(".A_log");
+  require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
+          "{}: {} has the shape [{}], expected [{}]", weights_.what(), fmt::join(made.of, " and "),
+          fmt::join(info.shape, ", "), fmt::join(expected, ", "));
+  require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
+          "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
+          weights_.what(), made.of[0], c10::toString(info.dtype));
+}
+
+void NamedWeights::check_all_known(const std::set<std::string>& known) const {
+  for (const auto& [name, entry] : entries_) {
+    require(known.contains(name) || is_ignored(name), "{}: {} is no tensor of this model",
+            weights_.what(), entry.made.of[0]);
+  }
+}
+
+}  // namespace attnres

@@ -1,0 +1,189 @@
+// What is not written as GGUF, since llama.cpp does not compute it, and what is not read.
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+#include "tests/formats/changed_gguf.h"
+#include "tests/formats/gguf_models.h"
+
+namespace attnres::testing::gguf_refusal_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string refusal(const fs::path& path, const std::function<void(GgufContents&)>& change) {
+  const fs::path file = changed_gguf(path, change);
+  const std::string message = message_of<Error>([&] { loaded_gguf(file); });
+  EXPECT_THAT(message, HasSubstr("changed.gguf: "));
+  return message;
+}
+
+TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
+  const fs::path llama = saved_gguf(perturbed_model(gguf_llama()));
+  const auto with_key = [&](const std::string& key, const GgufValue& value) {
+    return refusal(llama, [&](GgufContents& contents) { contents.key(key) = value; });
+  };
+  const auto without_key = [&](const std::string& key) {
+    return refusal(llama, [&](GgufContents& contents) { contents.erase_key(key); });
+  };
+  EXPECT_LT(
+      difference(*loaded_gguf(llama), *loaded_gguf(changed_gguf(llama, [](GgufContents&) {}))),
+      1e-12);
+  EXPECT_THAT(
+      with_key("general.architecture", std::string("phi3")),
+      AllOf(HasSubstr("'phi3'"), HasSubstr("llama, qwen2, qwen3, smollm3, gemma3, deepseek2, "
+                                           "kimi-linear, kimi-k3")));
+  EXPECT_THAT(without_key("general.architecture"), HasSubstr("general.architecture is ''"));
+  EXPECT_THAT(without_key("llama.context_length"), HasSubstr("context_length is missing"));
+  EXPECT_THAT(without_key("llama.attention.layer_norm_rms_epsilon"), HasSubstr("is missing"));
+  EXPECT_THAT(with_key("llama.block_count", uint32_t{1'000'000}),
+              HasSubstr("1000000 layers do not fit"));
+  EXPECT_THAT(with_key("llama.block_count", 2.5f), HasSubstr("expected a whole number"));
+  EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{0}), HasSubstr("1 or more"));
+  EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{3}),
+              HasSubstr("3 heads are not divisible by 2"));
+  EXPECT_THAT(with_key("llama.attention.head_count_kv", uint32_t{3}), HasSubstr("kv_heads"));
+  EXPECT_THAT(with_key("llama.rope.scaling.type", std::string("longrope")),
+              HasSubstr("rope.scaling.type longrope: attnres computes none, linear and yarn"));
+  EXPECT_THAT(with_key("llama.attention.sliding_window", uint32_t{7}),
+              HasSubstr("attention.sliding_window is 7"));
+  EXPECT_NO_THROW(loaded_gguf(changed_gguf(llama, [](GgufContents& contents) {
+    contents.key("llama.rope.scaling.factor") = 1.f;
+    contents.key("llama.rope.scaling.type") = std::string("none");
+    contents.key("llama.expert_count") = uint32_t{0};
+  })));
+  EXPECT_THAT(with_key("llama.rope.dimension_count", uint32_t{8}), HasSubstr("computes only 16"));
+  EXPECT_THAT(with_key("llama.attention.key_length", uint32_t{8}),
+              HasSubstr("value_length is 16, but attnres computes only 8"));
+  EXPECT_THAT(with_key("llama.expert_count", uint32_t{8}), HasSubstr("expert_count is 8"));
+  EXPECT_THAT(with_key("llama.logit_scale", 2.f), HasSubstr("logit_scale"));
+  EXPECT_THAT(with_key("llama.vocab_size", uint32_t{51}),
+              HasSubstr("token_embd.weight has the shape [50, 64], expected [51, 64]"));
+
+  const fs::path k3_file = saved_gguf(perturbed_model(gguf_k3()));
+  const auto with_k3_key = [&](const std::string& key, const GgufValue& value) {
+    return refusal(k3_file,
+                   [&](GgufContents& contents) { contents.key("kimi-k3." + key) = value; });
+  };
+  EXPECT_THAT(with_k3_key("expert_gating_func", uint32_t{1}), HasSubstr("expert_gating_func is 1"));
+  EXPECT_THAT(with_k3_key("expert_weights_norm", false), HasSubstr("expert_weights_norm is false"));
+  EXPECT_THAT(with_k3_key("expert_group_count", uint32_t{4}), HasSubstr("expert_group_count is 4"));
+  EXPECT_THAT(with_k3_key("attention.head_count_kv", std::vector<int32_t>{0, 1}),
+              HasSubstr("head_count_kv has 2 entries, but block_count is 3"));
+  EXPECT_THAT(with_k3_key("attention.key_length_mla", uint32_t{8}), HasSubstr("key_length_mla 8"));
+  EXPECT_THAT(with_k3_key("attn_res.block_size", int32_t{-1}), HasSubstr("attn_res.block_size"));
+}
+
+// Keys that llama.cpp's converter writes of a configuration and llama.cpp does not read.
+TEST(GgufRefusals, RefusePositionsThatNobodyComputes) {
+  const fs::path path = saved_gguf(perturbed_model(
+      gguf_relative({{"grouped_query", {{"qk_norm", true}}}, {"rope_scaling", gguf_yarn()}})));
+  const auto with_key = [&](const std::string& key, float value) {
+    return refusal(
+        path, [&](GgufContents& contents) { contents.key("qwen3.rope.scaling." + key) = value; });
+  };
+  EXPECT_THAT(with_key("yarn_beta_fast", 16), HasSubstr("yarn_beta_fast is 16"));
+  EXPECT_THAT(with_key("yarn_attn_factor", 1.5), HasSubstr("yarn_attn_factor is 1.5"));
+  EXPECT_NO_THROW(loaded_gguf(changed_gguf(path, [](GgufContents& contents) {
+    contents.key("qwen3.rope.scaling.yarn_beta_fast") = 32.f;
+    contents.key("qwen3.rope.scaling.yarn_attn_factor") = static_cast<float>(1 + 0.1 * std::log(4));
+  })));
+}
+
+TEST(GgufRefusals, RefuseOtherTensors) {
+  const fs::path path = saved_gguf(perturbed_model(gguf_k3()));
+  EXPECT_THAT(refusal(path, [](GgufContents& contents) { contents.tensors.pop_back(); }),
+              HasSubstr("is missing"));
+  EXPECT_THAT(
+      refusal(path,
+              [](GgufContents& contents) { contents.tensor("blk.0.ssm_a").name = "blk.0.ssm_b"; }),
+      HasSubstr("blk.0.ssm_a is missing"));
+  EXPECT_THAT(refusal(path,
+                      [](GgufContents& contents) {
+                        contents.tensors.push_back(contents.tensor("output_norm.weight"));
+                        contents.tensors.back().name = "blk.0.attn_q.bias";
+                      }),
+              HasSubstr("blk.0.attn_q.bias is no tensor of a model"));
+  EXPECT_THAT(refusal(path,
+                      [](GgufContents& contents) {
+                        GgufTensor& decay = contents.tensor("blk.0.ssm_a");
+                        decay.values = [shape = decay.shape] { return at::ones(shape); };
+                      }),
+              HasSubstr("blk.0.ssm_a: expected negative numbers"));
+  EXPECT_THAT(refusal(path,
+                      [](GgufContents& contents) {
+                        GgufTensor& norm = contents.tensor("output_norm.weight");
+                        norm.values = [] { return at::full({64}, NAN); };
+                      }),
+              HasSubstr("output_norm.weight holds numbers that are not finite"));
+}
+
+// Of Llama's family and of DeepSeek-V3; gguf_model_test.cc has Kimi's.
+TEST(GgufRefusals, SayWhatLlamaCppDoesNotCompute) {
+  const auto refused = [](const Json& json) {
+    const ModelConfig config = read_model_config(json);
+    return message_of<Error>([&] { gguf_architecture(config); });
+  };
+  const auto relative = [&](const Json& changes) {
+    Json json = {{"layers", 4}, {"width", 64}, {"heads", 4}};
+    json.merge_patch(changes);
+    return refused(json);
+  };
+  const Json qk_norm = {{"qk_norm", true}}, qkv_bias = {{"qkv_bias", true}};
+  const Json window = {"grouped_query", "sliding_window"};
+  EXPECT_THAT(relative({{"attention", {"sliding_window"}}}),
+              AllOf(HasSubstr("Mistral as Llama, without a window"), HasSubstr("safetensors")));
+  EXPECT_THAT(relative({{"attention", window}, {"grouped_query", qk_norm}}),
+              HasSubstr("sliding_window: llama.cpp computes qwen3 without windows"));
+  EXPECT_THAT(relative({{"head_width", 8}, {"grouped_query", qkv_bias}}),
+              HasSubstr("head_width 8: llama.cpp computes qwen2 with width / heads, 64 / 4"));
+  EXPECT_THAT(relative({{"attention", {"grouped_query", "nope"}}}),
+              HasSubstr("every fourth layer, and no other, without positions, but layer 1"));
+  EXPECT_THAT(relative({{"grouped_query", {{"qk_norm", true}, {"qkv_bias", true}}}}),
+              HasSubstr("of no architecture that llama.cpp has"));
+  const Json llama3 = {{"type", "llama3"}, {"factor", 4}, {"original_context", 32}};
+  EXPECT_THAT(relative({{"grouped_query", qk_norm}, {"rope_scaling", llama3}}),
+              HasSubstr("llama3: llama.cpp scales positions so in Llama only"));
+  Json yarn = {{"type", "yarn"}, {"factor", 4}, {"original_context", 32}, {"beta_fast", 16}};
+  EXPECT_THAT(relative({{"rope_scaling", yarn}}), HasSubstr("beta_fast 16"));
+  yarn["beta_fast"] = 32;
+  yarn["truncate"] = false;
+  EXPECT_THAT(relative({{"rope_scaling", yarn}}), HasSubstr("truncate false"));
+  yarn["truncate"] = true;
+  const auto gemma = [&](const Json& changes) {
+    Json json = {{"attention", window},
+                 {"grouped_query", qk_norm},
+                 {"sliding_window", {{"rope_theta", 20.0}}},
+                 {"activation", {{"type", "gelu_tanh"}}},
+                 {"output_norm", true},
+                 {"embedding_scale", 8.0}};
+    json.merge_patch(changes);
+    return relative(json);
+  };
+  EXPECT_THAT(gemma({{"grouped_query", {{"score_scale", 0.5}}}}),
+              HasSubstr("score_scale 0.5 (query_pre_attn_scalar): llama.cpp computes this Gemma 3 "
+                        "with 0.25"));
+  EXPECT_THAT(gemma({{"rope_scaling", yarn}}), HasSubstr("yarn: llama.cpp does not leave it out"));
+  EXPECT_THAT(gemma({{"sliding_window", {{"rope_theta", 0.0}}},
+                     {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}),
+              HasSubstr("does not scale the positions of layers with a window"));
+  const auto deepseek = [&](const Json& changes) {
+    return message_of<Error>([&] { gguf_architecture(gguf_deepseek2(changes)); });
+  };
+  EXPECT_THAT(deepseek({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}),
+              HasSubstr("deepseek2 with none, or with yarn"));
+  EXPECT_THAT(deepseek({{"latent_attention", {{"score_scale", 0.5}}}}),
+              HasSubstr("scales deepseek2's scores with yarn only"));
+  EXPECT_THAT(deepseek({{"layers", 27}, {"latent_attention", {{"q_rank", 32}}}}),
+              HasSubstr("deepseek2 of 27 layers for one without it"));
+}
+
+}  // namespace
+}  // namespace attnres::testing::gguf_refusal_test
