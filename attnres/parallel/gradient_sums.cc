@@ -41,8 +41,9 @@ void add_up_bucket(const std::vector<at::Tensor>& gradients, Communicator& commu
 }  // namespace
 
 GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
-                           Communicator& pipeline, Communicator& replicas, int64_t bucket_bytes)
-    : model_(model), replicas_(replicas), bucket_bytes_(bucket_bytes) {
+                           Communicator& pipeline, Communicator& replicas, Communicator* tensor,
+                           int64_t bucket_bytes)
+    : model_(model), replicas_(replicas), tensor_(tensor), bucket_bytes_(bucket_bytes) {
   const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
                           model.parameters().precision().parameters, at::kMeta);
   std::map<std::vector<size_t>, std::vector<const Parameter*>> shared_by;
@@ -66,13 +67,14 @@ GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>&
 }
 
 void GradientSums::add_up() {
-  if (replicas_.size() > 1) {
-    std::vector<at::Tensor> all;
-    for (const Parameter& p : model_.parameters().all()) {
-      if (is_differentiated(p.kind)) all.push_back(p.tensor);
-    }
-    add_up(all, replicas_);
+  std::vector<at::Tensor> all, not_cut;
+  for (const Parameter& p : model_.parameters().all()) {
+    if (!is_differentiated(p.kind)) continue;
+    all.push_back(p.tensor);
+    if (cut_dimension(p) < 0) not_cut.push_back(p.tensor);
   }
+  if (replicas_.size() > 1) add_up(all, replicas_);
+  if (tensor_ != nullptr) add_up(not_cut, *tensor_);
   for (const Shared& shared : shared_) add_up(shared.parameters, *shared.holders);
 }
 
@@ -100,6 +102,7 @@ void GradientSums::add_up(const std::vector<at::Tensor>& parameters,
 
 int64_t GradientSums::bytes_sent() const {
   int64_t bytes = replicas_.bytes_sent(Traffic::parameter_gradient);
+  if (tensor_ != nullptr) bytes += tensor_->bytes_sent(Traffic::parameter_gradient);
   for (const Shared& shared : shared_) {
     bytes += shared.holders->bytes_sent(Traffic::parameter_gradient);
   }
@@ -107,6 +110,7 @@ int64_t GradientSums::bytes_sent() const {
 }
 
 bool GradientSums::counts(const Parameter& parameter) const {
+  if (cut_dimension(parameter) < 0 && model_.parameters().part().rank > 0) return false;
   return std::find(counted_elsewhere_.begin(), counted_elsewhere_.end(), &parameter) ==
          counted_elsewhere_.end();
 }

@@ -1,6 +1,7 @@
 // Gradients added up over the processes that hold the same parameter: the replicas of a model, each
-// with a part of the batch, and the ranks of a pipeline that share a parameter, such as tied
-// embeddings. Between the backward of all micro-batches and the update, once.
+// with a part of the batch; the processes of a tensor group, where a parameter is not cut, each
+// with a part of the tokens, or of the heads; and the ranks of a pipeline that share a parameter,
+// such as tied embeddings. Between the backward of all micro-batches and the update, once.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,12 @@ inline constexpr int64_t kGradientBucketBytes = int64_t{32} << 20;
 class GradientSums {
  public:
   // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
-  // the processes that hold the same as this one. All ranks of both make one. What replicas add up
-  // goes in buckets of this many bytes, so that few messages are sent and little is copied at once.
+  // the processes that hold the same as this one; `tensor` its tensor group, or null. All ranks of
+  // all of them make one. What replicas add up goes in buckets of this many bytes, so that few
+  // messages are sent and little is copied at once.
   GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
-               Communicator& replicas, int64_t bucket_bytes = kGradientBucketBytes);
+               Communicator& replicas, Communicator* tensor = nullptr,
+               int64_t bucket_bytes = kGradientBucketBytes);
 
   // In place. Afterwards all who hold a parameter have its whole gradient, the same bits. One that
   // nobody has a gradient of stays without.
@@ -33,8 +36,8 @@ class GradientSums {
   // Bytes of gradients that this process has handed to be added up.
   int64_t bytes_sent() const;
 
-  // Whether this rank is the one of its pipeline that counts the parameter in a norm of all
-  // gradients.
+  // Whether this rank is the one of its replica that counts the parameter, or its part of it, in a
+  // norm of all gradients.
   bool counts(const Parameter& parameter) const;
 
  private:
@@ -42,6 +45,7 @@ class GradientSums {
 
   const Transformer& model_;
   Communicator& replicas_;
+  Communicator* tensor_;
   int64_t bucket_bytes_;
   // Parameters that the same ranks of the pipeline share, and these ranks.
   struct Shared {

@@ -15,11 +15,12 @@ double weight_bytes(const PlannedModel& model, double numbers) {
   return numbers * (kNumberBytes + (has_copies ? model.activation_bytes : 0));
 }
 
-void add_parameters(const PlannedModel& model, const PipelinePlan& stages, MemoryPlan& plan) {
+void add_parameters(const PlannedModel& model, const PlannedModel::Part& part,
+                    const PipelinePlan& stages, MemoryPlan& plan) {
   const std::vector<SiteSet> sites = stages.sites_by_rank();
-  const auto& parameters = model.cost.parameters().all();
+  const auto& parameters = part.cost.parameters().all();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const UpdateCost& update = model.updates[i];
+    const UpdateCost& update = part.updates[i];
     for (const size_t rank : stages_with(parameters[i], sites)) {
       RankMemory& memory = plan.ranks[rank];
       memory.parameters += parameters[i].tensor.numel();
@@ -63,22 +64,24 @@ void add_waiting_gradients(const PipelinePlan& stages, double bytes_of_a_number,
 std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& layout,
                                       const PipelinePlan& stages) {
   const auto tokens = static_cast<double>(layout.tokens);
+  const double share = 1 / static_cast<double>(layout.tensor);  // of the depth state
+  const ModelCost& cost = model.part(layout.tensor).cost;
   std::vector<StageMemory> all;
   for (const StageTransfers& stage : stages.stages) {
     const double bytes = tokens * model.activation_bytes;
     StageMemory memory = {
-        .until_backward = bytes * model.cost.kept_until_backward(stage.sites, layout.recompute),
-        .in_backward = bytes * model.cost.kept_in_backward(stage.sites, layout.recompute),
-        .received = bytes * static_cast<double>(sealed_into(stage).numbers)};
-    if (stage.sites.has(model.cost.sublayers())) {
+        .until_backward = bytes * cost.kept_until_backward(stage.sites, layout.recompute),
+        .in_backward = bytes * cost.kept_in_backward(stage.sites, layout.recompute),
+        .received = share * bytes * static_cast<double>(sealed_into(stage).numbers)};
+    if (stage.sites.has(cost.sublayers())) {
       // Gradients of the head are there with the loss, once beside what is summed up.
       memory.in_backward +=
-          kNumberBytes *
-          (logits_at_once(static_cast<double>(model.vocab_size), tokens) + model.cost.head());
+          kNumberBytes * (logits_at_once(static_cast<double>(model.vocab_size), share * tokens) +
+                          model.cost().head());
     }
     all.push_back(memory);
   }
-  add_waiting_gradients(stages, tokens * model.sealed_gradient_bytes, all);
+  add_waiting_gradients(stages, share * tokens * model.sealed_gradient_bytes, all);
   return all;
 }
 
@@ -112,10 +115,10 @@ void add_activations(const std::vector<PipelineAction>& actions,
 // Of rank 0, which evaluates and writes checkpoints.
 void add_whole_model(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
   RankMemory& first = plan.ranks[0];
-  const double evaluation = evaluation_bytes(model.cost, model.vocab_size, model.recipe.train);
+  const double evaluation = evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train);
   if (layout.processes() > 1) {
-    first.whole_model = weight_bytes(model, static_cast<double>(model.cost.parameters().count()));
-    for (const UpdateCost& update : model.updates) {
+    first.whole_model = weight_bytes(model, static_cast<double>(model.cost().parameters().count()));
+    for (const UpdateCost& update : model.part(1).updates) {
       first.whole_model += kNumberBytes * update.moments;
     }
     if (plan.host_capacity > 0) {
@@ -145,7 +148,7 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
   MemoryPlan plan = {.ranks = std::vector<RankMemory>(layout.size.ranks),
                      .capacity = cluster.device.memory - cluster.device.reserved,
                      .host_capacity = cluster.host_memory};
-  add_parameters(model, stages, plan);
+  add_parameters(model, model.part(layout.tensor), stages, plan);
   const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
   const std::vector<StageMemory> by_stage = stage_memory(model, layout, stages);
   for (int rank = 0; rank < layout.size.ranks; ++rank) {

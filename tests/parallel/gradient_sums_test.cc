@@ -40,7 +40,9 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
-      GradientSums(model, kSites, *world.pipeline, *world.replicas, bucket_bytes).add_up();
+      GradientSums(model, kSites, *world.pipeline, *world.replicas, /*tensor=*/nullptr,
+                   bucket_bytes)
+          .add_up();
       for (const Parameter& p : model.parameters().all()) {
         at::Tensor expected = at::zeros_like(p.tensor);
         for (const size_t holder : stages_with(p, kSites)) {

@@ -107,7 +107,7 @@ TEST(PlanTime, FollowsTheDevice) {
 // 2 (n - 1) / n of the gradients' bytes, and 2 log2(n) latencies.
 TEST(PlanTime, CountsSumsOverReplicas) {
   const Recipe recipe = small_plan_recipe(blocks_of(2), 4, {{"data", 4}});
-  const auto parameters = static_cast<double>(PlannedModel(recipe).cost.parameters().count());
+  const auto parameters = static_cast<double>(PlannedModel(recipe).cost().parameters().count());
   EXPECT_NEAR(time_of(recipe).sums, 2 * 0.75 * 4 * parameters / 400e9 + 2 * 2 * 5e-6, 1e-12);
   EXPECT_EQ(time_of(small_plan_recipe(blocks_of(2), 4, Json::object())).sums, 0);
 }

@@ -20,13 +20,16 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct Layout {
-  int data = 1, pipeline = 1, virtual_stages = 1;
+  int data = 1, pipeline = 1, virtual_stages = 1, tensor = 1;
   std::string policy = "owned";
 
-  int processes() const { return data * pipeline; }
+  int processes() const { return data * pipeline * tensor; }
   Json json() const {
-    return {
-        {"data", data}, {"pipeline", pipeline}, {"virtual", virtual_stages}, {"policy", policy}};
+    return {{"data", data},
+            {"pipeline", pipeline},
+            {"virtual", virtual_stages},
+            {"tensor", tensor},
+            {"policy", policy}};
   }
 };
 
@@ -126,7 +129,9 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   const std::vector<std::pair<std::string, Layout>> layouts = {
       {"data", {.data = 2}},
       {"pipeline", {.pipeline = 2, .virtual_stages = 2}},
-      {"both", {.data = 2, .pipeline = 2, .policy = "report"}}};
+      {"both", {.data = 2, .pipeline = 2, .policy = "report"}},
+      {"tensor", {.tensor = 2}},
+      {"all", {.data = 2, .pipeline = 2, .tensor = 2}}};
   for (const auto& [name, recipe] : recipes) {
     train_in({}, job_of(recipe, {}, text(), out(name)));
     for (const auto& [kind, layout] : layouts) {
@@ -148,7 +153,7 @@ TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
   const Json recipe = recipe_in_parts(kimi_recipe(), 12);
   train_in({}, job_of(recipe, {}, text(), out("whole")));
   const std::vector<Layout> layouts = {
-      {.pipeline = 2, .virtual_stages = 2}, {.data = 2}, {}, {.data = 2, .pipeline = 3}};
+      {.pipeline = 2, .virtual_stages = 2, .tensor = 2}, {.data = 2}, {}, {.data = 2, .tensor = 2}};
   const fs::path run = out("pieces");
   for (size_t i = 0; i < layouts.size(); ++i) {
     EndsAt stop(static_cast<int64_t>(3 * (i + 1)), /*fails=*/false);
