@@ -2,10 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
+#include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/progress.h"
 
 namespace attnres {
 namespace {
@@ -17,15 +21,64 @@ void require_contiguous(const at::Tensor& tensor) {
 
 }  // namespace
 
+PendingMessage::PendingMessage(std::shared_ptr<Waiting> waiting, Way way, int peer)
+    : waiting_(std::move(waiting)), way_(way), peer_(peer) {
+  ++waiting_->begun;
+}
+
+void PendingMessage::wait(const std::string& what) {
+  if (is_done_) return;
+  require(done_before(monotonic_seconds() + waiting_->time_limit),
+          "rank {} has waited {} s for {}; that rank may hang or be gone, or parallel.timeout is "
+          "too short",
+          waiting_->world_ranks[waiting_->rank], waiting_->time_limit, describe(what));
+  is_done_ = true;
+  --waiting_->begun;
+}
+
+bool PendingMessage::is_done() {
+  if (is_done_ || !done_before(0)) return is_done_;
+  is_done_ = true;
+  --waiting_->begun;
+  return true;
+}
+
+std::string PendingMessage::describe(const std::string& what) const {
+  const auto& ranks = waiting_->world_ranks;
+  if (way_ == Way::from) return fmt::format("{} from rank {}", what, ranks[peer_]);
+  if (way_ == Way::to) return fmt::format("rank {} to take {}", ranks[peer_], what);
+  return fmt::format("{} of ranks {}, to which one has not come", what, fmt::join(ranks, ", "));
+}
+
+Communicator::Communicator(int rank, std::vector<int> world_ranks)
+    : rank_(rank),
+      size_(static_cast<int>(world_ranks.size())),
+      waiting_(std::make_shared<Waiting>()) {
+  waiting_->world_ranks = std::move(world_ranks);
+  waiting_->rank = rank;
+}
+
 void Communicator::require_rank(int rank) const {
   require(0 <= rank && rank < size_, "communicator: there is no rank {} of {}", rank, size_);
+}
+
+void Communicator::require_summable(const at::Tensor& tensor) const {
+  require_contiguous(tensor);
+  const at::ScalarType dtype = tensor.scalar_type();
+  require(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kLong,
+          "communicator: cannot add up tensors of {}; give float32, float64 or int64",
+          c10::toString(dtype));
+}
+
+void Communicator::count(const at::Tensor& tensor, Traffic kind) {
+  if (size_ > 1) bytes_sent_[static_cast<int>(kind)] += static_cast<int64_t>(tensor.nbytes());
 }
 
 std::unique_ptr<PendingMessage> Communicator::send(const at::Tensor& tensor, int to,
                                                    Channel channel, Traffic kind) {
   require_contiguous(tensor);
   require_rank(to);
-  bytes_sent_[static_cast<int>(kind)] += static_cast<int64_t>(tensor.nbytes());
+  count(tensor, kind);
   return begin_send(tensor, to, channel);
 }
 
@@ -36,23 +89,47 @@ std::unique_ptr<PendingMessage> Communicator::receive(const at::Tensor& into, in
   return begin_receive(into, from, channel);
 }
 
-void Communicator::all_reduce_sum(const at::Tensor& tensor, Traffic kind) {
-  require_contiguous(tensor);
-  const at::ScalarType dtype = tensor.scalar_type();
-  require(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kLong,
-          "communicator: cannot add up tensors of {}; give float32, float64 or int64",
-          c10::toString(dtype));
-  if (size_ == 1) return;
-  bytes_sent_[static_cast<int>(kind)] += static_cast<int64_t>(tensor.nbytes());
-  sum_in_place(tensor);
+std::unique_ptr<PendingMessage> Communicator::begin_all_reduce_sum(const at::Tensor& tensor,
+                                                                   Traffic kind) {
+  require_summable(tensor);
+  count(tensor, kind);
+  return begin_sum(tensor, std::nullopt);
 }
 
-void Communicator::broadcast(const at::Tensor& tensor, int root, Traffic kind) {
+std::unique_ptr<PendingMessage> Communicator::begin_reduce_sum(const at::Tensor& tensor, int root,
+                                                               Traffic kind) {
+  require_summable(tensor);
+  require_rank(root);
+  count(tensor, kind);
+  return begin_sum(tensor, root);
+}
+
+std::unique_ptr<PendingMessage> Communicator::begin_broadcast(const at::Tensor& tensor, int root,
+                                                              Traffic kind) {
   require_contiguous(tensor);
   require_rank(root);
-  if (size_ == 1) return;
-  if (rank_ == root) bytes_sent_[static_cast<int>(kind)] += static_cast<int64_t>(tensor.nbytes());
-  take_from(root, tensor);
+  if (rank_ == root) count(tensor, kind);
+  return begin_to_all(tensor, root);
+}
+
+void Communicator::all_reduce_sum(const at::Tensor& tensor, Traffic kind, const std::string& what) {
+  begin_all_reduce_sum(tensor, kind)->wait(what);
+}
+
+void Communicator::broadcast(const at::Tensor& tensor, int root, Traffic kind,
+                             const std::string& what) {
+  begin_broadcast(tensor, root, kind)->wait(what);
+}
+
+void Communicator::barrier() {
+  begin_sum(at::zeros({1}, at::kLong), std::nullopt)->wait("a barrier");
+}
+
+void Communicator::require_nothing_left() {
+  require(waiting_->begun == 0,
+          "communicator: rank {} has begun {} messages or sums, and never seen that they are done",
+          world_rank(rank_), waiting_->begun);
+  require_no_message();
 }
 
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& text) {

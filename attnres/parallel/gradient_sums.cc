@@ -3,49 +3,98 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/core.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <optional>
+#include <utility>
+
+#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-// Whether each parameter has a gradient anywhere.
-std::vector<bool> which_have_gradients(const std::vector<at::Tensor>& parameters,
-                                       Communicator& communicator) {
-  const at::Tensor counts = at::zeros({static_cast<int64_t>(parameters.size())}, at::kLong);
+constexpr const char* kWhat = "the sum of gradients";
+
+// Which of these somebody has a gradient of.
+std::vector<bool> found_anywhere(const std::vector<bool>& has_gradient,
+                                 Communicator& communicator) {
+  const at::Tensor counts = at::zeros({static_cast<int64_t>(has_gradient.size())}, at::kLong);
   int64_t* count = counts.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i < parameters.size(); ++i) count[i] = parameters[i].grad().defined() ? 1 : 0;
-  communicator.all_reduce_sum(counts, Traffic::number);
+  std::copy(has_gradient.begin(), has_gradient.end(), count);
+  communicator.all_reduce_sum(counts, Traffic::number, kWhat);
   return std::vector<bool>(count, count + counts.numel());
 }
 
-// Their sum over the processes, by way of one flat tensor.
-void add_up_bucket(const std::vector<at::Tensor>& gradients, Communicator& communicator) {
-  int64_t numbers = 0;
-  for (const at::Tensor& gradient : gradients) numbers += gradient.numel();
-  const at::Tensor bucket = at::empty({numbers}, gradients.front().options());
-  const auto each_part = [&](const auto& copy) {
-    int64_t first = 0;
-    for (const at::Tensor& gradient : gradients) {
-      copy(gradient, bucket.narrow(0, first, gradient.numel()).view(gradient.sizes()));
-      first += gradient.numel();
-    }
-  };
-  each_part([](const at::Tensor& gradient, const at::Tensor& part) { part.copy_(gradient); });
-  communicator.all_reduce_sum(bucket, Traffic::parameter_gradient);
-  each_part([](const at::Tensor& gradient, const at::Tensor& part) { gradient.copy_(part); });
+void add_up_shared(const std::vector<at::Tensor>& parameters, Communicator& holders) {
+  std::vector<bool> has_gradient;
+  for (const at::Tensor& p : parameters) has_gradient.push_back(p.grad().defined());
+  const std::vector<bool> is_found = found_anywhere(has_gradient, holders);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_found[i]) continue;
+    at::Tensor& gradient = parameters[i].mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameters[i]).detach();
+    gradient = gradient.contiguous();
+    holders.all_reduce_sum(gradient, Traffic::parameter_gradient, kWhat);
+  }
+}
+
+// Those kinds that no mixer reads at another site than its own.
+bool is_of_sublayers(ParameterKind kind) {
+  return kind != ParameterKind::norm_gain && kind != ParameterKind::pseudo_query &&
+         kind != ParameterKind::mixing;
+}
+
+// Calls `copy` with each gradient and its part of the flat tensor.
+template <class Copy>
+void each_part(const std::vector<at::Tensor>& parameters, const at::Tensor& flat,
+               const Copy& copy) {
+  int64_t first = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const int64_t numbers = parameters[i].numel();
+    copy(i, flat.narrow(0, first, numbers).view(parameters[i].sizes()));
+    first += numbers;
+  }
 }
 
 }  // namespace
 
+// Tells when a parameter has got a gradient.
+class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Hook(GradientSums& sums, size_t summed) : sums_(sums), summed_(summed) {}
+  void operator()(const torch::autograd::Variable&) override { sums_.on_gradient(summed_); }
+
+ private:
+  GradientSums& sums_;
+  size_t summed_;
+};
+
 GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
                            Communicator& pipeline, Communicator& replicas, Communicator* tensor,
                            int64_t bucket_bytes)
-    : model_(model), replicas_(replicas), tensor_(tensor), bucket_bytes_(bucket_bytes) {
-  const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
-                          model.parameters().precision().parameters, at::kMeta);
+    : model_(model), replicas_(replicas), tensor_(tensor) {
+  find_shared(sites, pipeline);
+  if (replicas.size() == 1) return;
+  make_buckets(sites.at(pipeline.rank()), bucket_bytes);
+  for (size_t i = 0; i < summed_.size(); ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(summed_[i].parameter->tensor,
+                                                   std::make_unique<Hook>(*this, i));
+  }
+}
+
+GradientSums::~GradientSums() {
+  for (const Summed& summed : summed_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(summed.parameter->tensor, nullptr);
+  }
+}
+
+void GradientSums::find_shared(const std::vector<SiteSet>& sites, Communicator& pipeline) {
+  const Transformer whole(model_.config(), model_.vocab_size(), /*seed=*/std::nullopt,
+                          model_.parameters().precision().parameters, at::kMeta);
   std::map<std::vector<size_t>, std::vector<const Parameter*>> shared_by;
   for (const Parameter& p : whole.parameters().all()) {
     if (!is_differentiated(p.kind)) continue;
@@ -58,7 +107,7 @@ GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>&
     Shared shared = {.holders = pipeline.split(holds ? 0 : -1)};
     if (!holds) continue;
     for (const Parameter* p : parameters) {
-      const Parameter* here = model.parameters().find(p->site, p->role);
+      const Parameter* here = model_.parameters().find(p->site, p->role);
       shared.parameters.push_back(here->tensor);
       if (ranks.front() != own) counted_elsewhere_.push_back(here);
     }
@@ -66,38 +115,141 @@ GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>&
   }
 }
 
-void GradientSums::add_up() {
-  std::vector<at::Tensor> all, not_cut;
-  for (const Parameter& p : model_.parameters().all()) {
-    if (!is_differentiated(p.kind)) continue;
-    all.push_back(p.tensor);
-    if (cut_dimension(p) < 0) not_cut.push_back(p.tensor);
+GradientSums::Summed GradientSums::summed_of(const Parameter& p, const SiteSet& sites) {
+  std::vector<int> own;
+  std::copy_if(p.used_at.begin(), p.used_at.end(), std::back_inserter(own),
+               [&](int site) { return sites.has(site); });
+  const bool comes_at_once = own.size() == 1 && is_of_sublayers(p.kind);
+  int site = own.front();
+  if (!comes_at_once) {
+    for (const SiteRange& stage : sites.ranges()) {
+      if (stage.has(site)) {
+        site = stage.first;
+        break;
+      }
+    }
   }
-  if (replicas_.size() > 1) add_up(all, replicas_);
-  if (tensor_ != nullptr) add_up(not_cut, *tensor_);
-  for (const Shared& shared : shared_) add_up(shared.parameters, *shared.holders);
+  return {.parameter = &p, .site = site, .comes_at_once = comes_at_once};
 }
 
-void GradientSums::add_up(const std::vector<at::Tensor>& parameters,
-                          Communicator& communicator) const {
-  const std::vector<bool> has_gradient = which_have_gradients(parameters, communicator);
-  std::vector<at::Tensor> bucket;
+void GradientSums::make_buckets(const SiteSet& sites, int64_t bucket_bytes) {
+  for (const Parameter& p : model_.parameters().all()) {
+    if (is_differentiated(p.kind)) summed_.push_back(summed_of(p, sites));
+  }
+  std::stable_sort(summed_.begin(), summed_.end(),
+                   [](const Summed& a, const Summed& b) { return a.site > b.site; });
   int64_t bytes = 0;
-  const auto flush = [&] {
-    if (!bucket.empty()) add_up_bucket(bucket, communicator);
-    bucket.clear();
-    bytes = 0;
-  };
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!has_gradient[i]) continue;
-    at::Tensor& gradient = parameters[i].mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(parameters[i]).detach();
-    const auto more = static_cast<int64_t>(gradient.nbytes());
-    if (bytes + more > bucket_bytes_) flush();
-    bucket.push_back(gradient);
+  for (size_t i = 0; i < summed_.size(); ++i) {
+    const at::Tensor& tensor = summed_[i].parameter->tensor;
+    const auto more = static_cast<int64_t>(tensor.nbytes());
+    if (buckets_.empty() || bytes + more > bucket_bytes) {
+      buckets_.emplace_back();
+      bytes = 0;
+    }
+    Bucket& bucket = buckets_.back();
+    bucket.members.push_back(i);
+    bucket.numbers += tensor.numel();
+    bucket.awaited = bucket.members.size();
+    summed_[i].bucket = buckets_.size() - 1;
     bytes += more;
   }
-  flush();
+}
+
+void GradientSums::begin_last_backward(const SiteRange& sites) {
+  in_last_backward_ = sites;
+}
+
+void GradientSums::end_last_backward(const SiteRange& sites) {
+  in_last_backward_.reset();
+  for (Summed& summed : summed_) {
+    if (sites.has(summed.site) && !summed.is_final) make_final(summed);
+  }
+  move_on();
+}
+
+void GradientSums::on_gradient(size_t i) {
+  Summed& summed = summed_[i];
+  require(!summed.is_final, "gradient sums: {} of site {} got a gradient after its sum had begun",
+          summed.parameter->role, summed.parameter->site);
+  if (!in_last_backward_) return;
+  if (summed.comes_at_once && in_last_backward_->has(summed.site)) make_final(summed);
+  move_on();
+}
+
+void GradientSums::make_final(Summed& summed) {
+  summed.is_final = true;
+  --buckets_[summed.bucket].awaited;
+}
+
+void GradientSums::begin_what_is_final() {
+  while (begun_ < buckets_.size() && buckets_[begun_].awaited == 0 &&
+         begun_ - ended_ < kBucketsUnderWay) {
+    begin(buckets_[begun_++]);
+  }
+}
+
+// Also lets what is under way go on, which a communicator does within its calls alone.
+void GradientSums::move_on() {
+  begin_what_is_final();
+  while (ended_ < begun_ && buckets_[ended_].sum->is_done()) end(buckets_[ended_++]);
+  begin_what_is_final();
+}
+
+void GradientSums::begin(Bucket& bucket) {
+  std::vector<at::Tensor> parameters;
+  for (const size_t i : bucket.members) parameters.push_back(summed_[i].parameter->tensor);
+  bucket.flat = at::empty({bucket.numbers}, parameters.front().options().requires_grad(false));
+  each_part(parameters, bucket.flat, [&](size_t i, at::Tensor part) {
+    const at::Tensor& gradient = parameters[i].grad();
+    summed_[bucket.members[i]].had_gradient = gradient.defined();
+    gradient.defined() ? part.copy_(gradient) : part.zero_();
+  });
+  bucket.mark = Timeline::begin(timeline_, "sum", fmt::format("of gradients, bucket {}", begun_));
+  bucket.sum = replicas_.begin_all_reduce_sum(bucket.flat, Traffic::parameter_gradient);
+}
+
+void GradientSums::end(Bucket& bucket) {
+  Timeline::end(timeline_, bucket.mark);
+  std::vector<at::Tensor> parameters;
+  for (const size_t i : bucket.members) parameters.push_back(summed_[i].parameter->tensor);
+  each_part(parameters, bucket.flat, [&](size_t i, const at::Tensor& part) {
+    at::Tensor& gradient = parameters[i].mutable_grad();
+    gradient.defined() ? gradient.copy_(part) : gradient = part.clone();
+  });
+  bucket.flat.reset();
+  bucket.sum.reset();
+}
+
+void GradientSums::add_up() {
+  if (replicas_.size() > 1) add_up_over_replicas();
+  if (tensor_ != nullptr) {
+    std::vector<at::Tensor> not_cut;
+    for (const Parameter& p : model_.parameters().all()) {
+      if (is_differentiated(p.kind) && cut_dimension(p) < 0) not_cut.push_back(p.tensor);
+    }
+    add_up_shared(not_cut, *tensor_);
+  }
+  for (const Shared& shared : shared_) add_up_shared(shared.parameters, *shared.holders);
+}
+
+void GradientSums::add_up_over_replicas() {
+  for (Summed& summed : summed_) {
+    if (!summed.is_final) make_final(summed);
+  }
+  while (ended_ < buckets_.size()) {
+    begin_what_is_final();
+    buckets_[ended_].sum->wait(kWhat);
+    end(buckets_[ended_++]);
+  }
+  std::vector<bool> has_gradient;
+  for (const Summed& summed : summed_) has_gradient.push_back(summed.had_gradient);
+  const std::vector<bool> is_found = found_anywhere(has_gradient, replicas_);
+  for (size_t i = 0; i < summed_.size(); ++i) {
+    if (!is_found[i]) summed_[i].parameter->tensor.mutable_grad().reset();
+    summed_[i].is_final = false;
+  }
+  for (Bucket& bucket : buckets_) bucket.awaited = bucket.members.size();
+  begun_ = ended_ = 0;
 }
 
 int64_t GradientSums::bytes_sent() const {

@@ -1,36 +1,56 @@
 // Gradients added up over the processes that hold the same parameter: the replicas of a model, each
 // with a part of the batch; the processes of a tensor group, where a parameter is not cut, each
 // with a part of the tokens, or of the heads; and the ranks of a pipeline that share a parameter,
-// such as tied embeddings. Between the backward of all micro-batches and the update, once.
+// such as tied embeddings.
+//
+// The replicas' sums begin while the last micro-batch's backward still runs. Parameters lie in
+// buckets in the order in which that backward passes their sites, from the last to the first; the
+// sum of a bucket begins when the gradients of all its parameters are final, and those before it
+// have begun, so that all replicas begin them in one order. It is the same sum as of one that
+// begins after the backward, to the bit.
+//
+// A sublayer's weight gets its gradient of a micro-batch at once, which is final then. What several
+// sites use, and what belongs to a mixer, which may read a site's parameter at an earlier one (all
+// of a block's queries at its first site), gets it in parts: it is final, and comes in the order,
+// when the backward has passed all of the stage that begins with it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
+#include "attnres/parallel/timeline.h"
 #include "attnres/support/parameters.h"
 
 namespace attnres {
 
-// Of gradients that are added up at once.
-inline constexpr int64_t kGradientBucketBytes = int64_t{32} << 20;
+// Of gradients that are added up at once; a parameter with more has a bucket of its own.
+inline constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
+// Sums that are under way at one time, each with a copy of its gradients.
+inline constexpr size_t kBucketsUnderWay = 8;
 
 class GradientSums {
  public:
   // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
   // the processes that hold the same as this one; `tensor` its tensor group, or null. All ranks of
-  // all of them make one. What replicas add up goes in buckets of this many bytes, so that few
-  // messages are sent and little is copied at once.
+  // all of them make one. All of them must outlive it.
   GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
                Communicator& replicas, Communicator* tensor = nullptr,
                int64_t bucket_bytes = kGradientBucketBytes);
+  ~GradientSums();
+  GradientSums(const GradientSums&) = delete;
+  GradientSums& operator=(const GradientSums&) = delete;
 
-  // In place. Afterwards all who hold a parameter have its whole gradient, the same bits. One that
-  // nobody has a gradient of stays without.
+  // Around a step's last backward through these sites, later sites first. Without them nothing
+  // begins before add_up.
+  void begin_last_backward(const SiteRange& sites);
+  void end_last_backward(const SiteRange& sites);
+
+  // After all backwards, in place. Afterwards all who hold a parameter have its whole gradient, the
+  // same bits. One that nobody has a gradient of stays without.
   void add_up();
 
   // Bytes of gradients that this process has handed to be added up.
@@ -40,18 +60,53 @@ class GradientSums {
   // norm of all gradients.
   bool counts(const Parameter& parameter) const;
 
- private:
-  void add_up(const std::vector<at::Tensor>& parameters, Communicator& communicator) const;
+  // Writes when sums begin and end into a timeline, or into none.
+  void show_in(Timeline* timeline) { timeline_ = timeline; }
 
-  const Transformer& model_;
-  Communicator& replicas_;
-  Communicator* tensor_;
-  int64_t bucket_bytes_;
+ private:
+  class Hook;
+  // A parameter that replicas add up.
+  struct Summed {
+    const Parameter* parameter;
+    int site;            // which the last backward must reach
+    bool comes_at_once;  // a micro-batch's gradient
+    size_t bucket = 0;
+    bool is_final = false;
+    bool had_gradient = false;  // before the sum
+  };
+  struct Bucket {
+    std::vector<size_t> members = {};  // of summed_
+    int64_t numbers = 0;
+    size_t awaited = 0;  // of the members, whose gradients are not final
+    at::Tensor flat = {};
+    std::unique_ptr<PendingMessage> sum = {};
+    Timeline::Mark mark = {};
+  };
   // Parameters that the same ranks of the pipeline share, and these ranks.
   struct Shared {
     std::unique_ptr<Communicator> holders = {};
     std::vector<at::Tensor> parameters = {};
   };
+
+  void find_shared(const std::vector<SiteSet>& sites, Communicator& pipeline);
+  static Summed summed_of(const Parameter& parameter, const SiteSet& sites);
+  void make_buckets(const SiteSet& sites, int64_t bucket_bytes);
+  void on_gradient(size_t summed);
+  void make_final(Summed& summed);
+  void begin_what_is_final();
+  void move_on();
+  void begin(Bucket& bucket);
+  void end(Bucket& bucket);
+  void add_up_over_replicas();
+
+  const Transformer& model_;
+  Communicator& replicas_;
+  Communicator* tensor_;
+  Timeline* timeline_ = nullptr;
+  std::vector<Summed> summed_;  // in the order in which the last backward passes them
+  std::vector<Bucket> buckets_;
+  size_t begun_ = 0, ended_ = 0;  // of the buckets
+  std::optional<SiteRange> in_last_backward_;
   std::vector<Shared> shared_;
   std::vector<const Parameter*> counted_elsewhere_;
 };

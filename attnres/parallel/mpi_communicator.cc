@@ -5,9 +5,12 @@
 
 #include <climits>
 #include <cstdio>
+#include <numeric>
+#include <thread>
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/progress.h"
 
 namespace attnres {
 namespace {
@@ -52,7 +55,10 @@ struct Buffer {
 
 class MpiMessage : public PendingMessage {
  public:
-  explicit MpiMessage(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  MpiMessage(std::shared_ptr<Waiting> waiting, Way way, int peer, at::Tensor tensor)
+      : PendingMessage(std::move(waiting), way, peer),
+        tensor_(std::move(tensor)),
+        from_(way == Way::from ? peer : -1) {}
   ~MpiMessage() override {
     if (request_ == MPI_REQUEST_NULL) return;
     tensor_.unsafeReleaseTensorImpl();  // MPI may still use its memory
@@ -61,25 +67,23 @@ class MpiMessage : public PendingMessage {
   MpiMessage& operator=(const MpiMessage&) = delete;
 
   MPI_Request& request() { return request_; }
-  // Of one that is received: from where, so that its length is checked.
-  void expect_from(int from) { from_ = from; }
-
-  void wait() override {
-    if (request_ == MPI_REQUEST_NULL) return;
-    MPI_Status status;
-    check(MPI_Wait(&request_, &status), "waiting for a message");
-    finish(status);
-  }
-  bool is_done() override {
-    if (request_ == MPI_REQUEST_NULL) return true;
-    int done = 0;
-    MPI_Status status;
-    check(MPI_Test(&request_, &done, &status), "looking for a message");
-    if (done != 0) finish(status);
-    return done != 0;
-  }
 
  private:
+  // Looks again and again, since MPI_Wait knows no time limit.
+  bool done_before(double deadline) override {
+    for (;;) {
+      int done = 0;
+      MPI_Status status;
+      check(MPI_Test(&request_, &done, &status), "looking for a message");
+      if (done != 0) {
+        finish(status);
+        return true;
+      }
+      if (monotonic_seconds() >= deadline) return false;
+      std::this_thread::yield();
+    }
+  }
+
   void finish(const MPI_Status& status) {
     if (from_ >= 0) {
       const Buffer buffer(tensor_);
@@ -92,14 +96,14 @@ class MpiMessage : public PendingMessage {
   }
 
   at::Tensor tensor_;
+  int from_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  int from_ = -1;
 };
 
 class MpiCommunicator : public Communicator {
  public:
   explicit MpiCommunicator(MPI_Comm comm)
-      : Communicator(rank_of(comm), size_of(comm)), comm_(comm) {
+      : Communicator(rank_of(comm), world_ranks_of(comm)), comm_(comm) {
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   ~MpiCommunicator() override {
@@ -112,14 +116,14 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
-  void barrier() override { check(MPI_Barrier(comm_), "waiting for all ranks"); }
-
   std::unique_ptr<Communicator> split(int group) override {
     MPI_Comm part = MPI_COMM_NULL;
     check(MPI_Comm_split(comm_, group < 0 ? MPI_UNDEFINED : group, rank(), &part),
           "splitting a communicator");
     if (part == MPI_COMM_NULL) return nullptr;
-    return std::make_unique<MpiCommunicator>(part);
+    auto communicator = std::make_unique<MpiCommunicator>(part);
+    communicator->set_time_limit(waiting()->time_limit);
+    return communicator;
   }
 
   [[noreturn]] void abort(const std::string& message) override {
@@ -129,55 +133,80 @@ class MpiCommunicator : public Communicator {
     throw_error(message);
   }
 
-  void require_nothing_left() override {
-    int is_there = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &is_there, &status),
-          "looking for messages");
-    require(is_there == 0, "communicator: rank {} has not received a message of rank {}", rank(),
-            status.MPI_SOURCE);
-  }
-
  private:
   static int rank_of(MPI_Comm comm) {
     int rank = 0;
     MPI_Comm_rank(comm, &rank);
     return rank;
   }
-  static int size_of(MPI_Comm comm) {
+  static std::vector<int> world_ranks_of(MPI_Comm comm) {
     int size = 0;
     MPI_Comm_size(comm, &size);
-    return size;
+    std::vector<int> own(size), of_world(size);
+    std::iota(own.begin(), own.end(), 0);
+    MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+    MPI_Comm_group(comm, &group);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_translate_ranks(group, size, own.data(), world, of_world.data());
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    return of_world;
+  }
+
+  std::unique_ptr<MpiMessage> message(PendingMessage::Way way, int peer, const at::Tensor& tensor) {
+    return std::make_unique<MpiMessage>(waiting(), way, peer, tensor);
   }
 
   std::unique_ptr<PendingMessage> begin_send(const at::Tensor& tensor, int to,
                                              Channel channel) override {
     const Buffer buffer(tensor);
-    auto message = std::make_unique<MpiMessage>(tensor);
+    auto sent = message(PendingMessage::Way::to, to, tensor);
     check(MPI_Isend(buffer.data, buffer.count, buffer.type, to, static_cast<int>(channel), comm_,
-                    &message->request()),
+                    &sent->request()),
           "sending");
-    return message;
+    return sent;
   }
   std::unique_ptr<PendingMessage> begin_receive(const at::Tensor& into, int from,
                                                 Channel channel) override {
     const Buffer buffer(into);
-    auto message = std::make_unique<MpiMessage>(into);
-    message->expect_from(from);
+    auto expected = message(PendingMessage::Way::from, from, into);
     check(MPI_Irecv(buffer.data, buffer.count, buffer.type, from, static_cast<int>(channel), comm_,
-                    &message->request()),
+                    &expected->request()),
           "receiving");
-    return message;
+    return expected;
   }
 
-  void sum_in_place(const at::Tensor& tensor) override {
+  std::unique_ptr<PendingMessage> begin_sum(const at::Tensor& tensor,
+                                            std::optional<int> root) override {
     const Buffer buffer(tensor);
-    check(MPI_Allreduce(MPI_IN_PLACE, buffer.data, buffer.count, buffer.type, MPI_SUM, comm_),
-          "adding up");
+    auto sum = message(PendingMessage::Way::together, -1, tensor);
+    if (!root) {
+      check(MPI_Iallreduce(MPI_IN_PLACE, buffer.data, buffer.count, buffer.type, MPI_SUM, comm_,
+                           &sum->request()),
+            "adding up");
+    } else {
+      const bool is_root = rank() == *root;
+      check(MPI_Ireduce(is_root ? MPI_IN_PLACE : buffer.data, is_root ? buffer.data : nullptr,
+                        buffer.count, buffer.type, MPI_SUM, *root, comm_, &sum->request()),
+            "adding up");
+    }
+    return sum;
   }
-  void take_from(int root, const at::Tensor& tensor) override {
+  std::unique_ptr<PendingMessage> begin_to_all(const at::Tensor& tensor, int root) override {
     const Buffer buffer(tensor);
-    check(MPI_Bcast(buffer.data, buffer.count, buffer.type, root, comm_), "broadcasting");
+    auto broadcast = message(PendingMessage::Way::together, -1, tensor);
+    check(MPI_Ibcast(buffer.data, buffer.count, buffer.type, root, comm_, &broadcast->request()),
+          "broadcasting");
+    return broadcast;
+  }
+
+  void require_no_message() override {
+    int is_there = 0;
+    MPI_Status status;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &is_there, &status),
+          "looking for messages");
+    require(is_there == 0, "communicator: rank {} has not received a message of rank {}", rank(),
+            status.MPI_SOURCE);
   }
 
   MPI_Comm comm_;

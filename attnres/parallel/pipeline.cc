@@ -46,7 +46,7 @@ PipelinePlan plan_pipeline(const DepthMixer& mixer, int sublayers, const Pipelin
 class Pipeline::Pass {
  public:
   Pass(Pipeline& pipeline, const std::vector<Batch>& batches, const RunContext& context,
-       std::vector<PipelineAction> actions)
+       std::vector<PipelineAction> actions, GradientSums* gradient_sums)
       : pipeline_(pipeline),
         model_(pipeline.model_),
         plan_(pipeline.plan_),
@@ -54,7 +54,12 @@ class Pipeline::Pass {
         batches_(batches),
         context_(context),
         actions_(std::move(actions)),
-        kept_(batches.size()) {}
+        gradient_sums_(gradient_sums),
+        kept_(batches.size()) {
+    for (const PipelineAction& action : actions_) {
+      if (action.direction == Direction::backward) ++backwards_left_[action.stage];
+    }
+  }
 
   LossNumbers run() {
     for (const PipelineAction& action : actions_) {
@@ -67,7 +72,7 @@ class Pipeline::Pass {
       while (!sending_.empty() && sending_.front()->is_done()) sending_.pop_front();
     }
     const Timeline::Event waiting(pipeline_.timeline_, "wait", "for what is sent");
-    for (const auto& message : sending_) message->wait();
+    for (const auto& message : sending_) message->wait("what was sent in this step");
     for (const Kept& kept : kept_) {
       require(kept.copies.empty() && kept.runs.empty(), "pipeline: a micro-batch was not freed");
     }
@@ -146,13 +151,16 @@ class Pipeline::Pass {
     return arrival;
   }
 
-  Arrival take(Direction direction) {
+  // `action` is what the message comes of.
+  Arrival take(const PipelineAction& action) {
+    const Direction direction = action.direction;
     Arrival arrival = std::move(arrivals(direction).front());
     arrivals(direction).pop_front();
     const Timeline::Event waiting(
         pipeline_.timeline_, "wait",
         direction == Direction::forward ? "for a state" : "for gradients");
-    for (const auto& message : arrival.messages) message->wait();
+    const std::string what = "the " + describe(action);
+    for (const auto& message : arrival.messages) message->wait(what);
     return arrival;
   }
 
@@ -185,7 +193,7 @@ class Pipeline::Pass {
   CutState state_before(int stage, int micro_batch) {
     Kept& kept = kept_[micro_batch];
     const StageTransfers& transfers = plan_.stages[stage];
-    Arrival arrival = take(Direction::forward);
+    Arrival arrival = take({Direction::forward, stage - 1, micro_batch});
     for (size_t n = 0; n < transfers.received.size(); ++n) {
       keep(kept, {transfers.received[n], stage}, arrival.sealed[n]);
     }
@@ -281,7 +289,10 @@ class Pipeline::Pass {
   void backward(int stage, int micro_batch) {
     Kept& kept = kept_[micro_batch];
     CutState gradients;
-    if (!is_last(stage)) gradients = gradients_after(stage, kept);
+    if (!is_last(stage)) gradients = gradients_after(stage, micro_batch);
+    GradientSums* const sums = --backwards_left_[stage] == 0 ? gradient_sums_ : nullptr;
+    const SiteRange& sites = plan_.stages[stage].sites;
+    if (sums != nullptr) sums->begin_last_backward(sites);
     const Timeline::Event computing(pipeline_.timeline_, "backward",
                                     name_of(Direction::backward, stage, micro_batch));
     if (is_last(stage)) {
@@ -301,13 +312,15 @@ class Pipeline::Pass {
         }
       }
     }
+    if (sums != nullptr) sums->end_last_backward(sites);
     forget(kept, stage);
   }
 
   // What the boundary after the stage gives back, and this rank's later stages have left.
-  CutState gradients_after(int stage, Kept& kept) {
+  CutState gradients_after(int stage, int micro_batch) {
+    Kept& kept = kept_[micro_batch];
     const StageTransfers& next = plan_.stages[stage + 1];
-    Arrival arrival = take(Direction::backward);
+    Arrival arrival = take({Direction::backward, stage + 1, micro_batch});
     CutState gradients = {.sealed = std::vector<at::Tensor>(next.before.sealed.size()),
                           .open = std::move(arrival.open)};
     for (size_t i = 0; i < gradients.sealed.size(); ++i) {
@@ -332,6 +345,8 @@ class Pipeline::Pass {
   const std::vector<Batch>& batches_;
   RunContext context_;
   std::vector<PipelineAction> actions_;
+  GradientSums* gradient_sums_;
+  std::map<int, int> backwards_left_;       // by stage
   std::vector<Kept> kept_;                  // by micro-batch
   std::deque<Arrival> states_, gradients_;  // that are expected, in order
   size_t next_expected_[2] = {0, 0};        // of the actions, by direction
@@ -346,17 +361,17 @@ Pipeline::Pipeline(const Transformer& model, const PipelinePlan& plan, Communica
           plan.size.ranks, communicator.size());
 }
 
-LossNumbers Pipeline::forward_backward(const std::vector<Batch>& batches,
-                                       const RunContext& context) {
+LossNumbers Pipeline::forward_backward(const std::vector<Batch>& batches, const RunContext& context,
+                                       GradientSums* sums) {
   const PipelineSchedule schedule = interleaved_1f1b(plan_.size, static_cast<int>(batches.size()));
-  return Pass(*this, batches, context, schedule[communicator_.rank()]).run();
+  return Pass(*this, batches, context, schedule[communicator_.rank()], sums).run();
 }
 
 LossNumbers Pipeline::forward(const std::vector<Batch>& batches) {
   const at::NoGradGuard not_recording;
   const PipelineSchedule schedule =
       forwards_of(interleaved_1f1b(plan_.size, static_cast<int>(batches.size())));
-  return Pass(*this, batches, {}, schedule[communicator_.rank()]).run();
+  return Pass(*this, batches, {}, schedule[communicator_.rank()], nullptr).run();
 }
 
 }  // namespace attnres

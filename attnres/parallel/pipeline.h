@@ -20,6 +20,7 @@
 #include "attnres/model/stage_run.h"
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
+#include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/schedule.h"
 #include "attnres/parallel/timeline.h"
 #include "attnres/parallel/transfers.h"
@@ -54,8 +55,9 @@ class Pipeline {
   // Adds the gradients of the sum of losses to the parameters; those of a parameter that several
   // ranks hold are still parts of a sum (gradient_sums.h). All ranks call it, at the same time.
   // Returns losses and targets on the rank of the last stage, zeros on all others. `context`
-  // without an observer.
-  LossNumbers forward_backward(const std::vector<Batch>& batches, const RunContext& context);
+  // without an observer. Tells `sums` of the last backward of each stage, if there are any.
+  LossNumbers forward_backward(const std::vector<Batch>& batches, const RunContext& context,
+                               GradientSums* sums = nullptr);
   // Without gradients.
   LossNumbers forward(const std::vector<Batch>& batches);
 

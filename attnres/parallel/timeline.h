@@ -26,6 +26,11 @@ class Timeline {
     size_t place_ = 0;
   };
 
+  // The same of what goes on beside others, from begin to end, in a row of its own.
+  using Mark = size_t;
+  static Mark begin(Timeline* timeline, const char* kind, std::string name);
+  static void end(Timeline* timeline, Mark mark);
+
   // Of this rank, a row of the trace: its events as objects of JSON, separated by commas.
   std::string row(int rank) const;
 
@@ -35,6 +40,7 @@ class Timeline {
     const char* kind;  // "forward", "backward", "wait", ..
     std::string name;
     double begin, end;  // microseconds
+    bool is_beside = false;
   };
   double now() const;
 

@@ -92,7 +92,7 @@ void ParallelSteps::tell(const Order& order) {
 
 ParallelSteps::Order ParallelSteps::hear() {
   const at::Tensor words = at::empty({3}, at::kLong);
-  world_.broadcast(words, 0, Traffic::number);
+  world_.broadcast(words, 0, Traffic::number, "what rank 0 says is next");
   const int64_t* word = words.const_data_ptr<int64_t>();
   return {static_cast<Order::Kind>(word[0]), word[1], std::bit_cast<double>(word[2])};
 }
@@ -124,6 +124,7 @@ void ParallelSteps::trace_into(const std::filesystem::path& file) {
   world_.barrier();
   timeline_ = std::make_unique<Timeline>();
   pipeline_.show_in(timeline_.get());
+  gradient_sums_.show_in(timeline_.get());
 }
 
 ParallelTraffic ParallelSteps::leave() {
@@ -155,6 +156,7 @@ void ParallelSteps::write_trace() {
   const std::vector<std::string> rows = gather_texts(world_, timeline_->row(world_.rank()));
   if (world_.rank() == 0) write_file(trace_, chrome_trace(rows));
   pipeline_.show_in(nullptr);
+  gradient_sums_.show_in(nullptr);
   timeline_ = nullptr;
 }
 
@@ -193,11 +195,12 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   }
   StepSums sums;
   const LossNumbers numbers = pipeline_.forward_backward(
-      micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads});
+      micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads},
+      &gradient_sums_);
   sums.loss = numbers.loss;
   sums.targets = numbers.targets;
   {
-    const Timeline::Event summing(timeline_.get(), "sum", "gradients");
+    const Timeline::Event waiting(timeline_.get(), "wait", "for sums of gradients");
     gradient_sums_.add_up();
   }
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
 #include "tests/text/test_files.h"
@@ -63,6 +66,74 @@ TEST(ThreadCommunicator, AddsUpBroadcastsAndSplits) {
   });
 }
 
+// What all do together is begun in one order, and may be waited for in another.
+TEST(ThreadCommunicator, DoesTogetherWhatWasBegun) {
+  run_on_threads(3, [](Communicator& world) {
+    const at::Tensor sum = at::full({2}, world.rank() + 1.0f), at_root = sum.clone(),
+                     value = sum.clone();
+    const auto all = world.begin_all_reduce_sum(sum, Traffic::number);
+    const auto reduced = world.begin_reduce_sum(at_root, 1, Traffic::parameter_gradient);
+    const auto broadcast = world.begin_broadcast(value, 2, Traffic::parameter);
+    for (const auto* begun : {&broadcast, &all, &reduced}) (*begun)->wait();
+    EXPECT_TRUE(all->is_done());
+    EXPECT_EQ(sum[0].item<float>(), 6);
+    EXPECT_EQ(value[0].item<float>(), 3);
+    if (world.rank() == 1) {
+      EXPECT_EQ(at_root[0].item<float>(), 6);
+    }
+    EXPECT_EQ(world.bytes_sent(Traffic::parameter_gradient), 8);
+    EXPECT_EQ(world.bytes_sent(Traffic::parameter), world.rank() == 2 ? 8 : 0);
+    world.require_nothing_left();
+  });
+}
+
+TEST(ThreadCommunicator, NoticesWhatNobodyWaitsFor) {
+  run_on_threads(2, [](Communicator& world) {
+    const auto sum = world.begin_all_reduce_sum(at::zeros({2}), Traffic::number);
+    EXPECT_THAT(message_of<Error>([&] { world.require_nothing_left(); }),
+                HasSubstr(fmt::format("rank {} has begun 1 messages or sums", world.rank())));
+    sum->wait();
+    world.require_nothing_left();
+  });
+}
+
+// Rank 1 of a group of two, which is rank 2 of all, neither ends nor waits until the others have
+// given up.
+TEST(ThreadCommunicator, WaitsNoLongerThanTheLimit) {
+  std::atomic<int> gave_up = 0;
+  run_on_threads(3, [&](Communicator& world) {
+    world.set_time_limit(0.01);
+    const auto pair = world.split(world.rank() == 1 ? 1 : 0);
+    const auto expect = [&](const std::string& error, const std::function<void()>& work) {
+      EXPECT_THAT(message_of<Error>(work), HasSubstr(error));
+    };
+    const at::Tensor numbers = at::zeros({2}), late = at::zeros({2});
+    std::unique_ptr<PendingMessage> expected, sum;
+    if (world.rank() == 0) {
+      expected = pair->receive(numbers, 1, Channel::forward);
+      expect("rank 0 has waited 0.01 s for the forward of micro-batch 3 from rank 2",
+             [&] { expected->wait("the forward of micro-batch 3"); });
+      sum = pair->begin_all_reduce_sum(late, Traffic::number);
+      expect("rank 0 has waited 0.01 s for a sum of ranks 0, 2, to which one has not come",
+             [&] { sum->wait("a sum"); });
+    }
+    ++gave_up;
+    while (gave_up < 3) std::this_thread::yield();
+    // A limit does not end what is waited for.
+    if (world.rank() == 1) return;
+    pair->set_time_limit(60);
+    if (world.rank() == 2) {
+      pair->send(at::ones({2}), 0, Channel::forward, Traffic::open)->wait();
+      pair->all_reduce_sum(at::ones({2}), Traffic::number);
+      return;
+    }
+    expected->wait();
+    sum->wait();
+    EXPECT_EQ(numbers[0].item<float>(), 1);
+    EXPECT_EQ(late[0].item<float>(), 1);
+  });
+}
+
 // No rank waits for ever where something goes wrong.
 TEST(ThreadCommunicator, EndsAllWithTheFirstError) {
   const auto wait = [](Communicator& world, int from) {
@@ -99,14 +170,15 @@ TEST(ThreadCommunicator, NoticesMessagesThatDoNotFit) {
                          }
                        }),
               HasSubstr("rank 1 expected 8 bytes of rank 0, and got 12"));
-  EXPECT_THAT(error_of(2,
-                       [](Communicator& world) {
-                         world.send(at::zeros({3}), 1 - world.rank(), Channel::backward,
-                                    Traffic::open);
-                         world.barrier();
-                         EXPECT_THROW(world.require_nothing_left(), Error);
-                       }),
-              HasSubstr("2 messages were never received"));
+  EXPECT_THAT(
+      error_of(
+          2,
+          [](Communicator& world) {
+            world.send(at::zeros({3}), 1 - world.rank(), Channel::backward, Traffic::open)->wait();
+            world.barrier();
+            EXPECT_THROW(world.require_nothing_left(), Error);
+          }),
+      HasSubstr("2 messages were never received"));
 }
 
 TEST(Communicator, RefusesWhatItCannotSend) {

@@ -1,11 +1,16 @@
 #include "attnres/parallel/gradient_sums.h"
 
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
 
+#include "attnres/parallel/pipeline.h"
 #include "attnres/parallel/thread_communicator.h"
+#include "attnres/support/error.h"
 #include "tests/model/stages.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::testing::gradient_sums_test {
 namespace {
@@ -73,6 +78,92 @@ TEST(GradientSums, KnowWhoHasNone) {
         EXPECT_TRUE(p.tensor.grad().equal(part_of(p, 1)));
       }
     }
+  });
+}
+
+std::vector<ModelConfig> kinds_of_models() {
+  std::vector<ModelConfig> all;
+  for (const char* type :
+       {"residual", "attn_res", "mhc", "dense_former", "mrla", "depth_attention"}) {
+    all.push_back(small_config({{"type", type}}, 3));
+  }
+  all.push_back(small_config(block_attn_res(3), 3));
+  all.back().tie_embeddings = true;
+  all.push_back(kimi_config(/*k3=*/false, block_attn_res(3)));
+  return all;
+}
+
+// Two replicas of a model, with two micro-batches each: each parameter in a bucket of its own, or
+// all in one. Sums that begin during the backward are those that begin after it, to the bit.
+TEST(GradientSums, BeginWhileTheBackwardRuns) {
+  at::set_num_threads(1);
+  for (const ModelConfig& config : kinds_of_models()) {
+    for (const bool recompute : {false, true}) {
+      run_on_threads(2, [&](Communicator& replicas) {
+        at::set_num_threads(1);
+        const auto alone = replicas.split(replicas.rank());
+        const Transformer model =
+            perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kFloat));
+        const PipelinePlan plan =
+            plan_pipeline(model.mixer(), model.sublayers(), {}, TransferPolicy::owned);
+        Pipeline pipeline(model, plan, *alone);
+        std::vector<Batch> batches;
+        for (int m = 0; m < 2; ++m) {
+          const int seed = 10 * replicas.rank() + m;
+          batches.push_back({random_ids(2, 6, seed), random_ids(2, 6, 100 + seed)});
+        }
+        // Called with sums for the backward, or none.
+        const auto gradients = [&](int64_t bucket_bytes, bool overlaps) {
+          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, /*tensor=*/nullptr,
+                            bucket_bytes);
+          for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
+          const int64_t sent = replicas.bytes_sent(Traffic::parameter_gradient);
+          pipeline.forward_backward(batches, {.recompute = recompute}, overlaps ? &sums : nullptr);
+          EXPECT_EQ(replicas.bytes_sent(Traffic::parameter_gradient) > sent, overlaps);
+          sums.add_up();
+          std::vector<at::Tensor> all;
+          for (const Parameter& p : model.parameters().all()) all.push_back(p.tensor.grad());
+          return all;
+        };
+        const std::vector<at::Tensor> expected = gradients(1 << 20, /*overlaps=*/false);
+        for (const int64_t bucket_bytes : {1, 3000, 1 << 20}) {
+          const std::vector<at::Tensor> actual = gradients(bucket_bytes, /*overlaps=*/true);
+          for (size_t i = 0; i < actual.size(); ++i) {
+            const Parameter& p = model.parameters().all()[i];
+            ASSERT_EQ(actual[i].defined(), expected[i].defined());
+            EXPECT_TRUE(!actual[i].defined() || actual[i].equal(expected[i]))
+                << p.role << " of site " << p.site;
+          }
+        }
+        replicas.require_nothing_left();
+      });
+    }
+  }
+}
+
+// The gradient of a later site is on its way while an earlier one still has none; a gradient that
+// comes after its sum had begun is an error, and no wrong number.
+TEST(GradientSums, BeginAsSoonAsGradientsAreFinal) {
+  run_on_threads(2, [](Communicator& replicas) {
+    const auto alone = replicas.split(replicas.rank());
+    const SiteRange all_sites = {0, 7};
+    const Transformer model(small_config(residual()), kSmallVocabulary, /*seed=*/1, at::kDouble);
+    const at::Tensor late = model.parameters().find(0, "q_proj")->tensor,
+                     early = model.parameters().find(6, "head")->tensor;
+    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, /*tensor=*/nullptr,
+                      /*bucket_bytes=*/1);
+    const auto sent = [&] { return replicas.bytes_sent(Traffic::parameter_gradient); };
+    early.sum().backward();
+    EXPECT_EQ(sent(), 0);
+    sums.begin_last_backward(all_sites);
+    late.sum().backward();
+    EXPECT_EQ(sent(), 0);
+    early.sum().backward();
+    EXPECT_THAT(message_of<Error>([&] { early.sum().backward(); }),
+                ::testing::HasSubstr("head of site 6 got a gradient after its sum had begun"));
+    sums.end_last_backward(all_sites);
+    sums.add_up();
+    EXPECT_TRUE(late.grad().equal(at::full_like(late, 2)));
   });
 }
 

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <csignal>
 #include <filesystem>
 
 #include "attnres/parallel/gradient_sums.h"
@@ -12,6 +14,7 @@
 #include "attnres/support/error.h"
 #include "tests/model/stages.h"
 #include "tests/parallel/mpirun.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::testing::mpi_communicator_test {
 namespace {
@@ -47,6 +50,28 @@ void do_together(Communicator& world) {
     const at::Tensor sum = at::full({5}, world.rank() + 1, dtype);
     world.all_reduce_sum(sum, Traffic::number);
     EXPECT_TRUE(sum.equal(at::full({5}, 6, dtype)));
+  }
+  // Many at once, waited for in another order; of numbers whose sum depends on the order of adding,
+  // the same bits everywhere.
+  std::vector<at::Tensor> sums, at_root;
+  std::vector<std::unique_ptr<PendingMessage>> begun;
+  for (int i = 0; i < 4; ++i) {
+    sums.push_back(at::cos(at::arange(50000) * (world.rank() + i + 0.1)) *
+                   std::pow(10, world.rank()));
+    at_root.push_back(sums.back().clone());
+    begun.push_back(world.begin_all_reduce_sum(sums[i], Traffic::number));
+    begun.push_back(world.begin_reduce_sum(at_root[i], i % 3, Traffic::number));
+  }
+  EXPECT_THAT(message_of<Error>([&] { world.require_nothing_left(); }),
+              HasSubstr("has begun 8 messages or sums"));
+  for (auto message = begun.rbegin(); message != begun.rend(); ++message) (*message)->wait();
+  for (int i = 0; i < 4; ++i) {
+    const at::Tensor first = sums[i].clone();
+    world.begin_broadcast(first, 0, Traffic::number)->wait();
+    EXPECT_TRUE(sums[i].equal(first));
+    if (world.rank() == i % 3) {
+      EXPECT_TRUE(at::allclose(at_root[i], first, 1e-5, 1e-3));
+    }
   }
   const at::Tensor value = at::full({3}, world.rank(), at::kInt);
   world.broadcast(value, 2, Traffic::parameter);
@@ -112,6 +137,19 @@ TEST(OfMpirun, GivesUp) {
   world->receive(at::zeros({1}), 1, Channel::forward)->wait();
 }
 
+// Rank 1 stops itself, as a hanging one does.
+TEST(OfMpirun, HasARankThatHangs) {
+  if (launched_processes() != 2) GTEST_SKIP() << "started by MpiCommunicator.*";
+  const auto world = start_mpi();
+  world->set_time_limit(1);
+  if (world->rank() == 1) ::raise(SIGSTOP);
+  try {
+    world->receive(at::zeros({1}), 1, Channel::forward)->wait("the forward of micro-batch 3");
+  } catch (const Error& error) {
+    world->abort(error.what());
+  }
+}
+
 // This program again, as processes.
 Result run_tests(int processes, const std::string& filter) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -130,6 +168,14 @@ TEST(MpiCommunicator, EndsAllProcesses) {
   const Result result = run_tests(2, "OfMpirun.GivesUp");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("rank 1 of 2: a disk is full"));
+}
+
+TEST(MpiCommunicator, EndsAllWhereOneHangs) {
+  if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
+  const Result result = run_tests(2, "OfMpirun.HasARankThatHangs");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 0 has waited 1 s for the forward of micro-batch 3 from rank 1"));
 }
 
 TEST(MpiCommunicator, IsAbsentFromABuildWithoutMpi) {

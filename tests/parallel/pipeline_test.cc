@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 
 #include "attnres/parallel/gradient_sums.h"
@@ -106,14 +107,20 @@ using Tamper = std::function<at::Tensor(Channel, int, const at::Tensor&)>;
 class TamperingCommunicator : public Communicator {
  public:
   TamperingCommunicator(Communicator& honest, Tamper tamper)
-      : Communicator(honest.rank(), honest.size()), honest_(honest), tamper_(std::move(tamper)) {}
+      : Communicator(honest.rank(), ranks_of(honest)),
+        honest_(honest),
+        tamper_(std::move(tamper)) {}
 
-  void barrier() override { honest_.barrier(); }
   std::unique_ptr<Communicator> split(int group) override { return honest_.split(group); }
   [[noreturn]] void abort(const std::string& message) override { throw_error(message); }
-  void require_nothing_left() override { honest_.require_nothing_left(); }
 
  private:
+  static std::vector<int> ranks_of(const Communicator& honest) {
+    std::vector<int> ranks(honest.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+
   std::unique_ptr<PendingMessage> begin_send(const at::Tensor& tensor, int to,
                                              Channel channel) override {
     const at::Tensor changed = tamper_(channel, sent_[channel]++, tensor);
@@ -123,12 +130,15 @@ class TamperingCommunicator : public Communicator {
                                                 Channel channel) override {
     return honest_.receive(into, from, channel);
   }
-  void sum_in_place(const at::Tensor& tensor) override {
-    honest_.all_reduce_sum(tensor, Traffic::number);
+  std::unique_ptr<PendingMessage> begin_sum(const at::Tensor& tensor,
+                                            std::optional<int> root) override {
+    return root ? honest_.begin_reduce_sum(tensor, *root, Traffic::number)
+                : honest_.begin_all_reduce_sum(tensor, Traffic::number);
   }
-  void take_from(int root, const at::Tensor& tensor) override {
-    honest_.broadcast(tensor, root, Traffic::number);
+  std::unique_ptr<PendingMessage> begin_to_all(const at::Tensor& tensor, int root) override {
+    return honest_.begin_broadcast(tensor, root, Traffic::number);
   }
+  void require_no_message() override { honest_.require_nothing_left(); }
 
   Communicator& honest_;
   Tamper tamper_;
