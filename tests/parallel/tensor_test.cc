@@ -1,8 +1,10 @@
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -18,6 +20,8 @@
 
 namespace attnres::testing::tensor_test {
 namespace {
+
+constexpr double kNear = 1e-11;  // of float64, whose sums are in another order
 
 struct Kind {
   std::string name;
@@ -151,6 +155,16 @@ double largest_error(const Result& actual, const Result& expected) {
   return largest;
 }
 
+// Of all gradients together, relative to their norm: alone, some of them are small differences.
+double distance(const Result& actual, const Result& expected) {
+  double squared = 0;
+  for (const auto& [name, gradient] : expected.gradients) {
+    squared += (actual.gradients.at(name) - gradient).square().sum().item<double>();
+  }
+  return std::max(std::abs(actual.numbers.loss / expected.numbers.loss - 1),
+                  std::sqrt(squared / expected.squared_norm));
+}
+
 Transformer model_of(const ModelConfig& config, Precision precision = at::kDouble) {
   return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision));
 }
@@ -165,16 +179,23 @@ TEST_P(EveryKindInATensorGroup, GivesTheLossesAndGradientsOfOneProcess) {
   const std::vector<Batch> batches = odd_batches(2);
   const Transformer model = model_of(GetParam().config);
   const Result expected = in_one_process(model, batches);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), 1e-12);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.recompute = true}), expected), 1e-12);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.pipeline = {2, 2}}), expected), 1e-12);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), kNear);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.recompute = true}), expected), kNear);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.pipeline = {2, 2}}), expected), kNear);
 }
 
-TEST_P(EveryKindInATensorGroup, DoesSoInFloat32) {
+// In float32 sums in another order differ: by what those of one process differ from float64.
+TEST_P(EveryKindInATensorGroup, IsAsPreciseInFloat32) {
   at::set_num_threads(1);
   const std::vector<Batch> batches = odd_batches(2);
   const Transformer model = model_of(GetParam().config, at::kFloat);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches), in_one_process(model, batches)), 1e-5);
+  const Transformer precise = model_of(GetParam().config);
+  for (const Parameter& p : precise.parameters().all()) {
+    p.tensor.detach().copy_(model.parameters().find(p.site, p.role)->tensor.detach());
+  }
+  const Result expected = in_one_process(precise, batches);
+  EXPECT_LT(distance(in_groups(model, 2, batches), expected),
+            1e-6 + 4 * distance(in_one_process(model, batches), expected));
 }
 
 TEST(TensorGroup, MayHaveFourProcesses) {
@@ -185,7 +206,7 @@ TEST(TensorGroup, MayHaveFourProcesses) {
     config.kv_heads = 4;
     const Transformer model = model_of(config);
     const std::vector<Batch> batches = odd_batches(2);
-    EXPECT_LT(largest_error(in_groups(model, 4, batches), in_one_process(model, batches)), 1e-12)
+    EXPECT_LT(largest_error(in_groups(model, 4, batches), in_one_process(model, batches)), kNear)
         << mixing;
   }
 }
@@ -196,7 +217,8 @@ TEST(TensorGroup, MayHaveProcessesWithoutTokens) {
   const std::vector<Batch> batches = {{random_ids(1, 1, 1), random_ids(1, 1, 2)}};
   for (const Kind& kind : kinds()) {
     const Transformer model = model_of(kind.config);
-    EXPECT_LT(largest_error(in_groups(model, 2, batches), in_one_process(model, batches)), 1e-12)
+    // A token alone sees itself: gradients of queries and keys are nothing but rounding.
+    EXPECT_LT(distance(in_groups(model, 2, batches), in_one_process(model, batches)), kNear)
         << kind.name;
   }
 }
@@ -207,7 +229,7 @@ TEST(TensorGroup, FaultsAreNoticed) {
   const std::vector<Batch> batches = odd_batches(2);
   const Transformer model = model_of(small_config(block_attn_res(2)));
   const Result expected = in_one_process(model, batches);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), 1e-12);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), kNear);
   // Gradients of what is not cut are not added up.
   EXPECT_GT(largest_error(in_groups(model, 2, batches, {.sums_gradients = false}), expected), 1e-6);
   // A process counts its part of a sum twice; forgets that of another; has another's tokens.
@@ -352,7 +374,7 @@ TEST(TensorGroup, DecodesAsOneProcess) {
       const at::NoGradGuard not_recording_here;
       const TensorRanks group(ranks);
       const auto [actual, own_bytes] = decode(part_of_model(whole, group));
-      EXPECT_LT(relative_error(actual, expected), 1e-12) << kind.name;
+      EXPECT_LT(relative_error(actual, expected), kNear) << kind.name;
       EXPECT_LE(own_bytes, bytes);
       EXPECT_GE(2 * own_bytes, bytes);
     });
