@@ -36,9 +36,10 @@ std::string remedy_of_standing(const PlannedModel& model, const Layout& layout,
   const auto [site, bytes] = largest_site(model, layout.tensor);
   const int64_t shared = tensor_that_fits(model, layout, memory.capacity, cluster);
   const std::string share =
-      shared == 0 ? "No layout helps: experts are not spread over devices (there is no expert "
-                    "parallelism), and more processes cannot share its layers"
-                  : fmt::format("Share its layers (parallel.tensor={})", shared);
+      shared == 0
+          ? "No layout helps: more processes cannot share its layers. Experts are not spread "
+            "over devices (there is no expert parallelism)"
+          : fmt::format("Share its layers (parallel.tensor={})", shared);
   if (bytes > memory.capacity) {
     return fmt::format("{} alone is {} with its gradients and moments. {}",
                        site == model.cost().sublayers()
