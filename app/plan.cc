@@ -63,7 +63,7 @@ void print_memory(const Plan& plan, const PlannedModel& model) {
                bytes(memory.weights), bytes(memory.gradients), bytes(memory.moments),
                memory.in_flight, bytes(memory.activations),
                bytes(memory.received + memory.waiting_gradients), bytes(memory.total),
-               sites_text(memory.sites, model.cost.sublayers()));
+               sites_text(memory.sites, model.cost().sublayers()));
   }
   const double whole_model = plan.memory.ranks[0].whole_model;
   if (whole_model > 0) {
@@ -106,6 +106,9 @@ void print_traffic(const Plan& plan) {
     row("sealed tensors of a micro-batch",
         [](Policy p) { return std::to_string(p.sealed_tensors); });
     row("at most into one stage", [](Policy p) { return std::to_string(p.most_sealed_tensors); });
+  }
+  if (plan.layout.tensor > 1) {
+    fmt::print("{:36} {:>11}\n", "within tensor groups", format_bytes(plan.traffic.tensor_groups));
   }
   fmt::print("{:36} {:>11}\n", "gradients, over replicas",
              format_bytes(plan.traffic.replica_gradients));
@@ -152,8 +155,7 @@ void print_prefill(const PrefillMemory& prefill) {
   text += ".";
   if (prefill.devices > 1) {
     text += fmt::format(
-        " Split along tokens over the {} devices of a node (which this program does "
-        "not do yet) that were {} each",
+        " Split along tokens over the {} devices of a node (parallel.tensor) that were {} each",
         prefill.devices, format_bytes(prefill.per_device));
     if (prefill.chunk < prefill.context) {
       text += fmt::format(", {} in chunks", format_bytes(prefill.per_device_chunked));
@@ -181,10 +183,11 @@ void print_plan(const Plan& plan, const PlannedModel& model, const Cluster& clus
 
 std::string settings_of(const Layout& layout) {
   return fmt::format(
-      "parallel.data={} parallel.pipeline={} parallel.virtual={} parallel.policy={} "
-      "train.recompute={}{}",
-      layout.data, layout.size.ranks, layout.size.virtual_stages, name_of(layout.policy),
-      layout.recompute, layout.shard_optimizer ? " parallel.shard_optimizer=true" : "");
+      "parallel.data={} parallel.pipeline={} parallel.virtual={} parallel.tensor={} "
+      "parallel.policy={} train.recompute={}{}",
+      layout.data, layout.size.ranks, layout.size.virtual_stages, layout.tensor,
+      name_of(layout.policy), layout.recompute,
+      layout.shard_optimizer ? " parallel.shard_optimizer=true" : "");
 }
 
 void print_search(const SearchResult& result, const PlannedModel& model, const Cluster& cluster) {
@@ -194,20 +197,21 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
                               result.nearest.describe(), result.why_not));
     return;
   }
-  fmt::print("{:>4} {:>8} {:>7} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}\n", "data",
-             "pipeline", "virtual", "recompute", "devices", "naive", "report", "owned", "bubble",
-             "MFU", "memory");
+  fmt::print("{:>4} {:>8} {:>7} {:>6} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}\n", "data",
+             "pipeline", "virtual", "tensor", "recompute", "devices", "naive", "report", "owned",
+             "bubble", "MFU", "memory");
   for (const FoundLayout& found : result.best) {
     const Layout& layout = found.layout;
     const auto seconds = [&](int i) {
       const double time = found.seconds_by_policy[i];
       return std::isfinite(time) ? seconds_text(time) : std::string("-");
     };
-    fmt::print("{:>4} {:>8} {:>7} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>5.1f} % {:>4.1f} % {:>9}\n",
-               layout.data, layout.size.ranks, layout.size.virtual_stages,
-               layout.recompute ? "yes" : "no", layout.processes(), seconds(0), seconds(1),
-               seconds(2), 100 * found.time.pipeline.bubble, 100 * found.time.utilisation,
-               format_bytes(found.fullest));
+    fmt::print(
+        "{:>4} {:>8} {:>7} {:>6} {:>9} {:>7}   {:>9} {:>9} {:>9} {:>5.1f} % {:>4.1f} % {:>9}\n",
+        layout.data, layout.size.ranks, layout.size.virtual_stages, layout.tensor,
+        layout.recompute ? "yes" : "no", layout.processes(), seconds(0), seconds(1), seconds(2),
+        100 * found.time.pipeline.bubble, 100 * found.time.utilisation,
+        format_bytes(found.fullest));
   }
   fmt::print("\n");
   print_wrapped(fmt::format(
@@ -300,7 +304,7 @@ void add_plan_command(CLI::App& app) {
       ->type_name("K");
   command->add_flag("--search", options->search,
                     "list the fastest layouts that fit, in the place of the recipe's own:\n"
-                    "parallel.data, pipeline, virtual and policy, and train.recompute");
+                    "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
   as_path(command->add_option("--write-cluster", options->write_cluster,
                               "measure this machine and write a cluster file of it"))
       ->type_name("FILE");

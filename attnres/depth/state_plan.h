@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "attnres/support/tensor_group.h"
+
 namespace attnres {
 
-// The axis along which a tensor of a state is split where a model is. All of them are [T, ...],
+// The axis along which a tensor of a state is split over a tensor group. All of them are [T, ...],
 // and may be split along T, but for their halo.
 enum class ShardAxis {
   tokens,
@@ -31,6 +33,9 @@ struct PlannedTensor {
   int last_reader = 0;
 
   int64_t numbers() const;  // of a token
+  // Of so many tokens, what one of a tensor group's processes has: the own tokens, or the own heads
+  // of all of them.
+  std::vector<int64_t> part_sizes(const TensorPart& part, int64_t tokens) const;
 };
 
 // What crosses before a site: DepthState's tensors, in their order.

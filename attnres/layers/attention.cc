@@ -38,6 +38,8 @@ Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& p
     q_norm_ = add_norm("q_layernorm");
     k_norm_ = add_norm("k_layernorm");
   }
+  shape_.heads /= parameters.part().size;
+  shape_.kv_heads /= parameters.part().size;
 }
 
 AttentionHeads Attention::heads_of(const SublayerInput& input) const {

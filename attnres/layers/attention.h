@@ -49,7 +49,7 @@ class Attention : public Sublayer {
   // Keys that a token sees on average among `context`.
   double seen_keys(int64_t context) const;
 
-  AttentionShape shape_;
+  AttentionShape shape_;        // with this process's part of the heads
   at::ScalarType activations_;  // their dtype
   LinearGroup qkv_proj_;
   at::Tensor q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias

@@ -151,6 +151,7 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
   o_norm_ = parameters.add(site, "o_norm", ParameterKind::norm_gain, {K}, Init::ones());
   o_proj_ = Linear(parameters, site, P,
                    {"o_proj", D, normal(needs.init_gain * needs.output_init_gain), Shard::inputs});
+  settings_.heads /= parameters.part().size;
 }
 
 SublayerOutput DeltaAttention::forward(const SublayerInput& input,

@@ -64,7 +64,7 @@ class DeltaAttention : public Sublayer {
   at::Tensor in_one_call(const DeltaAttentionInputs& all, const Spans& spans, int layer) const;
   at::Tensor composed(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
 
-  DeltaAttentionSettings settings_;
+  DeltaAttentionSettings settings_;  // with this process's part of the heads
   double norm_eps_;
   at::ScalarType activations_;           // their dtype
   LinearGroup input_proj_;               // q, k, v, f_a, b, and g or g_a

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attnres/layers/tensor_parallel.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
@@ -67,7 +68,11 @@ void ExpertsSettings::resolve(int64_t ffn_width, const std::string& path) {
 Experts::Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
                  double norm_eps, double init_std, const SublayerNeeds& needs, int site,
                  ParameterRegistry& parameters)
-    : settings_(settings), width_(width), activation_(activation), norm_eps_(norm_eps) {
+    : settings_(settings),
+      width_(width),
+      activation_(activation),
+      norm_eps_(norm_eps),
+      group_(parameters.group()) {
   const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
   const auto add_stack = [&](const char* role, int64_t out, int64_t in, double gain, Shard shard) {
     return ProductWeight(parameters.add_weight(site, role, ParameterKind::matrix,
@@ -96,6 +101,7 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
     }
     latent_up_ = Linear(parameters, site, I, {"routed_expert_up_proj", D, normal(last)});
   }
+  settings_.width /= parameters.part().size;
 }
 
 SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContext&) const {
@@ -103,8 +109,7 @@ SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContex
   const Routing routing = route(x_TD);
   at::Tensor y_TD;
   if (latent_down_.defined()) {
-    const at::Tensor sum_TI = sum_of_chosen(latent_down_(x_TD), routing);
-    y_TD = latent_up_(settings_.latent_norm ? rms_norm(sum_TI, latent_norm_, norm_eps_) : sum_TI);
+    y_TD = from_latent(sum_of_chosen(latent_down_(x_TD), routing));
   } else {
     y_TD = sum_of_chosen(x_TD, routing);
   }
@@ -113,6 +118,19 @@ SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContex
     y_TD = y_TD + shared_w2_(activation_(hidden[0], hidden[1]));
   }
   return {y_TD, routing.load_E};
+}
+
+// The norm needs whole sums. Each process of a group takes those of some tokens back to the full
+// width, and zeros of all others: that is its part of y.
+at::Tensor Experts::from_latent(const at::Tensor& part_TI) const {
+  if (!settings_.latent_norm) return latent_up_(part_TI);
+  const auto up = [&](const at::Tensor& sum_TI) {
+    return latent_up_(rms_norm(sum_TI, latent_norm_, norm_eps_));
+  };
+  if (group_ == nullptr) return up(part_TI);
+  const RowRange own = rows_of_part(group_->part(), part_TI.size(0));
+  const int64_t after = part_TI.size(0) - own.first - own.count;
+  return at::constant_pad_nd(up(sum_own_tokens(*group_, part_TI)), {0, 0, own.first, after});
 }
 
 SublayerCost Experts::cost(int64_t /*context*/) const {

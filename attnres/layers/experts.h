@@ -83,11 +83,14 @@ class Experts : public Sublayer {
   at::Tensor in_chosen_groups(const at::Tensor& biased_TE) const;
   // sum over chosen w_e f_e(x)
   at::Tensor sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const;
+  // W_up RMSNorm(sum), or this process's part of it
+  at::Tensor from_latent(const at::Tensor& part_TI) const;
 
-  ExpertsSettings settings_;
+  ExpertsSettings settings_;  // with this process's part of the width
   int64_t width_;
   Activation activation_;
   double norm_eps_;
+  const TensorGroup* group_;
   at::Tensor gate_, bias_;      // of the router
   ProductWeight w1_, w2_, w3_;  // of all experts
   LinearGroup shared_w1_and_w3_;

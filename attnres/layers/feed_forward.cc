@@ -5,7 +5,7 @@ namespace attnres {
 FeedForward::FeedForward(int64_t width, int64_t hidden, const Activation& activation,
                          double init_std, const SublayerNeeds& needs, int site,
                          ParameterRegistry& parameters)
-    : hidden_(hidden), activation_(activation) {
+    : hidden_(hidden / parameters.part().size), activation_(activation) {
   const Init inner = Init::normal(init_std * needs.init_gain);
   const Init last = Init::normal(init_std * needs.init_gain * needs.output_init_gain);
   gate_and_up_proj_ = LinearGroup(

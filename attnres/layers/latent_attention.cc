@@ -53,7 +53,7 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
                                  int site, ParameterRegistry& parameters,
                                  RotaryFrequencies frequencies)
     : settings_(settings),
-      heads_(heads),
+      heads_(heads / parameters.part().size),
       frequencies_(std::move(frequencies)),
       activations_(parameters.precision().activations) {
   require_usage(!needs.separate_qkv,

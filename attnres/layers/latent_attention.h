@@ -79,7 +79,7 @@ class LatentAttention : public Sublayer {
                           const at::Tensor& latents_TC) const;
 
   LatentAttentionSettings settings_;
-  int64_t heads_;
+  int64_t heads_;  // of this process
   RotaryFrequencies frequencies_;
   at::ScalarType activations_;  // their dtype
   LinearGroup input_proj_;      // of the queries or of their latent, of the latent, and of the gate

@@ -17,7 +17,7 @@ LinearGroup::LinearGroup(ParameterRegistry& parameters, int site, int64_t inputs
   const ParameterRegistry::Joined joined = parameters.add_joined(site, inputs, roles);
   for (const MatrixRole& role : roles) {
     parameters_.push_back(parameters.find(site, role.role)->tensor);
-    outputs_.push_back(role.outputs);
+    outputs_.push_back(parameters_.back().size(0));
   }
   joined_ = ProductWeight(joined, parameters_);
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "attnres/model/layer_kinds/layer_kinds.h"
 #include "attnres/support/error.h"
@@ -14,6 +15,20 @@ const LayerKind* find_kind(const std::vector<LayerKind>& kinds, const std::strin
   const auto found = std::find_if(kinds.begin(), kinds.end(),
                                   [&](const LayerKind& kind) { return kind.name == name; });
   return found == kinds.end() ? nullptr : &*found;
+}
+
+// What cannot be shared out equally, if there is anything.
+std::optional<std::pair<std::string, int64_t>> find_unequal(const ModelConfig& config,
+                                                            int64_t parts) {
+  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
+    for (const LayerKind& kind : *kinds) {
+      if (!kind.is_in(config)) continue;
+      for (const auto& [key, number] : kind.shared_out(config)) {
+        if (number % parts != 0) return std::pair(key, number);
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -39,6 +54,19 @@ const LayerKind& layer_kind(const ModelConfig& config, int site) {
   const int64_t layer = site / 2;
   if (site % 2 == 0) return find_attention_kind(config.attention_of(layer), "model");
   return *find_kind(feed_forward_kinds(), config.has_experts(layer) ? kExperts : kDense);
+}
+
+bool has_equal_parts(const ModelConfig& config, int64_t parts) {
+  return !find_unequal(config, parts).has_value();
+}
+
+void require_equal_parts(const ModelConfig& config, int64_t parts, const std::string& path) {
+  const auto unequal = find_unequal(config, parts);
+  if (!unequal) return;
+  fail_usage(
+      "{}.{}: {} cannot be shared out equally to the {} processes of a tensor group; choose a "
+      "parallel.tensor that divides it",
+      path, unequal->first, unequal->second, parts);
 }
 
 const LayerKind& find_attention_kind(const std::string& name, const std::string& path) {

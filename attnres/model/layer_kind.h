@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attnres/layers/sublayer.h"
@@ -68,6 +69,8 @@ struct LayerKind {
   std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const SublayerNeeds& needs,
                                           int site, ParameterRegistry& parameters)>
       make;
+  // The numbers of a recipe's model, by key, that a tensor group's processes share out equally.
+  std::function<std::vector<std::pair<std::string, int64_t>>(const ModelConfig& config)> shared_out;
   HuggingFaceNames hugging_face;
   // In a file of an architecture that has such layers.
   std::function<std::vector<GgufPart>(const ModelConfig& config, GgufArchitecture architecture)>
@@ -80,6 +83,11 @@ const std::vector<LayerKind>& feed_forward_kinds();
 
 // What the sublayer at a site is.
 const LayerKind& layer_kind(const ModelConfig& config, int site);
+// Whether the layers can be cut into so many equal parts; the other throws UsageError naming the
+// key where they cannot.
+bool has_equal_parts(const ModelConfig& config, int64_t parts);
+void require_equal_parts(const ModelConfig& config, int64_t parts,
+                         const std::string& path = "model");
 // Throws UsageError with the names of all where there is no attention of this one.
 const LayerKind& find_attention_kind(const std::string& name, const std::string& path);
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "attnres/depth/mixing_cost.h"
+#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -15,25 +16,45 @@ double measure_mixer(const ModelConfig& config) {
                       config.mixer_shape());
 }
 
+// One that nothing is computed with.
+class ShapesOfGroup : public TensorGroup {
+ public:
+  explicit ShapesOfGroup(int size) : TensorGroup({0, size}) {}
+  at::Tensor all_gather(const at::Tensor&, int64_t) const override { refuse(); }
+  at::Tensor reduce_scatter(const at::Tensor&) const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() { fail("model cost: a plan's tensor group has no processes"); }
+};
+
+std::unique_ptr<TensorGroup> shapes_of_group(int size) {
+  return size == 1 ? nullptr : std::make_unique<ShapesOfGroup>(size);
+}
+
 }  // namespace
 
-ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size)
+ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
     : vocab_(static_cast<double>(vocab_size)),
       width_(static_cast<double>(config.width)),
-      plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta),
+      share_(1.0 / tensor),
+      group_(shapes_of_group(tensor)),
+      plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta, {}, group_.get()),
       linear_maps_(sublayers() + 1) {
   for (int site = 0; site <= sublayers(); ++site) {
     double numbers = 0;
     for (const PlannedTensor& tensor : mixer().plan(site).sealed) {
       numbers += static_cast<double>(tensor.numbers());
     }
-    sources_.push_back(numbers / width_);
+    sources_.push_back(numbers * share_ / width_);
   }
+  ParameterRegistry of_mixer(at::kFloat, /*seed=*/std::nullopt, at::kMeta);
+  config.depth_mixing.make_mixer(config.mixer_shape(), of_mixer);
   for (const Parameter& p : parameters().all()) {
     if (p.kind != ParameterKind::matrix) continue;
     const bool is_stack = p.tensor.dim() > 2;
     const double numbers = static_cast<double>(p.tensor.numel()) *
-                           (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1);
+                           (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1) *
+                           (of_mixer.find(p.site, p.role) != nullptr ? share_ : 1);
     for (const int site : p.used_at) linear_maps_.at(site) += numbers;
   }
 }
@@ -44,7 +65,7 @@ double ModelCost::linear_maps(const SiteRange& sites) const {
 }
 
 double ModelCost::head() const {
-  return vocab_ * width_;
+  return vocab_ * width_ * share_;
 }
 
 double ModelCost::between_tokens(int64_t context, const SiteRange& sites) const {
@@ -61,11 +82,12 @@ double ModelCost::kept(bool recompute) const {
 }
 
 double ModelCost::kept_until_backward(const SiteRange& sites, bool recompute) const {
-  const double at_output = has_output(sites) ? site() + 2 * width_ : 0;  // the gradient twice
+  // The gradient twice.
+  const double at_output = has_output(sites) ? site() + 2 * width_ * share_ : 0;
   if (!recompute) return span(sites) + at_output;
   double crossing = 0;
   for (const auto& [first, last] : recomputed_spans(sites)) {
-    crossing += std::max(1.0, sources_[last] - sources_[first]) * width_;
+    crossing += std::max(share_, sources_[last] - sources_[first]) * width_;
   }
   return crossing + at_output;
 }
@@ -107,14 +129,20 @@ double ModelCost::widest(const SiteRange& sites) const {
 // The mixer's, and the sublayer's output.
 double ModelCost::site() const {
   if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
-  return (*mixer_keeps_ + 1) * width_;
+  return (*mixer_keeps_ + 1) * width_ * share_;
+}
+
+// A sublayer's inputs of all tokens, where a process has but some of them.
+double ModelCost::gathered(int site) const {
+  if (group_ == nullptr) return 0;
+  return (mixer().needs(site).separate_qkv ? 3 : 1) * width_;
 }
 
 double ModelCost::span(const SiteRange& sites) const {
   const auto [first, last] = within(sites);
   double total = 0;
   for (int l = first; l < std::min(last, sublayers()); ++l) {
-    total += site() + plan_.sublayer(l).cost(1).kept;
+    total += site() + gathered(l) + plan_.sublayer(l).cost(1).kept;
   }
   return total;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,9 +13,11 @@ namespace attnres {
 
 class ModelCost {
  public:
-  ModelCost(const ModelConfig& config, int64_t vocab_size);
+  // Of a whole model, or what each of `tensor` processes takes that share every layer, for each
+  // token of all. Throws UsageError where these cannot share it equally.
+  ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor = 1);
 
-  // The model's, shapes without values.
+  // The model's, or a process's part of them: shapes without values.
   const ParameterRegistry& parameters() const { return plan_.parameters(); }
   const DepthMixer& mixer() const { return plan_.mixer(); }
   int sublayers() const { return plan_.sublayers(); }
@@ -43,12 +46,15 @@ class ModelCost {
   double most_sources_read(const SiteRange& sites) const;
   double widest(const SiteRange& sites) const;
   double site() const;
+  double gathered(int site) const;
   double span(const SiteRange& sites) const;
   std::vector<SiteRange> recomputed_spans(const SiteRange& sites) const;
   SiteRange within(const SiteRange& sites) const;
   bool has_output(const SiteRange& sites) const { return sites.has(sublayers()); }
 
   double vocab_, width_;
+  double share_;  // of the tokens
+  std::unique_ptr<TensorGroup> group_;
   Transformer plan_;
   std::vector<double> sources_;      // before each site, sealed ones, in units of the width
   std::vector<double> linear_maps_;  // by site

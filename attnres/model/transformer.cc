@@ -10,6 +10,7 @@
 
 #include "attnres/layers/experts.h"
 #include "attnres/layers/normed_output.h"
+#include "attnres/layers/tensor_parallel.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -74,19 +75,30 @@ class PastAutograd {
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
 };
 
-int64_t count_targets(const at::Tensor& targets_BT) {
-  return targets_BT.ne(-100).sum().item<int64_t>();
+void require_ids(const at::Tensor& ids_T, int64_t vocab_size) {
+  require(ids_T.dim() == 1 && ids_T.scalar_type() == at::kLong,
+          "transformer: expected token ids of type int64 and shape [tokens]");
+  if (ids_T.numel() == 0) return;
+  const int64_t least = ids_T.min().item<int64_t>(), most = ids_T.max().item<int64_t>();
+  require(least >= 0 && most < vocab_size,
+          "token id {} is out of range: this model's vocabulary has ids 0 to {}",
+          least < 0 ? least : most, vocab_size - 1);
+}
+
+int64_t count_targets(const at::Tensor& targets) {
+  return targets.ne(-100).sum().item<int64_t>();
 }
 
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
                          std::optional<uint64_t> seed, Precision precision, at::Device device,
-                         const SiteSet& sites)
+                         const SiteSet& sites, const TensorGroup* group)
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),
-      parameters_(precision, seed, device, sites_) {
+      parameters_(precision, seed, device, sites_, group) {
+  require_equal_parts(config, parameters_.part().size);
   const int L = config.sublayers();
   const Init init = Init::normal(config.init_std);
   embedding_ = ProductWeight(parameters_.add_weight(
@@ -98,6 +110,9 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
     if (!sites_.has(site)) continue;
     std::unique_ptr<Sublayer>& sublayer = sublayers_[site];
     sublayer = layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
+    if (group != nullptr) {
+      sublayer = std::make_unique<TensorParallel>(std::move(sublayer), *group);
+    }
     if (!config.output_norm) continue;
     sublayer = std::make_unique<NormedOutput>(std::move(sublayer), config.width, config.norm_eps,
                                               site, parameters_);
@@ -117,16 +132,13 @@ void Transformer::require_sites(int first, int last) const {
   fail("transformer: this stage has the sites {}, not {} to {}", list, first, last - 1);
 }
 
+at::Tensor Transformer::own_tokens(const at::Tensor& all) const {
+  return part_of_rows(parameters_.part(), all);
+}
+
 at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
   require_sites(0, 1);
-  require(ids_T.dim() == 1 && ids_T.scalar_type() == at::kLong,
-          "transformer: expected token ids of type int64 and shape [tokens]");
-  if (ids_T.numel() > 0) {
-    const int64_t least = ids_T.min().item<int64_t>(), most = ids_T.max().item<int64_t>();
-    require(least >= 0 && most < vocab_size(),
-            "token id {} is out of range: this model's vocabulary has ids 0 to {}",
-            least < 0 ? least : most, vocab_size() - 1);
-  }
+  require_ids(ids_T, vocab_size());
   const at::Tensor embeddings_TD =
       rows_of(embedding_, ids_T).to(parameters_.precision().activations);
   return config_.embedding_scale == 1 ? embeddings_TD
@@ -137,7 +149,8 @@ DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const
   require(ids_T.numel() == spans.tokens(),
           "transformer: the spans of this call have {} tokens, but there are {} ids",
           spans.tokens(), ids_T.numel());
-  DepthState state = mixer_->start(token_embeddings(ids_T));
+  require_ids(ids_T, vocab_size());  // all of a group's, so that its processes refuse alike
+  DepthState state = mixer_->start(token_embeddings(own_tokens(ids_T)));
   state.sequence.spans = std::make_shared<Spans>(spans);
   return state;
 }
@@ -219,15 +232,18 @@ at::Tensor Transformer::output(DepthState& state, const RunContext& context) con
 
 at::Tensor Transformer::hidden(const at::Tensor& ids_T, const Spans& spans,
                                const RunContext& context) const {
-  DepthState state = embed(ids_T, spans);
-  run(state, sublayers(), context);
-  return output(state, context);
+  return hidden_of(embed(ids_T, spans), context);
 }
 
 at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& context) const {
-  DepthState state = embed(ids_BT);
+  return hidden_of(embed(ids_BT), context).unflatten(0, {ids_BT.size(0), ids_BT.size(1)});
+}
+
+at::Tensor Transformer::hidden_of(DepthState state, const RunContext& context) const {
   run(state, sublayers(), context);
-  return output(state, context).unflatten(0, {ids_BT.size(0), ids_BT.size(1)});
+  const at::Tensor own_TD = output(state, context);
+  const TensorGroup* group = parameters_.group();
+  return group == nullptr ? own_TD : gather_tokens(*group, own_TD, state.sequence.spans->tokens());
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
@@ -240,8 +256,10 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                              const RunContext& context) const {
   const int64_t counted = count_targets(targets_BT);
-  return linear_cross_entropy(hidden(ids_BT, context).flatten(0, 1), head_values(),
-                              targets_BT.flatten(),
+  DepthState state = embed(ids_BT);
+  run(state, sublayers(), context);
+  return linear_cross_entropy(output(state, context), head_values(),
+                              own_tokens(targets_BT.flatten()),
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
 }
 
@@ -258,8 +276,9 @@ LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
 
 LossSum Transformer::loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const {
   require_sites(sublayers(), sublayers() + 1);
-  return {linear_cross_entropy(hidden_TD, head_values(), targets_BT.flatten(), /*scale=*/1),
-          count_targets(targets_BT)};
+  const at::Tensor targets_T = own_tokens(targets_BT.flatten());
+  return {linear_cross_entropy(hidden_TD, head_values(), targets_T, /*scale=*/1),
+          count_targets(targets_T)};
 }
 
 at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,

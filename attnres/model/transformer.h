@@ -51,26 +51,33 @@ struct RunContext {
 // them. Site 0 brings the token embedding and the state's start, site L the output's mixing and
 // norm and the head. A parameter that several stages use (`Parameter::used_at`: tied embeddings,
 // one map for all sites) is in each of them.
+//
+// Or the part of it that a process of a tensor group has (layers/tensor_parallel.h): its parts of
+// the sublayers, and all else whole. A call is then one of all the group's processes, with the same
+// ids and spans; every depth state has the own tokens' rows, but for tensors of heads
+// (depth/state_plan.h), and of losses there are those of the own tokens.
 class Transformer {
  public:
   // Without a seed it has shapes but no values, for whoever loads them; on the device `meta` no
-  // memory either, for planning.
+  // memory either, for planning. A group must outlive it; throws UsageError where it cannot be cut
+  // into equal parts (layer_kind.h).
   Transformer(const ModelConfig& config, int64_t vocab_size, std::optional<uint64_t> seed,
-              Precision precision = {}, at::Device device = at::kCPU, const SiteSet& sites = {});
+              Precision precision = {}, at::Device device = at::kCPU, const SiteSet& sites = {},
+              const TensorGroup* group = nullptr);
 
   // [T, D], as activations. ids_T is int64; throws Error naming an id outside the vocabulary.
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;
-  // The state before site 0 of a call's tokens, span after span.
+  // The state before site 0 of a call's tokens, span after span; of a group's, the own ones.
   DepthState embed(const at::Tensor& ids_T, const Spans& spans) const;
   DepthState embed(const at::Tensor& ids_BT) const;  // of B whole sequences
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
   // Throws Error, and changes nothing, where a site is another stage's, or the state's spans are of
   // another model's pool, not the newest of their sequences, or would have to be recomputed.
   void run(DepthState& state, int last, const RunContext& context = {}) const;
-  // What site L reads: [T, D], normalised.
+  // What site L reads: [T, D], normalised; of a group's, the own tokens'.
   at::Tensor output(DepthState& state, const RunContext& context = {}) const;
 
-  // embed, run and output: [T, D].
+  // embed, run and output of all tokens: [T, D].
   at::Tensor hidden(const at::Tensor& ids_T, const Spans& spans,
                     const RunContext& context = {}) const;
   // The same of B whole sequences: [B, T, D].
@@ -78,7 +85,8 @@ class Transformer {
   // hidden times the head, in the parameters' dtype: [.., V]. For a few tokens; training never
   // holds all logits.
   at::Tensor logits(const at::Tensor& hidden) const;
-  // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count.
+  // Mean negative log-likelihood of targets_BT in nats; targets of -100 do not count. Of a group's,
+  // what its tokens add to it.
   at::Tensor loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                   const RunContext& context = {}) const;
   // The same summed instead of averaged: sums of parts add up to that of the whole.
@@ -86,7 +94,7 @@ class Transformer {
   // The same of a state of these tokens, from its site on.
   LossSum loss_sum(DepthState& state, const at::Tensor& targets_BT,
                    const RunContext& context = {}) const;
-  // The same of the output that is read at site L.
+  // The same of the output that is read at site L. Of a group's, of its tokens among the targets'.
   LossSum loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const;
   // log p(targets_BT) of each token, [B, T] float32 or better, without gradients.
   at::Tensor log_probabilities(const at::Tensor& ids_BT, const at::Tensor& targets_BT) const;
@@ -107,8 +115,12 @@ class Transformer {
 
  private:
   void require_sites(int first, int last) const;
+  // Of rows of all tokens those that are this process's.
+  at::Tensor own_tokens(const at::Tensor& all) const;
   at::Tensor head_values() const { return head_.values(parameters_.precision().parameters); }
   void require_spans(const DepthState& state, const RunContext& context) const;
+  // The output of all tokens, from the state's site on.
+  at::Tensor hidden_of(DepthState state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
   void write(DepthState& state, SublayerOutput output) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;

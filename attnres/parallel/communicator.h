@@ -32,6 +32,7 @@ enum class Traffic {
   open,                // its open tensors
   sealed_gradient,     // of the ones, backward
   open_gradient,       // of the others
+  tensor_group,        // rows and partial sums of sublayers, and their gradients (tensor_ranks.h)
   parameter_gradient,  // of parameters that several processes hold
   parameter,           // parameters and moments, as they are gathered and scattered
   number,              // sums of losses and counts, and what processes agree upon

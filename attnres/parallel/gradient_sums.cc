@@ -83,14 +83,16 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
 };
 
 GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
-                           Communicator& pipeline, Communicator& replicas,
+                           Communicator& pipeline, Communicator& replicas, Communicator* tensor,
                            const std::vector<int>& owners, int64_t bucket_bytes)
     : model_(model),
       replicas_(replicas),
+      tensor_(tensor),
       updates_shared_(owners.empty() || replicas.rank() == kOwnerOfShared) {
   const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
                           model.parameters().precision().parameters, at::kMeta);
   find_shared(whole, sites, pipeline);
+  if (tensor != nullptr) find_not_cut(whole, owners);
   if (replicas.size() == 1) return;
   find_summed(whole, sites.at(pipeline.rank()), owners);
   make_buckets(bucket_bytes);
@@ -147,6 +149,15 @@ void GradientSums::find_summed(const Transformer& whole, const SiteSet& sites,
   }
   std::stable_sort(summed_.begin(), summed_.end(),
                    [](const Summed& a, const Summed& b) { return a.site > b.site; });
+}
+
+void GradientSums::find_not_cut(const Transformer& whole, const std::vector<int>& owners) {
+  for (size_t n = 0; n < whole.parameters().all().size(); ++n) {
+    const Parameter& of_whole = whole.parameters().all()[n];
+    const Parameter* p = model_.parameters().find(of_whole.site, of_whole.role);
+    if (p == nullptr || !is_differentiated(p->kind) || cut_dimension(*p) >= 0) continue;
+    if (owners.empty() || owners.at(n) == replicas_.rank()) not_cut_.push_back(p->tensor);
+  }
 }
 
 void GradientSums::make_buckets(int64_t bucket_bytes) {
@@ -251,6 +262,7 @@ void GradientSums::end(Bucket& bucket) {
 
 void GradientSums::add_up() {
   if (replicas_.size() > 1) add_up_over_replicas();
+  if (tensor_ != nullptr) add_up_shared(not_cut_, *tensor_);
   if (!updates_shared_) return;
   for (const Shared& shared : shared_) add_up_shared(shared.parameters, *shared.holders);
 }
@@ -306,6 +318,7 @@ void GradientSums::share_parameters() {
 
 int64_t GradientSums::bytes_sent() const {
   int64_t bytes = replicas_.bytes_sent(Traffic::parameter_gradient);
+  if (tensor_ != nullptr) bytes += tensor_->bytes_sent(Traffic::parameter_gradient);
   for (const Shared& shared : shared_) {
     bytes += shared.holders->bytes_sent(Traffic::parameter_gradient);
   }
@@ -313,6 +326,7 @@ int64_t GradientSums::bytes_sent() const {
 }
 
 bool GradientSums::counts(const Parameter& parameter) const {
+  if (cut_dimension(parameter) < 0 && model_.parameters().part().rank > 0) return false;
   return !counted_elsewhere_.contains(&parameter);
 }
 

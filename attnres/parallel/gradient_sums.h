@@ -1,6 +1,7 @@
 // Gradients added up over the processes that hold the same parameter: the replicas of a model, each
-// with a part of the batch, and the ranks of a pipeline that share a parameter, such as tied
-// embeddings.
+// with a part of the batch; the processes of a tensor group, where a parameter is not cut, each
+// with a part of the tokens, or of the heads; and the ranks of a pipeline that share a parameter,
+// such as tied embeddings.
 //
 // The replicas' sums begin while the last micro-batch's backward still runs. Parameters lie in
 // buckets in the order in which that backward passes their sites, from the last to the first; the
@@ -35,12 +36,12 @@ inline constexpr size_t kBucketsUnderWay = 8;
 class GradientSums {
  public:
   // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
-  // the processes that hold the same as this one. `owners` has the replica that updates each
-  // parameter of the whole model; where it is empty all of them do. All ranks of both make one. All
-  // of them must outlive it.
+  // the processes that hold the same as this one; `tensor` its tensor group, or null. `owners` has
+  // the replica that updates each parameter of the whole model; where it is empty all of them do.
+  // All ranks of all of them make one. All of them must outlive it.
   GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
-               Communicator& replicas, const std::vector<int>& owners = {},
-               int64_t bucket_bytes = kGradientBucketBytes);
+               Communicator& replicas, Communicator* tensor = nullptr,
+               const std::vector<int>& owners = {}, int64_t bucket_bytes = kGradientBucketBytes);
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -60,8 +61,8 @@ class GradientSums {
   // Bytes of gradients that this process has handed to be added up.
   int64_t bytes_sent() const;
 
-  // Whether this rank counts the parameter in a norm of all gradients: one rank does of each
-  // pipeline that updates it.
+  // Whether this rank counts the parameter, or its part of it, in a norm of all gradients: one rank
+  // does of each replica that updates it.
   bool counts(const Parameter& parameter) const;
 
   // Writes when sums begin and end into a timeline, or into none.
@@ -97,6 +98,7 @@ class GradientSums {
   void find_shared(const Transformer& whole, const std::vector<SiteSet>& sites,
                    Communicator& pipeline);
   void find_summed(const Transformer& whole, const SiteSet& sites, const std::vector<int>& owners);
+  void find_not_cut(const Transformer& whole, const std::vector<int>& owners);
   void make_buckets(int64_t bucket_bytes);
   std::vector<at::Tensor> tensors_of(const Bucket& bucket) const;
   bool is_here(const std::optional<int>& owner) const {
@@ -112,6 +114,8 @@ class GradientSums {
 
   const Transformer& model_;
   Communicator& replicas_;
+  Communicator* tensor_;
+  std::vector<at::Tensor> not_cut_;  // parameters that the tensor group adds up, on this replica
   Timeline* timeline_ = nullptr;
   std::vector<Summed> summed_;  // in the order in which the last backward passes them
   std::vector<Bucket> buckets_;

@@ -100,12 +100,11 @@ class Pipeline::Pass {
   }
   bool is_last(int stage) const { return stage + 1 == stages(); }
   bool records() const { return at::GradMode::is_enabled(); }
-  int64_t tokens_of(int micro_batch) const { return batches_[micro_batch].inputs_BT.numel(); }
 
+  // Of a tensor group's processes each has its part, and sends it to that of the next stage.
   at::Tensor room_for(const PlannedTensor& tensor, int micro_batch, at::ScalarType dtype) const {
-    std::vector<int64_t> sizes = {tokens_of(micro_batch)};
-    sizes.insert(sizes.end(), tensor.sizes.begin(), tensor.sizes.end());
-    return at::empty(sizes, dtype);
+    const int64_t tokens = batches_[micro_batch].inputs_BT.numel();
+    return at::empty(tensor.part_sizes(model_.parameters().part(), tokens), dtype);
   }
   at::ScalarType activations() const { return model_.parameters().precision().activations; }
 

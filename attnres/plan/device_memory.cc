@@ -18,16 +18,16 @@ double weight_bytes(const PlannedModel& model, double numbers) {
 
 void add_parameters(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
                     MemoryPlan& plan) {
+  const PlannedModel::Part& part = model.part(layout.tensor);
   const std::vector<SiteSet> sites = stages.sites_by_rank();
-  const auto& parameters = model.cost.parameters().all();
-  for (const Parameter& p : parameters) {
+  for (const Parameter& p : part.cost.parameters().all()) {
     for (const size_t rank : stages_with(p, sites)) {
       plan.ranks[rank].parameters += p.tensor.numel();
     }
   }
   std::map<std::pair<size_t, int64_t>, double> moments;  // by rank and replica
   each_update(model, layout, stages, [&](size_t parameter, size_t rank, int64_t replica) {
-    const UpdateCost& update = model.updates[parameter];
+    const UpdateCost& update = part.updates[parameter];
     RankMemory& memory = plan.ranks[rank];
     double& here = moments[{rank, replica}];
     here += kNumberBytes * update.moments;
@@ -70,22 +70,24 @@ void add_waiting_gradients(const PipelinePlan& stages, double bytes_of_a_number,
 std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& layout,
                                       const PipelinePlan& stages) {
   const auto tokens = static_cast<double>(layout.tokens);
+  const double share = 1 / static_cast<double>(layout.tensor);  // of the depth state
+  const ModelCost& cost = model.part(layout.tensor).cost;
   std::vector<StageMemory> all;
   for (const StageTransfers& stage : stages.stages) {
     const double bytes = tokens * model.activation_bytes;
     StageMemory memory = {
-        .until_backward = bytes * model.cost.kept_until_backward(stage.sites, layout.recompute),
-        .in_backward = bytes * model.cost.kept_in_backward(stage.sites, layout.recompute),
-        .received = bytes * static_cast<double>(sealed_into(stage).numbers)};
-    if (stage.sites.has(model.cost.sublayers())) {
+        .until_backward = bytes * cost.kept_until_backward(stage.sites, layout.recompute),
+        .in_backward = bytes * cost.kept_in_backward(stage.sites, layout.recompute),
+        .received = share * bytes * static_cast<double>(sealed_into(stage).numbers)};
+    if (stage.sites.has(cost.sublayers())) {
       // Gradients of the head are there with the loss, once beside what is summed up.
       memory.in_backward +=
-          kNumberBytes *
-          (logits_at_once(static_cast<double>(model.vocab_size), tokens) + model.cost.head());
+          kNumberBytes * (logits_at_once(static_cast<double>(model.vocab_size), share * tokens) +
+                          model.cost().head());
     }
     all.push_back(memory);
   }
-  add_waiting_gradients(stages, tokens * model.sealed_gradient_bytes, all);
+  add_waiting_gradients(stages, share * tokens * model.sealed_gradient_bytes, all);
   return all;
 }
 
@@ -119,10 +121,10 @@ void add_activations(const std::vector<PipelineAction>& actions,
 // Of rank 0, which evaluates and writes checkpoints.
 void add_whole_model(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
   RankMemory& first = plan.ranks[0];
-  const double evaluation = evaluation_bytes(model.cost, model.vocab_size, model.recipe.train);
+  const double evaluation = evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train);
   if (layout.processes() > 1) {
-    first.whole_model = weight_bytes(model, static_cast<double>(model.cost.parameters().count()));
-    for (const UpdateCost& update : model.updates) {
+    first.whole_model = weight_bytes(model, static_cast<double>(model.cost().parameters().count()));
+    for (const UpdateCost& update : model.part(1).updates) {
       first.whole_model += kNumberBytes * update.moments;
     }
     if (plan.host_capacity > 0) {

@@ -1,5 +1,5 @@
 // What each device of a replica holds while it trains, in bytes: rank by rank, since replicas are
-// alike.
+// alike, and so are the processes of a rank that share its layers.
 #pragma once
 
 #include <cstdint>

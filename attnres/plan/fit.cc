@@ -4,6 +4,7 @@
 #include <cctype>
 #include <vector>
 
+#include "attnres/model/layer_kind.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -19,21 +20,35 @@ double whole_model_in_device(const MemoryPlan& memory) {
   return memory.host_capacity > 0 ? 0 : memory.ranks[0].whole_model;
 }
 
+// The fewest processes more that could share every layer, so that each of these fits; 0: none.
+int64_t tensor_that_fits(const PlannedModel& model, const Layout& layout, double capacity,
+                         const Cluster& cluster) {
+  for (int64_t tensor = 2 * layout.tensor; tensor <= cluster.devices; tensor *= 2) {
+    if (!has_equal_parts(model.recipe.model, tensor)) return 0;
+    if (largest_site(model, tensor).bytes <= capacity) return tensor;
+  }
+  return 0;
+}
+
 // What would help where weights, gradients and moments are too many.
 std::string remedy_of_standing(const PlannedModel& model, const Layout& layout,
                                const MemoryPlan& memory, const Cluster& cluster) {
-  const auto [site, bytes] = largest_site(model);
+  const auto [site, bytes] = largest_site(model, layout.tensor);
+  const int64_t shared = tensor_that_fits(model, layout, memory.capacity, cluster);
+  const std::string share =
+      shared == 0
+          ? "No layout helps: more processes cannot share its layers. Experts are not spread "
+            "over devices (there is no expert parallelism)"
+          : fmt::format("Share its layers (parallel.tensor={})", shared);
   if (bytes > memory.capacity) {
-    return fmt::format(
-        "No layout helps: {} alone is {} with its gradients and moments. Experts are not spread "
-        "over devices, and tensors are not split (there is no expert or tensor parallelism)",
-        site == model.cost.sublayers() ? "the output"
-                                       : fmt::format("the sublayer of site {}", site),
-        format_bytes(bytes));
+    return fmt::format("{} alone is {} with its gradients and moments. {}",
+                       site == model.cost().sublayers()
+                           ? "The output"
+                           : fmt::format("The sublayer of site {}", site),
+                       format_bytes(bytes), share);
   }
-  if (layout.size.ranks == model.cost.sublayers()) {
-    return "Every rank has one sublayer already: experts are not spread over devices, and tensors "
-           "are not split (there is no expert or tensor parallelism)";
+  if (layout.size.ranks == model.cost().sublayers()) {
+    return fmt::format("Every rank has one sublayer already. {}", share);
   }
   if (layout.size.ranks == cluster.devices) {
     return fmt::format("More ranks would each hold less, but {} is all that cluster {} has",
@@ -51,7 +66,7 @@ std::string remedy_of_activations(const PlannedModel& model, const Layout& layou
   remedy += train.accumulate < train.batch_size
                 ? "raise train.accumulate (the same batch in smaller parts)"
                 : "lower train.context";
-  if (layout.size.ranks < std::min<int64_t>(cluster.devices, model.cost.sublayers())) {
+  if (layout.size.ranks < std::min<int64_t>(cluster.devices, model.cost().sublayers())) {
     remedy += ", or use more ranks (parallel.pipeline)";
   }
   remedy[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(remedy[0])));
@@ -73,15 +88,16 @@ Shortage shortage_of(const MemoryPlan& memory) {
   return others_fit && first_fits_without ? Shortage::whole_model : Shortage::activations;
 }
 
-LargestSite largest_site(const PlannedModel& model) {
+LargestSite largest_site(const PlannedModel& model, int64_t tensor) {
   constexpr double kNumber = 4;  // bytes, of float32
   const double copies = model.activation_bytes == kNumber ? 0 : model.activation_bytes;
-  std::vector<double> bytes(model.cost.sublayers() + 1);
-  const auto& parameters = model.cost.parameters().all();
+  const PlannedModel::Part& part = model.part(tensor);
+  std::vector<double> bytes(part.cost.sublayers() + 1);
+  const auto& parameters = part.cost.parameters().all();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto numbers = static_cast<double>(parameters[i].tensor.numel());
     for (const int site : parameters[i].used_at) {
-      bytes.at(site) += (2 * kNumber + copies) * numbers + kNumber * model.updates[i].moments;
+      bytes.at(site) += (2 * kNumber + copies) * numbers + kNumber * part.updates[i].moments;
     }
   }
   const auto most = std::max_element(bytes.begin(), bytes.end());

@@ -17,13 +17,13 @@ enum class Shortage {
 };
 Shortage shortage_of(const MemoryPlan& memory);
 
-// Bytes of weights, gradients and moments of the largest sublayer (or the output), which no layout
-// can divide: experts are not spread over devices, and tensors are not split.
+// Bytes of weights, gradients and moments of the largest sublayer (or the output), which no
+// pipeline can divide, on each of the processes of a tensor group.
 struct LargestSite {
   int site = 0;
   double bytes = 0;
 };
-LargestSite largest_site(const PlannedModel& model);
+LargestSite largest_site(const PlannedModel& model, int64_t tensor);
 
 // A sentence or two that name the fullest device, what it lacks and what would help; empty where
 // the layout fits.

@@ -10,17 +10,26 @@
 namespace attnres {
 
 PlannedModel::PlannedModel(const Recipe& recipe)
-    : recipe(recipe),
-      vocab_size(recipe.tokenizer.vocab_size),
-      cost(recipe.model, vocab_size),
-      updates(update_costs(cost.parameters(), cost.sublayers(), recipe.train)) {
+    : recipe(recipe), vocab_size(recipe.tokenizer.vocab_size) {
   const at::ScalarType activations = precision_of(recipe.train).activations;
   activation_bytes = static_cast<double>(c10::elementSize(activations));
   sealed_gradient_bytes = static_cast<double>(c10::elementSize(compute_dtype(activations)));
 }
 
+const PlannedModel::Part& PlannedModel::part(int64_t tensor) const {
+  std::unique_ptr<const Part>& part = parts_[tensor];
+  if (part == nullptr) {
+    ModelCost cost(recipe.model, vocab_size, static_cast<int>(tensor));
+    std::vector<UpdateCost> updates =
+        update_costs(cost.parameters(), cost.sublayers(), recipe.train);
+    part = std::make_unique<const Part>(Part{std::move(cost), std::move(updates)});
+  }
+  return *part;
+}
+
 std::string Layout::describe() const {
   std::string text = fmt::format("{} x {}", counted(data, "replica"), counted(size.ranks, "rank"));
+  if (tensor > 1) text += fmt::format(" of {} processes", tensor);
   if (size.virtual_stages > 1) text += fmt::format(" x {} stages", size.virtual_stages);
   if (size.ranks > 1) text += ", " + name_of(policy);
   if (recompute) text += ", recomputed";
@@ -33,6 +42,7 @@ Layout layout_of(const Recipe& recipe) {
   const TrainConfig& train = recipe.train;
   return {.data = parallel.data,
           .size = {static_cast<int>(parallel.pipeline), static_cast<int>(parallel.virtual_stages)},
+          .tensor = parallel.tensor,
           .policy = transfer_policy(parallel.policy),
           .recompute = train.recompute,
           .shard_optimizer = parallel.shard_optimizer && parallel.data > 1,
@@ -42,16 +52,29 @@ Layout layout_of(const Recipe& recipe) {
 
 void require_devices(const Layout& layout, const Cluster& cluster) {
   require_usage(layout.processes() <= cluster.devices,
-                "parallel.data x parallel.pipeline: {} x {} are {} processes, but cluster {} has "
-                "{}; make them fewer, or let --search choose",
-                layout.data, layout.size.ranks, layout.processes(), cluster.name,
+                "parallel.data x parallel.pipeline x parallel.tensor: {} x {} x {} are {} "
+                "processes, but cluster {} has {}; make them fewer, or let --search choose",
+                layout.data, layout.size.ranks, layout.tensor, layout.processes(), cluster.name,
                 counted(cluster.devices, "device"));
 }
 
 bool share_node(const Layout& layout, const Cluster& cluster, int a, int b) {
+  const auto node_of = [&](int64_t replica, int rank, int64_t process) {
+    return ((replica * layout.size.ranks + rank) * layout.tensor + process) /
+           cluster.devices_per_node;
+  };
   for (int64_t replica = 0; replica < layout.data; ++replica) {
-    const int64_t first = replica * layout.size.ranks;
-    if ((first + a) / cluster.devices_per_node != (first + b) / cluster.devices_per_node) {
+    for (int64_t process = 0; process < layout.tensor; ++process) {
+      if (node_of(replica, a, process) != node_of(replica, b, process)) return false;
+    }
+  }
+  return true;
+}
+
+bool tensor_groups_share_node(const Layout& layout, const Cluster& cluster) {
+  for (int64_t first = 0; first < layout.processes(); first += layout.tensor) {
+    if (first / cluster.devices_per_node !=
+        (first + layout.tensor - 1) / cluster.devices_per_node) {
       return false;
     }
   }
@@ -67,12 +90,12 @@ PipelinePlan stages_of(const PlannedModel& model, const Layout& layout) {
 }
 
 PipelinePlan stages_of(const PlannedModel& model, const Layout& layout, TransferPolicy policy) {
-  return plan_pipeline(model.cost.mixer(), model.cost.sublayers(), layout.size, policy);
+  return plan_pipeline(model.cost().mixer(), model.cost().sublayers(), layout.size, policy);
 }
 
 void each_update(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
                  const std::function<void(size_t, size_t, int64_t)>& add) {
-  const ParameterRegistry& parameters = model.cost.parameters();
+  const ParameterRegistry& parameters = model.cost().parameters();
   const std::vector<SiteSet> sites = stages.sites_by_rank();
   std::vector<int> owners;
   if (layout.shard_optimizer) {

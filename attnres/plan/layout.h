@@ -1,10 +1,13 @@
 // How a recipe's model lies on the devices of a cluster, by the parallelism that the program has:
-// replicas (parallel.data) of a pipeline (parallel.pipeline, parallel.virtual, parallel.policy).
-// Experts are not spread over devices, and no tensor is split.
+// replicas (parallel.data) of a pipeline (parallel.pipeline, parallel.virtual, parallel.policy),
+// whose ranks are each processes that share every layer (parallel.tensor). Experts are not spread
+// over devices.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,18 +27,29 @@ struct PlannedModel {
   // The vocabulary is tokenizer.vocab_size of the recipe.
   explicit PlannedModel(const Recipe& recipe);
 
+  // The model, or what each of `tensor` processes has that share every layer.
+  struct Part {
+    ModelCost cost;
+    std::vector<UpdateCost> updates;  // of cost.parameters()
+  };
+  // Made when it is first asked for. Throws UsageError where so many cannot share it equally.
+  const Part& part(int64_t tensor) const;
+
+  const ModelCost& cost() const { return part(1).cost; }
+
   Recipe recipe;
   int64_t vocab_size;
-  ModelCost cost;
-  std::vector<UpdateCost> updates;  // of cost.parameters()
-
   // Of a number of the activations: 4, or 2 in bfloat16; and of the gradient of a sealed tensor.
   double activation_bytes = 4, sealed_gradient_bytes = 4;
+
+ private:
+  mutable std::map<int64_t, std::unique_ptr<const Part>> parts_;
 };
 
 struct Layout {
   int64_t data = 1;  // replicas
   PipelineSize size = {};
+  int64_t tensor = 1;  // processes of each rank of the pipeline
   TransferPolicy policy = TransferPolicy::owned;
   bool recompute = false;
   bool shard_optimizer = false;  // over the replicas
@@ -43,7 +57,7 @@ struct Layout {
   int micro_batches = 1;
   int64_t tokens = 0;  // of a micro-batch
 
-  int64_t processes() const { return data * size.ranks; }
+  int64_t processes() const { return data * size.ranks * tensor; }
   // "4 replicas x 8 ranks x 2 stages, owned, recomputed".
   std::string describe() const;
 };
@@ -54,9 +68,12 @@ Layout layout_of(const Recipe& recipe);
 // Throws UsageError where the cluster has fewer devices.
 void require_devices(const Layout& layout, const Cluster& cluster);
 
-// Whether a replica's ranks a and b lie on one node in every replica, ranks being handed out node
-// by node and a replica's one after another.
+// Whether the processes of a replica's ranks a and b that talk to each other lie on one node in
+// every replica, processes being handed out node by node, a rank's and a replica's one after
+// another.
 bool share_node(const Layout& layout, const Cluster& cluster, int a, int b);
+// Whether the processes of each rank do that share its layers.
+bool tensor_groups_share_node(const Layout& layout, const Cluster& cluster);
 // Whether all replicas of each rank do.
 bool replicas_share_node(const Layout& layout, const Cluster& cluster);
 

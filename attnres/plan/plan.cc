@@ -10,7 +10,7 @@ Plan make_plan(const PlannedModel& model, const Layout& layout, const Cluster& c
   const PipelinePlan stages = stages_of(model, layout);
   const MemoryPlan memory = plan_memory(model, layout, stages, cluster);
   return {.layout = layout,
-          .parameters = model.cost.parameters().count(),
+          .parameters = model.cost().parameters().count(),
           .tokens = static_cast<double>(layout.data * layout.micro_batches * layout.tokens),
           .memory = memory,
           .shortage = explain_shortage(model, layout, memory, cluster),

@@ -10,6 +10,7 @@ Json layout_json(const Layout& layout) {
   return {{"data", layout.data},
           {"pipeline", layout.size.ranks},
           {"virtual", layout.size.virtual_stages},
+          {"tensor", layout.tensor},
           {"policy", name_of(layout.policy)},
           {"recompute", layout.recompute},
           {"shard_optimizer", layout.shard_optimizer},
@@ -55,6 +56,7 @@ Json traffic_json(const StepTraffic& traffic) {
                                         {"open_gradients", policy.open_gradients}};
   }
   return {{"policies", policies},
+          {"tensor_groups", traffic.tensor_groups},
           {"replica_gradients", traffic.replica_gradients},
           {"shared_gradients", traffic.shared_gradients},
           {"replica_parameters", traffic.replica_parameters}};

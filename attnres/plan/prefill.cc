@@ -14,10 +14,10 @@ PrefillMemory plan_prefill(const PlannedModel& model, int64_t context, int64_t c
   PrefillMemory memory = {.context = context,
                           .chunk = chunk == 0 ? context : std::min(chunk, context),
                           .devices = devices};
-  for (int site = 0; site < model.cost.sublayers(); ++site) {
+  for (int site = 0; site < model.cost().sublayers(); ++site) {
     int64_t representations = 0;
     double numbers = 0;
-    for (const PlannedTensor& tensor : model.cost.mixer().plan(site).sealed) {
+    for (const PlannedTensor& tensor : model.cost().mixer().plan(site).sealed) {
       if (tensor.last_reader < site) continue;  // freed
       ++representations;
       numbers += static_cast<double>(tensor.numbers());

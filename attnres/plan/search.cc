@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "attnres/model/layer_kind.h"
 #include "attnres/plan/device_memory.h"
 #include "attnres/plan/fit.h"
 
@@ -18,9 +19,9 @@ struct Candidate {
   double at_least = 0;  // seconds: the busiest rank's stages, all micro-batches
 };
 
-// The most replicas of this many ranks for which there are devices, and parts of a step.
-int64_t most_replicas(int64_t parts, int64_t devices, int64_t ranks) {
-  for (int64_t data = std::min(parts, devices / ranks); data > 1; --data) {
+// The most replicas of this many processes for which there are devices, and parts of a step.
+int64_t most_replicas(int64_t parts, int64_t devices, int64_t processes) {
+  for (int64_t data = std::min(parts, devices / processes); data > 1; --data) {
     if (parts % data == 0) return data;
   }
   return 1;
@@ -45,18 +46,28 @@ std::vector<int> virtual_stages_of(int ranks, int sublayers) {
   return all;
 }
 
+std::vector<int64_t> tensor_groups_of(const PlannedModel& model, const Cluster& cluster) {
+  std::vector<int64_t> all;
+  const int64_t most = std::min(cluster.devices, cluster.devices_per_node);
+  for (int64_t size = 1; size <= most && has_equal_parts(model.recipe.model, size); size *= 2) {
+    all.push_back(size);
+  }
+  return all;
+}
+
 std::vector<Candidate> candidates(const PlannedModel& model, const Cluster& cluster) {
   const Layout given = layout_of(model.recipe);
   const int64_t parts = model.recipe.train.accumulate;
-  const int sublayers = model.cost.sublayers();
+  const int sublayers = model.cost().sublayers();
   std::vector<Candidate> all;
-  for (int ranks = 1; ranks <= std::min<int64_t>(cluster.devices, sublayers); ++ranks) {
-    const int64_t data = most_replicas(parts, cluster.devices, ranks);
+  const auto add = [&](int ranks, int64_t tensor) {
+    const int64_t data = most_replicas(parts, cluster.devices, ranks * tensor);
     for (const int virtual_stages : virtual_stages_of(ranks, sublayers)) {
       for (const bool recompute : {false, true}) {
         Candidate& candidate = all.emplace_back();
         candidate.layout = {.data = data,
                             .size = {ranks, virtual_stages},
+                            .tensor = tensor,
                             .policy = TransferPolicy::owned,
                             .recompute = recompute,
                             .shard_optimizer = model.recipe.parallel.shard_optimizer && data > 1,
@@ -66,6 +77,11 @@ std::vector<Candidate> candidates(const PlannedModel& model, const Cluster& clus
             candidate.layout,
             stage_times(model, candidate.layout, stages_of(model, candidate.layout), cluster));
       }
+    }
+  };
+  for (const int64_t tensor : tensor_groups_of(model, cluster)) {
+    for (int ranks = 1; ranks <= std::min<int64_t>(cluster.devices / tensor, sublayers); ++ranks) {
+      add(ranks, tensor);
     }
   }
   std::stable_sort(all.begin(), all.end(),

@@ -1,4 +1,4 @@
-// Which layouts of a recipe are fastest on a cluster: data x pipeline x virtual x policy x
+// Which layouts of a recipe are fastest on a cluster: data x pipeline x virtual x tensor x policy x
 // recompute.
 #pragma once
 
@@ -23,7 +23,7 @@ struct FoundLayout {
 struct SearchResult {
   // The fastest that fit, best first; of equally fast ones those with fewer processes first.
   std::vector<FoundLayout> best = {};
-  int64_t candidates = 0;  // data x pipeline x virtual x recompute
+  int64_t candidates = 0;  // data x pipeline x virtual x tensor x recompute
   // Of those that were looked at and do not fit, the one whose fullest device needs least, and
   // explain_shortage of it; empty where all of them fit.
   Layout nearest = {};
@@ -33,8 +33,9 @@ struct SearchResult {
 
 // The recipe's train.accumulate, and so the size of a micro-batch, stays as it is. Of a pipeline of
 // P ranks there are as many replicas as the devices, and the parts of a step, allow; virtual stages
-// are 2^k or 3 x 2^k. Candidates are taken up in the order of the time that the busiest rank
-// computes, and the rest is left where no better one can follow.
+// are 2^k or 3 x 2^k; 2^k processes of a node share every layer. Candidates are taken up in the
+// order of the time that the busiest rank computes, and the rest is left where no better one can
+// follow.
 SearchResult search_layouts(const PlannedModel& model, const Cluster& cluster, size_t most = 8);
 
 }  // namespace attnres

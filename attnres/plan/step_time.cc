@@ -28,12 +28,24 @@ double seconds_to_sum(double bytes, double processes, const Link& link) {
 void add_transfers(const PlannedModel& model, const Layout& layout, const StageTransfers& stage,
                    const Link& link, StageTimes& times) {
   const TransferCount sealed = sealed_into(stage), open = open_into(stage);
-  const auto tokens = static_cast<double>(layout.tokens);
+  const double own = static_cast<double>(layout.tokens) / static_cast<double>(layout.tensor);
   const auto messages = static_cast<double>(sealed.tensors + open.tensors);
-  const double of_sealed = tokens * static_cast<double>(sealed.numbers),
-               of_open = tokens * static_cast<double>(open.numbers) * model.activation_bytes;
+  const double of_sealed = own * static_cast<double>(sealed.numbers),
+               of_open = own * static_cast<double>(open.numbers) * model.activation_bytes;
   times.receive = link.seconds(of_sealed * model.activation_bytes + of_open, messages);
   times.give_back = link.seconds(of_sealed * model.sealed_gradient_bytes + of_open, messages);
+}
+
+// Of one pass through these sites, forward or backward.
+double seconds_within_group(const PlannedModel& model, const Layout& layout, const SiteRange& sites,
+                            const Cluster& cluster) {
+  if (layout.tensor == 1) return 0;
+  const Exchanges exchanges = exchanges_at(model, sites);
+  const double others = 1 - 1 / static_cast<double>(layout.tensor);
+  return cluster.link(tensor_groups_share_node(layout, cluster))
+      .seconds(
+          others * static_cast<double>(layout.tokens) * exchanges.numbers * model.activation_bytes,
+          exchanges.count);
 }
 
 struct UpdateWork {
@@ -43,12 +55,13 @@ struct UpdateWork {
 // By rank: of the replica with most to update.
 std::vector<UpdateWork> update_work(const PlannedModel& model, const Layout& layout,
                                     const PipelinePlan& stages) {
+  const PlannedModel::Part& part = model.part(layout.tensor);
   std::vector<UpdateWork> work(stages.size.ranks);
   std::map<std::pair<size_t, int64_t>, UpdateWork> by_replica;
   each_update(model, layout, stages, [&](size_t parameter, size_t rank, int64_t replica) {
     UpdateWork& here = by_replica[{rank, replica}];
-    here.parameters += static_cast<double>(model.cost.parameters().all()[parameter].tensor.numel());
-    here.flops += model.updates[parameter].flops;
+    here.parameters += static_cast<double>(part.cost.parameters().all()[parameter].tensor.numel());
+    here.flops += part.updates[parameter].flops;
     work[rank].parameters = std::max(work[rank].parameters, here.parameters);
     work[rank].flops = std::max(work[rank].flops, here.flops);
   });
@@ -84,19 +97,23 @@ std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& lay
                                     const PipelinePlan& stages, const Cluster& cluster) {
   const double flops = flops_of(model, cluster), bandwidth = cluster.device.bandwidth;
   const auto tokens = static_cast<double>(layout.tokens);
+  const ModelCost& cost = model.part(layout.tensor).cost;
   std::vector<StageTimes> all;
   for (size_t stage = 0; stage < stages.stages.size(); ++stage) {
     const StageTransfers& transfers = stages.stages[stage];
     const SiteRange& sites = transfers.sites;
-    const double multiply_adds = model.cost.linear_maps(sites) +
-                                 model.cost.between_tokens(model.recipe.train.context, sites);
-    const double moved = kTouched / 3 * model.cost.kept_at_sites(sites) * model.activation_bytes;
+    const double multiply_adds =
+        cost.linear_maps(sites) + cost.between_tokens(model.recipe.train.context, sites);
+    const double moved = kTouched / 3 * cost.kept_at_sites(sites) * model.activation_bytes;
     const double pass = tokens * (kFlopsPerMultiplyAdd * multiply_adds / flops + moved / bandwidth);
+    const double exchanges = seconds_within_group(model, layout, sites, cluster);
     StageTimes& times = all.emplace_back();
-    times = {.forward = pass, .backward = (layout.recompute ? 3 : 2) * pass};
+    times = {
+        .forward = pass + exchanges,
+        .backward = (layout.recompute ? 3 : 2) * pass + (layout.recompute ? 2 : 1) * exchanges};
     // The loss computes its gradients at once.
-    if (sites.has(model.cost.sublayers())) {
-      times.forward += 3 * tokens * kFlopsPerMultiplyAdd * model.cost.head() / flops;
+    if (sites.has(cost.sublayers())) {
+      times.forward += 3 * tokens * kFlopsPerMultiplyAdd * cost.head() / flops;
     }
     if (stage > 0 && layout.size.ranks > 1) {
       const int to = layout.size.rank_of(static_cast<int>(stage));
@@ -130,6 +147,7 @@ StepTime plan_time(const PlannedModel& model, const Layout& layout, const Pipeli
   const Link& of_replicas = cluster.link(replicas_share_node(layout, cluster));
   const Link& of_pipeline = cluster.link(share_node(layout, cluster, 0, layout.size.ranks - 1));
   const std::vector<SummedGradients> sums = summed_gradients(model, layout, stages);
+  const Link& of_tensor = cluster.link(tensor_groups_share_node(layout, cluster));
   const std::vector<UpdateWork> updates = update_work(model, layout, stages);
   double summed = 0;
   for (int rank = 0; rank < layout.size.ranks; ++rank) {
@@ -137,7 +155,9 @@ StepTime plan_time(const PlannedModel& model, const Layout& layout, const Pipeli
                                              static_cast<double>(layout.data), of_replicas);
     const double over_ranks =
         seconds_to_sum(sums[rank].over_ranks, sums[rank].most_holders, of_pipeline);
-    summed = std::max(summed, over_replicas + over_ranks);
+    const double over_tensor =
+        seconds_to_sum(sums[rank].over_tensor, static_cast<double>(layout.tensor), of_tensor);
+    summed = std::max(summed, over_replicas + over_tensor + over_ranks);
     step.update = std::max(
         step.update, 4 * kTouchedByUpdate * updates[rank].parameters / cluster.device.bandwidth +
                          updates[rank].flops / flops_of(model, cluster));
@@ -147,8 +167,8 @@ StepTime plan_time(const PlannedModel& model, const Layout& layout, const Pipeli
 
   const double tokens = static_cast<double>(layout.data * layout.micro_batches * layout.tokens);
   const double model_flops = 3 * kFlopsPerMultiplyAdd *
-                             (model.cost.linear_maps() + model.cost.head() +
-                              model.cost.between_tokens(model.recipe.train.context));
+                             (model.cost().linear_maps() + model.cost().head() +
+                              model.cost().between_tokens(model.recipe.train.context));
   step.tokens_per_second = tokens / step.seconds;
   step.utilisation = tokens * model_flops /
                      (step.seconds * static_cast<double>(layout.processes()) *

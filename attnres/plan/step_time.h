@@ -2,11 +2,14 @@
 //
 //   stage    multiply-adds x 2 / FLOP/s + what activations move / memory bandwidth, as
 //            train/estimate.h has them; a backward takes two forwards, three with recomputation
+//            and in a tensor group of n, for each gather or sum, (n - 1) / n x bytes / link and a
+//            latency, while nothing is computed
 //   receive  bytes / link + latency x messages, while the receiver computes something else
 //   sums     of n replicas' gradients: 2 (n - 1) / n x bytes / link + 2 log2(n) latencies a bucket
 //            (Rabenseifner's algorithm; Thakur et al. 2005, section 4.5); the same for parameters
-//            that ranks of a pipeline share. Where the optimizer is sharded, half of it brings
-//            gradients to their replica and half parameters to the others
+//            that ranks of a pipeline, or the processes of a tensor group, share. Where the
+//            optimizer is sharded, half of it brings gradients to their replica and half parameters
+//            to the others
 //   update   what it moves / memory bandwidth, and Muon's products
 //
 // A rank's sums over replicas run beside its last backwards: those of a stage's gradients from the

@@ -25,8 +25,10 @@ struct PolicyTraffic {
 
 struct StepTraffic {
   std::vector<PolicyTraffic> policies = {};  // naive, report, owned
-  // Handed to be added up, by all processes: over replicas, and over ranks of a pipeline that share
-  // a parameter.
+  // Within tensor groups: rows that are gathered, partial sums, and their gradients.
+  double tensor_groups = 0;
+  // Handed to be added up, by all processes: over replicas, and over ranks of a pipeline or of
+  // tensor groups that share a parameter.
   double replica_gradients = 0, shared_gradients = 0;
   // Parameters from the replicas that update them to the others, where the optimizer is sharded.
   double replica_parameters = 0;
@@ -36,11 +38,21 @@ struct StepTraffic {
 
 StepTraffic plan_traffic(const PlannedModel& model, const Layout& layout);
 
-// Gradients of parameters that a rank adds up with others, in bytes.
+// What a tensor group's processes bring together of each token at these sites, in a forward pass:
+// gathers and sums, and their numbers. One of n processes sends (n - 1) / n of them.
+struct Exchanges {
+  double count = 0, numbers = 0;
+};
+Exchanges exchanges_at(const PlannedModel& model, const SiteRange& sites);
+// How often a step does so: forward, backward, and where it is computed again.
+double passes_of(const Layout& layout, bool is_output);
+
+// Gradients of parameters that a process adds up with others, in bytes.
 struct SummedGradients {
   double over_replicas = 0;
-  double over_ranks = 0;  // of the pipeline
-  int most_holders = 1;   // of these ranks
+  double over_tensor = 0;  // its tensor group
+  double over_ranks = 0;   // of the pipeline
+  int most_holders = 1;    // of these ranks
 };
 // By rank.
 std::vector<SummedGradients> summed_gradients(const PlannedModel& model, const Layout& layout,

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "attnres/support/error.h"
 
@@ -13,8 +15,35 @@ namespace {
 
 constexpr double kMostNumbers = 1e15;
 
+int64_t cut_dimension_of(ParameterKind kind, Shard shard, int64_t dimensions) {
+  if (shard == Shard::none) return -1;
+  const int64_t rows = kind == ParameterKind::matrix ? dimensions - 2 : 0;
+  return shard == Shard::outputs ? rows : rows + 1;
+}
+
+// Where the numbers of a part, cut along one dimension, lie in the whole.
+class PartIndex {
+ public:
+  PartIndex(const TensorPart& part, int64_t dimension, at::IntArrayRef part_sizes) {
+    if (dimension < 0) return;
+    const auto inner_sizes = part_sizes.slice(dimension + 1);
+    const int64_t inner =
+        std::accumulate(inner_sizes.begin(), inner_sizes.end(), int64_t{1}, std::multiplies<>());
+    own_ = part_sizes[dimension] * inner;
+    whole_ = own_ * part.size;
+    first_ = own_ * part.rank;
+  }
+  int64_t operator()(int64_t i) const {
+    return own_ == 0 ? i : i / own_ * whole_ + first_ + i % own_;
+  }
+
+ private:
+  int64_t own_ = 0, whole_ = 0, first_ = 0;  // numbers side by side; none where nothing is cut
+};
+
 // Draws on all threads, and rounds from float64 piece by piece.
-void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& random) {
+void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& random,
+                const PartIndex& index) {
   constexpr int64_t kPiece = 1 << 12;
   const at::Tensor flat = tensor.view(-1);
   at::parallel_for(0, tensor.numel(), kPiece, [&](int64_t begin, int64_t end) {
@@ -23,7 +52,7 @@ void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& 
     for (int64_t first = begin; first < end; first += kPiece) {
       const int64_t count = std::min(kPiece, end - first);
       double* drawn = values.mutable_data_ptr<double>();
-      for (int64_t i = 0; i < count; ++i) drawn[i] = init.value(random, first + i);
+      for (int64_t i = 0; i < count; ++i) drawn[i] = init.value(random, index(first + i));
       flat.narrow(0, first, count).copy_(values.narrow(0, 0, count));
     }
   });
@@ -86,12 +115,32 @@ std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<Si
   return stages_with(parameter, std::vector<SiteSet>(stages.begin(), stages.end()));
 }
 
+int64_t cut_dimension(const Parameter& parameter) {
+  return cut_dimension_of(parameter.kind, parameter.shard, parameter.tensor.dim());
+}
+
+at::Tensor part_of_parameter(const TensorPart& part, const Parameter& parameter,
+                             const at::Tensor& whole) {
+  const int64_t dimension = cut_dimension(parameter);
+  if (part.is_whole() || dimension < 0) return whole;
+  return part_of_rows(part, whole.movedim(dimension, 0)).movedim(0, dimension);
+}
+
+at::Tensor whole_of_parameter(const TensorGroup& group, const Parameter& parameter,
+                              const at::Tensor& part) {
+  const int64_t dimension = cut_dimension(parameter);
+  if (dimension < 0) return part;
+  const int64_t rows = part.size(dimension) * group.part().size;
+  return group.all_gather(part.movedim(dimension, 0), rows).movedim(0, dimension).contiguous();
+}
+
 at::Tensor ParameterRegistry::add(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef shape, const Init& init, Shard shard,
                                   std::vector<int> used_at) {
   if (used_at.empty()) used_at = {site};
   if (!uses_any(sites_, used_at)) return {};
-  const at::Tensor tensor = allocate(site, role, shape, device_);
+  const at::Tensor tensor =
+      allocate(site, role, part_sizes(site, role, kind, shape, shard), device_);
   keep({site, role, kind, tensor, shard, std::move(used_at)}, init);
   return tensor;
 }
@@ -102,7 +151,7 @@ const Parameter* ParameterRegistry::add_weight(int site, const std::string& role
                                                std::vector<int> used_at) {
   if (used_at.empty()) used_at = {site};
   if (!uses_any(sites_, used_at)) return nullptr;
-  const Joined weight = allocate_weight(site, role, shape);
+  const Joined weight = allocate_weight(site, role, part_sizes(site, role, kind, shape, shard));
   keep({site, role, kind, weight.tensor, shard, std::move(used_at), weight.packed}, init);
   return &parameters_.back();
 }
@@ -110,18 +159,37 @@ const Parameter* ParameterRegistry::add_weight(int site, const std::string& role
 ParameterRegistry::Joined ParameterRegistry::add_joined(int site, int64_t inputs,
                                                         const std::vector<MatrixRole>& roles) {
   if (!uses_any(sites_, {site})) return {};
-  int64_t outputs = 0;
-  for (const MatrixRole& role : roles) outputs += role.outputs;
-  const Joined joined = allocate_weight(site, roles.front().role, {outputs, inputs});
-  int64_t first = 0;
+  constexpr ParameterKind kKind = ParameterKind::matrix;
+  std::vector<int64_t> outputs;
   for (const MatrixRole& role : roles) {
-    const at::Tensor rows = joined.tensor.narrow(0, first, role.outputs).detach();
+    outputs.push_back(
+        part_sizes(site, role.role, kKind, {role.outputs, inputs}, role.shard).front());
+  }
+  const int64_t all = std::accumulate(outputs.begin(), outputs.end(), int64_t{0});
+  const Joined joined = allocate_weight(site, roles.front().role, {all, inputs});
+  int64_t first = 0;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const at::Tensor rows = joined.tensor.narrow(0, first, outputs[i]).detach();
     PackedWeight packed = joined.packed;
-    if (packed.defined()) packed.bytes = packed.bytes.narrow(0, first, role.outputs);
-    keep({site, role.role, ParameterKind::matrix, rows, role.shard, {site}, packed}, role.init);
-    first += role.outputs;
+    if (packed.defined()) packed.bytes = packed.bytes.narrow(0, first, outputs[i]);
+    keep({site, roles[i].role, kKind, rows, roles[i].shard, {site}, packed}, roles[i].init);
+    first += outputs[i];
   }
   return joined;
+}
+
+std::vector<int64_t> ParameterRegistry::part_sizes(int site, const std::string& role,
+                                                   ParameterKind kind, at::IntArrayRef whole,
+                                                   Shard shard) const {
+  std::vector<int64_t> sizes = whole.vec();
+  const int64_t dimension = cut_dimension_of(kind, shard, static_cast<int64_t>(sizes.size()));
+  if (dimension < 0) return sizes;
+  const int64_t parts = part().size;
+  require(sizes[dimension] % parts == 0,
+          "parameter {} of site {}: {} {} cannot be cut into {} equal parts", role, site,
+          sizes[dimension], shard == Shard::outputs ? "outputs" : "inputs", parts);
+  sizes[dimension] /= parts;
+  return sizes;
 }
 
 at::Tensor ParameterRegistry::allocate(int site, const std::string& role, at::IntArrayRef shape,
@@ -157,7 +225,8 @@ void ParameterRegistry::keep(Parameter parameter, const Init& init) {
           "packed weights are for inference: parameter {} of site {} cannot start anew", role,
           site);
   if (seed_.has_value() && !device_.is_meta()) {
-    initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)));
+    initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)),
+               PartIndex(part(), cut_dimension(parameter), tensor.sizes()));
   }
   tensor.set_requires_grad(is_differentiated(kind) && !packed.defined());
   count_ += tensor.numel();

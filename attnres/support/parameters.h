@@ -18,6 +18,7 @@
 #include "attnres/support/packed_weight.h"
 #include "attnres/support/precision.h"
 #include "attnres/support/random.h"
+#include "attnres/support/tensor_group.h"
 
 namespace attnres {
 
@@ -51,7 +52,7 @@ struct Init {
   static Init by_index(std::function<double(int64_t i)> value);
 };
 
-// What each of several processes holds that compute a layer together.
+// What each of the processes holds that compute a layer together (tensor_group.h).
 enum class Shard {
   none,     // all of it
   outputs,  // some of its outputs: rows of a matrix [out, in], channels or heads of what follows it
@@ -96,6 +97,17 @@ struct Parameter {
   PackedWeight packed = {};       // in the place of the tensor's numbers, if it is defined
 };
 
+// The dimension along which a parameter is cut into equal parts, or -1 where every process of a
+// group holds all of it. A part's gradient is whole where it is held; of what all hold each has a
+// part of the gradient, of its tokens or heads, and the sum of these is the gradient.
+int64_t cut_dimension(const Parameter& parameter);
+// Of a whole parameter, or what is shaped like it (a gradient, a moment), a process's part: a view.
+at::Tensor part_of_parameter(const TensorPart& part, const Parameter& parameter,
+                             const at::Tensor& whole);
+// And the whole of the parts, or the part itself where it is whole. All of the group call it.
+at::Tensor whole_of_parameter(const TensorGroup& group, const Parameter& parameter,
+                              const at::Tensor& part);
+
 // The weight [outputs, inputs] of a linear map.
 struct MatrixRole {
   std::string role;
@@ -114,15 +126,21 @@ class ParameterRegistry {
  public:
   // Without a seed parameters have shapes but no values, which whoever asked for them must fill in:
   // loading writes every number once. On the device `meta` they have no memory either: for
-  // planning. What none of `sites` uses is not kept.
+  // planning. What none of `sites` uses is not kept. Of a group's process, which must not outlive
+  // the group, it keeps parts, while shapes and starting values are given of the whole.
   ParameterRegistry(Precision precision, std::optional<uint64_t> seed, at::Device device = at::kCPU,
-                    SiteSet sites = {})
-      : precision_(precision), seed_(seed), device_(device), sites_(std::move(sites)) {}
+                    SiteSet sites = {}, const TensorGroup* group = nullptr)
+      : precision_(precision),
+        seed_(seed),
+        device_(device),
+        sites_(std::move(sites)),
+        group_(group) {}
 
   // Makes and keeps a parameter, which starts as `init` says where there is a seed; `used_at` are
   // the sites that compute with it, its own alone if there are none. Undefined, and nothing is
-  // kept, where these are all out of range. Throws Error if (site, role) is taken, and UsageError
-  // when all together would have more numbers than any machine holds (10^15).
+  // kept, where these are all out of range. Throws Error if (site, role) is taken or cannot be cut
+  // into equal parts, and UsageError when all together would have more numbers than any machine
+  // holds (10^15).
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
                  const Init& init, Shard shard = Shard::none, std::vector<int> used_at = {});
   // The same of a weight [..., outputs, inputs] that linear maps multiply by and nobody else reads:
@@ -143,18 +161,24 @@ class ParameterRegistry {
   const Parameter* find(int site, const std::string& role) const;
   int64_t count() const { return count_; }  // numbers in all tensors
   at::Device device() const { return device_; }
-  Precision precision() const { return precision_; }  // of them, and of what layers exchange
+  Precision precision() const { return precision_; }   // of them, and of what layers exchange
+  const TensorGroup* group() const { return group_; }  // null: parameters are whole
+  TensorPart part() const { return group_ == nullptr ? TensorPart() : group_->part(); }
 
  private:
   at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape,
                       at::Device device) const;
   Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape) const;
+  // Of a parameter whose whole shape this is, what is kept here.
+  std::vector<int64_t> part_sizes(int site, const std::string& role, ParameterKind kind,
+                                  at::IntArrayRef whole, Shard shard) const;
   void keep(Parameter parameter, const Init& init);
 
   Precision precision_;
   std::optional<uint64_t> seed_;
   at::Device device_;
   SiteSet sites_;
+  const TensorGroup* group_;
   std::deque<Parameter> parameters_;
   std::map<std::pair<int, std::string>, size_t> places_;  // in parameters_, by site and role
   int64_t count_ = 0;

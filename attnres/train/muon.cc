@@ -40,8 +40,8 @@ at::Tensor orthogonalize(const at::Tensor& matrices) {
   return tall ? x.t() : x;
 }
 
-Muon::Muon(std::vector<Parameter> parameters, const TrainConfig& config)
-    : parameters_(std::move(parameters)), config_(config) {
+Muon::Muon(std::vector<Parameter> parameters, const TrainConfig& config, const TensorGroup* group)
+    : parameters_(std::move(parameters)), config_(config), group_(group) {
   for (const Parameter& p : parameters_) {
     require(p.tensor.dim() == 2 || p.tensor.dim() == 3,
             "muon: {} of site {} has {} dimensions, expected a matrix [out, in] or a stack of them",
@@ -58,11 +58,12 @@ void Muon::step(double learning_rate, double divisor) {
     const at::Tensor& gradient = w.grad();
     if (!gradient.defined()) continue;
     moment.mul_(config_.muon_momentum).add_(gradient, 1 / divisor);
-    const at::Tensor direction =
-        gradient.add(moment, config_.muon_momentum * divisor).div_(divisor);
-    const at::Tensor update =
-        orthogonalize(activations == at::kFloat ? direction : direction.to(activations));
-    const double longer = static_cast<double>(std::max(w.size(-2), w.size(-1)));
+    at::Tensor direction = gradient.add(moment, config_.muon_momentum * divisor).div_(divisor);
+    if (activations != at::kFloat) direction = direction.to(activations);
+    if (group_ != nullptr) direction = whole_of_parameter(*group_, parameters_[i], direction);
+    const double longer = static_cast<double>(std::max(direction.size(-2), direction.size(-1)));
+    at::Tensor update = orthogonalize(direction);
+    if (group_ != nullptr) update = part_of_parameter(group_->part(), parameters_[i], update);
     w.mul_(1 - learning_rate * config_.weight_decay)
         .add_(update, -learning_rate * 0.2 * std::sqrt(longer));
   }

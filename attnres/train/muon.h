@@ -4,7 +4,8 @@
 //   W = W - lr decay W - lr 0.2 sqrt(max(out, in)) O
 // The factor gives O the root mean square of AdamW's updates, so that both share one learning rate
 // and one decay. Of experts [E, out, in] each is a matrix of its own. Under train.precision
-// "bfloat16" only O is computed in that.
+// "bfloat16" only O is computed in that. Of a tensor group's matrices, which are whole ones for
+// Muon, each process keeps its part of G, M and O; all compute the whole O.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,10 +26,12 @@ at::Tensor orthogonalize(const at::Tensor& matrices);
 
 class Muon {
  public:
-  // Throws Error unless all are matrices or stacks of matrices.
-  Muon(std::vector<Parameter> parameters, const TrainConfig& config);
+  // Of this process's part of a tensor group, which must outlive it, or of none. Throws Error
+  // unless all are matrices or stacks of matrices.
+  Muon(std::vector<Parameter> parameters, const TrainConfig& config,
+       const TensorGroup* group = nullptr);
 
-  // Updates every parameter that has a gradient.
+  // Updates every parameter that has a gradient. All of a group call it.
   void step(double learning_rate, double divisor);
 
   // These two in the same order.
@@ -38,6 +41,7 @@ class Muon {
  private:
   std::vector<Parameter> parameters_;
   TrainConfig config_;
+  const TensorGroup* group_;
   std::vector<at::Tensor> moments_;
 };
 

@@ -46,7 +46,8 @@ Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& con
     groups_.push_back(
         {.factor = factor,
          .adamw = AdamW(served(parameters, factors_, factor, config, /*muon=*/false), config),
-         .muon = Muon(served(parameters, factors_, factor, config, /*muon=*/true), config)});
+         .muon = Muon(served(parameters, factors_, factor, config, /*muon=*/true), config,
+                      parameters.group())});
   }
 }
 

@@ -89,10 +89,9 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   const ParallelConfig& parallel = job.recipe.parallel;
   if (const int64_t wanted = parallel.processes(); world.size() != wanted) {
     throw CommonError(fmt::format(
-        "parallel: {} replicas with {} pipeline ranks each are {} processes, but {} were started; "
-        "start as many with mpirun -n {} attnres train .., or change parallel.data or "
-        "parallel.pipeline",
-        parallel.data, parallel.pipeline, wanted, world.size(), wanted));
+        "parallel: {}, but {} were started; start as many with mpirun -n {} attnres train .., or "
+        "change parallel.data, parallel.pipeline or parallel.tensor",
+        parallel.describe_processes(), world.size(), wanted));
   }
 }
 

@@ -23,14 +23,6 @@ namespace {
 
 constexpr std::array<const char*, 3> kMoments = {"first_moment", "second_moment", "momentum"};
 
-std::unique_ptr<Communicator> pipeline_of(Communicator& world, const Recipe& recipe) {
-  const int ranks = static_cast<int>(recipe.parallel.pipeline);
-  require(world.size() == recipe.parallel.processes(),
-          "parallel: the recipe asks for {} x {} processes, but there are {}", recipe.parallel.data,
-          ranks, world.size());
-  return world.split(world.rank() / ranks);
-}
-
 PipelinePlan plan_of(const Transformer& shapes, const ParallelConfig& parallel) {
   return plan_pipeline(
       shapes.mixer(), shapes.sublayers(),
@@ -80,20 +72,21 @@ ParallelSteps::ParallelSteps(const Recipe& recipe, int64_t vocab_size, TrainBatc
                              Communicator& world)
     : recipe_(recipe),
       world_(world),
-      pipeline_ranks_(pipeline_of(world, recipe)),
-      replicas_(world.split(pipeline_ranks_->rank())),
+      ranks_(recipe.parallel, world),
       shapes_(recipe.model, vocab_size, /*seed=*/std::nullopt, precision_of(recipe.train),
               at::kMeta),
       plan_(plan_of(shapes_, recipe.parallel)),
-      owners_(recipe.parallel.shard_optimizer
-                  ? update_owners(shapes_.parameters(), plan_.sites_by_rank(), replicas_->size())
-                  : std::vector<int>()),
+      owners_(
+          recipe.parallel.shard_optimizer
+              ? update_owners(shapes_.parameters(), plan_.sites_by_rank(), ranks_.replicas().size())
+              : std::vector<int>()),
       model_(recipe.model, vocab_size, /*seed=*/std::nullopt, precision_of(recipe.train), at::kCPU,
-             plan_.sites_of(pipeline_ranks_->rank())),
+             plan_.sites_of(ranks_.place().pipeline), ranks_.group()),
       optimizer_(model_.parameters(), recipe.train,
-                 factors_of(model_, shapes_, recipe.train, owners_, replicas_->rank())),
-      pipeline_(model_, plan_, *pipeline_ranks_),
-      gradient_sums_(model_, plan_.sites_by_rank(), *pipeline_ranks_, *replicas_, owners_),
+                 factors_of(model_, shapes_, recipe.train, owners_, ranks_.place().replica)),
+      pipeline_(model_, plan_, ranks_.pipeline()),
+      gradient_sums_(model_, plan_.sites_by_rank(), ranks_.pipeline(), ranks_.replicas(),
+                     ranks_.tensor(), owners_),
       batches_(std::move(batches)) {}
 
 void ParallelSteps::tell(const Order& order) {
@@ -148,17 +141,19 @@ ParallelTraffic ParallelSteps::leave() {
                    peaks = at::zeros({world_.size()}, at::kLong);
   int64_t* sum = sums.mutable_data_ptr<int64_t>();
   for (int kind = 0; kind < kTrafficKinds; ++kind) {
-    sum[kind] = pipeline_ranks_->bytes_sent(static_cast<Traffic>(kind));
+    sum[kind] = ranks_.pipeline().bytes_sent(static_cast<Traffic>(kind));
+  }
+  if (ranks_.tensor() != nullptr) {
+    sum[static_cast<int>(Traffic::tensor_group)] =
+        ranks_.tensor()->bytes_sent(Traffic::tensor_group);
   }
   sum[static_cast<int>(Traffic::parameter_gradient)] = gradient_sums_.bytes_sent();
-  sum[static_cast<int>(Traffic::parameter)] = replicas_->bytes_sent(Traffic::parameter);
+  sum[static_cast<int>(Traffic::parameter)] = ranks_.replicas().bytes_sent(Traffic::parameter);
   int64_t* peak = peaks.mutable_data_ptr<int64_t>();
   peak[world_.rank()] = pipeline_.peak_received_bytes();
   world_.all_reduce_sum(sums, Traffic::number);
   world_.all_reduce_sum(peaks, Traffic::number);
-  for (Communicator* communicator : {&world_, pipeline_ranks_.get(), replicas_.get()}) {
-    communicator->require_nothing_left();
-  }
+  ranks_.require_nothing_left();
   ParallelTraffic traffic;
   std::copy(sum, sum + kTrafficKinds, traffic.bytes_sent.begin());
   traffic.peak_received_bytes.assign(peak, peak + world_.size());
@@ -204,7 +199,7 @@ void ParallelSteps::follow() {
 StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   const TrainConfig& train = recipe_.train;
   const int64_t parts = train.accumulate / recipe_.parallel.data;
-  const int64_t replica = world_.rank() / recipe_.parallel.pipeline;
+  const int64_t replica = ranks_.place().replica;
   std::vector<Batch> micro_batches;
   for (int64_t part = replica * parts; part < (replica + 1) * parts; ++part) {
     micro_batches.push_back(batches_.batch(step, part, train.batch_size / train.accumulate));
@@ -223,7 +218,7 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   const at::Tensor squares = at::zeros({1}, at::kDouble);
   *squares.mutable_data_ptr<double>() = optimizer_.squared_gradient_norm(
       [&](const Parameter& parameter) { return gradient_sums_.counts(parameter); });
-  Communicator& all_parameters = owners_.empty() ? *pipeline_ranks_ : world_;
+  Communicator& all_parameters = owners_.empty() ? ranks_.replica() : world_;
   all_parameters.all_reduce_sum(squares, Traffic::number, "the sum of squares of gradients");
 
   const StepSums all = sum_over_ranks(sums);
@@ -243,8 +238,9 @@ StepResult ParallelSteps::do_step(int64_t step, double learning_rate) {
   return result;
 }
 
-// Losses and targets are those of the replicas' last ranks; a site's experts are on one rank of
-// each replica.
+// Losses and targets are those of the replicas' last ranks, of a tensor group of each its tokens';
+// a site's experts are on one rank of each replica, or in all of a tensor group, which saw the
+// same.
 StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
   const at::Tensor numbers = at::zeros({2}, at::kDouble);
   double* number = numbers.mutable_data_ptr<double>();
@@ -259,6 +255,7 @@ StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
   const at::Tensor loads_LE = at::zeros({shapes_.sublayers(), experts}, at::kLong);
   const at::Tensor have_L = at::zeros({shapes_.sublayers()}, at::kLong);
   for (const auto& [site, load_E] : sums.expert_loads) {
+    if (ranks_.place().tensor > 0) continue;
     loads_LE[site].copy_(load_E);
     have_L[site].fill_(1);
   }
@@ -273,9 +270,13 @@ StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
 std::vector<int> ParallelSteps::holders(const Parameter& parameter) const {
   const std::vector<size_t> of_replica = stages_with(parameter, plan_.sites_by_rank());
   std::vector<int> ranks;
-  for (int replica = 0; replica < recipe_.parallel.data; ++replica) {
+  RankPlace place;
+  for (place.replica = 0; place.replica < recipe_.parallel.data; ++place.replica) {
     for (const size_t rank : of_replica) {
-      ranks.push_back(replica * plan_.size.ranks + static_cast<int>(rank));
+      place.pipeline = static_cast<int>(rank);
+      for (place.tensor = 0; place.tensor < recipe_.parallel.tensor; ++place.tensor) {
+        ranks.push_back(rank_at(place, recipe_.parallel));
+      }
     }
   }
   return ranks;
@@ -286,14 +287,15 @@ std::vector<int> ParallelSteps::moment_holders(size_t parameter) const {
   if (owners_.empty()) return all;
   std::vector<int> of_owner;
   for (const int rank : all) {
-    if (rank / plan_.size.ranks == owners_[parameter]) of_owner.push_back(rank);
+    if (place_of_rank(rank, recipe_.parallel).replica == owners_[parameter])
+      of_owner.push_back(rank);
   }
   return of_owner;
 }
 
 // Tensor by tensor, in the order of the whole model's parameters: from rank 0 to all who hold it,
-// or home from the first of them. By way of copies, since a tensor that is written behind its back
-// does not count its versions.
+// or home from the first of them, or the first that hold its parts. By way of copies, since a
+// tensor that is written behind its back does not count its versions.
 void ParallelSteps::exchange(Training* whole, bool home) {
   const bool leads = whole != nullptr;
   const auto here = tensors_of(model_, optimizer_);
@@ -322,10 +324,18 @@ void ParallelSteps::exchange(Training* whole, bool home) {
       const std::vector<int> ranks = &name == &names[0] ? holders(p) : moment_holders(n);
       const at::Tensor at_home = find(of_whole, name), held = find(here, name);
       if (!at_home.defined() && !held.defined()) continue;
-      if (home) {
-        pass(held, at_home, ranks.front(), 0);
-      } else {
-        for (const int rank : ranks) pass(at_home, held, 0, rank);
+      const auto part_of_home = [&](int rank) {
+        const TensorPart part = {place_of_rank(rank, recipe_.parallel).tensor,
+                                 static_cast<int>(recipe_.parallel.tensor)};
+        return at_home.defined() ? part_of_parameter(part, p, at_home) : at::Tensor();
+      };
+      const size_t senders = cut_dimension(p) < 0 ? 1 : recipe_.parallel.tensor;
+      for (size_t i = 0; i < (home ? senders : ranks.size()); ++i) {
+        if (home) {
+          pass(held, part_of_home(ranks[i]), ranks[i], 0);
+        } else {
+          pass(part_of_home(ranks[i]), held, 0, ranks[i]);
+        }
       }
     }
   }

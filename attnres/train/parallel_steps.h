@@ -1,6 +1,6 @@
 // Steps of training by several processes: `parallel.data` replicas of the model, each a pipeline of
-// `parallel.pipeline` ranks with `parallel.virtual` stages each. Rank r of all is rank r mod
-// pipeline of replica floor(r / pipeline).
+// `parallel.pipeline` ranks with `parallel.virtual` stages each, each of these ranks
+// `parallel.tensor` processes that share its layers (parallel_ranks.h).
 //
 // Rank 0 leads: it has the run's folder, the validation text and a whole model besides its own
 // stages, for evaluation and checkpoints, and says what is done next. The others follow. A step's
@@ -19,6 +19,7 @@
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
 #include "attnres/train/checkpoint.h"
+#include "attnres/train/parallel_ranks.h"
 #include "attnres/train/recipe.h"
 #include "attnres/train/training_step.h"
 
@@ -67,6 +68,7 @@ class ParallelSteps {
   StepSums sum_over_ranks(StepSums sums) const;
   // Of rank 0's whole model, which the others don't have: to those who hold its parts, or home.
   void exchange(Training* whole, bool home);
+  // The ranks that hold a parameter, or its parts, replica by replica.
   std::vector<int> holders(const Parameter& parameter) const;
   // Of the moments of the whole model's parameter of this number.
   std::vector<int> moment_holders(size_t parameter) const;
@@ -75,11 +77,11 @@ class ParallelSteps {
 
   Recipe recipe_;
   Communicator& world_;
-  std::unique_ptr<Communicator> pipeline_ranks_, replicas_;
+  ParallelRanks ranks_;
   Transformer shapes_;  // of the whole model, without numbers
   PipelinePlan plan_;
   std::vector<int> owners_;  // update_owners of the whole model, or none
-  Transformer model_;        // this rank's stages
+  Transformer model_;        // this rank's stages, or its part of them
   Optimizer optimizer_;
   Pipeline pipeline_;
   GradientSums gradient_sums_;

@@ -104,6 +104,8 @@ void check(const ParallelConfig& parallel, const TrainConfig& train, const Model
   check_whole("parallel", "data", parallel.data, 1, kMost);
   check_whole("parallel", "pipeline", parallel.pipeline, 1, kMost);
   check_whole("parallel", "virtual", parallel.virtual_stages, 1, kMost);
+  check_whole("parallel", "tensor", parallel.tensor, 1, kMost);
+  require_equal_parts(model, parallel.tensor);
   transfer_policy(parallel.policy);
   require_usage(std::isfinite(parallel.timeout) && parallel.timeout > 0,
                 "parallel.timeout: expected a number of seconds above 0, got {}", parallel.timeout);
@@ -206,6 +208,12 @@ bool is_overridden(const std::string& key, const std::vector<std::string>& overr
 }
 
 }  // namespace
+
+std::string ParallelConfig::describe_processes() const {
+  const std::string shared = tensor == 1 ? "" : fmt::format(" of {} processes", tensor);
+  return fmt::format("{} replicas with {} pipeline ranks{} each are {} processes", data, pipeline,
+                     shared, processes());
+}
 
 Precision precision_of(const TrainConfig& train) {
   return parse_precision(train.precision, "train.precision");

@@ -93,6 +93,7 @@ struct ParallelConfig {
   int64_t data = 1;              // replicas of the model, each with a part of a step's sequences
   int64_t pipeline = 1;          // processes that share a replica's layers
   int64_t virtual_stages = 1;    // stages of each of them
+  int64_t tensor = 1;            // processes that share every layer of theirs
   std::string policy = "owned";  // or "naive", "report": what crosses (parallel/transfers.h)
   // Each replica keeps the moments of a part of the parameters, which it updates for all.
   bool shard_optimizer = false;
@@ -103,11 +104,14 @@ struct ParallelConfig {
     v("data", data);
     v("pipeline", pipeline);
     v("virtual", virtual_stages);
+    v("tensor", tensor);
     v("policy", policy);
     v("shard_optimizer", shard_optimizer);
     v("timeout", timeout);
   }
-  int64_t processes() const { return data * pipeline; }
+  int64_t processes() const { return data * pipeline * tensor; }
+  // "2 replicas with 4 pipeline ranks of 2 processes each are 16 processes"
+  std::string describe_processes() const;
 };
 
 struct Recipe {

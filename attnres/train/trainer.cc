@@ -154,10 +154,11 @@ class StepsOfManyProcesses : public Steps {
     };
     const auto& peaks = traffic.peak_received_bytes;
     return fmt::format(
-        "sent: {} of sealed tensors and {} of open ones, {} and {} of their gradients; {} of "
-        "parameters' gradients. Received copies took {} at most on a rank",
+        "sent: {} of sealed tensors and {} of open ones, {} and {} of their gradients; {} within "
+        "tensor groups; {} of parameters' gradients. Received copies took {} at most on a rank",
         sent(Traffic::sealed), sent(Traffic::open), sent(Traffic::sealed_gradient),
-        sent(Traffic::open_gradient), sent(Traffic::parameter_gradient),
+        sent(Traffic::open_gradient), sent(Traffic::tensor_group),
+        sent(Traffic::parameter_gradient),
         format_bytes(static_cast<double>(*std::max_element(peaks.begin(), peaks.end()))));
   }
 
@@ -259,9 +260,8 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
 TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   const ParallelConfig& parallel = job.recipe.parallel;
   require_usage(parallel.processes() == 1,
-                "parallel: {} replicas with {} pipeline ranks each are {} processes, but there is "
-                "one; start as many with mpirun -n {} attnres train ..",
-                parallel.data, parallel.pipeline, parallel.processes(), parallel.processes());
+                "parallel: {}, but there is one; start as many with mpirun -n {} attnres train ..",
+                parallel.describe_processes(), parallel.processes());
   require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
   return train_with(job, observer, nullptr);
 }

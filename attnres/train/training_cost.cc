@@ -13,12 +13,12 @@
 namespace attnres {
 namespace {
 
-// Multiply-adds of `orthogonalize` of a matrix, or of each of a stack: per step A = X X^T, A A and
-// A X.
-double newton_schulz(const at::Tensor& matrix) {
-  const double rows = static_cast<double>(matrix.size(-2));
-  const double columns = static_cast<double>(matrix.size(-1));
-  const double count = static_cast<double>(matrix.numel()) / (rows * columns);
+// Multiply-adds of `orthogonalize` of a matrix, or of each of a stack of so many numbers: per step
+// A = X X^T, A A and A X.
+double newton_schulz(const std::vector<int64_t>& sizes, double numbers) {
+  const double rows = static_cast<double>(sizes[sizes.size() - 2]);
+  const double columns = static_cast<double>(sizes.back());
+  const double count = numbers / (rows * columns);
   const double shorter = std::min(rows, columns);
   return kNewtonSchulzSteps * count * (2 * rows * columns * shorter + std::pow(shorter, 3));
 }
@@ -36,9 +36,16 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
     if (factor == 0 || !is_differentiated(p.kind)) continue;
     const bool is_muons = has_muon && p.kind == ParameterKind::matrix;
     cost.moments = is_muons ? numbers : 2 * numbers;
+    if (!is_muons) continue;
+    std::vector<int64_t> sizes = p.tensor.sizes().vec();
+    double whole = numbers;
+    if (const int64_t cut = cut_dimension(p); cut >= 0) {
+      sizes[cut] *= parameters.part().size;
+      whole *= parameters.part().size;
+    }
     // The update, one before and one after a step of Newton-Schulz.
-    cost.working = is_muons ? 3 * numbers : 0;
-    cost.flops = is_muons ? 2 * newton_schulz(p.tensor) : 0;
+    cost.working = 3 * whole;
+    cost.flops = 2 * newton_schulz(sizes, whole);
   }
   return costs;
 }

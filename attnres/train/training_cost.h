@@ -28,8 +28,8 @@ struct UpdateCost {
   double flops = 0;    // of Newton-Schulz
 };
 
-// Of a whole model's parameters, in their order; nothing is kept of what no gradient moves, and of
-// what is frozen.
+// Of a whole model's parameters, or of a process's parts of all of them, in their order; nothing is
+// kept of what no gradient moves, and of what is frozen. Muon works on whole matrices.
 std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int sublayers,
                                      const TrainConfig& train);
 

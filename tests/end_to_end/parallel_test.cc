@@ -61,6 +61,9 @@ TEST_F(Mpirun, TrainsAsOneProcessDoes) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(Json::parse(result.out)["steps"], 12);
   EXPECT_LT(largest_difference({workshop.folder("many")}, alone), 1e-4);
+  ASSERT_EQ(run_shell(mpirun(2, program(workshop, "shared", "--set parallel.tensor=2"))).exit_code,
+            0);
+  EXPECT_LT(largest_difference({workshop.folder("shared")}, alone), 1e-4);
 }
 
 // Of conversations, some of whose rows hold no answer: each process maps the tokens by itself.

@@ -48,7 +48,9 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
-      GradientSums(model, kSites, *world.pipeline, *world.replicas, {}, bucket_bytes).add_up();
+      GradientSums(model, kSites, *world.pipeline, *world.replicas, /*tensor=*/nullptr, {},
+                   bucket_bytes)
+          .add_up();
       for (const Parameter& p : model.parameters().all()) {
         at::Tensor expected = at::zeros_like(p.tensor);
         for (const size_t holder : stages_with(p, kSites)) {
@@ -73,7 +75,8 @@ TEST(GradientSums, GoToTheReplicaThatUpdates) {
       const Transformer whole(model.config(), kSmallVocabulary, /*seed=*/std::nullopt, at::kDouble,
                               at::kMeta);
       const std::vector<int> owners = update_owners(whole.parameters(), kSites, 3);
-      GradientSums sums(model, kSites, *world.pipeline, *world.replicas, owners, bucket_bytes);
+      GradientSums sums(model, kSites, *world.pipeline, *world.replicas, /*tensor=*/nullptr, owners,
+                        bucket_bytes);
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
@@ -167,7 +170,8 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
         }
         // Called with sums for the backward, or none.
         const auto gradients = [&](int64_t bucket_bytes, bool overlaps) {
-          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, {}, bucket_bytes);
+          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, /*tensor=*/nullptr, {},
+                            bucket_bytes);
           for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
           const int64_t sent = replicas.bytes_sent(Traffic::parameter_gradient);
           pipeline.forward_backward(batches, {.recompute = recompute}, overlaps ? &sums : nullptr);
@@ -202,7 +206,8 @@ TEST(GradientSums, BeginAsSoonAsGradientsAreFinal) {
     const Transformer model(small_config(residual()), kSmallVocabulary, /*seed=*/1, at::kDouble);
     const at::Tensor late = model.parameters().find(0, "q_proj")->tensor,
                      early = model.parameters().find(6, "head")->tensor;
-    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, {}, /*bucket_bytes=*/1);
+    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, /*tensor=*/nullptr, {},
+                      /*bucket_bytes=*/1);
     const auto sent = [&] { return replicas.bytes_sent(Traffic::parameter_gradient); };
     early.sum().backward();
     EXPECT_EQ(sent(), 0);

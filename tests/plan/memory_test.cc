@@ -26,14 +26,23 @@ Json kimi_model() {
           {"depth_mixing", blocks_of(2)}};
 }
 
+// The first process of a tensor group that nothing is computed with.
+class FirstOfGroup : public TensorGroup {
+ public:
+  explicit FirstOfGroup(int size) : TensorGroup({0, size}) {}
+  at::Tensor all_gather(const at::Tensor& part, int64_t) const override { return part; }
+  at::Tensor reduce_scatter(const at::Tensor& whole) const override { return whole; }
+};
+
 // What a process of each rank would really make.
 void expect_held(const Recipe& recipe) {
   const MemoryPlan memory = memory_of(recipe);
   const PlannedModel model(recipe);
   const PipelinePlan stages = stages_of(model, layout_of(recipe));
+  const FirstOfGroup group(static_cast<int>(recipe.parallel.tensor));
   for (int rank = 0; rank < stages.size.ranks; ++rank) {
     const Transformer held(recipe.model, model.vocab_size, /*seed=*/1, at::kFloat, at::kCPU,
-                           stages.sites_of(rank));
+                           stages.sites_of(rank), &group);
     EXPECT_EQ(memory.ranks[rank].parameters, held.parameters().count()) << rank;
     EXPECT_EQ(memory.ranks[rank].weights, 4.0 * held.parameters().count()) << rank;
     EXPECT_EQ(memory.ranks[rank].gradients, memory.ranks[rank].weights) << rank;
@@ -48,10 +57,29 @@ void expect_held(const Recipe& recipe) {
 TEST(PlanMemory, IsWhatEachRankHolds) {
   expect_held(small_plan_recipe(blocks_of(3), 5, {{"pipeline", 3}, {"virtual", 2}}));
   expect_held(small_plan_recipe({{"type", "depth_attention"}}, 4, {{"pipeline", 4}}));
-  Recipe kimi = small_plan_recipe(blocks_of(2), 3, {{"pipeline", 2}, {"virtual", 2}},
-                                  {{"optimizer", "muon"}});
-  kimi.model = read_model_config(kimi_model());
-  expect_held(kimi);
+  for (const int tensor : {1, 2}) {
+    Recipe kimi =
+        small_plan_recipe(blocks_of(2), 3, {{"pipeline", 2}, {"virtual", 2}, {"tensor", tensor}},
+                          {{"optimizer", "muon"}});
+    kimi.model = read_model_config(kimi_model());
+    expect_held(kimi);
+  }
+}
+
+// Of a tensor group's processes each has half of what is cut, and half of the tokens.
+TEST(PlanMemory, IsSharedByATensorGroup) {
+  const auto first = [](int tensor) {
+    return memory_of(small_plan_recipe(blocks_of(2), 8, {{"pipeline", 2}, {"tensor", tensor}},
+                                       {{"context", 512}}))
+        .ranks[0];
+  };
+  const RankMemory alone = first(1), shared = first(2);
+  EXPECT_LT(shared.weights, alone.weights);
+  EXPECT_GT(2 * shared.weights, alone.weights);
+  EXPECT_LT(shared.activations, 0.7 * alone.activations);
+  EXPECT_GT(2 * shared.activations, alone.activations);
+  EXPECT_EQ(2 * shared.waiting_gradients, alone.waiting_gradients);
+  EXPECT_EQ(shared.in_flight, alone.in_flight);
 }
 
 // Of three replicas the one with most; together they have each moment once.
@@ -78,7 +106,7 @@ TEST(PlanMemory, OfRanksAddsUpToTheModel) {
     recipe.model.tie_embeddings = tied;
     int64_t held = 0;
     for (const RankMemory& rank : memory_of(recipe).ranks) held += rank.parameters;
-    const int64_t whole = PlannedModel(recipe).cost.parameters().count();
+    const int64_t whole = PlannedModel(recipe).cost().parameters().count();
     EXPECT_EQ(held, whole + (tied ? 256 * 32 : 0));
   }
 }
@@ -154,13 +182,13 @@ TEST(PlanMemory, Rank0HasTheWholeModel) {
   const Recipe recipe = small_plan_recipe(blocks_of(2), 4, {{"pipeline", 2}});
   const PlannedModel model(recipe);
   const MemoryPlan in_device = memory_of(recipe);
-  const double whole = 3.0 * 4 * model.cost.parameters().count();  // two moments
+  const double whole = 3.0 * 4 * model.cost().parameters().count();  // two moments
   EXPECT_EQ(in_device.ranks[0].whole_model, whole);
   EXPECT_EQ(in_device.ranks[1].whole_model, 0);
   EXPECT_LT(in_device.ranks[1].between_steps, in_device.ranks[0].between_steps);
   // In the node's memory it evaluates there.
   Json json = cluster_json();
-  const double there = whole + evaluation_bytes(model.cost, 256, recipe.train);
+  const double there = whole + evaluation_bytes(model.cost(), 256, recipe.train);
   json["host_memory"] = there - 1;
   const MemoryPlan in_host = memory_of(recipe, parse_cluster(json));
   EXPECT_EQ(in_host.ranks[0].whole_model, there);

@@ -109,7 +109,7 @@ TEST(PlanTime, FollowsTheDevice) {
 // its sum begins when the backward has ended.
 TEST(PlanTime, CountsSumsOverReplicas) {
   const Recipe recipe = small_plan_recipe(blocks_of(2), 4, {{"data", 4}});
-  const auto parameters = static_cast<double>(PlannedModel(recipe).cost.parameters().count());
+  const auto parameters = static_cast<double>(PlannedModel(recipe).cost().parameters().count());
   EXPECT_NEAR(time_of(recipe).sums, 2 * 0.75 * 4 * parameters / 400e9 + 2 * 2 * 5e-6, 1e-12);
   EXPECT_EQ(time_of(small_plan_recipe(blocks_of(2), 4, Json::object())).sums, 0);
 }
@@ -121,7 +121,7 @@ TEST(PlanTime, HidesSumsBehindTheBackward) {
   Recipe recipe = small_plan_recipe(blocks_of(2), 16, {{"data", 4}}, {{"context", 1 << 16}});
   recipe.model.width = 256;
   recipe.model.ffn_width = 512;
-  const auto parameters = static_cast<double>(PlannedModel(recipe).cost.parameters().count());
+  const auto parameters = static_cast<double>(PlannedModel(recipe).cost().parameters().count());
   ASSERT_GT(4 * parameters, 2.0 * kGradientBucketBytes);
   const double bucket = 2 * 0.75 * kGradientBucketBytes / 400e9 + 2 * 2 * 5e-6;
   EXPECT_NEAR(time_of(recipe, parse_cluster(json)).sums, bucket, 1e-12);

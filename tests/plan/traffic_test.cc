@@ -59,13 +59,14 @@ void expect_counted(const Recipe& recipe, const std::string& where) {
   EXPECT_EQ(of_policy.open, sent(counted, Traffic::open)) << where;
   EXPECT_EQ(of_policy.sealed_gradients, sent(counted, Traffic::sealed_gradient)) << where;
   EXPECT_EQ(of_policy.open_gradients, sent(counted, Traffic::open_gradient)) << where;
+  EXPECT_EQ(planned.tensor_groups, sent(counted, Traffic::tensor_group)) << where;
   EXPECT_EQ(planned.replica_gradients + planned.shared_gradients,
             sent(counted, Traffic::parameter_gradient))
       << where;
   EXPECT_EQ(planned.replica_parameters, sent(counted, Traffic::parameter)) << where;
   const MemoryPlan memory = plan_memory(model, layout, stages_of(model, layout), small_cluster());
   for (size_t rank = 0; rank < counted.peak_received_bytes.size(); ++rank) {
-    EXPECT_EQ(memory.ranks[rank % layout.size.ranks].received,
+    EXPECT_EQ(memory.ranks[rank / layout.tensor % layout.size.ranks].received,
               static_cast<double>(counted.peak_received_bytes[rank]))
         << where << ", rank " << rank;
   }
@@ -95,6 +96,19 @@ TEST(PlanTraffic, IsWhatProcessesCountOfOtherMechanisms) {
   }
 }
 
+TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
+  const Json parallel = {{"data", 2}, {"pipeline", 2}, {"tensor", 2}};
+  for (const char* type : {"residual", "block_attn_res", "lime", "mrla", "muddformer"}) {
+    for (const bool recompute : {false, true}) {
+      expect_counted(small_plan_recipe({{"type", type}}, 3, parallel, {{"recompute", recompute}}),
+                     fmt::format("{}, recomputed: {}", type, recompute));
+    }
+  }
+  Recipe latent = small_plan_recipe(blocks_of(2), 3, {{"tensor", 2}});
+  latent.model.experts = {.count = 4, .chosen = 2, .width = 24, .latent_width = 16};
+  expect_counted(latent, "latent experts");
+}
+
 TEST(PlanTraffic, CountsSharedParametersOnEachRank) {
   Recipe recipe = small_plan_recipe(blocks_of(2), 3, {{"data", 2}, {"pipeline", 2}});
   EXPECT_EQ(traffic_of(recipe).shared_gradients, 0);
@@ -113,7 +127,7 @@ TEST(PlanTraffic, CountsAShardedOptimizer) {
   EXPECT_EQ(traffic_of(recipe).replica_parameters, 0);
   recipe.parallel.shard_optimizer = true;
   EXPECT_EQ(traffic_of(recipe).replica_parameters,
-            4.0 * static_cast<double>(PlannedModel(recipe).cost.parameters().count()));
+            4.0 * static_cast<double>(PlannedModel(recipe).cost().parameters().count()));
   expect_counted(recipe, "sharded");
 }
 

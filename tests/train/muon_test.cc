@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "attnres/parallel/tensor_ranks.h"
+#include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
 #include "attnres/support/random.h"
 #include "tests/larger.h"
@@ -230,6 +232,36 @@ TEST(Muon, RefusesWhatIsNoMatrix) {
   ParameterRegistry registry(at::kFloat, 1);
   registry.add(0, "gain", ParameterKind::norm_gain, {3}, Init::ones());
   EXPECT_THROW(Muon({registry.all().begin(), registry.all().end()}, {}), Error);
+}
+
+// Of a matrix whose rows or columns, and of a stack whose columns, two processes share.
+TEST(Muon, OfPartsIsThatOfTheWhole) {
+  const std::vector<std::pair<std::vector<int64_t>, Shard>> kinds = {
+      {{6, 5}, Shard::outputs}, {{5, 6}, Shard::inputs}, {{3, 5, 4}, Shard::inputs}};
+  for (const auto& [sizes, shard] : kinds) {
+    Parameter whole = {.role = "w", .tensor = random_normal(sizes, "w"), .shard = shard};
+    const at::Tensor gradient = random_normal(sizes, "gradient");
+    const auto step = [&](Parameter& parameter, const at::Tensor& of, const TensorGroup* group) {
+      parameter.tensor.mutable_grad() = of;
+      Muon({parameter}, TrainConfig(), group).step(kRate, kDivisor);
+      return parameter.tensor;
+    };
+    const at::Tensor before = whole.tensor.clone();
+    const at::Tensor expected = step(whole, gradient, nullptr);
+    run_on_threads(2, [&, &shard = shard](Communicator& ranks) {
+      const TensorRanks group(ranks);
+      Parameter part = {.role = "w", .tensor = before, .shard = shard};
+      const auto cut = [&](const at::Tensor& x) {
+        return part_of_parameter(group.part(), {.role = "w", .tensor = before, .shard = shard}, x)
+            .clone();
+      };
+      part.tensor = cut(before);
+      EXPECT_TRUE(close(step(part, cut(gradient), &group), cut(expected)));
+      // Negative control: each by itself.
+      part.tensor = cut(before);
+      EXPECT_FALSE(close(step(part, cut(gradient), nullptr), cut(expected), 1e-4));
+    });
+  }
 }
 
 }  // namespace

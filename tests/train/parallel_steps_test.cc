@@ -22,17 +22,14 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct Layout {
-  int data = 1, pipeline = 1, virtual_stages = 1;
+  int data = 1, pipeline = 1, virtual_stages = 1, tensor = 1;
   std::string policy = "owned";
   bool shard_optimizer = false;
 
-  int processes() const { return data * pipeline; }
+  int processes() const { return data * pipeline * tensor; }
   Json json() const {
-    return {{"data", data},
-            {"pipeline", pipeline},
-            {"virtual", virtual_stages},
-            {"policy", policy},
-            {"shard_optimizer", shard_optimizer}};
+    return {{"data", data},     {"pipeline", pipeline}, {"virtual", virtual_stages},
+            {"tensor", tensor}, {"policy", policy},     {"shard_optimizer", shard_optimizer}};
   }
 };
 
@@ -133,7 +130,9 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
       {"data", {.data = 2}},
       {"pipeline", {.pipeline = 2, .virtual_stages = 2}},
       {"both", {.data = 2, .pipeline = 2, .policy = "report"}},
-      {"sharded", {.data = 2, .pipeline = 2, .shard_optimizer = true}}};
+      {"sharded", {.data = 2, .pipeline = 2, .shard_optimizer = true}},
+      {"tensor", {.tensor = 2}},
+      {"all", {.data = 2, .pipeline = 2, .tensor = 2, .shard_optimizer = true}}};
   for (const auto& [name, recipe] : recipes) {
     train_in({}, job_of(recipe, {}, text(), out(name)));
     for (const auto& [kind, layout] : layouts) {
@@ -174,10 +173,10 @@ TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
 TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
   const Json recipe = recipe_in_parts(kimi_recipe(), 12);
   train_in({}, job_of(recipe, {}, text(), out("whole")));
-  const std::vector<Layout> layouts = {{.pipeline = 2, .virtual_stages = 2},
+  const std::vector<Layout> layouts = {{.pipeline = 2, .virtual_stages = 2, .tensor = 2},
                                        {.data = 2, .shard_optimizer = true},
                                        {},
-                                       {.data = 2, .pipeline = 2, .shard_optimizer = true}};
+                                       {.data = 2, .tensor = 2, .shard_optimizer = true}};
   const fs::path run = out("pieces");
   for (size_t i = 0; i < layouts.size(); ++i) {
     EndsAt stop(static_cast<int64_t>(3 * (i + 1)), /*fails=*/false);

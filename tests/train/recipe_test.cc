@@ -172,6 +172,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"parallel.data=0", {"parallel.data", "0"}},
         BadValue{"parallel.data=2", {"parallel.data", "train.accumulate"}},
         BadValue{"parallel.virtual=2", {"parallel.virtual", "parallel.pipeline"}},
+        BadValue{"parallel.tensor=0", {"parallel.tensor", "0"}},
+        BadValue{"parallel.tensor=3", {"model.heads", "3 processes", "parallel.tensor"}},
         BadValue{"parallel.pipeline=1000", {"parallel.pipeline", "1000 stages"}},
         BadValue{"tokenizer.vocab_size=300", {"tokenizer.vocab_size", "256"}},
         BadValue{"name=3", {"name", "text"}}));

@@ -33,6 +33,7 @@ class DepthAttention final : public ComposedMixer {
   StatePlan plan(int site) const override {
     StatePlan plan = ComposedMixer::plan(site);
     plan.sealed = plan_of_keys_and_values(site, shape(), shape().heads);
+    for (PlannedTensor& tensor : plan.sealed) tensor.axis = ShardAxis::tokens;  // the mixer's own
     return plan;
   }
 

@@ -7,6 +7,7 @@
 
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/adapted_attention.h"
+#include "attnres/layers/tensor_parallel.h"
 
 namespace attnres {
 namespace {
@@ -14,7 +15,11 @@ namespace {
 class Lime final : public AdaptedAttention {
  public:
   Lime(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : AdaptedAttention(shape, parameters), routers_(shape.layers()), heads_(shape.kv_heads) {
+      : AdaptedAttention(shape, parameters),
+        routers_(shape.layers()),
+        heads_(shape.kv_heads),
+        group_(parameters.group()),
+        own_heads_(rows_of_part(parameters.part(), shape.kv_heads)) {
     for (int j = 1; j < shape.layers(); ++j) {
       const int64_t width = (j + 1) * heads_;
       const double bound = std::sqrt(3.0 / static_cast<double>(width));
@@ -52,10 +57,11 @@ class Lime final : public AdaptedAttention {
     }
   }
 
+  // Of a tensor group's heads each process has some, which add their part to all mixed ones.
   at::Tensor mixed(const DepthState& state, int layer, int which, const at::Tensor& own) const {
     const auto router_of = [&](int i) {
       return routers_[layer]
-          .narrow(1, i * heads_, heads_)
+          .narrow(1, i * heads_ + own_heads_.first, own_heads_.count)
           .to(own.scalar_type())
           .expand({own.size(0), -1, -1});
     };
@@ -63,11 +69,13 @@ class Lime final : public AdaptedAttention {
     for (int i = 0; i < layer; ++i) {
       sum = at::baddbmm(sum, router_of(i), state.sealed[2 * i + which]);
     }
-    return sum;
+    return group_ == nullptr ? sum : sum_own_heads(*group_, sum);
   }
 
   std::vector<at::Tensor> routers_;  // by layer
   int64_t heads_;
+  const TensorGroup* group_;
+  RowRange own_heads_;
 };
 
 // The residual stream's, and once a layer: the keys and values of j earlier layers read, those of

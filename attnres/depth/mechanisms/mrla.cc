@@ -11,7 +11,9 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/layers/tensor_parallel.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -40,6 +42,7 @@ class Mrla : public ComposedMixer {
   Mrla(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : ComposedMixer(shape),
         kept_in_(parameters.precision().activations),
+        group_(parameters.group()),
         input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
     const int64_t d = shape.width;
     const Init token_itself =
@@ -111,7 +114,15 @@ class Mrla : public ComposedMixer {
     return held(state, at::sigmoid(sum).to(taps.scalar_type()));
   }
 
-  at::Tensor value_of(const DepthState& state, const at::Tensor& v_TD) const {
+  // Of a tensor group's tokens each process has some, whose values read others'.
+  at::Tensor value_of(const DepthState& state, const at::Tensor& own_TD) const {
+    if (group_ == nullptr) return values_of_all(state, own_TD);
+    require(state.sequence.spans != nullptr, "mrla: whose tokens these are, their spans must say");
+    const at::Tensor v_TD = gather_tokens(*group_, own_TD, state.sequence.spans->tokens());
+    return part_of_rows(group_->part(), values_of_all(state, v_TD));
+  }
+
+  at::Tensor values_of_all(const DepthState& state, const at::Tensor& v_TD) const {
     const std::shared_ptr<const Spans> spans = spans_of(state.sequence, v_TD.size(0));
     SequencePool* pool = spans->pool();
     const int layer = state.sequence.layer;
@@ -130,6 +141,7 @@ class Mrla : public ComposedMixer {
   }
 
   at::ScalarType kept_in_;
+  const TensorGroup* group_;
   std::vector<at::Tensor> input_norms_;
   std::vector<Kernels> kernels_;
 };

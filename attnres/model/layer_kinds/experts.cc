@@ -59,6 +59,11 @@ LayerKind experts_kind() {
           .is_in = [](const ModelConfig& config) { return config.experts.count != 0; },
           .resolve = resolve_experts,
           .make = make_experts,
+          .shared_out =
+              [](const ModelConfig& config) {
+                return std::vector<std::pair<std::string, int64_t>>{
+                    {"experts.width", config.experts.width}};
+              },
           .hugging_face = experts_in_hugging_face(),
           .gguf = experts_in_gguf};
 }
