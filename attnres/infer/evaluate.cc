@@ -15,12 +15,8 @@ Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
   const int64_t context = settings.context;
   require_usage(context >= 2, "context: an evaluation window needs at least 2 tokens, got {}",
                 context);
-  auto end = tokens.end();
-  if (settings.max_tokens > 0) {
-    const int64_t windows = std::max<int64_t>(settings.max_tokens / context, 1);
-    end = tokens.begin() + std::min<int64_t>(tokens.size(), windows * context);
-  }
-  const std::vector<int32_t> stream(tokens.begin(), end);
+  const int64_t taken = evaluated_tokens(std::ssize(tokens), context, settings.max_tokens);
+  const std::vector<int32_t> stream(tokens.begin(), tokens.begin() + taken);
   const EvaluationBatches batches(stream, context,
                                   std::max<int64_t>(kEvaluationTokensABatch / context, 1));
 

@@ -13,7 +13,6 @@
 #include "attnres/formats/gguf_config.h"
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
 #include "attnres/formats/stored_form.h"
 #include "attnres/model/parameter_names.h"
@@ -128,7 +127,7 @@ bool is_ignored(const std::string& name) {
 // The file's tensors under our names.
 class NamedWeights {
  public:
-  NamedWeights(const ModelWeights& weights, FileLayout layout) : weights_(weights) {
+  NamedWeights(const TensorFiles& weights, FileLayout layout) : weights_(weights) {
     for (const std::string& name : weights.names()) {
       const auto [entry, is_new] = file_names_.emplace(our_name(layout, name), name);
       require(is_new, "{}: {} and {} are the same tensor", weights.what(), entry->second, name);
@@ -171,7 +170,7 @@ class NamedWeights {
     return shape;
   }
 
-  const ModelWeights& weights_;
+  const TensorFiles& weights_;
   std::map<std::string, std::string> file_names_;  // by ours
 };
 
@@ -213,8 +212,7 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
 }
 
 // What this layout holds beside the model's parameters, or in another shape.
-std::vector<std::pair<std::string, at::Tensor>> in_layout(
-    FileLayout layout, std::vector<std::pair<std::string, at::Tensor>> tensors) {
+NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
   if (layout == FileLayout::kimi_linear) {
     for (auto& [name, tensor] : tensors) {
       if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
@@ -232,6 +230,19 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
   }
   for (auto& [name, tensor] : tensors) name.insert(0, kNested);
   return tensors;
+}
+
+// Throws where the layout has no such model.
+Json config_json(const Transformer& model, int64_t context, const DocumentIds& document_ids,
+                 at::ScalarType dtype, std::optional<FileLayout> layout) {
+  return to_config_json({model.config(), model.vocab_size(), context, document_ids,
+                         layout.value_or(layout_of(model.config()))},
+                        dtype);
+}
+
+void write_config_json(const fs::path& folder, const Json& config) {
+  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
+  write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
 
 }  // namespace
@@ -260,27 +271,36 @@ fs::path find_model_directory(const fs::path& path) {
        kConfigFile);
 }
 
-void save_model(const Transformer& model, const fs::path& folder, int64_t context,
-                const DocumentIds& document_ids, at::ScalarType dtype,
-                std::optional<FileLayout> layout) {
-  const StoredConfig stored = {model.config(), model.vocab_size(), context, document_ids,
-                               layout.value_or(layout_of(model.config()))};
-  const Json config = to_config_json(stored, dtype);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const Parameter& parameter : model.parameters().all()) {
+NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype,
+                           std::optional<FileLayout> layout) {
+  const FileLayout of_files = layout.value_or(layout_of(stage.config()));
+  NamedTensors tensors;
+  for (const Parameter& parameter : stage.parameters().all()) {
     // A router's bias decides which experts are chosen: no file rounds it.
     const bool is_exact = parameter.kind == ParameterKind::router_bias && dtype != at::kDouble;
-    const StoredForm form = stored_form(stored.layout, stored.model, parameter);
+    const StoredForm form = stored_form(of_files, stage.config(), parameter);
     const at::Tensor own = parameter.tensor.detach();
     const at::Tensor values =
         (form.to_file ? form.to_file(own) : own).to(is_exact ? at::kFloat : dtype);
-    for (const StoredTensor& stored_tensor : stored_tensors(parameter, model.sublayers())) {
+    for (const StoredTensor& stored_tensor : stored_tensors(parameter, stage.sublayers())) {
       tensors.emplace_back(stored_tensor.name, stored_tensor.view(values));
     }
   }
-  write_model_weights(folder, in_layout(stored.layout, std::move(tensors)));
-  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
-  write_file(folder / kConfigFile, config.dump(2) + "\n");
+  return in_layout(of_files, std::move(tensors));
+}
+
+void save_model_config(const Transformer& stage, const fs::path& folder, int64_t context,
+                       const DocumentIds& document_ids, at::ScalarType dtype,
+                       std::optional<FileLayout> layout) {
+  write_config_json(folder, config_json(stage, context, document_ids, dtype, layout));
+}
+
+void save_model(const Transformer& model, const fs::path& folder, int64_t context,
+                const DocumentIds& document_ids, at::ScalarType dtype,
+                std::optional<FileLayout> layout) {
+  const Json config = config_json(model, context, document_ids, dtype, layout);
+  write_tensor_files(folder, kWeights, model_tensors(model, dtype, layout));
+  write_config_json(folder, config);
 }
 
 void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
@@ -312,7 +332,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
     return model;
   }
   const StoredConfig stored = read_stored_config(folder);
-  const ModelWeights files(folder);
+  const TensorFiles files(folder);
   const NamedWeights weights(files, stored.layout);
   check_dimensions(weights, stored);
 

@@ -1,4 +1,5 @@
-// A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it.
+// A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it
+// (formats/tensor_files.h).
 //
 // Where Llama or one of its family (formats/llama_family.h), Kimi Linear or Kimi K3 is the same
 // architecture the folder is one of theirs, which transformers, mlx-lm and everything else that
@@ -20,6 +21,7 @@
 
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/weight_format.h"
 #include "attnres/text/tokenizer.h"
@@ -39,7 +41,16 @@ void save_model(const Transformer& model, const std::filesystem::path& folder, i
                 const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat,
                 std::optional<FileLayout> layout = {});
 
-// The same with a tokenizer's files, replacing the folder in one step: a process killed at any
+// The two halves of that, for processes that each hold a stage of the model: the tensors of files
+// (formats/tensor_files.h) in which the parameters of these sites lie, which share the parameters'
+// memory but where a layout or `dtype` has them in another form; and config.json.
+NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype = at::kFloat,
+                           std::optional<FileLayout> layout = {});
+void save_model_config(const Transformer& stage, const std::filesystem::path& folder,
+                       int64_t context, const DocumentIds& document_ids,
+                       at::ScalarType dtype = at::kFloat, std::optional<FileLayout> layout = {});
+
+// save_model with a tokenizer's files, replacing the folder in one step: a process killed at any
 // moment leaves the old or the new one. Throws Error when the disk is full; then the old one
 // stands.
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,

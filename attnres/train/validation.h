@@ -1,7 +1,10 @@
 // A model in training, looked at with its validation text.
 #pragma once
 
+#include <vector>
+
 #include "attnres/data/evaluation_batches.h"
+#include "attnres/infer/generation_settings.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
 #include "attnres/train/probe.h"
@@ -26,5 +29,16 @@ class Validation {
   TrainConfig config_;
   EvaluationBatches probed_;
 };
+
+// The parts of these, for processes that look together (pipeline_validation.h).
+
+// How many of the text's first tokens Validation looks at.
+int64_t looked_at(int64_t tokens, const TrainConfig& config);
+// Throws Diverged unless the loss is finite.
+void require_finite_loss(double loss);
+std::vector<int32_t> sample_prompt(const std::vector<int32_t>& tokens, const TrainConfig& config);
+GenerationSettings sample_settings(const TrainConfig& config, int32_t end_of_document);
+Json sample_line(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                 const std::vector<int32_t>& continuation);
 
 }  // namespace attnres
