@@ -65,15 +65,6 @@ void print_memory(const Plan& plan, const PlannedModel& model) {
                bytes(memory.received + memory.waiting_gradients), bytes(memory.total),
                sites_text(memory.sites, model.cost().sublayers()));
   }
-  const double whole_model = plan.memory.ranks[0].whole_model;
-  if (whole_model > 0) {
-    print_wrapped(fmt::format(
-        "Rank 0 of the first replica has the whole model and its moments besides, {}, {}.",
-        format_bytes(whole_model),
-        plan.memory.host_capacity > 0
-            ? fmt::format("in its node's memory of {}", format_bytes(plan.memory.host_capacity))
-            : "which is counted"));
-  }
   print_wrapped(plan.shortage.empty()
                     ? fmt::format("It fits: a device has {}.", format_bytes(plan.memory.capacity))
                     : "It does not fit. " + plan.shortage);

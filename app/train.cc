@@ -2,8 +2,11 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/core.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -11,11 +14,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/parallel/mpi_communicator.h"
+#include "attnres/parallel/together.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -217,11 +220,18 @@ void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& 
   }
 }
 
-// The processes on one machine share its processors, unless their launcher has bound each to some.
-void share_cpus() {
-  const int cpus = static_cast<int>(std::thread::hardware_concurrency());
-  const int share = std::max(1, cpus / launched_on_this_machine());
-  at::set_num_threads(std::min(share, at::get_num_threads()));
+// The processes that may run on the same processors share them: all of a machine, or those that
+// their launcher has bound to one part of it.
+void share_cpus(Communicator& world) {
+  std::string cpus(HOST_NAME_MAX + 1, '\0');
+  ::gethostname(cpus.data(), HOST_NAME_MAX);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;
+  cpus.append(reinterpret_cast<const char*>(&set), sizeof set);
+  const std::vector<std::string> all = gather_texts(world, cpus);
+  const auto sharers = static_cast<int>(std::count(all.begin(), all.end(), cpus));
+  at::set_num_threads(std::clamp(CPU_COUNT(&set) / sharers, 1, at::get_num_threads()));
 }
 
 // As one of the processes that a launcher has started. What all of them find wrong rank 0 says;
@@ -239,7 +249,7 @@ void run_train_with_others(const TrainOptions& options) {
       problem = error.what();
     }
     require_all_began(problem, *world);
-    if (options.machine.threads == 0) share_cpus();
+    if (options.machine.threads == 0) share_cpus(*world);
     if (leads) {
       ShownRun shown;
       show(train(*job, shown, *world), *job, options);
@@ -248,6 +258,8 @@ void run_train_with_others(const TrainOptions& options) {
     }
   } catch (const CommonError&) {
     // With an exit code of their own the others could end the job before it is said.
+    if (leads) throw;
+  } catch (const CommonFailure&) {
     if (leads) throw;
   } catch (const Interrupted&) {
     throw;

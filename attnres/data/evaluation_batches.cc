@@ -106,6 +106,11 @@ int64_t EvaluationBatches::scored_tokens() const {
   return scored;
 }
 
+int64_t evaluated_tokens(int64_t there, int64_t context, int64_t most) {
+  if (most <= 0) return there;
+  return std::min(there, std::max<int64_t>(most / context, 1) * context);
+}
+
 double unigram_entropy(const std::vector<int32_t>& tokens, int64_t vocab_size) {
   require(!tokens.empty(), "unigram entropy: the stream has no tokens");
   std::vector<int64_t> counts(vocab_size);

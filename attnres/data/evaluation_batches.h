@@ -49,6 +49,10 @@ class EvaluationBatches {
   int64_t last_window_;  // tokens of the short window; 0 if there is none
 };
 
+// How many tokens of a stream of `there` an evaluation takes that is limited to `most` tokens, in
+// whole windows, and at least one; 0: not limited.
+int64_t evaluated_tokens(int64_t there, int64_t context, int64_t most);
+
 // Entropy of the token frequencies, -sum p ln p in nats: the loss of the best model without
 // context. Throws Error on an empty stream or a token outside the vocabulary.
 double unigram_entropy(const std::vector<int32_t>& tokens, int64_t vocab_size);

@@ -49,6 +49,7 @@ class SafetensorsFile {
   void read_into(const std::string& name, const at::Tensor& to) const;
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
+  uint64_t data_bytes() const { return data_.size(); }
   // Compares the data with the checksum that write_safetensors left. False when the file has none;
   // throws Error when the data was damaged and, in the same pass, when `numbers` are to be finite
   // and a tensor holds NaN or infinity.

@@ -14,17 +14,17 @@ double root_mean_square(const at::Tensor& x) {
 
 }  // namespace
 
-void MagnitudeObserver::on_output(int, const at::Tensor& y, const at::Tensor& running_state) {
+void MagnitudeObserver::on_output(int site, const at::Tensor& y, const at::Tensor& running_state) {
   y.retain_grad();
-  outputs_.push_back(y);
-  state_.push_back(root_mean_square(running_state));
+  seen_[site] = {y, root_mean_square(running_state)};
 }
 
-Magnitudes MagnitudeObserver::magnitudes() const {
-  Magnitudes result = {.output = {}, .state = state_, .gradient = {}};
-  for (const at::Tensor& y : outputs_) {
-    result.output.push_back(root_mean_square(y));
-    result.gradient.push_back(root_mean_square(y.grad()));
+std::map<int, SiteMagnitudes> MagnitudeObserver::by_site() const {
+  std::map<int, SiteMagnitudes> result;
+  for (const auto& [site, seen] : seen_) {
+    result[site] = {.output = root_mean_square(seen.output),
+                    .state = seen.state,
+                    .gradient = root_mean_square(seen.output.grad())};
   }
   return result;
 }
@@ -35,7 +35,13 @@ Magnitudes measure_magnitudes(const Transformer& model, const at::Tensor& ids_BT
   MagnitudeObserver observer;
   model.loss(ids_BT, targets_BT, {.observer = &observer}).backward();
   clear_gradients(model);
-  return observer.magnitudes();
+  Magnitudes result;
+  for (const auto& [site, magnitudes] : observer.by_site()) {
+    result.output.push_back(magnitudes.output);
+    result.state.push_back(magnitudes.state);
+    result.gradient.push_back(magnitudes.gradient);
+  }
+  return result;
 }
 
 void clear_gradients(const Transformer& model) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <vector>
 
 #include "attnres/model/transformer.h"
@@ -16,17 +17,24 @@ struct Magnitudes {
   std::vector<double> gradient;  // of the loss gradient at the sublayer's output
 };
 
-// Watches one forward pass that records gradients.
+struct SiteMagnitudes {
+  double output = 0, state = 0, gradient = 0;
+};
+
+// Watches one forward pass that records gradients, of all sites or of a stage's.
 class MagnitudeObserver : public RunObserver {
  public:
   void on_output(int site, const at::Tensor& y, const at::Tensor& running_state) override;
 
-  // Once the loss has run backward.
-  Magnitudes magnitudes() const;
+  // By site. Once the loss has run backward.
+  std::map<int, SiteMagnitudes> by_site() const;
 
  private:
-  std::vector<at::Tensor> outputs_;
-  std::vector<double> state_;
+  struct Seen {
+    at::Tensor output;
+    double state = 0;
+  };
+  std::map<int, Seen> seen_;
 };
 
 // Of one forward and backward, with the loss the mean over the tokens that count. Leaves the

@@ -78,6 +78,8 @@ class Pipeline::Pass {
     }
     return sums_;
   }
+  // Of the last batch without targets, on the rank of the last stage.
+  const at::Tensor& output() const { return output_; }
 
  private:
   // A state, or the gradients of one, on its way: of sealed tensors those that `received` numbers.
@@ -260,7 +262,11 @@ class Pipeline::Pass {
     }
     const CutState& after = run->after();
     if (is_last(stage)) {
-      add_loss(kept, after.open.at(0), batch.targets_BT);
+      if (batch.targets_BT.defined()) {
+        add_loss(kept, after.open.at(0), batch.targets_BT);
+      } else {
+        output_ = after.open.at(0);
+      }
     } else {
       send(Direction::forward, stage + 1, micro_batch, after.sealed, after.open);
       const size_t there = plan_.stages[stage].copies.size();
@@ -353,6 +359,7 @@ class Pipeline::Pass {
   std::deque<std::unique_ptr<PendingMessage>> sending_;
   int64_t received_bytes_ = 0;  // of copies that are there now
   LossNumbers sums_;
+  at::Tensor output_;
 };
 
 Pipeline::Pipeline(const Transformer& model, const PipelinePlan& plan, Communicator& communicator)
@@ -367,11 +374,23 @@ LossNumbers Pipeline::forward_backward(const std::vector<Batch>& batches, const 
   return Pass(*this, batches, context, schedule[communicator_.rank()], sums).run();
 }
 
+PipelineSchedule Pipeline::forwards(int micro_batches) const {
+  return forwards_of(interleaved_1f1b(plan_.size, micro_batches));
+}
+
 LossNumbers Pipeline::forward(const std::vector<Batch>& batches) {
   const at::NoGradGuard not_recording;
-  const PipelineSchedule schedule =
-      forwards_of(interleaved_1f1b(plan_.size, static_cast<int>(batches.size())));
+  const PipelineSchedule schedule = forwards(static_cast<int>(batches.size()));
   return Pass(*this, batches, {}, schedule[communicator_.rank()], nullptr).run();
+}
+
+at::Tensor Pipeline::output(const at::Tensor& inputs_BT) {
+  const at::NoGradGuard not_recording;
+  const std::vector<Batch> batches = {{.inputs_BT = inputs_BT, .targets_BT = {}}};
+  const PipelineSchedule schedule = forwards(1);
+  Pass pass(*this, batches, {}, schedule[communicator_.rank()], nullptr);
+  pass.run();
+  return pass.output();
 }
 
 }  // namespace attnres

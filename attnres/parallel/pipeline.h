@@ -54,12 +54,16 @@ class Pipeline {
 
   // Adds the gradients of the sum of losses to the parameters; those of a parameter that several
   // ranks hold are still parts of a sum (gradient_sums.h). All ranks call it, at the same time.
-  // Returns losses and targets on the rank of the last stage, zeros on all others. `context`
-  // without an observer. Tells `sums` of the last backward of each stage, if there are any.
+  // Returns losses and targets on the rank of the last stage, zeros on all others. An observer sees
+  // the sites of this rank, micro-batch after micro-batch. Tells `sums` of the last backward of
+  // each stage, if there are any.
   LossNumbers forward_backward(const std::vector<Batch>& batches, const RunContext& context,
                                GradientSums* sums = nullptr);
   // Without gradients.
   LossNumbers forward(const std::vector<Batch>& batches);
+  // What the head reads of a batch's inputs, [B T, D], on the rank of the last stage; undefined on
+  // all others.
+  at::Tensor output(const at::Tensor& inputs_BT);
 
   // Writes what it does from now on into a timeline, or into none.
   void show_in(Timeline* timeline) { timeline_ = timeline; }
@@ -70,6 +74,8 @@ class Pipeline {
 
  private:
   class Pass;
+
+  PipelineSchedule forwards(int micro_batches) const;
 
   const Transformer& model_;
   const PipelinePlan& plan_;

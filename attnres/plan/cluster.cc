@@ -52,7 +52,6 @@ void check_device(const Device& device) {
 void check(const Cluster& cluster) {
   check_count("devices", cluster.devices);
   check_count("devices_per_node", cluster.devices_per_node);
-  check_not_negative("host_memory", cluster.host_memory);
   check_device(cluster.device);
   if (cluster.devices_per_node > 1) check_link("within_node", cluster.within_node);
   if (cluster.devices > cluster.devices_per_node) {

@@ -67,9 +67,6 @@ struct Cluster {
   std::string name = "unnamed";
   int64_t devices = 0;           // one process each
   int64_t devices_per_node = 0;  // ranks go node by node; the last may have fewer
-  // Bytes of a node beside its devices' memory, where rank 0 keeps a whole model. 0: the devices
-  // have a part each of their node's memory, and it lies in its device's.
-  double host_memory = 0;
   Device device = {};
   Link within_node = {};
   Link between_nodes = {};  // may be left out where there is one node
@@ -79,7 +76,6 @@ struct Cluster {
     v("name", name);
     v("devices", devices);
     v("devices_per_node", devices_per_node);
-    v("host_memory", host_memory);
     v("device", device);
     v("within_node", within_node);
     v("between_nodes", between_nodes);

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "attnres/train/probe.h"
+
 namespace attnres {
 namespace {
 
@@ -118,28 +120,35 @@ void add_activations(const std::vector<PipelineAction>& actions,
   memory.in_flight = most_in_flight(actions);
 }
 
-// Of rank 0, which evaluates and writes checkpoints.
-void add_whole_model(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
-  RankMemory& first = plan.ranks[0];
-  const double evaluation = evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train);
-  if (layout.processes() > 1) {
-    first.whole_model = weight_bytes(model, static_cast<double>(model.cost().parameters().count()));
-    for (const UpdateCost& update : model.part(1).updates) {
-      first.whole_model += kNumberBytes * update.moments;
-    }
-    if (plan.host_capacity > 0) {
-      first.whole_model += evaluation;
-      return;
-    }
+// Evaluation and probes. Several processes evaluate in batches like a step's, whose activations are
+// more, and probe with one micro-batch that is not recomputed.
+void add_looking(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
+                 MemoryPlan& plan) {
+  const TrainConfig& train = model.recipe.train;
+  if (layout.processes() == 1) {
+    RankMemory& alone = plan.ranks[0];
+    alone.between_steps =
+        std::max(alone.between_steps, evaluation_bytes(model.cost(), model.vocab_size, train));
+    return;
   }
-  first.between_steps = std::max(first.between_steps, evaluation);
+  Layout of_probe = layout;
+  of_probe.recompute = false;
+  of_probe.micro_batches = 1;
+  of_probe.tokens = kProbeWindows * train.context;
+  const PipelineSchedule schedule = interleaved_1f1b(layout.size, of_probe.micro_batches);
+  const std::vector<StageMemory> by_stage = stage_memory(model, of_probe, stages);
+  for (int rank = 0; rank < layout.size.ranks; ++rank) {
+    RankMemory probed;
+    add_activations(schedule[rank], by_stage, probed);
+    double& most = plan.ranks[rank].between_steps;
+    most = std::max(most, probed.in_step);
+  }
 }
 
 }  // namespace
 
 bool MemoryPlan::fits() const {
-  return ranks[fullest()].total <= capacity &&
-         (host_capacity == 0 || ranks[0].whole_model <= host_capacity);
+  return ranks[fullest()].total <= capacity;
 }
 
 int MemoryPlan::fullest() const {
@@ -152,8 +161,7 @@ int MemoryPlan::fullest() const {
 MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
                        const Cluster& cluster) {
   MemoryPlan plan = {.ranks = std::vector<RankMemory>(layout.size.ranks),
-                     .capacity = cluster.device.memory - cluster.device.reserved,
-                     .host_capacity = cluster.host_memory};
+                     .capacity = cluster.device.memory - cluster.device.reserved};
   add_parameters(model, layout, stages, plan);
   const PipelineSchedule schedule = interleaved_1f1b(layout.size, layout.micro_batches);
   const std::vector<StageMemory> by_stage = stage_memory(model, layout, stages);
@@ -161,11 +169,10 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
     plan.ranks[rank].sites = stages.sites_of(rank).ranges();
     add_activations(schedule[rank], by_stage, plan.ranks[rank]);
   }
-  add_whole_model(model, layout, plan);
+  add_looking(model, layout, stages, plan);
   for (RankMemory& memory : plan.ranks) {
     memory.total = memory.weights + memory.gradients + memory.moments +
-                   kFragmentation * std::max(memory.in_step, memory.between_steps) +
-                   (plan.host_capacity > 0 ? 0 : memory.whole_model);
+                   kFragmentation * std::max(memory.in_step, memory.between_steps);
   }
   return plan;
 }

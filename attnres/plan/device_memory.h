@@ -26,23 +26,17 @@ struct RankMemory {
   double waiting_gradients = 0;
   // The most that the three above are together.
   double in_step = 0;
-  // In the place of activations, between steps: of Muon's update, and of evaluation and probes
-  // where the rank has the whole model.
+  // In the place of activations, between steps: of Muon's update, of evaluation and of probes.
+  // Checkpoints take nothing: each rank writes what it holds.
   double between_steps = 0;
-  // Of rank 0 of the first replica: the whole model and its moments, which it keeps for evaluation
-  // and checkpoints where there are several processes; where they lie in the node's memory, with
-  // evaluation and probes.
-  double whole_model = 0;
 
-  // What the device must have beside what the cluster calls reserved; the whole model where it lies
-  // in the device's memory.
+  // What the device must have beside what the cluster calls reserved.
   double total = 0;
 };
 
 struct MemoryPlan {
   std::vector<RankMemory> ranks = {};  // of the first replica
   double capacity = 0;                 // of a device, without what is reserved
-  double host_capacity = 0;            // for the whole model, where that does not lie in a device
 
   bool fits() const;
   // The rank that needs most.

@@ -15,11 +15,6 @@ double standing_bytes_of(const RankMemory& memory) {
   return memory.weights + memory.gradients + memory.moments;
 }
 
-// The whole model where it lies in the device, else nothing.
-double whole_model_in_device(const MemoryPlan& memory) {
-  return memory.host_capacity > 0 ? 0 : memory.ranks[0].whole_model;
-}
-
 // The fewest processes more that could share every layer, so that each of these fits; 0: none.
 int64_t tensor_that_fits(const PlannedModel& model, const Layout& layout, double capacity,
                          const Cluster& cluster) {
@@ -80,12 +75,7 @@ Shortage shortage_of(const MemoryPlan& memory) {
   for (const RankMemory& rank : memory.ranks) {
     if (standing_bytes_of(rank) > memory.capacity) return Shortage::standing;
   }
-  const RankMemory& first = memory.ranks[0];
-  const bool others_fit =
-      std::all_of(memory.ranks.begin() + 1, memory.ranks.end(),
-                  [&](const RankMemory& rank) { return rank.total <= memory.capacity; });
-  const bool first_fits_without = first.total - whole_model_in_device(memory) <= memory.capacity;
-  return others_fit && first_fits_without ? Shortage::whole_model : Shortage::activations;
+  return Shortage::activations;
 }
 
 LargestSite largest_site(const PlannedModel& model, int64_t tensor) {
@@ -123,13 +113,6 @@ std::string explain_shortage(const PlannedModel& model, const Layout& layout,
           "moments. {}.",
           needs, format_bytes(fullest.in_step), format_bytes(standing_bytes_of(fullest)),
           remedy_of_activations(model, layout, cluster));
-    case Shortage::whole_model:
-      return fmt::format(
-          "Rank 0 keeps the whole model with its moments for evaluation and checkpoints, {}, and "
-          "its {} {}: checkpoints in shards are not there yet.",
-          format_bytes(memory.ranks[0].whole_model),
-          memory.host_capacity > 0 ? "node has" : "device has",
-          format_bytes(memory.host_capacity > 0 ? memory.host_capacity : memory.capacity));
   }
   fail("plan: a shortage without a name");
 }

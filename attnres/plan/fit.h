@@ -13,7 +13,6 @@ enum class Shortage {
   none,
   standing,     // weights, gradients and moments alone are more than a device has
   activations,  // with activations, received copies or the update they are
-  whole_model,  // rank 0 has no room for the whole model beside its part of it
 };
 Shortage shortage_of(const MemoryPlan& memory);
 

@@ -35,13 +35,9 @@ Json memory_json(const MemoryPlan& memory) {
                      {"waiting_gradients", rank.waiting_gradients},
                      {"in_step", rank.in_step},
                      {"between_steps", rank.between_steps},
-                     {"whole_model", rank.whole_model},
                      {"total", rank.total}});
   }
-  return {{"fits", memory.fits()},
-          {"capacity", memory.capacity},
-          {"host_capacity", memory.host_capacity},
-          {"ranks", ranks}};
+  return {{"fits", memory.fits()}, {"capacity", memory.capacity}, {"ranks", ranks}};
 }
 
 Json traffic_json(const StepTraffic& traffic) {

@@ -13,7 +13,6 @@
 #include "attnres/formats/gguf_config.h"
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/formats/model_weights.h"
 #include "attnres/formats/modeling_attnres.h"
 #include "attnres/formats/stored_form.h"
 #include "attnres/model/parameter_names.h"
@@ -90,8 +89,7 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
 }
 
 // What this layout holds beside the model's parameters, or in another shape.
-std::vector<std::pair<std::string, at::Tensor>> in_layout(
-    FileLayout layout, std::vector<std::pair<std::string, at::Tensor>> tensors) {
+NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
   if (layout == FileLayout::kimi_linear) {
     for (auto& [name, tensor] : tensors) {
       if (name.ends_with(".A_log")) tensor = tensor.view({1, 1, -1, 1});
@@ -109,6 +107,46 @@ std::vector<std::pair<std::string, at::Tensor>> in_layout(
   }
   for (auto& [name, tensor] : tensors) name.insert(0, kNestedNames);
   return tensors;
+}
+
+void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
+                 const StoredForm& form, const PackedWeight& packed) {
+  for (const StoredTensor& tensor : tensors) {
+    PackedWeight place = packed;
+    if (tensor.expert >= 0) place.bytes = place.bytes.select(0, tensor.expert);
+    const at::Tensor numbers = weights.read(tensor.name);
+    pack_weight(form.from_file ? form.from_file(numbers) : numbers, place);
+  }
+}
+
+void read_numbers(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
+                  const StoredForm& form, const at::Tensor& numbers) {
+  for (const StoredTensor& tensor : tensors) {
+    const at::Tensor place = tensor.view(numbers);
+    weights.read_into(tensor.name, place);
+    if (form.from_file) place.copy_(form.from_file(place));
+  }
+}
+
+// The whole parameter of which a process holds a part: its shape.
+Parameter without_numbers(const TensorPart& part, const Parameter& held) {
+  Parameter whole = held;
+  whole.tensor =
+      at::empty(whole_sizes(part, held), held.tensor.options().device(at::kMeta)).detach();
+  return whole;
+}
+
+// Throws where the layout has no such model.
+Json config_json(const Transformer& model, int64_t context, const DocumentIds& document_ids,
+                 at::ScalarType dtype, std::optional<FileLayout> layout) {
+  return to_config_json({model.config(), model.vocab_size(), context, document_ids,
+                         layout.value_or(layout_of(model.config()))},
+                        dtype);
+}
+
+void write_config_json(const fs::path& folder, const Json& config) {
+  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
+  write_file(folder / kConfigFile, config.dump(2) + "\n");
 }
 
 }  // namespace
@@ -137,27 +175,40 @@ fs::path find_model_directory(const fs::path& path) {
        kConfigFile);
 }
 
-void save_model(const Transformer& model, const fs::path& folder, int64_t context,
-                const DocumentIds& document_ids, at::ScalarType dtype,
-                std::optional<FileLayout> layout) {
-  const StoredConfig stored = {model.config(), model.vocab_size(), context, document_ids,
-                               layout.value_or(layout_of(model.config()))};
-  const Json config = to_config_json(stored, dtype);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const Parameter& parameter : model.parameters().all()) {
+NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype,
+                           std::optional<FileLayout> layout,
+                           const std::function<at::Tensor(const Parameter&)>& numbers) {
+  const FileLayout of_files = layout.value_or(layout_of(stage.config()));
+  NamedTensors tensors;
+  for (const Parameter& held : stage.parameters().all()) {
+    Parameter parameter = held;
+    if (numbers) parameter.tensor = numbers(held);
+    if (!parameter.tensor.defined()) continue;
     // A router's bias decides which experts are chosen: no file rounds it.
     const bool is_exact = parameter.kind == ParameterKind::router_bias && dtype != at::kDouble;
-    const StoredForm form = stored_form(stored.layout, stored.model, parameter);
+    const StoredForm form = stored_form(of_files, stage.config(), parameter);
     const at::Tensor own = parameter.tensor.detach();
     const at::Tensor values =
         (form.to_file ? form.to_file(own) : own).to(is_exact ? at::kFloat : dtype);
-    for (const StoredTensor& stored_tensor : stored_tensors(parameter, model.sublayers())) {
+    for (const StoredTensor& stored_tensor : stored_tensors(parameter, stage.sublayers())) {
       tensors.emplace_back(stored_tensor.name, stored_tensor.view(values));
     }
   }
-  write_model_weights(folder, in_layout(stored.layout, std::move(tensors)));
-  if (config.contains("auto_map")) write_file(folder / kModelingFile, modeling_attnres());
-  write_file(folder / kConfigFile, config.dump(2) + "\n");
+  return in_layout(of_files, std::move(tensors));
+}
+
+void save_model_config(const Transformer& stage, const fs::path& folder, int64_t context,
+                       const DocumentIds& document_ids, at::ScalarType dtype,
+                       std::optional<FileLayout> layout) {
+  write_config_json(folder, config_json(stage, context, document_ids, dtype, layout));
+}
+
+void save_model(const Transformer& model, const fs::path& folder, int64_t context,
+                const DocumentIds& document_ids, at::ScalarType dtype,
+                std::optional<FileLayout> layout) {
+  const Json config = config_json(model, context, document_ids, dtype, layout);
+  write_tensor_files(folder, kWeights, model_tensors(model, dtype, layout));
+  write_config_json(folder, config);
 }
 
 void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
@@ -180,45 +231,49 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
   });
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
-                                        SiteSet sites) {
+std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision, SiteSet sites,
+                                        const TensorGroup* group) {
   if (is_gguf_file(folder)) {
+    require(group == nullptr,
+            "{}: processes that share layers (parallel.tensor) read safetensors; import it first",
+            folder.string());
     const GgufFile file(folder);
     auto model = load_gguf(file, read_gguf_config(file), precision, sites);
     file.release_pages();  // checking read all of it, and what is joined was copied
     return model;
   }
   const StoredConfig stored = read_stored_config(folder);
-  const ModelWeights files(folder);
+  const TensorFiles files(folder);
   const NamedWeights weights(files, stored.layout);
   check_dimensions(weights, stored);
 
   check_tensors(weights, stored);
 
-  auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
-                                             /*seed=*/std::nullopt, precision, at::kCPU, sites);
+  auto model =
+      std::make_unique<Transformer>(stored.model, stored.vocab_size,
+                                    /*seed=*/std::nullopt, precision, at::kCPU, sites, group);
   std::vector<std::string> names;
   std::vector<std::function<void()>> reads;
   for (const Parameter& parameter : model->parameters().all()) {
-    for (const StoredTensor& part : stored_tensors(parameter, model->sublayers())) {
-      const std::vector<std::string>& of = weights.file_names(part.name);
+    const Parameter whole = without_numbers(model->parameters().part(), parameter);
+    const StoredForm form = stored_form(stored.layout, stored.model, whole);
+    const std::vector<StoredTensor> of_files = stored_tensors(whole, model->sublayers());
+    for (const StoredTensor& tensor : of_files) {
+      const std::vector<std::string>& of = weights.file_names(tensor.name);
       names.insert(names.end(), of.begin(), of.end());
-      const StoredForm form = stored_form(stored.layout, stored.model, parameter);
-      if (parameter.packed.defined()) {
-        PackedWeight place = parameter.packed;
-        if (part.expert >= 0) place.bytes = place.bytes.select(0, part.expert);
-        reads.emplace_back([&weights, name = part.name, place, form] {
-          const at::Tensor numbers = weights.read(name);
-          pack_weight(form.from_file ? form.from_file(numbers) : numbers, place);
-        });
-      } else {
-        const at::Tensor place = part.view(parameter.tensor.detach());
-        reads.emplace_back([&weights, name = part.name, place, form] {
-          weights.read_into(name, place);
-          if (form.from_file) place.copy_(form.from_file(place));
-        });
-      }
     }
+    reads.emplace_back([&, form, of_files] {
+      if (parameter.packed.defined()) {
+        read_packed(weights, of_files, form, parameter.packed);
+      } else if (whole.tensor.sizes() == parameter.tensor.sizes()) {
+        read_numbers(weights, of_files, form, parameter.tensor.detach());
+      } else {
+        const at::Tensor numbers = at::empty(whole.tensor.sizes(), parameter.tensor.options());
+        read_numbers(weights, of_files, form, numbers);
+        parameter.tensor.detach().copy_(
+            part_of_parameter(model->parameters().part(), parameter, numbers));
+      }
+    });
   }
   // A checksum goes from number to number: one thread takes it while others copy.
   auto verified = std::async(std::launch::async, [&] { files.verify(names); });
@@ -235,6 +290,10 @@ WeightFormat model_weight_format(const fs::path& model) {
 
 std::unique_ptr<Tokenizer> model_tokenizer(const fs::path& model) {
   return is_gguf_file(model) ? read_gguf_tokenizer(GgufFile(model)) : load_tokenizer(model);
+}
+
+int64_t model_vocab_size(const fs::path& folder) {
+  return read_stored_config(folder).vocab_size;
 }
 
 ModelConfig model_config(const fs::path& folder) {

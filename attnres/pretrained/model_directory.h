@@ -1,4 +1,5 @@
-// A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it.
+// A model as a folder in Hugging Face's layout: config.json and model.safetensors, or shards of it
+// (formats/tensor_files.h).
 //
 // Where Llama or one of its family (formats/llama_family.h), Kimi Linear or Kimi K3 is the same
 // architecture the folder is one of theirs, which transformers, mlx-lm and everything else that
@@ -15,11 +16,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/weight_format.h"
 #include "attnres/text/tokenizer.h"
@@ -39,7 +42,19 @@ void save_model(const Transformer& model, const std::filesystem::path& folder, i
                 const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat,
                 std::optional<FileLayout> layout = {});
 
-// The same with a tokenizer's files, replacing the folder in one step: a process killed at any
+// The two halves of that, for processes that each hold a stage of the model: the tensors of files
+// (formats/tensor_files.h) in which the parameters of these sites lie, which share the parameters'
+// memory but where a layout or `dtype` has them in another form; and config.json.
+// `numbers`, where there is one, gives those of a whole parameter of which this process has a part,
+// or nothing where another process writes it.
+NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype = at::kFloat,
+                           std::optional<FileLayout> layout = {},
+                           const std::function<at::Tensor(const Parameter&)>& numbers = {});
+void save_model_config(const Transformer& stage, const std::filesystem::path& folder,
+                       int64_t context, const DocumentIds& document_ids,
+                       at::ScalarType dtype = at::kFloat, std::optional<FileLayout> layout = {});
+
+// save_model with a tokenizer's files, replacing the folder in one step: a process killed at any
 // moment leaves the old or the new one. Throws Error when the disk is full; then the old one
 // stands.
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
@@ -58,9 +73,11 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
 // configuration that this program cannot run exactly and on missing, unknown or wrongly shaped
 // tensors of the whole model, before there is memory for any; then on a damaged file, and on
 // numbers that are not finite. Only files that hold a tensor of the stage are looked at for those
-// two.
+// two. Of a process of a tensor group its parts, for which each tensor is read whole; not of a GGUF
+// file.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
-                                        Precision precision = {}, SiteSet sites = {});
+                                        Precision precision = {}, SiteSet sites = {},
+                                        const TensorGroup* group = nullptr);
 
 // How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
 WeightFormat model_weight_format(const std::filesystem::path& model);
@@ -68,7 +85,9 @@ WeightFormat model_weight_format(const std::filesystem::path& model);
 // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
 std::unique_ptr<Tokenizer> model_tokenizer(const std::filesystem::path& model);
 
-// What config.json says of the model, without reading its weights. Throws Error as load_model.
+// What config.json says of the model, without reading its weights, and its number of token
+// embeddings. Throw Error as load_model.
+int64_t model_vocab_size(const std::filesystem::path& folder);
 ModelConfig model_config(const std::filesystem::path& folder);
 
 DocumentIds model_document_ids(const std::filesystem::path& folder);

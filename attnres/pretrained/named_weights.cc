@@ -96,7 +96,7 @@ std::string name_in_layout(FileLayout layout, std::string name) {
   return renamed(layout, std::move(name), /*to_ours=*/false);
 }
 
-NamedWeights::NamedWeights(const ModelWeights& weights, FileLayout layout) : weights_(weights) {
+NamedWeights::NamedWeights(const TensorFiles& weights, FileLayout layout) : weights_(weights) {
   std::set<std::string> joined;  // names of the file that are told by another's
   for (const std::string& name : weights.names()) {
     for (const MadeTensor& made : made_of_mlx_tensor(name, weights.info(name).shape)) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attnres/formats/architectures.h"
-#include "attnres/formats/model_weights.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/mlx_tensors.h"
 
 namespace attnres {
@@ -25,7 +25,7 @@ class NamedWeights {
  public:
   // Throws Error where two tensors have one name here, or what is joined does not fit together. The
   // weights are read while this lives.
-  NamedWeights(const ModelWeights& weights, FileLayout layout);
+  NamedWeights(const TensorFiles& weights, FileLayout layout);
 
   bool contains(const std::string& name) const { return entries_.contains(name); }
   const std::vector<std::string>& file_names(const std::string& name) const;
@@ -48,7 +48,7 @@ class NamedWeights {
   // Of the file's tensors, which stay where they are.
   at::Tensor made_of(const MadeTensor& made) const;
 
-  const ModelWeights& weights_;
+  const TensorFiles& weights_;
   std::map<std::string, Entry> entries_;  // by our names
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/folder_writer.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -187,34 +188,45 @@ void AtomicWriter::fail_write(int error) const {
   fail("{}: cannot write: {}", path_.string(), write_error(error));
 }
 
+FolderWriter::FolderWriter(const fs::path& path) : path_(path) {
+  recover_folder(path_);
+  make_folder(filling(path_));
+}
+
+FolderWriter::~FolderWriter() {
+  std::error_code ignored;
+  if (!finished_) fs::remove_all(filling(path_), ignored);
+}
+
+fs::path FolderWriter::filling(const fs::path& path) {
+  return with_suffix(path, ".part");
+}
+
 // A folder cannot be renamed over another: the old one moves aside first. Killed between the two
 // renames, recover_folder finds a complete `.new` and no `path`, and finishes.
-void write_folder(const fs::path& path, const std::function<void(const fs::path&)>& write) {
-  const fs::path filling = with_suffix(path, ".part");
-  const fs::path complete = with_suffix(path, ".new");
-  const fs::path old = with_suffix(path, ".old");
-  recover_folder(path);
-  try {
-    make_folder(filling);
-    write(filling);
-    for (const auto& entry : fs::directory_iterator(filling)) flush(entry.path());
-    flush(filling);
-    rename_path(filling, complete);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(filling, ignored);
-    throw;
-  }
-  if (fs::exists(path)) rename_path(path, old);
-  rename_path(complete, path);
-  flush(parent_of(path));
+void FolderWriter::finish() {
+  const fs::path complete = with_suffix(path_, ".new");
+  const fs::path old = with_suffix(path_, ".old");
+  for (const auto& entry : fs::directory_iterator(filling(path_))) flush(entry.path());
+  flush(filling(path_));
+  rename_path(filling(path_), complete);
+  finished_ = true;
+  if (fs::exists(path_)) rename_path(path_, old);
+  rename_path(complete, path_);
+  flush(parent_of(path_));
   fs::remove_all(old);
+}
+
+void write_folder(const fs::path& path, const std::function<void(const fs::path&)>& write) {
+  FolderWriter writer(path);
+  write(FolderWriter::filling(path));
+  writer.finish();
 }
 
 void recover_folder(const fs::path& path) {
   const fs::path complete = with_suffix(path, ".new");
   std::error_code ignored;
-  fs::remove_all(with_suffix(path, ".part"), ignored);
+  fs::remove_all(FolderWriter::filling(path), ignored);
   if (fs::exists(complete)) {
     fs::remove_all(with_suffix(path, ".old"), ignored);
     if (fs::exists(path)) rename_path(path, with_suffix(path, ".old"));

@@ -119,6 +119,13 @@ int64_t cut_dimension(const Parameter& parameter) {
   return cut_dimension_of(parameter.kind, parameter.shard, parameter.tensor.dim());
 }
 
+std::vector<int64_t> whole_sizes(const TensorPart& part, const Parameter& parameter) {
+  std::vector<int64_t> sizes = parameter.tensor.sizes().vec();
+  const int64_t dimension = cut_dimension(parameter);
+  if (dimension >= 0) sizes[dimension] *= part.size;
+  return sizes;
+}
+
 at::Tensor part_of_parameter(const TensorPart& part, const Parameter& parameter,
                              const at::Tensor& whole) {
   const int64_t dimension = cut_dimension(parameter);

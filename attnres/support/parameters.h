@@ -101,6 +101,8 @@ struct Parameter {
 // group holds all of it. A part's gradient is whole where it is held; of what all hold each has a
 // part of the gradient, of its tokens or heads, and the sum of these is the gradient.
 int64_t cut_dimension(const Parameter& parameter);
+// The sizes of the whole of which a process holds a part.
+std::vector<int64_t> whole_sizes(const TensorPart& part, const Parameter& parameter);
 // Of a whole parameter, or what is shaped like it (a gradient, a moment), a process's part: a view.
 at::Tensor part_of_parameter(const TensorPart& part, const Parameter& parameter,
                              const at::Tensor& whole);

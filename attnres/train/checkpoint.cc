@@ -3,25 +3,29 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "attnres/formats/model_config_json.h"
-#include "attnres/formats/safetensors.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 #include "attnres/train/run_folder.h"
+#include "attnres/train/sharded_folder.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kMoments = "optimizer";
 constexpr const char* kStateFile = "training_state.json";
 
 struct StateFile : TrainingState {
   int64_t updates = 0;
+  // Of what was saved with it; empty in checkpoints of earlier versions.
+  std::string model_checksum, optimizer_checksum;
 
   template <class V>
   void visit(V& v) {
@@ -36,6 +40,8 @@ struct StateFile : TrainingState {
     v("metrics_bytes", metrics_bytes);
     v("probes_bytes", probes_bytes);
     v("samples_bytes", samples_bytes);
+    v("model_checksum", model_checksum);
+    v("optimizer_checksum", optimizer_checksum);
   }
 };
 
@@ -43,7 +49,11 @@ std::string checksum_of(const Json& state) {
   return hex(hash_bytes(state.dump()));
 }
 
-void write_state(const fs::path& folder, const StateFile& state) {
+// Beside the files of the model and of the moments.
+void write_state(const fs::path& folder, const Training& training) {
+  const StateFile state = {training.state, training.optimizer.updates,
+                           TensorFiles(folder, kWeights).checksum(),
+                           TensorFiles(folder, kMoments).checksum()};
   Json json = write_config(state);
   json["checksum"] = checksum_of(json);
   write_file(folder / kStateFile, json.dump(2) + "\n");
@@ -60,10 +70,27 @@ StateFile read_state(const fs::path& folder) {
   return state;
 }
 
-// Throws Error unless the model that was loaded is the one that `config` describes.
+// Throws Error where the files are of another checkpoint than the state.
+void require_saved_together(const TensorFiles& files, const std::string& checksum) {
+  require(checksum.empty() || files.checksum() == checksum,
+          "{}: is of another checkpoint than the {} beside it; put the files of one checkpoint "
+          "together",
+          files.what(), kStateFile);
+}
+
+// The model and what belongs to it, written by rank 0 beside the shards.
+void write_model_rest(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                      int64_t context) {
+  save_model_config(model, folder, context, tokenizer.end_of_document());
+  tokenizer.save(folder);
+}
+
+// Throws Error unless the model that was loaded, or the part of it, is of the one that `config`
+// describes.
 void require_model(const fs::path& folder, const Transformer& loaded, const ModelConfig& config,
                    int64_t vocab_size) {
-  const Transformer plan(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  const Transformer plan(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta,
+                         loaded.sites(), loaded.parameters().group());
   for (const Parameter& p : plan.parameters().all()) {
     const Parameter* there = loaded.parameters().find(p.site, p.role);
     require(there != nullptr && there->tensor.sizes() == p.tensor.sizes(),
@@ -83,19 +110,87 @@ void require_model(const fs::path& folder, const Transformer& loaded, const Mode
           folder.string(), list);
 }
 
+// Of parameters, and of what is shaped like them, the whole where this process of a tensor group
+// writes it: all of them bring their parts together, one tensor after another, and take turns.
+class WholeTensors {
+ public:
+  explicit WholeTensors(const ParameterRegistry& parameters) : group_(parameters.group()) {}
+
+  // Undefined where another process writes it. All of the group call it, in the same order.
+  at::Tensor of(const Parameter& parameter, const at::Tensor& held) {
+    if (group_ == nullptr || cut_dimension(parameter) < 0) return held;
+    const at::Tensor whole = whole_of_parameter(*group_, parameter, held);
+    return turn_++ % group_->part().size == group_->part().rank ? whole : at::Tensor();
+  }
+
+ private:
+  const TensorGroup* group_;
+  int turn_ = 0;
+};
+
+NamedTensors weights_to_write(const Transformer& part) {
+  WholeTensors whole(part.parameters());
+  return model_tensors(part, at::kFloat, {}, [&](const Parameter& parameter) {
+    return whole.of(parameter, parameter.tensor.detach());
+  });
+}
+
+// The parameter of a moment "3.q_proj.first_moment".
+const Parameter& parameter_of(const ParameterRegistry& parameters, const std::string& moment) {
+  const size_t site = moment.find('.'), name = moment.rfind('.');
+  const Parameter* parameter =
+      parameters.find(std::stoi(moment.substr(0, site)), moment.substr(site + 1, name - site - 1));
+  require(parameter != nullptr, "checkpoint: a moment {} of no parameter", moment);
+  return *parameter;
+}
+
+NamedTensors moments_to_write(const Training& part) {
+  WholeTensors whole(part.model->parameters());
+  NamedTensors moments;
+  for (const auto& [name, moment] : part.optimizer.state()) {
+    const Parameter& parameter = parameter_of(part.model->parameters(), name);
+    const at::Tensor numbers = whole.of(parameter, moment);
+    if (numbers.defined()) moments.emplace_back(name, numbers);
+  }
+  return moments;
+}
+
 }  // namespace
 
 Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config)
     : model(std::move(made)), optimizer(*model, config) {}
 
+Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config,
+                   std::vector<double> factors)
+    : model(std::move(made)), optimizer(model->parameters(), config, std::move(factors)) {}
+
 void save_checkpoint(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
                      int64_t context) {
   write_folder(folder, [&](const fs::path& filling) {
-    save_model(*training.model, filling, context, tokenizer.end_of_document());
-    tokenizer.save(filling);
-    write_safetensors(filling / kOptimizerFile, training.optimizer.state());
-    write_state(filling, {training.state, training.optimizer.updates});
+    write_tensor_files(filling, kWeights, model_tensors(*training.model));
+    write_tensor_files(filling, kMoments, training.optimizer.state(), Numbers::any);
+    write_model_rest(filling, *training.model, tokenizer, context);
+    write_state(filling, training);
   });
+}
+
+void save_checkpoint(const fs::path& folder, const Training& part, const Tokenizer* tokenizer,
+                     int64_t context, Communicator& world) {
+  const std::vector<HeldTensors> held = {{kWeights, weights_to_write(*part.model)},
+                                         {kMoments, moments_to_write(part), Numbers::any}};
+  const auto write_rest = [&](const fs::path& filling) {
+    write_model_rest(filling, *part.model, *tokenizer, context);
+    write_state(filling, part);
+  };
+  write_sharded_folder(folder, held, write_rest, world);
+}
+
+void save_model_folder(const fs::path& folder, const Transformer& part, const Tokenizer* tokenizer,
+                       int64_t context, Communicator& world) {
+  const auto write_rest = [&](const fs::path& filling) {
+    write_model_rest(filling, part, *tokenizer, context);
+  };
+  write_sharded_folder(folder, {{kWeights, weights_to_write(part)}}, write_rest, world);
 }
 
 TrainingState read_training_state(const fs::path& folder) {
@@ -103,18 +198,33 @@ TrainingState read_training_state(const fs::path& folder) {
 }
 
 Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64_t vocab_size,
-                         const TrainConfig& config) {
+                         const TrainConfig& config, const ModelPart& part) {
   const StateFile state = read_state(folder);
-  Training training(load_model(folder, precision_of(config)), config);
-  require_model(folder, *training.model, model, std::max(vocab_size, training.model->vocab_size()));
-  const SafetensorsFile moments(folder / kOptimizerFile);
-  moments.verify_checksum();
+  require_saved_together(TensorFiles(folder, kWeights), state.model_checksum);
+  auto loaded = load_model(folder, precision_of(config), part.sites, part.group);
+  require_model(folder, *loaded, model, std::max(vocab_size, loaded->vocab_size()));
+  Training training = part.factors.empty() ? Training(std::move(loaded), config)
+                                           : Training(std::move(loaded), config, part.factors);
+  const TensorFiles moments(folder, kMoments);
+  require_saved_together(moments, state.optimizer_checksum);
+  std::vector<std::string> names;
   for (const auto& [name, moment] : training.optimizer.state()) {
     const TensorInfo& saved = moments.info(name);
-    require(saved.shape == moment.sizes() && saved.dtype == moment.scalar_type(),
-            "{}: {} has another shape or type than the parameter",
-            (folder / kOptimizerFile).string(), name);
-    moments.read_into(name, moment);
+    const ParameterRegistry& parameters = training.model->parameters();
+    const std::vector<int64_t> sizes =
+        whole_sizes(parameters.part(), parameter_of(parameters, name));
+    require(saved.shape == sizes && saved.dtype == moment.scalar_type(),
+            "{}: {} has another shape or type than the parameter", moments.what(), name);
+    names.push_back(name);
+  }
+  moments.verify(names, Numbers::any);
+  for (const auto& [name, moment] : training.optimizer.state()) {
+    if (part.group == nullptr) {
+      moments.read_into(name, moment);
+    } else {
+      const Parameter& parameter = parameter_of(training.model->parameters(), name);
+      moment.copy_(part_of_parameter(part.group->part(), parameter, moments.read(name)));
+    }
   }
   training.optimizer.updates = state.updates;
   training.state = state;

@@ -3,14 +3,20 @@
 //   config.json, model.safetensors, tokenizer files   the model, see pretrained/model_directory.h
 //   optimizer.safetensors                             the optimizer's moments
 //   training_state.json                               TrainingState, with a checksum
+//
+// Several processes write both .safetensors in shards (formats/tensor_files.h), each a part of what
+// it holds, and nobody needs memory for more. Tensors are named alike and are whole in both forms,
+// so that either is read by any number of processes, each of which reads what it will hold.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "attnres/model/transformer.h"
+#include "attnres/parallel/communicator.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/optimizer.h"
 #include "attnres/train/recipe.h"
@@ -29,10 +35,13 @@ struct TrainingState {
   int64_t metrics_bytes = 0, probes_bytes = 0, samples_bytes = 0;
 };
 
-// A model in training.
+// A model in training, or the part of it that a process has.
 struct Training {
-  // Before the first step.
+  // A whole model before the first step.
   Training(std::unique_ptr<Transformer> made, const TrainConfig& config);
+  // Some of its sites, with the factors of their parameters (learning_rates.h).
+  Training(std::unique_ptr<Transformer> made, const TrainConfig& config,
+           std::vector<double> factors);
 
   std::unique_ptr<Transformer> model;
   Optimizer optimizer;  // of the model's parameters
@@ -43,13 +52,28 @@ struct Training {
 // Throws Error when the disk is full; then the old one stands.
 void save_checkpoint(const std::filesystem::path& folder, const Training& training,
                      const Tokenizer& tokenizer, int64_t context);
+// The same by all ranks of a run, each with its part; the tokenizer is rank 0's, null elsewhere.
+// Throws CommonFailure on every rank where one fails.
+void save_checkpoint(const std::filesystem::path& folder, const Training& part,
+                     const Tokenizer* tokenizer, int64_t context, Communicator& world);
+// The model alone, as save_model_folder.
+void save_model_folder(const std::filesystem::path& folder, const Transformer& part,
+                       const Tokenizer* tokenizer, int64_t context, Communicator& world);
 
 // Throws Error when the file is missing or damaged.
 TrainingState read_training_state(const std::filesystem::path& folder);
 
-// The training of a `model` with `vocab_size` tokens, or more, as it was saved. Throws Error when
-// anything is missing, damaged or of another model or optimizer.
+// What a process holds of a model in training.
+struct ModelPart {
+  SiteSet sites = {};
+  const TensorGroup* group = nullptr;  // that shares these sites' layers
+  std::vector<double> factors = {};    // of its parameters' rates; none: those of the whole model
+};
+
+// Such a part of the checkpoint of a `model` with `vocab_size` tokens, or more. Throws Error when
+// anything of it is missing, damaged, of another model or optimizer, or of another checkpoint than
+// the rest.
 Training load_checkpoint(const std::filesystem::path& folder, const ModelConfig& model,
-                         int64_t vocab_size, const TrainConfig& config);
+                         int64_t vocab_size, const TrainConfig& config, const ModelPart& part = {});
 
 }  // namespace attnres

@@ -13,6 +13,7 @@
 #include "attnres/model/model_cost.h"
 #include "attnres/model/transformer.h"
 #include "attnres/ops/matmul/products.h"
+#include "attnres/parallel/mpi_communicator.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -149,7 +150,8 @@ Resources find_resources(const fs::path& checkpoints) {
   const int64_t memory = describe_machine().memory;
   return {.memory = memory > 0 ? memory : INT64_MAX,
           .free_memory = memory > 0 ? available_memory() + resident_bytes() : INT64_MAX,
-          .free_disk = known ? static_cast<int64_t>(disk.available) + replaced : INT64_MAX};
+          .free_disk = known ? static_cast<int64_t>(disk.available) + replaced : INT64_MAX,
+          .processes = launched_on_this_machine()};
 }
 
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
@@ -160,14 +162,20 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
     warnings.push_back(reason);
   };
   const Sizes sizes(recipe, vocab_size);
-  const double memory = static_cast<double>(there.memory), standing = standing_bytes(sizes);
+  const bool alone = recipe.parallel.processes() == 1;
+  // How many models' parts lie on this machine.
+  const double models =
+      alone ? 1
+            : static_cast<double>(there.processes) / static_cast<double>(recipe.parallel.pipeline);
+  const double memory = static_cast<double>(there.memory),
+               standing = models * standing_bytes(sizes);
   if (standing > memory) {
     refuse(
         fmt::format("recipe {}: weights, gradients and moments alone need about {} of memory, this "
                     "machine (or this process's cgroup) has {}. Lower model.width, model.layers or "
                     "the vocabulary",
                     recipe.name, format_bytes(standing), format_bytes(memory)));
-  } else {
+  } else if (alone) {
     constexpr const char* kRemedy =
         "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
         "lower train.batch_size or model.width";

@@ -39,6 +39,7 @@ struct Resources {
   int64_t memory = 0;       // of the machine, or what the process's cgroups allow
   int64_t free_memory = 0;  // of it, at this moment
   int64_t free_disk = 0;    // for a run's checkpoints
+  int processes = 1;        // of a run of several that share the memory
 };
 
 // `checkpoints` need not be there yet; what lies there already is about to be replaced, and counts
@@ -46,8 +47,9 @@ struct Resources {
 Resources find_resources(const std::filesystem::path& checkpoints);
 
 // Throws Error when training needs more memory than there is at all, or more disk than is free;
-// says both, and which keys of the recipe to change. Returns warnings: of memory that is only taken
-// at this moment, and with `force` of everything.
+// says both, and which keys of the recipe to change. Of several processes those on this machine
+// count, by what they hold alone: `attnres plan` knows more. Returns warnings: of memory that is
+// only taken at this moment, and with `force` of everything.
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
                                          const Resources& there, bool force = false);
 

@@ -12,6 +12,7 @@
 #include "attnres/support/build_info.h"
 #include "attnres/support/hex.h"
 #include "attnres/train/run_folder.h"
+#include "attnres/train/validation.h"
 
 namespace attnres {
 namespace {
@@ -95,32 +96,43 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   }
 }
 
-void share_text(const TrainJob& job, const RunText& text, int64_t embeddings, Communicator& world) {
-  const Vocabulary vocabulary = vocabulary_of(*text.tokenizer);
+SharedText share_text(const TrainJob& job, const RunText& text, Communicator& world) {
+  SharedText shared = {.sources = text.train,
+                       .validation = looked_at(text.validation, job.recipe.train),
+                       .vocabulary = vocabulary_of(*text.tokenizer)};
   const bool tokenized = are_tokens(job.data);
-  const at::Tensor sizes = at::empty({4}, at::kLong);
+  const at::Tensor sizes = at::empty({5}, at::kLong);
   int64_t* size = sizes.mutable_data_ptr<int64_t>();
-  size[0] = vocabulary.size;
-  size[1] = vocabulary.end_of_document;
+  size[0] = shared.vocabulary.size;
+  size[1] = shared.vocabulary.end_of_document;
   size[2] = tokenized ? kTokenized : text.train.front().tokens.size();
-  size[3] = embeddings;
+  size[3] = std::ssize(shared.validation.ids);
+  size[4] = std::ssize(shared.validation.counts);
   world.broadcast(sizes, 0, Traffic::number);
+  broadcast_in_pieces(shared.validation.ids.data(), size[3], world);
+  std::vector<int32_t> counts(shared.validation.counts.begin(), shared.validation.counts.end());
+  broadcast_in_pieces(counts.data(), size[4], world);
   if (tokenized) {
     require_same_tokens(text.tokens_hash, world);
-    return;
+    return shared;
   }
   // Of plain text there is one source. A root's numbers are only read.
-  std::vector<int32_t> tokens = text.train.front().tokens.read(0, size[2], vocabulary.size);
+  std::vector<int32_t> tokens = text.train.front().tokens.read(0, size[2], shared.vocabulary.size);
   broadcast_in_pieces(tokens.data(), size[2], world);
+  return shared;
 }
 
 SharedText receive_text(const TrainJob& job, Communicator& world) {
-  const at::Tensor sizes = at::empty({4}, at::kLong);
+  const at::Tensor sizes = at::empty({5}, at::kLong);
   world.broadcast(sizes, 0, Traffic::number);
   const int64_t* size = sizes.const_data_ptr<int64_t>();
   SharedText text;
   text.vocabulary = {size[0], static_cast<int32_t>(size[1])};
-  text.embeddings = size[3];
+  text.validation.ids.resize(size[3]);
+  broadcast_in_pieces(text.validation.ids.data(), size[3], world);
+  std::vector<int32_t> counts(size[4]);
+  broadcast_in_pieces(counts.data(), size[4], world);
+  text.validation.counts.assign(counts.begin(), counts.end());
   require(are_tokens(job.data) == (size[2] == kTokenized),
           "--data: rank {} does not find there what rank 0 does; all processes must see the same "
           "files",

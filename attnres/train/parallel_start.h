@@ -12,7 +12,7 @@
 
 namespace attnres {
 
-// What all ranks throw alike, so that one of them may say it.
+// What all ranks throw alike before a run begins, so that one of them may say it.
 class CommonError : public UsageError {
  public:
   using UsageError::UsageError;
@@ -28,13 +28,13 @@ void require_same_job(const TrainJob& job, Communicator& world);
 
 struct SharedText {
   std::vector<TrainBatches::Source> sources;  // to train on
+  EvaluationTokens validation;                // what is looked at of it
   Vocabulary vocabulary;
-  int64_t embeddings = 0;  // of the model, a token each or more
 };
 // Rank 0 sends the text that it has read to all others, which read none: theirs cannot be another
-// one. Tokenized text each rank maps by itself; throws CommonError where one finds another than
-// rank 0 there.
-void share_text(const TrainJob& job, const RunText& text, int64_t embeddings, Communicator& world);
+// one. Tokenized text to train on each rank maps by itself; throws CommonError where one finds
+// another than rank 0 there.
+SharedText share_text(const TrainJob& job, const RunText& text, Communicator& world);
 SharedText receive_text(const TrainJob& job, Communicator& world);
 
 }  // namespace attnres

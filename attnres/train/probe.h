@@ -16,6 +16,7 @@
 
 #include "attnres/data/evaluation_batches.h"
 #include "attnres/model/depth_weights.h"
+#include "attnres/model/magnitudes.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/json.h"
 
@@ -25,11 +26,35 @@ namespace attnres {
 inline constexpr int64_t kProbeWindows = 4;
 
 struct ProbeReading {
-  std::vector<Json> lines;                          // without "step"
+  std::vector<Json> lines;                          // by site, without "step"
   std::optional<DepthWeightSummary> depth_weights;  // of mechanisms that have them
 };
 
 // Leaves the parameters' gradients cleared.
 ProbeReading probe(const Transformer& model, const Batch& batch);
+
+// The same in parts, of processes that have some sites each.
+class ProbeObserver : public RunObserver {
+ public:
+  explicit ProbeObserver(const Transformer& stage) : depth_weights_(stage) {}
+
+  void on_read(int site, const ReadTrace& trace) override { depth_weights_.on_read(site, trace); }
+  void on_output(int site, const at::Tensor& y, const at::Tensor& running_state) override {
+    magnitudes_.on_output(site, y, running_state);
+  }
+
+  // What the sites that it has seen add to a reading, once the loss has run backward, as JSON that
+  // processes can send: of `tokens`, of which it has seen `own`, with a loss that was `loss_scale`
+  // times the mean of those that count.
+  Json part(const ExpertLoads& loads, int64_t tokens, int64_t own, double loss_scale) const;
+
+ private:
+  DepthWeightAverage depth_weights_;
+  MagnitudeObserver magnitudes_;
+};
+
+// Of the parts of all sites, in any order. What several have seen of a site, of other tokens each,
+// is the mean of theirs.
+ProbeReading reading_of(const std::vector<Json>& parts);
 
 }  // namespace attnres

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/formats/safetensors.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/build_info.h"
@@ -14,6 +14,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/estimate.h"
+#include "attnres/train/first_weights.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/schedule.h"
 
@@ -58,21 +59,6 @@ void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config
           tokenizer.kind(), tokenizer.vocab_size());
 }
 
-// A model of the recipe to begin a run with. Published ones may have more embeddings than their
-// tokenizers have tokens.
-std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size) {
-  if (job.from.empty()) {
-    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
-                                         precision_of(job.recipe.train));
-  }
-  auto model = load_model(job.from, precision_of(job.recipe.train));
-  require(model->vocab_size() >= vocab_size,
-          "{}: the model has {} token embeddings, but its tokenizer has {} tokens, and each needs "
-          "one",
-          job.from.string(), model->vocab_size(), vocab_size);
-  return model;
-}
-
 // Which weights a run began with, wherever they lie.
 Json describe_origin(const fs::path& folder) {
   Json origin = {{"name", model_name(folder)}};
@@ -80,10 +66,8 @@ Json describe_origin(const fs::path& folder) {
     origin["step"] = read_training_state(folder).step;
   }
   if (is_gguf_file(folder)) return origin;
-  const SafetensorsMetadata metadata = SafetensorsFile(folder / "model.safetensors").metadata();
-  if (const auto checksum = metadata.find(kSafetensorsChecksum); checksum != metadata.end()) {
-    origin["checksum"] = checksum->second;
-  }
+  const std::string checksum = TensorFiles(folder).checksum();
+  if (!checksum.empty()) origin["checksum"] = checksum;
   return origin;
 }
 
@@ -103,9 +87,11 @@ Json describe_products(const Recipe& recipe) {
 }
 
 // run.json of a run that begins.
-Json describe_run(const Recipe& recipe, const RunText& text, const Transformer& model) {
+Json describe_run(const Recipe& recipe, const RunText& text, int64_t embeddings) {
+  const Transformer shapes(recipe.model, embeddings, /*seed=*/std::nullopt,
+                           precision_of(recipe.train), at::kMeta);
   return {{"recipe", recipe_to_json(recipe)},
-          {"parameters", model.parameters().count()},
+          {"parameters", shapes.parameters().count()},
           {"data", text.record},
           {"build",
            {{"version", program_version()},
@@ -141,40 +127,40 @@ void change_settings(const TrainJob& job, const Json& before, const Json& now, i
 }
 
 // With the run's lock held.
-Training take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observer) {
+void take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observer,
+                 RunProcesses& processes) {
   const RunPaths paths{job.out};
   const Json now = {{"recipe", recipe_to_json(job.recipe)}, {"data", text.record}};
   Json before = read_run_json(paths);
   // With the defaults of keys that are younger than the run.
   before["recipe"] = recipe_to_json(parse_recipe(before["recipe"]));
   require_same_run(paths.folder, before, now);
-  const int64_t vocab_size = text.tokenizer->vocab_size();
   const bool saved = fs::exists(paths.last());
   require(saved || !before.contains("from"), "{}: the weights that this run began with are gone",
           paths.last().string());
-  Training training =
-      saved ? load_checkpoint(paths.last(), job.recipe.model, vocab_size, job.recipe.train)
-            : Training(make_model(job, vocab_size), job.recipe.train);
-  change_settings(job, before, now, training.state.step, observer);
-  return training;
+  processes.begin(saved ? FirstWeights::of_checkpoint : FirstWeights::drawn);
+  change_settings(job, before, now, processes.state().step, observer);
 }
 
 // In a folder that nobody else has begun a run in meanwhile.
-StartedRun begin_run(const TrainJob& job, const RunText& text) {
+std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
+                                      RunProcesses& processes) {
   const RunPaths paths{job.out};
-  Training training(make_model(job, text.tokenizer->vocab_size()), job.recipe.train);
+  const FirstWeights weights = job.from.empty() ? FirstWeights::drawn : FirstWeights::of_model;
+  processes.begin(weights);
   make_folder(paths.checkpoints());
   auto lock = std::make_unique<FolderLock>(paths.folder);
   // By another process, since we looked.
   if (fs::exists(paths.run_json())) refuse_to_begin_over(paths);
-  Json record = describe_run(job.recipe, text, *training.model);
+  Json record =
+      describe_run(job.recipe, text, embeddings_of(job, text.tokenizer->vocab_size(), weights));
   if (!job.from.empty()) {
     record["from"] = describe_origin(job.from);
     // Before there is a run to resume: it could not find the weights again.
-    save_checkpoint(paths.last(), training, *text.tokenizer, job.recipe.train.context);
+    processes.save_last();
   }
   write_file(paths.run_json(), record.dump(2) + "\n");
-  return {std::move(lock), std::move(training)};
+  return lock;
 }
 
 }  // namespace
@@ -238,10 +224,16 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
   return text;
 }
 
-StartedRun start_run(const TrainJob& job, const RunText& text, std::unique_ptr<FolderLock> lock,
-                     TrainObserver& observer) {
-  if (lock == nullptr) return begin_run(job, text);
-  return {std::move(lock), take_up_run(job, text, observer)};
+std::unique_ptr<FolderLock> start_run(const TrainJob& job, const RunText& text,
+                                      std::unique_ptr<FolderLock> lock, TrainObserver& observer,
+                                      RunProcesses& processes) {
+  if (lock == nullptr) {
+    lock = begin_run(job, text, processes);
+  } else {
+    take_up_run(job, text, observer, processes);
+  }
+  processes.check_folder();
+  return lock;
 }
 
 }  // namespace attnres

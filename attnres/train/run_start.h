@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "attnres/support/file.h"
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_processes.h"
 #include "attnres/train/run_text.h"
 #include "attnres/train/train_job.h"
 #include "attnres/train/train_observer.h"
@@ -21,13 +21,10 @@ RunText read_text(const TrainJob& job, TrainObserver& observer);
 // trained. Throws Error where nothing says which .bin files are of.
 std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job);
 
-struct StartedRun {
-  std::unique_ptr<FolderLock> lock;
-  Training training;
-};
-
-// Goes on with the run that was locked, or begins one. The first that writes into the folder.
-StartedRun start_run(const TrainJob& job, const RunText& text, std::unique_ptr<FolderLock> lock,
-                     TrainObserver& observer);
+// Goes on with the run that was locked, or begins one and locks it, by these processes, whose model
+// it makes. The first that writes into the folder.
+std::unique_ptr<FolderLock> start_run(const TrainJob& job, const RunText& text,
+                                      std::unique_ptr<FolderLock> lock, TrainObserver& observer,
+                                      RunProcesses& processes);
 
 }  // namespace attnres

@@ -1,27 +1,22 @@
 #include "attnres/train/trainer.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/isfinite.h>
-
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "attnres/data/train_batches.h"
-#include "attnres/pretrained/model_directory.h"
-#include "attnres/support/format.h"
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/expert_balance.h"
+#include "attnres/train/many_processes.h"
+#include "attnres/train/one_process.h"
 #include "attnres/train/parallel_start.h"
-#include "attnres/train/parallel_steps.h"
 #include "attnres/train/run_logs.h"
 #include "attnres/train/run_start.h"
 #include "attnres/train/schedule.h"
 #include "attnres/train/training_step.h"
-#include "attnres/train/validation.h"
 
 namespace attnres {
 namespace {
@@ -54,18 +49,6 @@ std::vector<Json> stamped(int64_t step, std::vector<Json> lines) {
   return lines;
 }
 
-void save(const RunPaths& paths, Training& training, const RunText& text, RunLogs& logs,
-          int64_t context) {
-  // The next step's loss would say so too, but then this checkpoint had replaced a good one.
-  for (const Parameter& p : training.model->parameters().all()) {
-    if (!p.tensor.isfinite().all().item<bool>()) {
-      throw Diverged("the weights are no longer finite");
-    }
-  }
-  logs.sync(training.state);
-  save_checkpoint(paths.last(), training, *text.tokenizer, context);
-}
-
 [[noreturn]] void fail_diverged(int64_t step, const Diverged& what, const RunPaths& paths) {
   const std::string saved = std::filesystem::exists(paths.last())
                                 ? paths.last().string() + " is the last good checkpoint"
@@ -94,105 +77,25 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   return summary;
 }
 
-std::vector<std::filesystem::path> traces_of(const TrainJob& job) {
-  std::vector<std::filesystem::path> files = {RunPaths{job.out}.trace()};
-  if (!job.trace.empty()) files.push_back(job.trace);
-  return files;
+// By this process alone, or those of `world`.
+std::unique_ptr<RunProcesses> make_processes(const TrainJob& job, const RunText& text,
+                                             Communicator* world) {
+  // Also finds out, before other processes wait for this one, whether there is enough text.
+  auto alone = std::make_unique<OneProcess>(job, text);
+  if (world == nullptr) return alone;
+  return std::make_unique<ManyProcesses>(job, share_text(job, text, *world), text.tokenizer.get(),
+                                         *world);
 }
 
-// Computes a run's steps.
-class Steps {
- public:
-  virtual ~Steps() = default;
-  virtual StepResult run(int64_t step, double learning_rate) = 0;
-  // Afterwards the run's model and optimizer are as the last step has left them.
-  virtual void bring_home() {}
-  // There is no further step. What it has taken, in a line, or nothing.
-  virtual std::string end() { return ""; }
-};
-
-class StepsOfOneProcess : public Steps {
- public:
-  StepsOfOneProcess(Training& training, const TrainBatches& batches, const TrainConfig& config)
-      : batches_(batches), config_(config), step_(*training.model, training.optimizer, config) {}
-
-  StepResult run(int64_t step, double learning_rate) override {
-    const int64_t rows = config_.batch_size / config_.accumulate;
-    for (int64_t part = 0; part < config_.accumulate; ++part) {
-      step_.forward_backward(batches_.batch(step, part, rows));
-    }
-    return step_.update(learning_rate);
-  }
-
- private:
-  const TrainBatches& batches_;
-  const TrainConfig& config_;
-  TrainingStep step_;
-};
-
-class StepsOfManyProcesses : public Steps {
- public:
-  StepsOfManyProcesses(const TrainJob& job, Training& training, const TrainBatches& batches,
-                       Communicator& world)
-      : training_(training), steps_(job.recipe, training.model->vocab_size(), batches, world) {
-    steps_.trace_into(traces_of(job));
-    steps_.scatter(training);
-  }
-
-  StepResult run(int64_t step, double learning_rate) override {
-    is_home_ = false;
-    return steps_.run(step, learning_rate);
-  }
-  void bring_home() override {
-    if (!is_home_) steps_.gather(training_);
-    is_home_ = true;
-  }
-  std::string end() override {
-    const ParallelTraffic traffic = steps_.end();
-    const auto sent = [&](Traffic kind) {
-      return format_bytes(static_cast<double>(traffic.bytes_sent[static_cast<int>(kind)]));
-    };
-    const auto& peaks = traffic.peak_received_bytes;
-    return fmt::format(
-        "sent: {} of sealed tensors and {} of open ones, {} and {} of their gradients; {} within "
-        "tensor groups; {} of parameters' gradients. Received copies took {} at most on a rank",
-        sent(Traffic::sealed), sent(Traffic::open), sent(Traffic::sealed_gradient),
-        sent(Traffic::open_gradient), sent(Traffic::tensor_group),
-        sent(Traffic::parameter_gradient),
-        format_bytes(static_cast<double>(*std::max_element(peaks.begin(), peaks.end()))));
-  }
-
- private:
-  Training& training_;
-  ParallelSteps steps_;
-  bool is_home_ = true;
-};
-
-std::unique_ptr<Steps> make_steps(const TrainJob& job, const RunText& text,
-                                  const TrainBatches& batches, Training& training,
-                                  Communicator* world) {
-  if (world == nullptr) {
-    return std::make_unique<StepsOfOneProcess>(training, batches, job.recipe.train);
-  }
-  share_text(job, text, training.model->vocab_size(), *world);
-  return std::make_unique<StepsOfManyProcesses>(job, training, batches, *world);
-}
-
-// By the processes of `world`, or this one alone where that is null.
 TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicator* world) {
   const TrainConfig& config = job.recipe.train;
   const RunPaths paths{job.out};
   std::unique_ptr<FolderLock> lock = prepare_run(job, observer);
   const RunText text = read_text(job, observer);
-  // Both check, before anything is written, that there is enough text.
-  const TrainBatches batches = batches_of(text.train, job.recipe, vocabulary_of(*text.tokenizer));
-  const Validation validation(text, config);
-
-  StartedRun run = start_run(job, text, std::move(lock), observer);
-  const Transformer& model = *run.training.model;
-  TrainingState& state = run.training.state;
-  RunLogs logs(paths, state, model.sublayers());
-  const std::unique_ptr<Steps> steps = make_steps(job, text, batches, run.training, world);
+  const std::unique_ptr<RunProcesses> processes = make_processes(job, text, world);
+  lock = start_run(job, text, std::move(lock), observer, *processes);
+  TrainingState& state = processes->state();
+  RunLogs logs(paths, state, static_cast<int>(job.recipe.model.sublayers()));
 
   const int64_t tokens = config.batch_size * config.context;
   StepReport report;
@@ -206,7 +109,7 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
       ++report.step;
       report.learning_rate = learning_rate_at(config, report.step);
       const double start = monotonic_seconds();
-      const StepResult result = steps->run(report.step, report.learning_rate);
+      const StepResult result = processes->run(report.step, report.learning_rate);
       report.seconds = monotonic_seconds() - start;
       report.loss = result.loss;
       report.gradient_norm = result.gradient_norm;
@@ -219,17 +122,16 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
 
       const bool last = state.step == config.steps;
       if (last || state.step % config.eval_every == 0) {
-        steps->bring_home();
-        state.validation_loss = validation.loss(model);
+        state.validation_loss = processes->validation_loss();
         line["val_loss"] = state.validation_loss;
         report.validation_loss = state.validation_loss;
-        const ProbeReading reading = validation.probe(model);
+        const ProbeReading reading = processes->probe();
         report.depth_weights = reading.depth_weights;
         readings = stamped(state.step, reading.lines);
         if (state.validation_loss < state.best_loss) {
           state.best_loss = state.validation_loss;
           state.best_step = state.step;
-          save_model_folder(paths.best(), model, *text.tokenizer, config.context);
+          processes->save_best();
         }
       }
       logs.add_step(line, readings);
@@ -237,17 +139,19 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
 
       const bool due = last || state.step % config.checkpoint_every == 0;
       stopped = !last && observer.should_stop();
-      if (due || stopped) steps->bring_home();
       if (due && config.sample_tokens > 0) {
-        logs.samples.append(stamped(state.step, validation.sample(model)));
+        logs.samples.append(stamped(state.step, processes->sample()));
       }
       state.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
-      if (due || stopped) save(paths, run.training, text, logs, config.context);
+      if (due || stopped) {
+        logs.sync(state);
+        processes->save_last();
+      }
     }
   } catch (const Diverged& what) {
     fail_diverged(report.step, what, paths);
   }
-  if (const std::string line = steps->end(); !line.empty()) observer.on_message(line);
+  if (const std::string line = processes->end(); !line.empty()) observer.on_message(line);
 
   TrainSummary summary = summarize(job, text, state);
   summary.was_finished = was_finished;
@@ -280,11 +184,7 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& w
 void follow_training(const TrainJob& job, Communicator& world) {
   require_same_job(job, world);
   world.set_time_limit(job.recipe.parallel.timeout);
-  const SharedText text = receive_text(job, world);
-  ParallelSteps steps(job.recipe, text.embeddings,
-                      batches_of(text.sources, job.recipe, text.vocabulary), world);
-  steps.trace_into(traces_of(job));
-  steps.follow();
+  ManyProcesses(job, receive_text(job, world), /*tokenizer=*/nullptr, world).follow();
 }
 
 }  // namespace attnres

@@ -38,9 +38,10 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer);
 // In silence.
 TrainSummary train(const TrainJob& job);
 
-// The same by several processes (parallel_steps.h), whose rank 0 calls `train` and the others, at
-// the same time, `follow_training`. Rank 0 alone reads the text, and reads and writes the run's
-// folder; it evaluates and saves while the others wait. Where one throws the others must be ended
+// The same by several processes (many_processes.h), whose rank 0 calls `train` and the others, at
+// the same time, `follow_training`. Rank 0 alone reads plain text and writes the logs; all of them
+// write their parts of checkpoints. What all throw alike, since one of them could not begin or
+// save, is CommonError or CommonFailure; where one throws anything else the others must be ended
 // too (Communicator::abort), since they wait for it.
 TrainSummary train(const TrainJob& job, TrainObserver& observer, Communicator& world);
 void follow_training(const TrainJob& job, Communicator& world);

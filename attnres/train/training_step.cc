@@ -1,6 +1,7 @@
 #include "attnres/train/training_step.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,16 @@
 #include "attnres/train/expert_balance.h"
 
 namespace attnres {
+
+bool are_weights_finite(const Transformer& model) {
+  const auto& parameters = model.parameters().all();
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [](const Parameter& p) { return p.tensor.isfinite().all().item<bool>(); });
+}
+
+void require_finite_weights(bool are_finite) {
+  if (!are_finite) throw Diverged("the weights are no longer finite");
+}
 
 StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optimizer,
                            const TrainConfig& config, StepSums sums, double gradient_norm,

@@ -25,6 +25,10 @@ class Diverged : public Error {
   using Error::Error;
 };
 
+// Whether the numbers of all parameters are finite; and throws Diverged unless they are.
+bool are_weights_finite(const Transformer& model);
+void require_finite_weights(bool are_finite);
+
 struct StepResult {
   double loss = 0;           // mean over the targets, nats
   double gradient_norm = 0;  // of the mean loss, before it was clipped

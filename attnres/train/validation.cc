@@ -15,20 +15,18 @@ namespace {
 
 constexpr int64_t kPromptTokens = 32;  // of samples
 
-// The first windows of which something is scored.
-Batch probed_windows(const EvaluationBatches& batches) {
+// The first of which something is scored.
+int64_t probed_batch(const EvaluationBatches& batches) {
   for (int64_t i = 0; i < batches.size(); ++i) {
-    if (Batch batch = batches[i]; batch.targets_BT.max().item<int64_t>() >= 0) return batch;
+    if (batches[i].targets_BT.max().item<int64_t>() >= 0) return i;
   }
-  return batches[0];
+  return 0;
 }
 
 }  // namespace
 
 Validation::Validation(const RunText& text, const TrainConfig& config)
-    : text_(text),
-      config_(config),
-      probed_(probed_windows({text.validation, config.context, kProbeWindows})) {
+    : text_(text), config_(config), probed_(probed_windows(text.validation, config)) {
   const EvaluationBatches scored(first_windows(text.validation, config.context, config.eval_tokens),
                                  config.context, /*batch_size=*/1);
   require(
@@ -43,7 +41,7 @@ double Validation::loss(const Transformer& model) const {
   const double loss = evaluate(model, *text_.tokenizer, text_.validation,
                                {.context = config_.context, .max_tokens = config_.eval_tokens})
                           .loss;
-  if (!std::isfinite(loss)) throw Diverged(fmt::format("the validation loss is {}", loss));
+  require_finite_loss(loss);
   return loss;
 }
 
@@ -52,18 +50,44 @@ ProbeReading Validation::probe(const Transformer& model) const {
 }
 
 Json Validation::sample(const Transformer& model) const {
-  const auto& tokens = text_.validation.ids;
-  const int64_t length =
-      std::min<int64_t>({kPromptTokens, config_.context / 2, static_cast<int64_t>(tokens.size())});
-  const std::vector<int32_t> prompt(tokens.begin(), tokens.begin() + length);
+  const std::vector<int32_t> prompt = sample_prompt(text_.validation.ids, config_);
+  const Generation generation = generate(model, prompt, config_.context,
+                                         sample_settings(config_, vocabulary_of(*text_.tokenizer)));
+  return sample_line(*text_.tokenizer, prompt, generation.tokens);
+}
+
+Batch probed_windows(const EvaluationTokens& tokens, const TrainConfig& config) {
+  const EvaluationBatches batches(tokens, config.context, kProbeWindows);
+  return batches[probed_batch(batches)];
+}
+
+EvaluationTokens looked_at(const EvaluationTokens& tokens, const TrainConfig& config) {
+  const EvaluationTokens evaluated = first_windows(tokens, config.context, config.eval_tokens);
+  const int64_t probed = probed_batch({tokens, config.context, kProbeWindows}) + 1;
+  return tokens.first(std::max(std::ssize(evaluated.ids), probed * kProbeWindows * config.context));
+}
+
+void require_finite_loss(double loss) {
+  if (!std::isfinite(loss)) throw Diverged(fmt::format("the validation loss is {}", loss));
+}
+
+std::vector<int32_t> sample_prompt(const std::vector<int32_t>& tokens, const TrainConfig& config) {
+  const int64_t length = std::min<int64_t>({kPromptTokens, config.context / 2, std::ssize(tokens)});
+  return {tokens.begin(), tokens.begin() + length};
+}
+
+GenerationSettings sample_settings(const TrainConfig& config, const Vocabulary& vocabulary) {
   GenerationSettings settings;
-  settings.max_tokens = config_.sample_tokens;
-  settings.ends = {text_.tokenizer->end_of_document()};
-  settings.vocabulary = text_.tokenizer->vocab_size();
-  settings.sampling.seed = static_cast<uint64_t>(config_.seed);
-  const Generation generation = generate(model, prompt, config_.context, settings);
-  return {{"prompt", text_.tokenizer->decode(prompt)},
-          {"text", text_.tokenizer->decode(generation.tokens)}};
+  settings.max_tokens = config.sample_tokens;
+  settings.ends = {vocabulary.end_of_document};
+  settings.vocabulary = vocabulary.size;
+  settings.sampling.seed = static_cast<uint64_t>(config.seed);
+  return settings;
+}
+
+Json sample_line(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                 const std::vector<int32_t>& continuation) {
+  return {{"prompt", tokenizer.decode(prompt)}, {"text", tokenizer.decode(continuation)}};
 }
 
 }  // namespace attnres

@@ -16,6 +16,7 @@ namespace attnres::testing::parallel_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
@@ -64,6 +65,27 @@ TEST_F(Mpirun, TrainsAsOneProcessDoes) {
   ASSERT_EQ(run_shell(mpirun(2, program(workshop, "shared", "--set parallel.tensor=2"))).exit_code,
             0);
   EXPECT_LT(largest_difference({workshop.folder("shared")}, alone), 1e-4);
+
+  // Its checkpoints are in shards, which every command reads.
+  const fs::path run = workshop.folder("many"), exported = workshop.folder("exported"),
+                 imported = workshop.folder("imported");
+  ASSERT_TRUE(fs::exists(RunPaths{run}.best() / "model-00004-of-00004.safetensors"));
+  const auto read_by = [&](const std::string& arguments) {
+    const Result read = run_program(arguments);
+    EXPECT_EQ(read.exit_code, 0) << arguments << ": " << read.err;
+    return read.out;
+  };
+  read_by(fmt::format("export --model {} --out {}", quoted(run), quoted(exported)));
+  read_by(fmt::format("import --from {} --out {}", quoted(RunPaths{run}.best()), quoted(imported)));
+  EXPECT_TRUE(fs::exists(exported / "model.safetensors"));
+  EXPECT_EQ(read_file(exported / "model.safetensors"), read_file(imported / "model.safetensors"));
+  const auto loss_of = [&](const fs::path& model) {
+    return Json::parse(read_by(fmt::format("eval --json --threads 1 --model {} --data {}",
+                                           quoted(model), quoted(workshop.data()))))["loss"]
+        .get<double>();
+  };
+  EXPECT_EQ(loss_of(run), loss_of(exported));
+  EXPECT_NE(read_by("generate --max-tokens 4 --prompt a --model " + quoted(run)), "");
 }
 
 // Of conversations, some of whose rows hold no answer: each process maps the tokens by itself.
@@ -118,6 +140,16 @@ TEST_F(Mpirun, SaysOnceWhatIsWrong) {
   EXPECT_THAT(refused(mpirun(1, program(workshop, "run", kPipeline)) + " : -n 1 " +
                       program(workshop, "run", std::string(kPipeline) + " train.seed=7")),
               HasSubstr("rank 1: recipe.train.seed: 1 -> 7"));
+  // What all of them read, and one finds damaged.
+  const std::string in_two = program(workshop, "saved", kPipeline);
+  ASSERT_EQ(run_shell(mpirun(2, in_two)).exit_code, 0);
+  const fs::path shard =
+      RunPaths{workshop.folder("saved")}.last() / "optimizer-00002-of-00002.safetensors";
+  std::string bytes = read_file(shard);
+  bytes.back() ^= 1;
+  write_text(shard, bytes);
+  EXPECT_THAT(refused(mpirun(2, in_two + " --resume")),
+              AllOf(HasSubstr(shard.string()), HasSubstr("damaged")));
 }
 
 // Who started a process; 0 for what is none.
@@ -182,10 +214,11 @@ TEST_F(Mpirun, EndsWithARankThatHangs) {
   EXPECT_GE(read_training_state(run.last()).step, 8);
 }
 
-// One is killed in the middle: all end, and the run goes on from its checkpoint, in another layout.
+// One is killed while it saves: all end, and the run goes on from its last whole checkpoint, in
+// another layout.
 TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {
   Json long_recipe = recipe();
-  long_recipe["train"]["steps"] = 100000;
+  long_recipe["train"].update({{"steps", 100000}, {"checkpoint_every", 1}});
   const Workshop workshop(long_recipe);
   const RunPaths run{workshop.folder("run")};
   Child launcher = Child::of_shell(mpirun(2, program(workshop, "run", kPipeline)));
@@ -193,12 +226,16 @@ TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {
   const std::vector<pid_t> ranks = children_of(launcher.id());
   ASSERT_EQ(ranks.size(), 2u);
   const Stranger survivor(ranks[0]), killed(ranks[1]);
+  fs::path part = run.last();
+  part += ".part";
+  ASSERT_TRUE(launcher.wait_until([&] { return fs::exists(part); }));
   ::kill(ranks[1], SIGKILL);
   EXPECT_NE(launcher.wait(), 0);
   EXPECT_THAT(launcher.errors(), HasSubstr("signal 9 (Killed)"));
   EXPECT_TRUE(killed.ends());
   EXPECT_TRUE(survivor.ends());
 
+  recover_folder(run.last());
   const int64_t saved = read_training_state(run.last()).step;
   EXPECT_GE(saved, 8);
   Child again(

@@ -15,9 +15,9 @@
 
 #include "attnres/data/corpus.h"
 #include "attnres/data/train_batches.h"
-#include "attnres/formats/safetensors.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/bytes.h"
+#include "attnres/train/checkpoint.h"
 #include "attnres/train/trainer.h"
 #include "tests/app/program.h"
 #include "tests/text/test_files.h"
@@ -46,16 +46,14 @@ inline Batch first_batch(const std::filesystem::path& data, int64_t context, int
 
 // Makes a run that is resumed forget its moments, those whose names hold `part`.
 inline void zero_moments(const RunPaths& run, const std::string& part) {
-  const std::filesystem::path path = run.last() / "optimizer.safetensors";
-  std::vector<std::pair<std::string, at::Tensor>> zeros;
-  {
-    const SafetensorsFile file(path);
-    for (const std::string& name : file.names()) {
-      const bool forgotten = name.find(part) != std::string::npos;
-      zeros.emplace_back(name, file.read(name).mul_(forgotten ? 0 : 1));
-    }
+  const Recipe recipe = parse_recipe(read_run_json(run).at("recipe"));
+  const auto tokenizer = load_tokenizer(run.last());
+  const Training training =
+      load_checkpoint(run.last(), recipe.model, tokenizer->vocab_size(), recipe.train);
+  for (const auto& [name, moment] : training.optimizer.state()) {
+    if (name.find(part) != std::string::npos) moment.zero_();
   }
-  write_safetensors(path, zeros);
+  save_checkpoint(run.last(), training, *tokenizer, recipe.train.context);
 }
 
 // A recipe and a text on disk, to train on again and again.
@@ -144,8 +142,13 @@ class Child {
   // Waits until the run logged so many steps; false if the program ended before, or two minutes
   // went by.
   bool wait_for_steps(const RunPaths& run, int64_t steps) const {
+    return wait_until([&] { return steps_logged(run) >= steps; });
+  }
+  // The same of anything.
+  template <class Condition>
+  bool wait_until(const Condition& holds) const {
     const double end = monotonic_seconds() + 120;
-    while (steps_logged(run) < steps) {
+    while (!holds()) {
       siginfo_t info = {};
       ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
       if (info.si_pid == pid_ || monotonic_seconds() > end) return false;

@@ -15,7 +15,6 @@ using ::testing::HasSubstr;
 Cluster with_memory(double bytes, int64_t devices = 16) {
   Json json = cluster_json(devices);
   json["device"]["memory"] = bytes;
-  json["host_memory"] = 1e12;
   return parse_cluster(json);
 }
 

@@ -29,18 +29,15 @@ ParallelTraffic train_a_step(const Recipe& recipe) {
   run_on_threads(static_cast<int>(recipe.parallel.processes()), [&](Communicator& world) {
     at::set_num_threads(1);
     const Vocabulary vocabulary = {.size = vocab_size, .end_of_document = 0};
-    ParallelSteps steps(recipe, vocab_size,
-                        batches_of({{TrainingTokens(tokens)}}, recipe, vocabulary), world);
-    if (world.rank() != 0) {
-      steps.follow();
-      return;
-    }
-    Training whole(std::make_unique<Transformer>(recipe.model, vocab_size, /*seed=*/1,
-                                                 precision_of(recipe.train)),
-                   recipe.train);
-    steps.scatter(whole);
+    const ParallelPlace place(recipe, vocab_size, world);
+    Training part(
+        std::make_unique<Transformer>(recipe.model, vocab_size, /*seed=*/1,
+                                      precision_of(recipe.train), at::kCPU, place.sites()),
+        recipe.train, place.rate_factors());
+    ParallelSteps steps(place, part, batches_of({{TrainingTokens(tokens)}}, recipe, vocabulary));
     steps.run(/*step=*/1, /*learning_rate=*/1e-3);
-    traffic = steps.end();
+    const ParallelTraffic counted = steps.end();
+    if (world.rank() == 0) traffic = counted;
   });
   return traffic;
 }

@@ -7,8 +7,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "attnres/formats/model_weights.h"
 #include "attnres/formats/safetensors.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -152,16 +152,16 @@ TEST(KimiK3Directory, HoldsModelsWhoseQueriesBeganRandom) {
   EXPECT_FALSE(zeros.hidden(ids).equal(model.hidden(ids)));
 }
 
-TEST(ModelWeights, AreShardedWhereTheyAreLarge) {
+TEST(TensorFiles, AreShardedWhereTheyAreLarge) {
   const fs::path folder = fresh_folder("sharded");
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (int i = 0; i < 5; ++i) {
     tensors.emplace_back("t" + std::to_string(i), at::full({10}, static_cast<double>(i)));
   }
-  write_model_weights(folder, tensors, /*shard_bytes=*/100);
+  write_tensor_files(folder, kWeights, tensors, Numbers::finite, /*shard_bytes=*/100);
   EXPECT_TRUE(fs::exists(folder / "model-00003-of-00003.safetensors"));
   EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
-  const ModelWeights weights(folder);
+  const TensorFiles weights(folder);
   EXPECT_EQ(weights.names().size(), 5u);
   for (const auto& [name, tensor] : tensors) EXPECT_TRUE(weights.read(name).equal(tensor));
   weights.verify(weights.names());

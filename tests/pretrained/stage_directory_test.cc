@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "attnres/formats/model_weights.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -25,7 +25,7 @@ fs::path saved(const Transformer& model) {
 }
 
 Tensors read_tensors(const fs::path& folder) {
-  const ModelWeights weights(folder);
+  const TensorFiles weights(folder);
   Tensors tensors;
   for (const std::string& name : weights.names()) tensors.emplace_back(name, weights.read(name));
   return tensors;
@@ -35,7 +35,7 @@ Tensors read_tensors(const fs::path& folder) {
 void shard(const fs::path& folder, uint64_t shard_bytes) {
   const Tensors tensors = read_tensors(folder);
   fs::remove(folder / "model.safetensors");
-  write_model_weights(folder, tensors, shard_bytes);
+  write_tensor_files(folder, kWeights, tensors, Numbers::finite, shard_bytes);
 }
 
 std::vector<std::vector<SiteRange>> ways_to_cut(const Transformer& model) {
@@ -112,7 +112,7 @@ class StagesOfAWrongFile : public ::testing::Test {
  protected:
   void expect_all_refuse(const std::string& name, const std::string& reason) {
     fs::remove(folder_ / "model.safetensors");
-    write_model_weights(folder_, tensors_);
+    write_tensor_files(folder_, kWeights, tensors_);
     for (const SiteRange& sites : ranges_between({0, 3, 5, 7})) {
       EXPECT_THAT(message_of<Error>([&] { load_model(folder_, at::kFloat, sites); }),
                   AllOf(HasSubstr(name), HasSubstr(reason)))

@@ -198,6 +198,19 @@ TEST(Resources, BeyondTheMachineAreRefused) {
               ::testing::Contains(::testing::HasSubstr("Lower model.width")));
 }
 
+// Of several processes, those on this machine hold their parts alone: two of eight ranks a quarter.
+TEST(Resources, OfSeveralProcessesAreSharedOut) {
+  const char* const split = R"({"model": {"width": 4096, "layers": 32, "heads": 16},
+                                "train": {"batch_size": 8, "accumulate": 8},
+                                "parallel": {"pipeline": 8}})";
+  Resources there = kPlenty;
+  there.free_disk = 1024 * kGiB;
+  there.processes = 2;
+  EXPECT_EQ(refusal(split, there), "");
+  there.processes = 8;
+  EXPECT_THAT(refusal(split, there), ::testing::HasSubstr("Lower model.width"));
+}
+
 // What others hold at this moment they may have given back when it is needed.
 TEST(Resources, ThatAreTakenNowAreWarnedOf) {
   Resources there = kPlenty;

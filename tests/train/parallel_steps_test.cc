@@ -1,18 +1,21 @@
 #include "attnres/train/parallel_steps.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
 
+#include "attnres/formats/tensor_files.h"
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/trainer.h"
 #include "tests/text/test_files.h"
+#include "tests/train/tensor_bytes.h"
 #include "tests/train/tiny_runs.h"
 
 namespace attnres::testing::parallel_steps_test {
@@ -106,6 +109,43 @@ double largest_difference(const fs::path& a, const fs::path& b) {
   return largest;
 }
 
+// What probes have read, by step, site and name.
+std::map<std::string, std::vector<double>> readings(const fs::path& run) {
+  std::map<std::string, std::vector<double>> readings;
+  for (const Json& line : read_lines(RunPaths{run}.probes())) {
+    const Json& value = line["value"];
+    const std::string key =
+        fmt::format("{} {} {}", line["step"].dump(), line["site"].dump(), line["name"].dump());
+    const bool is_new =
+        readings
+            .emplace(key, value.is_array() ? value.get<std::vector<double>>()
+                                           : std::vector<double>{value.get<double>()})
+            .second;
+    EXPECT_TRUE(is_new) << key;
+  }
+  return readings;
+}
+
+// The largest difference of two runs' readings, relative where they are more than 1.
+double largest_difference_of_readings(const fs::path& a, const fs::path& b) {
+  const auto here = readings(a), there = readings(b);
+  EXPECT_EQ(here.size(), there.size());
+  EXPECT_FALSE(here.empty());
+  double largest = 0;
+  for (const auto& [key, values] : here) {
+    if (!there.contains(key)) {
+      ADD_FAILURE() << key;
+      continue;
+    }
+    const std::vector<double>& others = there.at(key);
+    EXPECT_EQ(values.size(), others.size()) << key;
+    for (size_t i = 0; i < std::min(values.size(), others.size()); ++i) {
+      largest = std::max(largest, std::abs(values[i] - others[i]) / std::max(1.0, others[i]));
+    }
+  }
+  return largest;
+}
+
 class ParallelTraining : public ::testing::Test {
  protected:
   ParallelTraining() { write_text(text(), real_text(30000)); }
@@ -139,7 +179,10 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
       const fs::path run = out(fmt::format("{}-{}", name, kind));
       train_in(layout, job_of(recipe, layout, text(), run));
       EXPECT_LT(largest_difference(run, out(name)), 1e-4) << name << ", " << kind;
-      EXPECT_EQ(contents(RunPaths{run}.last()).size(), contents(RunPaths{out(name)}.last()).size());
+      EXPECT_LT(largest_difference_of_readings(run, out(name)), 1e-4) << name << ", " << kind;
+      const auto samples = read_lines(RunPaths{run}.samples());
+      EXPECT_EQ(samples, read_lines(RunPaths{out(name)}.samples())) << name << ", " << kind;
+      EXPECT_EQ(samples.size(), 2u);
     }
   }
   // Negative control: what decides the steps is seen.
@@ -147,6 +190,7 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   other["train"]["clip"] = 5.0;
   train_in({}, job_of(other, {}, text(), out("other")));
   EXPECT_GT(largest_difference(out("other"), out("block")), 1e-4);
+  EXPECT_GT(largest_difference_of_readings(out("other"), out("block")), 1e-4);
 }
 
 // As published ones are: a few embeddings have no token.
@@ -169,7 +213,7 @@ TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
   EXPECT_EQ(load_model(RunPaths{out("pipeline")}.last())->vocab_size(), 300);
 }
 
-// Checkpoints know nothing of the layout: parameters and moments go home and out again.
+// Checkpoints are read by any layout, whichever wrote them.
 TEST_F(ParallelTraining, GoesOnInAnotherLayout) {
   const Json recipe = recipe_in_parts(kimi_recipe(), 12);
   train_in({}, job_of(recipe, {}, text(), out("whole")));
@@ -196,12 +240,75 @@ TEST_F(ParallelTraining, IsTheSameWithAShardedOptimizer) {
     train_in({.data = 2}, job_of(recipe, {.data = 2}, text(), whole));
     const Layout layout = {.data = 2, .shard_optimizer = true};
     train_in(layout, job_of(recipe, layout, text(), sharded));
-    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-      EXPECT_EQ(read_file(RunPaths{whole}.last() / file),
-                read_file(RunPaths{sharded}.last() / file))
-          << optimizer << ", " << file;
+    for (const char* set : {"model", "optimizer"}) {
+      const TensorFiles a(RunPaths{whole}.last(), set), b(RunPaths{sharded}.last(), set);
+      ASSERT_EQ(a.names(), b.names());
+      for (const std::string& name : a.names()) {
+        EXPECT_TRUE(at::equal(a.read(name), b.read(name))) << optimizer << ", " << name;
+      }
     }
   }
+}
+
+// With the weights of a run that several processes saved, and a part of them frozen.
+TEST_F(ParallelTraining, BeginsWithAShardedModel) {
+  const Layout layout = {.data = 2, .pipeline = 2};
+  train_in(layout, job_of(recipe_in_parts(block_recipe()), layout, text(), out("first")));
+  Json recipe = recipe_in_parts(block_recipe());
+  recipe["train"]["rates"] = {{"model.layers.0.*", 0.0}};
+  const auto run_from = [&](const std::string& name, const Layout& of_run) {
+    TrainJob job = job_of(recipe, of_run, text(), out(name));
+    job.from = RunPaths{out("first")}.best();
+    train_in(of_run, job);
+  };
+  run_from("alone", {});
+  const Layout other = {.pipeline = 2, .virtual_stages = 2};
+  run_from("many", other);
+  run_from("shared", {.tensor = 2});
+  EXPECT_LT(largest_difference(out("many"), out("alone")), 1e-4);
+  EXPECT_LT(largest_difference(out("shared"), out("alone")), 1e-4);
+  EXPECT_EQ(read_run_json(RunPaths{out("many")})["from"],
+            read_run_json(RunPaths{out("alone")})["from"]);
+  const auto before = load_model(RunPaths{out("first")}.best()),
+             after = load_model(RunPaths{out("many")}.last());
+  const auto same = [&](int site, const char* role) {
+    return at::equal(before->parameters().find(site, role)->tensor,
+                     after->parameters().find(site, role)->tensor);
+  };
+  EXPECT_TRUE(same(1, "up_proj"));
+  EXPECT_FALSE(same(3, "up_proj"));
+}
+
+// Weights and moments of a whole model are nowhere together, neither while it trains, evaluates,
+// probes and samples nor while checkpoints are written and read.
+TEST_F(ParallelTraining, HasTheWholeModelNowhere) {
+  Json recipe = recipe_in_parts(block_recipe());
+  recipe["model"].update({{"layers", 8}, {"width", 64}, {"ffn_width", 512}});
+  const auto peaks = [&](const Layout& layout, bool resume) {
+    recipe["train"]["steps"] = resume ? 8 : 6;
+    const TrainJob job = job_of(recipe, layout, text(), out("run"), resume);
+    std::vector<int64_t> peaks(layout.processes());
+    run_on_threads(layout.processes(), [&](Communicator& world) {
+      at::set_num_threads(1);
+      const TensorBytesOfThread counted;
+      TrainObserver silent;
+      if (world.rank() == 0) {
+        train(job, silent, world);
+      } else {
+        follow_training(job, world);
+      }
+      peaks[world.rank()] = counted.peak();
+    });
+    return peaks;
+  };
+  const Transformer shapes(parse_recipe(recipe).model, 256, /*seed=*/std::nullopt, at::kFloat,
+                           at::kMeta);
+  const int64_t whole = 3 * 4 * shapes.parameters().count();
+  for (const bool resume : {false, true}) {
+    for (const int64_t peak : peaks({.pipeline = 4}, resume)) EXPECT_LT(peak, whole * 2 / 3);
+  }
+  // Negative control: replicas have one each.
+  for (const int64_t peak : peaks({.data = 2}, true)) EXPECT_GT(peak, whole * 9 / 10);
 }
 
 TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {

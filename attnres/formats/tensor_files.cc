@@ -1,0 +1,178 @@
+#include "attnres/formats/tensor_files.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "attnres/support/hex.h"
+#include "attnres/support/json.h"
+#include "attnres/support/random.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kChecksums = "attnres_checksums";  // of the index's metadata
+
+std::string file_name(const std::string& name) {
+  return name + ".safetensors";
+}
+std::string index_name(const std::string& name) {
+  return name + ".safetensors.index.json";
+}
+std::string shard_name(const std::string& name, size_t number, size_t count) {
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", name, number, count);
+}
+
+// What transformers asks for of a model's files.
+SafetensorsMetadata metadata_of(const std::string& name) {
+  return name == kWeights ? SafetensorsMetadata{{"format", "pt"}} : SafetensorsMetadata{};
+}
+
+// Empty where the file has none.
+std::string checksum_of_file(const SafetensorsFile& file) {
+  const auto checksum = file.metadata().find(kSafetensorsChecksum);
+  return checksum == file.metadata().end() ? "" : checksum->second;
+}
+
+}  // namespace
+
+TensorFiles::TensorFiles(const fs::path& folder, const std::string& name) {
+  const fs::path single = folder / file_name(name), index = folder / index_name(name);
+  what_ = single.string();
+  if (!fs::exists(single) && fs::exists(index)) {
+    open_shards(folder, index);
+    return;
+  }
+  require(fs::exists(single) || name != kWeights || !fs::exists(folder / "pytorch_model.bin"),
+          "{}: pytorch_model.bin is a pickle, which attnres does not read; save the model again "
+          "with safe serialization, as {}",
+          folder.string(), file_name(name));
+  require(fs::exists(single), "{}: {} is missing", folder.string(), file_name(name));
+  shards_.emplace_back(single);
+  for (const std::string& tensor : shards_[0].names()) shard_of_[tensor] = 0;
+}
+
+void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
+  what_ = index.string();
+  const Json json = read_json(index);
+  require(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
+          "{}: expected an object weight_map, tensors to files", what_);
+  const Json metadata = json.value("metadata", Json::object());
+  const Json checksums =
+      metadata.is_object() ? metadata.value(kChecksums, Json::object()) : Json::object();
+  std::map<std::string, size_t> shard_of_file;
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    const std::string shard = file.is_string() ? file.get<std::string>() : "";
+    require(!shard.empty() && shard.find('/') == std::string::npos,
+            "{}: {}: expected the name of a file beside it, got {}", what_, name, shown(file));
+    const auto [entry, is_new] = shard_of_file.try_emplace(shard, shards_.size());
+    if (is_new) {
+      const fs::path path = folder / entry->first;
+      require(fs::exists(path), "{}: it lists {}, which is missing; restore it from a copy", what_,
+              entry->first);
+      shards_.emplace_back(path);
+      require(!checksums.contains(shard) || checksums[shard] == checksum_of_file(shards_.back()),
+              "{}: {} is of another save than this index; put the files of one save together",
+              what_, shard);
+    }
+    require(shards_[entry->second].contains(name),
+            "{}: it says that {} holds {}, which it does not", what_, entry->first, name);
+    shard_of_[name] = entry->second;
+  }
+  for (const auto& [file, shard] : shard_of_file) {
+    for (const std::string& name : shards_[shard].names()) {
+      const auto listed = shard_of_.find(name);
+      require(listed != shard_of_.end(), "{}: {} holds {}, which the index does not list", what_,
+              file, name);
+      require(listed->second == shard, "{}: {} is there twice, in {} too", what_, name, file);
+    }
+  }
+}
+
+std::vector<std::string> TensorFiles::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, shard] : shard_of_) names.push_back(name);
+  return names;
+}
+
+const SafetensorsFile& TensorFiles::shard(const std::string& name) const {
+  const auto found = shard_of_.find(name);
+  require(found != shard_of_.end(), "{}: the tensor {} is missing", what_, name);
+  return shards_[found->second];
+}
+
+void TensorFiles::verify(const std::vector<std::string>& names, Numbers numbers) const {
+  std::set<const SafetensorsFile*> files;
+  for (const std::string& name : names) files.insert(&shard(name));
+  for (const SafetensorsFile* file : files) file->verify_checksum(numbers);
+}
+
+std::string TensorFiles::checksum() const {
+  if (shards_.size() == 1) return checksum_of_file(shards_[0]);
+  std::string all;
+  for (const SafetensorsFile& file : shards_) {
+    const std::string checksum = checksum_of_file(file);
+    if (checksum.empty()) return "";
+    all += checksum;
+  }
+  return hex(hash_bytes(all));
+}
+
+std::vector<std::vector<std::string>> cut_into_shards(
+    const std::vector<std::pair<std::string, uint64_t>>& bytes, uint64_t shard_bytes) {
+  std::vector<std::vector<std::string>> shards;
+  uint64_t in_shard = 0;
+  for (const auto& [name, size] : bytes) {
+    if (shards.empty() || (in_shard > 0 && in_shard + size > shard_bytes)) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    shards.back().push_back(name);
+    in_shard += size;
+  }
+  return shards;
+}
+
+void write_tensor_files(const fs::path& folder, const std::string& name,
+                        const NamedTensors& tensors, Numbers numbers, uint64_t shard_bytes) {
+  std::vector<std::pair<std::string, uint64_t>> bytes;
+  for (const auto& [tensor, value] : tensors) bytes.emplace_back(tensor, value.nbytes());
+  const auto shards = cut_into_shards(bytes, shard_bytes);
+  if (shards.size() <= 1) {
+    write_safetensors(folder / file_name(name), tensors, metadata_of(name), numbers);
+    return;
+  }
+  auto next = tensors.begin();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto end = next + static_cast<int64_t>(shards[i].size());
+    write_shard(folder, name, i + 1, shards.size(), NamedTensors(next, end), numbers);
+    next = end;
+  }
+  write_shard_index(folder, name, shards.size());
+}
+
+void write_shard(const fs::path& folder, const std::string& name, size_t number, size_t count,
+                 const NamedTensors& tensors, Numbers numbers) {
+  write_safetensors(folder / shard_name(name, number, count), tensors, metadata_of(name), numbers);
+}
+
+void write_shard_index(const fs::path& folder, const std::string& name, size_t count) {
+  Json map = Json::object(), checksums = Json::object();
+  uint64_t total = 0;
+  for (size_t number = 1; number <= count; ++number) {
+    const std::string file = shard_name(name, number, count);
+    const SafetensorsFile shard(folder / file);
+    checksums[file] = checksum_of_file(shard);
+    for (const std::string& tensor : shard.names()) map[tensor] = file;
+    total += shard.data_bytes();
+  }
+  const Json index = {{"metadata", {{"total_size", total}, {kChecksums, checksums}}},
+                      {"weight_map", map}};
+  write_file(folder / index_name(name), index.dump(2) + "\n");
+}
+
+}  // namespace attnres

@@ -1,0 +1,26 @@
+#include "attnres/parallel/together.h"
+
+#include <c10/util/Exception.h>
+
+#include <string>
+#include <vector>
+
+namespace attnres {
+
+void do_together(Communicator& world, const std::function<void()>& work) {
+  std::string problem;
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    problem = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  const std::vector<std::string> problems = gather_texts(world, problem);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    throw CommonFailure(rank == 0 ? problems[0] : fmt::format("rank {}: {}", rank, problems[rank]));
+  }
+}
+
+}  // namespace attnres
