@@ -328,7 +328,7 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(*command);
   command->footer(
-      "With parallel.data and parallel.pipeline in the recipe several processes train one model,\n"
+      "With parallel.data, pipeline or tensor in the recipe several processes train one model,\n"
       "started by mpirun or srun: docs/parallel.md.\n\n"
       "Examples:\n"
       "  attnres train --recipe recipes/tiny-block-attn-res.json --out runs/tiny\n"

@@ -129,7 +129,8 @@ TEST(Layout, LargerThanTheClusterIsRefused) {
     require_devices(layout_of(recipe), small_cluster(7));
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("4 x 2 are 8 processes, but cluster test has 7 devices"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("4 x 2 x 1 are 8 processes, but cluster test has 7 devices"));
   }
 }
 
