@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "attnres/study/study_folder.h"
+#include "attnres/study/study_grid.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/study/tiny_study.h"
 
@@ -319,6 +320,36 @@ TEST_F(Study, DryRunWritesNothing) {
   EXPECT_EQ(stopped.exit_code, 0);
   EXPECT_THAT(stopped.err, HasSubstr("The same command goes on"));
   EXPECT_EQ(states("a"), "missing missing missing missing");
+}
+
+// The smallest of each study that comes with the program: its first run and its last, in the size
+// of --smoke, with the trials and the beginnings that they need, and the page.
+TEST_F(Study, ThoseOfTheProgramRunFromEndToEnd) {
+  int studies = 0;
+  for (const auto& entry : fs::directory_iterator(ATTNRES_SOURCE_DIR "/recipes/studies")) {
+    SCOPED_TRACE(entry.path());
+    std::vector<std::string> names;
+    for (const StudyRun& run : plan_runs(read_study(entry.path()), {.smoke = true})) {
+      if (!run.is_trial && !run.name.ends_with("-own-seed1")) names.push_back(run.name);
+    }
+    const std::string out = entry.path().stem();
+    const Result result = run_program(fmt::format(
+        "study {} --smoke --jobs 2 --data {} --out {} --only {} {}", quoted(entry.path()),
+        quoted(data_), quoted(base_ / out), names.front(), names.back()));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json study = read_json(paths(out).study_json());
+    for (const Json& run : study.at("runs")) {
+      const std::string name = run.at("name");
+      if (name != names.front() && name != names.back()) continue;
+      EXPECT_EQ(run.at("state"), "done") << name;
+      EXPECT_GT(run.at("final_val_loss").get<double>(), 0) << name;
+    }
+    const std::string page = read_file(paths(out).report());
+    EXPECT_THAT(page, AllOf(HasSubstr("<svg"),
+                            HasSubstr(study.at("claim").get<std::string>().substr(0, 20))));
+    ++studies;
+  }
+  EXPECT_EQ(studies, 12);
 }
 
 TEST_F(Study, RefusesWhatDoesNotBelongTogether) {
