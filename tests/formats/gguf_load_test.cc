@@ -228,11 +228,11 @@ TEST(GgufLoaded, FindsTheSettingsOfLlama3) {
     if (head_width == 128) {
       EXPECT_EQ(back->config().rope_scaling.original_context, 8192);
     }
-    EXPECT_THAT(refusal(path,
-                        [](GgufContents& contents) {
-                          GgufTensor& factors = contents.tensor("rope_freqs.weight");
-                          factors.values = [values = factors.values()] { return values * values; };
-                        }),
+    const fs::path squared = changed_gguf(path, [](GgufContents& contents) {
+      GgufTensor& factors = contents.tensor("rope_freqs.weight");
+      factors.values = [values = factors.values()] { return values * values; };
+    });
+    EXPECT_THAT(message_of<Error>([&] { loaded_gguf(squared); }),
                 HasSubstr("rope_freqs.weight holds factors other than those of llama3"));
   }
 }

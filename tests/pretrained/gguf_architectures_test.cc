@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_model.h"
@@ -23,33 +25,41 @@ namespace fs = std::filesystem;
 // One, and keys of its file each of which changes what it computes.
 struct Architecture {
   std::string name;
-  std::vector<std::pair<std::string, GgufValue>> matters;
+  Json matters;
   double bound = 1e-4;
 };
 
-const std::vector<Architecture> kArchitectures = {
-    {"llama3", {{"llama.rope.freq_base", 600.f}}},
-    {"qwen2", {{"qwen2.rope.scaling.factor", 3.f}}},
-    {"qwen3",
-     {{"qwen3.rope.scaling.factor", 2.f},
-      {"qwen3.rope.scaling.type", std::string("linear")},
-      {"qwen3.rope.scaling.attn_factor", 1.5f},
-      {"qwen3.rope.scaling.original_context_length", uint32_t{16}}}},
-    {"smollm3", {{"smollm3.rope.scaling.factor", 3.f}}},
-    // llama.cpp takes GeGLU from a table of float16 numbers.
-    {"gemma3",
-     {{"gemma3.attention.sliding_window", uint32_t{6}},
-      {"gemma3.attention.sliding_window_pattern", uint32_t{2}},
-      {"gemma3.attention.sliding_window_pattern", std::vector<bool>{true, true, true, false}},
-      {"gemma3.rope.freq_base_swa", 30.f}},
-     1e-2},
-    {"deepseek_v3",
-     {{"deepseek2.expert_group_used_count", uint32_t{1}},
-      {"deepseek2.expert_weights_norm", false},
-      {"deepseek2.expert_weights_scale", 1.f},
-      {"deepseek2.rope.scaling.attn_factor", 1.5f},
-      {"deepseek2.rope.scaling.yarn_log_multiplier", 0.f}}},
-};
+std::vector<Architecture> architectures() {
+  return {
+      {"llama3", {{"llama.rope.freq_base", 600.0}}},
+      {"qwen2", {{"qwen2.rope.scaling.factor", 3.0}}},
+      {"qwen3",
+       {{"qwen3.rope.scaling.factor", 2.0},
+        {"qwen3.rope.scaling.type", "linear"},
+        {"qwen3.rope.scaling.attn_factor", 1.5},
+        {"qwen3.rope.scaling.original_context_length", 16}}},
+      {"smollm3", {{"smollm3.rope.scaling.factor", 3.0}}},
+      // llama.cpp takes GeGLU from a table of float16 numbers.
+      {"gemma3",
+       {{"gemma3.attention.sliding_window", 6},
+        {"gemma3.attention.sliding_window_pattern", 2},
+        {"gemma3.rope.freq_base_swa", 30.0}},
+       1e-2},
+      {"deepseek_v3",
+       {{"deepseek2.expert_group_used_count", 1},
+        {"deepseek2.expert_weights_norm", false},
+        {"deepseek2.expert_weights_scale", 1.0},
+        {"deepseek2.rope.scaling.attn_factor", 1.5},
+        {"deepseek2.rope.scaling.yarn_log_multiplier", 0.0}}},
+  };
+}
+
+GgufValue as_gguf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_float()) return value.get<float>();
+  return value.get<uint32_t>();
+}
 
 class GgufArchitectures : public ::testing::TestWithParam<Architecture> {
  protected:
@@ -57,7 +67,7 @@ class GgufArchitectures : public ::testing::TestWithParam<Architecture> {
   const fs::path file_ = fixture(name_) / "model.gguf";
 };
 
-INSTANTIATE_TEST_SUITE_P(Names, GgufArchitectures, ::testing::ValuesIn(kArchitectures),
+INSTANTIATE_TEST_SUITE_P(Names, GgufArchitectures, ::testing::ValuesIn(architectures()),
                          [](const auto& info) { return info.param.name; });
 
 fs::path copy_in_fresh_folder(const fs::path& file) {
@@ -68,10 +78,10 @@ fs::path copy_in_fresh_folder(const fs::path& file) {
 
 TEST_P(GgufArchitectures, ScoreAsLlamaCppDoes) {
   EXPECT_LT(error_against_fixture(*load_model(file_), name_), GetParam().bound);
-  for (const auto& [key, value] : GetParam().matters) {
+  for (const auto& [key, value] : GetParam().matters.items()) {
     const fs::path changed = changed_gguf(
         copy_in_fresh_folder(file_),
-        [&key = key, &value = value](GgufContents& contents) { contents.key(key) = value; });
+        [&key = key, &value = value](GgufContents& file) { file.key(key) = as_gguf(value); });
     EXPECT_GT(error_against_fixture(*load_model(changed), name_), 5 * GetParam().bound) << key;
   }
 }
@@ -135,7 +145,7 @@ TEST(RotaryRowsInGguf, MatterInTheirOrder) {
 
 // What transformers computes, through a GGUF file.
 TEST(ModelsOfTransformers, SurviveGguf) {
-  for (const std::string name : {"llama_tiny", "llama3_tiny", "qwen3_tiny", "deepseek_v3_tiny"}) {
+  for (const std::string name : {"llama3_tiny", "qwen3_tiny", "deepseek_v3_tiny"}) {
     const auto model = load_model(fixture(name));
     const auto back = load_model(saved(*model));
     EXPECT_LT(error_against_fixture(*back, name), 1e-4) << name;

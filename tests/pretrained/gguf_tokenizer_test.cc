@@ -170,7 +170,7 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(refusal("tokenizer.ggml.token_type", std::vector<int32_t>(285, 9)),
               HasSubstr("unknown type 9"));
   EXPECT_THAT(refusal("tokenizer.ggml.token_type", std::vector<int32_t>(285, 1)),
-              HasSubstr("not a SentencePiece model"));
+              HasSubstr("no end-of-sentence token"));
   EXPECT_THAT(refusal("tokenizer.ggml.eos_token_id", uint32_t{285}),
               HasSubstr("eos_token_id: is not the number of a token"));
 }
