@@ -252,7 +252,7 @@ std::string shell_quoted(const std::string& text) {
 // " --data 'a' 'b'"; empty where there are none.
 std::string texts_option(const char* name, const std::vector<std::string>& texts) {
   std::string option;
-  for (const std::string& text : texts) option += " " + shell_quoted(text);
+  for (const std::string& text : texts) option.append(" ").append(shell_quoted(text));
   return option.empty() ? "" : fmt::format(" {}{}", name, option);
 }
 

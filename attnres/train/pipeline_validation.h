@@ -10,6 +10,7 @@
 #include "attnres/parallel/pipeline.h"
 #include "attnres/train/parallel_place.h"
 #include "attnres/train/probe.h"
+#include "attnres/train/run_tokens.h"
 
 namespace attnres {
 

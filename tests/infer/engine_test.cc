@@ -168,8 +168,11 @@ TEST_F(OneModel, ReadsAPromptOnceThatTwoRequestsHaveAtOnce) {
   EXPECT_NE(outcomes.at(0).tokens, outcomes.at(1).tokens);
 }
 
-TEST_F(OneModel, ManyRequestsShareAPoolTooSmallForAll) {
-  Engine engine(model_, {.context = 100, .sequences = 4, .tokens = 130});
+// In float64, in which another order of sums does not show.
+TEST(EngineOfManyRequests, SharesAPoolTooSmallForAll) {
+  const at::NoGradGuard no_grad;
+  const Transformer model = small_model(block_attn_res());
+  Engine engine(model, {.context = 100, .sequences = 4, .tokens = 130});
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 12; ++i) {
     prompts.push_back(some_ids(20 + 5 * i, i % 5));
@@ -179,7 +182,7 @@ TEST_F(OneModel, ManyRequestsShareAPoolTooSmallForAll) {
   const Outcomes outcomes = finish(engine);
   for (int i = 0; i < 12; ++i) {
     EXPECT_EQ(outcomes.at(i).stopped, StopReason::max_tokens);
-    EXPECT_LT(error_of(model_, prompts[i], outcomes.at(i)), 1e-4) << "request " << i;
+    EXPECT_LT(error_of(model, prompts[i], outcomes.at(i)), 1e-8) << "request " << i;
   }
 }
 

@@ -73,6 +73,8 @@ const Json kOne = Json::object();
 const Json kBoth = {{"data", 2}, {"pipeline", 2}};
 const Json kStages = {{"pipeline", 2}, {"virtual", 2}};
 const Json kThree = {{"pipeline", 3}};
+const Json kTensor = {{"pipeline", 2}, {"tensor", 2}};
+const Json kSharded = {{"data", 2}, {"tensor", 2}, {"shard_optimizer", true}};
 
 class SharedCheckpoint : public ::testing::Test {
  protected:
@@ -101,7 +103,7 @@ class SharedCheckpoint : public ::testing::Test {
   }
   static Training load_part(const fs::path& folder, const ParallelPlace& place) {
     return load_checkpoint(folder, place.recipe.model, kPartsVocabulary, place.recipe.train,
-                           place.sites(), place.rate_factors());
+                           place.part());
   }
   Training load_whole(const Json& recipe) const {
     const Recipe parsed = recipe_in(recipe, kOne);
@@ -126,12 +128,12 @@ TEST_F(SharedCheckpoint, OfAnyLayoutLoadsIntoAnyOther) {
   int number = 1;
   for (const Json& recipe : {kimi_recipe(), tied_recipe()}) {
     const int tensors = tensors_of_save(filled(recipe_in(recipe, kOne), 1), 1);
-    for (const Json& from : {kBoth, kStages, kThree, kOne}) {
+    for (const Json& from : {kBoth, kStages, kThree, kOne, kTensor, kSharded}) {
       save(recipe, from, ++number);
       const Training whole = load_whole(recipe);
       EXPECT_EQ(tensors_of_save(whole, number), tensors) << from;
       EXPECT_EQ(tensors_of_save(whole, number - 1), -1);
-      for (const Json& to : {kBoth, kStages, kThree}) {
+      for (const Json& to : {kBoth, kStages, kThree, kTensor, kSharded}) {
         on_ranks(recipe, to, [&](const ParallelPlace& place) {
           const Training part = load_part(folder_, place);
           EXPECT_GT(tensors_of_save(part, number), 0) << from << " " << to;
@@ -187,7 +189,7 @@ TEST_F(SharedCheckpoint, TakesNoMemoryBesideTheParts) {
   recipe["model"].update({{"layers", 4}, {"width", 64}, {"ffn_width", 256}});
   const auto bytes_of = [](const Training& training) {
     int64_t bytes = 0;
-    for_each_tensor(training, [&](const std::string&, const at::Tensor& tensor) {
+    for_each_tensor(training, [&](const std::string&, const at::Tensor& tensor, const Parameter&) {
       bytes += static_cast<int64_t>(tensor.nbytes());
     });
     return bytes;
