@@ -145,7 +145,7 @@ const ShardedLayer kLayers[] = {
 };
 
 // The dimension along which a parameter is cut; -1: it is not.
-int64_t cut_dimension(const Parameter& p) {
+int64_t cut_along(const Parameter& p) {
   if (p.shard == Shard::none) return -1;
   // Experts are stacks of matrices.
   const int64_t rows = p.kind == ParameterKind::matrix ? p.tensor.dim() - 2 : 0;
@@ -163,7 +163,7 @@ Tensor sum_of_parts(const ShardedLayer& layer, const ParameterRegistry& whole, i
       const Parameter& of_whole = *whole.find(p.site, p.role);
       EXPECT_EQ(p.shard, of_whole.shard);
       Tensor values = of_whole.tensor.detach();
-      if (const int64_t dimension = cut_dimension(p); dimension >= 0) {
+      if (const int64_t dimension = cut_along(p); dimension >= 0) {
         const int64_t size = p.tensor.size(dimension);
         const bool is_wrong = cut_inputs_wrongly && p.shard == Shard::inputs;
         values = values.narrow(dimension, size * (is_wrong ? parts - 1 - part : part), size);

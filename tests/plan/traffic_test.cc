@@ -30,10 +30,11 @@ ParallelTraffic train_a_step(const Recipe& recipe) {
     at::set_num_threads(1);
     const Vocabulary vocabulary = {.size = vocab_size, .end_of_document = 0};
     const ParallelPlace place(recipe, vocab_size, world);
-    Training part(
-        std::make_unique<Transformer>(recipe.model, vocab_size, /*seed=*/1,
-                                      precision_of(recipe.train), at::kCPU, place.sites()),
-        recipe.train, place.rate_factors());
+    const ModelPart of_place = place.part();
+    Training part(std::make_unique<Transformer>(recipe.model, vocab_size, /*seed=*/1,
+                                                precision_of(recipe.train), at::kCPU,
+                                                of_place.sites, of_place.group),
+                  recipe.train, of_place.factors);
     ParallelSteps steps(place, part, batches_of({{TrainingTokens(tokens)}}, recipe, vocabulary));
     steps.run(/*step=*/1, /*learning_rate=*/1e-3);
     const ParallelTraffic counted = steps.end();
