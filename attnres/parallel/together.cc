@@ -19,6 +19,7 @@ void do_together(Communicator& world, const std::function<void()>& work) {
   const std::vector<std::string> problems = gather_texts(world, problem);
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
+    world.barrier();  // nobody ends before all have heard of it
     throw CommonFailure(rank == 0 ? problems[0] : fmt::format("rank {}: {}", rank, problems[rank]));
   }
 }

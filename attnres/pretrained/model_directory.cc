@@ -262,7 +262,7 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
       const std::vector<std::string>& of = weights.file_names(tensor.name);
       names.insert(names.end(), of.begin(), of.end());
     }
-    reads.emplace_back([&, form, of_files] {
+    reads.emplace_back([&, whole, form, of_files] {
       if (parameter.packed.defined()) {
         read_packed(weights, of_files, form, parameter.packed);
       } else if (whole.tensor.sizes() == parameter.tensor.sizes()) {
