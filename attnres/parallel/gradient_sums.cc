@@ -231,7 +231,7 @@ void GradientSums::move_on() {
 void GradientSums::begin(Bucket& bucket) {
   const std::vector<at::Tensor> parameters = tensors_of(bucket);
   bucket.flat = at::empty({bucket.numbers}, parameters.front().options().requires_grad(false));
-  each_part(parameters, bucket.flat, [&](size_t i, at::Tensor part) {
+  each_part(parameters, bucket.flat, [&](size_t i, const at::Tensor& part) {
     const at::Tensor& gradient = parameters[i].grad();
     summed_[bucket.members[i]].had_gradient = gradient.defined();
     gradient.defined() ? part.copy_(gradient) : part.zero_();
@@ -297,7 +297,7 @@ void GradientSums::share_parameters() {
       bucket.flat = at::empty({bucket.numbers}, parameters.front().options().requires_grad(false));
       if (is_here(bucket.owner)) {
         each_part(parameters, bucket.flat,
-                  [&](size_t i, at::Tensor part) { part.copy_(parameters[i]); });
+                  [&](size_t i, const at::Tensor& part) { part.copy_(parameters[i]); });
       }
       bucket.sum = replicas_.begin_broadcast(bucket.flat, *bucket.owner, Traffic::parameter);
     }
@@ -306,10 +306,8 @@ void GradientSums::share_parameters() {
     bucket.sum->wait("the parameters that another replica updates");
     if (!is_here(bucket.owner)) {
       const std::vector<at::Tensor> parameters = tensors_of(bucket);
-      each_part(parameters, bucket.flat, [&](size_t i, const at::Tensor& part) {
-        at::Tensor parameter = parameters[i];
-        parameter.copy_(part);
-      });
+      each_part(parameters, bucket.flat,
+                [&](size_t i, const at::Tensor& part) { parameters[i].copy_(part); });
     }
     bucket.flat.reset();
     bucket.sum.reset();

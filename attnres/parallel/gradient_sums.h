@@ -104,7 +104,7 @@ class GradientSums {
   bool is_here(const std::optional<int>& owner) const {
     return !owner || *owner == replicas_.rank();
   }
-  void on_gradient(size_t summed);
+  void on_gradient(size_t i);  // of summed_
   void make_final(Summed& summed);
   void begin_what_is_final();
   void move_on();

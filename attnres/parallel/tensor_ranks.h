@@ -15,7 +15,7 @@ class TensorRanks : public TensorGroup {
       : TensorGroup({ranks.rank(), ranks.size()}), ranks_(ranks) {}
 
   at::Tensor all_gather(const at::Tensor& part, int64_t rows) const override;
-  at::Tensor reduce_scatter(const at::Tensor& whole) const override;
+  at::Tensor reduce_scatter(const at::Tensor& summand) const override;
 
  private:
   at::Tensor own(const at::Tensor& whole) const { return part_of_rows(part(), whole); }

@@ -231,8 +231,8 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
   });
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision, SiteSet sites,
-                                        const TensorGroup* group) {
+std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
+                                        const SiteSet& sites, const TensorGroup* group) {
   if (is_gguf_file(folder)) {
     require(group == nullptr,
             "{}: processes that share layers (parallel.tensor) read safetensors; import it first",

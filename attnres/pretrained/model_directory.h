@@ -76,7 +76,7 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
 // two. Of a process of a tensor group its parts, for which each tensor is read whole; not of a GGUF
 // file.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
-                                        Precision precision = {}, SiteSet sites = {},
+                                        Precision precision = {}, const SiteSet& sites = {},
                                         const TensorGroup* group = nullptr);
 
 // How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.

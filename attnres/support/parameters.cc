@@ -97,9 +97,9 @@ bool SiteSet::has(int site) const {
                      [&](const SiteRange& range) { return range.has(site); });
 }
 
-bool SiteSet::has_all(const SiteRange& sites) const {
-  return std::any_of(ranges_.begin(), ranges_.end(), [&](const SiteRange& range) {
-    return range.first <= sites.first && sites.last <= range.last;
+bool SiteSet::has_all(const SiteRange& range) const {
+  return std::any_of(ranges_.begin(), ranges_.end(), [&](const SiteRange& own) {
+    return own.first <= range.first && range.last <= own.last;
   });
 }
 

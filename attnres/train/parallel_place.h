@@ -17,7 +17,7 @@ namespace attnres {
 struct ParallelPlace {
   // All ranks make one at the same time, with the same recipe. The world must outlive it. Throws
   // Error where the recipe asks for another number of processes.
-  ParallelPlace(const Recipe& recipe, int64_t vocab_size, Communicator& world);
+  ParallelPlace(const Recipe& of_run, int64_t vocab_size, Communicator& of_all);
   ParallelPlace(const ParallelPlace&) = delete;
   ParallelPlace& operator=(const ParallelPlace&) = delete;
 
