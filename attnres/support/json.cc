@@ -144,4 +144,23 @@ std::string shown(const Json& value) {
   return one_line(one_line_of(value));
 }
 
+std::vector<std::string> differences(const Json& before, const Json& after,
+                                     const std::string& path) {
+  if (before.is_object() && after.is_object()) {
+    std::vector<std::string> found;
+    const auto compare = [&](const std::string& key) {
+      const Json a = before.value(key, Json()), b = after.value(key, Json());
+      const auto inner = differences(a, b, path.empty() ? key : path + "." + key);
+      found.insert(found.end(), inner.begin(), inner.end());
+    };
+    for (const auto& [key, value] : before.items()) compare(key);
+    for (const auto& [key, value] : after.items()) {
+      if (!before.contains(key)) compare(key);
+    }
+    return found;
+  }
+  if (before == after) return {};
+  return {fmt::format("{}: {} -> {}", path, shown(before), shown(after))};
+}
+
 }  // namespace attnres

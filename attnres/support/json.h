@@ -42,4 +42,8 @@ std::string one_line_of(const Json& json);
 // The value in a message: on one line, and cut where it is long.
 std::string shown(const Json& value);
 
+// What two JSON objects disagree about, as "key: a -> b", keys with their path.
+std::vector<std::string> differences(const Json& before, const Json& after,
+                                     const std::string& path = "");
+
 }  // namespace attnres

@@ -52,25 +52,6 @@ std::string model_name(const std::filesystem::path& folder) {
   return read_run_json(run).at("recipe").at("name");
 }
 
-std::vector<std::string> differences(const Json& before, const Json& after,
-                                     const std::string& path) {
-  if (before.is_object() && after.is_object()) {
-    std::vector<std::string> found;
-    const auto compare = [&](const std::string& key) {
-      const Json a = before.value(key, Json()), b = after.value(key, Json());
-      const auto inner = differences(a, b, path.empty() ? key : path + "." + key);
-      found.insert(found.end(), inner.begin(), inner.end());
-    };
-    for (const auto& [key, value] : before.items()) compare(key);
-    for (const auto& [key, value] : after.items()) {
-      if (!before.contains(key)) compare(key);
-    }
-    return found;
-  }
-  if (before == after) return {};
-  return {fmt::format("{}: {} -> {}", path, shown(before), shown(after))};
-}
-
 void require_same_run(const std::filesystem::path& folder, const Json& before, const Json& after) {
   // With every default filled in: an older run lacks the keys that came after it.
   const auto whole = [](const Json& run) { return recipe_to_json(parse_recipe(run.at("recipe"))); };

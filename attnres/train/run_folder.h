@@ -43,10 +43,6 @@ Json read_run_json(const RunPaths& paths);
 // the folder itself.
 std::string model_name(const std::filesystem::path& folder);
 
-// What two JSON objects disagree about, as "key: a -> b", keys with their path.
-std::vector<std::string> differences(const Json& before, const Json& after,
-                                     const std::string& path = "");
-
 // Throws Error unless a run can begin in the folder: it can be made or written in, and holds no
 // logs of something that is not a run.
 void require_free_folder(const RunPaths& paths);

@@ -10,7 +10,9 @@
 
 namespace attnres::json_test {
 namespace {
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string refusal(std::string_view text) {
   try {
@@ -93,6 +95,20 @@ TEST(Json, MessagesStayShort) {
   EXPECT_LE(refusal("{\"a\": " + long_text).size(), 300u);
   EXPECT_LE(refusal("{\"a\": \"" + long_text).size(), 300u);
   EXPECT_LE(refusal("{\"" + long_text + "\":1,\"" + long_text + "\":2}").size(), 300u);
+}
+
+TEST(Json, DifferencesAreNamedWithTheirPath) {
+  const Json run = {{"recipe", {{"name", "a"}, {"train", {{"steps", 10}, {"seed", 1}}}}},
+                    {"data", {{"paths", {"text"}}, {"hash", "h"}}}};
+  EXPECT_THAT(differences(run, run), IsEmpty());
+  Json other = run;
+  other["recipe"]["train"]["steps"] = 20;
+  other["recipe"]["name"] = "b";
+  EXPECT_THAT(differences(run, other),
+              ElementsAre("recipe.name: \"a\" -> \"b\"", "recipe.train.steps: 10 -> 20"));
+  // Of keys that only one side has too.
+  EXPECT_THAT(differences({{"a", 1}}, {{"b", 2}}), ElementsAre("a: 1 -> null", "b: null -> 2"));
+  EXPECT_THAT(differences({{"a", {{"b", 1}}}}, {{"a", 3}}), ElementsAre("a: {\"b\":1} -> 3"));
 }
 
 TEST(Json, FilesAreNamed) {

@@ -11,29 +11,13 @@
 namespace attnres::run_folder_test {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 
 Json run() {
   return {{"recipe", {{"name", "a"}, {"train", {{"steps", 10}, {"seed", 1}}}}},
           {"data", {{"paths", {"text"}}, {"hash", "h"}, {"tokens_hash", "t"}}},
           {"machine", {{"threads", 2}}}};
-}
-
-TEST(Differences, AreNamedWithTheirPath) {
-  EXPECT_THAT(differences(run(), run()), IsEmpty());
-  Json other = run();
-  other["recipe"]["train"]["steps"] = 20;
-  other["recipe"]["name"] = "b";
-  EXPECT_THAT(differences(run(), other),
-              ElementsAre("recipe.name: \"a\" -> \"b\"", "recipe.train.steps: 10 -> 20"));
-}
-
-TEST(Differences, IncludeKeysThatOnlyOneSideHas) {
-  EXPECT_THAT(differences({{"a", 1}}, {{"b", 2}}), ElementsAre("a: 1 -> null", "b: null -> 2"));
-  EXPECT_THAT(differences({{"a", {{"b", 1}}}}, {{"a", 3}}), ElementsAre("a: {\"b\":1} -> 3"));
 }
 
 TEST(SameRun, MayHaveAnotherMachineAndOtherPaths) {
