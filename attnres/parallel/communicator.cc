@@ -5,7 +5,9 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "attnres/support/error.h"
@@ -29,11 +31,21 @@ PendingMessage::PendingMessage(std::shared_ptr<Waiting> waiting, Way way, int pe
 void PendingMessage::wait(const std::string& what) {
   if (is_done_) return;
   require(done_before(monotonic_seconds() + waiting_->time_limit),
-          "rank {} has waited {} s for {}; that rank may hang or be gone, or parallel.timeout is "
-          "too short",
+          "rank {} has waited {} s for {}; that rank may hang or be gone, or the time limit "
+          "(parallel.timeout of a recipe) is too short",
           waiting_->world_ranks[waiting_->rank], waiting_->time_limit, describe(what));
   is_done_ = true;
   --waiting_->begun;
+}
+
+void PendingMessage::wait_however_long() {
+  using std::chrono::milliseconds;
+  // As long as steps may follow each other at once.
+  const double busy_until = monotonic_seconds() + 0.2;
+  while (!is_done()) {
+    monotonic_seconds() < busy_until ? std::this_thread::yield()
+                                     : std::this_thread::sleep_for(milliseconds(5));
+  }
 }
 
 bool PendingMessage::is_done() {

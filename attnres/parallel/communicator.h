@@ -60,6 +60,9 @@ class PendingMessage {
 
   // Until it is done; again and again. Throws Error after the time limit, which calls it `what`.
   void wait(const std::string& what = "a message");
+  // The same without a time limit, for who may be idle for days: soon looks only now and then,
+  // which takes no processor.
+  void wait_however_long();
   bool is_done();  // does not wait
 
  private:

@@ -220,7 +220,10 @@ bool has_mpi() {
 
 std::unique_ptr<Communicator> start_mpi() {
   int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting");
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting");
+  require(provided >= MPI_THREAD_SERIALIZED,
+          "MPI: this library lets only one thread of a process use it; take one with "
+          "MPI_THREAD_SERIALIZED, as OpenMPI and MPICH have it");
   return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
 }
 

@@ -14,9 +14,11 @@ bool has_mpi();  // in this build
 int launched_processes();
 // Those on this machine.
 int launched_on_this_machine();
+// Which of them this one is: 0 without a launcher.
+int launched_rank();
 
 // All of them. Once in a process, whose MPI ends with the communicator; those split off it must go
-// before. The thread that starts it is the one that uses it. Throws Error in a build without MPI.
+// before. Threads may take turns in using it. Throws Error in a build without MPI.
 //
 // A large message moves while both sides are in calls of MPI; while the sender computes only where
 // the receiver can fetch it alone (shared memory with cross-memory attach, RDMA).

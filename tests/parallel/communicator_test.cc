@@ -134,6 +134,32 @@ TEST(ThreadCommunicator, WaitsNoLongerThanTheLimit) {
   });
 }
 
+// Who waits for an order may wait for as long as there is none; but not where another rank fails.
+TEST(ThreadCommunicator, WaitsHoweverLong) {
+  std::atomic<bool> gave_up = false;
+  run_on_threads(2, [&](Communicator& world) {
+    world.set_time_limit(0.01);
+    const at::Tensor order = at::zeros({1});
+    if (world.rank() == 0) {
+      while (!gave_up) std::this_thread::yield();
+      world.broadcast(at::ones({1}), 0, Traffic::number);
+      return;
+    }
+    const auto heard = world.begin_broadcast(order, 0, Traffic::number);
+    EXPECT_THAT(message_of<Error>([&] { heard->wait(); }), HasSubstr("has waited 0.01 s"));
+    gave_up = true;
+    heard->wait_however_long();
+    EXPECT_EQ(order.item<float>(), 1);
+  });
+  EXPECT_THAT(message_of<Error>([] {
+                run_on_threads(2, [](Communicator& world) {
+                  if (world.rank() == 0) fail("a disk is full");
+                  world.begin_broadcast(at::zeros({1}), 0, Traffic::number)->wait_however_long();
+                });
+              }),
+              HasSubstr("a disk is full"));
+}
+
 // No rank waits for ever where something goes wrong.
 TEST(ThreadCommunicator, EndsAllWithTheFirstError) {
   const auto wait = [](Communicator& world, int from) {
