@@ -135,23 +135,50 @@ class GgufLoader {
   const Transformer& model_;
 };
 
+// Gives a process's model its parts of a stage's parameters. A packed weight's bytes are cut as its
+// numbers are: along inputs too, of which each part has whole blocks.
+void copy_parts(const Transformer& stage, const Transformer& model) {
+  for (const Parameter& whole : stage.parameters().all()) {
+    const Parameter& own = *model.parameters().find(whole.site, whole.role);
+    const TensorPart part = model.parameters().part();
+    if (own.packed.defined()) {
+      own.packed.bytes.copy_(part_of_parameter(part, own, whole.packed.bytes));
+    } else {
+      own.tensor.detach().copy_(part_of_parameter(part, own, whole.tensor.detach()));
+    }
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision, SiteSet sites) {
+                                       Precision precision, SiteSet sites,
+                                       const TensorGroup* group) {
   const StoredConfig& stored = config.stored;
   const std::vector<GgufSitePart> parts = gguf_parts(stored.model, config.architecture);
   check_gguf_tensors(file, config, parts);
-  auto model = std::make_unique<Transformer>(stored.model, stored.vocab_size,
-                                             /*seed=*/std::nullopt, precision, at::kCPU, sites);
-  const at::NoGradGuard not_recording;
-  const GgufLoader loader(file, *model);
   const PartsOfParameters of = by_parameter(parts);
-  for (const Parameter& parameter : model->parameters().all()) {
-    const auto found = of.find({parameter.site, parameter.role});
-    require(found != of.end(), "{}: the file has no place for the parameter {} of site {}",
-            file.path(), parameter.role, parameter.site);
-    loader.fill(parameter, found->second);
+  const at::NoGradGuard not_recording;
+  const auto model_of = [&](const SiteSet& of_sites, const TensorGroup* of_group) {
+    return std::make_unique<Transformer>(stored.model, stored.vocab_size, /*seed=*/std::nullopt,
+                                         precision, at::kCPU, of_sites, of_group);
+  };
+  const auto load_whole = [&](const SiteSet& of_sites) {
+    auto model = model_of(of_sites, nullptr);
+    const GgufLoader loader(file, *model);
+    for (const Parameter& parameter : model->parameters().all()) {
+      const auto found = of.find({parameter.site, parameter.role});
+      require(found != of.end(), "{}: the file has no place for the parameter {} of site {}",
+              file.path(), parameter.role, parameter.site);
+      loader.fill(parameter, found->second);
+    }
+    return model;
+  };
+  if (group == nullptr) return load_whole(sites);
+  auto model = model_of(sites, group);
+  // Site by site, so that no more than one is there as a whole.
+  for (int site = 0; site <= stored.model.sublayers(); ++site) {
+    if (sites.has(site)) copy_parts(*load_whole(SiteRange{site, site + 1}), *model);
   }
   return model;
 }

@@ -18,10 +18,13 @@ namespace attnres {
 // others are copied. The map from latents to keys alone, which lies transposed in the file, is
 // rounded again where it has blocks. Other weights are rounded from the numbers that the file has.
 //
+// A process of a tensor group has its parts in memory of its own, copied site by site.
+//
 // Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
 // memory for any, and on numbers that are not finite in a tensor of the stage.
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision = {}, SiteSet sites = {});
+                                       Precision precision = {}, SiteSet sites = {},
+                                       const TensorGroup* group = nullptr);
 
 // The format that keeps what the file says of a model's weights: that of all of them; where they
 // differ, the largest, and float32 where some are f16 and some bf16. Rows that blocks do not fit

@@ -65,7 +65,7 @@ void require_equal_parts(const ModelConfig& config, int64_t parts, const std::st
   if (!unequal) return;
   fail_usage(
       "{}.{}: {} cannot be shared out equally to the {} processes of a tensor group; choose a "
-      "parallel.tensor that divides it",
+      "number of them that divides it (parallel.tensor in training)",
       path, unequal->first, unequal->second, parts);
 }
 

@@ -234,11 +234,8 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
 std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precision,
                                         const SiteSet& sites, const TensorGroup* group) {
   if (is_gguf_file(folder)) {
-    require(group == nullptr,
-            "{}: processes that share layers (parallel.tensor) read safetensors; import it first",
-            folder.string());
     const GgufFile file(folder);
-    auto model = load_gguf(file, read_gguf_config(file), precision, sites);
+    auto model = load_gguf(file, read_gguf_config(file), precision, sites, group);
     file.release_pages();  // checking read all of it, and what is joined was copied
     return model;
   }
@@ -263,15 +260,21 @@ std::unique_ptr<Transformer> load_model(const fs::path& folder, Precision precis
       names.insert(names.end(), of.begin(), of.end());
     }
     reads.emplace_back([&, whole, form, of_files] {
-      if (parameter.packed.defined()) {
-        read_packed(weights, of_files, form, parameter.packed);
-      } else if (whole.tensor.sizes() == parameter.tensor.sizes()) {
-        read_numbers(weights, of_files, form, parameter.tensor.detach());
-      } else {
-        const at::Tensor numbers = at::empty(whole.tensor.sizes(), parameter.tensor.options());
+      if (whole.tensor.sizes() != parameter.tensor.sizes()) {
+        const at::Tensor numbers =
+            at::empty(whole.tensor.sizes(), parameter.tensor.options().device(at::kCPU)).detach();
         read_numbers(weights, of_files, form, numbers);
-        parameter.tensor.detach().copy_(
-            part_of_parameter(model->parameters().part(), parameter, numbers));
+        const at::Tensor own =
+            part_of_parameter(model->parameters().part(), parameter, numbers).contiguous();
+        if (parameter.packed.defined()) {
+          pack_weight(own, parameter.packed);
+        } else {
+          parameter.tensor.detach().copy_(own);
+        }
+      } else if (parameter.packed.defined()) {
+        read_packed(weights, of_files, form, parameter.packed);
+      } else {
+        read_numbers(weights, of_files, form, parameter.tensor.detach());
       }
     });
   }

@@ -73,8 +73,7 @@ void save_model_folder_like(const std::filesystem::path& folder, const Transform
 // configuration that this program cannot run exactly and on missing, unknown or wrongly shaped
 // tensors of the whole model, before there is memory for any; then on a damaged file, and on
 // numbers that are not finite. Only files that hold a tensor of the stage are looked at for those
-// two. Of a process of a tensor group its parts, for which each tensor is read whole; not of a GGUF
-// file.
+// two. Of a process of a tensor group its parts, for which each tensor is read whole.
 std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
                                         Precision precision = {}, const SiteSet& sites = {},
                                         const TensorGroup* group = nullptr);

@@ -158,7 +158,8 @@ const Parameter* ParameterRegistry::add_weight(int site, const std::string& role
                                                std::vector<int> used_at) {
   if (used_at.empty()) used_at = {site};
   if (!uses_any(sites_, used_at)) return nullptr;
-  const Joined weight = allocate_weight(site, role, part_sizes(site, role, kind, shape, shard));
+  const Joined weight =
+      allocate_weight(site, role, part_sizes(site, role, kind, shape, shard), shape.back());
   keep({site, role, kind, weight.tensor, shard, std::move(used_at), weight.packed}, init);
   return &parameters_.back();
 }
@@ -173,7 +174,7 @@ ParameterRegistry::Joined ParameterRegistry::add_joined(int site, int64_t inputs
         part_sizes(site, role.role, kKind, {role.outputs, inputs}, role.shard).front());
   }
   const int64_t all = std::accumulate(outputs.begin(), outputs.end(), int64_t{0});
-  const Joined joined = allocate_weight(site, roles.front().role, {all, inputs});
+  const Joined joined = allocate_weight(site, roles.front().role, {all, inputs}, inputs);
   int64_t first = 0;
   for (size_t i = 0; i < roles.size(); ++i) {
     const at::Tensor rows = joined.tensor.narrow(0, first, outputs[i]).detach();
@@ -213,12 +214,17 @@ at::Tensor ParameterRegistry::allocate(int site, const std::string& role, at::In
 }
 
 ParameterRegistry::Joined ParameterRegistry::allocate_weight(int site, const std::string& role,
-                                                             at::IntArrayRef shape) const {
+                                                             at::IntArrayRef shape,
+                                                             int64_t inputs) const {
   const bool packs = precision_.weights != WeightFormat::f32 && !device_.is_meta();
   const at::Tensor tensor = allocate(site, role, shape, packs ? at::Device(at::kMeta) : device_);
   if (!packs) return {tensor, {}};
   const int64_t columns = shape.back();
-  const bool fits = !has_blocks(precision_.weights) || columns % kPackedBlock == 0;
+  const bool fits = !has_blocks(precision_.weights) || inputs % kPackedBlock == 0;
+  require_usage(!fits || !has_blocks(precision_.weights) || columns % kPackedBlock == 0,
+                "weights: q8_0 and q4_0 store inputs in blocks of {}, but each of {} processes has "
+                "{} of {} (site {}); take f16 or bf16, or another number of processes",
+                kPackedBlock, part().size, columns, role, site);
   const WeightFormat format = fits ? precision_.weights : WeightFormat::f16;
   std::vector<int64_t> stored = shape.vec();
   stored.back() = packed_row_bytes(format, columns);

@@ -146,7 +146,8 @@ class ParameterRegistry {
   at::Tensor add(int site, const std::string& role, ParameterKind kind, at::IntArrayRef shape,
                  const Init& init, Shard shard = Shard::none, std::vector<int> used_at = {});
   // The same of a weight [..., outputs, inputs] that linear maps multiply by and nobody else reads:
-  // packed, where the precision says so. What has rows that a format's blocks do not fit is f16.
+  // packed, where the precision says so. What has rows that a format's blocks do not fit is f16;
+  // throws UsageError where only a part's do not.
   const Parameter* add_weight(int site, const std::string& role, ParameterKind kind,
                               at::IntArrayRef shape, const Init& init, Shard shard = Shard::none,
                               std::vector<int> used_at = {});
@@ -170,7 +171,9 @@ class ParameterRegistry {
  private:
   at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape,
                       at::Device device) const;
-  Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape) const;
+  // `inputs`: of the whole.
+  Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape,
+                         int64_t inputs) const;
   // Of a parameter whose whole shape this is, what is kept here.
   std::vector<int64_t> part_sizes(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef whole, Shard shard) const;

@@ -9,6 +9,7 @@
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
+#include "tests/formats/gguf_models.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 
@@ -97,6 +98,77 @@ TEST(PackedWeights, HaveNoGradients) {
   EXPECT_THAT(
       message_of<Error>([&] { pair.packed->loss(random_ids(1, 6), random_ids(1, 6)).backward(); }),
       HasSubstr("packed weights are for inference"));
+}
+
+// Half of its heads have 32 channels.
+Transformer model_for_two(const Json& depth_mixing, int64_t ffn_width) {
+  ModelConfig config = small_config(depth_mixing);
+  config.width = 64;
+  config.head_width = 16;
+  config.ffn_width = ffn_width;
+  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1));
+}
+
+// A process of a tensor group, of what it loads by itself.
+class OneOfAGroup : public TensorGroup {
+ public:
+  using TensorGroup::TensorGroup;
+  at::Tensor all_gather(const at::Tensor&, int64_t) const override { fail("nobody else is there"); }
+  at::Tensor reduce_scatter(const at::Tensor&) const override { fail("nobody else is there"); }
+};
+
+// That processes have the bits of the whole: rows, columns of whole blocks, experts' too.
+void expect_parts(const std::filesystem::path& path, const Precision& precision) {
+  const auto whole = load_model(path, precision);
+  int cut = 0;
+  for (const int rank : {0, 1}) {
+    const OneOfAGroup group({rank, 2});
+    const auto part = load_model(path, precision, {}, &group);
+    EXPECT_EQ(part->parameters().all().size(), whole->parameters().all().size());
+    for (const Parameter& own : part->parameters().all()) {
+      const Parameter& of_whole = *whole->parameters().find(own.site, own.role);
+      const bool is_packed = own.packed.defined();
+      ASSERT_EQ(is_packed, of_whole.packed.defined()) << own.role;
+      cut += is_packed && cut_dimension(own) >= 0 ? 1 : 0;
+      const auto numbers = [&](const Parameter& p) {
+        return is_packed ? p.packed.bytes : p.tensor.detach();
+      };
+      EXPECT_EQ(own.packed.format, of_whole.packed.format) << own.role;
+      EXPECT_TRUE(numbers(own).equal(part_of_parameter(group.part(), own, numbers(of_whole))))
+          << own.role << " of site " << own.site;
+    }
+  }
+  EXPECT_GT(cut, 2 * 10);
+}
+
+TEST(PackedWeights, ArePartsOfTheWholeInATensorGroup) {
+  const auto folder = fresh_folder("saved");
+  save_model(model_for_two(block_attn_res(2), /*ffn_width=*/128), folder, /*context=*/64,
+             /*document_ids=*/0);
+  const auto with_experts = fresh_folder("experts");
+  save_model(kimi_model(false, block_attn_res(2), at::kFloat), with_experts, 64, 0);
+  const auto file = saved_gguf(model_for_two(residual(), /*ffn_width=*/128), GgufType::q8_0);
+  for (const WeightFormat format : {WeightFormat::f16, WeightFormat::q8_0, WeightFormat::q4_0}) {
+    expect_parts(folder, {at::kFloat, at::kFloat, format});
+    expect_parts(file, {at::kFloat, at::kFloat, format});
+  }
+  expect_parts(with_experts, {at::kFloat, at::kFloat, WeightFormat::bf16});
+  const auto experts_file = saved_gguf(perturbed_model(gguf_kimi()), GgufType::f16);
+  expect_parts(experts_file, {at::kFloat, at::kFloat, WeightFormat::f16});
+}
+
+TEST(PackedWeights, AreNotCutWithinBlocks) {
+  const auto folder = fresh_folder("saved");
+  save_model(model_for_two(residual(), /*ffn_width=*/96), folder, /*context=*/64,
+             /*document_ids=*/0);
+  const OneOfAGroup group({0, 2});
+  const auto load = [&](WeightFormat format) {
+    return message_of<UsageError>([&] {
+      load_model(folder, {at::kFloat, at::kFloat, format}, {}, &group);
+    });
+  };
+  EXPECT_THAT(load(WeightFormat::q8_0), HasSubstr("has 48 of down_proj (site 1)"));
+  load_model(folder, {at::kFloat, at::kFloat, WeightFormat::f16}, {}, &group);
 }
 
 }  // namespace
