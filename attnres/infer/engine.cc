@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "attnres/infer/inference_group.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/step_depth_weights.h"
 #include "attnres/infer/step_plan.h"
@@ -38,18 +39,16 @@ int64_t bytes_of(const Transformer& model, const EngineSettings& settings, int64
 }
 
 // Of `wanted` tokens, as many as there is memory for.
-int64_t tokens_that_fit(const Transformer& model, const EngineSettings& settings, int64_t wanted) {
+TokenRoom room_for(int64_t wanted, const Transformer& model, const EngineSettings& settings,
+                   GroupLeader* leader) {
+  SequencePoolSize size = size_of(settings);
+  size.tokens = wanted;
+  if (leader != nullptr) return leader->count_tokens(model, size);
   const int64_t free = available_memory();
-  if (free == 0 || bytes_of(model, settings, wanted) <= free) return wanted;
-  int64_t most = 0, too_many = wanted;
-  while (too_many - most > 1) {
-    const int64_t middle = most + (too_many - most) / 2;
-    (bytes_of(model, settings, middle) <= free ? most : too_many) = middle;
-  }
-  return most;
+  return {tokens_that_fit(model, size, free), free};
 }
 
-EngineSettings checked(const Transformer& model, EngineSettings settings) {
+EngineSettings checked(const Transformer& model, EngineSettings settings, GroupLeader* leader) {
   require_usage(settings.context >= 2, "context: expected 2 tokens or more, got {}",
                 settings.context);
   require_usage(settings.sequences >= 1, "sequences: expected 1 or more, got {}",
@@ -63,21 +62,15 @@ EngineSettings checked(const Transformer& model, EngineSettings settings) {
   if (settings.deterministic) settings.share_prefixes = false;
   const int64_t wanted =
       settings.tokens > 0 ? settings.tokens : settings.sequences * settings.context;
-  const int64_t fits = tokens_that_fit(model, settings, wanted);
+  const TokenRoom room = room_for(wanted, model, settings, leader);
   const int64_t needed = settings.tokens > 0 ? settings.tokens : settings.context;
-  require(fits >= needed,
+  require(room.tokens >= needed,
           "what is kept of {} tokens takes {} of memory, and {} are free; there is room for a "
           "context of {}",
           needed, format_bytes(static_cast<double>(bytes_of(model, settings, needed))),
-          format_bytes(static_cast<double>(available_memory())), fits);
-  settings.tokens = fits;
+          format_bytes(static_cast<double>(room.free_bytes)), room.tokens);
+  settings.tokens = room.tokens;
   return settings;
-}
-
-at::Tensor as_tensor(std::span<const int32_t> ids) {
-  at::Tensor ids_T = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
-  std::copy(ids.begin(), ids.end(), ids_T.mutable_data_ptr<int64_t>());
-  return ids_T;
 }
 
 // How many tokens can be chosen.
@@ -103,11 +96,11 @@ void for_each_of(int64_t count, const F& f) {
 
 }  // namespace
 
-Engine::Engine(const Transformer& model, const EngineSettings& settings)
+Engine::Engine(const Transformer& model, const EngineSettings& settings, GroupLeader* leader)
     : model_(model),
-      settings_(checked(model, settings)),
-      pool_(model.make_pool(size_of(settings_))),
-      held_(*pool_) {}
+      settings_(checked(model, settings, leader)),
+      decoder_(model, size_of(settings_), leader),
+      held_(decoder_) {}
 
 void Engine::check_request(const GenerationRequest& request) const {
   const GenerationSettings& settings = request.settings;
@@ -164,7 +157,7 @@ std::optional<KnownPrefix> Engine::known_prefix(const Request& request) {
   const std::span prompt(request.ids.data(), request.ids.size() - 1);
   std::optional<KnownPrefix> best = held_.find(prompt);
   for (const auto& [number, other] : running_) {
-    const auto computed = static_cast<size_t>(pool_->length(other.sequence));
+    const auto computed = static_cast<size_t>(decoder_.pool().length(other.sequence));
     const int64_t tokens = common_prefix(std::span(other.ids.data(), computed), prompt);
     if (tokens > (best ? best->tokens : 0)) best = {other.sequence, tokens};
   }
@@ -180,7 +173,7 @@ bool Engine::awaits_prefix(const Request& request) {
   return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
     const Request& other = entry.second;
     const int64_t tokens = common_prefix(other.ids, prompt);
-    return tokens >= enough && pool_->length(other.sequence) < tokens;
+    return tokens >= enough && decoder_.pool().length(other.sequence) < tokens;
   });
 }
 
@@ -188,9 +181,9 @@ bool Engine::awaits_prefix(const Request& request) {
 bool Engine::has_room() const {
   int64_t needed = 0;
   for (const auto& [number, request] : running_) {
-    needed += pool_->free_tokens_to_reach(request.sequence, request.limit);
+    needed += decoder_.pool().free_tokens_to_reach(request.sequence, request.limit);
   }
-  return needed <= pool_->free_tokens();
+  return needed <= decoder_.pool().free_tokens();
 }
 
 bool Engine::begin(Request& request) {
@@ -198,16 +191,16 @@ bool Engine::begin(Request& request) {
   const auto sequences = static_cast<int64_t>(running_.size()) + held_.count();
   if (sequences == size_of(settings_).sequences) held_.free_oldest(prefix ? prefix->sequence : -1);
   if (prefix) {
-    pool_->snapshot(prefix->sequence);
-    request.sequence = pool_->fork(prefix->sequence);
-    request.shared = pool_->truncate(request.sequence, prefix->tokens);
+    decoder_.snapshot(prefix->sequence);
+    request.sequence = decoder_.fork(prefix->sequence);
+    request.shared = decoder_.truncate(request.sequence, prefix->tokens);
   } else {
-    request.sequence = pool_->add();
+    request.sequence = decoder_.add();
   }
   const auto [place, added] = running_.emplace(request.number, std::move(request));
   while (!has_room()) {
     if (held_.free_oldest()) continue;
-    pool_->free(place->second.sequence);
+    decoder_.free(place->second.sequence);
     request = std::move(place->second);
     running_.erase(place);
     return false;
@@ -236,7 +229,7 @@ std::vector<Engine::Part> Engine::plan() {
   std::vector<Part> parts;
   size_t after_last = 0;
   for (auto& [number, request] : running_) {
-    const int64_t computed = pool_->length(request.sequence);
+    const int64_t computed = decoder_.pool().length(request.sequence);
     demands.push_back({std::ssize(request.ids) - computed, computed < request.prompt_tokens});
     parts.push_back({.request = &request});
     if (number <= last_prompt_) after_last = parts.size();
@@ -273,18 +266,18 @@ at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
   for (Part& part : parts) {
     part.row = std::ssize(ids);
     const Request& request = *part.request;
-    const auto first = request.ids.begin() + pool_->length(request.sequence);
+    const auto first = request.ids.begin() + decoder_.pool().length(request.sequence);
     ids.insert(ids.end(), first, first + part.tokens);
     more.push_back({request.sequence, part.tokens});
     wanted = wanted || request.settings.depth_weights;
   }
-  if (!wanted) return model_.hidden(as_tensor(ids), pool_->append(more));
-  StepDepthWeights weights;
-  at::Tensor hidden_TD = model_.hidden(as_tensor(ids), pool_->append(more), {.observer = &weights});
+  if (!wanted) return decoder_.hidden(ids, more);
+  StepDepthWeights weights(model_.parameters().group(), std::ssize(ids));
+  at::Tensor hidden_TD = decoder_.hidden(ids, more, &weights);
   for (const Part& part : parts) {
     Request& request = *part.request;
     if (!request.settings.depth_weights) continue;
-    const int64_t first = pool_->length(request.sequence) - part.tokens;
+    const int64_t first = decoder_.pool().length(request.sequence) - part.tokens;
     weights.add_to(&request.depth, first, part.row, part.tokens);
   }
   return hidden_TD;
@@ -294,7 +287,7 @@ at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
 void Engine::read_prompt(const Part& part, const at::Tensor& hidden_TD) {
   Request& request = *part.request;
   totals_.prompt_tokens += part.tokens;
-  if (settings_.share_prefixes) pool_->snapshot(request.sequence);
+  if (settings_.share_prefixes) decoder_.snapshot(request.sequence);
   score_prompt(part, hidden_TD);
   if (!request.settings.mean_hidden) return;
   const at::Tensor sum = hidden_TD.narrow(0, part.row, part.tokens).to(at::kDouble).sum(0);
@@ -313,7 +306,7 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
   std::vector<int64_t> rows;
   for (const Part& part : parts) {
     Request& request = *part.request;
-    const int64_t computed = pool_->length(request.sequence);
+    const int64_t computed = decoder_.pool().length(request.sequence);
     if (computed - part.tokens < request.prompt_tokens) {
       try {
         read_prompt(part, hidden_TD);
@@ -345,7 +338,7 @@ void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_
 void Engine::score_prompt(const Part& part, const at::Tensor& hidden_TD) const {
   Request& request = *part.request;
   if (request.settings.prompt_logprobs < 0) return;
-  const int64_t first = pool_->length(request.sequence) - part.tokens;
+  const int64_t first = decoder_.pool().length(request.sequence) - part.tokens;
   // Of each token the next one is scored.
   const int64_t scored = std::min(part.tokens, request.prompt_tokens - 1 - first);
   for (int64_t done = 0; done < scored; done += kRowsScoredAtOnce) {
@@ -403,12 +396,12 @@ RequestUpdate Engine::go_on(Request& request, const at::Tensor& logits_V) const 
 
 void Engine::end(int64_t request, bool keep) {
   Request& ended = running_.at(request);
-  const int64_t computed = pool_->length(ended.sequence);
+  const int64_t computed = decoder_.pool().length(ended.sequence);
   if (keep && settings_.share_prefixes && computed > 0) {
     ended.ids.resize(computed);
     held_.add(ended.sequence, std::move(ended.ids));
   } else {
-    pool_->free(ended.sequence);
+    decoder_.free(ended.sequence);
   }
   running_.erase(request);
 }
@@ -424,7 +417,7 @@ EngineCounts Engine::counts() const {
   counts.running = std::ssize(running_);
   counts.held = held_.count();
   counts.tokens = settings_.tokens;
-  counts.free_tokens = pool_->free_tokens();
+  counts.free_tokens = decoder_.pool().free_tokens();
   return counts;
 }
 

@@ -21,13 +21,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "attnres/infer/held_sequences.h"
 #include "attnres/infer/sampling.h"
+#include "attnres/infer/sequence_decoder.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {
@@ -57,7 +57,10 @@ class Engine {
  public:
   // The model must outlive it. Throws UsageError, "context: ", on settings that make no sense, and
   // Error where what they keep does not fit into memory, with a context that does.
-  Engine(const Transformer& model, const EngineSettings& settings);
+  //
+  // Of rank 0 of a tensor group with its leader, which loaded the model and must outlive it too; a
+  // pass that fails ends the group.
+  Engine(const Transformer& model, const EngineSettings& settings, GroupLeader* leader = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -120,7 +123,7 @@ class Engine {
 
   const Transformer& model_;
   EngineSettings settings_;
-  std::unique_ptr<SequencePool> pool_;
+  SequenceDecoder decoder_;
   HeldSequences held_;
   std::deque<Request> queued_;
   std::map<int64_t, Request> running_;  // by number

@@ -17,10 +17,11 @@ struct Generation {
 };
 
 // An engine with one request, of at most `context` tokens of prompt and continuation. `on_token`
-// sees each token as it comes and says whether to go on; it may be empty.
+// sees each token as it comes and says whether to go on; it may be empty. `leader` as Engine's.
 // Throws as Engine::submit, and Error where the request fails.
 Generation generate(const Transformer& model, const std::vector<int32_t>& prompt, int64_t context,
                     const GenerationSettings& settings,
-                    const std::function<bool(int32_t)>& on_token = {});
+                    const std::function<bool(int32_t)>& on_token = {},
+                    GroupLeader* leader = nullptr);
 
 }  // namespace attnres

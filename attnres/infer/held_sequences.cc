@@ -13,7 +13,7 @@ void HeldSequences::add(int64_t sequence, std::vector<int32_t> ids) {
   std::erase_if(held_, [&](const Held& held) {
     const auto length = static_cast<int64_t>(held.ids.size());
     const bool covered = common_prefix(held.ids, ids) == length;
-    if (covered) pool_.free(held.sequence);
+    if (covered) decoder_.free(held.sequence);
     return covered;
   });
   held_.push_back({sequence, std::move(ids)});
@@ -38,7 +38,7 @@ bool HeldSequences::free_oldest(int64_t except) {
   const auto oldest = std::find_if(held_.begin(), held_.end(),
                                    [&](const Held& held) { return held.sequence != except; });
   if (oldest == held_.end()) return false;
-  pool_.free(oldest->sequence);
+  decoder_.free(oldest->sequence);
   held_.erase(oldest);
   return true;
 }

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "attnres/layers/sequence_pool.h"
+#include "attnres/infer/sequence_decoder.h"
 
 namespace attnres {
 
@@ -21,8 +21,8 @@ struct KnownPrefix {
 
 class HeldSequences {
  public:
-  // The pool must outlive it.
-  explicit HeldSequences(SequencePool& pool) : pool_(pool) {}
+  // The decoder, whose pool it is, must outlive it.
+  explicit HeldSequences(SequenceDecoder& decoder) : decoder_(decoder) {}
 
   // Takes over a sequence of the pool, and frees those that it begins with.
   void add(int64_t sequence, std::vector<int32_t> ids);
@@ -39,7 +39,7 @@ class HeldSequences {
     std::vector<int32_t> ids;
   };
 
-  SequencePool& pool_;
+  SequenceDecoder& decoder_;
   std::deque<Held> held_;  // the last used last
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attnres/infer/inference_group.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -25,16 +26,20 @@ void check_sequence(const Transformer& model, const std::vector<int32_t>& ids, i
 }
 
 std::vector<double> score_sequence(const Transformer& model, const std::vector<int32_t>& ids,
-                                   int64_t context) {
+                                   int64_t context, GroupLeader* leader) {
   check_sequence(model, ids, context);
   const auto length = static_cast<int64_t>(ids.size());
   at::Tensor ids_BT = at::empty({1, length}, at::kLong);
   std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
-  const at::Tensor logprobs_T =
-      model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
-          .to(at::kDouble)
-          .view({-1})
-          .contiguous();
+  at::Tensor logprobs_T;
+  const auto compute = [&] {
+    logprobs_T =
+        model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
+            .to(at::kDouble)
+            .view({-1})
+            .contiguous();
+  };
+  leader != nullptr ? leader->read_sequence({ids.begin(), ids.end() - 1}, compute) : compute();
   require(logprobs_T.isfinite().all().item<bool>(),
           "scoring: the model's log-probabilities are not finite; its weights are damaged, or "
           "training diverged");

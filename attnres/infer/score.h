@@ -8,6 +8,8 @@
 
 namespace attnres {
 
+class GroupLeader;
+
 // Throws Error on an id outside the model's vocabulary.
 void check_ids(const Transformer& model, const std::vector<int32_t>& ids);
 
@@ -15,8 +17,9 @@ void check_ids(const Transformer& model, const std::vector<int32_t>& ids);
 void check_sequence(const Transformer& model, const std::vector<int32_t>& ids, int64_t context);
 
 // log p(ids[t] | ids[0 .. t-1]) for t = 1 and following, in nats: one number fewer than ids.
-// Throws as check_sequence, and Error when a result is not finite.
+// Throws as check_sequence, and Error when a result is not finite. Of rank 0 of a tensor group with
+// its leader.
 std::vector<double> score_sequence(const Transformer& model, const std::vector<int32_t>& ids,
-                                   int64_t context);
+                                   int64_t context, GroupLeader* leader = nullptr);
 
 }  // namespace attnres

@@ -6,7 +6,8 @@ namespace attnres {
 
 void StepDepthWeights::on_read(int /*site*/, const ReadTrace& trace) {
   if (!trace.weights.defined()) return;
-  weights_TN_.push_back(trace.weights.detach().to(at::kFloat).t().contiguous());
+  const at::Tensor own_TN = trace.weights.detach().to(at::kFloat).t().contiguous();
+  weights_TN_.push_back(group_ == nullptr ? own_TN : group_->all_gather(own_TN, tokens_));
 }
 
 void StepDepthWeights::add_to(TokensDepthWeights* weights, int64_t first, int64_t row,

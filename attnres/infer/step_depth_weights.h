@@ -8,11 +8,16 @@
 
 #include "attnres/infer/generation_settings.h"
 #include "attnres/model/transformer.h"
+#include "attnres/support/tensor_group.h"
 
 namespace attnres {
 
 class StepDepthWeights : public RunObserver {
  public:
+  // Of a step of `tokens` tokens. In a tensor group, where each process sees its own tokens', all
+  // have one in the same call, and get those of all.
+  StepDepthWeights(const TensorGroup* group, int64_t tokens) : group_(group), tokens_(tokens) {}
+
   void on_read(int site, const ReadTrace& trace) override;
 
   // Appends those of the rows row .. row + tokens - 1, which are the sequence's tokens from `first`
@@ -20,6 +25,8 @@ class StepDepthWeights : public RunObserver {
   void add_to(TokensDepthWeights* weights, int64_t first, int64_t row, int64_t tokens) const;
 
  private:
+  const TensorGroup* group_;
+  int64_t tokens_;
   std::vector<at::Tensor> weights_TN_;  // by site that has some, float32
 };
 

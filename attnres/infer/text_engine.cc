@@ -2,11 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <map>
 #include <utility>
 
 #include "attnres/infer/engine.h"
+#include "attnres/infer/inference_group.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/model_chat_template.h"
@@ -26,11 +28,14 @@ std::unique_ptr<Tokenizer> tokenizer_if_read(const std::filesystem::path& model)
   }
 }
 
-std::unique_ptr<Transformer> load(const std::filesystem::path& folder, const std::string& weights) {
+std::unique_ptr<Transformer> load(const std::filesystem::path& folder, const std::string& weights,
+                                  GroupLeader* leader) {
   Precision precision;
   precision.weights =
       weights.empty() ? model_weight_format(folder) : parse_weight_format(weights, "weights");
-  return load_model(folder, precision);
+  if (leader == nullptr) return load_model(folder, precision);
+  return leader->load(
+      [&](const TensorGroup& group) { return load_model(folder, precision, {}, &group); });
 }
 
 EngineSettings with_context_of(const std::filesystem::path& folder, EngineSettings settings) {
@@ -47,11 +52,23 @@ std::string name_of(const std::filesystem::path& given) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+std::vector<DepthSite> sites_of(const Transformer& model, GroupLeader* leader) {
+  std::vector<DepthSite> sites;
+  const auto look = [&] {
+    for (const TokenDepthWeights& site : token_depth_weights(model, at::zeros({1}, at::kLong))) {
+      sites.push_back({site.site, site.name, site.sources});
+    }
+  };
+  leader != nullptr ? leader->read_sequence({0}, look) : look();
+  return sites;
+}
+
 ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
-                          const ChatTemplate& chat) {
+                          const ChatTemplate& chat, GroupLeader* leader) {
   ModelDescription description;
   for (const Parameter& parameter : model.parameters().all()) {
-    description.parameters += parameter.tensor.numel();
+    description.parameters +=
+        c10::multiply_integers(whole_sizes(model.parameters().part(), parameter));
   }
   description.layers = model.config().layers;
   description.width = model.config().width;
@@ -62,23 +79,22 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
     description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
   }
   if (chat.error().empty()) description.chat_template = chat.plain() ? "plain" : "jinja";
-  for (const TokenDepthWeights& site : token_depth_weights(model, at::zeros({1}, at::kLong))) {
-    description.sites.push_back({site.site, site.name, site.sources});
-  }
+  description.sites = sites_of(model, leader);
   return description;
 }
 
 }  // namespace
 
 struct TextEngine::Parts {
-  Parts(const std::filesystem::path& folder, const TextEngineSettings& settings)
+  Parts(const std::filesystem::path& folder, const TextEngineSettings& settings,
+        GroupLeader* leader)
       : tokenizer(tokenizer_if_read(folder)),
         chat(model_chat_template(folder)),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(model_document_ids(folder).ends()),
-        model(load(folder, settings.weights)),
-        engine(*model, with_context_of(folder, settings.engine)),
-        description(describe(*model, tokenizer.get(), chat)) {}
+        model(load(folder, settings.weights, leader)),
+        engine(*model, with_context_of(folder, settings.engine), leader),
+        description(describe(*model, tokenizer.get(), chat, leader)) {}
 
   const Tokenizer& known_tokenizer() const {
     require(tokenizer != nullptr,
@@ -97,9 +113,10 @@ struct TextEngine::Parts {
   std::map<int64_t, TextStream> streams;  // by request; none without a tokenizer
 };
 
-TextEngine::TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings) {
+TextEngine::TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings,
+                       GroupLeader* leader) {
   if (settings.threads > 0) at::set_num_threads(settings.threads);
-  parts_ = std::make_unique<Parts>(find_model_directory(model), settings);
+  parts_ = std::make_unique<Parts>(find_model_directory(model), settings, leader);
   parts_->description.name = name_of(model);
 }
 

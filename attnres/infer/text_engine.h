@@ -26,6 +26,8 @@
 
 namespace attnres {
 
+class GroupLeader;
+
 struct TextEngineSettings {
   EngineSettings engine = {};  // a context of 0 is the model's, a larger one is refused
   // How weights are kept: f32, f16, bf16, q8_0 or q4_0; if empty, as a GGUF file has them, and f32
@@ -66,8 +68,10 @@ struct TextUpdate {
 
 class TextEngine {
  public:
-  // Loads a model directory, a run's folder or a GGUF file.
-  explicit TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings = {});
+  // Loads a model directory, a run's folder or a GGUF file. Of rank 0 of a tensor group with its
+  // leader (infer/inference_group.h), which must outlive it.
+  explicit TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings = {},
+                      GroupLeader* leader = nullptr);
   TextEngine(const TextEngine&) = delete;
   TextEngine& operator=(const TextEngine&) = delete;
   ~TextEngine();
