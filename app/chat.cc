@@ -28,12 +28,12 @@ std::string trimmed(const std::string& text) {
 
 class Conversation {
  public:
-  Conversation(const GenerateOptions& options, const OpenedModel& opened)
+  Conversation(const GenerateOptions& options, const OpenedModel& opened, GroupLeader* leader)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options.generation, *tokenizer_)),
         template_(model_chat_template(opened.folder)),
-        engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+        engine_(*opened.model, {.context = opened.context, .sequences = 1}, leader) {
     const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
     stops_ = ends.texts;
@@ -112,9 +112,9 @@ class Conversation {
 
 }  // namespace
 
-void chat(const GenerateOptions& options) {
-  const OpenedModel opened = open_model(options.model, options.precision);
-  Conversation conversation(options, opened);
+void chat(const GenerateOptions& options, GroupLeader* leader) {
+  const OpenedModel opened = open_model(options.model, options.precision, leader);
+  Conversation conversation(options, opened, leader);
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr,

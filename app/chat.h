@@ -6,6 +6,6 @@
 namespace attnres {
 
 // --chat: answers the lines of standard input. Ctrl-C ends an answer.
-void chat(const GenerateOptions& options);
+void chat(const GenerateOptions& options, GroupLeader* leader);
 
 }  // namespace attnres

@@ -13,6 +13,7 @@
 #include "app/generate_options.h"
 #include "app/generate_prompts.h"
 #include "app/generation_json.h"
+#include "app/processes.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/pretrained/model_directory.h"
@@ -31,9 +32,10 @@ std::string prompt_text(const GenerateOptions& options) {
 
 Generation run(const OpenedModel& opened, std::vector<int32_t> prompt,
                const GenerateOptions& options, const GenerationSettings& settings,
-               const std::function<bool(int32_t)>& on_token) {
+               const std::function<bool(int32_t)>& on_token, GroupLeader* leader) {
   prompt = fitted_prompt(std::move(prompt), opened.context, options);
-  const Generation generation = generate(*opened.model, prompt, opened.context, settings, on_token);
+  const Generation generation =
+      generate(*opened.model, prompt, opened.context, settings, on_token, leader);
   if (generation.reason == StopReason::context) {
     fmt::print(stderr, "attnres: stopped at the model's context of {} tokens\n", opened.context);
   }
@@ -46,7 +48,7 @@ void show(const std::string& piece) {
 }
 
 void continue_text(const OpenedModel& opened, const GenerateOptions& options,
-                   const std::string& prompt) {
+                   const std::string& prompt, GroupLeader* leader) {
   const auto tokenizer = opened.tokenizer();
   TextStream stream(*tokenizer, options.stop_texts);
   std::string text;
@@ -54,11 +56,12 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
     text += piece;
     if (!options.json && !piece.empty()) show(piece);
   };
+  const auto on_token = [&](int32_t id) {
+    add(stream.add(id));
+    return !stream.stopped();
+  };
   Generation generation = run(opened, prompt_ids(prompt, *tokenizer), options,
-                              settings_for(options.generation, *tokenizer), [&](int32_t id) {
-                                add(stream.add(id));
-                                return !stream.stopped();
-                              });
+                              settings_for(options.generation, *tokenizer), on_token, leader);
   add(stream.finish());
   if (stream.stopped()) generation.reason = StopReason::stop_string;
   if (options.json) {
@@ -70,7 +73,7 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
 }
 
 // Needs no tokenizer.
-void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
+void continue_ids(const OpenedModel& opened, const GenerateOptions& options, GroupLeader* leader) {
   const std::vector<int32_t>& prompt = *options.ids;
   GenerationSettings settings = options.generation;
   settings.ends = model_document_ids(opened.folder).ends();
@@ -81,11 +84,12 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
     fail_usage("--ids: {}", e.what());
   }
   const char* separator = "";
-  const Generation generation = run(opened, prompt, options, settings, [&](int32_t id) {
+  const auto on_token = [&](int32_t id) {
     if (!options.json) show(fmt::format("{}{}", separator, id));
     separator = ",";
     return true;
-  });
+  };
+  const Generation generation = run(opened, prompt, options, settings, on_token, leader);
   if (options.json) {
     Json json = {{"ids", prompt}};
     json.update(generation_json(generation, nullptr));
@@ -94,14 +98,19 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options) {
   show("\n");
 }
 
-void run_generate(GenerateOptions options) {
+void generate_here(GenerateOptions options, GroupLeader* leader) {
   options.finish();
-  options.machine.apply();
-  if (!options.prompts.empty()) return generate_prompts(options);
-  if (options.chat) return chat(options);
+  if (!options.prompts.empty()) return generate_prompts(options, leader);
+  if (options.chat) return chat(options, leader);
   const std::string prompt = prompt_text(options);
-  const OpenedModel opened = open_model(options.model, options.precision);
-  options.ids ? continue_ids(opened, options) : continue_text(opened, options, prompt);
+  const OpenedModel opened = open_model(options.model, options.precision, leader);
+  options.ids ? continue_ids(opened, options, leader)
+              : continue_text(opened, options, prompt, leader);
+}
+
+void run_generate(const CLI::App& command, const GenerateOptions& options) {
+  run_in_group(command, options.machine, part_of_model(options.model, options.precision),
+               [&](GroupLeader* leader) { generate_here(options, leader); });
 }
 
 }  // namespace
@@ -117,13 +126,16 @@ void add_generate_command(CLI::App& app) {
   const auto options = std::make_shared<GenerateOptions>();
   options->add_to(*command);
   command->footer(
+      "Several processes share a model's layers where mpirun or srun starts them:\n"
+      "docs/parallel.md.\n\n"
       "Examples:\n"
       "  attnres generate --model runs/tiny --prompt '#include <' --top-p 0.95\n"
       "  attnres generate --model runs/tiny --prompt 'int main' --temperature 0 --stop '}'\n"
       "  attnres generate --model runs/tiny --prompt - --truncate < draft.txt\n"
       "  attnres generate --model runs/tiny --prompts prompts.jsonl --out texts.jsonl\n"
-      "  attnres generate --model runs/tiny --chat");
-  command->callback([options] { run_generate(*options); });
+      "  attnres generate --model runs/tiny --chat\n"
+      "  mpirun -n 2 attnres generate --model runs/tiny --prompt 'int main'");
+  command->callback([command, options] { run_generate(*command, *options); });
 }
 
 }  // namespace attnres

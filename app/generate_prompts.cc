@@ -116,13 +116,13 @@ std::unique_ptr<Tokenizer> tokenizer_if_read(const OpenedModel& opened) {
 class PromptsRun {
  public:
   PromptsRun(const GenerateOptions& options, const OpenedModel& opened, const Tokenizer* tokenizer,
-             const std::vector<Prompt>& prompts, ResumableLines& results)
+             const std::vector<Prompt>& prompts, ResumableLines& results, GroupLeader* leader)
       : options_(options),
         opened_(opened),
         tokenizer_(tokenizer),
         prompts_(prompts),
         results_(results),
-        engine_(*opened.model, engine_settings()) {}
+        engine_(*opened.model, engine_settings(), leader) {}
 
   // Returns how many prompts failed.
   int64_t run() {
@@ -231,13 +231,14 @@ class PromptsRun {
 
 }  // namespace
 
-void generate_prompts(const GenerateOptions& options) {
+void generate_prompts(const GenerateOptions& options, GroupLeader* leader) {
   const std::string text = text_of_prompts(options);
-  const OpenedModel opened = open_model(options.model, options.precision);
+  const OpenedModel opened = open_model(options.model, options.precision, leader);
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_if_read(opened);
   const std::vector<Prompt> prompts = read_prompts(text, opened, tokenizer.get(), options);
   ResumableLines results(options.out, identity(options, text));
-  const int64_t failed = PromptsRun(options, opened, tokenizer.get(), prompts, results).run();
+  const int64_t failed =
+      PromptsRun(options, opened, tokenizer.get(), prompts, results, leader).run();
   results.finish();
   require(failed == 0, "{} of {} prompts failed; \"error\" in {} says why", failed, prompts.size(),
           options.out);

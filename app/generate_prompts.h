@@ -6,6 +6,6 @@
 namespace attnres {
 
 // --prompts to --out. Every line is checked before anything is computed; Ctrl-C keeps what is done.
-void generate_prompts(const GenerateOptions& options);
+void generate_prompts(const GenerateOptions& options, GroupLeader* leader);
 
 }  // namespace attnres

@@ -24,6 +24,7 @@
 
 #include "app/commands.h"
 #include "app/help.h"
+#include "app/processes.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
 #include "attnres/support/memory.h"
@@ -171,6 +172,14 @@ int run(int argc, char** argv) {
   add_vectors_command(app);
   add_diagnose_command(app);
   add_help_command(app);
+  app.parse_complete_callback([&app] {
+    for (const CLI::App* command : app.get_subcommands()) {
+      const std::string name = command->get_name();
+      const bool together =
+          name == "train" || name == "generate" || name == "serve" || name == "score";
+      if (!together) require_one_process(*command);
+    }
+  });
   app.footer("attnres COMMAND --help shows a command's options, with examples.");
   try {
     app.parse(argc, argv);

@@ -98,9 +98,19 @@ OpenedModel open_model(const ModelOption& option) {
   return {folder, load_model(folder), model_context(folder)};
 }
 
-OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision) {
+LoadPart part_of_model(const ModelOption& option, const PrecisionOption& precision) {
+  return [&](const TensorGroup& group) {
+    const std::filesystem::path folder = find_model_directory(option.path);
+    return load_model(folder, precision.get(folder), {}, &group);
+  };
+}
+
+OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision,
+                       GroupLeader* leader) {
   const std::filesystem::path folder = find_model_directory(option.path);
-  return {folder, load_model(folder, precision.get(folder)), model_context(folder)};
+  auto model = leader != nullptr ? leader->load(part_of_model(option, precision))
+                                 : load_model(folder, precision.get(folder));
+  return {folder, std::move(model), model_context(folder)};
 }
 
 CLI::Option* as_path(CLI::Option* option) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/infer/inference_group.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/precision.h"
 #include "attnres/text/tokenizer.h"
@@ -62,8 +63,11 @@ struct OpenedModel {
 
 // With its numbers in float32, each a parameter.
 OpenedModel open_model(const ModelOption& option);
-// To compute with.
-OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision);
+// To compute with. Of rank 0 of a tensor group with its leader.
+OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision,
+                       GroupLeader* leader = nullptr);
+// The other ranks' parts of it. The options must outlive it.
+LoadPart part_of_model(const ModelOption& option, const PrecisionOption& precision);
 
 // Makes the option take paths: not empty, and as without the slashes that completion leaves at
 // their ends.

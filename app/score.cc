@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/processes.h"
 #include "app/token_ids.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -31,9 +32,9 @@ struct Score {
   std::vector<double> logprobs;
 };
 
-Score score(const OpenedModel& opened, std::vector<int32_t> ids) {
+Score score(const OpenedModel& opened, std::vector<int32_t> ids, GroupLeader* leader) {
   Score result;
-  result.logprobs = score_sequence(*opened.model, ids, opened.context);
+  result.logprobs = score_sequence(*opened.model, ids, opened.context, leader);
   result.ids = std::move(ids);
   return result;
 }
@@ -77,14 +78,13 @@ void print_table(const Score& score) {
   fmt::print("sum                 {:13.6f}\n", sum);
 }
 
-void run_score(const ScoreOptions& options) {
+void score_here(const ScoreOptions& options, GroupLeader* leader) {
   require_usage(options.ids.empty() != options.ids_file.empty(),
                 "score: expected either --ids 5,17,3 or --ids-file FILE");
-  options.machine.apply();
-  const OpenedModel opened = open_model(options.model, options.precision);
+  const OpenedModel opened = open_model(options.model, options.precision, leader);
   if (!options.ids_file.empty()) {
     for (auto& ids : read_sequences(opened, options.ids_file)) {
-      print_json(score(opened, std::move(ids)));
+      print_json(score(opened, std::move(ids), leader));
     }
     return;
   }
@@ -94,8 +94,13 @@ void run_score(const ScoreOptions& options) {
   } catch (const Error& e) {
     fail_usage("--ids: {}", e.what());
   }
-  const Score result = score(opened, std::move(ids));
+  const Score result = score(opened, std::move(ids), leader);
   options.json ? print_json(result) : print_table(result);
+}
+
+void run_score(const CLI::App& command, const ScoreOptions& options) {
+  run_in_group(command, options.machine, part_of_model(options.model, options.precision),
+               [&](GroupLeader* leader) { score_here(options, leader); });
 }
 
 }  // namespace
@@ -119,10 +124,12 @@ void add_score_command(CLI::App& app) {
   options->precision.add_to(*command);
   options->machine.add_to(*command);
   command->footer(
+      "Several processes share a model's layers where mpirun or srun starts them:\n"
+      "docs/parallel.md.\n\n"
       "Examples:\n"
       "  attnres score --model runs/tiny --ids 5,17,3\n"
       "  attnres score --model runs/tiny --ids-file sequences.txt > scores.jsonl");
-  command->callback([options] { run_score(*options); });
+  command->callback([command, options] { run_score(*command, *options); });
 }
 
 }  // namespace attnres

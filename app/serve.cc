@@ -12,6 +12,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/processes.h"
 #include "attnres/infer/text_engine.h"
 #include "attnres/serve/api.h"
 #include "attnres/serve/api_error.h"
@@ -133,13 +134,13 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
   say(fmt::format("listening on http://{}:{}", host, port));
 }
 
-void serve(ServeOptions options) {
-  options.machine.apply();
+void serve_here(ServeOptions options, GroupLeader* leader) {
   options.api.api_key = read_key(options);
   require_usage(options.log == "text" || options.log == "json" || options.log == "none",
                 "--log: expected text, json or none, got {}", options.log);
   options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
-  TextEngine engine(options.model.path, {.engine = options.engine, .weights = options.weights});
+  TextEngine engine(options.model.path, {.engine = options.engine, .weights = options.weights},
+                    leader);
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
   Api api(engine, loop, options.engine.sequences, options.api, make_log(options.log));
   HttpServer server(
@@ -159,6 +160,12 @@ void serve(ServeOptions options) {
   const auto drain = std::chrono::duration<double>(options.drain);
   if (served.wait_for(drain) != std::future_status::ready) loop.end("the server ends");
   served.get();
+}
+
+void run_serve(const CLI::App& command, const ServeOptions& options) {
+  const PrecisionOption precision = {.weights = options.weights};
+  run_in_group(command, options.machine, part_of_model(options.model, precision),
+               [&](GroupLeader* leader) { serve_here(options, leader); });
 }
 
 void add_limits(CLI::App& command, ServeOptions& options) {
@@ -253,7 +260,10 @@ void add_serve_command(CLI::App& app) {
   command->add_flag("--log-prompts", options->api.log_prompts, "and what was asked");
   add_limits(*command, *options);
   options->machine.add_to(*command);
-  command->callback([options] { serve(*options); });
+  command->footer(
+      "Several processes share a model's layers where mpirun or srun starts them:\n"
+      "docs/parallel.md.");
+  command->callback([command, options] { run_serve(*command, *options); });
 }
 
 }  // namespace attnres

@@ -1,12 +1,8 @@
 // The train subcommand.
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/core.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -17,6 +13,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/processes.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/parallel/together.h"
 #include "attnres/pretrained/model_directory.h"
@@ -220,24 +217,10 @@ void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& 
   }
 }
 
-// The processes that may run on the same processors share them: all of a machine, or those that
-// their launcher has bound to one part of it.
-void share_cpus(Communicator& world) {
-  std::string cpus(HOST_NAME_MAX + 1, '\0');
-  ::gethostname(cpus.data(), HOST_NAME_MAX);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;
-  cpus.append(reinterpret_cast<const char*>(&set), sizeof set);
-  const std::vector<std::string> all = gather_texts(world, cpus);
-  const auto sharers = static_cast<int>(std::count(all.begin(), all.end(), cpus));
-  at::set_num_threads(std::clamp(CPU_COUNT(&set) / sharers, 1, at::get_num_threads()));
-}
-
 // As one of the processes that a launcher has started. What all of them find wrong rank 0 says;
 // what only this one does ends them all.
 void run_train_with_others(const TrainOptions& options) {
-  const std::unique_ptr<Communicator> world = start_mpi();
+  const std::unique_ptr<Communicator> world = start_processes();
   const bool leads = world->rank() == 0;
   try {
     std::optional<TrainJob> job;
