@@ -61,6 +61,19 @@ void require_same_options(const CLI::App& command, Communicator& world) {
                   list));
 }
 
+// Ends all ranks where this one cannot go on by itself; what all of them find wrong it throws.
+void or_end_all(Communicator& world, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const CommonFailure&) {
+    throw;
+  } catch (const c10::Error& error) {
+    world.abort(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    world.abort(error.what());
+  }
+}
+
 void lead_group(Communicator& world, const std::function<void(GroupLeader*)>& lead) {
   GroupLeader leader(world);
   try {
@@ -70,18 +83,6 @@ void lead_group(Communicator& world, const std::function<void(GroupLeader*)>& le
     throw;
   }
   leader.end();
-}
-
-void follow_group(Communicator& world, const LoadPart& load) {
-  try {
-    GroupFollower(world, load).follow();
-  } catch (const CommonFailure&) {
-    throw;
-  } catch (const c10::Error& error) {
-    world.abort(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    world.abort(error.what());
-  }
 }
 
 }  // namespace
@@ -122,10 +123,16 @@ void run_in_group(const CLI::App& command, const MachineOptions& machine, const 
   const std::unique_ptr<Communicator> world = start_processes();
   const bool leads = world->rank() == 0;
   try {
-    require_same_options(command, *world);
-    do_together(*world, [&] { machine.apply(); });
-    if (machine.threads == 0) share_cpus(*world);
-    leads ? lead_group(*world, lead) : follow_group(*world, load);
+    or_end_all(*world, [&] {
+      require_same_options(command, *world);
+      do_together(*world, [&] { machine.apply(); });
+      if (machine.threads == 0) share_cpus(*world);
+    });
+    if (leads) {
+      lead_group(*world, lead);
+    } else {
+      or_end_all(*world, [&] { GroupFollower(*world, load).follow(); });
+    }
   } catch (const CommonFailure&) {
     // With an exit code of their own the others could end the job before it is said.
     if (leads) throw;
