@@ -134,7 +134,8 @@ void add_generate_command(CLI::App& app) {
       "  attnres generate --model runs/tiny --prompt - --truncate < draft.txt\n"
       "  attnres generate --model runs/tiny --prompts prompts.jsonl --out texts.jsonl\n"
       "  attnres generate --model runs/tiny --chat\n"
-      "  mpirun -n 2 attnres generate --model runs/tiny --prompt 'int main'");
+      "  mpirun -n 2 attnres generate --model runs/tiny \\\n"
+      "    --prompt 'int main'");
   command->callback([command, options] { run_generate(*command, *options); });
 }
 
