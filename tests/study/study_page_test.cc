@@ -111,7 +111,11 @@ fs::path full_study(const char* name) {
     record["recipe"]["model"]["heads"] = 4;
     testing::write_text(path / "run.json", record.dump());
     Json inspection = {
-        {"mixing_matrices", {{{"stream", ""}, {"mean", {{1, nullptr}, {0.25, 0.75}}}}}},
+        {"mixing_matrices",
+         {{{"stream", ""},
+           {"mean", {{1, nullptr}, {0.25, 0.75}}},
+           {"semiseparable_rank", 7},
+           {"semiseparable_rank_of_samples", 1}}}},
         {"effects",
          {{"loss", 2.0},
           {"layers", {{{"layer", 1}, {"change", 0.5}}, {{"layer", 2}, {"change", 0.25}}}},
@@ -146,7 +150,8 @@ TEST(StudyPage, DrawsEveryFigure) {
                               "&#39;again/block-32-seed2&#39; --threads 2 --data "
                               "&#39;/book.txt&#39;";
   EXPECT_TRUE(has(page, command));
-  for (const char* text : {"It does (Fig. 4).", "<b>2.2500</b>", "not chosen yet", "3.50", "0.875",
+  for (const char* text : {"It does (Fig. 4).", "<b>2.2500</b>", "not chosen yet",
+                           "semiseparable rank 1, of the mean 7", "3.50", "0.875",
                            "model.depth_mixing.type", "two cores"}) {
     EXPECT_TRUE(has(page, text)) << text;
   }

@@ -26,6 +26,17 @@ std::vector<std::vector<double>> matrix_rows(const Json& matrix) {
   return rows;
 }
 
+// Averages over tokens and channels, whose weights differ, have a higher rank than each has.
+std::string semiseparable_ranks(const Json& matrix) {
+  const Json* of_one = find(matrix, "/semiseparable_rank_of_samples");
+  const Json* of_mean = find(matrix, "/semiseparable_rank");
+  if (!of_one || !of_one->is_number_integer() || !of_mean || !of_mean->is_number_integer()) {
+    return "";
+  }
+  return fmt::format(" <small>semiseparable rank {}, of the mean {}</small>",
+                     of_one->get<int64_t>(), of_mean->get<int64_t>());
+}
+
 std::string matrix_panel(const std::string& label, const Json& matrix, const std::string& id) {
   HeatMap map{.alt = "Depth mixing matrix of " + label,
               .x_label = "source (0: embedding)",
@@ -52,9 +63,7 @@ std::string matrix_panel(const std::string& label, const Json& matrix, const std
     const std::string name = *stream;
     if (!name.empty()) title += ", " + escape_html(name);
   }
-  if (const Json* rank = find(matrix, "/semiseparable_rank"); rank && rank->is_number_integer()) {
-    title += fmt::format(" <small>semiseparable rank {}</small>", rank->get<int64_t>());
-  }
+  title += semiseparable_ranks(matrix);
   return figure(title + "<br>" + heat_legend(map.low, map.high), draw(map, id));
 }
 
@@ -87,7 +96,8 @@ std::string matrices_figure(const StudyData& data, const std::string& id) {
              "Rows: sites, the last the output. Columns: the embedding and the outputs of "
              "sublayers. Each cell says how much of an output a site reads, the mean over "
              "tokens and channels of one run of each arm, with mixing weights and norms held "
-             "fixed.") +
+             "fixed. Semiseparable ranks: of the matrix of one channel of one token, the median "
+             "of those looked at, and of the mean that is drawn.") +
          left_out(missing, "not inspected");
 }
 
