@@ -225,17 +225,25 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
 }
 
 void write_cluster_file(const PlanOptions& options) {
-  const Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
+  Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
+  std::string step;
+  if (!options.recipe.empty()) {
+    const PlannedModel model(load_recipe(options.recipe, options.overrides));
+    const double seconds = measure_step(model, cluster.devices);
+    cluster = fitted_to(seconds, model, cluster);
+    step = fmt::format("; a step of {} takes one {}", model.recipe.name, seconds_text(seconds));
+  }
   write_new(options.write_cluster, "file",
             [&] { write_file(options.write_cluster, cluster_to_json(cluster).dump(2) + "\n"); });
-  fmt::print("{}: {} of {:.1f} GFLOP/s and {:.1f} GB/s\n", options.write_cluster,
-             counted(cluster.devices, "device"), cluster.device.flops.float32 / 1e9,
-             cluster.device.bandwidth / 1e9);
+  fmt::print("{}: {} of {:.1f} GFLOP/s and {:.1f} GB/s{}\n", options.write_cluster,
+             counted(cluster.devices, "device"),
+             cluster.device.efficiency * cluster.device.flops.float32 / 1e9,
+             cluster.device.bandwidth / 1e9, step);
 }
 
 void run_plan(const PlanOptions& options) {
   if (!options.write_cluster.empty()) {
-    require_usage(options.recipe.empty() && options.cluster.empty(),
+    require_usage(options.cluster.empty() && !options.search && !options.json,
                   "--write-cluster measures this machine and plans nothing; plan with --recipe and "
                   "--cluster afterwards");
     return write_cluster_file(options);
@@ -297,7 +305,8 @@ void add_plan_command(CLI::App& app) {
                     "list the fastest layouts that fit, in the place of the recipe's own:\n"
                     "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
   as_path(command->add_option("--write-cluster", options->write_cluster,
-                              "measure this machine and write a cluster file of it"))
+                              "measure this machine and write a cluster file of it;\n"
+                              "with --recipe one whose devices take as long for its steps as here"))
       ->type_name("FILE");
   command
       ->add_option("--devices", options->devices,
@@ -313,7 +322,8 @@ void add_plan_command(CLI::App& app) {
       "    --set parallel.data=2 parallel.pipeline=4\n"
       "  attnres plan --recipe recipes/kimi-linear-48b.json \\\n"
       "    --cluster recipes/clusters/h800-32-nodes.json --search\n"
-      "  attnres plan --write-cluster here.json --devices 2");
+      "  attnres plan --write-cluster here.json --devices 2 --recipe "
+      "recipes/kimi-small-residual.json");
   command->callback([options] { run_plan(*options); });
 }
 

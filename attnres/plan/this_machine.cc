@@ -1,6 +1,13 @@
 #include "attnres/plan/this_machine.h"
 
+#include <ATen/Parallel.h>
+
+#include <numeric>
+#include <thread>
+#include <vector>
+
 #include "attnres/ops/matmul/provider.h"
+#include "attnres/plan/plan.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/estimate.h"
@@ -40,6 +47,41 @@ Cluster measure_this_machine(int64_t devices) {
     cluster.device.flops.bfloat16 = share * measure_matmul(threads, at::kBFloat16);
   }
   return cluster;
+}
+
+Cluster fitted_to(double seconds, const PlannedModel& model, Cluster cluster) {
+  Recipe alone = model.recipe;
+  alone.parallel = {};
+  const auto planned = [&](double efficiency) {
+    cluster.device.efficiency = efficiency;
+    return make_plan(model, layout_of(alone), cluster).time.seconds;
+  };
+  // Products take their time over the efficiency, all else the same.
+  const double with_half = planned(0.5), with_one = planned(1);
+  const double products = with_half - with_one;
+  Device& device = cluster.device;
+  if (seconds >= with_one) {
+    device.efficiency = products / (products + seconds - with_one);
+  } else {
+    const double faster = with_one / seconds;
+    device.bandwidth *= faster;
+    device.flops.float32 *= faster;
+    device.flops.bfloat16 *= faster;
+  }
+  return cluster;
+}
+
+double measure_step(const PlannedModel& model, int64_t devices) {
+  std::vector<double> seconds(devices);
+  std::vector<std::thread> threads;
+  for (double& own : seconds) {
+    threads.emplace_back([&] {
+      at::set_num_threads(1);
+      own = time_step(model.recipe, model.vocab_size);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(devices);
 }
 
 }  // namespace attnres

@@ -83,6 +83,7 @@ TEST(PlanCommand, RefusesWhatCannotBePlanned) {
   refused(tiny + "--chunk -5", "expected a whole number from 1");
   refused(tiny + "--devices 2", "--devices is for --write-cluster");
   refused(tiny + "--write-cluster x.json", "plans nothing");
+  refused("plan --search --write-cluster x.json", "plans nothing");
   const fs::path folder = fresh_folder("clusters");
   Json json = cluster_json();
   json["devices"] = 0;
@@ -107,6 +108,15 @@ TEST(PlanCommand, MeasuresThisMachine) {
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("is there already"));
   EXPECT_EQ(run_program("plan --write-cluster other.json --devices 4096").exit_code, 2);
+
+  const fs::path of_recipe = file.parent_path() / "of-recipe.json";
+  const Result steps = run_program(
+      fmt::format("plan --write-cluster {} --recipe {}tiny-residual.json --set model.layers=1 "
+                  "train.context=32",
+                  of_recipe.string(), kRecipes));
+  ASSERT_EQ(steps.exit_code, 0) << steps.err;
+  EXPECT_THAT(steps.out, HasSubstr("a step of tiny-residual takes one "));
+  EXPECT_EQ(read_cluster(of_recipe).devices, 1);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/plan/step_time.h"
+#include "attnres/plan/this_machine.h"
 #include "attnres/train/estimate.h"
 #include "tests/plan/small_plans.h"
 
@@ -41,6 +42,23 @@ TEST(PlanTime, OfOneProcessIsTheEstimate) {
     const double estimated =
         estimate(recipe, 256, {.matmul = 60e12, .copy = 3e12}).seconds_per_step;
     EXPECT_NEAR(time_of(recipe, cluster).seconds, estimated, 1e-9 * estimated) << optimizer;
+  }
+}
+
+TEST(PlanTime, IsThatOfTheStepThatDevicesAreFittedTo) {
+  // How processes would share the model does not matter: what is measured is one with all of it.
+  const PlannedModel model(small_plan_recipe(blocks_of(4), 8, {{"pipeline", 2}}));
+  const Recipe alone = small_plan_recipe(blocks_of(4), 8, Json::object());
+  Cluster cluster = small_cluster();
+  const double planned = time_of(alone, cluster).seconds;
+  for (const double factor : {4.0, 1.3, 1.0, 0.7, 0.1}) {
+    for (const double before : {1.0, 0.5}) {
+      cluster.device.efficiency = before;
+      const Cluster fitted = fitted_to(factor * planned, model, cluster);
+      EXPECT_NEAR(time_of(alone, fitted).seconds, factor * planned, 1e-9 * planned) << factor;
+      EXPECT_LE(fitted.device.efficiency, 1);
+      EXPECT_EQ(fitted.device.bandwidth > cluster.device.bandwidth, factor < 1);
+    }
   }
 }
 
