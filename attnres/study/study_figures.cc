@@ -15,6 +15,7 @@ struct FigureKind {
   const char* name;
   const char* title;
   std::string (*make)(const StudyData& data, const Json& options, const std::string& id);
+  std::vector<std::string> (*findings)(const StudyData& data) = nullptr;
 };
 
 // Of a figure that has no options.
@@ -30,11 +31,20 @@ const std::vector<FigureKind>& figure_list() {
       {"heatmap", "Shapes", without_options<ratio_figure>},
       {"dynamics", "Training dynamics", without_options<dynamics_figure>},
       {"depth_weights", "Depth weights", without_options<depth_weights_figure>},
-      {"matrices", "Depth mixing matrices", without_options<matrices_figure>},
+      {"matrices", "Depth mixing matrices", without_options<matrices_figure>, matrices_findings},
       {"probes", "What layers and sources do", without_options<probes_figure>},
-      {"overhead", "Overhead", without_options<overhead_figure>},
+      {"overhead", "Overhead", without_options<overhead_figure>, overhead_findings},
   };
   return kinds;
+}
+
+// Null where this version does not know what a figure asks for.
+const FigureKind* kind_of(const Json& figure) {
+  const Json* named = find(figure, "/kind");
+  if (named == nullptr || !named->is_string()) return nullptr;
+  const auto kind = std::find_if(figure_list().begin(), figure_list().end(),
+                                 [&](const FigureKind& known) { return *named == known.name; });
+  return kind == figure_list().end() ? nullptr : &*kind;
 }
 
 }  // namespace
@@ -64,19 +74,29 @@ std::string of_shown_arms(const StudyData& data) {
 }
 
 std::string study_figure(const StudyData& data, const Json& figure, const std::string& id) {
-  const auto named = figure.find("kind");
-  const std::string name = named != figure.end() && named->is_string() ? *named : "";
-  const auto kind = std::find_if(figure_list().begin(), figure_list().end(),
-                                 [&](const FigureKind& known) { return name == known.name; });
-  if (kind == figure_list().end()) {
+  const FigureKind* kind = kind_of(figure);
+  if (kind == nullptr) {
+    const Json* named = find(figure, "/kind");
+    const std::string name = named && named->is_string() ? named->get<std::string>() : "";
     return nothing(fmt::format(
         "study.json asks for a figure “{}”, which this version does not know.", escape_html(name)));
   }
   std::string title = kind->title;
-  if (const Json* x = find(figure, "/x"); name == "curve" && x && x->is_string()) {
+  if (const Json* x = find(figure, "/x");
+      std::string(kind->name) == "curve" && x && x->is_string()) {
     title = "Loss along " + escape_html(x->get<std::string>());
   }
   return section(id.c_str(), title.c_str(), kind->make(data, figure, id));
+}
+
+std::vector<std::string> figure_findings(const StudyData& data) {
+  std::vector<std::string> all;
+  for (const Json& figure : data.study.figures) {
+    const FigureKind* kind = kind_of(figure);
+    if (kind == nullptr || kind->findings == nullptr) continue;
+    for (std::string& finding : kind->findings(data)) all.push_back(std::move(finding));
+  }
+  return all;
 }
 
 }  // namespace attnres

@@ -16,6 +16,10 @@ const std::vector<std::string>& figure_kinds();
 // Of one entry of "figures", as a section with its title. `id` is of its own on the page.
 std::string study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
+// What the figures of a study say about its claim beside the losses, in plain sentences: ranks of
+// matrices, times and memory over the baseline's.
+std::vector<std::string> figure_findings(const StudyData& data);
+
 // The line over a figure of single runs that says which they are.
 std::string of_shown_arms(const StudyData& data);
 
@@ -44,6 +48,7 @@ std::string depth_weights_figure(const StudyData& data, const std::string& id);
 // As in Fig. 9, one run of each of shown_arms(): depth mixing matrices, mean over tokens and
 // channels.
 std::string matrices_figure(const StudyData& data, const std::string& id);
+std::vector<std::string> matrices_findings(const StudyData& data);
 
 // One run of each of shown_arms(): what dropping a layer or a source costs, how alike sources are,
 // depth weights by position and class of token.
@@ -51,5 +56,6 @@ std::string probes_figure(const StudyData& data, const std::string& id);
 
 // Time per token and memory over the baseline's of the same seed, with 95 % intervals.
 std::string overhead_figure(const StudyData& data, const std::string& id);
+std::vector<std::string> overhead_findings(const StudyData& data);
 
 }  // namespace attnres

@@ -91,6 +91,12 @@ std::string folded(const std::string& summary, const std::string& body) {
   return fmt::format("<details><summary>{}</summary>\n{}</details>\n", summary, body);
 }
 
+std::string list_of(const std::vector<std::string>& sentences) {
+  std::string items;
+  for (const std::string& sentence : sentences) items += "<li>" + escape_html(sentence) + "</li>\n";
+  return "<ul class=\"seen\">\n" + items + "</ul>\n";
+}
+
 std::string seen_list(const StudyData& data, const std::vector<std::string>& sentences) {
   if (sentences.empty()) {
     return nothing(
@@ -98,9 +104,7 @@ std::string seen_list(const StudyData& data, const std::vector<std::string>& sen
             ? "This study names no baseline, so that nothing is compared."
             : "Nothing can be compared yet: no seed of an arm and of its baseline is done.");
   }
-  std::string items;
-  for (const std::string& sentence : sentences) items += "<li>" + escape_html(sentence) + "</li>\n";
-  items = "<ul class=\"seen\">\n" + items + "</ul>\n";
+  const std::string items = list_of(sentences);
   if (sentences.size() <= kLongList) return items;
   std::map<std::string, int64_t> verdicts;
   for (const Arm& arm : data.arms.arms) ++verdicts[arm.difference.verdict];
@@ -120,7 +124,9 @@ std::string seen(const StudyData& data, const std::vector<std::string>& sentence
   if (!data.study.claim.empty()) {
     out += "<h3>What the report claims</h3>\n<p>" + escape_html(data.study.claim) + "</p>\n";
   }
-  return out + "<h3>What we saw</h3>\n" + seen_list(data, sentences) +
+  out += "<h3>What we saw</h3>\n";
+  if (const auto findings = figure_findings(data); !findings.empty()) out += list_of(findings);
+  return out + seen_list(data, sentences) +
          how_to_read(
              "Differences of final validation losses in nats per token, seed by seed; "
              "negative is lower. p by Holm’s correction for all arms of the table.");

@@ -150,9 +150,10 @@ TEST(StudyPage, DrawsEveryFigure) {
                               "&#39;again/block-32-seed2&#39; --threads 2 --data "
                               "&#39;/book.txt&#39;";
   EXPECT_TRUE(has(page, command));
-  for (const char* text : {"It does (Fig. 4).", "<b>2.2500</b>", "not chosen yet",
-                           "semiseparable rank 1, of the mean 7", "3.50", "0.875",
-                           "model.depth_mixing.type", "two cores"}) {
+  for (const char* text :
+       {"It does (Fig. 4).", "<b>2.2500</b>", "not chosen yet",
+        "semiseparable rank 1, of the mean 7", "of one token has semiseparable rank 1.",
+        "baseline’s time per token", "3.50", "0.875", "model.depth_mixing.type", "two cores"}) {
     EXPECT_TRUE(has(page, text)) << text;
   }
   EXPECT_FALSE(has(page, "does not know"));

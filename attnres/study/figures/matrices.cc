@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
@@ -26,15 +27,26 @@ std::vector<std::vector<double>> matrix_rows(const Json& matrix) {
   return rows;
 }
 
-// Averages over tokens and channels, whose weights differ, have a higher rank than each has.
-std::string semiseparable_ranks(const Json& matrix) {
+// Of one channel of one token, and of the mean over them, which has a higher one where weights
+// differ.
+struct Ranks {
+  int64_t of_one = 0, of_mean = 0;
+};
+
+std::optional<Ranks> semiseparable_ranks(const Json& matrix) {
   const Json* of_one = find(matrix, "/semiseparable_rank_of_samples");
   const Json* of_mean = find(matrix, "/semiseparable_rank");
   if (!of_one || !of_one->is_number_integer() || !of_mean || !of_mean->is_number_integer()) {
-    return "";
+    return std::nullopt;
   }
-  return fmt::format(" <small>semiseparable rank {}, of the mean {}</small>",
-                     of_one->get<int64_t>(), of_mean->get<int64_t>());
+  return Ranks{*of_one, *of_mean};
+}
+
+// ", queries" where a mechanism has a matrix for each of several streams.
+std::string stream_of(const Json& matrix) {
+  const Json* stream = find(matrix, "/stream");
+  const std::string name = stream && stream->is_string() ? stream->get<std::string>() : "";
+  return name.empty() ? "" : ", " + name;
 }
 
 std::string matrix_panel(const std::string& label, const Json& matrix, const std::string& id) {
@@ -59,11 +71,11 @@ std::string matrix_panel(const std::string& label, const Json& matrix, const std
   map.low = low < 0 ? -std::max(high, -low) : 0;
   map.high = std::max(high, -low);
   std::string title = "<bdi>" + escape_html(label) + "</bdi>";
-  if (const Json* stream = find(matrix, "/stream"); stream && stream->is_string()) {
-    const std::string name = *stream;
-    if (!name.empty()) title += ", " + escape_html(name);
+  title += escape_html(stream_of(matrix));
+  if (const std::optional<Ranks> ranks = semiseparable_ranks(matrix)) {
+    title += fmt::format(" <small>semiseparable rank {}, of the mean {}</small>", ranks->of_one,
+                         ranks->of_mean);
   }
-  title += semiseparable_ranks(matrix);
   return figure(title + "<br>" + heat_legend(map.low, map.high), draw(map, id));
 }
 
@@ -99,6 +111,21 @@ std::string matrices_figure(const StudyData& data, const std::string& id) {
              "fixed. Semiseparable ranks: of the matrix of one channel of one token, the median "
              "of those looked at, and of the mean that is drawn.") +
          left_out(missing, "not inspected");
+}
+
+std::vector<std::string> matrices_findings(const StudyData& data) {
+  std::vector<std::string> findings;
+  for (const size_t arm : data.shown_arms()) {
+    const Json* list = matrices_in(data.inspections[*data.shown_run(arm)]);
+    for (size_t i = 0; list && i < list->size(); ++i) {
+      const std::optional<Ranks> ranks = semiseparable_ranks((*list)[i]);
+      if (!ranks) continue;
+      findings.push_back(fmt::format(
+          "{}{}: the depth mixing matrix of one channel of one token has semiseparable rank {}.",
+          data.arms.arms[arm].label, stream_of((*list)[i]), ranks->of_one));
+    }
+  }
+  return findings;
 }
 
 }  // namespace attnres

@@ -172,4 +172,21 @@ std::string overhead_figure(const StudyData& data, const std::string& id) {
                         : " study.json does not say how much memory runs took."));
 }
 
+std::vector<std::string> overhead_findings(const StudyData& data) {
+  const auto times = [](const CostRatio& ratio) {
+    const std::string interval =
+        ratio.interval ? fmt::format(" (95 % interval {})", cost_interval(ratio)) : "";
+    return fmt::format("{:.3f} times{}", ratio.ratio, interval);
+  };
+  std::vector<std::string> findings;
+  for (const CostRow& row : cost_rows(data)) {
+    if (row.is_baseline || std::isnan(row.time.ratio)) continue;
+    std::string finding =
+        fmt::format("{} takes {} the baseline’s time per token", row.label, times(row.time));
+    if (!std::isnan(row.memory.ratio)) finding += ", and " + times(row.memory) + " its memory";
+    findings.push_back(finding + ".");
+  }
+  return findings;
+}
+
 }  // namespace attnres
