@@ -82,15 +82,14 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
   size_t summed_;
 };
 
-GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
-                           Communicator& pipeline, Communicator& replicas, Communicator* tensor,
+GradientSums::GradientSums(const Transformer& model, const Transformer& whole,
+                           const std::vector<SiteSet>& sites, Communicator& pipeline,
+                           Communicator& replicas, Communicator* tensor,
                            const std::vector<int>& owners, int64_t bucket_bytes)
     : model_(model),
       replicas_(replicas),
       tensor_(tensor),
       updates_shared_(owners.empty() || replicas.rank() == kOwnerOfShared) {
-  const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
-                          model.parameters().precision().parameters, at::kMeta);
   find_shared(whole, sites, pipeline);
   if (tensor != nullptr) find_not_cut(whole, owners);
   if (replicas.size() == 1) return;

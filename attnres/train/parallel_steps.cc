@@ -18,7 +18,7 @@ ParallelSteps::ParallelSteps(const ParallelPlace& place, Training& part, TrainBa
       model_(*part.model),
       optimizer_(part.optimizer),
       pipeline_(model_, place.plan, place.ranks.pipeline()),
-      gradient_sums_(model_, place.plan.sites_by_rank(), place.ranks.pipeline(),
+      gradient_sums_(model_, place.shapes, place.plan.sites_by_rank(), place.ranks.pipeline(),
                      place.ranks.replicas(), place.ranks.tensor(), place.owners),
       batches_(std::move(batches)) {}
 

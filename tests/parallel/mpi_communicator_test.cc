@@ -107,7 +107,7 @@ void compute_in_a_pipeline(Communicator& world) {
     expected_loss += loss.sum.item<double>();
   }
   const auto alone = world.split(world.rank());
-  GradientSums sums(model, plan.sites_by_rank(), world, *alone);
+  GradientSums sums(model, whole, plan.sites_by_rank(), world, *alone);
   const LossNumbers numbers = Pipeline(model, plan, world).forward_backward(batches, {});
   sums.add_up();
   if (world.rank() == 2) {

@@ -152,15 +152,20 @@ struct Options {
   Tamper tamper = [](Channel, int, const at::Tensor& tensor) { return tensor; };
 };
 
+Transformer shapes_of(const ModelConfig& config) {
+  return {config, kSmallVocabulary, /*seed=*/std::nullopt, at::kFloat, at::kMeta};
+}
+
 PipelinePlan plan_of(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
                      const std::vector<SiteRange>& stages = {}) {
-  const Transformer shapes(config, kSmallVocabulary, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  const Transformer shapes = shapes_of(config);
   return plan_pipeline(shapes.mixer(), shapes.sublayers(), size, policy, stages);
 }
 
 Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
                      const std::vector<Batch>& batches, const Options& options = {}) {
   const PipelinePlan plan = plan_of(config, size, policy, options.stages);
+  const Transformer shapes = shapes_of(config);
   Result result;
   result.peak_received.resize(size.ranks);
   std::mutex one_at_a_time;
@@ -170,7 +175,7 @@ Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, Transf
     const Transformer model = model_of(config, options.precision, plan.sites_of(world.rank()));
     Pipeline pipeline(model, plan, communicator);
     const auto alone = world.split(world.rank());
-    GradientSums sums(model, plan.sites_by_rank(), communicator, *alone);
+    GradientSums sums(model, shapes, plan.sites_by_rank(), communicator, *alone);
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
     sums.add_up();
