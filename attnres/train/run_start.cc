@@ -214,7 +214,11 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
     // Training a tokenizer again would give the same one, but takes its time.
     tokenizer = load_tokenizer(run.last());
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
-    if (!job.from.empty()) require_same_model(job.recipe, job.from, *tokenizer);
+    if (!job.from.empty()) {
+      require_same_model(job.recipe, job.from, *tokenizer);
+      // Throws where there are not enough.
+      embeddings_of(job, tokenizer->vocab_size(), FirstWeights::of_model);
+    }
     require_described(*tokenizer, job.recipe.tokenizer);
   }
   RunText text = read_run_text(
