@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -87,16 +86,13 @@ std::unique_ptr<Transformer> load_together(const LoadPart& load, const TensorGro
 // All ranks call it.
 TokenRoom least_room(const Transformer& model, const SequencePoolSize& size, Communicator& ranks) {
   const int64_t free = available_memory() / launched_on_this_machine();
-  const at::Tensor rooms = at::zeros({ranks.size(), 2}, at::kLong);
-  int64_t* room = rooms.mutable_data_ptr<int64_t>();
-  room[2 * ranks.rank()] = tokens_that_fit(model, size, free);
-  room[2 * ranks.rank() + 1] = free;
-  ranks.all_reduce_sum(rooms, Traffic::number);
-  TokenRoom least = {room[0], room[1]};
-  for (int rank = 1; rank < ranks.size(); ++rank) {
-    if (room[2 * rank] < least.tokens) least = {room[2 * rank], room[2 * rank + 1]};
-  }
-  return least;
+  std::vector<int64_t> tokens(ranks.size()), bytes(ranks.size());
+  tokens[ranks.rank()] = tokens_that_fit(model, size, free);
+  bytes[ranks.rank()] = free;
+  sum_numbers(ranks, tokens);
+  sum_numbers(ranks, bytes);
+  const auto least = std::min_element(tokens.begin(), tokens.end());
+  return {*least, bytes[least - tokens.begin()]};
 }
 
 }  // namespace
