@@ -12,7 +12,7 @@
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
-#include "tests/model/stages.h"
+#include "tests/model/named_configs.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::gradient_sums_test {
@@ -163,8 +163,7 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
       run_on_threads(2, [&](Communicator& replicas) {
         at::set_num_threads(1);
         const auto alone = replicas.split(replicas.rank());
-        const Transformer model =
-            perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kFloat));
+        const Transformer model = model_of(config, at::kFloat);
         const PipelinePlan plan =
             plan_pipeline(model.mixer(), model.sublayers(), {}, TransferPolicy::owned);
         Pipeline pipeline(model, plan, *alone);
