@@ -59,14 +59,7 @@ Json describe(const Transformer& model) {
 }
 
 void require_same_model(const Transformer& model, Communicator& ranks) {
-  const std::vector<std::string> models = gather_texts(ranks, describe(model).dump());
-  std::string list;
-  for (size_t rank = 1; rank < models.size(); ++rank) {
-    for (const std::string& difference :
-         differences(Json::parse(models[0]), Json::parse(models[rank]))) {
-      list += fmt::format("\n  rank {}: {}", rank, difference);
-    }
-  }
+  const std::string list = differences_between_ranks(ranks, describe(model));
   if (list.empty()) return;
   ranks.barrier();  // nobody ends before all have heard of it
   throw CommonFailure(

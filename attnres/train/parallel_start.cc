@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/parallel/together.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/hex.h"
 #include "attnres/train/run_folder.h"
@@ -71,14 +72,7 @@ void require_all_began(const std::string& problem, Communicator& world) {
 }
 
 void require_same_job(const TrainJob& job, Communicator& world) {
-  const std::vector<std::string> jobs = gather_texts(world, describe_job(job).dump());
-  std::string list;
-  for (size_t rank = 1; rank < jobs.size(); ++rank) {
-    for (const std::string& difference :
-         differences(Json::parse(jobs[0]), Json::parse(jobs[rank]))) {
-      list += fmt::format("\n  rank {}: {}", rank, difference);
-    }
-  }
+  const std::string list = differences_between_ranks(world, describe_job(job));
   if (!list.empty()) {
     throw CommonError(fmt::format(
         "the processes of a run must have the same recipe, text, folder and build, but these "
