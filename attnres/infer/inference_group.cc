@@ -51,10 +51,7 @@ Json describe(const Transformer& model) {
       {"precision", c10::toString(precision.activations)},
       {"weights", weight_format_names()[static_cast<size_t>(precision.weights)]},
       {"numbers", hash_of_shared_numbers(model)},
-      {"build",
-       {{"version", program_version()},
-        {"compiler", compiler_version()},
-        {"torch", torch_version()}}},
+      {"build", describe_build()},
   };
 }
 

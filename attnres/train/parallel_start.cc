@@ -31,10 +31,7 @@ Json describe_job(const TrainJob& job) {
           {"from", job.from.string()},
           {"resume", job.resume},
           {"trace", job.trace.string()},
-          {"build",
-           {{"version", program_version()},
-            {"compiler", compiler_version()},
-            {"torch", torch_version()}}}};
+          {"build", describe_build()}};
 }
 
 void broadcast_in_pieces(int32_t* tokens, int64_t count, Communicator& world) {
