@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -89,15 +88,13 @@ TokenRoom least_room(const Transformer& model, const SequencePoolSize& size, Com
 
 void GroupLeader::tell(const GroupOrder& order, const std::function<void()>& compute) {
   try {
-    send_order(order, ranks_);
-    compute();
+    or_end_all(ranks_, [&] {
+      send_order(order, ranks_);
+      compute();
+    });
   } catch (const CommonFailure&) {
     has_ended_ = true;
     throw;
-  } catch (const c10::Error& error) {
-    ranks_.abort(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    ranks_.abort(error.what());
   }
 }
 

@@ -25,6 +25,18 @@ void do_together(Communicator& world, const std::function<void()>& work) {
   }
 }
 
+void or_end_all(Communicator& world, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const CommonFailure&) {
+    throw;
+  } catch (const c10::Error& error) {
+    world.abort(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    world.abort(error.what());
+  }
+}
+
 std::string differences_between_ranks(Communicator& world, const Json& own) {
   const std::vector<std::string> all = gather_texts(world, own.dump());
   std::string list;

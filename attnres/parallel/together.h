@@ -20,6 +20,9 @@ class CommonFailure : public Error {
 // Throws CommonFailure on every rank where the work of one has thrown: what the lowest of them did.
 void do_together(Communicator& world, const std::function<void()>& work);
 
+// Ends all ranks (Communicator::abort) where this one's work throws anything but CommonFailure.
+void or_end_all(Communicator& world, const std::function<void()>& work);
+
 // All ranks call it, each with what all must have alike. On every rank, how the others' differ from
 // rank 0's: a line for each rank and key, after a line break; empty where none does.
 std::string differences_between_ranks(Communicator& world, const Json& own);
