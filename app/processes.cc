@@ -1,7 +1,6 @@
 #include "app/processes.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -59,19 +58,6 @@ void require_same_options(const CLI::App& command, Communicator& world) {
       fmt::format("the processes of a tensor group must be started with the same options, but "
                   "these differ from rank 0's:{}",
                   list));
-}
-
-// Ends all ranks where this one cannot go on by itself; what all of them find wrong it throws.
-void or_end_all(Communicator& world, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const CommonFailure&) {
-    throw;
-  } catch (const c10::Error& error) {
-    world.abort(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    world.abort(error.what());
-  }
 }
 
 void lead_group(Communicator& world, const std::function<void(GroupLeader*)>& lead) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace attnres {
@@ -91,23 +90,19 @@ GroupOrder read(GroupOrder::Kind kind, const int64_t* numbers) {
 }  // namespace
 
 void send_order(const GroupOrder& order, Communicator& ranks) {
-  const std::vector<int64_t> numbers = written(order);
-  const at::Tensor head = at::empty({2}, at::kLong);
-  head.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(order.kind);
-  head.mutable_data_ptr<int64_t>()[1] = std::ssize(numbers);
-  ranks.broadcast(head, 0, Traffic::number, "an order");
-  const at::Tensor body = at::empty({std::ssize(numbers)}, at::kLong);
-  std::copy(numbers.begin(), numbers.end(), body.mutable_data_ptr<int64_t>());
-  ranks.broadcast(body, 0, Traffic::number, "an order");
+  std::vector<int64_t> body = written(order);
+  int64_t head[] = {static_cast<int64_t>(order.kind), std::ssize(body)};
+  broadcast_numbers(ranks, head, 0, "an order");
+  broadcast_numbers(ranks, body, 0, "an order");
 }
 
 GroupOrder receive_order(Communicator& ranks) {
   const at::Tensor head = at::empty({2}, at::kLong);
   ranks.begin_broadcast(head, 0, Traffic::number)->wait_however_long();
   const int64_t* number = head.const_data_ptr<int64_t>();
-  const at::Tensor body = at::empty({number[1]}, at::kLong);
-  ranks.broadcast(body, 0, Traffic::number, "what rank 0 says is next");
-  return read(static_cast<GroupOrder::Kind>(number[0]), body.const_data_ptr<int64_t>());
+  std::vector<int64_t> body(number[1]);
+  broadcast_numbers(ranks, body, 0, "what rank 0 says is next");
+  return read(static_cast<GroupOrder::Kind>(number[0]), body.data());
 }
 
 }  // namespace attnres

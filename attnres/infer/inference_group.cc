@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -52,22 +50,12 @@ Json describe(const Transformer& model) {
       {"precision", c10::toString(precision.activations)},
       {"weights", weight_format_names()[static_cast<size_t>(precision.weights)]},
       {"numbers", hash_of_shared_numbers(model)},
-      {"build",
-       {{"version", program_version()},
-        {"compiler", compiler_version()},
-        {"torch", torch_version()}}},
+      {"build", describe_build()},
   };
 }
 
 void require_same_model(const Transformer& model, Communicator& ranks) {
-  const std::vector<std::string> models = gather_texts(ranks, describe(model).dump());
-  std::string list;
-  for (size_t rank = 1; rank < models.size(); ++rank) {
-    for (const std::string& difference :
-         differences(Json::parse(models[0]), Json::parse(models[rank]))) {
-      list += fmt::format("\n  rank {}: {}", rank, difference);
-    }
-  }
+  const std::string list = differences_between_ranks(ranks, describe(model));
   if (list.empty()) return;
   ranks.barrier();  // nobody ends before all have heard of it
   throw CommonFailure(
@@ -87,31 +75,26 @@ std::unique_ptr<Transformer> load_together(const LoadPart& load, const TensorGro
 // All ranks call it.
 TokenRoom least_room(const Transformer& model, const SequencePoolSize& size, Communicator& ranks) {
   const int64_t free = available_memory() / launched_on_this_machine();
-  const at::Tensor rooms = at::zeros({ranks.size(), 2}, at::kLong);
-  int64_t* room = rooms.mutable_data_ptr<int64_t>();
-  room[2 * ranks.rank()] = tokens_that_fit(model, size, free);
-  room[2 * ranks.rank() + 1] = free;
-  ranks.all_reduce_sum(rooms, Traffic::number);
-  TokenRoom least = {room[0], room[1]};
-  for (int rank = 1; rank < ranks.size(); ++rank) {
-    if (room[2 * rank] < least.tokens) least = {room[2 * rank], room[2 * rank + 1]};
-  }
-  return least;
+  std::vector<int64_t> tokens(ranks.size()), bytes(ranks.size());
+  tokens[ranks.rank()] = tokens_that_fit(model, size, free);
+  bytes[ranks.rank()] = free;
+  sum_numbers(ranks, tokens);
+  sum_numbers(ranks, bytes);
+  const auto least = std::min_element(tokens.begin(), tokens.end());
+  return {*least, bytes[least - tokens.begin()]};
 }
 
 }  // namespace
 
 void GroupLeader::tell(const GroupOrder& order, const std::function<void()>& compute) {
   try {
-    send_order(order, ranks_);
-    compute();
+    or_end_all(ranks_, [&] {
+      send_order(order, ranks_);
+      compute();
+    });
   } catch (const CommonFailure&) {
     has_ended_ = true;
     throw;
-  } catch (const c10::Error& error) {
-    ranks_.abort(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    ranks_.abort(error.what());
   }
 }
 

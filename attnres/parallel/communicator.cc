@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -19,6 +20,16 @@ namespace {
 void require_contiguous(const at::Tensor& tensor) {
   require(tensor.defined() && tensor.is_contiguous() && tensor.is_cpu(),
           "communicator: expected a contiguous tensor on the CPU");
+}
+
+// Calls `share` with a copy of the numbers, whose memory stays where an error ends the run.
+template <class Number, class Share>
+void share_copy(std::span<Number> numbers, const Share& share) {
+  const at::Tensor copy = at::empty({std::ssize(numbers)}, c10::CppTypeToScalarType<Number>::value);
+  Number* const first = copy.mutable_data_ptr<Number>();
+  std::copy(numbers.begin(), numbers.end(), first);
+  share(copy);
+  std::copy_n(first, numbers.size(), numbers.begin());
 }
 
 }  // namespace
@@ -144,13 +155,32 @@ void Communicator::require_nothing_left() {
   require_no_message();
 }
 
+void sum_numbers(Communicator& communicator, std::span<double> numbers, const std::string& what) {
+  share_copy(numbers, [&](const at::Tensor& copy) {
+    communicator.all_reduce_sum(copy, Traffic::number, what);
+  });
+}
+
+void sum_numbers(Communicator& communicator, std::span<int64_t> numbers, const std::string& what) {
+  share_copy(numbers, [&](const at::Tensor& copy) {
+    communicator.all_reduce_sum(copy, Traffic::number, what);
+  });
+}
+
+void broadcast_numbers(Communicator& communicator, std::span<int64_t> numbers, int root,
+                       const std::string& what) {
+  share_copy(numbers, [&](const at::Tensor& copy) {
+    communicator.broadcast(copy, root, Traffic::number, what);
+  });
+}
+
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& text) {
-  const at::Tensor sizes = at::zeros({communicator.size()}, at::kLong);
-  sizes.mutable_data_ptr<int64_t>()[communicator.rank()] = static_cast<int64_t>(text.size());
-  communicator.all_reduce_sum(sizes, Traffic::number);
+  std::vector<int64_t> sizes(communicator.size());
+  sizes[communicator.rank()] = std::ssize(text);
+  sum_numbers(communicator, sizes);
   std::vector<std::string> texts;
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    const int64_t size = sizes.const_data_ptr<int64_t>()[rank];
+    const int64_t size = sizes[rank];
     if (size == 0) {
       texts.emplace_back();
       continue;

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,14 @@ class Communicator {
   std::shared_ptr<Waiting> waiting_;
   std::array<int64_t, kTrafficKinds> bytes_sent_ = {};
 };
+
+// Numbers, in place, as Traffic::number: each one's sum over all ranks, or the root's, to all.
+void sum_numbers(Communicator& communicator, std::span<double> numbers,
+                 const std::string& what = "a sum");
+void sum_numbers(Communicator& communicator, std::span<int64_t> numbers,
+                 const std::string& what = "a sum");
+void broadcast_numbers(Communicator& communicator, std::span<int64_t> numbers, int root,
+                       const std::string& what = "a broadcast");
 
 // A text of every rank, to all: by rank.
 std::vector<std::string> gather_texts(Communicator& communicator, const std::string& text);

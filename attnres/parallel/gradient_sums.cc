@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -24,11 +23,9 @@ constexpr const char* kWhat = "the sum of gradients";
 // Which of these somebody has a gradient of.
 std::vector<bool> found_anywhere(const std::vector<bool>& has_gradient,
                                  Communicator& communicator) {
-  const at::Tensor counts = at::zeros({static_cast<int64_t>(has_gradient.size())}, at::kLong);
-  int64_t* count = counts.mutable_data_ptr<int64_t>();
-  std::copy(has_gradient.begin(), has_gradient.end(), count);
-  communicator.all_reduce_sum(counts, Traffic::number, kWhat);
-  return std::vector<bool>(count, count + counts.numel());
+  std::vector<int64_t> counts(has_gradient.begin(), has_gradient.end());
+  sum_numbers(communicator, counts, kWhat);
+  return {counts.begin(), counts.end()};
 }
 
 void add_up_shared(const std::vector<at::Tensor>& parameters, Communicator& holders) {
@@ -82,15 +79,14 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
   size_t summed_;
 };
 
-GradientSums::GradientSums(const Transformer& model, const std::vector<SiteSet>& sites,
-                           Communicator& pipeline, Communicator& replicas, Communicator* tensor,
+GradientSums::GradientSums(const Transformer& model, const Transformer& whole,
+                           const std::vector<SiteSet>& sites, Communicator& pipeline,
+                           Communicator& replicas, Communicator* tensor,
                            const std::vector<int>& owners, int64_t bucket_bytes)
     : model_(model),
       replicas_(replicas),
       tensor_(tensor),
       updates_shared_(owners.empty() || replicas.rank() == kOwnerOfShared) {
-  const Transformer whole(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
-                          model.parameters().precision().parameters, at::kMeta);
   find_shared(whole, sites, pipeline);
   if (tensor != nullptr) find_not_cut(whole, owners);
   if (replicas.size() == 1) return;

@@ -35,13 +35,15 @@ inline constexpr size_t kBucketsUnderWay = 8;
 
 class GradientSums {
  public:
-  // `model` is what this process holds; `sites` what each rank of its pipeline does; `replicas` are
-  // the processes that hold the same as this one; `tensor` its tensor group, or null. `owners` has
-  // the replica that updates each parameter of the whole model; where it is empty all of them do.
-  // All ranks of all of them make one. All of them must outlive it.
-  GradientSums(const Transformer& model, const std::vector<SiteSet>& sites, Communicator& pipeline,
-               Communicator& replicas, Communicator* tensor = nullptr,
-               const std::vector<int>& owners = {}, int64_t bucket_bytes = kGradientBucketBytes);
+  // `model` is what this process holds of `whole`, whose numbers are not looked at; `sites` what
+  // each rank of its pipeline does; `replicas` are the processes that hold the same as this one;
+  // `tensor` its tensor group, or null. `owners` has the replica that updates each parameter of the
+  // whole; where it is empty all of them do. All ranks of all of them make one. The model and the
+  // processes must outlive it.
+  GradientSums(const Transformer& model, const Transformer& whole,
+               const std::vector<SiteSet>& sites, Communicator& pipeline, Communicator& replicas,
+               Communicator* tensor = nullptr, const std::vector<int>& owners = {},
+               int64_t bucket_bytes = kGradientBucketBytes);
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <torch/headeronly/version.h>
 
+#include <nlohmann/json.hpp>
+
 namespace attnres {
 
 std::string program_version() {
@@ -19,6 +21,11 @@ std::string compiler_version() {
 
 std::string torch_version() {
   return fmt::format("{}.{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH);
+}
+
+Json describe_build() {
+  return {
+      {"version", program_version()}, {"compiler", compiler_version()}, {"torch", torch_version()}};
 }
 
 }  // namespace attnres

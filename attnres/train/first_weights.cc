@@ -13,9 +13,8 @@ namespace {
 std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size,
                                         FirstWeights weights, const ModelPart& part) {
   const Precision precision = precision_of(job.recipe.train);
-  const int64_t embeddings = embeddings_of(job, vocab_size, weights);
   if (weights == FirstWeights::drawn) {
-    return std::make_unique<Transformer>(job.recipe.model, embeddings, job.recipe.train.seed,
+    return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
                                          precision, at::kCPU, part.sites, part.group);
   }
   return load_model(job.from, precision, part.sites, part.group);

@@ -11,11 +11,11 @@
 namespace attnres {
 
 // How many token embeddings such a model has: one for each of `vocab_size` tokens, and published
-// ones some more. Throws Error where there are fewer.
+// ones some more. Throws Error where job.from has fewer.
 int64_t embeddings_of(const TrainJob& job, int64_t vocab_size, FirstWeights weights);
 
 // Reads the files that hold what is asked for, and no others. Throws Error as load_model and
-// load_checkpoint, and as embeddings_of.
+// load_checkpoint.
 Training make_training(const TrainJob& job, int64_t vocab_size, FirstWeights weights,
                        const ModelPart& part = {});
 

@@ -1,8 +1,5 @@
 #include "attnres/train/many_processes.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -39,21 +36,16 @@ ManyProcesses::ManyProcesses(const TrainJob& job, SharedText text, const Tokeniz
     : job_(job), text_(std::move(text)), tokenizer_(tokenizer), world_(world) {}
 
 void ManyProcesses::tell(const Order& order) {
-  const at::Tensor words = at::empty({4}, at::kLong);
-  int64_t* word = words.mutable_data_ptr<int64_t>();
-  word[0] = static_cast<int64_t>(order.kind);
-  word[1] = static_cast<int64_t>(order.weights);
-  word[2] = order.step;
-  word[3] = std::bit_cast<int64_t>(order.learning_rate);
-  world_.broadcast(words, 0, Traffic::number);
+  int64_t words[] = {static_cast<int64_t>(order.kind), static_cast<int64_t>(order.weights),
+                     order.step, std::bit_cast<int64_t>(order.learning_rate)};
+  broadcast_numbers(world_, words, 0);
 }
 
 ManyProcesses::Order ManyProcesses::hear() {
-  const at::Tensor words = at::empty({4}, at::kLong);
-  world_.broadcast(words, 0, Traffic::number, "what rank 0 says is next");
-  const int64_t* word = words.const_data_ptr<int64_t>();
-  return {static_cast<Order::Kind>(word[0]), static_cast<FirstWeights>(word[1]), word[2],
-          std::bit_cast<double>(word[3])};
+  int64_t words[4] = {};
+  broadcast_numbers(world_, words, 0, "what rank 0 says is next");
+  return {static_cast<Order::Kind>(words[0]), static_cast<FirstWeights>(words[1]), words[2],
+          std::bit_cast<double>(words[3])};
 }
 
 void ManyProcesses::begin(FirstWeights weights) {
@@ -177,9 +169,9 @@ void ManyProcesses::check_folder_here() {
 }
 
 void ManyProcesses::save_last_here() {
-  const at::Tensor not_finite = at::full({1}, are_weights_finite(*part_->model) ? 0 : 1, at::kLong);
-  world_.all_reduce_sum(not_finite, Traffic::number);
-  require_finite_weights(not_finite.item<int64_t>() == 0);
+  int64_t not_finite[] = {are_weights_finite(*part_->model) ? 0 : 1};
+  sum_numbers(world_, not_finite);
+  require_finite_weights(not_finite[0] == 0);
   save_checkpoint(RunPaths{job_.out}.last(), *part_, tokenizer_, job_.recipe.train.context, world_);
 }
 

@@ -1,6 +1,5 @@
 #include "attnres/train/parallel_start.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/parallel/together.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/hex.h"
 #include "attnres/train/run_folder.h"
@@ -31,10 +31,7 @@ Json describe_job(const TrainJob& job) {
           {"from", job.from.string()},
           {"resume", job.resume},
           {"trace", job.trace.string()},
-          {"build",
-           {{"version", program_version()},
-            {"compiler", compiler_version()},
-            {"torch", torch_version()}}}};
+          {"build", describe_build()}};
 }
 
 void broadcast_in_pieces(int32_t* tokens, int64_t count, Communicator& world) {
@@ -72,14 +69,7 @@ void require_all_began(const std::string& problem, Communicator& world) {
 }
 
 void require_same_job(const TrainJob& job, Communicator& world) {
-  const std::vector<std::string> jobs = gather_texts(world, describe_job(job).dump());
-  std::string list;
-  for (size_t rank = 1; rank < jobs.size(); ++rank) {
-    for (const std::string& difference :
-         differences(Json::parse(jobs[0]), Json::parse(jobs[rank]))) {
-      list += fmt::format("\n  rank {}: {}", rank, difference);
-    }
-  }
+  const std::string list = differences_between_ranks(world, describe_job(job));
   if (!list.empty()) {
     throw CommonError(fmt::format(
         "the processes of a run must have the same recipe, text, folder and build, but these "
@@ -101,51 +91,46 @@ SharedText share_text(const TrainJob& job, const RunText& text, Communicator& wo
                        .validation = looked_at(text.validation, job.recipe.train),
                        .vocabulary = vocabulary_of(*text.tokenizer)};
   const bool tokenized = are_tokens(job.data);
-  const at::Tensor sizes = at::empty({5}, at::kLong);
-  int64_t* size = sizes.mutable_data_ptr<int64_t>();
-  size[0] = shared.vocabulary.size;
-  size[1] = shared.vocabulary.end_of_document;
-  size[2] = tokenized ? kTokenized : text.train.front().tokens.size();
-  size[3] = std::ssize(shared.validation.ids);
-  size[4] = std::ssize(shared.validation.counts);
-  world.broadcast(sizes, 0, Traffic::number);
-  broadcast_in_pieces(shared.validation.ids.data(), size[3], world);
+  int64_t sizes[] = {shared.vocabulary.size, shared.vocabulary.end_of_document,
+                     tokenized ? kTokenized : text.train.front().tokens.size(),
+                     std::ssize(shared.validation.ids), std::ssize(shared.validation.counts)};
+  broadcast_numbers(world, sizes, 0);
+  broadcast_in_pieces(shared.validation.ids.data(), sizes[3], world);
   std::vector<int32_t> counts(shared.validation.counts.begin(), shared.validation.counts.end());
-  broadcast_in_pieces(counts.data(), size[4], world);
+  broadcast_in_pieces(counts.data(), sizes[4], world);
   if (tokenized) {
     require_same_tokens(text.tokens_hash, world);
     return shared;
   }
   // Of plain text there is one source. A root's numbers are only read.
-  std::vector<int32_t> tokens = text.train.front().tokens.read(0, size[2], shared.vocabulary.size);
-  broadcast_in_pieces(tokens.data(), size[2], world);
+  std::vector<int32_t> tokens = text.train.front().tokens.read(0, sizes[2], shared.vocabulary.size);
+  broadcast_in_pieces(tokens.data(), sizes[2], world);
   return shared;
 }
 
 SharedText receive_text(const TrainJob& job, Communicator& world) {
-  const at::Tensor sizes = at::empty({5}, at::kLong);
-  world.broadcast(sizes, 0, Traffic::number);
-  const int64_t* size = sizes.const_data_ptr<int64_t>();
+  int64_t sizes[5] = {};
+  broadcast_numbers(world, sizes, 0);
   SharedText text;
-  text.vocabulary = {size[0], static_cast<int32_t>(size[1])};
-  text.validation.ids.resize(size[3]);
-  broadcast_in_pieces(text.validation.ids.data(), size[3], world);
-  std::vector<int32_t> counts(size[4]);
-  broadcast_in_pieces(counts.data(), size[4], world);
+  text.vocabulary = {sizes[0], static_cast<int32_t>(sizes[1])};
+  text.validation.ids.resize(sizes[3]);
+  broadcast_in_pieces(text.validation.ids.data(), sizes[3], world);
+  std::vector<int32_t> counts(sizes[4]);
+  broadcast_in_pieces(counts.data(), sizes[4], world);
   text.validation.counts.assign(counts.begin(), counts.end());
-  require(are_tokens(job.data) == (size[2] == kTokenized),
+  require(are_tokens(job.data) == (sizes[2] == kTokenized),
           "--data: rank {} does not find there what rank 0 does; all processes must see the same "
           "files",
           world.rank());
-  if (size[2] == kTokenized) {
+  if (sizes[2] == kTokenized) {
     RunTokens tokens = open_run_tokens(job.data, job.recipe, text.vocabulary,
                                        /*holds_out=*/job.validation.empty());
     require_same_tokens(tokens.hash, world);
     text.sources = std::move(tokens.sources);
     return text;
   }
-  std::vector<int32_t> tokens(size[2]);
-  broadcast_in_pieces(tokens.data(), size[2], world);
+  std::vector<int32_t> tokens(sizes[2]);
+  broadcast_in_pieces(tokens.data(), sizes[2], world);
   text.sources.push_back({TrainingTokens(std::move(tokens))});
   return text;
 }

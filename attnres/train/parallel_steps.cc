@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -18,7 +17,7 @@ ParallelSteps::ParallelSteps(const ParallelPlace& place, Training& part, TrainBa
       model_(*part.model),
       optimizer_(part.optimizer),
       pipeline_(model_, place.plan, place.ranks.pipeline()),
-      gradient_sums_(model_, place.plan.sites_by_rank(), place.ranks.pipeline(),
+      gradient_sums_(model_, place.shapes, place.plan.sites_by_rank(), place.ranks.pipeline(),
                      place.ranks.replicas(), place.ranks.tensor(), place.owners),
       batches_(std::move(batches)) {}
 
@@ -41,11 +40,10 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
     gradient_sums_.add_up();
   }
 
-  const at::Tensor squares = at::zeros({1}, at::kDouble);
-  *squares.mutable_data_ptr<double>() = optimizer_.squared_gradient_norm(
-      [&](const Parameter& parameter) { return gradient_sums_.counts(parameter); });
+  double squares[] = {optimizer_.squared_gradient_norm(
+      [&](const Parameter& parameter) { return gradient_sums_.counts(parameter); })};
   Communicator& all_parameters = place_.owners.empty() ? place_.ranks.replica() : world_;
-  all_parameters.all_reduce_sum(squares, Traffic::number, "the sum of squares of gradients");
+  sum_numbers(all_parameters, squares, "the sum of squares of gradients");
 
   const StepSums all = sum_over_ranks(sums);
   sums.loss = all.loss;
@@ -53,7 +51,7 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
   for (auto& [site, load] : sums.expert_loads) load = all.expert_loads.at(site);
   std::optional<Timeline::Event> moving(std::in_place, timeline_.get(), "update", "parameters");
   StepResult result = move_parameters(model_.parameters(), optimizer_, train, std::move(sums),
-                                      std::sqrt(squares.item<double>()), learning_rate);
+                                      std::sqrt(squares[0]), learning_rate);
   result.expert_loads = all.expert_loads;
   moving.reset();
   if (!place_.owners.empty()) {
@@ -68,53 +66,46 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
 // a site's experts are on one rank of each replica, or in all of a tensor group, which saw the
 // same.
 StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
-  const at::Tensor numbers = at::zeros({2}, at::kDouble);
-  double* number = numbers.mutable_data_ptr<double>();
-  number[0] = sums.loss;
-  number[1] = static_cast<double>(sums.targets);
-  world_.all_reduce_sum(numbers, Traffic::number);
-  sums.loss = number[0];
-  sums.targets = static_cast<int64_t>(number[1]);
+  double numbers[] = {sums.loss, static_cast<double>(sums.targets)};
+  sum_numbers(world_, numbers);
+  sums.loss = numbers[0];
+  sums.targets = static_cast<int64_t>(numbers[1]);
 
   const int64_t experts = place_.recipe.model.experts.count;
   if (experts == 0) return sums;
   const at::Tensor loads_LE = at::zeros({place_.shapes.sublayers(), experts}, at::kLong);
-  const at::Tensor have_L = at::zeros({place_.shapes.sublayers()}, at::kLong);
+  std::vector<int64_t> have(place_.shapes.sublayers());
   for (const auto& [site, load_E] : sums.expert_loads) {
     if (place_.ranks.place().tensor > 0) continue;
     loads_LE[site].copy_(load_E);
-    have_L[site].fill_(1);
+    have[site] = 1;
   }
   world_.all_reduce_sum(loads_LE, Traffic::number);
-  world_.all_reduce_sum(have_L, Traffic::number);
+  sum_numbers(world_, have);
   for (int site = 0; site < place_.shapes.sublayers(); ++site) {
-    if (have_L[site].item<int64_t>() > 0) sums.expert_loads[site] = loads_LE[site].clone();
+    if (have[site] > 0) sums.expert_loads[site] = loads_LE[site].clone();
   }
   return sums;
 }
 
 ParallelTraffic ParallelSteps::end() {
   write_trace();
-  const at::Tensor sums = at::zeros({kTrafficKinds}, at::kLong),
-                   peaks = at::zeros({world_.size()}, at::kLong);
-  int64_t* sum = sums.mutable_data_ptr<int64_t>();
+  ParallelTraffic traffic;
+  auto& sent = traffic.bytes_sent;
   for (int kind = 0; kind < kTrafficKinds; ++kind) {
-    sum[kind] = place_.ranks.pipeline().bytes_sent(static_cast<Traffic>(kind));
+    sent[kind] = place_.ranks.pipeline().bytes_sent(static_cast<Traffic>(kind));
   }
   if (const Communicator* tensor = place_.ranks.tensor(); tensor != nullptr) {
-    sum[static_cast<int>(Traffic::tensor_group)] = tensor->bytes_sent(Traffic::tensor_group);
+    sent[static_cast<int>(Traffic::tensor_group)] = tensor->bytes_sent(Traffic::tensor_group);
   }
-  sum[static_cast<int>(Traffic::parameter_gradient)] = gradient_sums_.bytes_sent();
-  sum[static_cast<int>(Traffic::parameter)] =
+  sent[static_cast<int>(Traffic::parameter_gradient)] = gradient_sums_.bytes_sent();
+  sent[static_cast<int>(Traffic::parameter)] =
       place_.ranks.replicas().bytes_sent(Traffic::parameter);
-  int64_t* peak = peaks.mutable_data_ptr<int64_t>();
-  peak[world_.rank()] = pipeline_.peak_received_bytes();
-  world_.all_reduce_sum(sums, Traffic::number);
-  world_.all_reduce_sum(peaks, Traffic::number);
+  traffic.peak_received_bytes.resize(world_.size());
+  traffic.peak_received_bytes[world_.rank()] = pipeline_.peak_received_bytes();
+  sum_numbers(world_, sent);
+  sum_numbers(world_, traffic.peak_received_bytes);
   place_.ranks.require_nothing_left();
-  ParallelTraffic traffic;
-  std::copy(sum, sum + kTrafficKinds, traffic.bytes_sent.begin());
-  traffic.peak_received_bytes.assign(peak, peak + world_.size());
   return traffic;
 }
 

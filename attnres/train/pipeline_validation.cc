@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -22,14 +21,6 @@ namespace attnres {
 namespace {
 
 constexpr int32_t kEnd = -1;  // in the place of a token
-
-// One number of a rank, to all.
-int64_t broadcast_number(Communicator& ranks, int64_t number, int root) {
-  const at::Tensor word = at::empty({1}, at::kLong);
-  *word.mutable_data_ptr<int64_t>() = number;
-  ranks.broadcast(word, root, Traffic::number);
-  return word.item<int64_t>();
-}
 
 }  // namespace
 
@@ -58,12 +49,9 @@ double PipelineValidation::loss() {
     sums.targets += numbers.targets;
     under_way.clear();
   }
-  const at::Tensor both = at::zeros({2}, at::kDouble);
-  double* number = both.mutable_data_ptr<double>();
-  number[0] = sums.loss;
-  number[1] = static_cast<double>(sums.targets);
-  place_.world.all_reduce_sum(both, Traffic::number);
-  const double loss = number[0] / number[1];
+  double numbers[] = {sums.loss, static_cast<double>(sums.targets)};
+  sum_numbers(place_.world, numbers);
+  const double loss = numbers[0] / numbers[1];
   require_finite_loss(loss);
   return loss;
 }
@@ -109,7 +97,7 @@ int32_t PipelineValidation::next_token(const std::vector<int32_t>& tokens, size_
   RankPlace last = {.replica = 0, .pipeline = place_.output_rank()};
   last.tensor = static_cast<int>(std::min(place_.recipe.parallel.tensor, length)) - 1;
   const int chooser = rank_at(last, place_.recipe.parallel);
-  int64_t token = kEnd;
+  int64_t chosen[] = {kEnd};
   if (place_.replica() == 0) {
     const at::Tensor inputs = at::empty({1, length}, at::kLong);
     std::copy(tokens.begin(), tokens.end(), inputs.mutable_data_ptr<int64_t>());
@@ -121,11 +109,12 @@ int32_t PipelineValidation::next_token(const std::vector<int32_t>& tokens, size_
       // As an engine chooses, without penalties.
       const double uniform =
           RandomStream(settings.sampling.seed, "generate").uniform(static_cast<int64_t>(generated));
-      token = sample_token(logits_V, settings.sampling, TokenCounts(), uniform);
-      if (token == vocabulary_.end_of_document) token = kEnd;
+      const int32_t token = sample_token(logits_V, settings.sampling, TokenCounts(), uniform);
+      if (token != vocabulary_.end_of_document) chosen[0] = token;
     }
   }
-  return static_cast<int32_t>(broadcast_number(place_.world, token, chooser));
+  broadcast_numbers(place_.world, chosen, chooser);
+  return static_cast<int32_t>(chosen[0]);
 }
 
 }  // namespace attnres

@@ -23,8 +23,7 @@ class RunProcesses {
  public:
   virtual ~RunProcesses() = default;
 
-  // Makes the model, once and before all else. Throws Error as load_model and load_checkpoint, and
-  // where job.from has another vocabulary.
+  // Makes the model, once and before all else. Throws Error as load_model and load_checkpoint.
   virtual void begin(FirstWeights weights) = 0;
   // Throws Error unless all of them see the run's folder, which is there now.
   virtual void check_folder() = 0;

@@ -93,10 +93,7 @@ Json describe_run(const Recipe& recipe, const RunText& text, int64_t embeddings)
   return {{"recipe", recipe_to_json(recipe)},
           {"parameters", shapes.parameters().count()},
           {"data", text.record},
-          {"build",
-           {{"version", program_version()},
-            {"compiler", compiler_version()},
-            {"torch", torch_version()}}},
+          {"build", describe_build()},
           {"machine",
            {{"cpu", describe_machine().cpu},
             {"threads", at::get_num_threads()},
@@ -214,7 +211,11 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
     // Training a tokenizer again would give the same one, but takes its time.
     tokenizer = load_tokenizer(run.last());
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
-    if (!job.from.empty()) require_same_model(job.recipe, job.from, *tokenizer);
+    if (!job.from.empty()) {
+      require_same_model(job.recipe, job.from, *tokenizer);
+      // Throws where there are not enough.
+      embeddings_of(job, tokenizer->vocab_size(), FirstWeights::of_model);
+    }
     require_described(*tokenizer, job.recipe.tokenizer);
   }
   RunText text = read_run_text(

@@ -19,6 +19,7 @@
 #include "attnres/parallel/together.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
+#include "tests/model/named_configs.h"
 #include "tests/parallel/tensor_model.h"
 #include "tests/text/test_files.h"
 
@@ -166,21 +167,9 @@ Answers answers_of_group(const Transformer& whole, int size, const Hears& hears 
   return answers;
 }
 
-Transformer model_of(const ModelConfig& config, Precision precision = at::kDouble) {
-  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision));
-}
-
-struct Kind {
-  std::string name;
-  ModelConfig config;
-};
-std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << kind.name;
-}
-
 // With heads for four processes.
-std::vector<Kind> kinds() {
-  std::vector<Kind> all;
+std::vector<NamedConfig> kinds() {
+  std::vector<NamedConfig> all;
   const auto add = [&](const std::string& name, const Json& mixing) {
     all.push_back({name, small_config(mixing)});
     all.back().config.kv_heads = 4;
@@ -194,7 +183,7 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-class InAGroup : public ::testing::TestWithParam<Kind> {
+class InAGroup : public ::testing::TestWithParam<NamedConfig> {
  protected:
   const at::NoGradGuard not_recording_;
 };

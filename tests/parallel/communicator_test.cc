@@ -60,6 +60,15 @@ TEST(ThreadCommunicator, AddsUpBroadcastsAndSplits) {
     EXPECT_EQ(part.item<int64_t>(), world.rank() % 2 == 1 ? 4 : 6);
     EXPECT_EQ(world.split(world.rank() == 2 ? 0 : -1) == nullptr, world.rank() != 2);
 
+    double halves[] = {0.5, world.rank() + 0.0};
+    int64_t counts[] = {world.rank()}, of_root[] = {world.rank(), 2 * world.rank()};
+    sum_numbers(world, halves);
+    sum_numbers(world, counts);
+    broadcast_numbers(world, of_root, 3);
+    EXPECT_THAT(halves, ::testing::ElementsAre(2.5, 10));
+    EXPECT_THAT(counts, ::testing::ElementsAre(10));
+    EXPECT_THAT(of_root, ::testing::ElementsAre(3, 6));
+
     world.barrier();
     const auto texts = gather_texts(world, std::string(world.rank(), 'x'));
     EXPECT_THAT(texts, ::testing::ElementsAre("", "x", "xx", "xxx", "xxxx"));

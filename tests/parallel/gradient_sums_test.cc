@@ -12,7 +12,7 @@
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
-#include "tests/model/stages.h"
+#include "tests/model/named_configs.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::gradient_sums_test {
@@ -25,6 +25,12 @@ Transformer model_at(int rank) {
   ModelConfig config = small_config(residual());
   config.tie_embeddings = true;
   return {config, kSmallVocabulary, /*seed=*/1, at::kDouble, at::kCPU, kSites[rank]};
+}
+
+const Transformer& whole_model() {
+  static const Transformer whole(model_at(0).config(), kSmallVocabulary, /*seed=*/std::nullopt,
+                                 at::kDouble, at::kMeta);
+  return whole;
 }
 
 // A part of a gradient, another one on each rank.
@@ -48,8 +54,8 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
-      GradientSums(model, kSites, *world.pipeline, *world.replicas, /*tensor=*/nullptr, {},
-                   bucket_bytes)
+      GradientSums(model, whole_model(), kSites, *world.pipeline, *world.replicas,
+                   /*tensor=*/nullptr, {}, bucket_bytes)
           .add_up();
       for (const Parameter& p : model.parameters().all()) {
         at::Tensor expected = at::zeros_like(p.tensor);
@@ -72,11 +78,10 @@ TEST(GradientSums, GoToTheReplicaThatUpdates) {
     run_on_threads(6, [&](Communicator& all) {
       const World world(all);
       const Transformer model = model_at(world.pipeline->rank());
-      const Transformer whole(model.config(), kSmallVocabulary, /*seed=*/std::nullopt, at::kDouble,
-                              at::kMeta);
+      const Transformer& whole = whole_model();
       const std::vector<int> owners = update_owners(whole.parameters(), kSites, 3);
-      GradientSums sums(model, kSites, *world.pipeline, *world.replicas, /*tensor=*/nullptr, owners,
-                        bucket_bytes);
+      GradientSums sums(model, whole_model(), kSites, *world.pipeline, *world.replicas,
+                        /*tensor=*/nullptr, owners, bucket_bytes);
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
@@ -123,7 +128,7 @@ TEST(GradientSums, KnowWhoHasNone) {
   run_on_threads(6, [](Communicator& all) {
     const World world(all);
     const Transformer model = model_at(world.pipeline->rank());
-    GradientSums sums(model, kSites, *world.pipeline, *world.replicas);
+    GradientSums sums(model, whole_model(), kSites, *world.pipeline, *world.replicas);
     const Parameter& first = model.parameters().all().front();
     if (all.rank() == 1) first.tensor.mutable_grad() = part_of(first, 1);
     sums.add_up();
@@ -158,8 +163,7 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
       run_on_threads(2, [&](Communicator& replicas) {
         at::set_num_threads(1);
         const auto alone = replicas.split(replicas.rank());
-        const Transformer model =
-            perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kFloat));
+        const Transformer model = model_of(config, at::kFloat);
         const PipelinePlan plan =
             plan_pipeline(model.mixer(), model.sublayers(), {}, TransferPolicy::owned);
         Pipeline pipeline(model, plan, *alone);
@@ -170,8 +174,8 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
         }
         // Called with sums for the backward, or none.
         const auto gradients = [&](int64_t bucket_bytes, bool overlaps) {
-          GradientSums sums(model, plan.sites_by_rank(), *alone, replicas, /*tensor=*/nullptr, {},
-                            bucket_bytes);
+          GradientSums sums(model, model, plan.sites_by_rank(), *alone, replicas,
+                            /*tensor=*/nullptr, {}, bucket_bytes);
           for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
           const int64_t sent = replicas.bytes_sent(Traffic::parameter_gradient);
           pipeline.forward_backward(batches, {.recompute = recompute}, overlaps ? &sums : nullptr);
@@ -206,7 +210,7 @@ TEST(GradientSums, BeginAsSoonAsGradientsAreFinal) {
     const Transformer model(small_config(residual()), kSmallVocabulary, /*seed=*/1, at::kDouble);
     const at::Tensor late = model.parameters().find(0, "q_proj")->tensor,
                      early = model.parameters().find(6, "head")->tensor;
-    GradientSums sums(model, {SiteSet(all_sites)}, *alone, replicas, /*tensor=*/nullptr, {},
+    GradientSums sums(model, model, {SiteSet(all_sites)}, *alone, replicas, /*tensor=*/nullptr, {},
                       /*bucket_bytes=*/1);
     const auto sent = [&] { return replicas.bytes_sent(Traffic::parameter_gradient); };
     early.sum().backward();
@@ -229,17 +233,15 @@ TEST(GradientSums, CountEveryParameterOnce) {
   run_on_threads(2, [&](Communicator& pipeline) {
     const auto alone = pipeline.split(pipeline.rank());
     const Transformer model = model_at(pipeline.rank());
-    const GradientSums sums(model, kSites, pipeline, *alone);
+    const GradientSums sums(model, whole_model(), kSites, pipeline, *alone);
     const std::lock_guard lock(one_at_a_time);
     for (const Parameter& p : model.parameters().all()) {
       held += p.tensor.numel();
       if (sums.counts(p)) counted += p.tensor.numel();
     }
   });
-  const ModelConfig config = model_at(0).config();
-  const Transformer shapes(config, kSmallVocabulary, /*seed=*/std::nullopt, at::kDouble, at::kMeta);
-  EXPECT_EQ(counted, shapes.parameters().count());
-  EXPECT_EQ(held - counted, kSmallVocabulary * config.width);
+  EXPECT_EQ(counted, whole_model().parameters().count());
+  EXPECT_EQ(held - counted, kSmallVocabulary * whole_model().config().width);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
 #include "attnres/support/error.h"
-#include "tests/model/stages.h"
+#include "tests/model/named_configs.h"
 #include "tests/parallel/mpirun.h"
 #include "tests/text/test_files.h"
 
@@ -90,14 +90,10 @@ void do_together(Communicator& world) {
 void compute_in_a_pipeline(Communicator& world) {
   at::set_num_threads(1);
   const ModelConfig config = small_config(block_attn_res(3), 5);
-  const auto model_of = [&](const SiteSet& sites) {
-    return perturbed(
-        Transformer(config, kSmallVocabulary, /*seed=*/1, at::kDouble, at::kCPU, sites));
-  };
-  const Transformer whole = model_of({});
+  const Transformer whole = model_of(config);
   const PipelinePlan plan =
       plan_pipeline(whole.mixer(), whole.sublayers(), {3, 2}, TransferPolicy::owned);
-  const Transformer model = model_of(plan.sites_of(world.rank()));
+  const Transformer model = model_of(config, at::kDouble, plan.sites_of(world.rank()));
   std::vector<Batch> batches;
   double expected_loss = 0;
   for (int m = 0; m < 4; ++m) {
@@ -107,7 +103,7 @@ void compute_in_a_pipeline(Communicator& world) {
     expected_loss += loss.sum.item<double>();
   }
   const auto alone = world.split(world.rank());
-  GradientSums sums(model, plan.sites_by_rank(), world, *alone);
+  GradientSums sums(model, whole, plan.sites_by_rank(), world, *alone);
   const LossNumbers numbers = Pipeline(model, plan, world).forward_backward(batches, {});
   sums.add_up();
   if (world.rank() == 2) {

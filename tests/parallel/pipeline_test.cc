@@ -13,6 +13,7 @@
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
+#include "tests/model/named_configs.h"
 #include "tests/model/stages.h"
 #include "tests/tolerances.h"
 
@@ -25,16 +26,8 @@ constexpr TransferPolicy kPolicies[] = {naive, report, owned};
 
 using Gradients = std::map<std::pair<int, std::string>, at::Tensor>;  // by site and role
 
-struct Kind {
-  std::string name;
-  ModelConfig config;
-};
-std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << kind.name;
-}
-
-std::vector<Kind> kinds() {
-  std::vector<Kind> all;
+std::vector<NamedConfig> kinds() {
+  std::vector<NamedConfig> all;
   for (const char* type : {"residual", "attn_res", "mhc", "dense_former", "lime", "mrla"}) {
     all.push_back({type, small_config({{"type", type}}, 5)});
   }
@@ -45,14 +38,8 @@ std::vector<Kind> kinds() {
   // A map that all sites use.
   all.push_back({"depth_attention", small_config({{"type", "depth_attention"}}, 5)});
   all.push_back({"kimi", kimi_config(/*k3=*/false, block_attn_res(3))});
-  Kind tied = {"tied", small_config(block_attn_res(4), 5)};
-  tied.config.tie_embeddings = true;
-  all.push_back(tied);
+  all.push_back(tied_config(5));
   return all;
-}
-
-Transformer model_of(const ModelConfig& config, Precision precision, const SiteSet& sites = {}) {
-  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision, at::kCPU, sites));
 }
 
 // Of different numbers of rows; some targets do not count, and the last one's tokens are those of
@@ -152,15 +139,20 @@ struct Options {
   Tamper tamper = [](Channel, int, const at::Tensor& tensor) { return tensor; };
 };
 
+Transformer shapes_of(const ModelConfig& config) {
+  return {config, kSmallVocabulary, /*seed=*/std::nullopt, at::kFloat, at::kMeta};
+}
+
 PipelinePlan plan_of(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
                      const std::vector<SiteRange>& stages = {}) {
-  const Transformer shapes(config, kSmallVocabulary, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  const Transformer shapes = shapes_of(config);
   return plan_pipeline(shapes.mixer(), shapes.sublayers(), size, policy, stages);
 }
 
 Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, TransferPolicy policy,
                      const std::vector<Batch>& batches, const Options& options = {}) {
   const PipelinePlan plan = plan_of(config, size, policy, options.stages);
+  const Transformer shapes = shapes_of(config);
   Result result;
   result.peak_received.resize(size.ranks);
   std::mutex one_at_a_time;
@@ -170,7 +162,7 @@ Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, Transf
     const Transformer model = model_of(config, options.precision, plan.sites_of(world.rank()));
     Pipeline pipeline(model, plan, communicator);
     const auto alone = world.split(world.rank());
-    GradientSums sums(model, plan.sites_by_rank(), communicator, *alone);
+    GradientSums sums(model, shapes, plan.sites_by_rank(), communicator, *alone);
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
     sums.add_up();
@@ -217,7 +209,7 @@ void expect_planned_bytes(const Result& result, const PipelinePlan& plan,
   EXPECT_EQ(bytes(result, Traffic::open_gradient), open);
 }
 
-class EveryKindInAPipeline : public ::testing::TestWithParam<Kind> {};
+class EveryKindInAPipeline : public ::testing::TestWithParam<NamedConfig> {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKindInAPipeline, ::testing::ValuesIn(kinds()),
                          [](const auto& info) { return info.param.name; });

@@ -14,7 +14,7 @@
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
 #include "attnres/support/error.h"
-#include "tests/model/stages.h"
+#include "tests/model/named_configs.h"
 #include "tests/parallel/tensor_model.h"
 #include "tests/tolerances.h"
 
@@ -23,17 +23,9 @@ namespace {
 
 constexpr double kNear = 1e-11;  // of float64, whose sums are in another order
 
-struct Kind {
-  std::string name;
-  ModelConfig config;
-};
-std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << kind.name;
-}
-
 // Every mechanism and variant, and every kind of layer.
-std::vector<Kind> kinds() {
-  std::vector<Kind> all;
+std::vector<NamedConfig> kinds() {
+  std::vector<NamedConfig> all;
   for (const Mixing& mixing : every_variant()) {
     all.push_back({mixing.name, small_config(mixing.json)});
   }
@@ -41,9 +33,7 @@ std::vector<Kind> kinds() {
     all.push_back({k3 ? "kimi_k3" : "kimi_linear", kimi_config(k3, block_attn_res(3))});
   }
   all.push_back({"relative", relative_config(block_attn_res(2))});
-  Kind tied = {"tied", small_config(block_attn_res(4))};
-  tied.config.tie_embeddings = true;
-  all.push_back(tied);
+  all.push_back(tied_config());
   return all;
 }
 
@@ -114,7 +104,7 @@ Result in_groups(const Transformer& whole, int size, const std::vector<Batch>& b
     const FaultyGroup group(honest, options.sum);
     const Transformer model = part_of_model(whole, group, plan.sites_of(stage_rank));
     Pipeline pipeline(model, plan, *stages);
-    GradientSums sums(model, plan.sites_by_rank(), *stages, *alone,
+    GradientSums sums(model, whole, plan.sites_by_rank(), *stages, *alone,
                       options.sums_gradients ? ranks.get() : nullptr);
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
@@ -165,11 +155,7 @@ double distance(const Result& actual, const Result& expected) {
                   std::sqrt(squared / expected.squared_norm));
 }
 
-Transformer model_of(const ModelConfig& config, Precision precision = at::kDouble) {
-  return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision));
-}
-
-class EveryKindInATensorGroup : public ::testing::TestWithParam<Kind> {};
+class EveryKindInATensorGroup : public ::testing::TestWithParam<NamedConfig> {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKindInATensorGroup, ::testing::ValuesIn(kinds()),
                          [](const auto& info) { return info.param.name; });
@@ -215,7 +201,7 @@ TEST(TensorGroup, MayHaveFourProcesses) {
 TEST(TensorGroup, MayHaveProcessesWithoutTokens) {
   at::set_num_threads(1);
   const std::vector<Batch> batches = {{random_ids(1, 1, 1), random_ids(1, 1, 2)}};
-  for (const Kind& kind : kinds()) {
+  for (const NamedConfig& kind : kinds()) {
     const Transformer model = model_of(kind.config);
     // A token alone sees itself: gradients of queries and keys are nothing but rounding.
     EXPECT_LT(distance(in_groups(model, 2, batches), in_one_process(model, batches)), kNear)
@@ -301,7 +287,7 @@ TEST(TensorGroup, SharesOutTheDepthState) {
 }
 
 TEST(TensorGroup, StartsAsPartsOfTheWhole) {
-  for (const Kind& kind : kinds()) {
+  for (const NamedConfig& kind : kinds()) {
     const Transformer whole(kind.config, kSmallVocabulary, /*seed=*/7, at::kDouble);
     run_on_threads(2, [&](Communicator& ranks) {
       const TensorRanks group(ranks);
@@ -347,7 +333,7 @@ TEST(TensorGroup, DecodesAsOneProcess) {
   const at::NoGradGuard not_recording;
   const std::vector<std::vector<int64_t>> calls = {{5, 3}, {1, 1}, {4, 0}, {1, 2}, {0, 1}};
   const at::Tensor ids = random_ids(2, 11);
-  for (const Kind& kind : kinds()) {
+  for (const NamedConfig& kind : kinds()) {
     const Transformer whole = model_of(kind.config);
     const auto decode = [&](const Transformer& model) {
       const auto pool = model.make_pool({.sequences = 2, .tokens = 22, .page_tokens = 4});

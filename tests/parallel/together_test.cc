@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <nlohmann/json.hpp>
 
 #include "attnres/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
@@ -29,6 +30,14 @@ TEST(DoTogether, ThrowsOnAllWhatOneThrew) {
   EXPECT_EQ(message_of<CommonFailure>([&] { work({3, 2}); }), "rank 2: no room at 2");
   EXPECT_EQ(told, 4);
   EXPECT_EQ(message_of<CommonFailure>([&] { work({0, 1}); }), "no room at 0");
+}
+
+TEST(DifferencesBetweenRanks, NameRankAndKey) {
+  run_on_threads(3, [](Communicator& world) {
+    EXPECT_EQ(differences_between_ranks(world, {{"a", 1}}), "");
+    EXPECT_EQ(differences_between_ranks(world, {{"a", 1}, {"b", {{"c", world.rank() % 2}}}}),
+              "\n  rank 1: b.c: 0 -> 1");
+  });
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 
 #include <cmath>
 
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
+#include "attnres/text/bytes.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/schedule.h"
 #include "tests/larger.h"
@@ -334,6 +336,16 @@ TEST_F(Trainer, LooksAtTheFolderBeforeTheText) {
   made.out = base_ / "text.txt" / "run";
   EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
               HasSubstr("cannot make this folder"));
+}
+
+TEST_F(Trainer, LooksAtTheModelBeforeTheText) {
+  TrainJob made = job("run");
+  made.from = base_ / "model";
+  save_model_folder(made.from, Transformer(made.recipe.model, /*vocab_size=*/200, /*seed=*/1),
+                    ByteTokenizer(), /*context=*/16);
+  made.data = {base_ / "no such text"};
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
+              HasSubstr("the model has 200 token embeddings, but its tokenizer has 256 tokens"));
 }
 
 TEST_F(Trainer, RefusesWhatCannotGoTogether) {
