@@ -121,7 +121,9 @@ void GroupLeader::decode(DecodeOrder order, const std::function<void()>& compute
 
 void GroupLeader::read_sequence(const std::vector<int32_t>& ids,
                                 const std::function<void()>& compute) {
-  tell({.kind = GroupOrder::Kind::read_sequence, .ids = ids}, compute);
+  GroupOrder order = {.kind = GroupOrder::Kind::read_sequence};
+  order.ids = ids;
+  tell(order, compute);
 }
 
 void GroupLeader::end() {
