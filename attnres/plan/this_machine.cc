@@ -2,8 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include <numeric>
-#include <thread>
+#include <future>
 #include <vector>
 
 #include "attnres/ops/matmul/provider.h"
@@ -72,16 +71,16 @@ Cluster fitted_to(double seconds, const PlannedModel& model, Cluster cluster) {
 }
 
 double measure_step(const PlannedModel& model, int64_t devices) {
-  std::vector<double> seconds(devices);
-  std::vector<std::thread> threads;
-  for (double& own : seconds) {
-    threads.emplace_back([&] {
+  std::vector<std::future<double>> steps;
+  for (int64_t i = 0; i < devices; ++i) {
+    steps.push_back(std::async(std::launch::async, [&] {
       at::set_num_threads(1);
-      own = time_step(model.recipe, model.vocab_size);
-    });
+      return time_step(model.recipe, model.vocab_size);
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(devices);
+  double sum = 0;
+  for (std::future<double>& step : steps) sum += step.get();
+  return sum / static_cast<double>(devices);
 }
 
 }  // namespace attnres
