@@ -173,12 +173,7 @@ int run(int argc, char** argv) {
   add_diagnose_command(app);
   add_help_command(app);
   app.parse_complete_callback([&app] {
-    for (const CLI::App* command : app.get_subcommands()) {
-      const std::string name = command->get_name();
-      const bool together =
-          name == "train" || name == "generate" || name == "serve" || name == "score";
-      if (!together) require_one_process(*command);
-    }
+    for (const CLI::App* command : app.get_subcommands()) require_one_process(*command);
   });
   app.footer("attnres COMMAND --help shows a command's options, with examples.");
   try {

@@ -225,20 +225,23 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
 }
 
 void write_cluster_file(const PlanOptions& options) {
-  Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
-  std::string step;
-  if (!options.recipe.empty()) {
-    const PlannedModel model(load_recipe(options.recipe, options.overrides));
-    const double seconds = measure_step(model, cluster.devices);
-    cluster = fitted_to(seconds, model, cluster);
-    step = fmt::format("; a step of {} takes one {}", model.recipe.name, seconds_text(seconds));
-  }
-  write_new(options.write_cluster, "file",
-            [&] { write_file(options.write_cluster, cluster_to_json(cluster).dump(2) + "\n"); });
-  fmt::print("{}: {} of {:.1f} GFLOP/s and {:.1f} GB/s{}\n", options.write_cluster,
-             counted(cluster.devices, "device"),
-             cluster.device.efficiency * cluster.device.flops.float32 / 1e9,
-             cluster.device.bandwidth / 1e9, step);
+  std::string found;
+  write_new(options.write_cluster, "file", [&] {
+    Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
+    std::string step;
+    if (!options.recipe.empty()) {
+      const PlannedModel model(load_recipe(options.recipe, options.overrides));
+      const double seconds = measure_step(model, cluster.devices);
+      cluster = fitted_to(seconds, model, cluster);
+      step = fmt::format("; a step of {} takes one {}", model.recipe.name, seconds_text(seconds));
+    }
+    write_file(options.write_cluster, cluster_to_json(cluster).dump(2) + "\n");
+    found =
+        fmt::format("{} of {:.1f} GFLOP/s and {:.1f} GB/s{}", counted(cluster.devices, "device"),
+                    cluster.device.efficiency * cluster.device.flops.float32 / 1e9,
+                    cluster.device.bandwidth / 1e9, step);
+  });
+  fmt::print("{}: {}\n", options.write_cluster, found);
 }
 
 void run_plan(const PlanOptions& options) {

@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <cstdlib>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,49 +16,23 @@
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/error.h"
+#include "attnres/support/json.h"
 
 namespace attnres {
 namespace {
 
 // Every option of a command with its value, but for how many threads a process has.
-std::string options_of(const CLI::App& command) {
+Json options_of(const CLI::App& command) {
+  Json options = {{"command", command.get_name()}};
   std::istringstream lines(command.config_to_str(/*default_also=*/true));
-  std::string options = "command=" + command.get_name() + "\n", line;
-  while (std::getline(lines, line)) {
-    if (!line.empty() && !line.starts_with("threads=")) options += line + "\n";
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos || line.starts_with("threads=")) continue;
+    const std::string value = line.substr(equals + 1);
+    const Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+    options[line.substr(0, equals)] = parsed.is_discarded() ? Json(value) : parsed;
   }
   return options;
-}
-
-std::map<std::string, std::string> by_name(const std::string& options) {
-  std::map<std::string, std::string> values;
-  std::istringstream lines(options);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t equals = std::min(line.find('='), line.size());
-    values[line.substr(0, equals)] = line.substr(std::min(equals + 1, line.size()));
-  }
-  return values;
-}
-
-void require_same_options(const CLI::App& command, Communicator& world) {
-  const std::vector<std::string> options = gather_texts(world, options_of(command));
-  const std::map<std::string, std::string> of_first = by_name(options[0]);
-  std::string list;
-  for (size_t rank = 1; rank < options.size(); ++rank) {
-    for (const auto& [name, value] : by_name(options[rank])) {
-      const auto first = of_first.find(name);
-      const std::string expected = first != of_first.end() ? first->second : "";
-      if (value != expected) {
-        list += fmt::format("\n  rank {}: {}: {} -> {}", rank, name, expected, value);
-      }
-    }
-  }
-  if (list.empty()) return;
-  world.barrier();  // nobody ends before all have heard of it
-  throw CommonFailure(
-      fmt::format("the processes of a tensor group must be started with the same options, but "
-                  "these differ from rank 0's:{}",
-                  list));
 }
 
 void lead_group(Communicator& world, const std::function<void(GroupLeader*)>& lead) {
@@ -91,13 +66,17 @@ void share_cpus(Communicator& world) {
 }
 
 void require_one_process(const CLI::App& command) {
+  constexpr std::array kTogether = {"train", "generate", "serve", "score"};
   const int processes = launched_processes();
-  if (processes == 1) return;
+  const std::string& name = command.get_name();
+  if (processes == 1 || std::find(kTogether.begin(), kTogether.end(), name) != kTogether.end()) {
+    return;
+  }
   if (launched_rank() > 0) std::exit(0);
   fail_usage(
       "{}: {} processes were started, and each would do all of it; start one, without mpirun. "
       "Several together run train, generate, serve and score",
-      command.get_name(), processes);
+      name, processes);
 }
 
 void run_in_group(const CLI::App& command, const MachineOptions& machine, const LoadPart& load,
@@ -110,7 +89,9 @@ void run_in_group(const CLI::App& command, const MachineOptions& machine, const 
   const bool leads = world->rank() == 0;
   try {
     or_end_all(*world, [&] {
-      require_same_options(command, *world);
+      require_alike(*world, options_of(command),
+                    "the processes of a tensor group must be started with the same options, but "
+                    "these differ from rank 0's:");
       do_together(*world, [&] { machine.apply(); });
       if (machine.threads == 0) share_cpus(*world);
     });

@@ -20,7 +20,7 @@ std::unique_ptr<Communicator> start_processes();
 void share_cpus(Communicator& world);
 
 // Throws UsageError on rank 0, and ends the others, where several processes were started to run
-// this command that each would run by itself.
+// this command and it is one that each would run by itself.
 void require_one_process(const CLI::App& command);
 
 // Runs `command` by one process, or by several as a tensor group: rank 0 runs `lead` with the

@@ -23,7 +23,7 @@ namespace attnres {
 // Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
 // memory for any, and on numbers that are not finite in a tensor of the stage.
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision = {}, SiteSet sites = {},
+                                       Precision precision = {}, const SiteSet& sites = {},
                                        const TensorGroup* group = nullptr);
 
 // The format that keeps what the file says of a model's weights: that of all of them; where they

@@ -54,21 +54,14 @@ Json describe(const Transformer& model) {
   };
 }
 
-void require_same_model(const Transformer& model, Communicator& ranks) {
-  const std::string list = differences_between_ranks(ranks, describe(model));
-  if (list.empty()) return;
-  ranks.barrier();  // nobody ends before all have heard of it
-  throw CommonFailure(
-      fmt::format("the processes of a tensor group must have the same model and build, but these "
-                  "differ from rank 0's:{}\ngive all of them the same files and program",
-                  list));
-}
-
 std::unique_ptr<Transformer> load_together(const LoadPart& load, const TensorGroup& group,
                                            Communicator& ranks) {
   std::unique_ptr<Transformer> model;
   do_together(ranks, [&] { model = load(group); });
-  require_same_model(*model, ranks);
+  require_alike(ranks, describe(*model),
+                "the processes of a tensor group must have the same model and build, but these "
+                "differ from rank 0's:",
+                "give all of them the same files and program");
   return model;
 }
 

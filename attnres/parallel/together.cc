@@ -37,6 +37,14 @@ void or_end_all(Communicator& world, const std::function<void()>& work) {
   }
 }
 
+void require_alike(Communicator& world, const Json& own, const std::string& problem,
+                   const std::string& advice) {
+  const std::string list = differences_between_ranks(world, own);
+  if (list.empty()) return;
+  world.barrier();  // nobody ends before all have heard of it
+  throw CommonFailure(problem + list + (advice.empty() ? "" : "\n" + advice));
+}
+
 std::string differences_between_ranks(Communicator& world, const Json& own) {
   const std::vector<std::string> all = gather_texts(world, own.dump());
   std::string list;

@@ -23,7 +23,12 @@ void do_together(Communicator& world, const std::function<void()>& work);
 // Ends all ranks (Communicator::abort) where this one's work throws anything but CommonFailure.
 void or_end_all(Communicator& world, const std::function<void()>& work);
 
-// All ranks call it, each with what all must have alike. On every rank, how the others' differ from
+// All ranks call it, each with what all must have alike. Throws CommonFailure on every rank where
+// another's differs from rank 0's: `problem`, the differences, and `advice` on a line of its own.
+void require_alike(Communicator& world, const Json& own, const std::string& problem,
+                   const std::string& advice = "");
+
+// What require_alike lists. On every rank, how the others' differ from
 // rank 0's: a line for each rank and key, after a line break; empty where none does.
 std::string differences_between_ranks(Communicator& world, const Json& own);
 

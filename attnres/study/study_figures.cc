@@ -38,12 +38,15 @@ const std::vector<FigureKind>& figure_list() {
   return kinds;
 }
 
-// Null where this version does not know what a figure asks for.
-const FigureKind* kind_of(const Json& figure) {
-  const Json* named = find(figure, "/kind");
-  if (named == nullptr || !named->is_string()) return nullptr;
+std::string kind_asked_for(const Json& figure) {
+  const Json* kind = find(figure, "/kind");
+  return kind && kind->is_string() ? kind->get<std::string>() : "";
+}
+
+// Null where this version does not know it.
+const FigureKind* find_kind(const std::string& name) {
   const auto kind = std::find_if(figure_list().begin(), figure_list().end(),
-                                 [&](const FigureKind& known) { return *named == known.name; });
+                                 [&](const FigureKind& known) { return name == known.name; });
   return kind == figure_list().end() ? nullptr : &*kind;
 }
 
@@ -74,16 +77,14 @@ std::string of_shown_arms(const StudyData& data) {
 }
 
 std::string study_figure(const StudyData& data, const Json& figure, const std::string& id) {
-  const FigureKind* kind = kind_of(figure);
+  const std::string name = kind_asked_for(figure);
+  const FigureKind* kind = find_kind(name);
   if (kind == nullptr) {
-    const Json* named = find(figure, "/kind");
-    const std::string name = named && named->is_string() ? named->get<std::string>() : "";
     return nothing(fmt::format(
         "study.json asks for a figure “{}”, which this version does not know.", escape_html(name)));
   }
   std::string title = kind->title;
-  if (const Json* x = find(figure, "/x");
-      std::string(kind->name) == "curve" && x && x->is_string()) {
+  if (const Json* x = find(figure, "/x"); name == "curve" && x && x->is_string()) {
     title = "Loss along " + escape_html(x->get<std::string>());
   }
   return section(id.c_str(), title.c_str(), kind->make(data, figure, id));
@@ -92,7 +93,7 @@ std::string study_figure(const StudyData& data, const Json& figure, const std::s
 std::vector<std::string> figure_findings(const StudyData& data) {
   std::vector<std::string> all;
   for (const Json& figure : data.study.figures) {
-    const FigureKind* kind = kind_of(figure);
+    const FigureKind* kind = find_kind(kind_asked_for(figure));
     if (kind == nullptr || kind->findings == nullptr) continue;
     for (std::string& finding : kind->findings(data)) all.push_back(std::move(finding));
   }

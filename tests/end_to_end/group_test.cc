@@ -119,14 +119,12 @@ TEST_F(MpirunOfAGroup, ServesAndEndsWithAProcessThatIsKilled) {
            R"({"prompt": "KING", "max_tokens": 3, "temperature": 0, "depth_weights": true})"));
   EXPECT_THAT(client.read_all(), AllOf(HasSubstr("200 OK"), HasSubstr("weights")));
 
-  const std::vector<pid_t> ranks = children_of(launcher.id());
-  ASSERT_EQ(ranks.size(), 2u);
-  const Stranger survivor(ranks[0]), killed(ranks[1]);
-  ::kill(ranks[1], SIGKILL);
+  const Ranks ranks(launcher.id());
+  ASSERT_EQ(ranks.count(), 2u);
+  ranks.signal_last(SIGKILL);
   EXPECT_NE(launcher.wait(), 0);
   EXPECT_THAT(launcher.errors(), HasSubstr("signal 9 (Killed)"));
-  EXPECT_TRUE(killed.ends());
-  EXPECT_TRUE(survivor.ends());
+  EXPECT_TRUE(ranks.all_end());
 }
 
 }  // namespace

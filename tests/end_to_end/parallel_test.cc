@@ -156,14 +156,12 @@ TEST_F(Mpirun, EndsWithARankThatHangs) {
   Child launcher = Child::of_shell(
       mpirun(2, program(workshop, "run", std::string(kPipeline) + " parallel.timeout=4")));
   ASSERT_TRUE(launcher.wait_for_steps(run, 9)) << launcher.errors();
-  const std::vector<pid_t> ranks = children_of(launcher.id());
-  ASSERT_EQ(ranks.size(), 2u);
-  const Stranger first(ranks[0]), second(ranks[1]);
-  ::kill(ranks[1], SIGSTOP);
+  const Ranks ranks(launcher.id());
+  ASSERT_EQ(ranks.count(), 2u);
+  ranks.signal_last(SIGSTOP);
   EXPECT_NE(launcher.wait(), 0);
   EXPECT_THAT(launcher.errors(), ContainsRegex("rank [01] has waited 4 s for .* rank [01]"));
-  EXPECT_TRUE(first.ends());
-  EXPECT_TRUE(second.ends());
+  EXPECT_TRUE(ranks.all_end());
   EXPECT_GE(read_training_state(run.last()).step, 8);
 }
 
@@ -176,17 +174,15 @@ TEST_F(Mpirun, EndsWithARankThatIsKilledAndGoesOn) {
   const RunPaths run{workshop.folder("run")};
   Child launcher = Child::of_shell(mpirun(2, program(workshop, "run", kPipeline)));
   ASSERT_TRUE(launcher.wait_for_steps(run, 9)) << launcher.errors();
-  const std::vector<pid_t> ranks = children_of(launcher.id());
-  ASSERT_EQ(ranks.size(), 2u);
-  const Stranger survivor(ranks[0]), killed(ranks[1]);
+  const Ranks ranks(launcher.id());
+  ASSERT_EQ(ranks.count(), 2u);
   fs::path part = run.last();
   part += ".part";
   ASSERT_TRUE(launcher.wait_until([&] { return fs::exists(part); }));
-  ::kill(ranks[1], SIGKILL);
+  ranks.signal_last(SIGKILL);
   EXPECT_NE(launcher.wait(), 0);
   EXPECT_THAT(launcher.errors(), HasSubstr("signal 9 (Killed)"));
-  EXPECT_TRUE(killed.ends());
-  EXPECT_TRUE(survivor.ends());
+  EXPECT_TRUE(ranks.all_end());
 
   recover_folder(run.last());
   const int64_t saved = read_training_state(run.last()).step;

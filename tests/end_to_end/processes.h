@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -54,6 +56,24 @@ class Stranger {
 
  private:
   int handle_;
+};
+
+// What mpirun has started.
+class Ranks {
+ public:
+  explicit Ranks(pid_t launcher) : ids_(children_of(launcher)) {
+    for (const pid_t id : ids_) processes_.push_back(std::make_unique<Stranger>(id));
+  }
+  size_t count() const { return ids_.size(); }
+  void signal_last(int signal) const { ::kill(ids_.back(), signal); }
+  bool all_end() const {
+    return std::all_of(processes_.begin(), processes_.end(),
+                       [](const auto& process) { return process->ends(); });
+  }
+
+ private:
+  std::vector<pid_t> ids_;
+  std::vector<std::unique_ptr<Stranger>> processes_;
 };
 
 }  // namespace attnres::testing
