@@ -117,11 +117,13 @@ std::string loss_plot(const std::vector<RunData>& runs, double Metric::*x, const
   return figure(fmt::format("Loss against {}", x_label), draw(plot, id));
 }
 
-// Validation loss minus that of the residual run with the same seed, at as many tokens.
+// Validation loss minus that of the residual run with the same seed, at as many tokens; empty of a
+// single moment, which tables have.
 std::string difference_plot(const std::vector<RunData>& runs, const Comparison& comparison) {
   LinePlot plot{.alt = "Validation loss minus that of the residual run, against tokens",
                 .y_label = "difference (nats per token)"};
   double furthest = 0;
+  size_t moments = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     std::map<double, double> baseline;
     for (const Metric& metric : runs[*comparison.runs[i].baseline].metrics) {
@@ -136,9 +138,10 @@ std::string difference_plot(const std::vector<RunData>& runs, const Comparison& 
       curve.y.push_back(metric.val_loss - other->second);
       furthest = std::max(furthest, metric.tokens);
     }
+    moments = std::max(moments, curve.x.size());
     if (!curve.x.empty()) plot.curves.push_back(std::move(curve));
   }
-  if (plot.curves.size() < 2 || furthest == 0) return "";
+  if (plot.curves.size() < 2 || moments < 2) return "";
   scale_x(plot, "tokens", furthest, kTokenUnits);
   return figure("Validation loss minus the residual run’s", draw(plot, "loss-difference"));
 }

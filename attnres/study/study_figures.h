@@ -16,8 +16,8 @@ const std::vector<std::string>& figure_kinds();
 // Of one entry of "figures", as a section with its title. `id` is of its own on the page.
 std::string study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
-// What the figures of a study say about its claim beside the losses, in plain sentences: ranks of
-// matrices, times and memory over the baseline's.
+// What the figures of a study say about its claim beside the losses, in plain sentences: the best
+// shapes, ranks of matrices, times and memory over the baseline's.
 std::vector<std::string> figure_findings(const StudyData& data);
 
 // The line over a figure of single runs that says which they are.
@@ -34,8 +34,9 @@ std::string scaling_law_figure(const StudyData& data, const Json& options, const
 std::string curve_figure(const StudyData& data, const Json& options, const std::string& id);
 
 // Mean final loss over width and heads per Transformer layer, a map for each arm of the baseline's
-// axis with its least outlined, as in Fig. 7.
+// axis with its least outlined, as in Fig. 7, and a map of the differences to the baseline's.
 std::string ratio_figure(const StudyData& data, const std::string& id);
+std::vector<std::string> ratio_findings(const StudyData& data);
 
 // As in Fig. 5, one run of each of shown_arms(): validation loss over training, and RMS of outputs,
 // of states and of gradients per Transformer layer at several moments of it.

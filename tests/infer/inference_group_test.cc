@@ -29,7 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr double kNear = 1e-11;  // of float64, whose sums are in another order
+constexpr double kNear = 1e-12;  // of float64, whose sums are in another order
 
 std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
   return as_vector(random_ids(1, count, seed));

@@ -21,7 +21,12 @@
 namespace attnres::testing::tensor_test {
 namespace {
 
-constexpr double kNear = 1e-11;  // of float64, whose sums are in another order
+constexpr double kNear = 1e-12;  // of float64, whose sums are in another order
+
+// Without norms ReZero's logits grow large: gradients of 3e4 are up to 3e-12 off.
+double near_of(const NamedConfig& kind) {
+  return kind.name == "rezero" ? 4 * kNear : kNear;
+}
 
 // Every mechanism and variant, and every kind of layer.
 std::vector<NamedConfig> kinds() {
@@ -165,9 +170,10 @@ TEST_P(EveryKindInATensorGroup, GivesTheLossesAndGradientsOfOneProcess) {
   const std::vector<Batch> batches = odd_batches(2);
   const Transformer model = model_of(GetParam().config);
   const Result expected = in_one_process(model, batches);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), kNear);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.recompute = true}), expected), kNear);
-  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.pipeline = {2, 2}}), expected), kNear);
+  const double near = near_of(GetParam());
+  EXPECT_LT(largest_error(in_groups(model, 2, batches), expected), near);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.recompute = true}), expected), near);
+  EXPECT_LT(largest_error(in_groups(model, 2, batches, {.pipeline = {2, 2}}), expected), near);
 }
 
 // In float32 sums in another order differ: by what those of one process differ from float64.
@@ -204,7 +210,7 @@ TEST(TensorGroup, MayHaveProcessesWithoutTokens) {
   for (const NamedConfig& kind : kinds()) {
     const Transformer model = model_of(kind.config);
     // A token alone sees itself: gradients of queries and keys are nothing but rounding.
-    EXPECT_LT(distance(in_groups(model, 2, batches), in_one_process(model, batches)), kNear)
+    EXPECT_LT(distance(in_groups(model, 2, batches), in_one_process(model, batches)), near_of(kind))
         << kind.name;
   }
 }

@@ -160,6 +160,46 @@ TEST(StudyPage, DrawsEveryFigure) {
   EXPECT_FALSE(has(page, "nan"));
 }
 
+// Shapes of which a mechanism gains 0.01 and 0.03, and loses 0.01 at one.
+TEST(StudyPage, ComparesShapes) {
+  struct Shape {
+    const char* width;  // the arm's name, of the planted study
+    int layers, heads;
+    double gain;
+  };
+  const std::vector<Shape> shapes = {{"32", 8, 4, 0.01}, {"64", 16, 4, 0.03}, {"96", 4, 4, -0.01}};
+  const fs::path folder = fresh_folder("shapes");
+  fs::create_directories(folder / "runs");
+  Json study = planted_study(1.25);
+  study["figures"] = {{{"kind", "heatmap"}}};
+  Json runs = Json::array();
+  for (Json run : study["runs"]) {
+    for (const Shape& shape : shapes) {
+      if (run["arms"]["width"] != shape.width) continue;
+      const bool is_block = run["arms"]["mixing"] == "block";
+      run["final_val_loss"] = 2 + (is_block ? -shape.gain : 0.001 * run["seed"].get<double>());
+      FakeRun fake{.name = run["name"], .mechanism = is_block ? "block_attn_res" : "residual"};
+      const fs::path path = fake.write(folder / "runs" / fake.name);
+      Json record = fake.record();
+      record["recipe"]["model"].update(
+          {{"layers", shape.layers}, {"heads", shape.heads}, {"width", 64}});
+      testing::write_text(path / "run.json", record.dump());
+      runs.push_back(run);
+    }
+  }
+  study["runs"] = runs;
+  const std::string page = page_of(write_json(folder, study));
+  // Each gain and 0.002, the mean of the seeds' 0.001 to 0.003: t of 2 degrees of freedom is 4.303,
+  // the deviation of the shapes' 0.02.
+  EXPECT_TRUE(has(page,
+                  "block: least loss 1.9700 at 4 channels and 0.25 heads per Transformer "
+                  "layer; lower than residual at 2 of 3 shapes, by −0.0120 on average (95 % "
+                  "interval −0.0617 to +0.0377, of the shapes’ means)."));
+  EXPECT_TRUE(has(page, "residual: least loss 2.0020 at "));
+  EXPECT_TRUE(has(page, "aria-label=\"Mean final loss of block minus residual by shape"));
+  EXPECT_FALSE(has(page, "residual minus residual"));
+}
+
 // Whatever lacks what, the page is written and says so.
 TEST(StudyPage, SaysWhatIsMissing) {
   const fs::path folder = full_study("lacking");

@@ -18,7 +18,8 @@ constexpr double kSameRatio = 1.1;
 struct ShapePoint {
   std::string map;  // which of the maps it is on
   double width_ratio = 0, head_ratio = 0;
-  double loss = 0;  // mean over seeds
+  double loss = 0;        // mean over seeds
+  double difference = 0;  // of it to the baseline's at the same shape; NaN of a baseline
 };
 
 double model_number(const RunData& run, const char* key) {
@@ -36,7 +37,8 @@ std::vector<ShapePoint> shape_points(const StudyData& data) {
     const ShapePoint point = {.map = axis ? data.arms.names[arm][*axis] : data.study.name,
                               .width_ratio = model_number(*data.runs[*run], "width") / layers,
                               .head_ratio = model_number(*data.runs[*run], "heads") / layers,
-                              .loss = data.arms.arms[arm].mean_loss()};
+                              .loss = data.arms.arms[arm].mean_loss(),
+                              .difference = data.arms.arms[arm].difference.mean};
     if (point.width_ratio > 0 && point.head_ratio > 0) points.push_back(point);
   }
   return points;
@@ -63,32 +65,130 @@ size_t nearest_group(const std::vector<double>& groups, double ratio) {
       groups.begin());
 }
 
+// Of all shapes, ascending.
+struct ShapeGrid {
+  std::vector<double> widths, heads;
+};
+
+ShapeGrid grid_of(const std::vector<ShapePoint>& points) {
+  std::vector<double> widths, heads;
+  for (const ShapePoint& point : points) {
+    widths.push_back(point.width_ratio);
+    heads.push_back(point.head_ratio);
+  }
+  return {ratio_groups(std::move(widths)), ratio_groups(std::move(heads))};
+}
+
 // Columns are width over layers, rows heads over layers, the largest at the top.
-HeatMap shape_map(const std::vector<ShapePoint>& points, const std::vector<double>& widths,
-                  const std::vector<double>& heads) {
+HeatMap shape_map(const std::vector<ShapePoint>& points, const ShapeGrid& grid,
+                  double ShapePoint::*quantity) {
   HeatMap map{
       .x_label = "width / layers (Transformer layers)", .y_label = "heads / layers", .decimals = 3};
-  for (const double width : widths) map.column_names.push_back(fmt::format("{:.3g}", width));
-  for (const double head : heads) {
+  for (const double width : grid.widths) map.column_names.push_back(fmt::format("{:.3g}", width));
+  for (const double head : grid.heads) {
     map.row_names.insert(map.row_names.begin(), fmt::format("{:.2g}", head));
   }
   std::map<std::pair<size_t, size_t>, std::vector<double>> cells;
   for (const ShapePoint& point : points) {
-    const size_t row = heads.size() - 1 - nearest_group(heads, point.head_ratio);
-    cells[{row, nearest_group(widths, point.width_ratio)}].push_back(point.loss);
+    const size_t row = grid.heads.size() - 1 - nearest_group(grid.heads, point.head_ratio);
+    cells[{row, nearest_group(grid.widths, point.width_ratio)}].push_back(point.*quantity);
   }
-  map.values.assign(heads.size(), std::vector<double>(widths.size(), kNotMeasured));
-  map.outlined.assign(heads.size(), std::vector<bool>(widths.size(), false));
-  std::pair<size_t, size_t> best;
-  double least = INFINITY;
-  for (const auto& [cell, losses] : cells) {
-    const double loss = map.values[cell.first][cell.second] = sample_mean(losses);
-    if (loss >= least) continue;
-    least = loss;
-    best = cell;
+  map.values.assign(grid.heads.size(), std::vector<double>(grid.widths.size(), kNotMeasured));
+  for (const auto& [cell, values] : cells) {
+    map.values[cell.first][cell.second] = sample_mean(values);
   }
-  map.outlined[best.first][best.second] = true;
   return map;
+}
+
+void outline_least(HeatMap& map) {
+  double* least = nullptr;
+  std::pair<size_t, size_t> place;
+  for (size_t row = 0; row < map.values.size(); ++row) {
+    map.outlined.emplace_back(map.values[row].size(), false);
+    for (size_t column = 0; column < map.values[row].size(); ++column) {
+      double& value = map.values[row][column];
+      if (std::isnan(value) || (least != nullptr && value >= *least)) continue;
+      least = &value;
+      place = {row, column};
+    }
+  }
+  if (least != nullptr) map.outlined[place.first][place.second] = true;
+}
+
+// In the order of their names' first points.
+std::vector<std::vector<ShapePoint>> by_map(const std::vector<ShapePoint>& points) {
+  std::vector<std::vector<ShapePoint>> maps;
+  for (const ShapePoint& point : points) {
+    auto map = std::find_if(maps.begin(), maps.end(),
+                            [&](const auto& other) { return other.front().map == point.map; });
+    if (map == maps.end()) map = maps.emplace(maps.end());
+    map->push_back(point);
+  }
+  return maps;
+}
+
+// Those of them that are compared.
+std::vector<ShapePoint> with_difference(std::vector<ShapePoint> points) {
+  std::erase_if(points, [](const ShapePoint& point) { return std::isnan(point.difference); });
+  return points;
+}
+
+std::string label_of(const std::string& map) {
+  return "<bdi>" + escape_html(map) + "</bdi>";
+}
+
+std::string loss_maps(const std::vector<std::vector<ShapePoint>>& maps, const ShapeGrid& grid,
+                      const std::string& id) {
+  double low = INFINITY, high = -INFINITY;
+  for (const auto& points : maps) {
+    for (const ShapePoint& point : points) {
+      low = std::min(low, point.loss);
+      high = std::max(high, point.loss);
+    }
+  }
+  if (high <= low) high = low + 1e-3;
+  std::string panels;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    const std::string& name = maps[i].front().map;
+    HeatMap map = shape_map(maps[i], grid, &ShapePoint::loss);
+    outline_least(map);
+    map.alt = "Mean final loss of " + name + " by shape";
+    map.low = low;
+    map.high = high;
+    panels += figure(label_of(name), draw(map, fmt::format("{}-{}", id, i)));
+  }
+  return row_of(panels) +
+         how_to_read(fmt::format("Mean final validation loss {} "
+                                 "<span class=\"outlined\"></span> the least of its map. Ratios "
+                                 "that rounding alone tells apart share a cell.",
+                                 heat_legend(low, high, 3)));
+}
+
+std::string difference_maps(const std::vector<std::vector<ShapePoint>>& maps, const ShapeGrid& grid,
+                            const std::string& baseline, const std::string& id) {
+  double largest = 1e-3;
+  for (const auto& points : maps) {
+    for (const ShapePoint& point : with_difference(points)) {
+      largest = std::max(largest, std::abs(point.difference));
+    }
+  }
+  std::string panels;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    const std::vector<ShapePoint> points = with_difference(maps[i]);
+    if (points.empty()) continue;
+    const std::string name = points.front().map + " minus " + baseline;
+    HeatMap map = shape_map(points, grid, &ShapePoint::difference);
+    map.alt = "Mean final loss of " + name + " by shape";
+    map.low = -largest;
+    map.high = largest;
+    panels += figure(label_of(name), draw(map, fmt::format("{}-difference-{}", id, i)));
+  }
+  if (panels.empty()) return "";
+  return row_of(panels) +
+         how_to_read(
+             "Difference of the mean final validation losses, over the seeds that both "
+             "have; negative is lower. " +
+             heat_legend(-largest, largest, 3));
 }
 
 }  // namespace
@@ -96,42 +196,36 @@ HeatMap shape_map(const std::vector<ShapePoint>& points, const std::vector<doubl
 std::string ratio_figure(const StudyData& data, const std::string& id) {
   const std::vector<ShapePoint> points = shape_points(data);
   if (points.empty()) return nothing("No run with a width, heads and layers is done yet.");
-  std::vector<double> widths, heads;
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<ShapePoint>> maps;
-  double low = INFINITY, high = -INFINITY;
-  for (const ShapePoint& point : points) {
-    widths.push_back(point.width_ratio);
-    heads.push_back(point.head_ratio);
-    low = std::min(low, point.loss);
-    high = std::max(high, point.loss);
-    if (!maps.contains(point.map)) names.push_back(point.map);
-    maps[point.map].push_back(point);
-  }
-  if (high <= low) high = low + 1e-3;
-  widths = ratio_groups(widths);
-  heads = ratio_groups(heads);
-  std::string panels, sentences;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::vector<ShapePoint>& shown = maps[names[i]];
-    HeatMap map = shape_map(shown, widths, heads);
-    map.alt = "Mean final loss of " + names[i] + " by shape";
-    map.low = low;
-    map.high = high;
-    const std::string label = "<bdi>" + escape_html(names[i]) + "</bdi>";
-    panels += figure(label, draw(map, fmt::format("{}-{}", id, i)));
+  const std::vector<std::vector<ShapePoint>> maps = by_map(points);
+  const ShapeGrid grid = grid_of(points);
+  return loss_maps(maps, grid, id) + difference_maps(maps, grid, data.arms.baseline_label, id);
+}
+
+std::vector<std::string> ratio_findings(const StudyData& data) {
+  std::vector<std::string> findings;
+  for (const std::vector<ShapePoint>& points : by_map(shape_points(data))) {
     const auto best =
-        std::min_element(shown.begin(), shown.end(),
+        std::min_element(points.begin(), points.end(),
                          [](const ShapePoint& a, const ShapePoint& b) { return a.loss < b.loss; });
-    sentences += fmt::format(
-        "<li>{}: least loss {} at {:.3g} channels and {:.2g} heads per Transformer layer.</li>\n",
-        label, format_loss(best->loss), best->width_ratio, best->head_ratio);
+    std::string finding =
+        fmt::format("{}: least loss {} at {:.3g} channels and {:.2g} heads per Transformer layer",
+                    best->map, format_loss(best->loss), best->width_ratio, best->head_ratio);
+    std::vector<double> differences;
+    for (const ShapePoint& point : with_difference(points)) differences.push_back(point.difference);
+    if (differences.size() > 1) {
+      const Interval interval = mean_interval(differences);
+      const auto lower = std::count_if(differences.begin(), differences.end(),
+                                       [](double difference) { return difference < 0; });
+      finding += fmt::format(
+          "; lower than {} at {} of {} shapes, by {} on average (95 % interval {} to {}, of the "
+          "shapes’ means)",
+          data.arms.baseline_label, lower, differences.size(),
+          format_loss(sample_mean(differences), true), format_loss(interval.low, true),
+          format_loss(interval.high, true));
+    }
+    findings.push_back(finding + ".");
   }
-  return "<ul>" + sentences + "</ul>\n" + row_of(panels) +
-         how_to_read(fmt::format("Mean final validation loss {} "
-                                 "<span class=\"outlined\"></span> the least of its map. Ratios "
-                                 "that rounding alone tells apart share a cell.",
-                                 heat_legend(low, high, 3)));
+  return findings;
 }
 
 }  // namespace attnres
