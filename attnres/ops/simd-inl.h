@@ -22,26 +22,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // D is the tag of a vector of the compute type; memory holds the compute type or bfloat16.
 template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) {
-  return hn::LoadU(d, from);
-}
+using BFloat16Bits = hn::Rebind<uint16_t, D>;
 
 template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
-  const hn::Rebind<uint16_t, D> d16;
+HWY_INLINE hn::Vec<D> widened(D d, hn::Vec<BFloat16Bits<D>> bits) {
   const hn::RebindToUnsigned<D> d32;
-  const auto halves = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, halves)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
+// To the nearest, ties to even.
 template <class D>
-HWY_INLINE void store(D d, hn::Vec<D> v, hn::TFromD<D>* to) {
-  hn::StoreU(v, d, to);
-}
-
-template <class D>
-HWY_INLINE void store(D, hn::Vec<D> v, BFloat16* to) {
-  const hn::Rebind<uint16_t, D> d16;
+HWY_INLINE hn::Vec<BFloat16Bits<D>> rounded_to_bfloat16(D, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> d32;
   const hn::RebindToSigned<D> d32_signed;
   const auto bits = hn::BitCast(d32, v);
@@ -50,8 +41,27 @@ HWY_INLINE void store(D, hn::Vec<D> v, BFloat16* to) {
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, to_even));
   const auto is_nan = hn::RebindMask(d32, hn::IsNaN(v));
   const auto halves = hn::IfThenElse(is_nan, hn::Set(d32, 0x7fc0), rounded);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, halves)), d16,
-             reinterpret_cast<uint16_t*>(to));
+  return hn::DemoteTo(BFloat16Bits<D>(), hn::BitCast(d32_signed, halves));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
+  return widened(d, hn::LoadU(BFloat16Bits<D>(), reinterpret_cast<const uint16_t*>(from)));
+}
+
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> v, hn::TFromD<D>* to) {
+  hn::StoreU(v, d, to);
+}
+
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> v, BFloat16* to) {
+  hn::StoreU(rounded_to_bfloat16(d, v), BFloat16Bits<D>(), reinterpret_cast<uint16_t*>(to));
 }
 
 // Past the caches, where `to` is aligned to a vector: for what is not read again soon.
@@ -72,6 +82,30 @@ struct Part {
   size_t count;
 };
 
+// Where instructions take a mask and touch nothing beyond it. A copy from the stack, whose pieces
+// the processor has to put together, takes several times as long.
+inline constexpr bool kHasMasks = !HWY_MEM_OPS_MIGHT_FAULT;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_first(D d, const hn::TFromD<D>* from, size_t count) {
+  return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_first(D d, const BFloat16* from, size_t count) {
+  return widened(d, load_first(BFloat16Bits<D>(), reinterpret_cast<const uint16_t*>(from), count));
+}
+
+template <class D>
+HWY_INLINE void store_first(D d, hn::Vec<D> v, hn::TFromD<D>* to, size_t count) {
+  hn::BlendedStore(v, hn::FirstN(d, count), d, to);
+}
+
+template <class D>
+HWY_INLINE void store_first(D d, hn::Vec<D> v, BFloat16* to, size_t count) {
+  store_first(BFloat16Bits<D>(), rounded_to_bfloat16(d, v), reinterpret_cast<uint16_t*>(to), count);
+}
+
 template <class D, class Storage>
 HWY_INLINE hn::Vec<D> load(D d, const Storage* from, Whole) {
   return load(d, from);
@@ -79,6 +113,7 @@ HWY_INLINE hn::Vec<D> load(D d, const Storage* from, Whole) {
 
 template <class D, class Storage>
 HWY_INLINE hn::Vec<D> load(D d, const Storage* from, Part part) {
+  if constexpr (kHasMasks) return load_first(d, from, part.count);
   Storage whole[hn::MaxLanes(d)] = {};
   std::copy_n(from, part.count, whole);
   return load(d, static_cast<const Storage*>(whole));
@@ -91,6 +126,7 @@ HWY_INLINE void store(D d, hn::Vec<D> v, Storage* to, Whole) {
 
 template <class D, class Storage>
 HWY_INLINE void store(D d, hn::Vec<D> v, Storage* to, Part part) {
+  if constexpr (kHasMasks) return store_first(d, v, to, part.count);
   Storage whole[hn::MaxLanes(d)];
   store(d, v, static_cast<Storage*>(whole));
   std::copy_n(whole, part.count, to);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -45,7 +46,14 @@ struct AttentionSizes {
 
   float scale() const { return 1 / std::sqrt(static_cast<float>(K)); }
   int64_t padded_keys() const { return (N + 1) / 2 * 2; }
+  int64_t tile_numbers() const { return std::min(kKeys, padded_keys()) * kQueries; }
 };
+
+// Numbers of a tile, each written before it is read: zeros would cost more than some products.
+template <class T>
+std::unique_ptr<T[]> tile_of(int64_t numbers) {
+  return std::make_unique_for_overwrite<T[]>(numbers);
+}
 
 float to_float(float x) {
   return x;
@@ -128,10 +136,12 @@ struct AttentionForward {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
     const int64_t T = shape.T, H = shape.H, N = shape.N, G = shape.G, K = shape.K;
     const int64_t padded = shape.padded_keys(), earlier = shape.earlier_keys();
-    std::vector<Storage> values(K * padded), queries_K(K * kQueries),
-        weights(kPairs ? kKeys * kQueries : 0);
-    std::vector<float> scores(kKeys * kQueries), sums(K * kQueries), block(K * kQueries),
-        max(kQueries), sum(kQueries), rescale(kQueries);
+    const int64_t tile = shape.tile_numbers();
+    const auto weights = tile_of<Storage>(kPairs ? tile : 0);
+    const auto scores = tile_of<float>(tile);
+    std::vector<Storage> values(K * padded), queries_K(K * kQueries);
+    std::vector<float> sums(K * kQueries), block(K * kQueries), max(kQueries), sum(kQueries),
+        rescale(kQueries);
     const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
     kernel::transpose(AttentionRows<Storage>{v_head, G * K, N, K}, values.data(), padded);
     for_each_block(shape, g, [&](const AttentionBlock& of) {
@@ -144,11 +154,11 @@ struct AttentionForward {
         const int64_t even = (n + 1) / 2 * 2;
         const bool goes_on = c > of.first_key;
         multiply(n, kQueries, K, k_head + c * G * K, G * K, queries_K.data(), kQueries,
-                 scores.data(), kQueries, false);
-        Storage* to = weights.data();
-        if constexpr (!kPairs) to = scores.data();
+                 scores.get(), kQueries, false);
+        Storage* to = weights.get();
+        if constexpr (!kPairs) to = scores.get();
         kernel::attention_softmax({.tile = {c, n, earlier + first, shape.window, shape.scale()},
-                                   .scores = scores.data(),
+                                   .scores = scores.get(),
                                    .weights = to,
                                    .max = max.data(),
                                    .sum = sum.data(),
@@ -178,11 +188,13 @@ struct AttentionBackwardPass {
     constexpr bool kPairs = !std::is_same_v<Storage, float>;
     const int64_t T = shape.T, H = shape.H, N = shape.N, G = shape.G, K = shape.K;
     const int64_t padded = shape.padded_keys(), earlier = shape.earlier_keys();
+    const int64_t tile = shape.tile_numbers();
+    const auto weights = tile_of<Storage>(tile), grad_scores = tile_of<Storage>(tile),
+               grad_scores_right = tile_of<Storage>(kPairs ? tile : 0);
+    const auto scores = tile_of<float>(tile), grad_weights = tile_of<float>(tile);
     std::vector<Storage> keys_K(K * padded), q_K(K * kQueries), do_K(K * kQueries),
-        q_rows(K * kQueries), do_rows(K * kQueries), weights(kKeys * kQueries),
-        grad_scores(kKeys * kQueries), grad_scores_right(kPairs ? kKeys * kQueries : 0);
-    std::vector<float> scores(kKeys * kQueries), grad_weights(kKeys * kQueries),
-        sums_q(K * kQueries), block(K * kQueries), sums_k(N * K), sums_v(N * K),
+        q_rows(K * kQueries), do_rows(K * kQueries);
+    std::vector<float> sums_q(K * kQueries), block(K * kQueries), sums_k(N * K), sums_v(N * K),
         block_lse(kQueries), along(kQueries);
     const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
     kernel::transpose(AttentionRows<Storage>{k_head, G * K, N, K}, keys_K.data(), padded);
@@ -207,16 +219,16 @@ struct AttentionBackwardPass {
       of.for_each_tile([&](int64_t c, int64_t n) {
         const int64_t even = (n + 1) / 2 * 2;
         const int64_t rows = c * G * K;
-        multiply(n, kQueries, K, k_head + rows, G * K, q_K.data(), kQueries, scores.data(),
+        multiply(n, kQueries, K, k_head + rows, G * K, q_K.data(), kQueries, scores.get(), kQueries,
+                 false);
+        multiply(n, kQueries, K, v_head + rows, G * K, do_K.data(), kQueries, grad_weights.get(),
                  kQueries, false);
-        multiply(n, kQueries, K, v_head + rows, G * K, do_K.data(), kQueries, grad_weights.data(),
-                 kQueries, false);
-        Storage *p = weights.data(), *ds = grad_scores.data(), *right = grad_scores_right.data();
+        Storage *p = weights.get(), *ds = grad_scores.get(), *right = grad_scores_right.get();
         if constexpr (!kPairs) right = ds;
         kernel::attention_softmax_backward(
             {.tile = {c, n, earlier + first, shape.window, shape.scale()},
-             .scores = scores.data(),
-             .grad_weights = grad_weights.data(),
+             .scores = scores.get(),
+             .grad_weights = grad_weights.get(),
              .lse = block_lse.data(),
              .along = along.data(),
              .weights = p,

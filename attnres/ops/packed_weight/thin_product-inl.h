@@ -33,6 +33,13 @@ HWY_INLINE hn::Vec<D> load(D d, const Half* from) {
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> load_first(D d, const Half* from, size_t count) {
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = load_first(d16, reinterpret_cast<const uint16_t*>(from), count);
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+}
+
 // A block is longer than what this reads.
 HWY_INLINE float scale_of(const uint8_t* block) {
   return hn::GetLane(load(hn::CappedTag<float, 4>(), reinterpret_cast<const Half*>(block)));
