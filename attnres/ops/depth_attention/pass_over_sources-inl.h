@@ -43,7 +43,7 @@ struct Tiling {
   int64_t padded;  // tokens of a row of scores: a tile in whole vectors
 
   // Of a tile, so many rows of every source of the group and so many others are in cache together;
-  // it has no more tokens than there are.
+  // it has no more tokens than there are, and whole vectors of them where it can.
   Tiling(int64_t num_sources, int64_t rows_a_source, int64_t other_rows, int64_t row_bytes,
          int64_t lanes, int64_t num_tokens) {
     const int64_t groups = (num_sources + kMostSourcesAGroup - 1) / kMostSourcesAGroup;
@@ -51,6 +51,7 @@ struct Tiling {
     const int64_t rows = group * rows_a_source + other_rows;
     const int64_t most = std::clamp<int64_t>(num_tokens, 1, kMostTokensATile);
     tokens = std::clamp<int64_t>(tile_bytes() / (rows * row_bytes), 1, most);
+    if (tokens > lanes) tokens = tokens / lanes * lanes;
     padded = (tokens + lanes - 1) / lanes * lanes;
   }
 };
@@ -278,6 +279,7 @@ class ForwardPass {
 
 // What a source's gradient at one token is made of, of Q sites:
 //   dv = sum_q (weight_q do_q + query_q q_q) - value v,  dq_q += query_q v
+// with the value of all sites in the rows of the first Q.
 template <class Storage>
 struct GradientRow {
   const Storage* source;
@@ -356,6 +358,10 @@ class BackwardPass {
         D_(op.inputs.width),
         tiling_(tiling(op)),
         grad_weights_(S_ * N_ * tiling_.tokens),
+        shifts_(S_ * tiling_.tokens),
+        weights_(S_ * tiling_.group * tiling_.tokens),
+        queries_(weights_.size()),
+        values_(tiling_.group * tiling_.tokens),
         rows_(tiling_.group) {
     // Gradients that nobody adds to are done with once written.
     streaming_ = S_ <= kSitesATurn;
@@ -377,10 +383,12 @@ class BackwardPass {
     if (!shift_known) {
       for (int64_t n = 0; n < N_; ++n) project(n, first, tokens);
     }
+    for (int64_t s = 0; s < S_; ++s) shift(s, first, tokens);
     for (int64_t n = 0; n < N_; n += tiling_.group) {
       const int64_t end = std::min(N_, n + tiling_.group);
-      if (shift_known) {
-        for (int64_t i = n; i < end; ++i) project(i, first, tokens);
+      for (int64_t i = n; i < end; ++i) {
+        if (shift_known) project(i, first, tokens);
+        weigh(i, i - n, first, tokens);
       }
       for (int64_t t = 0; t < tokens; ++t) add_group(n, end, first, t);
     }
@@ -396,9 +404,10 @@ class BackwardPass {
                                      : Tiling(N, 2, S, bytes, lanes, tokens);
   }
 
-  T& grad_weight(int64_t s, int64_t n, int64_t t) {
-    return grad_weights_[(s * N_ + n) * tiling_.tokens + t];
-  }
+  T* grad_weights(int64_t s, int64_t n) { return &grad_weights_[(s * N_ + n) * tiling_.tokens]; }
+  T* shifts(int64_t s) { return &shifts_[s * tiling_.tokens]; }
+  // Of the i-th source of a group.
+  int64_t in_group(int64_t s, int64_t i) const { return (s * tiling_.group + i) * tiling_.tokens; }
   int64_t saved(int64_t s, int64_t n, int64_t t) const {
     return (s * N_ + n) * op_.inputs.num_tokens + t;
   }
@@ -414,7 +423,7 @@ class BackwardPass {
           T* sums[Q];
           for (int q = 0; q < Q; ++q) {
             grads[q] = grad_output(begin + q, first + t);
-            sums[q] = &grad_weight(begin + q, n, t);
+            sums[q] = grad_weights(begin + q, n) + t;
           }
           const Storage* v = op_.inputs.sources_N[n] + (first + t) * D_;
           dots<Q, false>(v, grads, D_, sums, static_cast<T*>(nullptr));
@@ -428,16 +437,45 @@ class BackwardPass {
   }
 
   // c, which the softmax takes off every weight's gradient.
-  T shift(int64_t s, int64_t first, int64_t t) {
-    const int64_t at = s * op_.inputs.num_tokens + first + t;
-    if (op_.grad_sum_ST != nullptr) return -op_.grad_sum_ST[at];
-    T sum = op_.other_grad_scores_ST == nullptr ? T{0} : op_.other_grad_scores_ST[at], total = 0;
-    for (int64_t n = 0; n < N_; ++n) {
-      const T weight = op_.weights_SNT[saved(s, n, first + t)];
-      sum += weight * grad_weight(s, n, t);
-      total += weight;
-    }
-    return sum / total;
+  void shift(int64_t s, int64_t first, int64_t tokens) {
+    const hn::ScalableTag<T> d;
+    const int64_t at = s * op_.inputs.num_tokens + first;
+    for_each_vector(d, tokens, [&](size_t t, auto part) HWY_ATTR {
+      if (op_.grad_sum_ST != nullptr) {
+        return store(d, hn::Neg(load(d, op_.grad_sum_ST + at + t, part)), shifts(s) + t, part);
+      }
+      auto sum = hn::Zero(d), total = hn::Zero(d);
+      if (op_.other_grad_scores_ST != nullptr) {
+        sum = load(d, op_.other_grad_scores_ST + at + t, part);
+      }
+      for (int64_t n = 0; n < N_; ++n) {
+        const auto weight = load(d, op_.weights_SNT + saved(s, n, first) + t, part);
+        sum = hn::MulAdd(weight, load(d, grad_weights(s, n) + t, part), sum);
+        total = hn::Add(total, weight);
+      }
+      store(d, hn::Div(sum, total), shifts(s) + t, part);
+    });
+  }
+
+  // What the gradient rows of source n, the i-th of its group, are made of, at all sites.
+  void weigh(int64_t n, int64_t i, int64_t first, int64_t tokens) {
+    const hn::ScalableTag<T> d;
+    const auto over_width = hn::Set(d, T{1} / static_cast<T>(D_));
+    for_each_vector(d, tokens, [&](size_t t, auto part) HWY_ATTR {
+      const auto inverse_rms = load(d, op_.inverse_rms_N[n] + first + t, part);
+      auto value = hn::Zero(d);
+      for (int64_t s = 0; s < S_; ++s) {
+        const int64_t at = saved(s, n, first) + t, to = in_group(s, i) + t;
+        const auto weight = load(d, op_.weights_SNT + at, part);
+        const auto grad_weight = load(d, grad_weights(s, n) + t, part);
+        const auto grad_score = hn::Mul(weight, hn::Sub(grad_weight, load(d, shifts(s) + t, part)));
+        value = hn::MulAdd(grad_score, load(d, op_.scores_SNT + at, part), value);
+        store(d, weight, &weights_[to], part);
+        store(d, hn::Mul(grad_score, inverse_rms), &queries_[to], part);
+      }
+      const auto squared = hn::Mul(inverse_rms, inverse_rms);
+      store(d, hn::Mul(hn::Mul(value, squared), over_width), &values_[in_group(0, i) + t], part);
+    });
   }
 
   // The gradients of sources [n, end) at one token.
@@ -445,11 +483,7 @@ class BackwardPass {
     for (int64_t begin = 0; begin < S_; begin += kSitesATurn) {
       with_sites(std::min(S_ - begin, kSitesATurn), [&]<int Q>() HWY_ATTR {
         std::array<const Storage*, kSitesATurn> grads = {};
-        T shifts[Q];
-        for (int q = 0; q < Q; ++q) {
-          grads[q] = grad_output(begin + q, first + t);
-          shifts[q] = shift(begin + q, first, t);
-        }
+        for (int q = 0; q < Q; ++q) grads[q] = grad_output(begin + q, first + t);
         for (int64_t i = n; i < end; ++i) {
           Storage* grad = op_.grad_sources_N[i];
           T* sum = sum_of(i);
@@ -459,16 +493,12 @@ class BackwardPass {
           row.sum = sum == nullptr ? nullptr : sum + (first + t) * D_;
           row.accumulate = begin > 0 || op_.accumulate_N[i];
           row.streaming = streaming_ && !op_.accumulate_N[i];
-          row.value = 0;
-          const T inverse_rms = op_.inverse_rms_N[i][first + t];
+          row.value = begin == 0 ? values_[in_group(0, i - n) + t] : T{0};
           for (int q = 0; q < Q; ++q) {
-            const int64_t at = saved(begin + q, i, first + t);
-            const T grad_score = op_.weights_SNT[at] * (grad_weight(begin + q, i, t) - shifts[q]);
-            row.weight[q] = op_.weights_SNT[at];
-            row.query[q] = grad_score * inverse_rms;
-            row.value += grad_score * op_.scores_SNT[at] * inverse_rms * inverse_rms;
+            const int64_t at = in_group(begin + q, i - n) + t;
+            row.weight[q] = weights_[at];
+            row.query[q] = queries_[at];
           }
-          row.value /= static_cast<T>(D_);
         }
         add_gradients<Q>(rows_, end - n, grads, op_.inputs.folded_queries_SD + begin * D_,
                          grad_queries_ + begin * D_, D_);
@@ -481,6 +511,9 @@ class BackwardPass {
   const int64_t N_, S_, D_;
   const Tiling tiling_;
   std::vector<T> grad_weights_;             // [S, N, tokens]
+  std::vector<T> shifts_;                   // [S, tokens]
+  std::vector<T> weights_, queries_;        // [S, group, tokens]
+  std::vector<T> values_;                   // [group, tokens], of all sites
   std::vector<GradientRow<Storage>> rows_;  // of a group, at one token
   bool streaming_ = false;
 };

@@ -76,13 +76,16 @@ class DeltaRuleColumns {
   void token(int64_t at, int64_t first, int64_t count) {
     const int64_t K = op_.key_width;
     const T *q = op_.q + at * K, *k = op_.k + at * K, *decay = op_.decay + at * K;
+    // Of its own: a store might change a member, for all that the compiler knows.
+    T* const rows = rows_;
+    const int64_t stride = stride_;
     // k^T diag(a) S, of even and of odd rows: a sum waits for the one before it.
     Vector even[kVectors], odd[kVectors];
     for (int u = 0; u < kVectors; ++u) even[u] = odd[u] = hn::Zero(d_);
     const auto recall = [&](int64_t i, Vector* sum) HWY_ATTR {
       const auto decayed_key = hn::Set(d_, k[i] * decay[i]);
       for (int u = 0; u < kVectors; ++u) {
-        sum[u] = hn::MulAdd(decayed_key, load(d_, row(i) + u * lanes()), sum[u]);
+        sum[u] = hn::MulAdd(decayed_key, load(d_, rows + i * stride + u * lanes()), sum[u]);
       }
     };
     int64_t i = 0;
@@ -105,7 +108,7 @@ class DeltaRuleColumns {
     for (i = 0; i < K; ++i) {
       const auto a = hn::Set(d_, decay[i]), key = hn::Set(d_, k[i]), query = hn::Set(d_, q[i]);
       for (int u = 0; u < kVectors; ++u) {
-        T* state = row(i) + u * lanes();
+        T* state = rows + i * stride + u * lanes();
         const auto S = hn::MulAdd(key, correction[u], hn::Mul(a, load(d_, state)));
         store(d_, S, state);
         o[u] = hn::MulAdd(query, S, o[u]);
