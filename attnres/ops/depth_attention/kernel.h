@@ -74,12 +74,12 @@ void depth_attention_forward(const DepthAttentionForward<double>&, int64_t first
 void depth_attention_forward(const DepthAttentionForward<BFloat16>&, int64_t first, int64_t last);
 
 // Writes the sources' gradients of tokens [first, last), and adds these tokens' part of the folded
-// queries' gradients to `grad_folded_queries_SD`, in the order of the tokens.
+// queries' gradients to `sums` [S, D], in the order of the tokens.
 void depth_attention_backward(const DepthAttentionBackward<float>&, int64_t first, int64_t last,
-                              float* grad_folded_queries_SD);
+                              float* sums);
 void depth_attention_backward(const DepthAttentionBackward<double>&, int64_t first, int64_t last,
-                              double* grad_folded_queries_SD);
+                              double* sums);
 void depth_attention_backward(const DepthAttentionBackward<BFloat16>&, int64_t first, int64_t last,
-                              float* grad_folded_queries_SD);
+                              float* sums);
 
 }  // namespace attnres::kernel
