@@ -81,6 +81,13 @@ struct AxisPoint {
   std::optional<Interval> interval = {};
 };
 
+// Beside the points of the other curves, so that bars don't hide each other.
+double place(const AxisCurves& all, size_t c, size_t x) {
+  const auto curves = static_cast<double>(all.curves.size());
+  const double step = std::min(0.06, 0.4 / curves);
+  return static_cast<double>(x) + step * (static_cast<double>(c) - (curves - 1) / 2);
+}
+
 // The curve through the points that its arms have.
 Curve curve_through(const AxisCurves& all, size_t c,
                     const std::function<std::optional<AxisPoint>(size_t arm)>& point_of) {
@@ -88,7 +95,7 @@ Curve curve_through(const AxisCurves& all, size_t c,
   for (size_t x = 0; x < all.names.size(); ++x) {
     const std::optional<size_t>& arm = all.curves[c].arms[x];
     const std::optional<AxisPoint> point = arm ? point_of(*arm) : std::nullopt;
-    if (point) add_point(curve, static_cast<double>(x), point->y, point->interval);
+    if (point) add_point(curve, place(all, c, x), point->y, point->interval);
   }
   return curve;
 }
