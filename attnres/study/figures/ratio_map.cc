@@ -101,18 +101,17 @@ HeatMap shape_map(const std::vector<ShapePoint>& points, const ShapeGrid& grid,
 }
 
 void outline_least(HeatMap& map) {
-  double* least = nullptr;
+  double least = INFINITY;
   std::pair<size_t, size_t> place;
   for (size_t row = 0; row < map.values.size(); ++row) {
     map.outlined.emplace_back(map.values[row].size(), false);
     for (size_t column = 0; column < map.values[row].size(); ++column) {
-      double& value = map.values[row][column];
-      if (std::isnan(value) || (least != nullptr && value >= *least)) continue;
-      least = &value;
+      if (!(map.values[row][column] < least)) continue;  // nor where it is blank
+      least = map.values[row][column];
       place = {row, column};
     }
   }
-  if (least != nullptr) map.outlined[place.first][place.second] = true;
+  if (least < INFINITY) map.outlined[place.first][place.second] = true;
 }
 
 // In the order of their names' first points.
