@@ -106,9 +106,9 @@ class OperationCounter {
     ++operations_;
     count_.read += sum_of_numbers(running.inputs);
     count_.written += sum_of_numbers(outputs);
-    count_.multiply_adds += is_product(name)
-                                ? product_multiply_adds(running.inputs, outputs)
-                                : passes(name, outputs.size()) * sum_of_numbers(running.inputs);
+    count_.multiply_adds +=
+        is_product(name) ? product_multiply_adds(running.inputs, outputs)
+                         : passes(name, running.inputs, outputs) * sum_of_numbers(running.inputs);
   }
 
   static bool is_view(const std::vector<at::Tensor>& inputs,
@@ -129,11 +129,18 @@ class OperationCounter {
   }
 
   // Multiply-adds of an operation for each number that it reads: score, square and weighted sum of
-  // depth attention; the first and the last for each of the outputs in phase 1.
-  static double passes(std::string_view name, size_t outputs) {
+  // depth attention, the first and the last for each of the outputs in phase 1; streams that are
+  // mixed, for each of the new ones.
+  static double passes(std::string_view name, const std::vector<at::Tensor>& inputs,
+                       const std::vector<at::Tensor>& outputs) {
     if (name == "attnres::depth_attention_fused") return 3;
     if (name == "attnres::depth_attention_phase_two") return 3;
-    if (name == "attnres::depth_attention_phase_one") return 2 * static_cast<double>(outputs) + 1;
+    if (name == "attnres::depth_attention_phase_one") {
+      return 2 * static_cast<double>(outputs.size()) + 1;
+    }
+    if (name == "attnres::write_streams" && inputs.size() == 4) {
+      return static_cast<double>(inputs[0].size(1));
+    }
     return 1;
   }
 

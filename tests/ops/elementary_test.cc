@@ -3,13 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-
-#include <functional>
 
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/ops/swiglu/swiglu.h"
+#include "tests/ops/against_formula.h"
 #include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
 
@@ -18,54 +16,16 @@ namespace {
 
 using at::Tensor;
 using testing::close;
+using testing::leaves;
 using testing::on_every_target;
+using testing::random;
+using testing::results_and_gradients;
+using testing::Tensors;
 
 constexpr double kEps = 1e-2;  // large: its part of the result must show
 const std::vector<int64_t> kWidths = {1, 2, 3, 7, 8, 16, 17, 31, 33, 64, 100};
 
-using Tensors = std::vector<Tensor>;
-using Operation = std::function<Tensors(const Tensors&)>;
-
-Tensors leaves(const Tensors& values, at::ScalarType dtype) {
-  Tensors copies;
-  for (const Tensor& value : values) {
-    copies.push_back(value.detach().to(dtype, false, /*copy=*/true).set_requires_grad(true));
-  }
-  return copies;
-}
-
-// The results and, for fixed random gradients of them, the inputs' gradients.
-Tensors results_and_gradients(const Operation& operation, const Tensors& inputs) {
-  Tensors all = operation(inputs);
-  at::manual_seed(3);
-  Tensors gradients;
-  for (const Tensor& result : all) {
-    gradients.push_back(at::randn(result.sizes(), at::kDouble).to(result.scalar_type()));
-  }
-  torch::autograd::backward(all, gradients);
-  for (const Tensor& input : inputs) all.push_back(input.grad());
-  return all;
-}
-
-class Kernels : public ::testing::TestWithParam<at::ScalarType> {
- protected:
-  // `values` are rounded to the dtype first, so that both sides see the same.
-  void expect_equal(const Operation& actual, const Operation& expected, const Tensors& values) {
-    const Tensors inputs = leaves(values, GetParam());
-    const Tensors is = results_and_gradients(actual, inputs);
-    const Tensors should = results_and_gradients(expected, leaves(inputs, at::kDouble));
-    // A few roundings of the storage type, where results are results of results; those of a gain's
-    // gradient add up over the tokens, where its terms cancel.
-    const double tolerance = 3 * testing::tolerance(GetParam());
-    for (size_t i = 0; i < is.size(); ++i) {
-      EXPECT_TRUE(close(is[i], should[i], tolerance)) << i << " of " << values[0].sizes();
-    }
-  }
-};
-
-Tensor random(at::IntArrayRef shape) {
-  return 1.5 * at::randn(shape, at::kDouble);
-}
+class Kernels : public testing::AgainstFormula {};
 
 Tensors norm_then_sum(const Tensor& sum, const Tensor& gain) {
   return {gain * sum * at::rsqrt(sum.square().mean(-1, true) + kEps), sum};

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/ops/residual_streams/residual_streams.h"
+
 namespace attnres {
 
 std::string constrained_streams_details(const std::string& mix) {
@@ -53,8 +55,7 @@ ConstrainedStreams::ConstrainedStreams(int64_t streams, MixMatrix matrix, const 
 
 StreamMaps ConstrainedStreams::maps(const at::Tensor& streams_TMD, int l) const {
   const Site& site = sites_[l];
-  const at::Tensor dynamic_TR =
-      project_normalised(streams_TMD.flatten(1), site.projection, shape().norm_eps);
+  const at::Tensor dynamic_TR = project_normalised(streams_TMD, site.projection, shape().norm_eps);
   int64_t row = 0, map = 0;
   const auto next_logits = [&](int64_t rows) {
     const at::Tensor logits =

@@ -6,6 +6,7 @@
 
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/streams.h"
+#include "attnres/ops/residual_streams/residual_streams.h"
 
 namespace attnres {
 namespace {

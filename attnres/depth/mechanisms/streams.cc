@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "attnres/depth/wide_linear.h"
-#include "attnres/ops/tensors.h"
+#include "attnres/ops/gradient_slot.h"
+#include "attnres/ops/residual_streams/residual_streams.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -32,7 +32,8 @@ StatePlan StreamMixer::plan(int) const {
 }
 
 SublayerInput StreamMixer::read(DepthState& state) const {
-  const at::Tensor& H_TMD = state.open[0];
+  // All that reads the streams here adds to one gradient.
+  const at::Tensor H_TMD = state.open[0] = with_slot(state.open[0]);
   at::Tensor h_TD;
   if (state.site == shape().sublayers) {
     h_TD = H_TMD.sum(1);
@@ -40,9 +41,9 @@ SublayerInput StreamMixer::read(DepthState& state) const {
     auto in_use = std::make_unique<MapsInUse>();
     auto& [a_TM, b_TM, A_TMM] = in_use->maps = maps(H_TMD, state.site);
     for (at::Tensor* map : {&a_TM, &b_TM, &A_TMM}) {
-      if (map->defined()) *map = held(state, *map).to(H_TMD.scalar_type());
+      if (map->defined()) *map = held(state, *map);
     }
-    h_TD = state.site == 0 ? H_TMD.select(1, 0) : at::matmul(a_TM.unsqueeze(1), H_TMD).squeeze(1);
+    h_TD = state.site == 0 ? H_TMD.select(1, 0) : read_streams(H_TMD, a_TM);
     state.carried = std::move(in_use);
   }
   show_mixed(state, h_TD);
@@ -51,21 +52,11 @@ SublayerInput StreamMixer::read(DepthState& state) const {
 
 void StreamMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {
   const StreamMaps& maps = static_cast<const MapsInUse&>(*state.carried).maps;
-  const at::Tensor mixed_TMD =
-      maps.mix.defined() ? at::matmul(maps.mix, state.open[0]) : state.open[0];
-  state.open[0] = at::addcmul(mixed_TMD, maps.write.unsqueeze(-1), y_TD.unsqueeze(1));
+  state.open[0] = write_streams(state.open[0], {maps.mix, maps.write, y_TD});
 }
 
 at::Tensor StreamMixer::running_state(const DepthState& state) const {
   return state.open[0].mean(1);
-}
-
-at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection, double eps) {
-  // The norm follows the projection, so that no normalised copy of x is made.
-  const at::ScalarType wide = compute_dtype(x);
-  const auto width = static_cast<double>(x.size(-1));
-  const at::Tensor length = at::linalg_vector_norm(x, 2, {-1}, /*keepdim=*/true, wide);
-  return wide_linear(x, projection).to(wide) * length.square().div(width).add(eps).rsqrt();
 }
 
 void check_streams(int64_t streams, int64_t largest) {

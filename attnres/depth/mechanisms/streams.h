@@ -63,8 +63,4 @@ class StreamMixer : public ComposedMixer {
   std::vector<at::Tensor> input_norms_;
 };
 
-// The rows of `projection` [R, D] on x / sqrt(mean(x^2) + eps): [..., R] for x [..., D], in float32
-// or better.
-at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection, double eps);
-
 }  // namespace attnres
