@@ -135,6 +135,7 @@ class OperationCounter {
                        const std::vector<at::Tensor>& outputs) {
     if (name == "attnres::depth_attention_fused") return 3;
     if (name == "attnres::depth_attention_phase_two") return 3;
+    if (name == "attnres::depth_scores") return 2;
     if (name == "attnres::depth_attention_phase_one") {
       return 2 * static_cast<double>(outputs.size()) + 1;
     }

@@ -82,6 +82,10 @@ Tensor with_slot(const Tensor& source) {
   return through_slot(std::make_shared<GradientSlot>(), source, /*is_end=*/true);
 }
 
+void with_slots(std::vector<Tensor>& sources) {
+  for (Tensor& source : sources) source = with_slot(source);
+}
+
 Tensor reading_into(const std::shared_ptr<GradientSlot>& slot, const Tensor& source) {
   return through_slot(slot, source, /*is_end=*/false);
 }
@@ -90,6 +94,20 @@ std::shared_ptr<GradientSlot> slot_of(const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
   const auto node = std::dynamic_pointer_cast<SlotNode>(tensor.grad_fn());
   return node ? node->slot() : nullptr;
+}
+
+SourceGradient::SourceGradient(const Tensor& source, bool wanted) : dtype_(source.scalar_type()) {
+  if (!wanted) return;
+  const auto slot = slot_of(source);
+  in_slot_ = slot != nullptr;
+  accumulate_ = in_slot_ && slot->gradient.defined();
+  sum_ = accumulate_ ? slot->gradient
+                     : at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
+  if (in_slot_) slot->gradient = sum_;
+}
+
+Tensor SourceGradient::to_return() const {
+  return !sum_.defined() || in_slot_ ? Tensor() : sum_.to(dtype_);
 }
 
 }  // namespace attnres

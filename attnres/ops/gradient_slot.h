@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <vector>
 
 namespace attnres {
 
@@ -20,6 +21,7 @@ struct GradientSlot {
 // run backward what is in the slot leaves it for the source's own graph, rounded once. It is
 // `source` itself where that has a slot already, or where no gradient is wanted.
 at::Tensor with_slot(const at::Tensor& source);
+void with_slots(std::vector<at::Tensor>& sources);
 
 // The same numbers as `source`, for readers whose gradients go to this slot and no further; a graph
 // of the source waits for them. Its own slot if it has one, so that these readers' parts are
@@ -28,6 +30,25 @@ at::Tensor reading_into(const std::shared_ptr<GradientSlot>& slot, const at::Ten
 
 // The slot of what one of these returned; else null.
 std::shared_ptr<GradientSlot> slot_of(const at::Tensor& tensor);
+
+// Where an operation's backward puts the gradient of a source that it read: into the source's slot,
+// or into a tensor of its own.
+class SourceGradient {
+ public:
+  SourceGradient(const at::Tensor& source, bool wanted);
+
+  // Contiguous, in the compute dtype; undefined where no gradient is wanted. Without numbers, but
+  // where there are some to be added to.
+  const at::Tensor& sum() const { return sum_; }
+  bool accumulate() const { return accumulate_; }
+  // What the backward returns for the source: nothing for one with a slot.
+  at::Tensor to_return() const;
+
+ private:
+  at::ScalarType dtype_;
+  bool in_slot_ = false, accumulate_ = false;
+  at::Tensor sum_;
+};
 
 // A tensor of its own on the same data, without a history.
 at::Tensor same_data(const at::Tensor& tensor);

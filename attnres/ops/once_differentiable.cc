@@ -1,6 +1,7 @@
 #include "attnres/ops/once_differentiable.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -71,6 +72,13 @@ void once_differentiable(const c10::OperatorHandle& operation, torch::jit::Stack
   for (const at::Tensor& result : last_tensors(*stack, operation.schema().returns().size())) {
     if (result.defined()) torch::autograd::set_history(result, node);
   }
+}
+
+void require_first_derivative(const char* operation) {
+  require(!at::GradMode::is_enabled(),
+          "{}: its gradient cannot be differentiated again; take the first gradient without "
+          "create_graph",
+          operation);
 }
 
 }  // namespace attnres

@@ -15,4 +15,8 @@ namespace attnres {
 // torch::CppFunction::makeFromBoxedFunction<&once_differentiable>().
 void once_differentiable(const c10::OperatorHandle& operation, std::vector<c10::IValue>* stack);
 
+// The same for a backward outside the dispatcher: throws Error naming `operation` where a gradient
+// of its results would be recorded.
+void require_first_derivative(const char* operation);
+
 }  // namespace attnres

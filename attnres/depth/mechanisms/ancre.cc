@@ -6,7 +6,8 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
+#include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -58,6 +59,7 @@ class Ancre : public ComposedMixer {
   }
 
   SublayerInput read(DepthState& state) const override {
+    with_slots(state.sealed);
     const at::Tensor h = running_state(state);
     show_mixed(state, h);
     return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};

@@ -9,10 +9,11 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/depth_scores.h"
 #include "attnres/depth/wide_linear.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
+#include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -308,7 +309,9 @@ class BlockAttnRes : public DepthMixer {
 
   at::Tensor read_single_pass(DepthState& state) const {
     fold(state);
-    const std::vector<at::Tensor> sources = sources_of(state);
+    with_slots(state.sealed);
+    std::vector<at::Tensor> sources = sources_of(state);
+    with_slots(sources);
     const at::Tensor mixed = mix(state, sources);
     if (state.analysis != nullptr) show(state, sources, mixed);
     if (keeps_mixed() && state.site < shape_.sublayers) {

@@ -9,11 +9,12 @@
 // source, so it has neither. RMS uses the model's norm_eps. Softmax in float32 or better.
 //
 // The ablation arms of Table 4 are settings, and so are two more: pseudo-queries that start random,
-// and a kernel that factorises (depth_scores.h), whose weights are nearly uniform where w_l is
-// zero. The fused operation serves those with a learned query, softmax, normed keys and one head;
-// in two phases where every site reads every source. The report leaves open, and we chose: the
-// input of an input-dependent query is the mixed input of the site before; W_l starts as w_l would,
-// the logits without a query at zero; the RMS of a multi-head key is over all d channels.
+// and a kernel that factorises (ops/depth_scores), whose weights are nearly uniform where w_l is
+// zero. The fused operation serves those with a learned query, softmax, normed keys and one head,
+// in two phases where every site reads every source; the others' scores and sums are an operation
+// each. The report leaves open, and we chose: the input of an input-dependent query is the mixed
+// input of the site before; W_l starts as w_l would, the logits without a query at zero; the RMS of
+// a multi-head key is over all d channels.
 #pragma once
 
 #include <string>

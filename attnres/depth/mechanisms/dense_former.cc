@@ -4,7 +4,8 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
+#include "attnres/ops/gradient_slot.h"
 
 namespace attnres {
 namespace {
@@ -55,6 +56,7 @@ class DenseFormer : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const int site = state.site;
+    with_slots(state.sealed);
     at::Tensor h = state.sealed[0];
     if (!mixes(site)) {
       h = state.open[0];

@@ -9,8 +9,9 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/depth_scores.h"
 #include "attnres/depth/wide_linear.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
+#include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -63,6 +64,7 @@ class MuddFormer : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     const int site = state.site;
     const bool in_layer = site % 2 == 1, at_output = site == shape().sublayers;
+    with_slots(state.sealed);
     if (in_layer) return read_one(state, state.open[0]);
     auto carried = std::make_unique<Carried>();
     if (site == 0) {

@@ -23,7 +23,7 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-void require_first_derivative() {
+void require_no_graph_of_gradients() {
   require(!at::GradMode::is_enabled(),
           "depth attention: the two-phase schedule cannot be differentiated twice; use "
           "depth_attention_composed, or take the first gradient without create_graph");
@@ -54,7 +54,7 @@ class PhaseOneNode : public torch::autograd::Node {
   std::string name() const override { return "DepthAttentionPhaseOneBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    require_first_derivative();
+    require_no_graph_of_gradients();
     require(!sources.empty(), "depth attention: phase 1's backward already ran");
     variable_list result(num_outputs());
     const size_t S = queries.size(), N = sources.size();
@@ -104,7 +104,7 @@ class PhaseTwoNode : public torch::autograd::Node {
   std::string name() const override { return "DepthAttentionPhaseTwoBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    require_first_derivative();
+    require_no_graph_of_gradients();
     require(kept.has_value(), "depth attention: a site's backward already ran");
     variable_list result(num_outputs());
     Tensor grad_x = gradients[0];

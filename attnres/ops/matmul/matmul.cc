@@ -1,6 +1,5 @@
 #include "attnres/ops/matmul/matmul.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -8,6 +7,7 @@
 
 #include "attnres/ops/matmul/products.h"
 #include "attnres/ops/matmul/provider.h"
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"

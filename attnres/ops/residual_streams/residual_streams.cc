@@ -1,6 +1,5 @@
 #include "attnres/ops/residual_streams/residual_streams.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
@@ -10,6 +9,7 @@
 
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/matmul/products.h"
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/recorded_operation.h"
 #include "attnres/ops/residual_streams/kernel.h"
 #include "attnres/ops/tensors.h"
@@ -21,12 +21,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void require_first_derivative() {
-  require(!at::GradMode::is_enabled(),
-          "residual streams: their gradient cannot be differentiated again; take it without "
-          "create_graph");
-}
-
 kernel::StreamSizes sizes_of(const Tensor& streams_TMD) {
   return {.streams = streams_TMD.size(1), .width = streams_TMD.size(2)};
 }
@@ -34,39 +28,6 @@ kernel::StreamSizes sizes_of(const Tensor& streams_TMD) {
 void over_tokens(const Tensor& streams_TMD, const std::function<void(int64_t, int64_t)>& f) {
   parallel_over_tokens(streams_TMD.size(0), 2 * streams_TMD.size(1) * streams_TMD.size(2), f);
 }
-
-// Where the gradient of an operation's first input goes, if it is wanted: into its slot, or into a
-// tensor of its own.
-class SourceGradient {
- public:
-  SourceGradient(const AutogradContext& context, const Tensor& source)
-      : dtype_(source.scalar_type()) {
-    if (!context.needs_input_grad(0)) return;
-    if (const auto slot = slot_of(source)) {
-      in_slot_ = true;
-      accumulate_ = slot->gradient.defined();
-      if (!accumulate_) slot->gradient = empty_sum(source);
-      sum_ = slot->gradient;
-    } else {
-      sum_ = empty_sum(source);
-    }
-  }
-
-  bool is_wanted() const { return sum_.defined(); }
-  bool accumulate() const { return accumulate_; }
-  const Tensor& sum() const { return sum_; }
-  // What the backward returns.
-  Tensor to_return() const { return !is_wanted() || in_slot_ ? Tensor() : sum_.to(dtype_); }
-
- private:
-  static Tensor empty_sum(const Tensor& source) {
-    return at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
-  }
-
-  at::ScalarType dtype_;
-  bool in_slot_ = false, accumulate_ = false;
-  Tensor sum_;
-};
 
 // A gradient like `input`, undefined where it is not wanted.
 Tensor wanted_like(const AutogradContext& context, size_t input_index, const Tensor& input) {
@@ -124,10 +85,10 @@ class ReadStreamsFunction : public torch::autograd::Function<ReadStreamsFunction
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative();
+    require_first_derivative("read_streams");
     const variable_list saved = context->get_saved_variables();
     const Tensor &streams = saved[0], &read_TM = saved[1], grad_h = gradients[0].contiguous();
-    const SourceGradient grad_streams(*context, streams);
+    const SourceGradient grad_streams(streams, context->needs_input_grad(0));
     const Tensor grad_read = wanted_like(*context, 1, read_TM);
     with_storage_type(streams.scalar_type(), [&](auto storage) {
       using Storage = decltype(storage);
@@ -162,11 +123,11 @@ class WriteStreamsFunction : public torch::autograd::Function<WriteStreamsFuncti
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative();
+    require_first_derivative("write_streams");
     const variable_list saved = context->get_saved_variables();
     const Tensor &streams = saved[0], &write_TM = saved[1], &y_TD = saved[2], &mix_TMM = saved[3];
     const Tensor grad_written = gradients[0].contiguous();
-    const SourceGradient grad_streams(*context, streams);
+    const SourceGradient grad_streams(streams, context->needs_input_grad(0));
     const Tensor grad_write = wanted_like(*context, 1, write_TM);
     const Tensor grad_y = wanted_like(*context, 2, y_TD);
     const Tensor grad_mix = mix_TMM.defined() ? wanted_like(*context, 3, mix_TMM) : Tensor();
@@ -222,7 +183,7 @@ class ProjectNormalisedFunction : public torch::autograd::Function<ProjectNormal
 
   // dW = sum rho dy x^T,  dx = rho W^T dy - x rho^3 (dy . W x) / K
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative();
+    require_first_derivative("project_normalised");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &projection = saved[1], &of_x = saved[2], &rho = saved[3];
     const Tensor x_NK = rows_of(x, projection);

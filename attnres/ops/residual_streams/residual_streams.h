@@ -23,9 +23,9 @@ struct StreamsWriting {
 // H'_j = sum_i A_ji H_i + b_j y: [T, m, D].
 at::Tensor write_streams(const at::Tensor& streams_TMD, const StreamsWriting& writing);
 
-// W (x / sqrt(mean(x^2) + eps)) of each K numbers, those of one or more of the last dimensions of x,
-// and W [R, K]: [..., R] in float32 or better, the product in W's dtype. No normalised copy of x is
-// made.
+// W (x / sqrt(mean(x^2) + eps)) of each K numbers, those of one or more of the last dimensions of
+// x, and W [R, K]: [..., R] in float32 or better, the product in W's dtype. No normalised copy of x
+// is made.
 at::Tensor project_normalised(const at::Tensor& x, const at::Tensor& projection_RK, double eps);
 
 }  // namespace attnres

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/depth/depth_scores.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/support/error.h"
 #include "tests/depth/mixer_bench.h"
 

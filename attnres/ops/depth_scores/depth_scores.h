@@ -1,6 +1,6 @@
-// Depth attention's ablation arms (arXiv 2603.15031, Table 4), composed of tensor operations: what
-// the fused operation of ops/depth_attention does not serve. For every token and head h, a group of
-// D / H channels,
+// Depth attention's ablation arms (arXiv 2603.15031, Table 4) and every mechanism that weighs its
+// sources: what the fused operation of ops/depth_attention does not serve. For every token and head
+// h, a group of D / H channels,
 //
 //   h_c = sum_i alpha_{i,h(c)} v_{i,c},   alpha_{.,h} = weigh_i( sum_{c in h} q_c k_{i,c} )
 //
@@ -11,6 +11,10 @@
 //   alpha_{i,h} = phi_{i,h} / sum_j phi_{j,h},   phi_{i,h} = sum_{c in h} f(q_c) f(k_{i,c})
 //
 // where f(x) = elu(x) + 1, which is more than zero: x + 1 from zero on, and e^x below.
+//
+// Scores and sums take one pass over the sources each, forward and backward: on the CPU, in
+// float32, float64 and bfloat16, computed in float32 or better, differentiable once. The gradients
+// of sources with a slot (gradient_slot.h) go there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +32,8 @@ struct DepthScoring {
   DepthWeighing weighing = DepthWeighing::softmax;
 };
 
-// q . k_i, or phi_i where the kernel factorises: [N, ..., H], float32 or float64.
+// q . k_i, or phi_i where the kernel factorises: [N, ..., H], float32 or float64. Throws Error
+// where shapes or dtypes do not fit.
 at::Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring);
 
 // The weights of these scores, over their first dimension.
@@ -37,6 +42,7 @@ at::Tensor weigh_scores(const at::Tensor& scores, DepthWeighing weighing);
 double score_of_nothing(DepthWeighing weighing);
 
 // sum_i weights_i v_i for weights [N, ..., H], or [N] for all tokens alike; in the sources' dtype.
+// Throws Error where shapes or dtypes do not fit.
 at::Tensor weighted_sum(at::TensorList sources, const at::Tensor& weights);
 
 }  // namespace attnres
