@@ -94,6 +94,7 @@ class Runner {
     size_t run = 0;
     std::unique_ptr<ChildProcess> process;  // null: free
     bool inspects = false;                  // or else it trains
+    int64_t logged_before = 0;              // steps in the run's log when the process began
   };
 
   bool can_be_trained(size_t run) const {
@@ -267,26 +268,36 @@ class Runner {
 
   void start_process(int job, size_t run, const std::vector<std::string>& arguments,
                      const fs::path& output, const fs::path& errors = {}) {
+    const int64_t logged = logged_steps(paths_.run(runs_[run].name));
     jobs_[static_cast<size_t>(job)] = {
-        run, std::make_unique<ChildProcess>(ProcessOptions{.program = options_.program,
-                                                           .arguments = arguments,
-                                                           .output = output,
-                                                           .errors = errors,
-                                                           .cpus = cpus_of(job, options_)})};
+        run,
+        std::make_unique<ChildProcess>(ProcessOptions{.program = options_.program,
+                                                      .arguments = arguments,
+                                                      .output = output,
+                                                      .errors = errors,
+                                                      .cpus = cpus_of(job, options_)}),
+        /*inspects=*/false, logged};
   }
 
-  // Of a run that may be at work.
+  // Of a run that may be at work. What an earlier process logged beyond its checkpoint is done
+  // again.
   int64_t steps_done(size_t run) const {
     const auto& saved = statuses_[run].saved;
     const int64_t least = saved ? saved->step : 0;
-    return is_at_work(run) ? std::max(least, logged_steps(paths_.run(runs_[run].name))) : least;
+    const Job* job = job_of(run);
+    if (job == nullptr) return least;
+    const int64_t logged = logged_steps(paths_.run(runs_[run].name));
+    return logged == job->logged_before ? least : std::max(least, logged);
   }
 
-  bool is_at_work(size_t run) const {
-    return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
+  // That trains it now, or null.
+  const Job* job_of(size_t run) const {
+    const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) {
       return job.process && !job.inspects && job.run == run;
     });
+    return found == jobs_.end() ? nullptr : &*found;
   }
+  bool is_at_work(size_t run) const { return job_of(run) != nullptr; }
 
   double share_done(size_t run) const {
     if (statuses_[run].has_ended()) return 1;
