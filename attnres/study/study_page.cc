@@ -11,6 +11,7 @@
 #include "attnres/study/arm_table.h"
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
+#include "attnres/study/quick_study.h"
 #include "attnres/study/run_figures.h"
 #include "attnres/study/settings.h"
 #include "attnres/study/speed.h"
@@ -374,7 +375,32 @@ std::string environment_section(const StudyData& data) {
                      how_to_read("A setting with several values: runs differ in it."));
 }
 
-// Machines and builds whose runs do not make pairs.
+// How often a run goes over its text; NaN where its folder does not say.
+double passes_over_text(const StudyRunRecord& run, const RunData& folder) {
+  const Json* tokens = find(folder.record, "/data/train_tokens");
+  return tokens && tokens->is_number() ? run.tokens / tokens->get<double>() : kNotMeasured;
+}
+
+std::string caution_of_repeated_text(const StudyData& data) {
+  double most = 0;
+  int64_t runs = 0;
+  for (size_t i = 0; i < data.runs.size(); ++i) {
+    const StudyRunRecord& run = data.study.runs[i];
+    if (!data.runs[i] || run.is_trial) continue;
+    const double passes = passes_over_text(run, *data.runs[i]);
+    if (!(passes > kMostPasses)) continue;
+    ++runs;
+    most = std::max(most, passes);
+  }
+  if (runs == 0) return "";
+  return fmt::format(
+      "{} more than {:.0f} times over the text (at most {:.1f}). What is read again teaches less, "
+      "so "
+      "losses fall more slowly with tokens and compute than they would on a larger text.",
+      runs == 1 ? "One run goes" : fmt::format("{} runs go", runs), kMostPasses, most);
+}
+
+// Machines and builds whose runs do not make pairs, and too little text.
 std::vector<std::string> study_cautions(const StudyData& data) {
   std::vector<std::string> cautions;
   for (const char* part : {"/machine", "/build", "/data/hash"}) {
@@ -386,6 +412,9 @@ std::vector<std::string> study_cautions(const StudyData& data) {
     if (values.size() < 2) continue;
     cautions.push_back(fmt::format(
         "Runs differ in {}: what separates arms may be that. See the end of the page.", part + 1));
+  }
+  if (std::string repeated = caution_of_repeated_text(data); !repeated.empty()) {
+    cautions.push_back(std::move(repeated));
   }
   return cautions;
 }

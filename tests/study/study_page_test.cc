@@ -220,6 +220,21 @@ TEST(StudyPage, SaysWhatIsMissing) {
   EXPECT_TRUE(has(page, "No run has been inspected yet."));
 }
 
+TEST(StudyPage, WarnsOfTextThatIsReadOftenAgain) {
+  const fs::path folder = full_study("repeated");  // runs of 100,000 tokens
+  const auto page_of_text = [&](int64_t train_tokens) {
+    for (const char* run : {"block-32-seed1", "block-32-seed2"}) {
+      const fs::path file = folder / "runs" / run / "run.json";
+      Json record = parse_json(read_file(file), run);
+      record["data"]["train_tokens"] = train_tokens;
+      testing::write_text(file, record.dump());
+    }
+    return page_of(folder);
+  };
+  EXPECT_TRUE(has(page_of_text(20000), "2 runs go more than 4 times over the text (at most 5.0)."));
+  EXPECT_FALSE(has(page_of_text(25000), "times over the text"));
+}
+
 TEST(StudyPage, RefusesWhatIsNoStudy) {
   const fs::path folder = fresh_folder("none");
   EXPECT_THAT([&] { write_study_page(folder); },
