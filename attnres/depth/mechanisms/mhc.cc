@@ -1,9 +1,8 @@
 #include "attnres/depth/mechanisms/mhc.h"
 
-#include <ATen/ops/log_softmax.h>
-
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/constrained_streams.h"
+#include "attnres/ops/sinkhorn/sinkhorn.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -25,21 +24,13 @@ struct MhcSettings : StreamSettings<16> {
   }
 };
 
-at::Tensor sinkhorn(const at::Tensor& logits_TR, const MhcSettings& settings) {
-  const int64_t m = settings.streams, T = logits_TR.size(0);
-  // Tokens last: each normalisation then runs over them all at once.
-  at::Tensor log_MMT = logits_TR.t().contiguous().view({m, m, T});
-  for (int64_t round = 0; round < settings.sinkhorn_rounds; ++round) {
-    log_MMT = at::log_softmax(at::log_softmax(log_MMT, 0), 1);
-  }
-  return log_MMT.exp().permute({2, 0, 1}).reshape({T, m, m});
-}
-
 MixMatrix doubly_stochastic(const MhcSettings& settings) {
   const int64_t m = settings.streams;
   MixMatrix matrix;
   for (int64_t i = 0; i < m * m; ++i) matrix.start.push_back(i / m == i % m ? 0 : -8);
-  matrix.of = [settings](const at::Tensor& logits) { return sinkhorn(logits, settings); };
+  matrix.of = [m, rounds = settings.sinkhorn_rounds](const at::Tensor& logits_TR) {
+    return sinkhorn(logits_TR.unflatten(-1, {m, m}), rounds);
+  };
   return matrix;
 }
 
