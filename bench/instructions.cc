@@ -13,9 +13,12 @@
 
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/depth_attention/kernel_phase_two.h"
+#include "attnres/ops/depth_scores/kernel.h"
 #include "attnres/ops/gated_delta_rule/kernel.h"
+#include "attnres/ops/residual_streams/kernel.h"
 #include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/rotary/kernel.h"
+#include "attnres/ops/sinkhorn/kernel.h"
 #include "attnres/ops/swiglu/kernel.h"
 
 // What is counted.
@@ -204,6 +207,107 @@ void run_gated_delta_rule() {
   counted_call([&] { gated_delta_rule(op, 0, kHeads * op.pieces()); });
 }
 
+// One head, normed keys, a query that all tokens share.
+void run_depth_scores(bool factorised, bool backward) {
+  Operands all;
+  const auto sources = all.many(kSources, kRows), grads = all.many(kSources, kRows);
+  const bool none[kSources] = {};
+  const DepthScores<float> forward{
+      .sizes = {.sources = kSources, .tokens = kTokens, .width = kWidth, .heads = 1},
+      .sources_TD = sources.data(),
+      .query_D = all.numbers(kWidth),
+      .query_stride = 0,
+      .key_gain_D = factorised ? all.numbers(kWidth) : nullptr,
+      .normalised = true,
+      .factorised = factorised,
+      .eps = kEps,
+      .scores_NTH = all.numbers(kSources * kTokens),
+      .inverse_rms_NT = all.numbers(kSources * kTokens)};
+  if (!backward) return counted_call([&] { depth_scores(forward, 0, kTokens); });
+  const DepthScoresBackward<float> op{.forward = forward,
+                                      .grad_scores_NTH = all.numbers(kSources * kTokens),
+                                      .grad_sources_TD = grads.data(),
+                                      .accumulate_N = none,
+                                      .grad_query_TD = nullptr};
+  float* sums = all.numbers(2 * kWidth);
+  counted_call([&] { depth_scores_backward(op, 0, kTokens, sums); });
+}
+
+void run_weighted_sum(bool backward) {
+  Operands all;
+  const auto sources = all.many(kSources, kRows), grads = all.many(kSources, kRows);
+  const bool none[kSources] = {};
+  const WeightedSum<float> forward{
+      .sizes = {.sources = kSources, .tokens = kTokens, .width = kWidth, .heads = 1},
+      .sources_TD = sources.data(),
+      .weights_NTH = all.numbers(kSources * kTokens),
+      .sum_TD = all.rows()};
+  if (!backward) return counted_call([&] { weighted_sum(forward, 0, kTokens); });
+  const WeightedSumBackward<float> op{.forward = forward,
+                                      .grad_sum_TD = all.rows(),
+                                      .grad_sources_TD = grads.data(),
+                                      .accumulate_N = none,
+                                      .grad_weights_NTH = all.numbers(kSources * kTokens)};
+  counted_call([&] { weighted_sum_backward(op, 0, kTokens); });
+}
+
+constexpr int64_t kStreams = 4;
+constexpr StreamSizes kStreamSizes = {.streams = kStreams, .width = kWidth};
+
+void run_read_streams(bool backward) {
+  Operands all;
+  const float *streams = all.numbers(kStreams * kRows), *map = all.numbers(kStreams * kTokens);
+  if (!backward) {
+    const StreamsRead<float> op{kStreamSizes, streams, map, all.rows()};
+    return counted_call([&] { read_streams(op, 0, kTokens); });
+  }
+  const StreamsReadBackward<float> op{.sizes = kStreamSizes,
+                                      .streams_TMD = streams,
+                                      .read_TM = map,
+                                      .grad_h_TD = all.rows(),
+                                      .grad_streams_TMD = all.numbers(kStreams * kRows),
+                                      .accumulate = true,
+                                      .grad_read_TM = all.numbers(kStreams * kTokens)};
+  counted_call([&] { read_streams_backward(op, 0, kTokens); });
+}
+
+void run_write_streams(bool backward) {
+  Operands all;
+  const float *streams = all.numbers(kStreams * kRows), *map = all.numbers(kStreams * kTokens);
+  const float *mix = all.numbers(kStreams * kStreams * kTokens), *y = all.rows();
+  float* others = all.numbers(kStreams * kRows);
+  if (!backward) {
+    const StreamsWrite<float> op{kStreamSizes, streams, mix, map, y, others};
+    return counted_call([&] { write_streams(op, 0, kTokens); });
+  }
+  const StreamsWriteBackward<float> op{.sizes = kStreamSizes,
+                                       .streams_TMD = streams,
+                                       .mix_TMM = mix,
+                                       .write_TM = map,
+                                       .y_TD = y,
+                                       .grad_written_TMD = others,
+                                       .grad_streams_TMD = all.numbers(kStreams * kRows),
+                                       .accumulate = false,
+                                       .grad_mix_TMM = all.numbers(kStreams * kStreams * kTokens),
+                                       .grad_write_TM = all.numbers(kStreams * kTokens),
+                                       .grad_y_TD = all.rows()};
+  counted_call([&] { write_streams_backward(op, 0, kTokens); });
+}
+
+// Twenty rounds, as mhc has.
+void run_sinkhorn(bool backward) {
+  Operands all;
+  constexpr int64_t kNumbers = kStreams * kStreams * kTokens;
+  const Sinkhorn<float> forward{.size = kStreams,
+                                .rounds = 20,
+                                .tokens = kTokens,
+                                .logits_MMT = all.numbers(kNumbers),
+                                .matrices_MMT = all.numbers(kNumbers)};
+  if (!backward) return counted_call([&] { sinkhorn(forward, 0, kTokens); });
+  const SinkhornBackward<float> op{forward, all.numbers(kNumbers), all.numbers(kNumbers)};
+  counted_call([&] { sinkhorn_backward(op, 0, kTokens); });
+}
+
 struct Kernel {
   const char* name;
   void (*run)();
@@ -222,6 +326,18 @@ constexpr Kernel kKernels[] = {
     {"SwiGLU, backward", [] { run_swiglu(true); }},
     {"rotary", [] { run_rotary(); }},
     {"gated delta rule, forward", [] { run_gated_delta_rule(); }},
+    {"depth scores, forward", [] { run_depth_scores(false, false); }},
+    {"depth scores, backward", [] { run_depth_scores(false, true); }},
+    {"factorised scores, forward", [] { run_depth_scores(true, false); }},
+    {"factorised scores, backward", [] { run_depth_scores(true, true); }},
+    {"weighted sum, forward", [] { run_weighted_sum(false); }},
+    {"weighted sum, backward", [] { run_weighted_sum(true); }},
+    {"read 4 streams, forward", [] { run_read_streams(false); }},
+    {"read 4 streams, backward", [] { run_read_streams(true); }},
+    {"write 4 streams, forward", [] { run_write_streams(false); }},
+    {"write 4 streams, backward", [] { run_write_streams(true); }},
+    {"Sinkhorn, forward", [] { run_sinkhorn(false); }},
+    {"Sinkhorn, backward", [] { run_sinkhorn(true); }},
 };
 
 void describe() {
