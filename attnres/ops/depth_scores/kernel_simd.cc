@@ -48,8 +48,8 @@ template <bool kFactorised, class Storage>
 void scores_of_tokens(const DepthScores<Storage>& op, int64_t first, int64_t last) {
   using T = Compute<Storage>;
   const hn::ScalableTag<T> d;
-  const auto [N, tokens, D, H] = op.sizes;
-  const int64_t G = D / H;
+  const int64_t N = op.sizes.sources, tokens = op.sizes.tokens, D = op.sizes.width;
+  const int64_t H = op.sizes.heads, G = D / H;
   for (int64_t t = first; t < last; ++t) {
     const T* query = op.query_D + t * op.query_stride;
     for (int64_t n = 0; n < N; ++n) {
@@ -97,9 +97,10 @@ HWY_INLINE void scores_backward_of(const DepthScoresBackward<Storage>& op, int64
       const auto normalised = hn::Mul(load(d, v + c, part), rho);
       auto key = normalised;
       if (of.key_gain_D != nullptr) key = hn::Mul(key, load(d, of.key_gain_D + c, part));
-      const auto [value, slope] = feature<kFactorised>(d, key);
-      store(d, hn::MulAdd(grad_score, value, load(d, grad_query + c, part)), grad_query + c, part);
-      auto back = hn::Mul(hn::Mul(grad_score, load(d, query + c, part)), slope);
+      const auto of_key = feature<kFactorised>(d, key);
+      store(d, hn::MulAdd(grad_score, of_key.value, load(d, grad_query + c, part)), grad_query + c,
+            part);
+      auto back = hn::Mul(hn::Mul(grad_score, load(d, query + c, part)), of_key.slope);
       if (of.key_gain_D != nullptr) {
         store(d, hn::MulAdd(back, normalised, load(d, grad_gain + c, part)), grad_gain + c, part);
         back = hn::Mul(back, load(d, of.key_gain_D + c, part));
@@ -140,8 +141,8 @@ template <class Storage>
 void sum_rows(const WeightedSum<Storage>& op, int64_t first, int64_t last) {
   const hn::ScalableTag<Compute<Storage>> d;
   const size_t lanes = hn::Lanes(d);
-  const auto [N, tokens, D, H] = op.sizes;
-  const int64_t G = D / H;
+  const int64_t N = op.sizes.sources, tokens = op.sizes.tokens, D = op.sizes.width;
+  const int64_t H = op.sizes.heads, G = D / H;
   for (int64_t t = first; t < last; ++t) {
     for (int64_t h = 0; h < H; ++h) {
       for_each_vectors<4>(d, G, [&]<int U>(size_t k, auto part) HWY_ATTR {
@@ -165,8 +166,9 @@ template <class Storage>
 void sum_backward_rows(const WeightedSumBackward<Storage>& op, int64_t first, int64_t last) {
   using T = Compute<Storage>;
   const hn::ScalableTag<T> d;
-  const auto [N, tokens, D, H] = op.forward.sizes;
-  const int64_t G = D / H;
+  const SourceSizes& sizes = op.forward.sizes;
+  const int64_t N = sizes.sources, tokens = sizes.tokens, D = sizes.width;
+  const int64_t H = sizes.heads, G = D / H;
   for (int64_t t = first; t < last; ++t) {
     for (int64_t n = 0; n < N; ++n) {
       T* grad = op.grad_sources_TD[n];

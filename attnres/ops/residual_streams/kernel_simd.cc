@@ -73,7 +73,7 @@ HWY_INLINE void dots(const Storage* x, const Storage* rows, int64_t count, int64
 
 template <class Storage>
 void read_rows(const StreamsRead<Storage>& op, int64_t first, int64_t last) {
-  const auto [m, D] = op.sizes;
+  const int64_t m = op.sizes.streams, D = op.sizes.width;
   const Storage* const nothing = nullptr;
   for (int64_t t = first; t < last; ++t) {
     combine(WeightedRows<Storage>{m, D, op.streams_TMD + t * m * D, op.read_TM + t * m}, nothing, 1,
@@ -84,7 +84,7 @@ void read_rows(const StreamsRead<Storage>& op, int64_t first, int64_t last) {
 template <class Storage>
 void read_backward_rows(const StreamsReadBackward<Storage>& op, int64_t first, int64_t last) {
   using T = Compute<Storage>;
-  const auto [m, D] = op.sizes;
+  const int64_t m = op.sizes.streams, D = op.sizes.width;
   for (int64_t t = first; t < last; ++t) {
     const Storage* grad_h = op.grad_h_TD + t * D;
     if (op.grad_read_TM != nullptr) {
@@ -102,7 +102,7 @@ void read_backward_rows(const StreamsReadBackward<Storage>& op, int64_t first, i
 template <class Storage>
 void write_rows(const StreamsWrite<Storage>& op, int64_t first, int64_t last) {
   constexpr Compute<Storage> kOne = 1;
-  const auto [m, D] = op.sizes;
+  const int64_t m = op.sizes.streams, D = op.sizes.width;
   for (int64_t t = first; t < last; ++t) {
     const Storage* streams = op.streams_TMD + t * m * D;
     for (int64_t j = t * m; j < (t + 1) * m; ++j) {
@@ -118,7 +118,7 @@ template <class Storage>
 void write_backward_rows(const StreamsWriteBackward<Storage>& op, int64_t first, int64_t last) {
   using T = Compute<Storage>;
   constexpr T kOne = 1;
-  const auto [m, D] = op.sizes;
+  const int64_t m = op.sizes.streams, D = op.sizes.width;
   const Storage* const nothing = nullptr;
   for (int64_t t = first; t < last; ++t) {
     const Storage *streams = op.streams_TMD + t * m * D, *y = op.y_TD + t * D,

@@ -100,14 +100,15 @@ HWY_INLINE void normalise_backward(LogMatrix<T>& grad, const std::vector<T>& mat
 template <class T>
 void sinkhorn_backward_tokens(const SinkhornBackward<T>& op, int64_t first, int64_t last) {
   const hn::ScalableTag<T> d;
-  const auto [m, rounds, tokens, logits, none] = op.forward;
-  const int64_t entries = m * m, stages = 2 * rounds;
+  const int64_t m = op.forward.size, tokens = op.forward.tokens;
+  const int64_t entries = m * m, stages = 2 * op.forward.rounds;
   const size_t lanes = hn::Lanes(d);
   LogMatrix<T> log(m), grad(m);
   std::vector<std::vector<T>> matrices(stages, std::vector<T>(entries * lanes));
   for_each_vector(d, last - first, [&](size_t k, auto part) HWY_ATTR {
     const int64_t t = first + static_cast<int64_t>(k);
-    for (int64_t e = 0; e < entries; ++e) log.set(e, load(d, logits + e * tokens + t, part));
+    for (int64_t e = 0; e < entries; ++e)
+      log.set(e, load(d, op.forward.logits_MMT + e * tokens + t, part));
     for (int64_t s = 0; s < stages; ++s) {
       log.normalise(/*columns=*/s % 2 == 0);
       for (int64_t e = 0; e < entries; ++e) {
