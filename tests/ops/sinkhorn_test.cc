@@ -25,17 +25,21 @@ Tensor by_division(const Tensor& logits, int64_t rounds) {
   return A;
 }
 
+struct Case {
+  int64_t size, rounds;
+};
+constexpr Case kCases[] = {{1, 1}, {2, 1}, {3, 2}, {4, 20}, {5, 3}, {16, 4}};
+
 class Sinkhorn : public testing::AgainstFormula {};
 
 TEST_P(Sinkhorn, DividesColumnsAndRowsByTheirSums) {
   on_every_target([&] {
     for (const int64_t tokens : {1, 5, 16, 37}) {
-      for (const auto& [m, rounds] : std::vector<std::pair<int64_t, int64_t>>{
-               {1, 1}, {2, 1}, {3, 2}, {4, 20}, {5, 3}, {16, 4}}) {
+      for (const Case& c : kCases) {
         at::manual_seed(1);
-        expect_equal([&](const Tensors& in) -> Tensors { return {sinkhorn(in[0], rounds)}; },
-                     [&](const Tensors& in) -> Tensors { return {by_division(in[0], rounds)}; },
-                     {random({tokens, m, m})});
+        expect_equal([&](const Tensors& in) -> Tensors { return {sinkhorn(in[0], c.rounds)}; },
+                     [&](const Tensors& in) -> Tensors { return {by_division(in[0], c.rounds)}; },
+                     {random({tokens, c.size, c.size})});
       }
     }
   });
