@@ -135,6 +135,9 @@ void print_plan(const StudyJob& job) {
              counted(std::ssize(outlook.chosen), "run"), format_count(tokens), flops,
              format_duration(outlook.seconds(job.jobs)), counted(job.jobs, "run"),
              counted(outlook.record.threads, "thread"));
+  if (const std::string warning = warning_of_little_text(outlook); !warning.empty()) {
+    fmt::print("warning: {}\n", warning);
+  }
 }
 
 void show_study(const StudyJob& job, bool as_json) {

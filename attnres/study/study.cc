@@ -8,6 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "attnres/data/corpus.h"
+#include "attnres/study/quick_study.h"
 #include "attnres/study/study_page.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -99,6 +101,20 @@ void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObser
       fmt::format("warning: {} at once need about {} of memory, this machine has "
                   "{}; lower --jobs",
                   counted(std::ssize(sizes), "run"), format_bytes(needed), format_bytes(memory)));
+}
+
+double bytes_of(const std::vector<fs::path>& texts) {
+  double bytes = 0;
+  for (const fs::path& text : texts) {
+    const std::vector<fs::path> files =
+        fs::is_directory(text) ? files_below(text) : std::vector{text};
+    for (const fs::path& file : files) {
+      std::error_code code;
+      const auto size = static_cast<double>(fs::file_size(file, code));
+      if (!code) bytes += size;
+    }
+  }
+  return bytes;
 }
 
 // All but the page, which takes longer.
@@ -215,6 +231,23 @@ StudyOutlook look_ahead(const StudyJob& job) {
   return outlook;
 }
 
+std::string warning_of_little_text(const StudyOutlook& outlook) {
+  const double bytes = bytes_of({outlook.record.data.begin(), outlook.record.data.end()});
+  int64_t runs = 0;
+  double most = 0;
+  for (const size_t run : outlook.chosen) {
+    const double passes = static_cast<double>(outlook.plans[run].tokens) / bytes;
+    if (bytes == 0 || outlook.runs[run].is_trial || passes <= kMostPasses) continue;
+    ++runs;
+    most = std::max(most, passes);
+  }
+  if (runs == 0) return "";
+  return fmt::format(
+      "{} more than {:.0f} times over the text, up to {:.1f} times or more: what is read again "
+      "teaches less. Give a larger text with --data, or fewer steps with --set train.steps=N",
+      runs == 1 ? "one run goes" : fmt::format("{} runs go", runs), kMostPasses, most);
+}
+
 StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   const double start = monotonic_seconds();
   const StudyPaths paths{job.out};
@@ -223,6 +256,9 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   outlook = look_ahead(job);
   require_disk(paths, outlook);
   warn_of_memory(job, outlook, observer);
+  if (const std::string warning = warning_of_little_text(outlook); !warning.empty()) {
+    observer.on_message("warning: " + warning);
+  }
   make_folder(paths.folder);
   const FolderLock lock(paths.folder);
   make_folder(paths.recipes());

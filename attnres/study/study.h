@@ -51,6 +51,10 @@ struct StudyOutlook {
 // holds something else or another study, or runs of it that have begun with another recipe or text.
 StudyOutlook look_ahead(const StudyJob& job);
 
+// Where runs go more often over their text than kMostPasses (quick_study.h), a sentence that says
+// so; else empty. By the sizes of the files: a token is a byte or more, and a part is held out.
+std::string warning_of_little_text(const StudyOutlook& outlook);
+
 struct StudySummary {
   StudyOutlook outlook;            // as it is in the end
   bool was_stopped = false;        // before all the chosen had been tried

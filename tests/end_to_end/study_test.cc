@@ -219,6 +219,18 @@ Json tuned_study() {
   return study;
 }
 
+TEST_F(Study, WarnsOfTooLittleText) {
+  const auto warns = [&](int64_t steps) {
+    const Result plan = study("a", fmt::format("--dry-run --set train.steps={}", steps));
+    return plan.out.find("4 runs go more than 4 times over the text") != std::string::npos;
+  };
+  const Json train = recipe_to_json(plan_runs(read_study(recipe_), {}).at(0).recipe).at("train");
+  const int64_t tokens = train.at("batch_size").get<int64_t>() * train.at("context").get<int64_t>();
+  const int64_t four_passes = 4 * static_cast<int64_t>(fs::file_size(data_)) / tokens;
+  EXPECT_FALSE(warns(four_passes));
+  EXPECT_TRUE(warns(four_passes + 1));
+}
+
 TEST_F(Study, TunesTheRate) {
   set_study(tuned_study());
   const Result plan = study("a", "--dry-run");
