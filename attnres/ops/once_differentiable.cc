@@ -27,21 +27,23 @@ std::string public_name(std::string name) {
   return name;
 }
 
+[[noreturn]] void refuse_second_derivative(const std::string& operation) {
+  const std::string composed = operation + "_composed";
+  const bool has_composed =
+      c10::Dispatcher::singleton().findSchema({"attnres::" + composed, ""}).has_value();
+  fail(
+      "{}: its gradient cannot be differentiated again; {}take the first gradient without "
+      "create_graph",
+      operation, has_composed ? "use " + composed + ", or " : "");
+}
+
 class NotDifferentiableAgain : public torch::autograd::Node {
  public:
   NotDifferentiableAgain(std::string operation, torch::autograd::edge_list&& next_edges)
       : Node(std::move(next_edges)), operation_(std::move(operation)) {}
   std::string name() const override { return "NotDifferentiableAgain"; }
 
-  variable_list apply(variable_list&&) override {
-    const std::string composed = operation_ + "_composed";
-    const bool has_composed =
-        c10::Dispatcher::singleton().findSchema({"attnres::" + composed, ""}).has_value();
-    fail(
-        "{}: its gradient cannot be differentiated again; {}take the first gradient without "
-        "create_graph",
-        operation_, has_composed ? "use " + composed + ", or " : "");
-  }
+  variable_list apply(variable_list&&) override { refuse_second_derivative(operation_); }
 
  private:
   std::string operation_;
@@ -75,10 +77,7 @@ void once_differentiable(const c10::OperatorHandle& operation, torch::jit::Stack
 }
 
 void require_first_derivative(const char* operation) {
-  require(!at::GradMode::is_enabled(),
-          "{}: its gradient cannot be differentiated again; take the first gradient without "
-          "create_graph",
-          operation);
+  if (at::GradMode::is_enabled()) refuse_second_derivative(operation);
 }
 
 }  // namespace attnres

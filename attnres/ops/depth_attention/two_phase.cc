@@ -14,6 +14,7 @@
 
 #include "attnres/ops/depth_attention/fused.h"
 #include "attnres/ops/depth_attention/phases.h"
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/recorded_operation.h"
 
 namespace attnres {
@@ -22,12 +23,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-void require_no_graph_of_gradients() {
-  require(!at::GradMode::is_enabled(),
-          "depth attention: the two-phase schedule cannot be differentiated twice; use "
-          "depth_attention_composed, or take the first gradient without create_graph");
-}
 
 // Where a source's gradient goes, if it is wanted: into its slot.
 GradientTarget slot_target(const std::shared_ptr<GradientSlot>& slot, const Tensor& source,
@@ -54,7 +49,7 @@ class PhaseOneNode : public torch::autograd::Node {
   std::string name() const override { return "DepthAttentionPhaseOneBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    require_no_graph_of_gradients();
+    require_first_derivative("depth_attention");
     require(!sources.empty(), "depth attention: phase 1's backward already ran");
     variable_list result(num_outputs());
     const size_t S = queries.size(), N = sources.size();
@@ -104,7 +99,7 @@ class PhaseTwoNode : public torch::autograd::Node {
   std::string name() const override { return "DepthAttentionPhaseTwoBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    require_no_graph_of_gradients();
+    require_first_derivative("depth_attention");
     require(kept.has_value(), "depth attention: a site's backward already ran");
     variable_list result(num_outputs());
     Tensor grad_x = gradients[0];
