@@ -15,7 +15,7 @@ struct FigureKind {
   const char* name;
   const char* title;
   std::string (*make)(const StudyData& data, const Json& options, const std::string& id);
-  std::vector<std::string> (*findings)(const StudyData& data) = nullptr;
+  std::vector<std::string> (*findings)(const StudyData& data, const Json& options) = nullptr;
 };
 
 // Of a figure that has no options.
@@ -24,16 +24,23 @@ std::string without_options(const StudyData& data, const Json&, const std::strin
   return make(data, id);
 }
 
+template <std::vector<std::string> (*find)(const StudyData&)>
+std::vector<std::string> without_options(const StudyData& data, const Json&) {
+  return find(data);
+}
+
 const std::vector<FigureKind>& figure_list() {
   static const std::vector<FigureKind> kinds = {
-      {"scaling_law", "Scaling law", scaling_law_figure},
+      {"scaling_law", "Scaling law", scaling_law_figure, scaling_law_findings},
       {"curve", "Loss along an axis", curve_figure},
-      {"heatmap", "Shapes", without_options<ratio_figure>, ratio_findings},
+      {"heatmap", "Shapes", without_options<ratio_figure>, without_options<ratio_findings>},
       {"dynamics", "Training dynamics", without_options<dynamics_figure>},
       {"depth_weights", "Depth weights", without_options<depth_weights_figure>},
-      {"matrices", "Depth mixing matrices", without_options<matrices_figure>, matrices_findings},
+      {"matrices", "Depth mixing matrices", without_options<matrices_figure>,
+       without_options<matrices_findings>},
       {"probes", "What layers and sources do", without_options<probes_figure>},
-      {"overhead", "Overhead", without_options<overhead_figure>, overhead_findings},
+      {"overhead", "Overhead", without_options<overhead_figure>,
+       without_options<overhead_findings>},
   };
   return kinds;
 }
@@ -95,7 +102,7 @@ std::vector<std::string> figure_findings(const StudyData& data) {
   for (const Json& figure : data.study.figures) {
     const FigureKind* kind = find_kind(kind_asked_for(figure));
     if (kind == nullptr || kind->findings == nullptr) continue;
-    for (std::string& finding : kind->findings(data)) all.push_back(std::move(finding));
+    for (std::string& finding : kind->findings(data, figure)) all.push_back(std::move(finding));
   }
   return all;
 }

@@ -16,8 +16,8 @@ const std::vector<std::string>& figure_kinds();
 // Of one entry of "figures", as a section with its title. `id` is of its own on the page.
 std::string study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
-// What the figures of a study say about its claim beside the losses, in plain sentences: the best
-// shapes, ranks of matrices, times and memory over the baseline's.
+// What the figures of a study say about its claim beside the losses, in plain sentences:
+// compute advantages, the best shapes, ranks of matrices, times and memory over the baseline's.
 std::vector<std::string> figure_findings(const StudyData& data);
 
 // The line over a figure of single runs that says which they are.
@@ -28,6 +28,7 @@ std::string of_shown_arms(const StudyData& data);
 // over the baseline at the largest budget, with bootstrap intervals (power_law.h). The budgets are
 // the arms of the axis "x"; without it of the axis along which FLOPs vary most.
 std::string scaling_law_figure(const StudyData& data, const Json& options, const std::string& id);
+std::vector<std::string> scaling_law_findings(const StudyData& data, const Json& options);
 
 // Mean final loss and its difference to the baseline's, with 95 % intervals, along the arms of the
 // axis "x", a curve for each arm of the other axes. The baseline of that axis is a dotted line.

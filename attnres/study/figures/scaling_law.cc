@@ -157,36 +157,66 @@ std::string tells_what(const Interval& interval) {
                      interval.low > 1.25 ? "above" : "below");
 }
 
+// What there is to fit and compare.
+struct ScalingLaw {
+  std::vector<ScalingSeries> all;  // with a line where there are budgets enough; C in `unit` FLOPs
+  // A power of ten near the largest budget, where A, the loss at one unit, says something.
+  double unit = 1;
+  double budget = 0;  // the largest, in units; 0 where no run is done
+};
+
+ScalingLaw scaling_law(const StudyData& data, size_t axis) {
+  ScalingLaw law{.all = all_series(data, axis)};
+  for (const ScalingSeries& series : law.all) {
+    for (const ScalingRun& run : series.runs) law.budget = std::max(law.budget, run.point.compute);
+  }
+  if (law.budget == 0) return law;
+  law.unit = std::pow(10, std::floor(std::log10(law.budget)));
+  law.budget /= law.unit;
+  for (ScalingSeries& series : law.all) {
+    for (ScalingRun& run : series.runs) run.point.compute /= law.unit;
+    if (series.budgets() >= 3) series.fit = fit_power_law(series.points(), kFitSeed);
+  }
+  return law;
+}
+
+// Whether the advantage of a series over its baseline can be told.
+bool is_compared(const ScalingLaw& law, size_t i) {
+  const ScalingSeries& series = law.all[i];
+  return series.fit && series.baseline && *series.baseline != i && law.all[*series.baseline].fit;
+}
+
+ComputeAdvantage advantage_of(const ScalingLaw& law, size_t i) {
+  return advantage_over(law.all[*law.all[i].baseline], law.all[i], law.budget);
+}
+
+std::string interval_of_times(const Interval& interval) {
+  return times(interval.low) + " to " + times(interval.high);
+}
+
 struct ScalingTable {
   std::vector<std::string> headings;
   std::vector<TableColumn> columns;
-  std::string sentences;
 };
 
-ScalingTable scaling_table(const std::vector<ScalingSeries>& all, double budget) {
+ScalingTable scaling_table(const ScalingLaw& law) {
   ScalingTable table;
   for (const char* name :
        {"runs", "A", "95 % interval", "α", "95 % interval", "advantage", "95 % interval"}) {
     table.columns.push_back({name, {}});
   }
-  for (size_t i = 0; i < all.size(); ++i) {
-    const ScalingSeries& series = all[i];
+  for (size_t i = 0; i < law.all.size(); ++i) {
+    const ScalingSeries& series = law.all[i];
     if (!series.fit) continue;
     const PowerLawFit& fit = *series.fit;
     std::string factor = series.baseline == i ? "1" : kNoValue, interval = kNoValue;
-    if (series.baseline && series.baseline != i && all[*series.baseline].fit) {
-      const ScalingSeries& baseline = all[*series.baseline];
+    if (is_compared(law, i)) {
       try {
-        const ComputeAdvantage advantage = advantage_over(baseline, series, budget);
+        const ComputeAdvantage advantage = advantage_of(law, i);
         factor = times(advantage.factor);
-        interval = times(advantage.interval.low) + " to " + times(advantage.interval.high);
-        table.sentences += fmt::format(
-            "<p>At the largest budget {} needs {} times the compute for the loss of {}: "
-            "95 % interval {}, {}.</p>\n",
-            escape_html(baseline.label), factor, escape_html(series.label), interval,
-            tells_what(advantage.interval));
-      } catch (const Error& error) {
-        table.sentences += nothing(escape_html(series.label + ": " + error.what()));
+        interval = interval_of_times(advantage.interval);
+      } catch (const Error&) {
+        // Told among the findings.
       }
     }
     table.headings.push_back(row_heading(series.label));
@@ -237,27 +267,16 @@ std::string scaling_plot(const std::vector<ScalingSeries>& all, double unit,
 std::string scaling_law_figure(const StudyData& data, const Json& options, const std::string& id) {
   const auto axis = budget_axis(data, options);
   if (!axis) return nothing("No axis of this study varies the FLOPs of a run.");
-  std::vector<ScalingSeries> all = all_series(data, *axis);
-  double budget = 0;
-  for (const ScalingSeries& series : all) {
-    for (const ScalingRun& run : series.runs) budget = std::max(budget, run.point.compute);
-  }
-  if (budget == 0) return nothing("No run with FLOPs and a final loss is done yet.");
-  // A is the loss at one unit: a power of ten near the largest budget, where it says something.
-  const double unit = std::pow(10, std::floor(std::log10(budget)));
+  const ScalingLaw law = scaling_law(data, *axis);
+  if (law.budget == 0) return nothing("No run with FLOPs and a final loss is done yet.");
   std::vector<std::string> too_few;
   std::vector<LegendEntry> entries;
-  for (size_t i = 0; i < all.size(); ++i) {
-    for (ScalingRun& run : all[i].runs) run.point.compute /= unit;
-    if (!all[i].runs.empty()) entries.push_back({line_style(i), all[i].label});
-    if (all[i].budgets() >= 3) {
-      all[i].fit = fit_power_law(all[i].points(), kFitSeed);
-    } else {
-      too_few.push_back(all[i].label);
-    }
+  for (size_t i = 0; i < law.all.size(); ++i) {
+    if (!law.all[i].runs.empty()) entries.push_back({line_style(i), law.all[i].label});
+    if (!law.all[i].fit) too_few.push_back(law.all[i].label);
   }
-  const ScalingTable table = scaling_table(all, budget / unit);
-  std::string out = table.sentences + legend(entries) + scaling_plot(all, unit, id);
+  const ScalingTable table = scaling_table(law);
+  std::string out = legend(entries) + scaling_plot(law.all, law.unit, id);
   if (!table.headings.empty()) {
     out += numbers_table("arm", table.headings, table.columns) +
            how_to_read(fmt::format(
@@ -266,9 +285,31 @@ std::string scaling_law_figure(const StudyData& data, const Json& options, const
                "loss of the arm’s line at the largest budget; the report has 1.25 for Block "
                "(Fig. 4). Intervals: bootstrap of residuals, of runs with equal size and seed "
                "together.",
-               superscript(static_cast<int>(std::lround(std::log10(unit))))));
+               superscript(static_cast<int>(std::lround(std::log10(law.unit))))));
   }
   return out + left_out(too_few, "no line: a fit needs three budgets at least");
+}
+
+std::vector<std::string> scaling_law_findings(const StudyData& data, const Json& options) {
+  const auto axis = budget_axis(data, options);
+  if (!axis) return {};
+  const ScalingLaw law = scaling_law(data, *axis);
+  std::vector<std::string> findings;
+  for (size_t i = 0; i < law.all.size(); ++i) {
+    if (!is_compared(law, i)) continue;
+    const ScalingSeries& series = law.all[i];
+    try {
+      const ComputeAdvantage advantage = advantage_of(law, i);
+      findings.push_back(
+          fmt::format("At the largest budget {} needs {} times the compute for the loss of {}: "
+                      "95 % interval {}, {}.",
+                      law.all[*series.baseline].label, times(advantage.factor), series.label,
+                      interval_of_times(advantage.interval), tells_what(advantage.interval)));
+    } catch (const Error& error) {
+      findings.push_back(series.label + ": " + error.what());
+    }
+  }
+  return findings;
 }
 
 }  // namespace attnres
