@@ -22,6 +22,10 @@ bool is_unshared(const Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
+Tensor empty_sum(const Tensor& source) {
+  return at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
+}
+
 // The identity to its readers, whose gradients gather in the slot: at the end of a slot the sum
 // leaves for the source's own graph; at a way into it nothing does, and that graph only waits.
 class SlotNode : public torch::autograd::Node {
@@ -77,6 +81,12 @@ void GradientSlot::add(Tensor part) {
       is_own ? std::move(part) : at::empty(part.sizes(), part.options().dtype(dtype)).copy_(part);
 }
 
+bool GradientSlot::begin(const Tensor& source) {
+  if (gradient.defined()) return true;
+  gradient = empty_sum(source);
+  return false;
+}
+
 Tensor with_slot(const Tensor& source) {
   if (!records({source}) || slot_of(source)) return source;
   return through_slot(std::make_shared<GradientSlot>(), source, /*is_end=*/true);
@@ -100,10 +110,8 @@ SourceGradient::SourceGradient(const Tensor& source, bool wanted) : dtype_(sourc
   if (!wanted) return;
   const auto slot = slot_of(source);
   in_slot_ = slot != nullptr;
-  accumulate_ = in_slot_ && slot->gradient.defined();
-  sum_ = accumulate_ ? slot->gradient
-                     : at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
-  if (in_slot_) slot->gradient = sum_;
+  accumulate_ = in_slot_ && slot->begin(source);
+  sum_ = in_slot_ ? slot->gradient : empty_sum(source);
 }
 
 Tensor SourceGradient::to_return() const {

@@ -15,6 +15,9 @@ struct GradientSlot {
   at::Tensor gradient;  // contiguous, in the compute dtype; undefined: nothing was added yet
 
   void add(at::Tensor part);
+  // For an operation that adds by itself: makes a place for the source's gradient, without numbers
+  // yet, where there is none. Whether there was one, to be added to.
+  bool begin(const at::Tensor& source);
 };
 
 // The same numbers as `source`, for readers whose gradients go to one slot. When all of them have

@@ -176,6 +176,17 @@ QuickChoice choose_short(const QuickSize& size, const QuickAims& aims) {
 
 }  // namespace
 
+void RepeatedText::see(double passes) {
+  if (!(passes > kMostPasses)) return;
+  ++runs;
+  most = std::max(most, passes);
+}
+
+std::string RepeatedText::sentence() const {
+  return fmt::format("{} more than {:.0f} times over the text",
+                     runs == 1 ? "one run goes" : fmt::format("{} runs go", runs), kMostPasses);
+}
+
 QuickChoice choose_quick_study(const QuickAims& aims, const MachineSpeed& speed) {
   std::optional<QuickSize> chosen;
   std::string why = "It is the largest size that compare chooses; attnres study trains any.";

@@ -18,6 +18,15 @@ inline constexpr double kFewestTokens = 10;        // a parameter, where there i
 inline constexpr double kMostPasses = 4;           // over the text; more teach little
 inline constexpr int64_t kFewestSteps = 100;       // of a run; fewer say nothing of a mechanism
 
+// Runs that go over their text more than kMostPasses times.
+struct RepeatedText {
+  int64_t runs = 0;
+  double most = 0;  // passes of one of them
+
+  void see(double passes);       // of one run; NaN where that is not known
+  std::string sentence() const;  // "3 runs go more than 4 times over the text"
+};
+
 struct QuickAims {
   std::vector<std::string> mechanisms;
   int64_t seeds = 3;

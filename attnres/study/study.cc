@@ -233,19 +233,17 @@ StudyOutlook look_ahead(const StudyJob& job) {
 
 std::string warning_of_little_text(const StudyOutlook& outlook) {
   const double bytes = bytes_of({outlook.record.data.begin(), outlook.record.data.end()});
-  int64_t runs = 0;
-  double most = 0;
+  if (bytes == 0) return "";
+  RepeatedText repeated;
   for (const size_t run : outlook.chosen) {
-    const double passes = static_cast<double>(outlook.plans[run].tokens) / bytes;
-    if (bytes == 0 || outlook.runs[run].is_trial || passes <= kMostPasses) continue;
-    ++runs;
-    most = std::max(most, passes);
+    if (outlook.runs[run].is_trial) continue;
+    repeated.see(static_cast<double>(outlook.plans[run].tokens) / bytes);
   }
-  if (runs == 0) return "";
+  if (repeated.runs == 0) return "";
   return fmt::format(
-      "{} more than {:.0f} times over the text, up to {:.1f} times or more: what is read again "
-      "teaches less. Give a larger text with --data, or fewer steps with --set train.steps=N",
-      runs == 1 ? "one run goes" : fmt::format("{} runs go", runs), kMostPasses, most);
+      "{}, up to {:.1f} times or more: what is read again teaches less. Give a larger text with "
+      "--data, or fewer steps with --set train.steps=N",
+      repeated.sentence(), repeated.most);
 }
 
 StudySummary run_study(const StudyJob& job, StudyObserver& observer) {

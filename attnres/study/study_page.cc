@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -382,22 +383,18 @@ double passes_over_text(const StudyRunRecord& run, const RunData& folder) {
 }
 
 std::string caution_of_repeated_text(const StudyData& data) {
-  double most = 0;
-  int64_t runs = 0;
+  RepeatedText repeated;
   for (size_t i = 0; i < data.runs.size(); ++i) {
     const StudyRunRecord& run = data.study.runs[i];
-    if (!data.runs[i] || run.is_trial) continue;
-    const double passes = passes_over_text(run, *data.runs[i]);
-    if (!(passes > kMostPasses)) continue;
-    ++runs;
-    most = std::max(most, passes);
+    if (data.runs[i] && !run.is_trial) repeated.see(passes_over_text(run, *data.runs[i]));
   }
-  if (runs == 0) return "";
-  return fmt::format(
-      "{} more than {:.0f} times over the text (at most {:.1f}). What is read again teaches less, "
-      "so "
-      "losses fall more slowly with tokens and compute than they would on a larger text.",
-      runs == 1 ? "One run goes" : fmt::format("{} runs go", runs), kMostPasses, most);
+  if (repeated.runs == 0) return "";
+  std::string caution = fmt::format(
+      "{} (at most {:.1f}). What is read again teaches less, so losses fall more slowly "
+      "with tokens and compute than they would on a larger text.",
+      repeated.sentence(), repeated.most);
+  caution[0] = static_cast<char>(std::toupper(caution[0]));
+  return caution;
 }
 
 // Machines and builds whose runs do not make pairs, and too little text.

@@ -28,10 +28,7 @@ using torch::autograd::variable_list;
 GradientTarget slot_target(const std::shared_ptr<GradientSlot>& slot, const Tensor& source,
                            bool wanted) {
   if (!wanted || !slot) return {};
-  const bool accumulate = slot->gradient.defined();
-  if (!accumulate) {
-    slot->gradient = at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
-  }
+  const bool accumulate = slot->begin(source);
   return {slot->gradient, accumulate};
 }
 
