@@ -14,33 +14,25 @@ namespace {
 struct FigureKind {
   const char* name;
   const char* title;
-  std::string (*make)(const StudyData& data, const Json& options, const std::string& id);
-  std::vector<std::string> (*findings)(const StudyData& data, const Json& options) = nullptr;
+  StudyFigure (*make)(const StudyData& data, const Json& options, const std::string& id);
 };
 
 // Of a figure that has no options.
-template <std::string (*make)(const StudyData&, const std::string&)>
-std::string without_options(const StudyData& data, const Json&, const std::string& id) {
+template <StudyFigure (*make)(const StudyData&, const std::string&)>
+StudyFigure without_options(const StudyData& data, const Json&, const std::string& id) {
   return make(data, id);
-}
-
-template <std::vector<std::string> (*find)(const StudyData&)>
-std::vector<std::string> without_options(const StudyData& data, const Json&) {
-  return find(data);
 }
 
 const std::vector<FigureKind>& figure_list() {
   static const std::vector<FigureKind> kinds = {
-      {"scaling_law", "Scaling law", scaling_law_figure, scaling_law_findings},
+      {"scaling_law", "Scaling law", scaling_law_figure},
       {"curve", "Loss along an axis", curve_figure},
-      {"heatmap", "Shapes", without_options<ratio_figure>, without_options<ratio_findings>},
+      {"heatmap", "Shapes", without_options<ratio_figure>},
       {"dynamics", "Training dynamics", without_options<dynamics_figure>},
       {"depth_weights", "Depth weights", without_options<depth_weights_figure>},
-      {"matrices", "Depth mixing matrices", without_options<matrices_figure>,
-       without_options<matrices_findings>},
+      {"matrices", "Depth mixing matrices", without_options<matrices_figure>},
       {"probes", "What layers and sources do", without_options<probes_figure>},
-      {"overhead", "Overhead", without_options<overhead_figure>,
-       without_options<overhead_findings>},
+      {"overhead", "Overhead", without_options<overhead_figure>},
   };
   return kinds;
 }
@@ -83,28 +75,21 @@ std::string of_shown_arms(const StudyData& data) {
   return how_to_read(fmt::format("One run of each arm{}, of the first seed that is done.", only));
 }
 
-std::string study_figure(const StudyData& data, const Json& figure, const std::string& id) {
+StudyFigure study_figure(const StudyData& data, const Json& figure, const std::string& id) {
   const std::string name = kind_asked_for(figure);
   const FigureKind* kind = find_kind(name);
   if (kind == nullptr) {
-    return nothing(fmt::format(
-        "study.json asks for a figure “{}”, which this version does not know.", escape_html(name)));
+    return {
+        nothing(fmt::format("study.json asks for a figure “{}”, which this version does not know.",
+                            escape_html(name)))};
   }
   std::string title = kind->title;
   if (const Json* x = find(figure, "/x"); name == "curve" && x && x->is_string()) {
     title = "Loss along " + escape_html(x->get<std::string>());
   }
-  return section(id.c_str(), title.c_str(), kind->make(data, figure, id));
-}
-
-std::vector<std::string> figure_findings(const StudyData& data) {
-  std::vector<std::string> all;
-  for (const Json& figure : data.study.figures) {
-    const FigureKind* kind = find_kind(kind_asked_for(figure));
-    if (kind == nullptr || kind->findings == nullptr) continue;
-    for (std::string& finding : kind->findings(data, figure)) all.push_back(std::move(finding));
-  }
-  return all;
+  StudyFigure made = kind->make(data, figure, id);
+  made.html = section(id.c_str(), title.c_str(), made.html);
+  return made;
 }
 
 }  // namespace attnres

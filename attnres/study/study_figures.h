@@ -13,12 +13,15 @@ namespace attnres {
 // "scaling_law", "curve", ...: the kinds that "figures" may ask for.
 const std::vector<std::string>& figure_kinds();
 
-// Of one entry of "figures", as a section with its title. `id` is of its own on the page.
-std::string study_figure(const StudyData& data, const Json& figure, const std::string& id);
+struct StudyFigure {
+  std::string html;
+  // What it says about the study's claim beside the losses, in plain sentences: compute advantages,
+  // the best shapes, ranks of matrices, times and memory over the baseline's.
+  std::vector<std::string> findings = {};
+};
 
-// What the figures of a study say about its claim beside the losses, in plain sentences:
-// compute advantages, the best shapes, ranks of matrices, times and memory over the baseline's.
-std::vector<std::string> figure_findings(const StudyData& data);
+// Of one entry of "figures", as a section with its title. `id` is of its own on the page.
+StudyFigure study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
 // The line over a figure of single runs that says which they are.
 std::string of_shown_arms(const StudyData& data);
@@ -27,37 +30,33 @@ std::string of_shown_arms(const StudyData& data);
 // a line L = A C^-alpha where there are three budgets or more; A, alpha and the compute advantage
 // over the baseline at the largest budget, with bootstrap intervals (power_law.h). The budgets are
 // the arms of the axis "x"; without it of the axis along which FLOPs vary most.
-std::string scaling_law_figure(const StudyData& data, const Json& options, const std::string& id);
-std::vector<std::string> scaling_law_findings(const StudyData& data, const Json& options);
+StudyFigure scaling_law_figure(const StudyData& data, const Json& options, const std::string& id);
 
 // Mean final loss and its difference to the baseline's, with 95 % intervals, along the arms of the
 // axis "x", a curve for each arm of the other axes. The baseline of that axis is a dotted line.
-std::string curve_figure(const StudyData& data, const Json& options, const std::string& id);
+StudyFigure curve_figure(const StudyData& data, const Json& options, const std::string& id);
 
 // Mean final loss over width and heads per Transformer layer, a map for each arm of the baseline's
 // axis with its least outlined, as in Fig. 7, and a map of the differences to the baseline's.
-std::string ratio_figure(const StudyData& data, const std::string& id);
-std::vector<std::string> ratio_findings(const StudyData& data);
+StudyFigure ratio_figure(const StudyData& data, const std::string& id);
 
 // As in Fig. 5, one run of each of shown_arms(): validation loss over training, and RMS of outputs,
 // of states and of gradients per Transformer layer at several moments of it.
-std::string dynamics_figure(const StudyData& data, const std::string& id);
+StudyFigure dynamics_figure(const StudyData& data, const std::string& id);
 
 // As in Fig. 8, one run of each of shown_arms(): mean depth weights, where they lie in numbers, and
 // how they form over training.
-std::string depth_weights_figure(const StudyData& data, const std::string& id);
+StudyFigure depth_weights_figure(const StudyData& data, const std::string& id);
 
 // As in Fig. 9, one run of each of shown_arms(): depth mixing matrices, mean over tokens and
 // channels.
-std::string matrices_figure(const StudyData& data, const std::string& id);
-std::vector<std::string> matrices_findings(const StudyData& data);
+StudyFigure matrices_figure(const StudyData& data, const std::string& id);
 
 // One run of each of shown_arms(): what dropping a layer or a source costs, how alike sources are,
 // depth weights by position and class of token.
-std::string probes_figure(const StudyData& data, const std::string& id);
+StudyFigure probes_figure(const StudyData& data, const std::string& id);
 
 // Time per token and memory over the baseline's of the same seed, with 95 % intervals.
-std::string overhead_figure(const StudyData& data, const std::string& id);
-std::vector<std::string> overhead_findings(const StudyData& data);
+StudyFigure overhead_figure(const StudyData& data, const std::string& id);
 
 }  // namespace attnres

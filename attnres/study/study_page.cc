@@ -121,13 +121,14 @@ std::string seen_list(const StudyData& data, const std::vector<std::string>& sen
          folded("Each in a sentence", items);
 }
 
-std::string seen(const StudyData& data, const std::vector<std::string>& sentences) {
+std::string seen(const StudyData& data, const std::vector<std::string>& findings,
+                 const std::vector<std::string>& sentences) {
   std::string out;
   if (!data.study.claim.empty()) {
     out += "<h3>What the report claims</h3>\n<p>" + escape_html(data.study.claim) + "</p>\n";
   }
   out += "<h3>What we saw</h3>\n";
-  if (const auto findings = figure_findings(data); !findings.empty()) out += list_of(findings);
+  if (!findings.empty()) out += list_of(findings);
   return out + seen_list(data, sentences) +
          how_to_read(
              "Differences of final validation losses in nats per token, seed by seed; "
@@ -446,12 +447,16 @@ std::string study_page_text(const StudyData& data, const StudyPage& page) {
   std::string out =
       page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
                  under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
-  out += boxed_list("Read with care", study_cautions(data)) +
-         section("seen", "Claim and result", seen(data, page.sentences)) +
-         arm_section_of_study(data);
+  std::string figures;
+  std::vector<std::string> findings;
   for (size_t i = 0; i < study.figures.size(); ++i) {
-    out += study_figure(data, study.figures[i], fmt::format("figure{}", i + 1));
+    const StudyFigure made = study_figure(data, study.figures[i], fmt::format("figure{}", i + 1));
+    figures += made.html;
+    findings.insert(findings.end(), made.findings.begin(), made.findings.end());
   }
+  out += boxed_list("Read with care", study_cautions(data)) +
+         section("seen", "Claim and result", seen(data, findings, page.sentences)) +
+         arm_section_of_study(data) + figures;
   return out + loss_section(data) + tuning_section(study) + run_section(data) +
          settings_section(data) + environment_section(data) + notes_section(page.notes) +
          page_end();

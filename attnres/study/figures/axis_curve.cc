@@ -147,32 +147,32 @@ std::string difference_along(const StudyData& data, const AxisCurves& all, const
 
 }  // namespace
 
-std::string curve_figure(const StudyData& data, const Json& options, const std::string& id) {
+StudyFigure curve_figure(const StudyData& data, const Json& options, const std::string& id) {
   const Json* x = find(options, "/x");
   const std::string name = x && x->is_string() ? x->get<std::string>() : "";
   const auto axis = data.find_axis(name);
   if (!axis) {
-    return nothing(
-        fmt::format("This study has no axis “{}” to draw a curve along.", escape_html(name)));
+    return {nothing(
+        fmt::format("This study has no axis “{}” to draw a curve along.", escape_html(name)))};
   }
   const AxisCurves all = curves_along(data, *axis);
   LinePlot empty{.x_label = plain_label(name)};
   for (const std::string& arm : all.names) empty.x_names.push_back(plain_label(arm));
   const std::string loss = all.names.empty() ? "" : loss_along(data, all, empty, id);
-  if (loss.empty()) return nothing("No run along this axis is done yet.");
+  if (loss.empty()) return {nothing("No run along this axis is done yet.")};
   std::vector<LegendEntry> entries;
   bool has_level = false;
   for (size_t c = 0; c < all.curves.size(); ++c) {
     entries.push_back({line_style(c), all.curves[c].label});
     has_level = has_level || all.baselines[c];
   }
-  return (entries.size() > 1 ? legend(entries) : "") +
-         row_of(loss + difference_along(data, all, empty, id)) +
-         how_to_read(fmt::format(
-             "Bars: 95 % interval of Student’s t over seeds, of one arm by "
-             "itself, from three seeds on. What seeds share is in the losses and not in the "
-             "differences.{}",
-             has_level ? " Dotted: the baseline’s mean." : ""));
+  return {(entries.size() > 1 ? legend(entries) : "") +
+          row_of(loss + difference_along(data, all, empty, id)) +
+          how_to_read(fmt::format(
+              "Bars: 95 % interval of Student’s t over seeds, of one arm by "
+              "itself, from three seeds on. What seeds share is in the losses and not in the "
+              "differences.{}",
+              has_level ? " Dotted: the baseline’s mean." : ""))};
 }
 
 }  // namespace attnres

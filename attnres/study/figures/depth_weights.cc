@@ -149,7 +149,7 @@ std::string forming(const WeightRun& run, const std::string& id) {
 
 }  // namespace
 
-std::string depth_weights_figure(const StudyData& data, const std::string& id) {
+StudyFigure depth_weights_figure(const StudyData& data, const std::string& id) {
   std::vector<WeightRun> shown;
   std::vector<RunData> runs;
   std::vector<std::string> missing;
@@ -165,12 +165,12 @@ std::string depth_weights_figure(const StudyData& data, const std::string& id) {
     runs.back().label = label;
   }
   const std::string left = left_out(missing, "no depth weights in its probes");
-  if (shown.empty()) return nothing("No run has depth weights in its probes.");
+  if (shown.empty()) return {nothing("No run has depth weights in its probes.")};
   std::string out = of_shown_arms(data) + weight_table(shown) + depth_weight_figures(runs);
   for (size_t i = 0; i < shown.size(); ++i) {
     out += forming(shown[i], fmt::format("{}-{}", id, i));
   }
-  return out + left;
+  return {out + left};
 }
 
 }  // namespace attnres

@@ -144,9 +144,9 @@ std::string moment_legend(const std::vector<DynamicsRun>& runs) {
 
 }  // namespace
 
-std::string dynamics_figure(const StudyData& data, const std::string& id) {
+StudyFigure dynamics_figure(const StudyData& data, const std::string& id) {
   const std::vector<DynamicsRun> runs = dynamics_runs(data);
-  if (runs.empty()) return nothing("No run has begun yet.");
+  if (runs.empty()) return {nothing("No run has begun yet.")};
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < runs.size(); ++i) entries.push_back({line_style(i), runs[i].label});
   std::string layers;
@@ -164,7 +164,7 @@ std::string dynamics_figure(const StudyData& data, const std::string& id) {
                  "Running state: the residual stream, or the partial sum of the block. "
                  "Gradient: of the loss with respect to a layer’s feed-forward output.");
   }
-  return of_shown_arms(data) + legend(entries) + validation_plot(runs, id) + layers;
+  return {of_shown_arms(data) + legend(entries) + validation_plot(runs, id) + layers};
 }
 
 }  // namespace attnres

@@ -88,9 +88,9 @@ const Json* matrices_in(const Json& inspection) {
 
 }  // namespace
 
-std::string matrices_figure(const StudyData& data, const std::string& id) {
+StudyFigure matrices_figure(const StudyData& data, const std::string& id) {
   std::string panels;
-  std::vector<std::string> missing;
+  std::vector<std::string> missing, findings;
   for (const size_t arm : data.shown_arms()) {
     const std::string& label = data.arms.arms[arm].label;
     const auto run = data.shown_run(arm);
@@ -98,34 +98,26 @@ std::string matrices_figure(const StudyData& data, const std::string& id) {
     std::string of_arm;
     for (size_t i = 0; list && i < list->size(); ++i) {
       of_arm += matrix_panel(label, (*list)[i], fmt::format("{}-{}-{}", id, arm, i));
+      if (const std::optional<Ranks> ranks = semiseparable_ranks((*list)[i])) {
+        findings.push_back(fmt::format(
+            "{}{}: the depth mixing matrix of one channel of one token has semiseparable rank {}.",
+            label, stream_of((*list)[i]), ranks->of_one));
+      }
     }
     if (of_arm.empty()) missing.push_back(label);
     panels += of_arm;
   }
-  if (panels.empty()) return nothing("No run has been inspected yet.");
-  return of_shown_arms(data) + row_of(panels) +
-         how_to_read(
-             "Rows: sites, the last the output. Columns: the embedding and the outputs of "
-             "sublayers. Each cell says how much of an output a site reads, the mean over "
-             "tokens and channels of one run of each arm, with mixing weights and norms held "
-             "fixed. Semiseparable ranks: of the matrix of one channel of one token, the median "
-             "of those looked at, and of the mean that is drawn.") +
-         left_out(missing, "not inspected");
-}
-
-std::vector<std::string> matrices_findings(const StudyData& data) {
-  std::vector<std::string> findings;
-  for (const size_t arm : data.shown_arms()) {
-    const Json* list = matrices_in(data.inspections[*data.shown_run(arm)]);
-    for (size_t i = 0; list && i < list->size(); ++i) {
-      const std::optional<Ranks> ranks = semiseparable_ranks((*list)[i]);
-      if (!ranks) continue;
-      findings.push_back(fmt::format(
-          "{}{}: the depth mixing matrix of one channel of one token has semiseparable rank {}.",
-          data.arms.arms[arm].label, stream_of((*list)[i]), ranks->of_one));
-    }
-  }
-  return findings;
+  if (panels.empty()) return {nothing("No run has been inspected yet.")};
+  return {
+      of_shown_arms(data) + row_of(panels) +
+          how_to_read(
+              "Rows: sites, the last the output. Columns: the embedding and the outputs of "
+              "sublayers. Each cell says how much of an output a site reads, the mean over "
+              "tokens and channels of one run of each arm, with mixing weights and norms held "
+              "fixed. Semiseparable ranks: of the matrix of one channel of one token, the median "
+              "of those looked at, and of the mean that is drawn.") +
+          left_out(missing, "not inspected"),
+      findings};
 }
 
 }  // namespace attnres

@@ -132,16 +132,27 @@ std::string cost_plot(const std::vector<CostRow>& rows, CostRatio CostRow::*quan
   return figure(title, draw(plot, id));
 }
 
-}  // namespace
+std::vector<std::string> cost_findings(const std::vector<CostRow>& rows) {
+  const auto times = [](const CostRatio& ratio) {
+    const std::string interval =
+        ratio.interval ? fmt::format(" (95 % interval {})", cost_interval(ratio)) : "";
+    return fmt::format("{:.3f} times{}", ratio.ratio, interval);
+  };
+  std::vector<std::string> findings;
+  for (const CostRow& row : rows) {
+    if (row.is_baseline || std::isnan(row.time.ratio)) continue;
+    std::string finding =
+        fmt::format("{} takes {} the baseline’s time per token", row.label, times(row.time));
+    if (!std::isnan(row.memory.ratio)) finding += ", and " + times(row.memory) + " its memory";
+    findings.push_back(finding + ".");
+  }
+  return findings;
+}
 
-std::string overhead_figure(const StudyData& data, const std::string& id) {
-  const std::vector<CostRow> rows = cost_rows(data);
-  if (rows.empty()) return nothing("No run has logged its speed yet.");
+std::string cost_table(const std::vector<CostRow>& rows, bool has_memory) {
   std::vector<std::string> headings;
   std::vector<TableColumn> columns = {
       {"time per token", {}}, {"over the baseline", {}}, {"95 % interval", {}}};
-  const bool has_memory = std::any_of(rows.begin(), rows.end(),
-                                      [](const CostRow& row) { return std::isfinite(row.bytes); });
   if (has_memory) {
     for (const char* name : {"memory", "over the baseline", "95 % interval"}) {
       columns.push_back({name, {}});
@@ -159,34 +170,28 @@ std::string overhead_figure(const StudyData& data, const std::string& id) {
     }
     for (size_t c = 0; c < cells.size(); ++c) columns[c].cells.push_back(cells[c]);
   }
-  const std::string plots = cost_plot(rows, &CostRow::time, "Time per token", id + "-time") +
-                            cost_plot(rows, &CostRow::memory, "Memory", id + "-memory");
-  return numbers_table("arm", headings, columns) + (plots.empty() ? "" : row_of(plots)) +
-         how_to_read(fmt::format(
-             "Time per token: of training, median of ten intervals after the first tenth of the "
-             "steps; ≈ where fewer than eight of them lie within 5 % of it in some run. Ratios: "
-             "geometric mean over seeds, each over the baseline of the same seed, with the "
-             "interval "
-             "of Student’s t for its logarithm.{}",
-             has_memory ? " Memory: resident, at its largest."
-                        : " study.json does not say how much memory runs took."));
+  return numbers_table("arm", headings, columns);
 }
 
-std::vector<std::string> overhead_findings(const StudyData& data) {
-  const auto times = [](const CostRatio& ratio) {
-    const std::string interval =
-        ratio.interval ? fmt::format(" (95 % interval {})", cost_interval(ratio)) : "";
-    return fmt::format("{:.3f} times{}", ratio.ratio, interval);
-  };
-  std::vector<std::string> findings;
-  for (const CostRow& row : cost_rows(data)) {
-    if (row.is_baseline || std::isnan(row.time.ratio)) continue;
-    std::string finding =
-        fmt::format("{} takes {} the baseline’s time per token", row.label, times(row.time));
-    if (!std::isnan(row.memory.ratio)) finding += ", and " + times(row.memory) + " its memory";
-    findings.push_back(finding + ".");
-  }
-  return findings;
+}  // namespace
+
+StudyFigure overhead_figure(const StudyData& data, const std::string& id) {
+  const std::vector<CostRow> rows = cost_rows(data);
+  if (rows.empty()) return {nothing("No run has logged its speed yet.")};
+  const bool has_memory = std::any_of(rows.begin(), rows.end(),
+                                      [](const CostRow& row) { return std::isfinite(row.bytes); });
+  const std::string plots = cost_plot(rows, &CostRow::time, "Time per token", id + "-time") +
+                            cost_plot(rows, &CostRow::memory, "Memory", id + "-memory");
+  return {
+      cost_table(rows, has_memory) + (plots.empty() ? "" : row_of(plots)) +
+          how_to_read(fmt::format(
+              "Time per token: of training, median of ten intervals after the first tenth of the "
+              "steps; ≈ where fewer than eight of them lie within 5 % of it in some run. Ratios: "
+              "geometric mean over seeds, each over the baseline of the same seed, with the "
+              "interval of Student’s t for its logarithm.{}",
+              has_memory ? " Memory: resident, at its largest."
+                         : " study.json does not say how much memory runs took.")),
+      cost_findings(rows)};
 }
 
 }  // namespace attnres

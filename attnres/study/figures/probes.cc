@@ -171,7 +171,7 @@ std::string depth_table(const std::vector<InspectedArm>& arms) {
 
 }  // namespace
 
-std::string probes_figure(const StudyData& data, const std::string& id) {
+StudyFigure probes_figure(const StudyData& data, const std::string& id) {
   std::vector<InspectedArm> arms;
   std::vector<LegendEntry> entries;
   std::vector<std::string> missing;
@@ -185,7 +185,7 @@ std::string probes_figure(const StudyData& data, const std::string& id) {
     entries.push_back({line_style(arms.size()), label});
     arms.push_back({label, &data.inspections[*run]});
   }
-  if (arms.empty()) return nothing("No run has been inspected yet.");
+  if (arms.empty()) return {nothing("No run has been inspected yet.")};
   const std::string effects = layer_effects(arms, id) + source_effects(arms, id);
   const std::string groups =
       group_table(arms, "/by_position", "Depth weights by position") +
@@ -200,7 +200,7 @@ std::string probes_figure(const StudyData& data, const std::string& id) {
   out += similarities(arms, id) + groups;
   if (!groups.empty()) out += how_to_read("Means over the sites with two sources or more.");
   if (out.empty()) out = nothing("The inspections hold nothing to show.");
-  return out + left_out(missing, "not inspected");
+  return {out + left_out(missing, "not inspected")};
 }
 
 }  // namespace attnres

@@ -190,41 +190,38 @@ std::string difference_maps(const std::vector<std::vector<ShapePoint>>& maps, co
              heat_legend(-largest, largest, 3));
 }
 
-}  // namespace
-
-std::string ratio_figure(const StudyData& data, const std::string& id) {
-  const std::vector<ShapePoint> points = shape_points(data);
-  if (points.empty()) return nothing("No run with a width, heads and layers is done yet.");
-  const std::vector<std::vector<ShapePoint>> maps = by_map(points);
-  const ShapeGrid grid = grid_of(points);
-  return loss_maps(maps, grid, id) + difference_maps(maps, grid, data.arms.baseline_label, id);
+std::string least_finding(const StudyData& data, const std::vector<ShapePoint>& points) {
+  const auto best =
+      std::min_element(points.begin(), points.end(),
+                       [](const ShapePoint& a, const ShapePoint& b) { return a.loss < b.loss; });
+  std::string finding =
+      fmt::format("{}: least loss {} at {:.3g} channels and {:.2g} heads per Transformer layer",
+                  best->map, format_loss(best->loss), best->width_ratio, best->head_ratio);
+  std::vector<double> differences;
+  for (const ShapePoint& point : with_difference(points)) differences.push_back(point.difference);
+  if (differences.size() < 2) return finding + ".";
+  const Interval interval = mean_interval(differences);
+  const auto lower = std::count_if(differences.begin(), differences.end(),
+                                   [](double difference) { return difference < 0; });
+  return fmt::format(
+      "{}; lower than {} at {} of {} shapes, by {} on average (95 % interval {} to {}, of the "
+      "shapes’ means).",
+      finding, data.arms.baseline_label, lower, differences.size(),
+      format_loss(sample_mean(differences), true), format_loss(interval.low, true),
+      format_loss(interval.high, true));
 }
 
-std::vector<std::string> ratio_findings(const StudyData& data) {
-  std::vector<std::string> findings;
-  for (const std::vector<ShapePoint>& points : by_map(shape_points(data))) {
-    const auto best =
-        std::min_element(points.begin(), points.end(),
-                         [](const ShapePoint& a, const ShapePoint& b) { return a.loss < b.loss; });
-    std::string finding =
-        fmt::format("{}: least loss {} at {:.3g} channels and {:.2g} heads per Transformer layer",
-                    best->map, format_loss(best->loss), best->width_ratio, best->head_ratio);
-    std::vector<double> differences;
-    for (const ShapePoint& point : with_difference(points)) differences.push_back(point.difference);
-    if (differences.size() > 1) {
-      const Interval interval = mean_interval(differences);
-      const auto lower = std::count_if(differences.begin(), differences.end(),
-                                       [](double difference) { return difference < 0; });
-      finding += fmt::format(
-          "; lower than {} at {} of {} shapes, by {} on average (95 % interval {} to {}, of the "
-          "shapes’ means)",
-          data.arms.baseline_label, lower, differences.size(),
-          format_loss(sample_mean(differences), true), format_loss(interval.low, true),
-          format_loss(interval.high, true));
-    }
-    findings.push_back(finding + ".");
-  }
-  return findings;
+}  // namespace
+
+StudyFigure ratio_figure(const StudyData& data, const std::string& id) {
+  const std::vector<ShapePoint> points = shape_points(data);
+  if (points.empty()) return {nothing("No run with a width, heads and layers is done yet.")};
+  const std::vector<std::vector<ShapePoint>> maps = by_map(points);
+  const ShapeGrid grid = grid_of(points);
+  StudyFigure made{loss_maps(maps, grid, id) +
+                   difference_maps(maps, grid, data.arms.baseline_label, id)};
+  for (const auto& of_map : maps) made.findings.push_back(least_finding(data, of_map));
+  return made;
 }
 
 }  // namespace attnres

@@ -31,6 +31,8 @@ struct ScalingSeries {
   std::vector<ScalingRun> runs;
   std::optional<size_t> baseline;  // the series it is compared with
   std::optional<PowerLawFit> fit;
+  std::optional<ComputeAdvantage> advantage;  // over the baseline, where both have a line
+  std::string no_advantage;                   // why there is none though both have
 
   std::vector<ScalingPoint> points() const {
     std::vector<ScalingPoint> out;
@@ -157,13 +159,25 @@ std::string tells_what(const Interval& interval) {
                      interval.low > 1.25 ? "above" : "below");
 }
 
-// What there is to fit and compare.
+// What there is to fit and compare: lines where there are budgets enough, C in `unit` FLOPs.
 struct ScalingLaw {
-  std::vector<ScalingSeries> all;  // with a line where there are budgets enough; C in `unit` FLOPs
+  std::vector<ScalingSeries> all;
   // A power of ten near the largest budget, where A, the loss at one unit, says something.
   double unit = 1;
   double budget = 0;  // the largest, in units; 0 where no run is done
 };
+
+void compare_with_baseline(ScalingLaw& law, size_t i) {
+  ScalingSeries& series = law.all[i];
+  if (!series.fit || !series.baseline || *series.baseline == i) return;
+  const ScalingSeries& baseline = law.all[*series.baseline];
+  if (!baseline.fit) return;
+  try {
+    series.advantage = advantage_over(baseline, series, law.budget);
+  } catch (const Error& error) {
+    series.no_advantage = error.what();
+  }
+}
 
 ScalingLaw scaling_law(const StudyData& data, size_t axis) {
   ScalingLaw law{.all = all_series(data, axis)};
@@ -177,17 +191,8 @@ ScalingLaw scaling_law(const StudyData& data, size_t axis) {
     for (ScalingRun& run : series.runs) run.point.compute /= law.unit;
     if (series.budgets() >= 3) series.fit = fit_power_law(series.points(), kFitSeed);
   }
+  for (size_t i = 0; i < law.all.size(); ++i) compare_with_baseline(law, i);
   return law;
-}
-
-// Whether the advantage of a series over its baseline can be told.
-bool is_compared(const ScalingLaw& law, size_t i) {
-  const ScalingSeries& series = law.all[i];
-  return series.fit && series.baseline && *series.baseline != i && law.all[*series.baseline].fit;
-}
-
-ComputeAdvantage advantage_of(const ScalingLaw& law, size_t i) {
-  return advantage_over(law.all[*law.all[i].baseline], law.all[i], law.budget);
 }
 
 std::string interval_of_times(const Interval& interval) {
@@ -210,14 +215,9 @@ ScalingTable scaling_table(const ScalingLaw& law) {
     if (!series.fit) continue;
     const PowerLawFit& fit = *series.fit;
     std::string factor = series.baseline == i ? "1" : kNoValue, interval = kNoValue;
-    if (is_compared(law, i)) {
-      try {
-        const ComputeAdvantage advantage = advantage_of(law, i);
-        factor = times(advantage.factor);
-        interval = interval_of_times(advantage.interval);
-      } catch (const Error&) {
-        // Told among the findings.
-      }
+    if (series.advantage) {
+      factor = times(series.advantage->factor);
+      interval = interval_of_times(series.advantage->interval);
     }
     table.headings.push_back(row_heading(series.label));
     const std::vector<std::string> cells = {std::to_string(series.runs.size()),
@@ -262,13 +262,29 @@ std::string scaling_plot(const std::vector<ScalingSeries>& all, double unit,
   return row_of(figure("Final validation loss against compute", draw(plot, id)));
 }
 
+std::vector<std::string> scaling_findings(const ScalingLaw& law) {
+  std::vector<std::string> findings;
+  for (const ScalingSeries& series : law.all) {
+    if (series.advantage) {
+      findings.push_back(fmt::format(
+          "At the largest budget {} needs {} times the compute for the loss of {}: "
+          "95 % interval {}, {}.",
+          law.all[*series.baseline].label, times(series.advantage->factor), series.label,
+          interval_of_times(series.advantage->interval), tells_what(series.advantage->interval)));
+    } else if (!series.no_advantage.empty()) {
+      findings.push_back(series.label + ": " + series.no_advantage);
+    }
+  }
+  return findings;
+}
+
 }  // namespace
 
-std::string scaling_law_figure(const StudyData& data, const Json& options, const std::string& id) {
+StudyFigure scaling_law_figure(const StudyData& data, const Json& options, const std::string& id) {
   const auto axis = budget_axis(data, options);
-  if (!axis) return nothing("No axis of this study varies the FLOPs of a run.");
+  if (!axis) return {nothing("No axis of this study varies the FLOPs of a run.")};
   const ScalingLaw law = scaling_law(data, *axis);
-  if (law.budget == 0) return nothing("No run with FLOPs and a final loss is done yet.");
+  if (law.budget == 0) return {nothing("No run with FLOPs and a final loss is done yet.")};
   std::vector<std::string> too_few;
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < law.all.size(); ++i) {
@@ -287,29 +303,8 @@ std::string scaling_law_figure(const StudyData& data, const Json& options, const
                "together.",
                superscript(static_cast<int>(std::lround(std::log10(law.unit))))));
   }
-  return out + left_out(too_few, "no line: a fit needs three budgets at least");
-}
-
-std::vector<std::string> scaling_law_findings(const StudyData& data, const Json& options) {
-  const auto axis = budget_axis(data, options);
-  if (!axis) return {};
-  const ScalingLaw law = scaling_law(data, *axis);
-  std::vector<std::string> findings;
-  for (size_t i = 0; i < law.all.size(); ++i) {
-    if (!is_compared(law, i)) continue;
-    const ScalingSeries& series = law.all[i];
-    try {
-      const ComputeAdvantage advantage = advantage_of(law, i);
-      findings.push_back(
-          fmt::format("At the largest budget {} needs {} times the compute for the loss of {}: "
-                      "95 % interval {}, {}.",
-                      law.all[*series.baseline].label, times(advantage.factor), series.label,
-                      interval_of_times(advantage.interval), tells_what(advantage.interval)));
-    } catch (const Error& error) {
-      findings.push_back(series.label + ": " + error.what());
-    }
-  }
-  return findings;
+  return {out + left_out(too_few, "no line: a fit needs three budgets at least"),
+          scaling_findings(law)};
 }
 
 }  // namespace attnres
