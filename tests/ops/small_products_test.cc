@@ -108,15 +108,17 @@ void expect_product(at::ScalarType dtype, int64_t m, int64_t n, int64_t k, bool 
   const at::Tensor before = at::randn({m, n + 5});
   const at::Tensor product = a.narrow(1, 0, k).to(at::kDouble).mm(b.to(at::kDouble));
   at::Tensor c = before.clone();
-  if (dtype == at::kFloat) {
-    multiply(m, n, k, a.const_data_ptr<float>(), k + 6, b.const_data_ptr<float>(), n,
-             c.data_ptr<float>(), n + 5, add);
-  } else {
-    const at::Tensor pairs = b.view({k / 2, 2, n}).transpose(1, 2).contiguous();
-    multiply(m, n, k, static_cast<const BFloat16*>(a.const_data_ptr()), k + 6,
-             static_cast<const BFloat16*>(pairs.const_data_ptr()), n, c.data_ptr<float>(), n + 5,
-             add);
-  }
+  const at::Tensor pairs = b.view({k / 2, 2, n}).transpose(1, 2).contiguous();
+  with_small_products(1, [&](int64_t, int64_t) {
+    if (dtype == at::kFloat) {
+      multiply(m, n, k, a.const_data_ptr<float>(), k + 6, b.const_data_ptr<float>(), n,
+               c.data_ptr<float>(), n + 5, add);
+    } else {
+      multiply(m, n, k, static_cast<const BFloat16*>(a.const_data_ptr()), k + 6,
+               static_cast<const BFloat16*>(pairs.const_data_ptr()), n, c.data_ptr<float>(), n + 5,
+               add);
+    }
+  });
   const at::Tensor expected = add ? product + before.narrow(1, 0, n) : product;
   EXPECT_TRUE(testing::close(c.narrow(1, 0, n), expected)) << m << " " << n << " " << k;
   EXPECT_TRUE(at::equal(c.narrow(1, n, 5), before.narrow(1, n, 5)));
@@ -132,6 +134,15 @@ TEST(SmallProducts, AreThoseOfFloat64) {
       expect_product(dtype, 65, 100, 130, add);
     }
   }
+}
+
+// oneDNN's own products leave a processor's matrix unit set up for none.
+TEST(SmallProducts, OfOneShapeBeforeAndAfterALargeOne) {
+  if (!has_small_products(at::kBFloat16)) GTEST_SKIP() << "not on this processor";
+  const at::Tensor x = at::randn({128, 256}).to(at::kBFloat16);
+  expect_product(at::kBFloat16, 64, 64, 64, false);
+  at::linear(x, x);
+  expect_product(at::kBFloat16, 64, 64, 64, false);
 }
 
 }  // namespace

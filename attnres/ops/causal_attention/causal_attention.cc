@@ -92,7 +92,7 @@ void arrange_right(const AttentionRows<kernel::BFloat16>& rows, kernel::BFloat16
 // Calls f(b, g) for every sequence and head of keys, on all threads.
 template <class F>
 void for_each_head(const AttentionSizes& shape, const F& f) {
-  at::parallel_for(0, shape.B * shape.G, 1, [&](int64_t begin, int64_t end) {
+  with_small_products(shape.B * shape.G, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) f(i / shape.G, i % shape.G);
   });
 }

@@ -75,7 +75,7 @@ class WeightGradient {
   void multiply_all(int64_t first, int64_t tokens, bool add) {
     const int64_t columns = (K_ + kTileInputs - 1) / kTileInputs,
                   rows = (N_ + kTileOutputs - 1) / kTileOutputs;
-    at::parallel_for(0, rows * columns, 1, [&](int64_t begin, int64_t end) {
+    with_small_products(rows * columns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         // Tiles of the same inputs one after the other: x stays in cache.
         const int64_t n = i % rows * kTileOutputs, k = i / rows * kTileInputs;

@@ -21,8 +21,9 @@ void transpose(const MatrixRows<BFloat16>& from, BFloat16* to, int64_t to_stride
 // to[r/2][c][r mod 2] = from[r][c]: [(rows + 1) / 2, columns, 2]; zeros beside a last odd row.
 void pair_rows(const MatrixRows<BFloat16>& from, BFloat16* to);
 
-// The transposed matrix with its rows in pairs, for an even number of columns:
-// to[c/2][r][c mod 2] = from[r][c], pairs of `to_columns` columns.
+// The transposed matrix with its rows in pairs: to[c/2][r][c mod 2] = from[r][c], pairs of
+// `to_columns` columns. Two numbers are read as one: columns and stride are even, and `from` is
+// aligned to four bytes.
 void transpose_in_pairs(const MatrixRows<BFloat16>& from, BFloat16* to, int64_t to_columns);
 
 }  // namespace attnres::kernel

@@ -1,5 +1,6 @@
 #include "attnres/ops/small_products/small_products.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
 #include "attnres/ops/matmul/provider.h"
@@ -10,6 +11,16 @@ bool has_small_products(at::ScalarType dtype) {
   const Processor& here = processor();
   return here.avx512 && here.has_onednn &&
          (dtype == at::kFloat || (dtype == at::kBFloat16 && here.bfloat16));
+}
+
+void with_small_products(int64_t count, const std::function<void(int64_t, int64_t)>& f) {
+  struct GivesBack {
+    ~GivesBack() { at::native::cpublas::brgemm_release(); }
+  };
+  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    const GivesBack at_the_end;
+    f(first, last);
+  });
 }
 
 void multiply(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
