@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -40,11 +41,13 @@ class SlotNode : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     Tensor arrived = std::move(gradients[0]);
     if (!is_end_) {
+      require_first_derivative("gradient slot");
       if (arrived.defined()) slot_->add(std::move(arrived));
       return variable_list(num_outputs());
     }
     Tensor sum = std::exchange(slot_->gradient, Tensor());
     if (!sum.defined()) return {arrived};
+    require_first_derivative("gradient slot");
     if (arrived.defined()) sum = at::add(sum, arrived);
     return {sum.to(dtype_)};
   }
@@ -58,6 +61,8 @@ class SlotNode : public torch::autograd::Node {
 Tensor through_slot(const std::shared_ptr<GradientSlot>& slot, const Tensor& source, bool is_end) {
   const auto node = std::make_shared<SlotNode>(slot, source, is_end);
   Tensor value = same_data(source);
+  // One count of changes in place, so that readers see those of the source.
+  torch::autograd::impl::set_version_counter(value, torch::autograd::impl::version_counter(source));
   torch::autograd::set_history(value, node);
   return value;
 }

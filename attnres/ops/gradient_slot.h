@@ -23,6 +23,10 @@ struct GradientSlot {
 // The same numbers as `source`, for readers whose gradients go to one slot. When all of them have
 // run backward what is in the slot leaves it for the source's own graph, rounded once. It is
 // `source` itself where that has a slot already, or where no gradient is wanted.
+//
+// Ask for gradients of `source`, not of the result: what readers put into the slot is not among its
+// own. A backward that threw leaves its part in the slot: build the graph anew. The sum is
+// differentiable once; a backward that records itself (create_graph) throws Error.
 at::Tensor with_slot(const at::Tensor& source);
 void with_slots(std::vector<at::Tensor>& sources);
 

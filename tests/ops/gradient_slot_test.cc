@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "attnres/support/error.h"
 
 namespace attnres::gradient_slot_test {
 namespace {
@@ -69,6 +72,24 @@ TEST(GradientSlot, LeavesTheTensorsAloneThatItIsGiven) {
   slot.add(at::ones({1}).expand({3}));
   EXPECT_TRUE(part.eq(1).all().item<bool>());
   EXPECT_TRUE(slot.gradient.eq(3).all().item<bool>());
+}
+
+// Without the slot torch refuses, since the product keeps its factors.
+TEST(GradientSlot, SeesThatItsSourceWasChangedInPlace) {
+  const at::Tensor w = leaf(), y = leaf() * 2;
+  const at::Tensor read = (with_slot(y) * w).sum();
+  y.detach().mul_(2);
+  EXPECT_THROW(read.backward(), c10::Error);
+}
+
+TEST(GradientSlot, RefusesSecondDerivatives) {
+  const at::Tensor x = leaf();
+  const at::Tensor source = with_slot(x * 1);
+  const at::Tensor read = reading_into(slot_of(source), source).pow(3).sum();
+  EXPECT_THROW(torch::autograd::grad({read}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true),
+               Error);
+  const at::Tensor gradient = torch::autograd::grad({read}, {x})[0];
+  EXPECT_EQ(gradient[0].item<double>(), 3);
 }
 
 }  // namespace

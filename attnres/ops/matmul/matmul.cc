@@ -62,9 +62,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require(
-        !at::GradMode::is_enabled(),
-        "linear map: its gradient cannot be differentiated again; take it without create_graph");
+    require_first_derivative("linear map");
     const variable_list saved = context->get_saved_variables();
     const auto dtype = context->saved_data["parameter_dtype"].toScalarType();
     const Tensor& x = saved[0];
