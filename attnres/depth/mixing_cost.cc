@@ -106,9 +106,9 @@ class OperationCounter {
     ++operations_;
     count_.read += sum_of_numbers(running.inputs);
     count_.written += sum_of_numbers(outputs);
-    count_.multiply_adds +=
-        is_product(name) ? product_multiply_adds(running.inputs, outputs)
-                         : passes(name, running.inputs, outputs) * sum_of_numbers(running.inputs);
+    count_.multiply_adds += is_product(name) ? product_multiply_adds(running.inputs, outputs)
+                                             : passes(function, running.inputs, outputs) *
+                                                   sum_of_numbers(running.inputs);
   }
 
   static bool is_view(const std::vector<at::Tensor>& inputs,
@@ -128,14 +128,17 @@ class OperationCounter {
     return static_cast<double>(outputs[0].numel() * left.size(-1));
   }
 
-  // Multiply-adds of an operation for each number that it reads: score, square and weighted sum of
-  // depth attention, the first and the last for each of the outputs in phase 1; streams that are
-  // mixed, for each of the new ones.
-  static double passes(std::string_view name, const std::vector<at::Tensor>& inputs,
+  // Multiply-adds of an operation for each number that it reads, which some say themselves: score,
+  // square and weighted sum of depth attention, the first and the last for each of the outputs in
+  // phase 1; streams that are mixed, for each of the new ones.
+  static double passes(const at::RecordFunction& function, const std::vector<at::Tensor>& inputs,
                        const std::vector<at::Tensor>& outputs) {
+    const std::string_view name = function.name();
+    if (name == "attnres::depth_scores" || name == "attnres::sinkhorn") {
+      return static_cast<double>(function.inputs().back().toInt());
+    }
     if (name == "attnres::depth_attention_fused") return 3;
     if (name == "attnres::depth_attention_phase_two") return 3;
-    if (name == "attnres::depth_scores") return 2;
     if (name == "attnres::depth_attention_phase_one") {
       return 2 * static_cast<double>(outputs.size()) + 1;
     }

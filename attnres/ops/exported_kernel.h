@@ -3,9 +3,9 @@
 // functions that a kernel.h declares. For the sources kernel_simd.cc.
 //
 // NAME is declared in kernel.h for Operation<float>, <double> and <BFloat16>, and TEMPLATE defined
-// in an -inl.h: both take (operation, first, last), and those of the macros _WITH_SUMS also a
-// pointer to the sums to which a range of tokens adds. The macros _SINGLE are for kernels that
-// compute in float32 only: NAME is declared for Operation<float> and <BFloat16>.
+// in kernel_simd.cc or in an -inl.h: both take (operation, first, last), and those of the macros
+// _WITH_SUMS also a pointer to the sums to which a range of tokens adds. The macros _SINGLE are for
+// kernels that compute in float32 only: NAME is declared for Operation<float> and <BFloat16>.
 #pragma once
 
 #include <cstdint>

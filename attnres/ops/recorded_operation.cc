@@ -20,8 +20,10 @@ std::vector<c10::IValue> values_of(at::TensorList tensors) {
 }  // namespace
 
 struct RecordedOperation::Record {
-  Record(at::StepCallbacks&& callbacks, const char* name, at::TensorList tensors)
+  Record(at::StepCallbacks&& callbacks, const char* name, at::TensorList tensors,
+         std::optional<int64_t> passes)
       : read(values_of(tensors)), function(std::move(callbacks)) {
+    if (passes) read.emplace_back(*passes);
     function.before(name, &read);
   }
 
@@ -30,10 +32,11 @@ struct RecordedOperation::Record {
 };
 
 RecordedOperation::RecordedOperation(const char* name,
-                                     c10::function_ref<std::vector<at::Tensor>()> read) {
+                                     c10::function_ref<std::vector<at::Tensor>()> read,
+                                     std::optional<int64_t> passes) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   if (callbacks.has_value()) {
-    record_ = std::make_unique<Record>(std::move(*callbacks), name, read());
+    record_ = std::make_unique<Record>(std::move(*callbacks), name, read(), passes);
   }
 }
 

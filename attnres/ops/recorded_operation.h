@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace attnres {
@@ -13,8 +15,10 @@ namespace attnres {
 class RecordedOperation {
  public:
   // `read` lists what is read, and is called only where somebody looks. Undefined tensors are left
-  // out, here and below.
-  RecordedOperation(const char* name, c10::function_ref<std::vector<at::Tensor>()> read);
+  // out, here and below. `passes`, multiply-adds for each number read, is shown as the last input
+  // where it is given.
+  RecordedOperation(const char* name, c10::function_ref<std::vector<at::Tensor>()> read,
+                    std::optional<int64_t> passes = {});
   ~RecordedOperation();
   RecordedOperation(const RecordedOperation&) = delete;
   RecordedOperation& operator=(const RecordedOperation&) = delete;

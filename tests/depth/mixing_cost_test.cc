@@ -54,15 +54,17 @@ TEST(MixingCost, CountsProductsExactly) {
   EXPECT_EQ(highway.parameters, kSublayers * (64 * 64 + 64));
 }
 
-// What the mixing of m streams adds: the maps' m^2 logits of m d numbers, and the mixing itself.
+// What the mixing of m streams adds: the maps' m^2 logits of m d numbers, their normalisations by
+// row and column, and the mixing itself.
 TEST(MixingCost, CountsWhatStreamsAreMixedWith) {
-  constexpr double m = 4;
+  constexpr double m = 4, kRounds = 20;
   const auto cost = [](const char* type) {
     return cost_of({{"type", type}, {"streams", 4}}).multiply_adds;
   };
   constexpr double kSites = (kSublayers - 1.0) / kSublayers;  // the first mixes nothing
   constexpr double kLogits = m * m * m * kWidth, kMixing = m * m * kWidth;
-  EXPECT_NEAR(cost("mhc") - cost("hc_identity"), kSites * (kLogits + kMixing), 0.25 * kMixing);
+  constexpr double kExpected = kSites * (kLogits + kMixing + 2 * kRounds * m * m);
+  EXPECT_NEAR(cost("mhc") - cost("hc_identity"), kExpected, 0.25 * kMixing);
 }
 
 TEST(MixingCost, SeesWhatCrossesACut) {

@@ -157,9 +157,35 @@ TEST_P(DepthScores, AddTheGradientsOfSourcesInTheirSlots) {
       with_sources({random({24}), random({24})}, {40, 24}));
 }
 
+// They put their part into the slot themselves: autograd, which would make a tensor of each and add
+// it there, is given none.
+TEST(DepthScoresInASlot, HandAutogradNoGradients) {
+  const Tensor source = with_slot(random({5, 12}).set_requires_grad(true) * 1);
+  bool given = false;
+  source.register_hook([&](const Tensor& gradient) { given = given || gradient.defined(); });
+  const Tensors sources = {source};
+  weighted_sum(sources, depth_scores(sources, {.query = random({12}), .key_gain = {}}))
+      .sum()
+      .backward();
+  EXPECT_FALSE(given);
+  (source * 1).sum().backward();
+  EXPECT_TRUE(given);
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, DepthScores,
                          ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16),
                          [](const auto& info) { return c10::toString(info.param); });
+
+TEST(DepthScoresOfNumbers, ThatDivergedAreNone) {
+  for (const auto weighing : {DepthWeighing::softmax, DepthWeighing::factorised}) {
+    const Tensors sources = {random({5, 12}), random({5, 12})};
+    sources[1][3][7] = NAN;
+    const Tensor scores = depth_scores(
+        sources, {.query = random({12}), .key_gain = at::ones({12}), .weighing = weighing});
+    EXPECT_TRUE(scores[1][3].isnan().all().item<bool>());
+    EXPECT_EQ(scores.isnan().sum().item<int64_t>(), 1);
+  }
+}
 
 TEST(DepthScoresShapes, ThatDoNotFitAreRefused) {
   const Tensors sources = {random({5, 12}), random({5, 12})};
@@ -169,6 +195,9 @@ TEST(DepthScoresShapes, ThatDoNotFitAreRefused) {
   EXPECT_THROW(score(random({11}), {}, 1), Error);
   EXPECT_THROW(score(random({12}), random({11}), 1), Error);
   EXPECT_THROW(score(random({12}), {}, 5), Error);
+  EXPECT_THROW(score(random({12}).to(at::kMeta), {}, 1), Error);
+  EXPECT_THROW(score(random({12}), random({12}).to(at::kMeta), 1), Error);
+  EXPECT_THROW(weighted_sum(sources, random({2}).to(at::kMeta)), Error);
   EXPECT_THROW(depth_scores(Tensors{random({5, 12}), random({5, 11})},
                             {.query = random({12}), .key_gain = {}}),
                Error);

@@ -116,6 +116,19 @@ TEST_P(ResidualStreams, AddTheirGradientsInASlot) {
       {random({kTokens, m, D}), random({m, m * D}), random({kTokens, m, m}), random({kTokens, m})});
 }
 
+// They put their part into the slot themselves: autograd, which would make a tensor of each and add
+// it there, is given none.
+TEST(ResidualStreamsInASlot, HandAutogradNoGradients) {
+  const Tensor H = with_slot(random({kTokens, 4, 8}).set_requires_grad(true) * 1);
+  bool given = false;
+  H.register_hook([&](const Tensor& gradient) { given = given || gradient.defined(); });
+  const Tensor a = project_normalised(H, random({4, 32}), kEps), h = read_streams(H, a);
+  write_streams(H, {{}, a, h}).sum().backward();
+  EXPECT_FALSE(given);
+  (H * 1).sum().backward();
+  EXPECT_TRUE(given);
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, ResidualStreams,
                          ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16),
                          [](const auto& info) { return c10::toString(info.param); });
@@ -124,6 +137,10 @@ TEST(ResidualStreamsShapes, ThatDoNotFitAreRefused) {
   const Tensor H = random({kTokens, 4, 8}), b = random({kTokens, 4}), y = random({kTokens, 8});
   EXPECT_THROW(read_streams(H, random({kTokens, 3})), Error);
   EXPECT_THROW(read_streams(H.flatten(1), b), Error);
+  EXPECT_THROW(read_streams(random({kTokens, 0, 8}), random({kTokens, 0})), Error);
+  EXPECT_THROW(read_streams(H, b.to(at::kMeta)), Error);
+  EXPECT_THROW(write_streams(H, {random({kTokens, 4, 4}).to(at::kMeta), b, y}), Error);
+  EXPECT_THROW(write_streams(H, {{}, b, y.to(at::kMeta)}), Error);
   EXPECT_THROW(write_streams(H, {random({kTokens, 4, 3}), b, y}), Error);
   EXPECT_THROW(write_streams(H, {{}, b, random({kTokens, 7})}), Error);
   EXPECT_THROW(write_streams(H, {{}, b, y.to(at::kFloat)}), Error);

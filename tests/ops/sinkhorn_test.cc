@@ -67,6 +67,19 @@ TEST(SinkhornMatrices, OfLogitsFarApart) {
   EXPECT_TRUE(leaf.grad().isfinite().all().item<bool>());
 }
 
+// One number that is none spoils its matrix, and no other.
+TEST(SinkhornMatrices, OfNumbersThatDivergedAreNone) {
+  at::manual_seed(1);
+  const Tensor logits = random({20, 3, 3});
+  logits[7][1][2] = NAN;
+  const Tensor leaf = logits.set_requires_grad(true), A = sinkhorn(leaf, 2);
+  A.sum().backward();
+  for (const Tensor& numbers : {A, leaf.grad()}) {
+    EXPECT_TRUE(numbers[7].isnan().all().item<bool>());
+    EXPECT_EQ(numbers.isnan().sum().item<int64_t>(), 9);
+  }
+}
+
 TEST(SinkhornMatrices, RefuseWhatIsNotSquare) {
   EXPECT_THROW(sinkhorn(random({5, 3, 4}), 1), Error);
   EXPECT_THROW(sinkhorn(random({3, 3}), 1), Error);

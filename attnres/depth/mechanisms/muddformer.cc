@@ -73,8 +73,8 @@ class MuddFormer : public ComposedMixer {
       return read_one(state, state.sealed[0]);
     }
     const Layer& layer = layers_[site / 2];
-    const at::Tensor weights = stream_weights(state, layer);
-    const auto stream = [&](int64_t c) { return weighted_sum(state.sealed, weights[c]); };
+    const std::vector<at::Tensor> weights = stream_weights(state, layer).unbind(0);
+    const auto stream = [&](size_t c) { return weighted_sum(state.sealed, weights[c]); };
     if (at_output) return read_one(state, stream(0));
 
     const at::Tensor query = stream(0), key = stream(1), value = stream(2);

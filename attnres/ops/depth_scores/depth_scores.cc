@@ -115,11 +115,14 @@ kernel::DepthScores<Storage> scores_operation(const kernel::SourceSizes& sizes,
 }
 
 Scores scores_of(at::TensorList sources, const Scoring& scoring) {
-  RecordedOperation recorded("attnres::depth_scores", [&] {
-    variable_list read = sources.vec();
-    read.insert(read.end(), {scoring.query, scoring.key_gain});
-    return read;
-  });
+  RecordedOperation recorded(
+      "attnres::depth_scores",
+      [&] {
+        variable_list read = sources.vec();
+        read.insert(read.end(), {scoring.query, scoring.key_gain});
+        return read;
+      },
+      /*passes=*/scoring.normalised ? 2 : 1);
   const auto N = static_cast<int64_t>(sources.size());
   Scores result;
   result.inverse_rms = empty_per_token(sources[0], N);
@@ -189,8 +192,9 @@ class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction
                              });
     });
     variable_list results = grad_sources.to_return(/*others=*/6);
-    results[N] = by_token ? grad_query : sums.narrow(0, 0, D);
-    if (scoring.key_gain.defined()) results[N + 1] = sums.narrow(0, D, D);
+    // Of their own: whoever keeps one need not keep both.
+    results[N] = by_token ? grad_query : sums.narrow(0, 0, D).clone();
+    if (scoring.key_gain.defined()) results[N + 1] = sums.narrow(0, D, D).clone();
     return results;
   }
 };
@@ -270,12 +274,14 @@ Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring) {
   check_sources("depth_scores", sources, scoring.heads);
   const auto& [query, key_gain, eps, heads, weighing] = scoring;
   const int64_t D = sources[0].size(-1);
-  require(query.sizes() == at::IntArrayRef(D) || query.sizes() == sources[0].sizes(),
-          "depth_scores: of sources {} the query must be [D] or like them; it is {}",
-          shape_of(sources[0]), shape_of(query));
-  require(!key_gain.defined() || key_gain.sizes() == at::IntArrayRef(D),
-          "depth_scores: of sources {} the key's gain must be [D]; it is {}", shape_of(sources[0]),
-          shape_of(key_gain));
+  require(query.is_cpu() &&
+              (query.sizes() == at::IntArrayRef(D) || query.sizes() == sources[0].sizes()),
+          "depth_scores: of sources {} the query must be [D] or like them, on the CPU; it is {} on "
+          "{}",
+          shape_of(sources[0]), shape_of(query), query.device().str());
+  require(!key_gain.defined() || (key_gain.is_cpu() && key_gain.sizes() == at::IntArrayRef(D)),
+          "depth_scores: of sources {} the key's gain must be [D] on the CPU; it is {}",
+          shape_of(sources[0]), shape_of(key_gain));
   const at::ScalarType type = compute_dtype(sources[0]);
   const bool normalised = key_gain.defined(), factorised = weighing == DepthWeighing::factorised;
   Tensor q = query.to(type);
@@ -321,9 +327,10 @@ Tensor weighted_sum(at::TensorList sources, const Tensor& weights) {
     sizes.insert(sizes.end(), tokens.begin(), tokens.end());
     sizes.push_back(weights.size(-1));
   }
-  require(weights.sizes() == at::IntArrayRef(sizes),
-          "weighted_sum: of {} sources {} the weights must be [N] or [N, ..., H]; they are {}",
-          sources.size(), shape_of(sources[0]), shape_of(weights));
+  require(weights.is_cpu() && weights.sizes() == at::IntArrayRef(sizes),
+          "weighted_sum: of {} sources {} the weights must be [N] or [N, ..., H] on the CPU; they "
+          "are {} on {}",
+          sources.size(), shape_of(sources[0]), shape_of(weights), weights.device().str());
   Tensor w = weights.to(compute_dtype(sources[0]));
   if (!by_token) w = w.view({-1, 1, 1}).expand({-1, tokens_of(sources[0]), 1});
   w = w.contiguous();

@@ -41,7 +41,9 @@ HWY_INLINE Feature<V> feature(D d, V x) {
   const V one = hn::Set(d, 1);
   if constexpr (!kFactorised) return {x, one};
   const V zero = hn::Zero(d), below = hn::Exp(d, hn::Min(x, zero));
-  return {hn::Add(hn::Max(x, zero), below), hn::IfThenElse(hn::Gt(x, zero), one, below)};
+  const auto is_nan = hn::IsNaN(x);  // of which Exp would make a number
+  return {hn::IfThenElse(is_nan, x, hn::Add(hn::Max(x, zero), below)),
+          hn::IfThenElse(is_nan, x, hn::IfThenElse(hn::Gt(x, zero), one, below))};
 }
 
 template <bool kFactorised, class Storage>

@@ -215,14 +215,15 @@ class ProjectNormalisedFunction : public torch::autograd::Function<ProjectNormal
 };
 
 void check_streams_and(const char* name, const Tensor& streams_TMD, const Tensor& map_TM) {
-  require(has_kernel(streams_TMD) && streams_TMD.dim() == 3 && streams_TMD.size(2) > 0,
+  require(has_kernel(streams_TMD) && streams_TMD.dim() == 3 && streams_TMD.size(1) > 0 &&
+              streams_TMD.size(2) > 0,
           "{}: expected streams [T, m, D] of float32, float64 or bfloat16 on the CPU; they are {} "
           "{} on {}",
           name, c10::toString(streams_TMD.scalar_type()), shape_of(streams_TMD),
           streams_TMD.device().str());
-  require(map_TM.sizes() == streams_TMD.sizes().slice(0, 2),
-          "{}: of streams {} the map must be [T, m]; it is {}", name, shape_of(streams_TMD),
-          shape_of(map_TM));
+  require(map_TM.is_cpu() && map_TM.sizes() == streams_TMD.sizes().slice(0, 2),
+          "{}: of streams {} the map must be [T, m] on the CPU; it is {} on {}", name,
+          shape_of(streams_TMD), shape_of(map_TM), map_TM.device().str());
 }
 
 }  // namespace
@@ -238,14 +239,15 @@ Tensor write_streams(const Tensor& streams_TMD, const StreamsWriting& writing) {
   check_streams_and("write_streams", streams_TMD, writing.write_TM);
   const int64_t T = streams_TMD.size(0), m = streams_TMD.size(1), D = streams_TMD.size(2);
   const auto& [mix_TMM, write_TM, y_TD] = writing;
-  require(!mix_TMM.defined() || mix_TMM.sizes() == at::IntArrayRef({T, m, m}),
-          "write_streams: of streams {} the mixing must be [T, m, m]; it is {}",
+  require(!mix_TMM.defined() || (mix_TMM.is_cpu() && mix_TMM.sizes() == at::IntArrayRef({T, m, m})),
+          "write_streams: of streams {} the mixing must be [T, m, m] on the CPU; it is {}",
           shape_of(streams_TMD), shape_of(mix_TMM));
-  require(
-      y_TD.sizes() == at::IntArrayRef({T, D}) && y_TD.scalar_type() == streams_TMD.scalar_type(),
-      "write_streams: of streams {} {} the output must be [T, D] alike; it is {} {}",
-      c10::toString(streams_TMD.scalar_type()), shape_of(streams_TMD),
-      c10::toString(y_TD.scalar_type()), shape_of(y_TD));
+  require(y_TD.is_cpu() && y_TD.sizes() == at::IntArrayRef({T, D}) &&
+              y_TD.scalar_type() == streams_TMD.scalar_type(),
+          "write_streams: of streams {} {} the output must be [T, D] alike on the CPU; it is {} {} "
+          "on {}",
+          c10::toString(streams_TMD.scalar_type()), shape_of(streams_TMD),
+          c10::toString(y_TD.scalar_type()), shape_of(y_TD), y_TD.device().str());
   const at::ScalarType wide = compute_dtype(streams_TMD);
   const Tensor streams = streams_TMD.contiguous(), y = y_TD.contiguous();
   const Tensor mix = mix_TMM.defined() ? mix_TMM.to(wide).contiguous() : mix_TMM;

@@ -15,6 +15,16 @@ HWY_BEFORE_NAMESPACE();
 namespace attnres::kernel {
 namespace HWY_NAMESPACE {
 
+// Highway's make numbers of NaN, which would hide that something diverged.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_or_nan(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V log_or_nan(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Log(d, x));
+}
+
 // The logarithms of a matrix of as many tokens as a vector has lanes, m^2 vectors.
 template <class T>
 class LogMatrix {
@@ -43,9 +53,9 @@ class LogMatrix {
       for (int64_t i = 1; i < m_; ++i) largest = hn::Max(largest, at(first + i * step));
       V sum = hn::Zero(d);
       for (int64_t i = 0; i < m_; ++i) {
-        sum = hn::Add(sum, hn::Exp(d, hn::Sub(at(first + i * step), largest)));
+        sum = hn::Add(sum, exp_or_nan(d, hn::Sub(at(first + i * step), largest)));
       }
-      const V log_sum = hn::Add(largest, hn::Log(d, sum));
+      const V log_sum = hn::Add(largest, log_or_nan(d, sum));
       for (int64_t i = 0; i < m_; ++i) {
         set(first + i * step, hn::Sub(at(first + i * step), log_sum));
       }
@@ -75,7 +85,7 @@ void sinkhorn_tokens(const Sinkhorn<T>& op, int64_t first, int64_t last) {
       log.normalise(/*columns=*/false);
     }
     for (int64_t e = 0; e < entries; ++e) {
-      store(d, hn::Exp(d, log.at(e)), op.matrices_MMT + e * op.tokens + t, part);
+      store(d, exp_or_nan(d, log.at(e)), op.matrices_MMT + e * op.tokens + t, part);
     }
   });
 }
@@ -112,7 +122,7 @@ void sinkhorn_backward_tokens(const SinkhornBackward<T>& op, int64_t first, int6
     for (int64_t s = 0; s < stages; ++s) {
       log.normalise(/*columns=*/s % 2 == 0);
       for (int64_t e = 0; e < entries; ++e) {
-        hn::StoreU(hn::Exp(d, log.at(e)), d, matrices[s].data() + e * lanes);
+        hn::StoreU(exp_or_nan(d, log.at(e)), d, matrices[s].data() + e * lanes);
       }
     }
     for (int64_t e = 0; e < entries; ++e) {

@@ -36,7 +36,8 @@ void over_tokens(const Tensor& logits_MMT, int64_t rounds,
 }
 
 Tensor iterate(const Tensor& logits_MMT, int64_t rounds) {
-  RecordedOperation recorded("attnres::sinkhorn", [&] { return variable_list{logits_MMT}; });
+  RecordedOperation recorded(
+      "attnres::sinkhorn", [&] { return variable_list{logits_MMT}; }, /*passes=*/2 * rounds);
   const Tensor result = at::empty_like(logits_MMT);
   with_number_type(logits_MMT, [&](auto number) {
     const auto op = operation<decltype(number)>(logits_MMT, rounds, result);
