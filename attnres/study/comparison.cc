@@ -221,6 +221,23 @@ void compare_with_residual(Comparison& c, bool speeds_compare) {
   }
 }
 
+// What slows a whole run evenly cannot be seen from within it.
+std::vector<std::string> cautions_of_speeds(const Comparison& c) {
+  constexpr double kFarApart = 0.2;
+  std::string names;
+  for (const RunSummary& run : c.runs) {
+    if (!(std::abs(run.speed_ratio - 1) > kFarApart)) continue;
+    names +=
+        fmt::format("{}{} ({:.2f} times)", names.empty() ? "" : ", ", run.label, run.speed_ratio);
+  }
+  if (names.empty()) return {};
+  return {fmt::format(
+      "Far from the baseline’s speed: {}. Whatever else the machine did while a run went on is in "
+      "that; train them in turns on a quiet one before believing it, as attnres study overhead "
+      "does.",
+      names)};
+}
+
 }  // namespace
 
 Comparison compare(const std::vector<RunData>& runs) {
@@ -235,6 +252,7 @@ Comparison compare(const std::vector<RunData>& runs) {
   }
   compare_with_residual(c, c.incomparable.empty() && differences.speeds.empty());
   c.verdict = verdict(c, runs, differences);
+  c.cautions = cautions_of_speeds(c);
   for (const std::string& why : differences.speeds) {
     c.cautions.push_back(fmt::format("Speeds do not compare: {}.", why));
   }

@@ -356,6 +356,16 @@ TEST(Compare, ADisturbedSpeedIsNotClaimed) {
   EXPECT_THAT(c.cautions, Contains(HasSubstr("The speed is not measured well: b was disturbed")));
 }
 
+TEST(Compare, SpeedsFarApartAreToldWithCare) {
+  const RunData a = run("a", "residual", {2}, 1000);
+  const auto cautions_at = [&](double tokens_per_second) {
+    return compare({a, run("b", "attn_res", {1.9}, tokens_per_second)}).cautions;
+  };
+  EXPECT_THAT(cautions_at(1900),
+              Contains(HasSubstr("Far from the baseline’s speed: b (1.90 times)")));
+  EXPECT_THAT(cautions_at(900), IsEmpty());
+}
+
 TEST(Compare, SpeedsOfDifferentMachinesDoNotCompare) {
   const RunData a = run("a", "residual", {2});
   for (const auto& [pointer, reason] : {std::pair{"/machine/threads", "different machines"},
