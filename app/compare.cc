@@ -31,14 +31,19 @@ constexpr int64_t kDefaultSeeds = 3;
 
 struct CompareOptions {
   std::vector<std::string> data, mechanisms;
-  std::string out = "studies/compare";
+  std::string out;    // a folder of studies/ if not given
   double hours = 0;   // 0 where it is not given
   int64_t seeds = 0;  // 0 where it is not given
   int64_t jobs = 1;
   bool smoke = false, dry_run = false, json = false;
 
   // What was chosen, as a study's file, so that the same command goes on with it.
-  fs::path file() const { return fs::path(out) / "compare.json"; }
+  fs::path file() const { return folder() / "compare.json"; }
+  // What is tiny does not lie where the real runs will.
+  fs::path folder() const {
+    return !out.empty() ? fs::path(out)
+                        : fs::path("studies") / (smoke ? "compare-smoke" : "compare");
+  }
   std::vector<fs::path> texts() const { return {data.begin(), data.end()}; }
 };
 
@@ -74,15 +79,16 @@ void explain_choice(const CompareOptions& options, const QuickAims& aims,
 StudyRecipe begin_comparison(const CompareOptions& options) {
   QuickAims aims = {.mechanisms = options.mechanisms,
                     .seeds = options.seeds > 0 ? options.seeds : kDefaultSeeds,
-                    .seconds = 3600 * (options.hours > 0 ? options.hours : kDefaultHours),
-                    .jobs = options.jobs};
+                    .seconds = 3600 * (options.hours > 0 ? options.hours : kDefaultHours)};
   if (aims.mechanisms.empty()) aims.mechanisms = {"residual", "block_attn_res", "attn_res"};
   require_mechanisms(aims.mechanisms);
   aims.text_tokens = text_tokens(options);
-  const int threads = std::max(describe_machine().cores / static_cast<int>(options.jobs), 1);
+  const int jobs = static_cast<int>(options.jobs);
+  const int threads = std::max(describe_machine().cores / jobs, 1);
+  aims.jobs = runs_side_by_side(jobs, threads);
   const QuickChoice choice = choose_quick_study(
       aims, {.matmul = measure_matmul(threads), .copy = measure_copy(threads) * 1e9});
-  explain_choice(options, aims, choice);
+  if (!options.smoke) explain_choice(options, aims, choice);
   return quick_study(choice.base, aims.mechanisms, aims.seeds);
 }
 
@@ -92,8 +98,9 @@ StudyRecipe take_up_comparison(const CompareOptions& options) {
   const std::vector<std::string> mechanisms =
       options.mechanisms.empty() ? mechanisms_of(before) : options.mechanisms;
   require_mechanisms(mechanisms);
-  say(options, fmt::format("{}: goes on with the model that was chosen before{}", options.out,
-                           options.hours > 0 ? "; for other --hours choose another --out" : ""));
+  say(options,
+      fmt::format("{}: goes on with the model that was chosen before{}", options.folder().string(),
+                  options.hours > 0 ? "; for other --hours choose another --out" : ""));
   return quick_study(parse_json(before.base, options.file().string()), mechanisms,
                      options.seeds > 0 ? options.seeds : before.seeds);
 }
@@ -104,7 +111,7 @@ void run_compare(const CompareOptions& options) {
   job.grid.smoke = options.smoke;
   if (options.seeds > 0) job.grid.seeds = options.seeds;
   job.data = options.texts();
-  job.out = options.out;
+  job.out = options.folder();
   job.jobs = static_cast<int>(options.jobs);
   if (options.dry_run) return print_plan(job);
   look_ahead(job);  // refuses what does not belong together before anything is written
@@ -142,9 +149,10 @@ void add_compare_command(CLI::App& app) {
                    "the time that all runs together may take; 1 if not given")
       ->type_name("H")
       ->check(CLI::Range(0.01, 10000.0));
-  as_path(command->add_option("--out", options->out, "the folder"))
-      ->type_name("DIR")
-      ->capture_default_str();
+  as_path(command->add_option("--out", options->out,
+                              "the folder; studies/compare, or studies/compare-smoke with --smoke, "
+                              "if not given"))
+      ->type_name("DIR");
   command->add_option("--jobs", options->jobs, "runs at once, which divide the cores among them")
       ->type_name("N")
       ->check(whole_number(1, 4096))

@@ -48,9 +48,7 @@ struct Candidate {
   Estimate estimate;
   bool timed = false;
 
-  double seconds() const {
-    return static_cast<double>(recipe.train.steps) * estimate.seconds_per_step;
-  }
+  double seconds() const { return run_seconds(recipe.train, estimate); }
 };
 
 // The recipes, those with the most parameters first.

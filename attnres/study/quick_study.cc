@@ -24,9 +24,7 @@ constexpr const char* kMixing = "mixing";  // the axis
 constexpr std::array<int64_t, 13> kQuickWidths = {32,  48,  64,  96,  128, 160, 192,
                                                   256, 320, 384, 512, 768, 1024};
 constexpr int64_t kQuickContext = 256;
-constexpr int64_t kLooks = 10;       // at the validation text, and checkpoints
-constexpr double kForward = 1. / 3;  // time of a look at a token, over that of training on it
-constexpr double kBeside = 1.15;     // time of everything, over that of steps and looks
+constexpr int64_t kLooks = 10;  // at the validation text, and checkpoints
 
 // Falling with the width as in recipes/, which have 0.003 at 128.
 double rate_of_width(int64_t width) {
@@ -88,8 +86,7 @@ std::string quick_baseline(const std::vector<std::string>& mechanisms) {
 struct QuickSize {
   int64_t width = 0, parameters = 0;  // of the arm that has most
   double tokens_per_step = 0;
-  double look_steps = 0;        // that the looks of a run take as long as
-  double seconds_per_step = 0;  // of all arms and seeds together, over the jobs
+  double seconds_per_step = 0, seconds_of_looks = 0;  // of all arms and seeds, over the jobs
 
   double steps_wanted() const {
     return std::ceil(kTokensPerParameter * static_cast<double>(parameters) / tokens_per_step);
@@ -105,9 +102,9 @@ struct QuickSize {
     return steps(aims) * kTokensPerParameter >= steps_wanted() * kFewestTokens;
   }
   double steps_in_time(const QuickAims& aims) const {
-    return std::floor(aims.seconds / (kBeside * seconds_per_step) - look_steps);
+    return std::floor((aims.seconds - seconds_of_looks) / seconds_per_step);
   }
-  double seconds(double steps) const { return kBeside * seconds_per_step * (steps + look_steps); }
+  double seconds(double steps) const { return seconds_per_step * steps + seconds_of_looks; }
 };
 
 QuickSize measure_size(int64_t width, const QuickAims& aims, const MachineSpeed& speed) {
@@ -117,13 +114,12 @@ QuickSize measure_size(int64_t width, const QuickAims& aims, const MachineSpeed&
     json["model"]["depth_mixing"] = {{"type", mechanism}};
     const Recipe recipe = parse_recipe(json);
     const Estimate cost = estimate(recipe, recipe.tokenizer.vocab_size, speed);
-    size.parameters = std::max(size.parameters, cost.parameters);
-    size.seconds_per_step +=
-        cost.seconds_per_step * static_cast<double>(aims.seeds) / static_cast<double>(aims.jobs);
     const TrainConfig& train = recipe.train;
+    const double runs_a_job = static_cast<double>(aims.seeds) / static_cast<double>(aims.jobs);
+    size.parameters = std::max(size.parameters, cost.parameters);
     size.tokens_per_step = static_cast<double>(train.batch_size * train.context);
-    size.look_steps =
-        kForward * kLooks * static_cast<double>(train.eval_tokens) / size.tokens_per_step;
+    size.seconds_per_step += runs_a_job * run_seconds(train, cost, /*steps=*/1, /*looks=*/0);
+    size.seconds_of_looks += runs_a_job * run_seconds(train, cost, /*steps=*/0, kLooks);
   }
   return size;
 }

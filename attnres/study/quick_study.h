@@ -32,7 +32,7 @@ struct QuickAims {
   int64_t seeds = 3;
   double seconds = 3600;    // for all runs
   int64_t text_tokens = 0;  // to train on: bytes
-  int64_t jobs = 1;         // runs at once, each at the speed that choose_quick_study is given
+  int64_t jobs = 1;         // runs side by side, each at the speed that choose_quick_study is given
 };
 
 struct QuickChoice {

@@ -212,6 +212,7 @@ std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
 }
 
 double StudyOutlook::seconds(int jobs) const {
+  const int at_once = runs_side_by_side(jobs, record.threads);
   double seconds = 0;
   for (const size_t run : chosen) {
     if (statuses[run].has_ended()) continue;
@@ -219,7 +220,7 @@ double StudyOutlook::seconds(int jobs) const {
     const double done = saved ? static_cast<double>(saved->step) : 0;
     seconds += plans[run].seconds * (1 - done / static_cast<double>(plans[run].steps));
   }
-  return seconds / jobs;
+  return seconds / at_once;
 }
 
 StudyOutlook look_ahead(const StudyJob& job) {

@@ -115,6 +115,9 @@ Json read_study_json(const StudyPaths& paths, const std::string& name) {
             "{}: holds runs or recipes, but no study.json: this folder is not a study's; choose "
             "another --out",
             paths.folder.string());
+    require(!fs::exists(paths.folder / "run.json"),
+            "{}: holds a run, and a study would hide it; choose another --out",
+            paths.folder.string());
     return {};
   }
   Json json = read_json(paths.study_json());

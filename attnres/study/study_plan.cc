@@ -1,5 +1,6 @@
 #include "attnres/study/study_plan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -59,11 +60,15 @@ std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, int threads, 
                      .steps = train.steps,
                      .tokens = train.steps * train.batch_size * train.context,
                      .flops = steps * cost.flops_per_step,
-                     .seconds = measure ? steps * cost.seconds_per_step : NAN,
+                     .seconds = measure ? run_seconds(train, cost) : NAN,
                      .bytes = cost.bytes,
                      .disk_bytes = cost.disk_bytes});
   }
   return plans;
+}
+
+int runs_side_by_side(int jobs, int threads) {
+  return std::min(jobs, std::max(describe_machine().cores / threads, 1));
 }
 
 }  // namespace attnres

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "attnres/study/study_plan.h"
 #include "attnres/study/study_start.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -329,7 +330,7 @@ class Runner {
     const double done = flops_done(), made = done - flops_before_;
     now.share = left > 0 ? done / (done + left) : 1;
     now.seconds_left = made > 0 ? left * (monotonic_seconds() - start_) / made
-                                : seconds / static_cast<double>(options_.jobs);
+                                : seconds / runs_side_by_side(options_.jobs, options_.threads);
     for (const Job& job : jobs_) {
       if (!job.process || job.inspects) continue;
       now.at_work.push_back({runs_[job.run].name, steps_done(job.run), plans_[job.run].steps});

@@ -5,6 +5,7 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -136,6 +137,18 @@ Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& 
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
           .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
+}
+
+double run_seconds(const TrainConfig& train, const Estimate& cost, double steps, double looks) {
+  constexpr double kForward = 1. / 3, kBeside = 1.15;
+  const double steps_a_look =
+      kForward * static_cast<double>(train.eval_tokens) / tokens_per_step(train);
+  return kBeside * cost.seconds_per_step * (steps + looks * steps_a_look);
+}
+
+double run_seconds(const TrainConfig& train, const Estimate& cost) {
+  const double steps = static_cast<double>(train.steps);
+  return run_seconds(train, cost, steps, std::ceil(steps / static_cast<double>(train.eval_every)));
 }
 
 Resources find_resources(const fs::path& checkpoints) {

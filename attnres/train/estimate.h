@@ -31,8 +31,15 @@ struct Estimate {
 // Evaluation and probes count where they need more than a step does. The text is not in it.
 //
 // Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul` plus
-// the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints.
+// the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints, and
+// does not tell mechanisms of one traffic apart.
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed);
+
+// Seconds of so many steps and looks at the validation text (`eval_tokens` each, at a third of what
+// training on them takes), and of the probes, samples and checkpoints beside them: 15 %.
+double run_seconds(const TrainConfig& train, const Estimate& cost, double steps, double looks);
+// Of all the steps of a run, with its looks.
+double run_seconds(const TrainConfig& train, const Estimate& cost);
 
 // What there is to train with, in bytes; INT64_MAX where that cannot be found out.
 struct Resources {

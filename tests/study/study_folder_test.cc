@@ -97,6 +97,9 @@ TEST_F(StudyFolder, RefusesFoldersOfOthers) {
   EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
               HasSubstr("not a study's"));
   fs::remove(paths_.study_json());
+  attnres::write_text(paths_.folder / "run.json", "{}");
+  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+              HasSubstr("holds a run"));
   fs::create_directories(paths_.folder / "runs");
   EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
               HasSubstr("no study.json"));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attnres/study/study_plan.h"
+#include "attnres/support/machine.h"
 #include "tests/study/tiny_study.h"
 #include "tests/text/test_files.h"
 
@@ -107,6 +108,13 @@ TEST(StudyPlan, CountsAWholeRun) {
   const RunPlan unmeasured = plan_costs(runs, /*threads=*/1, /*measure=*/false).at(0);
   EXPECT_EQ(unmeasured.flops, plan.flops);
   EXPECT_TRUE(std::isnan(unmeasured.seconds));
+}
+
+TEST(StudyPlan, RunsAsManySideBySideAsThereAreCores) {
+  const int cores = describe_machine().cores;
+  EXPECT_EQ(runs_side_by_side(1, 1), 1);
+  EXPECT_EQ(runs_side_by_side(100 * cores, 1), cores);
+  EXPECT_EQ(runs_side_by_side(2, 100 * cores), 1);
 }
 
 }  // namespace
