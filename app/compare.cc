@@ -26,14 +26,14 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr double kDefaultHours = 1;
+constexpr double kDefaultSeconds = 3600, kLeastSeconds = 36, kMostSeconds = 36e6;
 constexpr int64_t kDefaultSeeds = 3;
 
 struct CompareOptions {
   std::vector<std::string> data, mechanisms;
-  std::string out;    // a folder of studies/ if not given
-  double hours = 0;   // 0 where it is not given
-  int64_t seeds = 0;  // 0 where it is not given
+  std::string out;     // a folder of studies/ if not given
+  double seconds = 0;  // 0 where it is not given
+  int64_t seeds = 0;   // 0 where it is not given
   int64_t jobs = 1;
   bool smoke = false, dry_run = false, json = false;
 
@@ -79,7 +79,7 @@ void explain_choice(const CompareOptions& options, const QuickAims& aims,
 StudyRecipe begin_comparison(const CompareOptions& options) {
   QuickAims aims = {.mechanisms = options.mechanisms,
                     .seeds = options.seeds > 0 ? options.seeds : kDefaultSeeds,
-                    .seconds = 3600 * (options.hours > 0 ? options.hours : kDefaultHours)};
+                    .seconds = options.seconds > 0 ? options.seconds : kDefaultSeconds};
   if (aims.mechanisms.empty()) aims.mechanisms = {"residual", "block_attn_res", "attn_res"};
   require_mechanisms(aims.mechanisms);
   aims.text_tokens = text_tokens(options);
@@ -100,7 +100,7 @@ StudyRecipe take_up_comparison(const CompareOptions& options) {
   require_mechanisms(mechanisms);
   say(options,
       fmt::format("{}: goes on with the model that was chosen before{}", options.folder().string(),
-                  options.hours > 0 ? "; for other --hours choose another --out" : ""));
+                  options.seconds > 0 ? "; for other --hours choose another --out" : ""));
   return quick_study(parse_json(before.base, options.file().string()), mechanisms,
                      options.seeds > 0 ? options.seeds : before.seeds);
 }
@@ -138,6 +138,7 @@ void add_compare_command(CLI::App& app) {
                    "what to compare, separated by commas; residual,block_attn_res,attn_res if not\n"
                    "given. attnres mechanisms lists all")
       ->delimiter(',')
+      ->transform(without_blanks())
       ->type_name("NAME,...");
   command
       ->add_option("--seeds", options->seeds,
@@ -145,10 +146,10 @@ void add_compare_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(1, 1000));
   command
-      ->add_option("--hours", options->hours,
-                   "the time that all runs together may take; 1 if not given")
-      ->type_name("H")
-      ->check(CLI::Range(0.01, 10000.0));
+      ->add_option("--hours", options->seconds,
+                   "the time that all runs together may take, in hours or as 90m; 1 if not given")
+      ->type_name("TIME")
+      ->transform(duration(kLeastSeconds, kMostSeconds, 'h'));
   as_path(command->add_option("--out", options->out,
                               "the folder; studies/compare, or studies/compare-smoke with --smoke, "
                               "if not given"))

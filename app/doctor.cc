@@ -23,6 +23,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/shell.h"
 #include "attnres/train/estimate.h"
 
 namespace attnres {

@@ -99,28 +99,57 @@ std::vector<std::string> names_of_commands(const CLI::App& app) {
   return names;
 }
 
-std::vector<std::string> names_of_options(const CLI::App& command) {
+// "--out" is "out" here: dashes are no part of what is mistyped.
+std::string unknown_option(const CLI::App& command, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
-    if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames()[0]);
+    if (!option->get_lnames().empty()) names.push_back(option->get_lnames()[0]);
   }
-  return names;
+  const std::string name = word.substr(0, word.find('='));
+  std::string near =
+      did_you_mean(name.substr(std::min(name.find_first_not_of('-'), name.size())), names);
+  if (!near.empty()) near.insert(near.rfind(' ') + 1, "--");
+  return fmt::format("unknown option {}{}", word, near);
 }
 
-// What is wrong with the command line, with the nearest known word for one that is unknown.
+std::string unknown_command(const CLI::App& app, const std::string& word) {
+  return fmt::format("unknown command {}{}", word, did_you_mean(word, names_of_commands(app)));
+}
+
+// The one without dashes, as attnres watch DIR; null where the command has none.
+const CLI::Option* positional_option(const CLI::App& command) {
+  const auto options =
+      command.get_options([](const CLI::Option* option) { return option->get_positional(); });
+  return options.empty() ? nullptr : options[0];
+}
+
+// A word that the command has no place for.
+std::string unexpected_word(const CLI::App& command, const std::string& word) {
+  const std::string what = fmt::format("{}: unexpected {}", command.get_name(), word);
+  if (const CLI::Option* one = positional_option(command)) {
+    return what + fmt::format("; it takes one {}", one->get_name());
+  }
+  for (const auto& [option, taken] : {std::pair("--data", "text"), {"--prompt", "a prompt"}}) {
+    if (command.get_option_no_throw(option) == nullptr) continue;
+    return what + fmt::format("; give {} with {}", taken, option);
+  }
+  return what;
+}
+
+// What is wrong with the command line.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen[0];
   const std::string help =
       fmt::format("; see attnres {}--help", chosen.empty() ? "" : command.get_name() + " ");
   for (const std::string& word : app.remaining(/*recurse=*/true)) {
-    const bool is_option = word.starts_with('-');
-    if (!is_option && !chosen.empty()) continue;
-    const std::string near =
-        nearest(word.substr(0, word.find('=')),
-                is_option ? names_of_options(command) : names_of_commands(app));
-    return fmt::format("unknown {} {}: did you mean {}?{}", is_option ? "option" : "command", word,
-                       near, help);
+    if (word.starts_with('-')) return unknown_option(command, word) + help;
+    return (chosen.empty() ? unknown_command(app, word) : unexpected_word(command, word)) + help;
+  }
+  const CLI::Option* words = positional_option(command);
+  const bool lacks_words = words != nullptr && words->get_required() && words->count() == 0;
+  if (lacks_words && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    return fmt::format("{}: name {}{}", command.get_name(), words->get_description(), help);
   }
   return first_line(error.what()) + help;
 }
@@ -135,8 +164,7 @@ void add_help_command(CLI::App& app) {
   command->callback([&app, name] {
     const std::vector<std::string> known = names_of_commands(app);
     require_usage(name->empty() || std::find(known.begin(), known.end(), *name) != known.end(),
-                  "unknown command {}: did you mean {}?; see attnres --help", *name,
-                  nearest(*name, known));
+                  "{}; see attnres --help", unknown_command(app, *name));
     const CLI::App* described = name->empty() ? &app : app.get_subcommand(*name);
     const std::string usage = name->empty() ? app.get_name() : app.get_name() + " " + *name;
     fmt::print("{}", app.get_formatter()->make_help(described, usage, CLI::AppFormatMode::Normal));

@@ -1,6 +1,7 @@
 // The mechanisms subcommand.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,10 +10,13 @@
 #include "app/mixing_matrix.h"
 #include "app/options.h"
 #include "attnres/depth/depth_mixing.h"
+#include "attnres/depth/mechanism.h"
 #include "attnres/depth/mixing_cost.h"
 #include "attnres/depth/mixing_matrix.h"
 #include "attnres/support/config.h"
+#include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
@@ -192,6 +196,14 @@ void print_markdown(const std::vector<Row>& rows, const MixerShape& shape) {
   fmt::print("{}", kWhyTheyDiffer);
 }
 
+void require_known(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Mechanism& mechanism : mechanisms()) known.push_back(mechanism.text.name);
+  require_usage(std::find(known.begin(), known.end(), name) != known.end(),
+                "mechanisms {}: there is none of that name{}; attnres mechanisms lists all",
+                one_line(name), did_you_mean(name, known));
+}
+
 void run_mechanisms(MechanismsOptions options) {
   MixerShape& shape = options.shape;
   shape.sublayers = static_cast<int>(2 * options.layers);
@@ -206,6 +218,7 @@ void run_mechanisms(MechanismsOptions options) {
       rows.push_back(measure(DepthMixing({{"type", mechanism.text.name}}, shape), shape));
     }
   } else {
+    require_known(options.name);
     Json depth_mixing = {{"type", options.name}};
     for (const std::string& setting : options.settings) apply_override(depth_mixing, setting);
     const DepthMixing mixing(depth_mixing, shape);

@@ -2,16 +2,17 @@
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <cstring>
+#include <map>
 
 #include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
+#include "attnres/train/run_folder.h"
 
 namespace attnres {
 
@@ -26,14 +27,38 @@ CLI::Validator whole_number(uint64_t least, uint64_t most) {
   return {check, /*description=*/""};
 }
 
-std::string for_shell(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) || std::strchr("/._-+=:,@%", c) != nullptr;
-  });
-  if (plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
+CLI::Validator duration(double least, double most, char unit) {
+  const auto in_seconds = [=](std::string& text) -> std::string {
+    const std::map<char, double> units = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    double count = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, count);
+    const bool is_number = code == std::errc() && stop == end;
+    if (is_number && unit == '\0') {
+      return fmt::format("expected a time with its unit, such as {0}h, {0}m or {0}s, got {0}",
+                         text);
+    }
+    const auto found = units.find(is_number ? unit : stop + 1 == end ? *stop : '\0');
+    if (code != std::errc() || found == units.end()) {
+      return fmt::format("expected a time such as 2h, 90m or 45s, got {}", text);
+    }
+    const double seconds = count * found->second;
+    if (!(seconds >= least && seconds <= most)) {
+      return fmt::format("expected a time from {} to {}, got {}", format_duration(least),
+                         format_duration(most), text);
+    }
+    text = fmt::format("{}", seconds);
+    return "";
+  };
+  return {in_seconds, /*description=*/""};
+}
+
+CLI::Validator without_blanks() {
+  const auto trim = [](std::string& text) -> std::string {
+    CLI::detail::trim(text);
+    return "";
+  };
+  return {trim, /*description=*/""};
 }
 
 void MachineOptions::add_to(CLI::App& command) {
@@ -139,6 +164,21 @@ void write_new(const std::filesystem::path& out, const char* kind,
   const PathLock lock(out);
   require_new(out, kind);
   write();
+}
+
+void require_run(const char* option, const std::filesystem::path& folder) {
+  require(!is_study_folder(folder), "{} {}: holds a study; name one of its runs, {}/NAME", option,
+          folder.string(), (folder / "runs").string());
+  require(path_exists(RunPaths{folder}.run_json()), "{} {}: holds no run (no run.json)", option,
+          folder.string());
+}
+
+void require_no_part_of_study(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const bool is_part = path.filename() == "runs" || path.filename() == "study.json";
+  require_usage(!is_part || !is_study_folder(folder),
+                "{}: is a part of a study; did you mean its folder, {}?", path.string(),
+                folder.string());
 }
 
 std::optional<std::filesystem::path> find_recipes() {

@@ -20,8 +20,12 @@ namespace attnres {
 // Checks an option that takes a whole number, before it is read: what does not fit is refused.
 CLI::Validator whole_number(uint64_t least, uint64_t most = INT64_MAX);
 
-// The word as a shell takes it.
-std::string for_shell(const std::string& word);
+// Takes "2h", "90m", "45s" or "1.5d", and gives seconds. A number without a unit is of the one that
+// `unit` names, and refused where that is 0.
+CLI::Validator duration(double least, double most, char unit = '\0');
+
+// Takes what stands between blanks.
+CLI::Validator without_blanks();
 
 // Where the work runs: --threads and --device.
 struct MachineOptions {
@@ -79,6 +83,13 @@ void require_new(const std::filesystem::path& out, const char* kind);
 // Makes --out by `write`, alone: throws Error as require_new, and while another process makes it.
 void write_new(const std::filesystem::path& out, const char* kind,
                const std::function<void()>& write);
+
+// Throws Error, naming the option, unless the folder is a run's.
+void require_run(const char* option, const std::filesystem::path& folder);
+
+// Throws UsageError where the path is no study's folder, but lies in one as its runs/ or
+// study.json.
+void require_no_part_of_study(const std::filesystem::path& path);
 
 // Where recipes lie: beside the build folder, where they are installed, or here.
 std::optional<std::filesystem::path> find_recipes();

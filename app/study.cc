@@ -5,20 +5,24 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <map>
 #include <memory>
 #include <optional>
 
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/study_shown.h"
+#include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
+#include "attnres/support/shell.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr double kShortest = 1e-4, kLongest = 1000 * 86400;  // seconds of --stop-after
 
 struct StudyCommandOptions {
   std::string recipe, out;
@@ -30,23 +34,6 @@ struct StudyCommandOptions {
   bool list = false, dry_run = false, json = false;
 };
 
-// Takes "2h", "90m", "45s" or "1.5d", and gives seconds.
-CLI::Validator duration() {
-  const auto in_seconds = [](std::string& text) -> std::string {
-    const std::map<char, double> units = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-    double count = 0;
-    const char* last = text.data() + text.size() - !text.empty();
-    const auto [stop, code] = std::from_chars(text.data(), last, count);
-    const auto unit = units.find(text.empty() ? '\0' : *last);
-    if (code != std::errc() || stop != last || unit == units.end() || !(count > 0 && count < 1e6)) {
-      return fmt::format("expected a time such as 2h, 90m or 45s, got {}", text);
-    }
-    text = fmt::format("{}", count * unit->second);
-    return "";
-  };
-  return {in_seconds, /*description=*/""};
-}
-
 // The studies that come with the program; none where its recipes are not found.
 std::optional<fs::path> find_studies() {
   const auto recipes = find_recipes();
@@ -54,27 +41,43 @@ std::optional<fs::path> find_studies() {
   return *recipes / "studies";
 }
 
+constexpr const char* kNoStudies =
+    "the studies that come with attnres are not beside the program, and not in recipes/studies; "
+    "give a study's file";
+
+std::vector<fs::path> study_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 // A file, or the name of a study that comes with the program.
 fs::path find_study(const std::string& recipe) {
+  require_usage(!is_study_folder(recipe),
+                "study {0}: is the folder of a study that has begun. The command that began it "
+                "goes on with it; attnres watch {1} shows how far it is",
+                recipe, for_shell(recipe));
   if (fs::exists(recipe)) return recipe;
   const auto folder = find_studies();
-  if (folder && fs::exists(*folder / (recipe + ".json"))) return *folder / (recipe + ".json");
+  require_usage(folder.has_value(), "study {}: no such file, and {}", recipe, kNoStudies);
+  std::vector<std::string> names;
+  for (const fs::path& file : study_files(*folder)) {
+    if (file.stem() == recipe) return file;
+    names.push_back(file.stem());
+  }
   fail_usage(
-      "study {}: no such file, and no study of that name comes with attnres; attnres study --list "
-      "names those",
-      recipe);
+      "study {}: no such file, and no study of that name comes with attnres{}; attnres study "
+      "--list names those",
+      recipe, did_you_mean(recipe, names));
 }
 
 void list_studies() {
   const auto folder = find_studies();
-  require(folder.has_value(),
-          "the studies that come with attnres are not beside the program, and "
-          "not in recipes/studies; give a study's file");
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(*folder)) {
-    if (entry.path().extension() == ".json") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
+  require(folder.has_value(), "{}", kNoStudies);
+  const std::vector<fs::path> files = study_files(*folder);
   constexpr size_t kGap = 2;
   size_t width = 0;
   for (const fs::path& file : files) width = std::max(width, file.stem().string().size());
@@ -159,7 +162,7 @@ void add_study_command(CLI::App& app) {
       ->add_option("--stop-after", options->stop_after,
                    "save the runs and stop after this time: 2h, 90m, 45s")
       ->type_name("TIME")
-      ->transform(duration());
+      ->transform(duration(kShortest, kLongest));
   command->add_flag("--smoke", options->grid.smoke,
                     "every run tiny, to see in a minute whether all of them work");
   command->add_flag("--dry-run", options->dry_run,

@@ -131,10 +131,15 @@ void print_plan(const StudyJob& job) {
                format_bytes(static_cast<double>(plan.bytes)),
                std::isnan(plan.seconds) ? "-" : format_duration(plan.seconds));
   }
-  fmt::print("{}: {} tokens, {:.2e} FLOPs; about {} left, {} at once on {} each\n",
-             counted(std::ssize(outlook.chosen), "run"), format_count(tokens), flops,
-             format_duration(outlook.seconds(job.jobs)), counted(job.jobs, "run"),
-             counted(outlook.record.threads, "thread"));
+  const bool is_done = std::all_of(outlook.chosen.begin(), outlook.chosen.end(),
+                                   [&](size_t i) { return outlook.statuses[i].has_ended(); });
+  fmt::print("{}: {} tokens, {:.2e} FLOPs; {}\n", counted(std::ssize(outlook.chosen), "run"),
+             format_count(tokens), flops,
+             is_done
+                 ? "nothing is left to train"
+                 : fmt::format("about {} left, {} at once on {} each",
+                               format_duration(outlook.seconds(job.jobs)), counted(job.jobs, "run"),
+                               counted(outlook.record.threads, "thread")));
   if (const std::string warning = warning_of_little_text(outlook); !warning.empty()) {
     fmt::print("warning: {}\n", warning);
   }

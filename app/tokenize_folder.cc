@@ -16,6 +16,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
+#include "attnres/support/shell.h"
 #include "attnres/text/passage.h"
 
 namespace attnres {

@@ -22,6 +22,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
+#include "attnres/support/shell.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/run_folder.h"

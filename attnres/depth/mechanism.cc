@@ -1,5 +1,7 @@
 #include "attnres/depth/mechanism.h"
 
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 
 #include "attnres/depth/mechanisms/ancre.h"
@@ -32,11 +34,18 @@
 #include "attnres/depth/mechanisms/value_residual.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 
 namespace attnres {
 namespace {
 
 std::string type_of(const Json& depth_mixing) {
+  if (depth_mixing.is_string()) {
+    fail_usage(
+        "model.depth_mixing: a mechanism stands in type, beside its settings; write "
+        "model.depth_mixing.type={} with --set, {{\"type\": {}}} in a recipe",
+        one_line(depth_mixing.get<std::string>()), shown(depth_mixing));
+  }
   const auto type = depth_mixing.find("type");
   require_usage(type != depth_mixing.end() && type->is_string(),
                 "model.depth_mixing.type: expected the name of a mechanism, got {}",
@@ -86,13 +95,15 @@ const std::vector<Mechanism>& mechanisms() {
 
 const Mechanism& find_mechanism(const Json& depth_mixing) {
   const std::string type = type_of(depth_mixing);
-  std::string known;
+  std::vector<std::string> known;
   for (const Mechanism& mechanism : mechanisms()) {
     if (mechanism.text.name == type) return mechanism;
-    known += (known.empty() ? "" : ", ") + mechanism.text.name;
+    known.push_back(mechanism.text.name);
   }
-  fail_usage("model.depth_mixing.type: there is no mechanism {}; choose one of: {}", one_line(type),
-             known);
+  const std::string near = did_you_mean(type, known);
+  fail_usage("model.depth_mixing.type: there is no mechanism {}{}", one_line(type),
+             near.empty() ? fmt::format("; choose one of: {}", fmt::join(known, ", "))
+                          : near + " attnres mechanisms lists all");
 }
 
 }  // namespace attnres

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attnres/depth/mechanism.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 
@@ -78,6 +79,9 @@ bool ModelConfig::has_grouped_query() const {
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {
+  // A name alone is refused as the mechanisms say it.
+  const auto mixing = json.find("depth_mixing");
+  if (mixing != json.end() && mixing->is_string()) find_mechanism(*mixing);
   WrittenModel written;
   read_config(json, path, written);
   ModelConfig& config = written.config;

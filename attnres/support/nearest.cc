@@ -27,4 +27,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
   return best == known.end() ? std::string() : *best;
 }
 
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
+  const std::string near = nearest(word, known);
+  const int most = (static_cast<int>(word.size()) + 1) / 3;
+  return near.empty() || edit_distance(word, near) > most ? "" : ": did you mean " + near + "?";
+}
+
 }  // namespace attnres

@@ -13,4 +13,8 @@ int edit_distance(std::string_view a, std::string_view b);
 // The known word with the smallest edit distance; empty if known is empty.
 std::string nearest(std::string_view word, const std::vector<std::string>& known);
 
+// ": did you mean WORD?", the nearest known word where it may be meant: where at most a third of
+// what was typed is wrong. Empty where it is further off.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
+
 }  // namespace attnres

@@ -68,6 +68,26 @@ TEST(Help, IsACommandToo) {
   EXPECT_THAT(unknown.err, HasSubstr("unknown command trian: did you mean train?"));
 }
 
+TEST(CommandLine, SaysWhatToDoAboutAWordThatItDoesNotKnow) {
+  const auto expect_refused = [](const std::string& arguments, const std::string& message) {
+    const Result result = run_program(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_THAT(result.err, ::testing::StartsWith("attnres: error: " + message + "; see attnres "));
+  };
+  expect_refused("train --recipes x", "unknown option --recipes: did you mean --recipe?");
+  // What is far from all that is known is not guessed at.
+  expect_refused("compare --set x", "unknown option --set");
+  expect_refused("train --dry-run", "unknown option --dry-run");
+  expect_refused("nosuch", "unknown command nosuch");
+  expect_refused("help nosuch", "unknown command nosuch");
+  // Words that stand alone.
+  expect_refused("compare book.txt", "compare: unexpected book.txt; give text with --data");
+  expect_refused("generate Once", "generate: unexpected Once; give a prompt with --prompt");
+  expect_refused("watch a b", "watch: unexpected b; it takes one folder");
+  expect_refused("watch", "watch: name a run's or a study's folder");
+  expect_refused("report", "report: name run folders, or the folder of one study");
+}
+
 TEST(MechanismsTable, KeepsToTheWidthOfTheTerminal) {
   const std::string small = "mechanisms --layers 2 --width 32";
   const std::string narrow = in_columns("80", small), wide = in_columns("120", small);

@@ -67,7 +67,8 @@ TEST_F(Compare, TriesAllOfItWhereTheRealRunsWillNotLie) {
 }
 
 TEST_F(Compare, DryRunWritesNothing) {
-  const Result plan = compare(data() + " --dry-run --seeds 2");
+  const Result plan = compare(
+      data() + " --dry-run --seeds 2 --hours 90m --mechanisms 'residual, block_attn_res,attn_res'");
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_THAT(plan.out, AllOf(HasSubstr("6 runs of a model with 8 Transformer layers of width 32"),
                               HasSubstr("There is text for"), HasSubstr("attn_res-seed2"),
@@ -81,7 +82,9 @@ TEST_F(Compare, RefusesWithNothingLost) {
     EXPECT_THAT(result.err, HasSubstr(why));
   };
   expect_refused(compare(data() + " --mechanisms residual,attnres"), 2, "did you mean attn_res?");
-  expect_refused(compare(data() + " --hours 0"), 2, "--hours");
+  expect_refused(compare(data() + " --mechanisms 'residual, mhx'"), 2, "mhx: no such mechanism");
+  expect_refused(compare(data() + " --hours 0"), 2, "--hours: expected a time from 36s to");
+  expect_refused(compare(data() + " --hours soon"), 2, "2h, 90m or 45s");
   expect_refused(compare("--data " + quoted(base_ / "nothing")), 1, "nothing");
   EXPECT_FALSE(fs::exists(paths_.folder));
 

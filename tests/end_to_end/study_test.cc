@@ -87,6 +87,7 @@ TEST_F(Study, TrainsTheGridAndThenNothing) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(second.out, first.out);
   EXPECT_TRUE(contents(paths("a").folder) == before);
+  EXPECT_THAT(study("a", "--dry-run").out, HasSubstr("FLOPs; nothing is left to train\n"));
 }
 
 TEST_F(Study, GoesOnAfterASignal) {
@@ -375,8 +376,11 @@ TEST_F(Study, RefusesWhatDoesNotBelongTogether) {
   expect_refused(study("a", "--set train.clap=0.5"), 2, "unknown key train.clap");
   expect_refused(study("a", "--only nothing"), 2, "--only nothing");
   expect_refused(study("a", "--stop-after soon"), 2, "2h, 90m or 45s");
+  expect_refused(study("a", "--stop-after 2"), 2, "with its unit, such as 2h, 2m or 2s");
   expect_refused(study("a", "--data " + quoted(recipe_)), 1, "this study began with the text");
   expect_refused(run_program("study nowhere"), 2, "attnres study --list");
+  expect_refused(run_program("study block_size"), 2, "did you mean block-size?");
+  expect_refused(run_program("study " + quoted(paths("a").folder)), 2, "study that has begun");
   expect_refused(run_program("study"), 2, "--list");
   {
     const FolderLock lock(paths("a").folder);

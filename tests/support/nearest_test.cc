@@ -24,5 +24,15 @@ TEST(Nearest, FindsTheTypo) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
+TEST(DidYouMean, NamesWhatMayBeMeant) {
+  const std::vector<std::string> known = {"out", "recipe", "watch", "block_attn_res"};
+  EXPECT_EQ(did_you_mean("recipes", known), ": did you mean recipe?");
+  EXPECT_EQ(did_you_mean("blockattnres", known), ": did you mean block_attn_res?");
+  for (const char* far : {"set", "dry-run", "nosuch", "magic", ""}) {
+    EXPECT_EQ(did_you_mean(far, known), "") << far;
+  }
+  EXPECT_EQ(did_you_mean("out", {}), "");
+}
+
 }  // namespace
 }  // namespace attnres::nearest_test
