@@ -47,8 +47,7 @@ void run_eval(const EvalOptions& options) {
                 "(--run DIR)");
   require_usage(!options.model.path.empty() || !options.run.empty(),
                 "--model: name the model directory or the run to score with");
-  require(options.run.empty() || std::filesystem::exists(RunPaths{options.run}.run_json()),
-          "--run {}: holds no run (no run.json)", options.run);
+  if (!options.run.empty()) require_run("--run", options.run);
   const OpenedModel opened = open_model(
       options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
   const auto tokenizer = opened.tokenizer();

@@ -147,6 +147,7 @@ void write_metrics(const ReportCommandOptions& options, bool of_study) {
 }
 
 void run_report(const ReportCommandOptions& options) {
+  for (const std::string& run : options.runs) require_no_part_of_study(run);
   const bool of_study = is_study(options);
   if (!options.csv.empty()) write_metrics(options, of_study);
   if (of_study) return report_study(options);

@@ -108,7 +108,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
                   "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "
                   "go on with a run: --resume --out DIR, or from a model: --from DIR)");
     const RunPaths paths{options.out};
-    require(fs::exists(paths.run_json()), "--resume: {} holds no run (no run.json)", options.out);
+    require_run("--resume --out", options.out);
     Json recipe = read_run_json(paths).at("recipe");
     apply_overrides_aloud(recipe, options.overrides, aloud);
     job.recipe = parse_recipe(recipe);

@@ -171,6 +171,9 @@ fs::path find_model_directory(const fs::path& path) {
     if (fs::exists(checkpoint / kConfigFile)) return checkpoint;
   }
   require(!is_run, "{}: this run has no checkpoint yet", path.string());
+  require(!path_exists(folder / "study.json"),
+          "{0}: holds a study, whose runs have a model each; name one of them, {1}/NAME",
+          path.string(), (path / "runs").string());
   fail("{}: not a model directory: it has neither {} nor checkpoints/best", path.string(),
        kConfigFile);
 }

@@ -11,6 +11,7 @@
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/shell.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -281,6 +282,13 @@ StudyRecipe read_study(const fs::path& file) {
   Json json = read_json(file);
   try {
     if (!json.is_object()) detail::wrong_type("study", "an object", json);
+    require_usage(!json.contains("study") || !json.contains("runs"),
+                  "this is the record of a study that has begun, not its file. The command that "
+                  "began it goes on with it; attnres watch {} shows how far it is",
+                  for_shell(file.has_parent_path() ? file.parent_path().string() : "."));
+    require_usage(json.contains("axes") || !(json.contains("model") || json.contains("train")),
+                  "this is the recipe of one run, not a study, which has \"axes\"; give it to "
+                  "attnres train --recipe");
     for (const char* key : {"name", "question", "base", "axes"}) {
       require_usage(json.contains(key), "it has no \"{}\"", key);
     }

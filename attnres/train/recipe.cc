@@ -220,6 +220,9 @@ Precision precision_of(const TrainConfig& train) {
 }
 
 Recipe parse_recipe(const Json& json) {
+  require_usage(!json.contains("axes"),
+                "this is a study, which has \"axes\", and not the recipe of one run; give its file "
+                "to attnres study");
   RecipeFile file;
   read_config(json, "", file);
   check(file.data);

@@ -199,6 +199,9 @@ TEST_F(ByteModel, EvalRefuses) {
   EXPECT_EQ(run("eval", "").exit_code, 2);
   EXPECT_EQ(run("eval", "--data x --run y").exit_code, 2);
   expect_fails("eval --run /nowhere", 1, {"--run /nowhere: holds no run"});
+  const fs::path study = fresh_folder("study");
+  write_text(study / "study.json", "{}");
+  expect_fails("eval --run " + study.string(), 1, {"holds a study", "/runs/NAME"});
   EXPECT_EQ(run("eval", "--data /nowhere").exit_code, 1);
   EXPECT_EQ(run("eval", "--context 1 --data " + data_.string()).exit_code, 2);
   EXPECT_EQ(run("eval", "--context 65 --data " + data_.string()).exit_code, 2);

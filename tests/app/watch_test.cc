@@ -23,6 +23,14 @@ TEST(WatchCommand, PrintsOneFrameWhereThereIsNoTerminal) {
   const Result refused = run_program(fmt::format("watch '{}'", folder.string()));
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("expected the folder of a run or of a study"));
+  write_text(folder / "study.json", "{}");
+  for (const char* command : {"watch", "report"}) {
+    for (const char* part : {"runs", "study.json"}) {
+      const Result hinted = run_program(fmt::format("{} '{}'", command, (folder / part).string()));
+      EXPECT_EQ(hinted.exit_code, 2);
+      EXPECT_THAT(hinted.err, HasSubstr("did you mean its folder, " + folder.string() + "?"));
+    }
+  }
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ TEST_F(BadInput, OptionsOfTheCommand) {
   expect_error(run_program("train"), 2, {"--recipe", "--resume"});
   expect_error(run_program("train --recipe nowhere.json"), 1, {"nowhere.json", "no such file"});
   expect_error(run_program("train --resume --out nowhere"), 1, {"nowhere", "no run"});
+  const fs::path study = fresh_folder("study");
+  write_text(study / "study.json", "{}");
+  expect_error(run_program("train --resume --out " + quoted(study)), 1,
+               {"--resume --out", "holds a study", (study / "runs/NAME").string()});
   expect_refused("--threads 0", 2, {"--threads", "1 to 4096", "0"});
   expect_refused("--threads -2", 2, {"--threads", "-2"});
   expect_refused("--device cuda", 2, {"--device cuda", "CPU"});
@@ -75,6 +79,7 @@ TEST_F(BadInput, TokensThatBecomeShorter) {
 TEST_F(BadInput, KeysOfTheRecipe) {
   expect_refused("--set train.stepz=3", 2, {"train.stepz", "train.steps"});
   expect_refused("--set train.steps=many", 2, {"train.steps", "whole number", "many"});
+  expect_refused("--set model.depth_mixing=mhc", 2, {"write model.depth_mixing.type=mhc"});
   expect_refused("--set model.depth_mixing.type=magic", 2,
                  {"magic", "residual, attn_res, block_attn_res"});
   for (const char* size : {"0", "-1", "5"}) {

@@ -416,6 +416,10 @@ TEST(FindModelDirectory, SaysWhatIsMissing) {
   write_text(folder / "file", "");
   EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
               HasSubstr("is neither a folder nor a GGUF file"));
+  write_text(folder / "study.json", "{}");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }),
+              HasSubstr("holds a study, whose runs have a model each; name one of them, " +
+                        (folder / "runs/NAME").string()));
 }
 
 }  // namespace

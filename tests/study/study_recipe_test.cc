@@ -179,6 +179,13 @@ TEST(StudyRecipe, RefusesAnEmptyGrid) {
   EXPECT_THAT(error_of(study), HasSubstr("more than 10000 runs"));
 }
 
+TEST(StudyRecipe, IsNoRecipeAndNoRecordOfAStudy) {
+  EXPECT_THAT(error_of(tiny_study()["base"]),
+              AllOf(HasSubstr("recipe of one run"), HasSubstr("attnres train --recipe")));
+  EXPECT_THAT(error_of({{"study", "tiny"}, {"runs", Json::array()}}),
+              AllOf(HasSubstr("record of a study that has begun"), HasSubstr("attnres watch /")));
+}
+
 TEST(StudyRecipe, RefusesUnknownKeys) {
   Json study = tiny_study();
   study["axis"] = 1;

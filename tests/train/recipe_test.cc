@@ -165,8 +165,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"model.kv_heads=3", {"model.kv_heads"}},
         BadValue{"model.depth_mixing.type=magic", {"magic", "residual, attn_res, block_attn_res"}},
         BadValue{"model.depth_mixing.type=blockattnres", {"did you mean block_attn_res?"}},
-        BadValue{"model.depth_mixing=mhc",
-                 {"write model.depth_mixing.type=mhc with --set", R"({"type": "mhc"} in a recipe)"}},
+        BadValue{
+            "model.depth_mixing=mhc",
+            {"write model.depth_mixing.type=mhc with --set", R"({"type": "mhc"} in a recipe)"}},
         BadValue{R"(model.depth_mixing={"type": "block_attn_res", "block_size": 9})",
                  {"block_size", "1 to 8", "got 9"}},
         BadValue{"model.depth_mixing.block_size=2", {"block_size"}},
@@ -188,6 +189,12 @@ TEST(Recipe, ThatIsBrokenSaysWhere) {
               AllOf(HasSubstr("r.json"), HasSubstr("line 3, column 1")));
   write_text(file, "[1]");
   EXPECT_THAT(message_of<Error>([&] { load_recipe(file, {}); }), HasSubstr("an object"));
+}
+
+TEST(Recipe, IsNoStudy) {
+  const std::string study = ATTNRES_SOURCE_DIR "/recipes/studies/block-size.json";
+  EXPECT_THAT(message_of<UsageError>([&] { load_recipe(study, {"train.steps=3"}); }),
+              AllOf(HasSubstr("this is a study"), HasSubstr("attnres study")));
 }
 
 }  // namespace
