@@ -71,6 +71,9 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizeFolderOptions& options,
 }  // namespace
 
 void verify_folder(const std::string& folder) {
+  require(is_token_folder(folder),
+          "--verify {}: is no folder of tokens; name one that attnres tokenize --out has written",
+          folder);
   ProgressLine line;
   std::optional<Eta> eta;
   const std::vector<std::string> problems =

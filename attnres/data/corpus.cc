@@ -64,9 +64,32 @@ class TextSet {
   std::unordered_multimap<uint64_t, std::string_view> texts_;
 };
 
+bool has_safetensors(const fs::path& folder) {
+  std::error_code code;
+  for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
+       it.increment(code)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+// What training wrote, and not text to train on; null of any other folder.
+const char* what_training_wrote(const fs::path& folder) {
+  const auto has = [&](const char* name) { return path_exists(folder / name); };
+  if (has("run.json") && has("metrics.jsonl")) return "a run";
+  if (has("study.json") && (has("runs") || has("recipes"))) return "a study";
+  return has("config.json") && has_safetensors(folder) ? "a model" : nullptr;
+}
+
 void require_plain_text(const fs::path& path) {
   require(!path_exists(path / "tokens.json"),
           "{}: holds tokens, and here text is read; name the text that they are of", path.string());
+  const char* wrote = what_training_wrote(path);
+  require(wrote == nullptr, "{}: holds {}, and here text is read; name the text itself",
+          path.string(), wrote == nullptr ? "" : wrote);
+  constexpr std::array kWeights = {".safetensors", ".gguf"};
+  require(std::find(kWeights.begin(), kWeights.end(), path.extension()) == kWeights.end(),
+          "{}: is a model's weights, and here text is read; name the text itself", path.string());
   constexpr std::array kNotPlain = {".jsonl", ".ndjson", ".gz", ".zst"};
   require(std::find(kNotPlain.begin(), kNotPlain.end(), path.extension()) == kNotPlain.end(),
           "{}: is JSON lines or compressed, and here plain text is read; attnres tokenize --data "
@@ -139,9 +162,11 @@ Corpus read_corpus(const std::vector<fs::path>& paths) {
     }
   }
   measure(corpus);
-  require(!corpus.documents.empty(),
-          "no text to train on: {} given, {} binary files skipped; name files with text",
-          paths.empty() ? "no path" : paths.front().string(), corpus.binary);
+  std::vector<std::string> given;
+  for (const fs::path& path : paths) given.push_back(path.string());
+  require(
+      !corpus.documents.empty(), "no text in {}{}; name files with text", fmt::join(given, ", "),
+      corpus.binary > 0 ? fmt::format(" ({} skipped)", counted(corpus.binary, "binary file")) : "");
   return corpus;
 }
 

@@ -35,7 +35,8 @@ std::vector<std::filesystem::path> files_below(const std::filesystem::path& fold
 // paths, without hidden files. Empty files are left out, and files of a folder that hold a zero
 // byte are taken for binary and left out; a file named itself is always read.
 // Throws Error on a path that does not exist or cannot be read, on what is no plain text by its
-// name (JSON lines, compressed files, tokens), and when no text remains.
+// name (JSON lines, compressed files, weights) or is the folder of tokens, a run, a study or a
+// model, and when no text remains.
 Corpus read_corpus(const std::vector<std::filesystem::path>& paths);
 
 // The corpus with the first of equal texts only, found by their hashes, and without the texts of

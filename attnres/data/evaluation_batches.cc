@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -62,8 +63,8 @@ EvaluationBatches::EvaluationBatches(EvaluationTokens tokens, int64_t context, i
                 context);
   require_usage(batch_size >= 1, "batch_size: must be at least 1, got {}", batch_size);
   const int64_t length = std::ssize(tokens_.ids);
-  require(length >= 2, "validation text: {} tokens, but scoring needs at least 2; give more text",
-          length);
+  require(length >= 2, "the text has {}, but scoring needs at least 2; give more text",
+          counted(length, "token"));
   full_windows_ = length / context;
   last_window_ = length % context >= 2 ? length % context : 0;
 }

@@ -296,6 +296,9 @@ TEST_F(TokenizeAndTrain, TellsOtherTokensFromThoseOfTheRun) {
   const Result damaged = run_program(verify);
   EXPECT_EQ(damaged.exit_code, 1);
   EXPECT_THAT(damaged.err, AllOf(HasSubstr("1 problem found"), HasSubstr("tokens-00000.bin")));
+  const Result text = run_program("tokenize --verify " + path("text.txt"));
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_THAT(text.err, HasSubstr("text.txt: is no folder of tokens"));
 }
 
 TEST_F(TokenizeAndTrain, SaysWhatIsWrong) {

@@ -108,7 +108,8 @@ TEST(ReadCorpus, SaysWhatIsWrong) {
   EXPECT_THAT(message_of<Error>([&] { read_corpus({folder}); }), HasSubstr("no text"));
   EXPECT_THAT(message_of<Error>([&] { read_corpus({}); }), HasSubstr("no text"));
   write_text(folder / "empty", "");
-  EXPECT_THAT(message_of<Error>([&] { read_corpus({folder / "empty"}); }), HasSubstr("no text"));
+  EXPECT_EQ(message_of<Error>([&] { read_corpus({folder / "empty"}); }),
+            "no text in " + (folder / "empty").string() + "; name files with text");
   for (const char* name : {"a.jsonl", "a.txt.gz", "a.zst"}) {
     write_text(folder / name, "text");
     EXPECT_THAT(message_of<Error>([&] { read_corpus({folder / name}); }),
@@ -116,6 +117,26 @@ TEST(ReadCorpus, SaysWhatIsWrong) {
   }
   write_text(folder / "tokens.json", "{}");
   EXPECT_THAT(message_of<Error>([&] { read_corpus({folder}); }), HasSubstr("holds tokens"));
+}
+
+TEST(ReadCorpus, IsNotOfWhatTrainingWrote) {
+  const auto error_of = [](const fs::path& path) {
+    return message_of<Error>([&] { read_corpus({path}); });
+  };
+  const auto folder_with = [](const std::vector<const char*>& files) {
+    const fs::path folder = fresh_folder("written");
+    for (const char* file : files) write_text(folder / file, "{}");
+    return folder;
+  };
+  EXPECT_THAT(error_of(folder_with({"run.json", "metrics.jsonl"})), HasSubstr("holds a run"));
+  EXPECT_THAT(error_of(folder_with({"study.json", "recipes/a.json"})), HasSubstr("holds a study"));
+  const fs::path model = folder_with({"config.json", "model.safetensors"});
+  EXPECT_THAT(error_of(model), HasSubstr("holds a model"));
+  EXPECT_THAT(error_of(model / "model.safetensors"), HasSubstr("is a model's weights"));
+  // A text of that name is one.
+  for (const char* name : {"run.json", "study.json", "config.json"}) {
+    EXPECT_EQ(read_corpus({folder_with({name})}).documents.size(), 1u) << name;
+  }
 }
 
 TEST(DefaultCorpus, IsTheNewestCompiler) {

@@ -86,7 +86,7 @@ TEST(EvaluationTokens, ArePutTogether) {
 
 TEST(EvaluationBatches, SayWhatIsWrong) {
   const auto one = counting(1), two = counting(2);
-  EXPECT_THAT(message_of<Error>([&] { EvaluationBatches({one}, 8, 1); }), HasSubstr("1 tokens"));
+  EXPECT_THAT(message_of<Error>([&] { EvaluationBatches({one}, 8, 1); }), HasSubstr("1 token,"));
   EXPECT_THROW(EvaluationBatches({two}, 1, 1), UsageError);
   EXPECT_THROW(EvaluationBatches({two}, 2, 0), UsageError);
   EXPECT_THROW(EvaluationBatches({two}, 2, 1)[1], Error);
