@@ -102,8 +102,7 @@ std::string sparkline(const std::vector<double>& values, size_t columns) {
                [](double value) { return std::isfinite(value); });
   const std::vector<double> bars = means_of_parts(known, std::min(known.size(), columns));
   if (bars.empty()) return "";
-  const auto later =
-      bars.begin() + static_cast<ptrdiff_t>(divided_up(bars.size(), 10) % bars.size());
+  const auto later = bars.begin() + static_cast<ptrdiff_t>(bars.size() / 10);
   const double least = *std::min_element(bars.begin(), bars.end());
   const double most = *std::max_element(later, bars.end());
   std::string out;

@@ -19,7 +19,8 @@ std::string in_columns(std::string_view text, size_t columns);
 
 // The values in at most `columns` bars of eight heights, each the mean of as many values that are
 // next to each other; NaN is left out. The lowest bar is the least, the highest the largest of
-// those after the first tenth, since what a loss begins with would flatten all that follows.
+// those after the first tenth of ten or more, since what a loss begins with would flatten all that
+// follows.
 std::string sparkline(const std::vector<double>& values, size_t columns);
 
 // A bar that is filled by `share`, 0 to 1.

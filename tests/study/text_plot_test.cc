@@ -24,6 +24,11 @@ TEST(Sparkline, BarsAreMeansAndLeaveOutWhatWasNotMeasured) {
   EXPECT_EQ(sparkline({0, NAN, 1, INFINITY}, 8), "▁█");
 }
 
+TEST(Sparkline, ShowsAllOfFewValues) {
+  EXPECT_EQ(sparkline({2.945, 2.3624}, 8), "█▁");
+  EXPECT_EQ(sparkline({4, 3, 2}, 8), "█▅▁");
+}
+
 // A loss that begins at 100 leaves room for what follows.
 TEST(Sparkline, TheFirstTenthDoesNotFlattenTheRest) {
   EXPECT_EQ(sparkline({100, 7, 6, 5, 4, 3, 2, 1, 0, 0}, 10), "██▇▆▅▄▃▂▁▁");
