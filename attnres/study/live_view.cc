@@ -10,6 +10,7 @@
 #include "attnres/study/study_folder.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/shell.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
@@ -32,10 +33,19 @@ double seconds_since_written(const RunPaths& run) {
   return least;
 }
 
+// None where there is no checkpoint, or it is being written.
+std::optional<int64_t> saved_step_of(const RunPaths& run) {
+  try {
+    return read_training_state(run.last()).step;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // What its folder says beyond study.json, which is written when a run begins or ends.
 LiveStudyRun look_at_live(const fs::path& study, const StudyRunRecord& record) {
-  LiveStudyRun run = {.record = record};
   const RunPaths paths = StudyPaths{study}.run(record.name);
+  LiveStudyRun run = {.record = record, .quiet_seconds = seconds_since_written(paths)};
   if (run.has_ended() || !fs::exists(paths.run_json())) return run;
   const LiveRun live = read_live_run(paths.folder);
   run.is_at_work = live.is_at_work();
@@ -144,10 +154,20 @@ std::string describe_progress(const LiveRun& run) {
   if (run.is_done()) {
     const double seconds = run.data.metrics.back().seconds;
     state = std::isfinite(seconds) ? "done in " + format_duration(seconds) : "done";
+  } else if (run.was_interrupted()) {
+    state = fmt::format("interrupted {} ago", format_duration(run.quiet_seconds));
   } else if (!run.is_at_work()) {
     state = fmt::format("wrote nothing for {}", format_duration(run.quiet_seconds));
   }
   return joined({fmt::format("step {}/{}", run.step(), run.steps), state}, "  ");
+}
+
+// Nothing where it is at work, or has saved nothing to go on from.
+void add_way_on(const LiveRun& run, Frame& frame) {
+  if (run.is_done() || run.is_at_work() || !run.saved_step) return;
+  frame.add(run.is_of_study ? "the command that began the study goes on with it"
+                            : "goes on with: attnres train --resume --out " +
+                                  for_shell(run.data.path.string()));
 }
 
 void add_curve(const LiveRun& run, const char* name, double Metric::*value, int digits,
@@ -179,12 +199,13 @@ void add_depth_weights(const LiveRun& run, const TextStyle& style, Frame& frame)
   for (const std::string& line : weight_lines(columns, part)) frame.add_drawn(line);
 }
 
-// Those to look at first come first, else in the grid's order.
+// Those to look at first come first: at work, failed, and what was written last.
 std::vector<LiveStudyRun> most_telling_first(std::vector<LiveStudyRun> runs) {
-  const std::vector<std::string> order = {kAtWork, name_of(RunState::failed),
-                                          name_of(RunState::unfinished), name_of(RunState::done)};
-  const auto place = [&](const LiveStudyRun& run) {
-    return std::find(order.begin(), order.end(), state_of(run));
+  const auto place = [](const LiveStudyRun& run) {
+    const std::string state = state_of(run);
+    if (state == kAtWork) return std::pair(0, 0.0);
+    if (state == name_of(RunState::failed)) return std::pair(1, 0.0);
+    return std::pair(2, std::isnan(run.quiet_seconds) ? INFINITY : run.quiet_seconds);
   };
   std::stable_sort(runs.begin(), runs.end(), [&](const LiveStudyRun& a, const LiveStudyRun& b) {
     return place(a) < place(b);
@@ -207,17 +228,25 @@ std::string describe_grid(const LiveStudy& study) {
     return runs > 0 ? fmt::format("{} {}", runs, word) : "";
   };
   const double left = study_seconds_left(study);
-  return joined({fmt::format("{}/{} runs done", count_in_state(study, name_of(RunState::done)),
-                             study.runs.size()),
-                 count(kAtWork, kAtWork), count(name_of(RunState::failed), "failed"),
-                 study.is_done() ? "" : time_left(left)},
-                ", ");
+  return joined(
+      {fmt::format("{}/{} runs done", count_in_state(study, name_of(RunState::done)),
+                   study.runs.size()),
+       count(kAtWork, kAtWork), count(name_of(RunState::failed), "failed"),
+       count(name_of(RunState::diverged), "diverged"), study.is_done() ? "" : time_left(left)},
+      ", ");
 }
 
 }  // namespace
 
+bool LiveRun::was_interrupted() const {
+  const Json* every = find(data.record, "/recipe/train/checkpoint_every");
+  const int64_t period = every != nullptr ? whole_number(*every).value_or(0) : 0;
+  return !is_done() && period > 0 && saved_step && *saved_step == step() && step() % period != 0;
+}
+
 bool LiveRun::is_at_work() const {
-  return !is_done() && quiet_seconds < std::fmax(kQuiet, 5 * seconds_per_step());
+  return !is_done() && !was_interrupted() &&
+         quiet_seconds < std::fmax(kQuiet, 5 * seconds_per_step());
 }
 
 double LiveRun::seconds_per_step() const {
@@ -245,6 +274,8 @@ LiveRun read_live_run(const fs::path& folder) {
   if (const Json* steps = find(run.data.record, "/recipe/train/steps")) {
     run.steps = whole_number(*steps).value_or(0);
   }
+  run.saved_step = saved_step_of({folder});
+  run.is_of_study = is_study_folder(fs::weakly_canonical(folder).parent_path().parent_path());
   return run;
 }
 
@@ -260,6 +291,7 @@ std::string draw_live(const LiveRun& run, const TextStyle& style) {
   Frame frame(style);
   frame.add(one_line(run.data.label) + "  " + describe_model(run.data));
   frame.add(describe_progress(run));
+  add_way_on(run, frame);
   const double share = run.steps > 0 ? double(run.step()) / double(run.steps) : 0;
   frame.add(progress_bar(share, style.columns));
   if (run.data.metrics.empty()) frame.add("no step is done yet");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,16 @@ namespace attnres {
 
 struct LiveRun {
   RunData data;
-  int64_t steps = 0;                    // of the whole run
-  double quiet_seconds = kNotMeasured;  // since it last wrote something
+  int64_t steps = 0;                       // of the whole run
+  double quiet_seconds = kNotMeasured;     // since it last wrote something
+  std::optional<int64_t> saved_step = {};  // of its last checkpoint
+  bool is_of_study = false;                // whose command goes on with it
 
   int64_t step() const { return data.metrics.empty() ? 0 : data.metrics.back().step; }
   bool is_done() const { return steps > 0 && step() >= steps; }
+  // Whether its user stopped it, and it has not gone on: only then a checkpoint is made at a step
+  // where the recipe asks for none, and no step follows.
+  bool was_interrupted() const;
   // Whether it seems to be trained now: it wrote something less than a minute ago, or than five of
   // its steps take.
   bool is_at_work() const;
@@ -29,6 +35,7 @@ struct LiveRun {
 struct LiveStudyRun {
   StudyRunRecord record;  // the loss: as last measured
   bool is_at_work = false;
+  double quiet_seconds = kNotMeasured;  // since it last wrote something; NaN before it begins
 
   bool has_ended() const { return record.state == "done" || record.state == "diverged"; }
   double share() const;  // of its steps
@@ -50,10 +57,11 @@ LiveStudy read_live_study(const std::filesystem::path& folder);
 // more of them; each ends in a line break.
 //
 // A run: its progress and the time left, losses, learning rate and speed over the steps so far, and
-// the mean depth weights when they were last measured, sites beside each other.
+// the mean depth weights when they were last measured, sites beside each other. Of one that has
+// stopped, how it goes on.
 std::string draw_live(const LiveRun& run, const TextStyle& style);
 // A study: the progress of the grid, and a line for each run. Where they do not all fit, those
-// that are at work or have failed come first.
+// that are at work or have failed come first, then those that wrote something last.
 std::string draw_live(const LiveStudy& study, const TextStyle& style);
 
 }  // namespace attnres

@@ -74,6 +74,28 @@ TEST_F(LiveRunTest, SaysWhetherItIsAtWork) {
   EXPECT_THAT(draw_live(run, {}), HasSubstr("step 200/200  done in 1m22s"));
 }
 
+TEST_F(LiveRunTest, SaysHowOneThatStoppedGoesOn) {
+  LiveRun run = live(block_);
+  run.data.record["recipe"]["train"]["checkpoint_every"] = 50;
+  run.data.path = "runs/my block";
+  run.saved_step = 200;
+  EXPECT_FALSE(run.was_interrupted());  // a checkpoint as the recipe asks for
+  EXPECT_THAT(draw_live(run, {}), AllOf(HasSubstr(" left"), Not(HasSubstr("goes on"))));
+  run.data.metrics.back().step = 199;
+  run.saved_step = 199;
+  EXPECT_TRUE(run.was_interrupted());
+  EXPECT_FALSE(run.is_at_work());
+  EXPECT_THAT(draw_live(run, {}),
+              HasSubstr("step 199/201  interrupted 2.0s ago\n"
+                        "goes on with: attnres train --resume --out 'runs/my block'\n"));
+  // Killed, some steps after its last checkpoint.
+  run.saved_step = 150;
+  run.quiet_seconds = 600;
+  EXPECT_THAT(draw_live(run, {}), HasSubstr("wrote nothing for 10m00s\ngoes on with: "));
+  run.is_of_study = true;
+  EXPECT_THAT(draw_live(run, {}), HasSubstr("the command that began the study goes on with it"));
+}
+
 TEST_F(LiveRunTest, HasNoMapWithoutDepthWeights) {
   EXPECT_THAT(draw_live(live({}), {}),
               AllOf(HasSubstr("validation"), Not(HasSubstr("depth weights"))));
@@ -163,6 +185,31 @@ TEST_F(LiveStudyTest, KeepsToTheTerminal) {
   EXPECT_THAT(lines[3], HasSubstr("b-seed1"));
   EXPECT_THAT(lines[4], HasSubstr("c-seed1"));
   EXPECT_EQ(lines[5], "and 2 more");
+}
+
+TEST_F(LiveStudyTest, ShowsTheNewestOfThoseThatDoNotFit) {
+  const auto now = fs::file_time_type::clock::now();
+  study_["runs"] = Json::array();
+  for (const int hours : {5, 1, 3}) {
+    const std::string name = fmt::format("t{}", hours);
+    study_["runs"].push_back({{"name", name}, {"state", "done"}, {"step", 201}, {"steps", 201}});
+    FakeRun{.name = name}.write(folder_ / "runs" / name);
+    for (const char* file : {"run.json", "metrics.jsonl"}) {
+      fs::last_write_time(folder_ / "runs" / name / file, now - std::chrono::hours(hours));
+    }
+  }
+  study_["runs"][2]["state"] = "diverged";
+  for (const char* name : {"u1", "u2", "u3", "u4", "u5"}) {
+    study_["runs"].push_back({{"name", name}, {"state", "missing"}, {"steps", 201}});
+  }
+  write();
+  const std::vector<std::string> lines =
+      lines_of(draw_live(read_live_study(folder_), {.columns = 80, .lines = 7}));
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_THAT(lines[1], HasSubstr("2/8 runs done, 1 diverged"));
+  EXPECT_THAT(lines[3], HasSubstr("t1"));
+  EXPECT_THAT(lines[4], HasSubstr("t3"));
+  EXPECT_THAT(lines[5], HasSubstr("t5"));
 }
 
 TEST_F(LiveStudyTest, IsDoneWhenEveryRunIs) {
