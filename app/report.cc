@@ -20,6 +20,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -102,12 +103,17 @@ bool is_study(const ReportCommandOptions& options) {
   return count == 1;
 }
 
-// On one line of a terminal, whatever the names in it are.
-std::string without_controls(std::string text) {
+// As lines of the terminal, whatever the names in it are.
+void print_lines(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
-  return text;
+  fmt::print("{}\n", wrapped(text, text_columns()));
+}
+
+bool has_several_tests(const std::vector<Arm>& arms) {
+  return std::count_if(arms.begin(), arms.end(),
+                       [](const Arm& arm) { return arm.difference.test.has_value(); }) > 1;
 }
 
 void report_study(const ReportCommandOptions& options) {
@@ -120,6 +126,7 @@ void report_study(const ReportCommandOptions& options) {
     }
     fmt::print("{}\n", Json{{"page", page.page.string()},
                             {"progress", page.progress},
+                            {"findings", page.findings},
                             {"sentences", page.sentences},
                             {"arms", arms},
                             {"difference_to_tell", kDifferenceToTell}}
@@ -127,7 +134,12 @@ void report_study(const ReportCommandOptions& options) {
     return;
   }
   fmt::print("{}\n", page.progress);
-  for (const std::string& sentence : page.sentences) fmt::print("{}\n", without_controls(sentence));
+  for (const std::string& finding : page.findings) print_lines(finding);
+  for (const std::string& sentence : page.sentences) print_lines(sentence);
+  if (has_several_tests(page.arms)) {
+    print_lines(
+        "Intervals are of each arm alone; p is corrected (Holm) for all arms of the study.");
+  }
   fmt::print("report: {}\n", page.page.string());
 }
 
@@ -168,7 +180,7 @@ void run_report(const ReportCommandOptions& options) {
                            .dump());
     return;
   }
-  fmt::print("{}\n", summary.comparison.verdict);
+  print_lines(summary.comparison.verdict);
   if (has_seeds(summary.comparison)) print_arms(summary.comparison);
   fmt::print("report: {}\n", summary.page.string());
 }

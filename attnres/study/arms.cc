@@ -28,15 +28,36 @@ std::vector<double> values_of(const std::map<int64_t, double>& losses) {
   return values;
 }
 
-// An arm of several runs goes by its mechanism where no other arm has that.
-void name_arms(std::vector<Arm>& arms, const std::vector<RunData>& runs) {
-  const auto mechanism = [&](const Arm& arm) { return runs[arm.runs[0]].mechanism; };
-  for (Arm& arm : arms) {
-    const auto uses = std::count_if(arms.begin(), arms.end(), [&](const Arm& other) {
-      return mechanism(other) == mechanism(arm);
-    });
-    if (arm.runs.size() > 1 && uses == 1) arm.label = mechanism(arm);
-  }
+// "block4" of a run that a study named block4-seed2; empty of one that is named otherwise.
+std::string label_without_seed(const RunSummary& run) {
+  const std::string seed = run.seed ? fmt::format("-seed{}", *run.seed) : "";
+  const bool has_seed = !seed.empty() && run.label.ends_with(seed);
+  return has_seed ? run.label.substr(0, run.label.size() - seed.size()) : "";
+}
+
+// What the runs of an arm are called but for their seeds; empty where they differ.
+std::string common_label(const Arm& arm, const std::vector<RunSummary>& runs) {
+  const std::string first = label_without_seed(runs[arm.runs[0]]);
+  const bool is_common = std::all_of(arm.runs.begin(), arm.runs.end(), [&](size_t run) {
+    return label_without_seed(runs[run]) == first;
+  });
+  return is_common ? first : "";
+}
+
+// An arm of several runs goes by what these are called, or else by its mechanism, where no other
+// arm has that.
+void name_arms(std::vector<Arm>& arms, const std::vector<RunSummary>& runs) {
+  const auto rename = [&](const auto& named) {
+    std::vector<std::string> names;
+    for (const Arm& arm : arms) names.push_back(named(arm));
+    for (size_t i = 0; i < arms.size(); ++i) {
+      const bool is_free =
+          !names[i].empty() && std::count(names.begin(), names.end(), names[i]) == 1;
+      if (arms[i].runs.size() > 1 && is_free) arms[i].label = names[i];
+    }
+  };
+  rename([&](const Arm& arm) { return runs[arm.runs[0]].mechanism; });
+  rename([&](const Arm& arm) { return common_label(arm, runs); });
 }
 
 ArmDifference difference_to(const Arm& baseline, const Arm& arm) {
@@ -98,7 +119,7 @@ std::vector<Arm> group_into_arms(const std::vector<RunData>& runs,
     }
   }
   for (Arm& arm : arms) arm.losses = losses_by_seed(arm.runs, summaries);
-  name_arms(arms, runs);
+  name_arms(arms, summaries);
   return arms;
 }
 

@@ -32,7 +32,7 @@ struct ArmDifference {
 
 // Runs that differ in nothing but their seed.
 struct Arm {
-  std::string label;         // the run's, or the mechanism where there are several runs
+  std::string label;  // the run's; of several what these share but for seeds, or the mechanism
   std::vector<size_t> runs;  // at least one, in the order given
   bool residual = false;
   std::map<int64_t, double> losses = {};  // final ones by seed; of runs that repeat a seed the mean

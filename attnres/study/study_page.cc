@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -440,22 +441,16 @@ std::vector<std::string> study_notes(const StudyData& data) {
   return notes;
 }
 
-std::string study_page_text(const StudyData& data, const StudyPage& page) {
+std::string study_page_text(const StudyData& data, const StudyPage& page,
+                            const std::string& figures) {
   const StudyText& study = data.study;
   std::string under = fmt::format("<p class=\"verdict\">{}</p>\n", escape_html(study.question));
   under += fmt::format("<p class=\"progress\">{}</p>\n", escape_html(page.progress));
   std::string out =
       page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
                  under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
-  std::string figures;
-  std::vector<std::string> findings;
-  for (size_t i = 0; i < study.figures.size(); ++i) {
-    const StudyFigure made = study_figure(data, study.figures[i], fmt::format("figure{}", i + 1));
-    figures += made.html;
-    findings.insert(findings.end(), made.findings.begin(), made.findings.end());
-  }
   out += boxed_list("Read with care", study_cautions(data)) +
-         section("seen", "Claim and result", seen(data, findings, page.sentences)) +
+         section("seen", "Claim and result", seen(data, page.findings, page.sentences)) +
          arm_section_of_study(data) + figures;
   return out + loss_section(data) + tuning_section(study) + run_section(data) +
          settings_section(data) + environment_section(data) + notes_section(page.notes) +
@@ -468,10 +463,17 @@ StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
   const StudyData data = read_study_data(folder);
   StudyPage page{.page = out.empty() ? folder / "report.html" : out,
                  .progress = progress_sentence(data.study),
+                 .findings = {},
                  .sentences = seen_sentences(data.arms),
                  .arms = data.arms.arms,
                  .notes = study_notes(data)};
-  const std::string text = study_page_text(data, page);
+  std::string figures;
+  for (size_t i = 0; i < data.study.figures.size(); ++i) {
+    StudyFigure made = study_figure(data, data.study.figures[i], fmt::format("figure{}", i + 1));
+    figures += made.html;
+    std::move(made.findings.begin(), made.findings.end(), std::back_inserter(page.findings));
+  }
+  const std::string text = study_page_text(data, page, figures);
   if (page.page.has_parent_path()) make_folder(page.page.parent_path());
   write_file(page.page, text);
   return page;

@@ -66,7 +66,9 @@ TEST(ReportCommand, SaysWhatSeedsTell) {
   }
   const std::string command =
       fmt::format("report{} --out '{}'", runs, (folder / "page.html").string());
-  const Result result = run_program(command);
+  const Result narrow = run_shell("export COLUMNS=60; attnres " + command);
+  EXPECT_THAT(narrow.out.substr(0, narrow.out.find('\n')), ::testing::SizeIs(::testing::Le(60u)));
+  const Result result = run_shell("export COLUMNS=1000; attnres " + command);
   EXPECT_THAT(result.out, HasSubstr("Over 2 seeds attn_res is better than residual"));
   EXPECT_THAT(result.out, HasSubstr("arm       verdict   seeds  mean loss"));
   EXPECT_THAT(result.out, HasSubstr("attn_res  better        2     "));
@@ -87,13 +89,17 @@ TEST(ReportCommand, MakesTheStudysPageAnew) {
   Json study = planted_study(1.25);
   write_text(folder / "study.json", study.dump());
   const std::string quoted = fmt::format("'{}'", folder.string());
-  const Result result = run_program("report " + quoted);
+  const Result result = run_shell("export COLUMNS=1000; attnres report " + quoted);
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("30 of 30 runs done.\n"));
   EXPECT_THAT(result.out, HasSubstr("block · 32 is better than residual · 32: −"));
+  EXPECT_THAT(result.out, HasSubstr("Intervals are of each arm alone; p is corrected (Holm)"));
   EXPECT_THAT(result.out, HasSubstr((folder / "report.html").string()));
   const Json json = parse_json(run_program("report --json " + quoted).out, "report");
   EXPECT_EQ(json.at("sentences").size(), 5u);
+  ASSERT_FALSE(json.at("findings").empty());
+  const size_t finding = result.out.find(json.at("findings").at(0).get<std::string>());
+  EXPECT_LT(finding, result.out.find(json.at("sentences").at(0).get<std::string>()));
   EXPECT_TRUE(json.at("arms").at(0).at("baseline").get<bool>());
   EXPECT_EQ(json.at("arms").at(1).at("verdict"), "better");
 

@@ -1,5 +1,6 @@
 #include "attnres/study/comparison.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,6 +106,26 @@ TEST(Compare, SaysWhenResidualLeads) {
   EXPECT_THAT(c.verdict,
               StartsWith("base has the lowest final validation loss, 2.0000, 0.5000 below the next "
                          "best, full (2.5000), at 2.00 ± 0.00 times its speed."));
+}
+
+// As a study names its runs, whether one arm has the mechanism or several.
+TEST(Compare, NamesArmsWithoutTheirSeeds) {
+  std::vector<RunData> runs;
+  const auto add = [&](const std::string& name, const std::string& mechanism, int64_t width) {
+    for (const int64_t seed : {1, 2}) {
+      RunData& added = runs.emplace_back(run(name + fmt::format("-seed{}", seed), mechanism, {2}));
+      added.record["recipe"]["train"]["seed"] = seed;
+      added.record["recipe"]["model"]["depth_mixing"]["block_size"] = width;
+    }
+  };
+  add("plain", "residual", 0);
+  add("block1", "block_attn_res", 1);
+  add("block4", "block_attn_res", 4);
+  std::vector<std::string> labels;
+  for (const Arm& arm : compare(runs).arms) labels.push_back(arm.label);
+  EXPECT_THAT(labels, ElementsAre("plain", "block1", "block4"));
+  runs[3].label = "another";
+  EXPECT_EQ(compare(runs).arms[1].label, "block1-seed1");
 }
 
 TEST(Compare, ManagesWithLess) {
