@@ -16,6 +16,8 @@ namespace {
 
 // Pixels.
 constexpr int kCell = 14, kNames = 88, kHead = 22, kMargin = 16, kLegend = 40;
+// Of the widest of the fonts, as are the names and the legend's whole line.
+constexpr int kScaleName = 112, kLegendWidth = 800;
 constexpr size_t kLongestLabel = 8;  // characters of a token
 
 std::string svg_text(const std::string& text) {
@@ -78,7 +80,7 @@ class TokensDrawing {
       }
       y += height + label_height_ + kMargin;
     }
-    const int width = std::max(2 * kMargin + (both ? 2 : 1) * panel_width_, 440);
+    const int width = std::max(2 * kMargin + (both ? 2 : 1) * panel_width_, kLegendWidth);
     return fmt::format(
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
                "viewBox=\"0 0 {0} {1}\" font-family=\"Helvetica, Arial, sans-serif\" "
@@ -91,10 +93,11 @@ class TokensDrawing {
 
  private:
   static std::string legend() {
-    constexpr int kSteps = 50, kStep = 3;
+    constexpr int kSteps = 50, kStep = 3, kGap = 6;
+    constexpr int left = kMargin + kScaleName;
     std::string out =
-        fmt::format("<text x=\"{}\" y=\"{}\">depth weight: 0</text>\n", kMargin, kMargin + 11);
-    const int left = kMargin + 84;
+        fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">depth weight: 0</text>\n",
+                    left - kGap, kMargin + 11);
     for (int i = 0; i < kSteps; ++i) {
       out +=
           fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"12\" fill=\"#{:06x}\"/>\n",
@@ -103,7 +106,7 @@ class TokensDrawing {
     return out + fmt::format(
                      "<text x=\"{}\" y=\"{}\">1 &#160; across: tokens, each in its own column; "
                      "down: the sources that it reads</text>\n",
-                     left + kSteps * kStep + 6, kMargin + 11);
+                     left + kSteps * kStep + kGap, kMargin + 11);
   }
 
   std::string panel(const TokenDepthWeights& site, int x, int y) const {

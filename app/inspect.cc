@@ -17,6 +17,7 @@
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/train/run_text.h"
 
 namespace attnres {
@@ -95,6 +96,10 @@ std::vector<SiteDepthWeights> measure_weights(const OpenedModel& opened,
 Measured measure(const InspectOptions& options, const OpenedModel& opened) {
   const auto tokenizer = opened.tokenizer();
   const std::vector<int32_t> text = text_to_inspect(options, *tokenizer);
+  require(text.size() >= 2 ||
+              !(options.wants_weights() || options.wants_matrix() || options.wants_effects()),
+          "inspect: the text has {}; give at least 2, of which the last is only predicted",
+          counted(std::ssize(text), "token"));
   const auto beginning = [&](int64_t usual) {
     const int64_t most = options.max_tokens > 0 ? options.max_tokens : usual;
     return std::vector<int32_t>(text.begin(),
@@ -146,7 +151,7 @@ void print_json(const InspectOptions& options, const OpenedModel& opened, const 
 }
 
 void print_text(const InspectOptions& options, const OpenedModel& opened, const Json& parameters,
-                const Measured& measured) {
+                const Measured& measured, const std::vector<std::filesystem::path>& drawings) {
   const char* separator = "";
   const auto begin_part = [&] {
     fmt::print("{}", separator);
@@ -175,6 +180,10 @@ void print_text(const InspectOptions& options, const OpenedModel& opened, const 
     begin_part();
     print_effects(*measured.effects);
   }
+  if (!drawings.empty()) begin_part();
+  for (const std::filesystem::path& drawing : drawings) {
+    fmt::print("drawing: {}\n", drawing.string());
+  }
 }
 
 void run_inspect(const InspectOptions& options) {
@@ -185,14 +194,18 @@ void run_inspect(const InspectOptions& options) {
   const Json parameters = count_parameters(*opened.model);
   Measured measured;
   if (options.measures()) measured = measure(options, opened);
-  if (!options.draw_matrix.empty()) draw_matrices(measured.matrices, options.draw_matrix);
+  std::vector<std::filesystem::path> drawings;
+  if (!options.draw_matrix.empty()) {
+    drawings = draw_matrices(measured.matrices, options.draw_matrix);
+  }
   if (!options.draw_tokens.empty()) {
     require(!measured.tokens->sites.empty(), "--draw-tokens: {} has no depth weights",
             opened.model->config().depth_mixing.name());
     draw_tokens(*measured.tokens, options.draw_tokens);
+    drawings.emplace_back(options.draw_tokens);
   }
   options.json ? print_json(options, opened, parameters, measured)
-               : print_text(options, opened, parameters, measured);
+               : print_text(options, opened, parameters, measured, drawings);
 }
 
 }  // namespace

@@ -28,9 +28,11 @@ void print_depth_weights(const std::vector<SiteDepthWeights>& sites);
 std::string initial_and_number(const std::string& source);
 
 // Depth weights as rows of cells (inspect_heat.cc): colours where the terminal has them, percent
-// where they fit. A row's name is at most kHeatRowName characters.
+// where they fit, else characters that a legend explains; in parts where even these do not fit.
+// `what` they are stands above. A row's name is at most kHeatRowName characters.
 inline constexpr size_t kHeatRowName = 22;
-void print_heat(const TokenDepthWeights& weights, const std::vector<std::string>& row_names);
+void print_heat(const std::string& what, const TokenDepthWeights& weights,
+                const std::vector<std::string>& row_names);
 
 // Depth weights token by token (inspect_tokens.cc).
 struct InspectedTokens {

@@ -140,8 +140,9 @@ void print_groups(const std::string& title, const std::vector<DepthWeightGroup>&
       rows[i].weights.push_back(site.weights);
     }
   }
-  fmt::print("\ndepth weights by {}, with the number of tokens: ", title);
-  print_heat(mean_over_sites(rows), names);
+  fmt::print("\n");
+  print_heat(fmt::format("depth weights by {}, with the number of tokens", title),
+             mean_over_sites(rows), names);
 }
 
 }  // namespace

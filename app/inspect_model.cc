@@ -8,6 +8,7 @@
 #include "app/inspect.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -55,6 +56,16 @@ Json used_settings(const ModelConfig& config) {
   return used;
 }
 
+// On one line, with spaces where it may be broken.
+std::string setting_text(const Json& value) {
+  if (!value.is_object()) return value.dump();
+  std::string text;
+  for (const auto& [key, part] : value.items()) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", Json(key).dump(), part.dump());
+  }
+  return "{" + text + "}";
+}
+
 }  // namespace
 
 Json count_parameters(const Transformer& model) {
@@ -73,11 +84,12 @@ Json count_parameters(const Transformer& model) {
 }
 
 void print_model(const OpenedModel& opened, const Json& parameters) {
+  constexpr size_t kKeys = 18;
   const Transformer& model = *opened.model;
   fmt::print("{}\n\n", opened.folder.string());
   const Json used = used_settings(model.config());
   for (const auto& [key, value] : used.items()) {
-    fmt::print("{:18}{}\n", key, value.dump());
+    fmt::print("{:{}}{}\n", key, kKeys, wrapped(setting_text(value), text_columns(), kKeys));
   }
   fmt::print("{:18}{}\n{:18}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
              opened.context);

@@ -96,8 +96,8 @@ void print_tokens(const InspectedTokens& tokens) {
   if (!tokens.chosen) shown = {mean_over_sites(tokens.sites)};
   const char* separator = "";
   for (const TokenDepthWeights& weights : shown) {
-    fmt::print("{}depth weights token by token: ", separator);
-    print_heat(weights, names);
+    fmt::print("{}", separator);
+    print_heat("depth weights token by token", weights, names);
     separator = "\n";
   }
 }

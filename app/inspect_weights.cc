@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "app/inspect.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 
@@ -29,43 +30,57 @@ std::string initial_and_number(const std::string& source) {
 }
 
 void print_depth_weights(const std::vector<SiteDepthWeights>& sites) {
+  constexpr size_t kNames = 16, kNumber = 4, kEntropy = 7;  // characters of columns
   std::vector<std::vector<std::string>> sources;
   for (const SiteDepthWeights& site : sites) sources.push_back(site.sources);
   const std::vector<std::string> columns = all_sources(sources);
-  size_t width = 0;
-  for (const std::string& column : columns) width += std::max<size_t>(column.size(), 5) + 2;
-  const bool wide = width > 80;
-
   std::vector<std::string> headings = columns;
-  if (wide) {
+  std::string title = "mean depth weights (rows: sites; columns: sources", most = "dominant";
+  size_t gap = 2, width = kNames + kEntropy + 2 * gap;
+  for (const std::string& column : columns) width += std::max(column.size(), kNumber) + gap;
+  const auto longest = std::max_element(columns.begin(), columns.end(),
+                                        [](auto& a, auto& b) { return a.size() < b.size(); });
+  const bool is_short = width + std::max(longest->size(), most.size()) > text_columns();
+  const auto name_of = [&](const std::string& source) {
+    return is_short ? initial_and_number(source) : source;
+  };
+  if (is_short) {
+    gap = 1;
+    most = "most";
     for (std::string& heading : headings) heading = initial_and_number(heading);
+    title += fmt::format(", {} = {} to {} = {}", headings[0], columns[0], headings.back(),
+                         columns.back());
   }
-  const auto cell_width = [&](size_t i) { return std::max<size_t>(headings[i].size(), 4) + 2; };
+  const auto cell_width = [&](size_t i) { return std::max(headings[i].size(), kNumber) + gap; };
 
-  fmt::print("mean depth weights (rows: sites; columns: sources");
-  if (wide)
-    fmt::print(", {} = {} to {} = {}", headings[0], columns[0], headings.back(), columns.back());
-  fmt::print(")\n\n{:16}", "");
+  fmt::print("{}\n\n{:{}}", wrapped(title + ")", text_columns()), "", kNames);
   for (size_t i = 0; i < headings.size(); ++i) fmt::print("{:>{}}", headings[i], cell_width(i));
-  fmt::print("  entropy  dominant\n");
+  const std::string space(gap, ' ');
+  fmt::print("{0}entropy{0}{1}\n", space, most);
   for (const SiteDepthWeights& site : sites) {
-    fmt::print("{:16}", site.name);
+    fmt::print("{:{}}", site.name, kNames);
     for (size_t i = 0; i < columns.size(); ++i) {
       const auto& sources = site.sources;
       const bool has = std::find(sources.begin(), sources.end(), columns[i]) != sources.end();
       fmt::print("{:>{}}", has ? fmt::format("{:.2f}", site.mass(columns[i])) : "", cell_width(i));
     }
-    fmt::print("  {:7.3f}  {}\n", site.entropy, site.sources[site.dominant()]);
+    fmt::print("{0}{1:{2}.3f}{0}{3}\n", space, site.entropy, kEntropy,
+               name_of(site.sources[site.dominant()]));
   }
 
   const std::optional<DepthWeightSummary> summary = summarize(sites);
   if (!summary) return;
-  fmt::print("\nshare of the embedding  {:.3f}  (mean over the sites with two sources or more)\n",
-             summary->embedding_share);
+  const auto print_share = [](const char* of, double share, const char* note) {
+    constexpr size_t kShares = 24;
+    fmt::print("{:{}}{}\n", of, kShares,
+               wrapped(fmt::format("{:.3f} {}", share, note), text_columns(), kShares));
+  };
+  fmt::print("\n");
+  print_share("share of the embedding", summary->embedding_share,
+              "(mean over the sites with two sources or more)");
   if (summary->own_block) {
-    fmt::print("earlier blocks          {:.3f}\n", 1 - *summary->own_block);
-    fmt::print("own block               {:.3f}  (mean over the sites inside a block)\n",
-               *summary->own_block);
+    print_share("earlier blocks", 1 - *summary->own_block, "");
+    print_share("own block", *summary->own_block, "(mean over the sites inside a block)");
   }
 }
 

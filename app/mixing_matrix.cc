@@ -8,6 +8,7 @@
 #include "attnres/model/depth_weights.h"
 #include "attnres/study/plot.h"
 #include "attnres/support/file.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -20,6 +21,10 @@ std::string title(const MixingMatrix& matrix) {
   return matrix.stream.empty() ? "" : fmt::format(" of the {} stream", matrix.stream);
 }
 
+void print_prose(const std::string& text) {
+  fmt::print("{}\n", wrapped(text, text_columns()));
+}
+
 }  // namespace
 
 int rank_of_samples(const MixingMatrix& matrix) {
@@ -29,7 +34,9 @@ int rank_of_samples(const MixingMatrix& matrix) {
   return ranks[ranks.size() / 2];
 }
 
-void draw_matrices(const std::vector<MixingMatrix>& matrices, const std::filesystem::path& file) {
+std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>& matrices,
+                                                 const std::filesystem::path& file) {
+  std::vector<std::filesystem::path> files;
   for (const MixingMatrix& matrix : matrices) {
     HeatMap map = {.alt = "depth mixing matrix" + title(matrix),
                    .x_label = "source (e: the embedding)",
@@ -57,15 +64,17 @@ void draw_matrices(const std::vector<MixingMatrix>& matrices, const std::filesys
         std::string("<svg").size(),
         " xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\"");
     write_file(path, svg);
+    files.push_back(path);
   }
+  return files;
 }
 
 void print_matrices(const std::vector<MixingMatrix>& matrices) {
   for (const MixingMatrix& matrix : matrices) {
-    fmt::print(
-        "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' "
-        "outputs)\n\n",
-        title(matrix));
+    print_prose(fmt::format(
+        "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' outputs)",
+        title(matrix)));
+    fmt::print("\n");
     const int L = static_cast<int>(matrix.mean.size()) - 1;
     fmt::print("{:16}", "");
     for (int i = 0; i <= L; ++i) fmt::print("{:>7}", source_name(i));
@@ -76,10 +85,13 @@ void print_matrices(const std::vector<MixingMatrix>& matrices) {
       for (int i = 0; i <= l; ++i) fmt::print("{:>7.3f}", matrix.mean[l][i]);
       fmt::print("\n");
     }
-    fmt::print(
-        "\nsemiseparable rank  {} of the mean over tokens and channels; {} of one channel of one\n"
-        "token (median of {})\n\n",
-        semiseparable_rank(matrix.mean), rank_of_samples(matrix), matrix.samples.size());
+    fmt::print("\n");
+    print_prose(fmt::format(
+        "semiseparable rank {} of the mean over tokens and channels; {} of one channel of one "
+        "token "
+        "(median of {})",
+        semiseparable_rank(matrix.mean), rank_of_samples(matrix), matrix.samples.size()));
+    fmt::print("\n");
   }
 }
 

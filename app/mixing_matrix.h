@@ -9,8 +9,9 @@
 namespace attnres {
 
 // Into an SVG file; streams beside the first get files of their own, with the stream's name before
-// the ending. Throws Error if one cannot be written.
-void draw_matrices(const std::vector<MixingMatrix>& matrices, const std::filesystem::path& file);
+// the ending. Returns the files. Throws Error if one cannot be written.
+std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>& matrices,
+                                                 const std::filesystem::path& file);
 
 // As tables, with their semiseparable ranks.
 void print_matrices(const std::vector<MixingMatrix>& matrices);

@@ -296,6 +296,17 @@ TEST_F(ByteModel, InspectMeasuresDepthWeights) {
   }
 }
 
+TEST_F(ByteModel, InspectKeepsToTheWidthOfTheTerminal) {
+  const Result result = run_shell(fmt::format(
+      "export COLUMNS=60; attnres inspect --model {} --data {}", folder_.string(), data_.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(line == folder_.string() || line.size() <= 60u) << line;
+  }
+  EXPECT_THAT(result.out, HasSubstr("p = partial sum)"));
+}
+
 TEST_F(ByteModel, InspectSaysWhenThereAreNoDepthWeights) {
   save_model(small_model(residual(), {.vocab_size = 256, .precision = at::kFloat}), folder_, 64, 0);
   const Result result = run("inspect", "--data " + data_.string());

@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/json.h"
+#include "attnres/support/terminal.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"
@@ -81,6 +83,30 @@ TEST_F(Inspected, TokensArePrintedALineEach) {
   EXPECT_EQ(count_of(sites.out, "\"b\""), 2u);
 }
 
+// 23 sources of 2 characters fit into 80 columns, and 11 into 50.
+TEST_F(Inspected, TokensAreCharactersOrPartsWhereNumbersDoNotFit) {
+  save(small_model(attn_res(), {.layers = 11, .vocab_size = 256, .precision = at::kFloat}));
+  const auto in_columns = [&](int columns) {
+    return run_shell(
+        fmt::format("export COLUMNS={}; attnres inspect --threads 1 --tokens --text "
+                    "abc --model {}",
+                    columns, folder_.string()));
+  };
+  const Result narrow = in_columns(80);
+  ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
+  EXPECT_THAT(narrow.out, AllOf(HasSubstr("characters, of weights from: .\u00a01\u00a0%, :\u00a03"),
+                                HasSubstr("\n" + std::string(23, ' ') + "e ")));
+  EXPECT_EQ(count_of(narrow.out, "\"b\""), 1u);
+  const Result parts = in_columns(50);
+  EXPECT_EQ(count_of(parts.out, "\"b\""), 3u);
+  EXPECT_EQ(count_of(parts.out, "  most\n"), 1u);
+  EXPECT_THAT(in_columns(140).out, AllOf(HasSubstr("percent"), Not(HasSubstr("characters"))));
+  for (const Result& result : {narrow, parts}) {
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(characters(line), 80u) << line;
+  }
+}
+
 TEST_F(Inspected, TokensComeFromStandardInputToo) {
   const Result result =
       run_shell("printf xyz | attnres inspect --model " + folder_.string() + " --tokens --text -");
@@ -98,6 +124,7 @@ TEST_F(Inspected, TokensAreDrawnAPanelASite) {
   const std::string file = (folder_ / "tokens.svg").string();
   const Result result = run(text_ + " --draw-tokens " + file);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("drawing: " + file + "\n"));
   const std::string svg = read_file(file);
   EXPECT_TRUE(svg.starts_with("<svg xmlns="));
   EXPECT_EQ(count_of(svg, "<text"), count_of(svg, "</text>"));
@@ -199,7 +226,11 @@ TEST_F(Inspected, RefusesWhatItCannotShow) {
   expect_refused("--site output --text abc", 2, "--tokens");
   expect_refused("--tokens --site 'attention 9' --text abc", 2, "attention 3");
   expect_refused("--tokens --text ''", 1, "empty");
-  expect_refused("--effects --text a", 1, "at least 2");
+  expect_refused("--text ''", 1, "the text has 0 tokens; give at least 2");
+  for (const char* what : {"--effects", "--matrix", "--all"}) {
+    expect_refused(std::string(what) + " --text a", 1, "the text has 1 token; give at least 2");
+  }
+  expect_refused("--data " + (folder_ / "model.safetensors").string(), 1, "is a model's weights");
   expect_refused("--data x --text abc", 2, "--text");
   expect_refused("--text abc --draw-tokens " + (folder_ / "nowhere/x.svg").string(), 1, "nowhere");
 }
