@@ -200,7 +200,7 @@ void require_known(const std::string& name) {
   std::vector<std::string> known;
   for (const Mechanism& mechanism : mechanisms()) known.push_back(mechanism.text.name);
   require_usage(std::find(known.begin(), known.end(), name) != known.end(),
-                "mechanisms {}: there is none of that name{}; attnres mechanisms lists all",
+                "mechanisms {}: there is none of that name; attnres mechanisms lists all{}",
                 one_line(name), did_you_mean(name, known));
 }
 

@@ -69,8 +69,8 @@ fs::path find_study(const std::string& recipe) {
     names.push_back(file.stem());
   }
   fail_usage(
-      "study {}: no such file, and no study of that name comes with attnres{}; attnres study "
-      "--list names those",
+      "study {}: no such file, and no study of that name comes with attnres; attnres study --list "
+      "names those{}",
       recipe, did_you_mean(recipe, names));
 }
 
