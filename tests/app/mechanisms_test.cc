@@ -73,7 +73,7 @@ TEST(Mechanisms, RefusesWhatItCannotShow) {
     EXPECT_THAT(result.err, StartsWith("attnres: error: "));
     EXPECT_THAT(result.err, HasSubstr(part));
   };
-  refused("blok_attn_res", "mechanisms blok_attn_res: there is none of that name: did you mean");
+  refused("blok_attn_res", "mechanisms blok_attn_res: there is none of that name");
   refused("blockattnres", "did you mean block_attn_res?");
   refused("magic", "attnres mechanisms lists all");
   refused("residual --set block_size=2", "takes no settings");

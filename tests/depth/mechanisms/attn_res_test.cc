@@ -199,7 +199,9 @@ TEST(AttnRes, RefusesImpossibleSettings) {
             std::string::npos);
   EXPECT_NE(refusal({{"type", "residual"}, {"block_size", 2}}).find("takes no settings"),
             std::string::npos);
-  EXPECT_NE(refusal({{"type", "blok_attn_res"}}).find("residual, attn_res, block_attn_res"),
+  EXPECT_NE(refusal({{"type", "blok_attn_res"}}).find("did you mean block_attn_res?"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"type", "magic"}}).find("residual, attn_res, block_attn_res"),
             std::string::npos);
   EXPECT_NE(refusal({{"type", "attn_res"}, {"norm_eps", "none"}}).find("per_source_count"),
             std::string::npos);
