@@ -44,7 +44,8 @@ TEST(ModelConfig, NamesWhatCannotBe) {
       {{{"width", "wide"}}, "model.width: expected a whole number, got \"wide\""},
       {{{"widht", 64}}, "the nearest known key is model.width"},
       {{{"norm_eps", 0}}, "model.norm_eps"},
-      {{{"depth_mixing", "residual"}}, "model.depth_mixing: expected an object"},
+      {{{"depth_mixing", 3}}, "model.depth_mixing: expected an object"},
+      {{{"depth_mixing", "residual"}}, "write model.depth_mixing.type=residual"},
       {{{"depth_mixing", Json::object()}}, "model.depth_mixing.type"},
   };
   for (const auto& [model, expected] : cases) {
