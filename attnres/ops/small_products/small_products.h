@@ -18,8 +18,7 @@ bool has_small_products(at::ScalarType dtype);
 // Calls f(first, last) for parts of [0, count) on all threads. There, and only there, may it
 // multiply: a processor's matrix unit (AMX) is set up by the first product, and given back at the
 // end, since oneDNN's other products set it up for themselves.
-void with_small_products(int64_t count,
-                         const std::function<void(int64_t first, int64_t last)>& f);
+void with_small_products(int64_t count, const std::function<void(int64_t first, int64_t last)>& f);
 
 // C = A B, or C + A B where `add` is true: A [m, k], B [k, n], C [m, n], whose rows lie lda, ldb
 // and ldc numbers apart. Of bfloat16, k is even and B [k/2, n, 2]: its rows in pairs, each number
