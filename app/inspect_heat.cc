@@ -134,10 +134,9 @@ void print_heat(const std::string& what, const TokenDepthWeights& weights,
   const CellStyle style = {.numbers = kHeatRowName + 4 * columns + kDominant <= text_columns(),
                            .color = shows_color(STDOUT_FILENO)};
   const char* unit = style.numbers ? "percent; " : style.color ? "the darker the more; " : "";
-  fmt::print("{}\n", wrapped(fmt::format("{}: {} ({}{})", what, weights.name, unit,
-                                         heat_legend_text(weights.sources)),
-                             text_columns()));
-  if (!style.numbers && !style.color) fmt::print("{}\n", wrapped(shades_text(), text_columns()));
+  print_wrapped(
+      fmt::format("{}: {} ({}{})", what, weights.name, unit, heat_legend_text(weights.sources)));
+  if (!style.numbers && !style.color) print_wrapped(shades_text());
   const size_t room = (text_columns() - kHeatRowName - kDominant) / style.width();
   const size_t parts = (columns + room - 1) / room;
   for (size_t part = 0; part < parts; ++part) {

@@ -91,8 +91,8 @@ void print_model(const OpenedModel& opened, const Json& parameters) {
   for (const auto& [key, value] : used.items()) {
     fmt::print("{:{}}{}\n", key, kKeys, wrapped(setting_text(value), text_columns(), kKeys));
   }
-  fmt::print("{:18}{}\n{:18}{}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
-             opened.context);
+  fmt::print("{0:{4}}{1}\n{2:{4}}{3}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
+             opened.context, kKeys);
   for (const auto& [part, count] : parameters.items()) {
     const auto n = count.get<int64_t>();
     fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, n,

@@ -53,7 +53,8 @@ void print_depth_weights(const std::vector<SiteDepthWeights>& sites) {
   }
   const auto cell_width = [&](size_t i) { return std::max(headings[i].size(), kNumber) + gap; };
 
-  fmt::print("{}\n\n{:{}}", wrapped(title + ")", text_columns()), "", kNames);
+  print_wrapped(title + ")");
+  fmt::print("\n{:{}}", "", kNames);
   for (size_t i = 0; i < headings.size(); ++i) fmt::print("{:>{}}", headings[i], cell_width(i));
   const std::string space(gap, ' ');
   fmt::print("{0}entropy{0}{1}\n", space, most);

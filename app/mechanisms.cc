@@ -197,8 +197,7 @@ void print_markdown(const std::vector<Row>& rows, const MixerShape& shape) {
 }
 
 void require_known(const std::string& name) {
-  std::vector<std::string> known;
-  for (const Mechanism& mechanism : mechanisms()) known.push_back(mechanism.text.name);
+  const std::vector<std::string> known = mechanism_names();
   require_usage(std::find(known.begin(), known.end(), name) != known.end(),
                 "mechanisms {}: there is none of that name; attnres mechanisms lists all{}",
                 one_line(name), did_you_mean(name, known));

@@ -21,10 +21,6 @@ std::string title(const MixingMatrix& matrix) {
   return matrix.stream.empty() ? "" : fmt::format(" of the {} stream", matrix.stream);
 }
 
-void print_prose(const std::string& text) {
-  fmt::print("{}\n", wrapped(text, text_columns()));
-}
-
 }  // namespace
 
 int rank_of_samples(const MixingMatrix& matrix) {
@@ -71,7 +67,7 @@ std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>
 
 void print_matrices(const std::vector<MixingMatrix>& matrices) {
   for (const MixingMatrix& matrix : matrices) {
-    print_prose(fmt::format(
+    print_wrapped(fmt::format(
         "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' outputs)",
         title(matrix)));
     fmt::print("\n");
@@ -86,10 +82,9 @@ void print_matrices(const std::vector<MixingMatrix>& matrices) {
       fmt::print("\n");
     }
     fmt::print("\n");
-    print_prose(fmt::format(
+    print_wrapped(fmt::format(
         "semiseparable rank {} of the mean over tokens and channels; {} of one channel of one "
-        "token "
-        "(median of {})",
+        "token (median of {})",
         semiseparable_rank(matrix.mean), rank_of_samples(matrix), matrix.samples.size()));
     fmt::print("\n");
   }

@@ -29,10 +29,6 @@ struct PlanOptions {
   int64_t devices = 0;
 };
 
-void print_wrapped(const std::string& text) {
-  fmt::print("{}\n", wrapped(text, text_columns()));
-}
-
 // As format_duration, with more digits: what is compared lies close together.
 std::string seconds_text(double seconds) {
   if (seconds >= 1000) return format_duration(seconds);

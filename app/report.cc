@@ -108,7 +108,7 @@ void print_lines(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
-  fmt::print("{}\n", wrapped(text, text_columns()));
+  print_wrapped(text);
 }
 
 bool has_several_tests(const std::vector<Arm>& arms) {

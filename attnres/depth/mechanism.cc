@@ -93,13 +93,18 @@ const std::vector<Mechanism>& mechanisms() {
   return all;
 }
 
+std::vector<std::string> mechanism_names() {
+  std::vector<std::string> names;
+  for (const Mechanism& mechanism : mechanisms()) names.push_back(mechanism.text.name);
+  return names;
+}
+
 const Mechanism& find_mechanism(const Json& depth_mixing) {
   const std::string type = type_of(depth_mixing);
-  std::vector<std::string> known;
   for (const Mechanism& mechanism : mechanisms()) {
     if (mechanism.text.name == type) return mechanism;
-    known.push_back(mechanism.text.name);
   }
+  const std::vector<std::string> known = mechanism_names();
   const std::string near = did_you_mean(type, known);
   fail_usage("model.depth_mixing.type: there is no mechanism {}{}", one_line(type),
              near.empty() ? fmt::format("; choose one of: {}", fmt::join(known, ", "))

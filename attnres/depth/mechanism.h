@@ -76,6 +76,7 @@ struct Mechanism {
 };
 
 const std::vector<Mechanism>& mechanisms();
+std::vector<std::string> mechanism_names();
 
 // The mechanism that `depth_mixing.type` names. Throws UsageError with the list if there is none.
 const Mechanism& find_mechanism(const Json& depth_mixing);

@@ -202,8 +202,7 @@ QuickChoice choose_quick_study(const QuickAims& aims, const MachineSpeed& speed)
 
 void require_mechanisms(const std::vector<std::string>& names) {
   require_usage(!names.empty(), "--mechanisms: name at least one; attnres mechanisms lists them");
-  std::vector<std::string> known;
-  for (const Mechanism& mechanism : mechanisms()) known.push_back(mechanism.text.name);
+  const std::vector<std::string> known = mechanism_names();
   std::set<std::string> seen;
   for (const std::string& name : names) {
     require_usage(std::find(known.begin(), known.end(), name) != known.end(),

@@ -20,6 +20,7 @@
 #include "attnres/study/study_figures.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/shell.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -251,12 +252,6 @@ std::string tuning_section(const StudyText& study) {
                       escape_html(name) +
                       "</code>, the best of each row bold. Common: the best of the "
                       "baseline, used by all; own: the best of the arm itself."));
-}
-
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 // " --data 'a' 'b'"; empty where there are none.

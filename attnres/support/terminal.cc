@@ -1,5 +1,6 @@
 #include "attnres/support/terminal.h"
 
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -87,6 +88,10 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent) {
     }
   }
   return out;
+}
+
+void print_wrapped(std::string_view text) {
+  fmt::print("{}\n", wrapped(text, text_columns()));
 }
 
 }  // namespace attnres

@@ -27,4 +27,7 @@ size_t characters(std::string_view text);
 // that begins with a space, stand as they are. A word that is longer than a line is not broken.
 std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
+// On standard output, wrapped to text_columns(), with a line break at the end.
+void print_wrapped(std::string_view text);
+
 }  // namespace attnres

@@ -96,8 +96,7 @@ TEST(QuickStudy, SaysWhereTextOrTimeAreShort) {
 }
 
 TEST(QuickStudy, TakesEveryMechanism) {
-  std::vector<std::string> names;
-  for (const Mechanism& mechanism : mechanisms()) names.push_back(mechanism.text.name);
+  const std::vector<std::string> names = mechanism_names();
   require_mechanisms(names);
   const QuickChoice choice = choose_quick_study(aims(3600), kSpeed);
   const std::vector<StudyRun> runs = plan_runs(quick_study(choice.base, names, 1));
