@@ -1,25 +1,21 @@
-// Plots as inline SVG, drawn by gnuplot (5.2 or newer), which runs as a child process.
+// Plots as inline SVG, drawn by gnuplot (gnuplot.h).
 //
 // All text in a plot is the caller's own: names that come from files belong in HTML beside the plot
 // (see legend_swatch), or come as plain_label gives them, so nothing that a file says reaches
 // gnuplot's interpreter.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
 namespace attnres {
 
-// Runs gnuplot in a temporary folder that holds `files` (name -> contents), with `script` on its
-// standard input, and gives what it printed. Throws Error if gnuplot is missing or refuses.
-std::string run_gnuplot(const std::string& script, const std::map<std::string, std::string>& files);
-
 // A name of a file's for an axis: " · " becomes a space, and '_' what else is no letter, digit,
-// space or one of ._+-,:()%; of a long one its beginning is left.
-std::string plain_label(const std::string& name);
+// space or one of ._+-,:()%; of one longer than `longest` bytes its beginning is left.
+std::string plain_label(const std::string& name, size_t longest = 24);
 
 // How the i-th run looks everywhere: 7 colours (Okabe and Ito's, without yellow), 6 markers and 4
 // dash patterns, so that 84 runs differ, and neighbours differ without colour too.
@@ -29,6 +25,9 @@ struct LineStyle {
   std::vector<int> dash;  // pixels on, off, ...; empty: solid
 };
 LineStyle line_style(size_t index);
+
+// A colour between two, at t = 0 .. 1 from a to b.
+uint32_t blend(uint32_t a, uint32_t b, double t);
 
 // The style as a small inline SVG, for a legend.
 std::string legend_swatch(const LineStyle& style);
@@ -55,6 +54,25 @@ struct LinePlot {
   std::vector<Curve> curves = {};
 };
 
+// A forest plot: a row for each name, from above, and in it means with their intervals, side by
+// side along x, with a line at 0.
+struct ForestPlot {
+  struct Mean {
+    size_t row = 0;
+    double mean = 0;
+    double low = std::numeric_limits<double>::quiet_NaN(), high = low;  // NaN: no interval
+    std::vector<double> values = {};  // what the mean is of: small pale points
+  };
+  struct Series {
+    LineStyle style = {};
+    std::vector<Mean> means = {};
+  };
+  std::string alt = {};
+  std::string x_label = {};
+  std::vector<std::string> rows = {};
+  std::vector<Series> series = {};  // beneath each other in a row
+};
+
 // A matrix as coloured cells; NaN leaves a cell blank. Values are printed where they fit.
 struct HeatMap {
   std::string alt = {};
@@ -69,6 +87,7 @@ struct HeatMap {
 
 // `id` prefixes the ids inside the SVG: one of its own for each plot on a page.
 std::string draw(const LinePlot& plot, const std::string& id);
+std::string draw(const ForestPlot& plot, const std::string& id);
 std::string draw(const HeatMap& plot, const std::string& id);
 
 // The colour 0xRRGGBB of a value, and the scale as a small inline SVG with its ends labelled.

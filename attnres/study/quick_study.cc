@@ -64,7 +64,10 @@ const Json& quick_smoke() {
 }
 
 Json quick_figures() {
-  return {{{"kind", "dynamics"}}, {{"kind", "depth_weights"}}, {{"kind", "overhead"}}};
+  return {{{"kind", "forest"}, {"x", "mixing"}},
+          {{"kind", "dynamics"}},
+          {{"kind", "depth_weights"}},
+          {{"kind", "overhead"}}};
 }
 
 std::string quick_question(const std::vector<std::string>& mechanisms) {

@@ -8,7 +8,7 @@
 namespace attnres {
 namespace {
 
-constexpr size_t kFewestSteps = 3;  // in an interval
+constexpr size_t kStepsPerInterval = 3;  // at least
 
 double median(std::vector<double> values) {
   if (values.empty()) return kNotMeasured;
@@ -31,7 +31,8 @@ Speed measure_speed(const std::vector<Metric>& metrics) {
     if (metric.tokens_per_second > 0) steps.push_back(metric.tokens_per_second);
   }
   steps.erase(steps.begin(), steps.begin() + ptrdiff_t((steps.size() + 9) / 10));
-  if (steps.size() < kFewestSteps * kSpeedIntervals) return {.tokens_per_second = median(steps)};
+  if (steps.size() < kStepsPerInterval * kSpeedIntervals)
+    return {.tokens_per_second = median(steps)};
 
   std::vector<double> intervals;
   for (size_t i = 0; i < kSpeedIntervals; ++i) {

@@ -27,6 +27,7 @@ const std::vector<FigureKind>& figure_list() {
   static const std::vector<FigureKind> kinds = {
       {"scaling_law", "Scaling law", scaling_law_figure},
       {"curve", "Loss along an axis", curve_figure},
+      {"forest", "Differences", forest_figure},
       {"heatmap", "Shapes", without_options<ratio_figure>},
       {"dynamics", "Training dynamics", without_options<dynamics_figure>},
       {"depth_weights", "Depth weights", without_options<depth_weights_figure>},

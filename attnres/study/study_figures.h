@@ -36,6 +36,11 @@ StudyFigure scaling_law_figure(const StudyData& data, const Json& options, const
 // axis "x", a curve for each arm of the other axes. The baseline of that axis is a dotted line.
 StudyFigure curve_figure(const StudyData& data, const Json& options, const std::string& id);
 
+// What each arm of the axis "x" ends lower or higher than its baseline, as a forest plot: a row for
+// each, with every seed's difference, their mean and its 95 % interval, and in it a mean for each
+// arm of the other axes.
+StudyFigure forest_figure(const StudyData& data, const Json& options, const std::string& id);
+
 // Mean final loss over width and heads per Transformer layer, a map for each arm of the baseline's
 // axis with its least outlined, as in Fig. 7, and a map of the differences to the baseline's.
 StudyFigure ratio_figure(const StudyData& data, const std::string& id);

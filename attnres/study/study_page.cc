@@ -141,8 +141,18 @@ std::string count_or_none(double count) {
   return count > 0 ? format_count(count) : kNoValue;
 }
 
+// Whether no run of an arm has come to an end, a bad one or not.
+bool is_to_come(const StudyText& study, const Arm& arm) {
+  return std::none_of(arm.runs.begin(), arm.runs.end(), [&](size_t run) {
+    const std::string& state = study.runs[run].state;
+    return state == "done" || state == "failed" || state == "diverged";
+  });
+}
+
 std::string arm_section_of_study(const StudyData& data) {
-  const StudyArms& all = data.arms;
+  StudyArms all = data.arms;
+  const auto to_come =
+      std::erase_if(all.arms, [&](const Arm& arm) { return is_to_come(data.study, arm); });
   std::vector<std::string> headings;
   TableColumn parameters{"parameters", {}};
   std::vector<bool> better;
@@ -156,10 +166,13 @@ std::string arm_section_of_study(const StudyData& data) {
   columns.push_back(parameters);
   const std::string baseline =
       all.baseline_label.empty() ? "" : all.baseline_label + " with all else equal";
-  return section(
-      "arms", "Arms",
-      numbers_table("arm", headings, escaped(columns), better) +
-          how_to_read(escape_html(arm_table_key(baseline)) + " Marked: better than the baseline."));
+  const std::string rest = to_come > 0 ? fmt::format(" Not in it: {} of which no run is done yet.",
+                                                     counted(static_cast<int64_t>(to_come), "arm"))
+                                       : "";
+  return section("arms", "Arms",
+                 numbers_table("arm", headings, escaped(columns), better) +
+                     how_to_read(escape_html(arm_table_key(baseline)) +
+                                 " Marked: better than the baseline." + rest));
 }
 
 // The losses of one run of each arm, which have to be few to be told apart.
@@ -445,8 +458,8 @@ std::string study_page_text(const StudyData& data, const StudyPage& page,
       page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
                  under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
   out += boxed_list("Read with care", study_cautions(data)) +
-         section("seen", "Claim and result", seen(data, page.findings, page.sentences)) +
-         arm_section_of_study(data) + figures;
+         section("seen", "Claim and result", seen(data, page.findings, page.sentences)) + figures +
+         arm_section_of_study(data);
   return out + loss_section(data) + tuning_section(study) + run_section(data) +
          settings_section(data) + environment_section(data) + notes_section(page.notes) +
          page_end();

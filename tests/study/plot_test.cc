@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "attnres/study/gnuplot.h"
 #include "attnres/support/error.h"
 
 namespace attnres::plot_test {
@@ -51,7 +52,7 @@ TEST(Gnuplot, AbsentIsAClearError) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nonexistent", 1);
   try {
-    run_gnuplot("", {});
+    gnuplot::run("", {});
     ADD_FAILURE() << "ran";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("install gnuplot-nox"));
@@ -61,7 +62,7 @@ TEST(Gnuplot, AbsentIsAClearError) {
 
 TEST(Gnuplot, ItsComplaintIsPassedOn) {
   try {
-    run_gnuplot("set nonsense\n", {});
+    gnuplot::run("set nonsense\n", {});
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("nonsense"));
@@ -125,10 +126,44 @@ TEST(LinePlot, BarsWidenTheAxis) {
   EXPECT_THAT(without, Not(HasSubstr(">8<")));
 }
 
+// The marks of the second series, orange squares, in pixels.
+std::vector<Point> squares_of(const std::string& svg) {
+  const std::regex mark("href='#p-gpPt4' transform='translate\\(([0-9.]+),([0-9.]+)\\)");
+  std::vector<Point> out;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), mark), end; at != end; ++at) {
+    out.push_back({std::stod((*at)[1]), std::stod((*at)[2])});
+  }
+  return out;
+}
+
+TEST(ForestPlot, PutsRowsBeneathEachOtherAndMeansAlongX) {
+  ForestPlot plot{.alt = "test", .x_label = "x", .rows = {"first", "second", "third"}};
+  plot.series.push_back({line_style(0), {{.row = 1, .mean = 2, .low = -3, .high = 7}}});
+  plot.series.push_back(
+      {line_style(1), {{.row = 0, .mean = 0}, {.row = 1, .mean = 1}, {.row = 2, .mean = 3}}});
+  const std::string svg = draw(plot, "p");
+  for (const char* label : {">first<", ">second<", ">third<", ">-2<", ">6<"}) {
+    EXPECT_THAT(svg, HasSubstr(label));
+  }
+  const std::vector<Point> marks = squares_of(svg);
+  ASSERT_EQ(marks.size(), 3u);
+  EXPECT_NEAR(marks[2].x - marks[0].x, 3 * (marks[1].x - marks[0].x), 0.3);
+  EXPECT_GT(marks[1].x, marks[0].x);
+  EXPECT_NEAR(marks[2].y - marks[1].y, marks[1].y - marks[0].y, 0.3);
+  EXPECT_GT(marks[1].y, marks[0].y);
+}
+
+TEST(ForestPlot, NeedsAMean) {
+  ForestPlot plot{.alt = "test", .rows = {"first"}};
+  plot.series.push_back({line_style(0), {{.row = 0, .mean = NAN}}});
+  EXPECT_THROW(draw(plot, "p"), Error);
+}
+
 TEST(PlainLabel, LeavesNothingThatIsInterpreted) {
   EXPECT_EQ(plain_label("block 4, 0.5%"), "block 4, 0.5%");
   EXPECT_EQ(plain_label("a'b\n`c`@d\\"), "a_b__c__d_");
   EXPECT_EQ(plain_label(std::string(99, 'x')).size(), 24u);
+  EXPECT_EQ(plain_label(std::string(99, 'x'), 34).size(), 34u);
 }
 
 TEST(LinePlot, OnePointIsEnough) {

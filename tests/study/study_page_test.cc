@@ -56,6 +56,27 @@ TEST(StudyPage, TellsAPlantedAdvantageAndNoOther) {
   EXPECT_TRUE(has(control, "seeds would tell a difference of 0.005."));
 }
 
+// A row for each width, with both baseline and block done there.
+TEST(StudyPage, ComparesTheArmsOfAnAxisInRows) {
+  Json study = planted_study(1.25);
+  study["figures"] = {{{"kind", "forest"}, {"x", "width"}}};
+  for (Json& run : study["runs"]) {
+    if (run["arms"] == Json{{"mixing", "block"}, {"width", "96"}}) run["state"] = "missing";
+  }
+  const std::string page = page_of(write_json(fresh_folder("forest"), study));
+  const size_t figure = page.find("Minus the baseline’s loss");
+  const size_t arms = page.find("<h2>Arms</h2>");
+  ASSERT_LT(figure, arms);
+  ASSERT_NE(arms, std::string::npos);
+  const std::string drawn = page.substr(figure, arms - figure);
+  for (const char* width : {">32<", ">64<", ">128<", ">160<"}) EXPECT_TRUE(has(drawn, width));
+  EXPECT_FALSE(has(drawn, ">96<"));
+  EXPECT_TRUE(has(page, "Not in it: 1 arm of which no run is done yet."));
+
+  study["figures"] = {{{"kind", "forest"}, {"x", "nowhere"}}};
+  EXPECT_TRUE(has(page_of(write_json(fresh_folder("forest-nowhere"), study)), "no axis “nowhere”"));
+}
+
 TEST(StudyPage, DoesNotFitTwoBudgets) {
   Json study = planted_study(1.25);
   std::erase_if(study["runs"].get_ref<Json::array_t&>(), [](const Json& run) {

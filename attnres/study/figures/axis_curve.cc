@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "attnres/study/axis_arms.h"
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
 #include "attnres/study/study_figures.h"
@@ -14,47 +15,6 @@ namespace {
 
 // The interval of two is so wide that nothing else is seen beside it.
 constexpr size_t kSeedsForBars = 3;
-
-// What varies beside the axis of a curve.
-struct AxisCurve {
-  std::string label;
-  std::vector<std::optional<size_t>> arms;  // along the axis
-};
-
-struct AxisCurves {
-  std::vector<std::string> names;  // along the axis
-  std::vector<AxisCurve> curves;
-  // Where the baseline lies on the axis itself, it is no point of it: for each curve that arm.
-  std::vector<std::optional<size_t>> baselines;
-};
-
-AxisCurves curves_along(const StudyData& data, size_t axis) {
-  AxisCurves out;
-  const bool holds_baseline = data.study.axes[axis] == data.arms.baseline_axis;
-  const auto is_baseline = [&](size_t arm) { return data.arms.baselines[arm] == arm; };
-  std::vector<std::vector<std::string>> keys;
-  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
-    const std::string& name = data.arms.names[arm][axis];
-    if (holds_baseline && is_baseline(arm)) continue;
-    if (std::find(out.names.begin(), out.names.end(), name) == out.names.end()) {
-      out.names.push_back(name);
-    }
-  }
-  for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
-    std::vector<std::string> names = data.arms.names[arm];
-    names[axis].clear();
-    if (std::find(keys.begin(), keys.end(), names) != keys.end()) continue;
-    keys.push_back(names);
-    AxisCurve& curve = out.curves.emplace_back();
-    curve.label = data.label_without(arm, axis);
-    for (const std::string& name : out.names) {
-      names[axis] = name;
-      curve.arms.push_back(find_arm(data.arms, data.study, names));
-    }
-    out.baselines.push_back(holds_baseline ? data.arms.baselines[arm] : std::nullopt);
-  }
-  return out;
-}
 
 std::vector<double> losses_of(const Arm& arm) {
   std::vector<double> losses;
@@ -82,25 +42,25 @@ struct AxisPoint {
 };
 
 // Beside the points of the other curves, so that bars don't hide each other.
-double place(const AxisCurves& all, size_t c, size_t x) {
-  const auto curves = static_cast<double>(all.curves.size());
+double place(const AxisArms& all, size_t c, size_t x) {
+  const auto curves = static_cast<double>(all.series.size());
   const double step = std::min(0.06, 0.4 / curves);
   return static_cast<double>(x) + step * (static_cast<double>(c) - (curves - 1) / 2);
 }
 
 // The curve through the points that its arms have.
-Curve curve_through(const AxisCurves& all, size_t c,
+Curve curve_through(const AxisArms& all, size_t c,
                     const std::function<std::optional<AxisPoint>(size_t arm)>& point_of) {
   Curve curve{.style = line_style(c)};
   for (size_t x = 0; x < all.names.size(); ++x) {
-    const std::optional<size_t>& arm = all.curves[c].arms[x];
+    const std::optional<size_t>& arm = all.series[c].arms[x];
     const std::optional<AxisPoint> point = arm ? point_of(*arm) : std::nullopt;
     if (point) add_point(curve, place(all, c, x), point->y, point->interval);
   }
   return curve;
 }
 
-std::string loss_along(const StudyData& data, const AxisCurves& all, const LinePlot& empty,
+std::string loss_along(const StudyData& data, const AxisArms& all, const LinePlot& empty,
                        const std::string& id) {
   LinePlot plot = empty;
   plot.alt = "Mean final validation loss";
@@ -112,7 +72,7 @@ std::string loss_along(const StudyData& data, const AxisCurves& all, const LineP
     if (losses.size() >= kSeedsForBars) point.interval = mean_interval(losses);
     return point;
   };
-  for (size_t c = 0; c < all.curves.size(); ++c) {
+  for (size_t c = 0; c < all.series.size(); ++c) {
     Curve curve = curve_through(all, c, point_of);
     if (curve.x.empty()) continue;
     if (all.baselines[c] && !data.arms.arms[*all.baselines[c]].losses.empty()) {
@@ -124,7 +84,7 @@ std::string loss_along(const StudyData& data, const AxisCurves& all, const LineP
   return plot.curves.empty() ? "" : figure("Mean final loss", draw(plot, id + "-loss"));
 }
 
-std::string difference_along(const StudyData& data, const AxisCurves& all, const LinePlot& empty,
+std::string difference_along(const StudyData& data, const AxisArms& all, const LinePlot& empty,
                              const std::string& id) {
   LinePlot plot = empty;
   plot.alt = "Mean difference to the baseline of the same seed";
@@ -136,7 +96,7 @@ std::string difference_along(const StudyData& data, const AxisCurves& all, const
     if (difference.pairs >= kSeedsForBars) point.interval = difference.test->interval;
     return point;
   };
-  for (size_t c = 0; c < all.curves.size(); ++c) {
+  for (size_t c = 0; c < all.series.size(); ++c) {
     Curve curve = curve_through(all, c, point_of);
     if (!curve.x.empty()) plot.curves.push_back(std::move(curve));
   }
@@ -155,15 +115,15 @@ StudyFigure curve_figure(const StudyData& data, const Json& options, const std::
     return {nothing(
         fmt::format("This study has no axis “{}” to draw a curve along.", escape_html(name)))};
   }
-  const AxisCurves all = curves_along(data, *axis);
+  const AxisArms all = arms_along(data, *axis);
   LinePlot empty{.x_label = plain_label(name)};
   for (const std::string& arm : all.names) empty.x_names.push_back(plain_label(arm));
   const std::string loss = all.names.empty() ? "" : loss_along(data, all, empty, id);
   if (loss.empty()) return {nothing("No run along this axis is done yet.")};
   std::vector<LegendEntry> entries;
   bool has_level = false;
-  for (size_t c = 0; c < all.curves.size(); ++c) {
-    entries.push_back({line_style(c), all.curves[c].label});
+  for (size_t c = 0; c < all.series.size(); ++c) {
+    entries.push_back({line_style(c), all.series[c].label});
     has_level = has_level || all.baselines[c];
   }
   return {(entries.size() > 1 ? legend(entries) : "") +
