@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "attnres/study/gnuplot.h"
 #include "attnres/study/plot.h"
@@ -13,36 +14,70 @@ namespace {
 using gnuplot::quote;
 using gnuplot::rgb;
 
-// The points of one series, as gnuplot reads them, and how far they reach.
-struct SeriesData {
-  std::string means, intervals, values;
-};
-
 struct Reach {
   double low = 0, high = 0;
-  void include(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
+  double width() const { return high - low; }
 };
 
-SeriesData data_of(const ForestPlot::Series& series, double offset, Reach& reach) {
+std::vector<double> numbers_of(const ForestPlot::Mean& mean) {
+  std::vector<double> numbers = mean.values;
+  numbers.insert(numbers.end(), {mean.mean, mean.low, mean.high});
+  std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
+  return numbers;
+}
+
+// As far as all rows reach, but no farther than twice the third quartile of theirs, so that a
+// single wide interval leaves the others legible.
+Reach reach_of(const ForestPlot& plot) {
+  std::vector<double> farthest, all;
+  for (const ForestPlot::Series& series : plot.series) {
+    for (const ForestPlot::Mean& mean : series.means) {
+      if (!std::isfinite(mean.mean)) continue;
+      farthest.push_back(0);
+      for (const double number : numbers_of(mean)) {
+        farthest.back() = std::max(farthest.back(), std::abs(number));
+        all.push_back(number);
+      }
+    }
+  }
+  require(!all.empty(), "plot \"{}\": it has no finite point", plot.alt);
+  std::sort(farthest.begin(), farthest.end());
+  const double most = 2 * farthest[farthest.size() * 3 / 4];
+  const auto [low, high] = std::minmax_element(all.begin(), all.end());
+  Reach reach = {std::min(0.0, std::max(*low, -most)), std::max(0.0, std::min(*high, most))};
+  const double slack = reach.width() > 0 ? 0.03 * reach.width() : 1;
+  return {reach.low - slack, reach.high + slack};
+}
+
+// The points of one series, as gnuplot reads them. It leaves out what is beyond the reach; arrows
+// say so.
+struct SeriesData {
+  std::string means, intervals, values, arrows;
+};
+
+SeriesData data_of(const ForestPlot::Series& series, double offset, const Reach& reach) {
   constexpr double kBelow = 0.17;  // of a row, single values
+  const double arrow = 0.03 * reach.width();
   SeriesData data;
   for (const ForestPlot::Mean& mean : series.means) {
     if (!std::isfinite(mean.mean)) continue;
     const double y = static_cast<double>(mean.row) + offset;
     data.means += fmt::format("{:.9g} {:.9g}\n", mean.mean, y);
-    reach.include(mean.mean);
     for (const double value : mean.values) {
       data.values += fmt::format("{:.9g} {:.9g}\n", value, y + kBelow);
-      reach.include(value);
     }
-    if (!std::isfinite(mean.low) || !std::isfinite(mean.high)) continue;
-    data.intervals +=
-        fmt::format("{:.9g} {:.9g} {:.9g} {:.9g}\n", mean.mean, y, mean.low, mean.high);
-    reach.include(mean.low);
-    reach.include(mean.high);
+    if (std::isfinite(mean.low) && std::isfinite(mean.high)) {
+      data.intervals +=
+          fmt::format("{:.9g} {:.9g} {:.9g} {:.9g}\n", mean.mean, y, mean.low, mean.high);
+    }
+    const std::vector<double> numbers = numbers_of(mean);
+    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+    if (*low < reach.low) {
+      data.arrows += fmt::format("{:.9g} {:.9g} {:.9g} 0\n", reach.low + arrow, y, -arrow);
+    }
+    if (*high > reach.high) {
+      data.arrows += fmt::format("{:.9g} {:.9g} {:.9g} 0\n", reach.high - arrow, y, arrow);
+    }
   }
   return data;
 }
@@ -50,7 +85,7 @@ SeriesData data_of(const ForestPlot::Series& series, double offset, Reach& reach
 // Between round numbers that stand apart from each other.
 double tick_step(const Reach& reach) {
   constexpr double kMost = 5.5;
-  const double least = (reach.high - reach.low) / kMost;
+  const double least = reach.width() / kMost;
   const double size = std::pow(10, std::floor(std::log10(least)));
   for (const double mantissa : {1.0, 2.0, 5.0}) {
     if (mantissa * size >= least) return mantissa * size;
@@ -66,8 +101,8 @@ std::string draw(const ForestPlot& plot, const std::string& id) {
   const auto rows = static_cast<int>(plot.rows.size());
   const auto count = static_cast<int>(plot.series.size());
   gnuplot::Files files;
+  const Reach reach = reach_of(plot);
   std::string values, intervals, means;
-  Reach reach;
   for (int s = 0; s < count; ++s) {
     const ForestPlot::Series& series = plot.series[s];
     const SeriesData data = data_of(series, kApart * (s - 0.5 * (count - 1)), reach);
@@ -85,17 +120,17 @@ std::string draw(const ForestPlot& plot, const std::string& id) {
                     rgb(blend(color, gnuplot::kWhite, 0.35))));
     add(intervals, "intervals", data.intervals,
         fmt::format("1:2:3:4 with xerrorbars lw 1.4 pt 7 ps 0 lc {}", rgb(color)));
+    add(intervals, "arrows", data.arrows,
+        fmt::format("1:2:3:4 with vectors head filled size screen 0.012,25 lw 1.4 lc {}",
+                    rgb(color)));
     add(means, "means", data.means,
         fmt::format("1:2 with points pt {} ps 0.75 lc {}", type, rgb(color)));
   }
-  require(!means.empty(), "plot \"{}\": it has no finite point", plot.alt);
 
   size_t longest = 0;
   for (const std::string& row : plot.rows) longest = std::max(longest, row.size());
   const int left = kGap + kCharacter * static_cast<int>(longest);
   const int height = kUnder + rows * (kLine * count + kBetween);
-  const double slack = reach.high > reach.low ? 0.03 * (reach.high - reach.low) : 1;
-  reach = {reach.low - slack, reach.high + slack};
   std::string script = gnuplot::terminal(height);
   script += fmt::format(
       "set border 1 lc {0}\nset tics nomirror scale 0.5 textcolor {1}\nset grid xtics lt 1 dt "

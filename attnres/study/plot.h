@@ -55,7 +55,7 @@ struct LinePlot {
 };
 
 // A forest plot: a row for each name, from above, and in it means with their intervals, side by
-// side along x, with a line at 0.
+// side along x, with a line at 0. What reaches much farther than the others is cut, with an arrow.
 struct ForestPlot {
   struct Mean {
     size_t row = 0;

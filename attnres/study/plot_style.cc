@@ -36,7 +36,7 @@ std::string plain_label(const std::string& name, size_t longest) {
   constexpr std::string_view kKept = " ._+-,:()%", kDot = " · ";
   std::string text = name, label;
   for (size_t at = 0; (at = text.find(kDot, at)) != std::string::npos;) {
-    text.replace(at, kDot.size(), " ");
+    text.replace(at, kDot.size(), 1, ' ');
   }
   for (const char c : text.substr(0, longest)) {
     const bool kept = std::isalnum(static_cast<unsigned char>(c)) || kKept.find(c) != kKept.npos;

@@ -153,6 +153,24 @@ TEST(ForestPlot, PutsRowsBeneathEachOtherAndMeansAlongX) {
   EXPECT_GT(marks[1].y, marks[0].y);
 }
 
+TEST(ForestPlot, CutsWhatReachesMuchFartherThanTheOthers) {
+  ForestPlot plot{.alt = "test", .rows = std::vector<std::string>(8, "row")};
+  ForestPlot::Series& series = plot.series.emplace_back();
+  series.style = line_style(1);
+  for (size_t row = 0; row < 8; ++row) {
+    series.means.push_back({.row = row, .mean = row + 1.0, .low = 0, .high = row + 2.0});
+  }
+  const auto arrow_heads = [&] { return count(draw(plot, "p"), "<polygon"); };
+  EXPECT_EQ(arrow_heads(), 0);
+  series.means[3].high = 100;
+  EXPECT_EQ(arrow_heads(), 1);
+  EXPECT_EQ(squares_of(draw(plot, "p")).size(), 8u);
+  series.means[3].low = -100;
+  EXPECT_EQ(arrow_heads(), 2);
+  series.means[3].mean = 99;
+  EXPECT_EQ(squares_of(draw(plot, "p")).size(), 7u);
+}
+
 TEST(ForestPlot, NeedsAMean) {
   ForestPlot plot{.alt = "test", .rows = {"first"}};
   plot.series.push_back({line_style(0), {{.row = 0, .mean = NAN}}});

@@ -74,7 +74,7 @@ StudyFigure forest_figure(const StudyData& data, const Json& options, const std:
           figure("Minus the baseline’s loss, seed by seed", draw(plot, id)) +
           how_to_read("Left of the line an arm ends lower than its baseline. Pale: single seeds; "
                       "bars: 95 % interval of Student’s t, of one arm by itself, from three seeds "
-                      "on.")};
+                      "on; an arrow where there is more beyond the plot.")};
 }
 
 }  // namespace attnres
