@@ -71,19 +71,37 @@ Json arms_as_json(const Comparison& c) {
   return arms;
 }
 
-size_t characters(const std::string& text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+constexpr size_t kGap = 2;  // between columns
+
+size_t width_of(const TableColumn& column) {
+  size_t width = characters(column.name);
+  for (const std::string& cell : column.cells) width = std::max(width, characters(cell));
+  return width;
 }
 
-void print_arms(const Comparison& c) {
-  std::vector<TableColumn> columns = arm_columns(c.arms);
-  TableColumn& arms = *columns.insert(columns.begin(), TableColumn{"arm", {}});
-  for (const Arm& arm : c.arms) arms.cells.push_back(one_line(arm.label));
-  std::vector<std::string> lines(c.arms.size() + 1);
+// Leaves out columns until the others fit the terminal: those first that say least. The page and
+// --json have all of them.
+void fit(std::vector<TableColumn>& columns) {
+  const std::string seeds_to_tell = fmt::format("seeds for {}", kDifferenceToTell);
+  for (const std::string& least :
+       {seeds_to_tell, std::string("sd"), std::string("seeds"), std::string("verdict"),
+        std::string("mean loss"), std::string("p-value")}) {
+    size_t width = 0;
+    for (const TableColumn& column : columns) width += width_of(column) + kGap;
+    if (width - kGap <= text_columns()) return;
+    std::erase_if(columns, [&](const TableColumn& column) { return column.name == least; });
+  }
+}
+
+void print_arms(const std::vector<Arm>& arms) {
+  std::vector<TableColumn> columns = arm_columns(arms);
+  TableColumn& names = *columns.insert(columns.begin(), TableColumn{"arm", {}});
+  for (const Arm& arm : arms) names.cells.push_back(one_line(arm.label));
+  fit(columns);
+  std::vector<std::string> lines(arms.size() + 1);
   for (const TableColumn& column : columns) {
-    size_t width = characters(column.name);
-    for (const std::string& cell : column.cells) width = std::max(width, characters(cell));
-    const char* gap = lines[0].empty() ? "" : "  ";
+    const size_t width = width_of(column);
+    const std::string gap(lines[0].empty() ? 0 : kGap, ' ');
     const bool is_words = column.name == "arm" || column.name == "verdict";
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string& text = i == 0 ? column.name : column.cells[i - 1];
@@ -116,6 +134,8 @@ bool has_several_tests(const std::vector<Arm>& arms) {
                        [](const Arm& arm) { return arm.difference.test.has_value(); }) > 1;
 }
 
+constexpr size_t kMostSentences = 6;  // of more arms a table
+
 void report_study(const ReportCommandOptions& options) {
   const StudyPage page = write_study_page(options.runs.front(), options.out);
   for (const std::string& note : page.notes) fmt::print(stderr, "note: {}\n", note);
@@ -135,7 +155,11 @@ void report_study(const ReportCommandOptions& options) {
   }
   fmt::print("{}\n", page.progress);
   for (const std::string& finding : page.findings) print_lines(finding);
-  for (const std::string& sentence : page.sentences) print_lines(sentence);
+  if (page.sentences.size() > kMostSentences) {
+    print_arms(page.arms);
+  } else {
+    for (const std::string& sentence : page.sentences) print_lines(sentence);
+  }
   if (has_several_tests(page.arms)) {
     print_lines(
         "Intervals are of each arm alone; p is corrected (Holm) for all arms of the study.");
@@ -181,7 +205,7 @@ void run_report(const ReportCommandOptions& options) {
     return;
   }
   print_lines(summary.comparison.verdict);
-  if (has_seeds(summary.comparison)) print_arms(summary.comparison);
+  if (has_seeds(summary.comparison)) print_arms(summary.comparison.arms);
   fmt::print("report: {}\n", summary.page.string());
 }
 

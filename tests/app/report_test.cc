@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "attnres/support/terminal.h"
 #include "tests/app/program.h"
 #include "tests/study/fake_run.h"
 #include "tests/study/planted_study.h"
@@ -10,6 +12,7 @@ namespace attnres::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ReportCommand, SaysWhatKeepsRunsFromComparing) {
   const std::filesystem::path folder = fresh_folder("report");
@@ -67,7 +70,10 @@ TEST(ReportCommand, SaysWhatSeedsTell) {
   const std::string command =
       fmt::format("report{} --out '{}'", runs, (folder / "page.html").string());
   const Result narrow = run_shell("export COLUMNS=60; attnres " + command);
-  EXPECT_THAT(narrow.out.substr(0, narrow.out.find('\n')), ::testing::SizeIs(::testing::Le(60u)));
+  const std::string table = narrow.out.substr(0, narrow.out.find("report: "));
+  EXPECT_THAT(table, HasSubstr("arm       mean loss  difference       95 % interval  p-value\n"));
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(characters(line), 60u) << line;
   const Result result = run_shell("export COLUMNS=1000; attnres " + command);
   EXPECT_THAT(result.out, HasSubstr("Over 2 seeds attn_res is better than residual"));
   EXPECT_THAT(result.out, HasSubstr("arm       verdict   seeds  mean loss"));
@@ -102,6 +108,19 @@ TEST(ReportCommand, MakesTheStudysPageAnew) {
   EXPECT_LT(finding, result.out.find(json.at("sentences").at(0).get<std::string>()));
   EXPECT_TRUE(json.at("arms").at(0).at("baseline").get<bool>());
   EXPECT_EQ(json.at("arms").at(1).at("verdict"), "better");
+
+  // Of many arms a table.
+  for (const Json& run : Json(study.at("runs"))) {
+    if (run.at("arms").at("mixing") != "block") continue;
+    Json another = run;
+    another["name"] = "another-" + run.at("name").get<std::string>();
+    another["arms"]["mixing"] = "another";
+    study["runs"].push_back(another);
+  }
+  write_text(folder / "study.json", study.dump());
+  const Result many = run_shell("export COLUMNS=80; attnres report " + quoted);
+  EXPECT_THAT(many.out, HasSubstr("\nanother · 64    better  "));
+  EXPECT_THAT(many.out, Not(HasSubstr("another · 64 is better")));
 
   FakeRun{.name = "run"}.write(folder / "run");
   const Result mixed =
