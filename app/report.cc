@@ -106,7 +106,7 @@ void print_arms(const std::vector<Arm>& arms) {
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string& text = i == 0 ? column.name : column.cells[i - 1];
       const std::string spaces(width - characters(text), ' ');
-      lines[i] += gap + (is_words ? text + spaces : spaces + text);
+      lines[i].append(gap).append(is_words ? text : spaces).append(is_words ? spaces : text);
     }
   }
   for (const std::string& line : lines) fmt::print("{}\n", line);
