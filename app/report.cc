@@ -95,18 +95,18 @@ void fit(std::vector<TableColumn>& columns) {
 
 void print_arms(const std::vector<Arm>& arms) {
   std::vector<TableColumn> columns = arm_columns(arms);
-  TableColumn& names = *columns.insert(columns.begin(), TableColumn{"arm", {}});
+  TableColumn& names = *columns.insert(columns.begin(), TableColumn{"arm", {}, true});
   for (const Arm& arm : arms) names.cells.push_back(one_line(arm.label));
   fit(columns);
   std::vector<std::string> lines(arms.size() + 1);
   for (const TableColumn& column : columns) {
     const size_t width = width_of(column);
     const std::string gap(lines[0].empty() ? 0 : kGap, ' ');
-    const bool is_words = column.name == "arm" || column.name == "verdict";
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string& text = i == 0 ? column.name : column.cells[i - 1];
       const std::string spaces(width - characters(text), ' ');
-      lines[i].append(gap).append(is_words ? text : spaces).append(is_words ? spaces : text);
+      lines[i].append(gap);
+      lines[i].append(column.is_words ? text : spaces).append(column.is_words ? spaces : text);
     }
   }
   for (const std::string& line : lines) fmt::print("{}\n", line);

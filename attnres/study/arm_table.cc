@@ -45,6 +45,7 @@ std::vector<TableColumn> arm_columns(const std::vector<Arm>& arms) {
   };
   using Difference = const ArmDifference&;
   of_difference("verdict", [](Difference d) { return d.verdict; });
+  if (compared) columns.back().is_words = true;
   column("seeds", [](const Arm& arm) { return std::to_string(arm.losses.size()); });
   column("mean loss", [](const Arm& arm) { return loss_or_none(arm.mean_loss()); });
   column("sd", [](const Arm& arm) { return loss_or_none(arm.loss_deviation()); });

@@ -11,6 +11,7 @@ namespace attnres {
 struct TableColumn {
   std::string name;
   std::vector<std::string> cells;  // one for each row
+  bool is_words = false;           // left-aligned, as numbers are not
 };
 
 inline constexpr const char* kNoValue = "–";

@@ -76,14 +76,20 @@ std::string numbers_table(const char* what, const std::vector<std::string>& head
                           const std::vector<TableColumn>& columns, const std::vector<bool>& best) {
   std::string out =
       fmt::format("<div class=\"wide\"><table class=\"numbers\">\n<thead><tr><th>{}</th>", what);
-  for (const TableColumn& column : columns) out += fmt::format("<th>{}</th>", column.name);
+  const auto class_of = [](const TableColumn& column) {
+    return column.is_words ? " class=\"words\"" : "";
+  };
+  for (const TableColumn& column : columns) {
+    out += fmt::format("<th{}>{}</th>", class_of(column), column.name);
+  }
   out += "</tr></thead>\n<tbody>\n";
   for (size_t i = 0; i < headings.size(); ++i) {
     out += (!best.empty() && best[i] ? "<tr class=\"best\">" : "<tr>") + headings[i];
     for (const TableColumn& column : columns) {
-      out += fmt::format("<td{} data-name=\"{}\">{}</td>",
-                         column.cells[i] == kNoValue ? " class=\"none\"" : "", column.name,
-                         column.cells[i]);
+      const bool is_none = column.cells[i] == kNoValue;
+      out +=
+          fmt::format("<td{} data-name=\"{}\">{}</td>",
+                      is_none ? " class=\"none\"" : class_of(column), column.name, column.cells[i]);
     }
     out += "</tr>\n";
   }

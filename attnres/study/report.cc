@@ -45,6 +45,7 @@ std::vector<TableColumn> summary_columns(const std::vector<RunSummary>& runs) {
   column(
       "mechanism", [](Run run) { return !run.mechanism.empty(); },
       [](Run run) { return escape_html(run.mechanism); });
+  columns.back().is_words = true;
   optional_column(
       "seed", [](Run run) { return run.seed.has_value(); },
       [](Run run) { return std::to_string(*run.seed); });

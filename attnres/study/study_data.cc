@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/study/study_recipe.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
@@ -157,9 +158,9 @@ StudyText parse_study_text(const Json& json, const std::string& what) {
 std::optional<size_t> find_arm(const StudyArms& arms, const StudyText& study,
                                std::vector<std::string> names) {
   auto found = std::find(arms.names.begin(), arms.names.end(), names);
-  const auto rate = std::find(study.axes.begin(), study.axes.end(), "rate");
+  const auto rate = std::find(study.axes.begin(), study.axes.end(), kRateAxis);
   if (found == arms.names.end() && rate != study.axes.end() && !study.tuning.is_null()) {
-    names[static_cast<size_t>(rate - study.axes.begin())] = "common";
+    names[static_cast<size_t>(rate - study.axes.begin())] = kCommonRate;
     found = std::find(arms.names.begin(), arms.names.end(), names);
   }
   if (found == arms.names.end()) return std::nullopt;

@@ -18,6 +18,7 @@
 #include "attnres/study/settings.h"
 #include "attnres/study/speed.h"
 #include "attnres/study/study_figures.h"
+#include "attnres/study/tuning_section.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/shell.h"
@@ -188,85 +189,6 @@ std::string loss_section(const StudyData& data) {
       how_to_read("One run of each arm, of the first seed.") + loss_figures(runs, compare(runs)));
 }
 
-std::string json_text(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  return value.is_null() ? "not chosen yet" : value.dump();
-}
-
-// "residual · 64", of the arms of a trial.
-std::string arms_text(const Json& entry) {
-  const Json* arms = find(entry, "/arms");
-  std::string text;
-  if (arms == nullptr || !arms->is_object()) return text;
-  for (const auto& [axis, arm] : arms->items()) {
-    text += (text.empty() ? "" : " · ") + json_text(arm);
-  }
-  return text;
-}
-
-std::string chosen_table(const Json& tuning) {
-  const Json* chosen = find(tuning, "/chosen");
-  if (chosen == nullptr || !chosen->is_array() || chosen->empty()) return "";
-  std::vector<std::string> headings;
-  std::vector<TableColumn> columns = {{"common", {}}, {"own", {}}};
-  for (const Json& entry : *chosen) {
-    if (!entry.is_object()) continue;
-    headings.push_back(row_heading(arms_text(entry)));
-    for (TableColumn& column : columns) {
-      const Json* value = find(entry, "/" + column.name);
-      column.cells.push_back(value ? escape_html(json_text(*value)) : kNoValue);
-    }
-  }
-  return numbers_table("arm", headings, columns);
-}
-
-// Rows are arms, columns the values tried, the best of each arm marked.
-std::string trials_table(const Json& tuning) {
-  const Json* trials = find(tuning, "/trials");
-  if (trials == nullptr || !trials->is_array()) return "";
-  std::vector<std::string> names, values;
-  std::map<std::pair<std::string, std::string>, double> losses;
-  std::map<std::string, double> least;
-  for (const Json& trial : *trials) {
-    if (!trial.is_object() || !trial.contains("value")) continue;
-    const std::string name = arms_text(trial), value = json_text(trial["value"]);
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    const Json* loss = find(trial, "/final_val_loss");
-    if (loss == nullptr || !loss->is_number()) continue;
-    losses[{name, value}] = *loss;
-    const auto [entry, is_first] = least.try_emplace(name, loss->get<double>());
-    if (!is_first) entry->second = std::min(entry->second, loss->get<double>());
-  }
-  std::vector<std::string> headings;
-  std::vector<TableColumn> columns;
-  for (const std::string& value : values) columns.push_back({escape_html(value), {}});
-  for (const std::string& name : names) {
-    headings.push_back(row_heading(name));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto loss = losses.find({name, values[i]});
-      std::string cell = loss == losses.end() ? kNoValue : format_loss(loss->second);
-      if (loss != losses.end() && loss->second == least[name])
-        cell = fmt::format("<b>{}</b>", cell);
-      columns[i].cells.push_back(cell);
-    }
-  }
-  return headings.empty() ? "" : numbers_table("arm", headings, columns);
-}
-
-std::string tuning_section(const StudyText& study) {
-  if (study.tuning.is_null()) return "";
-  const Json* tuned = find(study.tuning, "/key");
-  const std::string name = tuned && tuned->is_string() ? tuned->get<std::string>() : "";
-  return section(
-      "tuning", "Learning rates tried",
-      chosen_table(study.tuning) + "<h3>Trials</h3>\n" + trials_table(study.tuning) +
-          how_to_read("Final validation losses of short runs with these values of <code>" +
-                      escape_html(name) +
-                      "</code>, the best of each row bold. Common: the best of the "
-                      "baseline, used by all; own: the best of the arm itself."));
-}
-
 // " --data 'a' 'b'"; empty where there are none.
 std::string texts_option(const char* name, const std::vector<std::string>& texts) {
   std::string option;
@@ -298,8 +220,8 @@ std::string run_commands(const StudyData& data) {
 
 std::string run_table(const StudyData& data) {
   std::vector<std::string> headings;
-  std::vector<TableColumn> columns = {{"state", {}},  {"step", {}},     {"final loss", {}},
-                                      {"tokens", {}}, {"tokens/s", {}}, {"time", {}}};
+  std::vector<TableColumn> columns = {{"state", {}, true}, {"step", {}},     {"final loss", {}},
+                                      {"tokens", {}},      {"tokens/s", {}}, {"time", {}}};
   for (const StudyRunRecord& run : data.study.runs) {
     headings.push_back(row_heading(run.name));
     const std::string cells[] = {
@@ -347,7 +269,7 @@ std::string settings_section(const StudyData& data) {
   std::vector<TableColumn> columns;
   for (const std::string& name : settings.keys()) {
     if (settings.equal(name) || name == "name" || name == "train.seed") continue;
-    TableColumn& column = columns.emplace_back(TableColumn{escape_html(name), {}});
+    TableColumn& column = columns.emplace_back(TableColumn{escape_html(name), {}, true});
     for (size_t i = 0; i < runs.size(); ++i) {
       const std::string* value = settings.value(i, name);
       column.cells.push_back(value ? escape_html(*value) : kNoValue);
@@ -460,7 +382,7 @@ std::string study_page_text(const StudyData& data, const StudyPage& page,
   out += boxed_list("Read with care", study_cautions(data)) +
          section("seen", "Claim and result", seen(data, page.findings, page.sentences)) + figures +
          arm_section_of_study(data);
-  return out + loss_section(data) + tuning_section(study) + run_section(data) +
+  return out + loss_section(data) + tuning_section(data) + run_section(data) +
          settings_section(data) + environment_section(data) + notes_section(page.notes) +
          page_end();
 }

@@ -45,7 +45,7 @@ thead th { color: var(--soft); line-height: 1.25; vertical-align: bottom; }
 .numbers td, .numbers thead th { text-align: right; }
 .numbers th, .numbers td { padding: .45rem .55rem; }
 .numbers td { white-space: nowrap; }
-.numbers td:nth-child(2), .numbers thead th:nth-child(-n+2) { text-align: left; }
+.numbers .words, .numbers thead th:first-child { text-align: left; }
 .numbers tbody th { min-width: 8.5rem; overflow-wrap: anywhere; }
 .run { display: flex; align-items: baseline; }
 .best { background: var(--mark); }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <regex>
 
 #include "attnres/study/study_figures.h"
@@ -75,6 +76,45 @@ TEST(StudyPage, ComparesTheArmsOfAnAxisInRows) {
 
   study["figures"] = {{{"kind", "forest"}, {"x", "nowhere"}}};
   EXPECT_TRUE(has(page_of(write_json(fresh_folder("forest-nowhere"), study)), "no axis “nowhere”"));
+}
+
+// Block has its own rate at widths 32 and 64, with which it ends lower and higher.
+Json with_own_rates(Json study) {
+  study["axes"].push_back("rate");
+  study["tuning"] = {{"key", "train.learning_rate"}, {"trials", Json::array()}};
+  const std::map<std::string, double> shifts = {{"32", -0.01}, {"64", 0.02}};
+  Json own = Json::array();
+  for (Json& run : study["runs"]) {
+    run["arms"]["rate"] = "common";
+    const auto shift = shifts.find(run["arms"]["width"]);
+    if (run["arms"]["mixing"] != "block" || shift == shifts.end()) continue;
+    Json& added = own.emplace_back(run);
+    added["name"] = run["name"].get<std::string>() + "-own";
+    added["arms"]["rate"] = "own";
+    const double of_seed = 0.001 * (run["seed"].get<int>() - 2);
+    added["final_val_loss"] = run["final_val_loss"].get<double>() + shift->second + of_seed;
+  }
+  study["runs"].insert(study["runs"].end(), own.begin(), own.end());
+  return study;
+}
+
+// Differences of -0.01 and 0.02, +- 0.001 over three seeds: t_{0.975,2} = 4.3027.
+TEST(StudyPage, ComparesOwnRatesWithTheCommonOne) {
+  const std::string page =
+      page_of(write_json(fresh_folder("own-rates"), with_own_rates(planted_study(1.25))));
+  const size_t start = page.find("At its own rate");
+  ASSERT_NE(start, std::string::npos);
+  const std::string table = page.substr(start, page.find("<h3>Trials") - start);
+  EXPECT_FALSE(has(table, "common</bdi>"));
+  EXPECT_TRUE(has(table, "2 arms have another rate of their own; with it 1 ends higher"));
+  EXPECT_TRUE(has(table, ">block · 32<") && has(table, ">block · 64<"));
+  EXPECT_TRUE(has(table, ">−0.0100<") && has(table, ">−0.0125 to −0.0075<"));
+  EXPECT_TRUE(has(table, ">+0.0200<") && has(table, ">+0.0175 to +0.0225<"));
+  EXPECT_TRUE(has(table, ">better<") && has(table, ">worse<"));
+
+  Json common = planted_study(1.25);
+  common["tuning"] = {{"key", "train.learning_rate"}, {"trials", Json::array()}};
+  EXPECT_FALSE(has(page_of(write_json(fresh_folder("no-own-rates"), common)), "At its own rate"));
 }
 
 TEST(StudyPage, DoesNotFitTwoBudgets) {
