@@ -253,9 +253,9 @@ TEST(StudyPage, ComparesShapes) {
   // Each gain and 0.002, the mean of the seeds' 0.001 to 0.003: t of 2 degrees of freedom is 4.303,
   // the deviation of the shapes' 0.02.
   EXPECT_TRUE(has(page,
-                  "block: least loss 1.9700 at 4 channels and 0.25 heads per Transformer "
-                  "layer; lower than residual at 2 of 3 shapes, by −0.0120 on average (95 % "
-                  "interval −0.0617 to +0.0377, of the shapes’ means)."));
+                  "block: least loss 1.9700 at width / layers 4 and heads / layers 0.25; lower "
+                  "than residual at 2 of 3 shapes, by −0.0120 on average (95 % interval "
+                  "−0.0617 to +0.0377, of the shapes’ means)."));
   EXPECT_TRUE(has(page, "residual: least loss 2.0020 at "));
   EXPECT_TRUE(has(page, "aria-label=\"Mean final loss of block minus residual by shape"));
   EXPECT_FALSE(has(page, "residual minus residual"));

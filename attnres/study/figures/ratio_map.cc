@@ -195,8 +195,8 @@ std::string least_finding(const StudyData& data, const std::vector<ShapePoint>& 
       std::min_element(points.begin(), points.end(),
                        [](const ShapePoint& a, const ShapePoint& b) { return a.loss < b.loss; });
   std::string finding =
-      fmt::format("{}: least loss {} at {:.3g} channels and {:.2g} heads per Transformer layer",
-                  best->map, format_loss(best->loss), best->width_ratio, best->head_ratio);
+      fmt::format("{}: least loss {} at width / layers {:.3g} and heads / layers {:.2g}", best->map,
+                  format_loss(best->loss), best->width_ratio, best->head_ratio);
   std::vector<double> differences;
   for (const ShapePoint& point : with_difference(points)) differences.push_back(point.difference);
   if (differences.size() < 2) return finding + ".";
