@@ -23,6 +23,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/program.h"
 #include "attnres/support/shell.h"
 #include "attnres/train/estimate.h"
 
@@ -157,7 +158,7 @@ Json examine() {
         {"seconds", choice->seconds()},
         {"bytes", choice->estimate.bytes},
         {"timed", choice->timed},
-        {"command", fmt::format("attnres train --recipe {} --out runs/{}",
+        {"command", fmt::format("{} train --recipe {} --out runs/{}", program(),
                                 for_shell(choice->file.string()), for_shell(choice->recipe.name))}};
   }
   return report;
@@ -221,7 +222,8 @@ void print(const Json& report) {
                       ? "found"
                       : "not found: attnres report needs it (Debian: gnuplot-nox)");
   if (next.is_null()) {
-    fmt::print("\nNo recipe was found that trains here in an hour; see attnres train --help.\n");
+    fmt::print("\nNo recipe was found that trains here in an hour; see {} train --help.\n",
+               program());
     return;
   }
   fmt::print(

@@ -29,6 +29,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/memory.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/program.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
@@ -141,7 +142,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen[0];
   const std::string help =
-      fmt::format("; see attnres {}--help", chosen.empty() ? "" : command.get_name() + " ");
+      fmt::format("; see {} {}--help", program(), chosen.empty() ? "" : command.get_name() + " ");
   for (const std::string& word : app.remaining(/*recurse=*/true)) {
     if (word.starts_with('-')) return unknown_option(command, word) + help;
     return (chosen.empty() ? unknown_command(app, word) : unexpected_word(command, word)) + help;
@@ -164,18 +165,26 @@ void add_help_command(CLI::App& app) {
   command->callback([&app, name] {
     const std::vector<std::string> known = names_of_commands(app);
     require_usage(name->empty() || std::find(known.begin(), known.end(), *name) != known.end(),
-                  "{}; see attnres --help", unknown_command(app, *name));
+                  "{}; see {} --help", unknown_command(app, *name), program());
     const CLI::App* described = name->empty() ? &app : app.get_subcommand(*name);
     const std::string usage = name->empty() ? app.get_name() : app.get_name() + " " + *name;
     fmt::print("{}", app.get_formatter()->make_help(described, usage, CLI::AppFormatMode::Normal));
   });
 }
 
+// Commands write "attnres" in their examples.
+void write_examples_as_typed(CLI::App& app) {
+  app.footer(as_typed(app.get_footer()));
+  for (CLI::App* command : app.get_subcommands({}))
+    command->footer(as_typed(command->get_footer()));
+}
+
 int run(int argc, char** argv) {
+  if (argc > 0) set_program(argv[0]);
   CLI::App app(
       "Attention Residuals (arXiv 2603.15031): train, run and study Transformers whose sublayers "
       "choose their own inputs from everything computed before them.",
-      "attnres");
+      program());
   app.formatter(help_formatter(text_columns()));
   app.set_version_flag("--version", fmt::format("attnres {}", program_version()));
   app.require_subcommand(1);
@@ -204,6 +213,7 @@ int run(int argc, char** argv) {
     for (const CLI::App* command : app.get_subcommands()) require_one_process(*command);
   });
   app.footer("attnres COMMAND --help shows a command's options, with examples.");
+  write_examples_as_typed(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -15,6 +15,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/program.h"
 #include "attnres/support/shell.h"
 #include "attnres/support/terminal.h"
 
@@ -58,8 +59,8 @@ std::vector<fs::path> study_files(const fs::path& folder) {
 fs::path find_study(const std::string& recipe) {
   require_usage(!is_study_folder(recipe),
                 "study {0}: is the folder of a study that has begun. The command that began it "
-                "goes on with it; attnres watch {1} shows how far it is",
-                recipe, for_shell(recipe));
+                "goes on with it; {1} watch {2} shows how far it is",
+                recipe, program(), for_shell(recipe));
   if (fs::exists(recipe)) return recipe;
   const auto folder = find_studies();
   require_usage(folder.has_value(), "study {}: no such file, and {}", recipe, kNoStudies);
@@ -69,9 +70,9 @@ fs::path find_study(const std::string& recipe) {
     names.push_back(file.stem());
   }
   fail_usage(
-      "study {}: no such file, and no study of that name comes with attnres; attnres study --list "
+      "study {}: no such file, and no study of that name comes with attnres; {} study --list "
       "names those{}",
-      recipe, did_you_mean(recipe, names));
+      recipe, program(), did_you_mean(recipe, names));
 }
 
 void list_studies() {

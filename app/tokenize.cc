@@ -11,9 +11,11 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/tokenize_folder.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/pretrained/model_chat_template.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 
@@ -35,6 +37,12 @@ struct TokenizeOptions {
 std::filesystem::path find_tokenizer(const std::filesystem::path& path) {
   const bool has_files = std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
   return has_files ? path : find_model_directory(path);
+}
+
+// Not a tokenizer alone.
+bool holds_model(const std::filesystem::path& found) {
+  return is_gguf_file(found) || path_exists(found / "model.safetensors") ||
+         path_exists(found / "model.safetensors.index.json");
 }
 
 std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer, bool special) {
@@ -70,7 +78,8 @@ void run_tokenize(const TokenizeOptions& options) {
   }
   const std::filesystem::path found = find_tokenizer(options.model.path);
   const std::unique_ptr<Tokenizer> tokenizer = model_tokenizer(found);
-  const TokenizeFolderOptions& folder = options.folder;
+  TokenizeFolderOptions folder = options.folder;
+  if (holds_model(found)) folder.model = options.model.path;
   require_usage(folder.out.empty() || (!options.special && !options.jsonl),
                 "--special and --jsonl are for standard input, not for files (--out)");
   if (!folder.out.empty()) {

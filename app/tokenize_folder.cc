@@ -15,6 +15,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
+#include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/shell.h"
 #include "attnres/text/passage.h"
@@ -27,7 +28,16 @@ std::string shown_count(int64_t count) {
   return format_count(static_cast<double>(count));
 }
 
-void show(const TokenizeResult& result, const fs::path& out) {
+// A model goes on with its own tokens; a recipe begins with those of any tokenizer.
+std::string next_command(const TokenizeFolderOptions& options) {
+  const std::string begin = options.model.empty() ? "--recipe recipes/tiny-block-attn-res.json"
+                                                  : "--from " + for_shell(options.model.string());
+  return fmt::format("{} train {} --data {}{}", program(), begin, for_shell(options.out),
+                     options.chat ? " --set data.packing=documents" : "");
+}
+
+void show(const TokenizeResult& result, const TokenizeFolderOptions& options) {
+  const fs::path out = options.out;
   if (result.was_finished) fmt::print("{}: was tokenized to its end before\n", out.string());
   fmt::print("{}, {} of text, {} tokens", counted(result.documents, "document"),
              format_bytes(static_cast<double>(result.text_bytes)), shown_count(result.tokens));
@@ -37,8 +47,7 @@ void show(const TokenizeResult& result, const fs::path& out) {
   }
   fmt::print("\nleft out: {}, {}, {}\n", counted(result.duplicates, "duplicate"),
              counted(result.broken, "broken document"), counted(result.binary, "binary file"));
-  fmt::print("next:  attnres train --recipe recipes/tiny-block-attn-res.json --data {}\n",
-             for_shell(out.string()));
+  fmt::print("next:  {}\n", next_command(options));
 }
 
 constexpr int64_t kTrainedBytes = 64'000'000;
@@ -140,7 +149,7 @@ void tokenize_into_folder(const TokenizeFolderOptions& options, const Tokenizer&
     throw Interrupted(fmt::format("interrupted; {} tokens are saved. The same command goes on",
                                   shown_count(result.tokens)));
   }
-  show(result, options.out);
+  show(result, options);
 }
 
 }  // namespace attnres

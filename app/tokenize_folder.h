@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 namespace attnres {
 
 struct TokenizeFolderOptions {
+  std::filesystem::path model;  // whose tokenizer it is; empty where that is no model's
   std::vector<std::string> data;
   std::string out, field;
   bool chat = false, strict = false;

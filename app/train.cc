@@ -14,6 +14,7 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/processes.h"
+#include "attnres/data/token_folder.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/parallel/together.h"
 #include "attnres/pretrained/model_directory.h"
@@ -21,6 +22,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
+#include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/shell.h"
 #include "attnres/text/tokenizer.h"
@@ -54,7 +56,7 @@ fs::path folder_of(const std::string& name) {
 // What the user would type to go on with an interrupted run. The threads belong to it: with others
 // the numbers would differ in their last bits.
 std::string resume_command(const fs::path& out, int64_t threads) {
-  return fmt::format("attnres train --resume --out {}{}", for_shell(out.string()),
+  return fmt::format("{} train --resume --out {}{}", program(), for_shell(out.string()),
                      threads > 0 ? fmt::format(" --threads {}", threads) : "");
 }
 
@@ -186,7 +188,16 @@ void print_for_a_program(const TrainSummary& summary) {
                          .dump());
 }
 
-void print_for_a_person(const TrainSummary& summary) {
+// Who trained a model on conversations talks to it.
+std::string next_command(const TrainSummary& summary, const TrainJob& job) {
+  const bool chats = std::any_of(job.data.begin(), job.data.end(), [](const fs::path& data) {
+    return is_token_folder(data) && read_token_index(data).marks_targets();
+  });
+  return fmt::format("{} generate --model {} {}", program(), for_shell(summary.folder.string()),
+                     chats ? "--chat" : "--prompt \"The \"");
+}
+
+void print_for_a_person(const TrainSummary& summary, const TrainJob& job) {
   if (summary.was_finished) {
     fmt::print("{}: this run had already finished its {}\n", summary.folder.string(),
                counted(summary.steps, "step"));
@@ -201,8 +212,8 @@ void print_for_a_person(const TrainSummary& summary) {
   fmt::print("{}: {:.2f} nats {} the unigram entropy of the text, {:.4f}\n",
              gain > 0 ? "it learned from context" : "it has not learned from context yet",
              std::abs(gain), gain > 0 ? "below" : "above", summary.unigram_entropy);
-  fmt::print("model: {}\nnext:  attnres generate --model {} --prompt \"The \"\n",
-             (RunPaths{summary.folder}.best()).string(), for_shell(summary.folder.string()));
+  fmt::print("model: {}\nnext:  {}\n", (RunPaths{summary.folder}.best()).string(),
+             next_command(summary, job));
 }
 
 void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& options) {
@@ -214,7 +225,7 @@ void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& 
   if (options.json) {
     print_for_a_program(summary);
   } else {
-    print_for_a_person(summary);
+    print_for_a_person(summary, job);
   }
 }
 

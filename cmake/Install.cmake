@@ -1,8 +1,11 @@
 # What `cmake --install` copies: the program, its recipes, the engine (attnres::engine), the operations
 # (attnres::ops), the kernels with their C interface (attnres::kernels), their headers, and the CMake
-# package that finds them.
+# package that finds them. What of these was not built yet is built then.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
+
+install(CODE "execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${CMAKE_BINARY_DIR}\" --target installed
+                              COMMAND_ERROR_IS_FATAL ANY)")
 
 set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/attnres)
 file(RELATIVE_PATH LIB_FROM_BIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
@@ -12,7 +15,9 @@ set(TARGETS attnres_c attnres_ops)
 if(ATTNRES_PROGRAM)
   list(APPEND TARGETS attnres_engine)
 endif()
+add_custom_target(installed)
 foreach(TARGET ${TARGETS})
+  add_dependencies(installed ${TARGET})
   install(TARGETS ${TARGET} EXPORT ${TARGET} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(EXPORT ${TARGET} NAMESPACE attnres:: DESTINATION ${PACKAGE_DIR})
@@ -20,6 +25,7 @@ endforeach()
 # torch stays where it is.
 set_target_properties(attnres_ops PROPERTIES INSTALL_RPATH ${LIBTORCH_LIBRARIES})
 if(ATTNRES_PROGRAM)
+  add_dependencies(installed attnres_app)
   install(TARGETS attnres_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   set_target_properties(
     attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")

@@ -11,6 +11,7 @@
 #include "attnres/parallel/together.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/hex.h"
+#include "attnres/support/program.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/validation.h"
 
@@ -80,9 +81,9 @@ void require_same_job(const TrainJob& job, Communicator& world) {
   const ParallelConfig& parallel = job.recipe.parallel;
   if (const int64_t wanted = parallel.processes(); world.size() != wanted) {
     throw CommonError(fmt::format(
-        "parallel: {}, but {} were started; start as many with mpirun -n {} attnres train .., or "
-        "change parallel.data, parallel.pipeline or parallel.tensor",
-        parallel.describe_processes(), world.size(), wanted));
+        "parallel: {}, but {} were started; start as many with {} {} train .., or change "
+        "parallel.data, parallel.pipeline or parallel.tensor",
+        parallel.describe_processes(), world.size(), mpirun_command(wanted), program()));
   }
 }
 

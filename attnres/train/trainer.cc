@@ -8,6 +8,7 @@
 
 #include "attnres/data/evaluation_batches.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/expert_balance.h"
 #include "attnres/train/many_processes.h"
@@ -164,8 +165,8 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
 TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   const ParallelConfig& parallel = job.recipe.parallel;
   require_usage(parallel.processes() == 1,
-                "parallel: {}, but there is one; start as many with mpirun -n {} attnres train ..",
-                parallel.describe_processes(), parallel.processes());
+                "parallel: {}, but there is one; start as many with {} {} train ..",
+                parallel.describe_processes(), mpirun_command(parallel.processes()), program());
   require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
   return train_with(job, observer, nullptr);
 }

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "attnres/support/program.h"
 #include "tests/app/program.h"
 
 namespace attnres::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -86,6 +88,25 @@ TEST(CommandLine, SaysWhatToDoAboutAWordThatItDoesNotKnow) {
   expect_refused("watch a b", "watch: unexpected b; it takes one folder");
   expect_refused("watch", "watch: name a run's or a study's folder");
   expect_refused("report", "report: name run folders, or the folder of one study");
+}
+
+TEST(CommandLine, PrintsItsCommandsAsItWasTyped) {
+  const std::string typed = ATTNRES_PROGRAM;
+  const auto by_path = [&](const std::string& arguments) {
+    return run_shell(fmt::format("'{}' {}", typed, arguments));
+  };
+  EXPECT_THAT(
+      by_path("train --help").out,
+      AllOf(HasSubstr("\n  " + typed + " train --recipe "), HasSubstr(" " + typed + " train "),
+            HasSubstr(" -n 2 " + typed + " train"), Not(HasSubstr(" attnres train"))));
+  EXPECT_THAT(run_program("train --help").out,
+              AllOf(HasSubstr("\n  attnres train --recipe "), Not(HasSubstr(typed))));
+  EXPECT_THAT(by_path("trian").err, HasSubstr("see " + typed + " --help"));
+  EXPECT_THAT(run_program("trian").err, HasSubstr("see attnres --help"));
+  const std::string recipe = "train --recipe '" ATTNRES_SOURCE_DIR
+                             "/recipes/tiny-block-attn-res.json' --out '" +
+                             (fresh_folder("typed") / "run").string() + "' --set parallel.data=2";
+  EXPECT_THAT(by_path(recipe).err, HasSubstr(mpirun_command(2) + " " + typed + " train"));
 }
 
 TEST(MechanismsTable, KeepsToTheWidthOfTheTerminal) {

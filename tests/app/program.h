@@ -25,7 +25,10 @@ inline Result run_shell(const std::string& shell) {
   const auto quoted = [&](const char* name) {
     return fmt::format("'{}'", (folder / name).string());
   };
-  const std::string line = "attnres() { '" ATTNRES_PROGRAM "' \"$@\"; }; { " + shell + "; } >" +
+  // On the PATH, so that it prints its commands as "attnres ..".
+  const std::string folder_of_program =
+      std::filesystem::path(ATTNRES_PROGRAM).parent_path().string();
+  const std::string line = "PATH='" + folder_of_program + "':$PATH; { " + shell + "; } >" +
                            quoted("out") + " 2>" + quoted("err");
   const int status = std::system(line.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),

@@ -275,6 +275,41 @@ TEST_F(TokenizeAndTrain, ScoresTheAnswersOfConversations) {
               HasSubstr("make train.eval_tokens larger"));
 }
 
+// What follows "next:" in what a command printed.
+std::string next_command(const Result& result) {
+  const size_t begin = result.out.find("next:  ");
+  EXPECT_NE(begin, std::string::npos) << result.out << result.err;
+  return result.out.substr(begin + 7, result.out.find('\n', begin) - begin - 7);
+}
+
+TEST_F(TokenizeAndTrain, SaysWhatToDoNextWithTokensAndModels) {
+  const std::string few_steps =
+      " train.steps=2 train.eval_every=2 train.eval_tokens=256 "
+      "train.batch_size=1 train.context=64 --threads 1 --out ";
+  write_text(base_ / "chats.jsonl", conversations(300));
+  // A tokenizer alone is no model to go on with.
+  EXPECT_EQ(next_command(tokenize("chats.jsonl", "plain", "--field messages --chat")),
+            "attnres train --recipe recipes/tiny-block-attn-res.json --data " +
+                (base_ / "plain").string() + " --set data.packing=documents");
+  const std::string model = ATTNRES_SOURCE_DIR "/models/tiny-shakespeare";
+  const std::string train_on =
+      next_command(run_program(fmt::format("tokenize --chat --model '{}' --data {} --out {}", model,
+                                           path("chats.jsonl"), path("tokens"))));
+  EXPECT_EQ(train_on, fmt::format("attnres train --from {} --data {} --set data.packing=documents",
+                                  model, (base_ / "tokens").string()));
+  const Result trained = run_shell(train_on + few_steps + path("run"));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const std::string talk = next_command(trained);
+  EXPECT_THAT(talk, HasSubstr("--chat"));
+  const Result talked = run_shell("echo hello | " + talk + " --max-tokens 3");
+  EXPECT_EQ(talked.exit_code, 0) << talked.err;
+  // Text is gone on with.
+  write_text(base_ / "text.txt", real_text(20'000));
+  EXPECT_THAT(
+      next_command(train(fmt::format("--data {} --out {}", path("text.txt"), path("text")))),
+      HasSubstr("--prompt \"The \""));
+}
+
 TEST_F(TokenizeAndTrain, TellsOtherTokensFromThoseOfTheRun) {
   write_text(base_ / "text.txt", real_text(20'000));
   write_text(base_ / "other.txt", real_text(30'000).substr(10'000));
