@@ -9,13 +9,13 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "app/commands.h"
 #include "app/options.h"
 #include "app/processes.h"
 #include "attnres/infer/text_engine.h"
 #include "attnres/serve/api.h"
-#include "attnres/serve/api_error.h"
 #include "attnres/serve/http_server.h"
 #include "attnres/serve/model_loop.h"
 #include "attnres/support/error.h"
@@ -143,11 +143,14 @@ void serve_here(ServeOptions options, GroupLeader* leader) {
                     leader);
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
   Api api(engine, loop, options.engine.sequences, options.api, make_log(options.log));
-  HttpServer server(
-      options.http, [&](const HttpRequest& request) { return api(request); },
-      [](int status, const std::string& message) {
-        return error_body(status, "http_error", message);
-      });
+  HttpServer server(options.http,
+                    {.admit = [&](const HttpRequest& head) { return api.refusal(head); },
+                     .answer = [&](HttpRequest request) { return api(std::move(request)); },
+                     .refuse =
+                         [&](const HttpRequest& request, int status, const std::string& code,
+                             const std::string& message) {
+                           return api.answer_unread(request, status, code, message);
+                         }});
   const int port = server.bind(options.host, options.port);
   const InterruptGuard interrupt;
   introduce(engine, options, port);
@@ -191,8 +194,9 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   count("--max-sequences", limits.sequences, 1, "of one request, prompts times n");
   count("--max-depth-tokens", limits.depth_tokens, 1,
         "of a text whose depth weights are asked for");
-  count("--max-connections", http.connections, 1, "at once");
-  count("--max-body", http.body_bytes, 1, "bytes of a request's body");
+  count("--max-connections", http.connections, 1,
+        "at once; more take the place of those that wait, where any do");
+  count("--max-body", http.body_bytes, 1, "bytes of a request's body, as it is sent");
   count("--max-headers", http.header_bytes, 1, "bytes of a request's headers");
   seconds("--request-timeout", limits.request_seconds, "for one request, waiting included");
   seconds("--read-timeout", http.read_seconds, "for a request to arrive");

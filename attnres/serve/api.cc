@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -10,9 +9,9 @@
 #include <utility>
 
 #include "attnres/serve/access.h"
-#include "attnres/serve/api_error.h"
 #include "attnres/serve/base64.h"
 #include "attnres/serve/completion_reply.h"
+#include "attnres/serve/depth_reply.h"
 #include "attnres/serve/documents.h"
 #include "attnres/serve/json_fields.h"
 #include "attnres/support/error.h"
@@ -24,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kRemembered = 64;  // finished requests
 constexpr int kClientGone = 499;    // for the log: nobody is there to read it
+// Of the list of models, beside the path of one of them.
+const std::string kOneModel = "/v1/models/{model}", kBeforeModel = "/v1/models/";
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -46,46 +47,19 @@ std::string random_id(const char* prefix) {
   return id;
 }
 
-double entropy(const std::vector<float>& weights) {
-  double sum = 0;
-  for (const float weight : weights) sum -= weight > 0 ? weight * std::log(weight) : 0;
-  return sum;
-}
-
-Json sites_json(const ModelDescription& model) {
-  Json sites = Json::array();
-  for (const DepthSite& site : model.sites) {
-    sites.push_back({{"site", site.site}, {"name", site.name}, {"sources", site.sources}});
-  }
-  return sites;
-}
-
-// Each source's weight, averaged over tokens and over the sites that have a choice.
-Json shares_json(const ModelDescription& model, const TokensDepthWeights& depth) {
-  std::vector<std::string> order;
-  std::map<std::string, double> sums;
-  double total = 0;
-  for (size_t s = 0; s < model.sites.size(); ++s) {
-    const std::vector<std::string>& sources = model.sites[s].sources;
-    if (sources.size() < 2) continue;
-    for (size_t i = 0; i < sources.size(); ++i) {
-      if (!sums.contains(sources[i])) order.push_back(sources[i]);
-      for (const auto& token : depth.weights) {
-        sums[sources[i]] += token[s][i];
-        total += token[s][i];
-      }
-    }
-  }
-  Json shares = Json::array();
-  for (const std::string& source : order) {
-    shares.push_back({{"source", source}, {"share", total > 0 ? sums[source] / total : 0}});
-  }
-  return shares;
+// By which an endpoint is known.
+const std::string& endpoint_path(const std::string& path) {
+  return path.starts_with(kBeforeModel) && path.size() > kBeforeModel.size() ? kOneModel : path;
 }
 
 }  // namespace
 
 struct Api::Call {
+  explicit Call(HttpRequest request) : http(std::move(request)) {}
+  ~Call() {
+    if (exchange) exchange->cancel();
+  }
+
   const HttpRequest http;
   Clock::time_point begin = Clock::now(), deadline = begin;
   std::string id = {};
@@ -96,10 +70,6 @@ struct Api::Call {
   CompletionRequest request = {};
   std::vector<SequenceReply> replies = {};
   std::shared_ptr<Exchange> exchange = {};
-
-  ~Call() {
-    if (exchange) exchange->cancel();
-  }
 };
 
 Api::Api(const TextEngine& engine, ModelLoop& loop, int64_t slots, const ApiSettings& settings,
@@ -118,6 +88,7 @@ const std::map<std::string, std::map<std::string, Api::Endpoint>>& Api::endpoint
       {"/v1/embeddings", {{"POST", &Api::embeddings}}},
       {"/v1/depth", {{"POST", &Api::depth}}},
       {"/v1/models", {{"GET", &Api::models}}},
+      {kOneModel, {{"GET", &Api::model}}},
       {"/tokenize", {{"POST", &Api::tokenize}}},
       {"/detokenize", {{"POST", &Api::detokenize}}},
       {"/tokenizer_info", {{"GET", &Api::tokenizer_info}}},
@@ -129,33 +100,62 @@ const std::map<std::string, std::map<std::string, Api::Endpoint>>& Api::endpoint
   return all;
 }
 
-HttpReply Api::operator()(const HttpRequest& request) {
-  const auto call = std::make_shared<Call>(Call{.http = request});  // until its answer is sent
+HttpReply Api::operator()(HttpRequest request) {
+  const auto call = std::make_shared<Call>(std::move(request));  // until its answer is sent
   call->deadline += std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(settings_.limits.request_seconds));
   HttpReply reply;
   try {
-    reply = route(call);
+    const Endpoint endpoint = endpoint_for(call->http);
+    reply = endpoint == nullptr ? HttpReply{.status = 204} : (this->*endpoint)(call);
   } catch (const ApiError& e) {
-    call->reason = e.code;
-    reply = {.status = e.status, .body = error_body(e.status, e.code, e.what())};
-    if (e.status == 429 || e.status == 503) reply.headers["Retry-After"] = "1";
-    if (e.status == 401) reply.headers["WWW-Authenticate"] = "Bearer";
-    if (e.status == 405) reply.headers["Allow"] = endpoints().at(request.path).begin()->first;
+    reply = error_reply(*call, e);
   } catch (const std::exception& e) {
-    call->reason = "internal_error";
-    reply = {.status = 500, .body = error_body(500, call->reason, e.what())};
+    reply = error_reply(*call, {500, "internal_error", e.what()});
   }
-  reply.headers.merge(cors_headers(settings_, request));
+  reply.headers.merge(cors_headers(settings_, call->http));
   if (!reply.stream) finish(*call, reply.status);
   return reply;
 }
 
-HttpReply Api::route(const CallPointer& call) {
-  const HttpRequest& request = call->http;
+std::optional<HttpReply> Api::refusal(const HttpRequest& head) {
+  try {
+    (void)endpoint_for(head);
+    return std::nullopt;
+  } catch (const ApiError& e) {
+    Call call(head);
+    HttpReply reply = error_reply(call, e);
+    reply.headers.merge(cors_headers(settings_, head));
+    finish(call, reply.status);
+    return reply;
+  }
+}
+
+HttpReply Api::answer_unread(const HttpRequest& request, int status, const std::string& code,
+                             const std::string& message) {
+  Call call(request);
+  HttpReply reply = error_reply(call, {status, code, message});
+  reply.headers.merge(cors_headers(settings_, request));
+  finish(call, reply.status);
+  return reply;
+}
+
+HttpReply Api::error_reply(Call& call, const ApiError& error) const {
+  call.reason = error.code;
+  HttpReply reply = {.status = error.status, .body = error_body(error)};
+  if (error.status == 429 || error.status == 503) reply.headers["Retry-After"] = "1";
+  if (error.status == 401) reply.headers["WWW-Authenticate"] = "Bearer";
+  if (error.status == 405) {
+    reply.headers["Allow"] = endpoints().at(endpoint_path(call.http.path)).begin()->first;
+  }
+  return reply;
+}
+
+// Of a request that may ask for it; none of OPTIONS, by which browsers ask whether they may.
+Api::Endpoint Api::endpoint_for(const HttpRequest& request) const {
   check_origin(settings_, request);
-  if (request.method == "OPTIONS") return {.status = 204};
-  const auto found = endpoints().find(request.path);
+  if (request.method == "OPTIONS") return nullptr;
+  const auto found = endpoints().find(endpoint_path(request.path));
   if (found == endpoints().end()) {
     std::vector<std::string> paths;
     for (const auto& [path, methods] : endpoints()) paths.push_back(path);
@@ -171,16 +171,17 @@ HttpReply Api::route(const CallPointer& call) {
   }
   static const std::set<std::string> kOpen = {"/", "/health", "/openapi.json"};
   if (!kOpen.contains(request.path)) check_key(settings_, request);
-  return (this->*endpoint->second)(call);
+  return endpoint->second;
 }
 
 void Api::finish(const Call& call, int status) {
-  const bool known = endpoints().contains(call.http.path);
-  metrics_.count_request(known ? call.http.path : "other", status);
+  const std::string path = endpoint_path(call.http.path);
+  metrics_.count_request(endpoints().contains(path) ? path : "other", status);
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
   AnsweredRequest answered{.id = call.id,
                            .client = call.http.client,
-                           .method = call.http.method,
-                           .path = call.http.path,
+                           .method = or_dash(call.http.method),
+                           .path = or_dash(call.http.path),
                            .status = status,
                            .reason = call.reason,
                            .seconds = seconds_since(call.begin)};
@@ -198,13 +199,6 @@ void Api::finish(const Call& call, int status) {
 }
 
 std::shared_ptr<Exchange> Api::start(const Call& call, std::vector<TextRequest> sequences) {
-  for (const TextRequest& sequence : sequences) {
-    try {
-      engine_.check(sequence);
-    } catch (const std::exception& e) {
-      throw ApiError(400, "invalid_value", e.what());
-    }
-  }
   return loop_.submit(std::move(sequences), call.http.client, call.http.gone);
 }
 
@@ -229,27 +223,35 @@ HttpReply Api::complete(const CallPointer& call, CompletionRequest request) {
           .stream = [this, call](const Send& send) { stream_reply(*call, send); }};
 }
 
-// What comes next of a sequence that has not failed.
-Exchange::Heard Api::hear(const Call& call) const {
-  auto heard = call.exchange->next(call.deadline);
-  if (!heard) {
-    throw ApiError(
-        504, "timeout",
-        fmt::format("the request took longer than {} s", settings_.limits.request_seconds));
+// What comes next of a sequence that has not failed. `while_silent` is called now and then before.
+Exchange::Heard Api::hear(const Call& call, const std::function<void()>& while_silent) const {
+  const auto silence = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(settings_.limits.comment_seconds));
+  std::optional<Exchange::Heard> heard;
+  while (!heard) {
+    const auto until = std::min(call.deadline, Clock::now() + silence);
+    heard = call.exchange->next(while_silent ? until : call.deadline);
+    if (heard) break;
+    if (Clock::now() >= call.deadline) {
+      throw ApiError(
+          504, "timeout",
+          fmt::format("the request took longer than {} s", settings_.limits.request_seconds));
+    }
+    if (while_silent) while_silent();
   }
-  if (heard->update.stopped == StopReason::failed) {
-    const bool gone = call.http.gone && call.http.gone();
-    throw ApiError(gone ? kClientGone : 500, gone ? "gone" : "failed", heard->update.error);
-  }
-  return *std::move(heard);
+  if (heard->update.stopped != StopReason::failed) return *std::move(heard);
+  const std::string& error = heard->update.error;
+  if (call.http.gone && call.http.gone()) throw ApiError(kClientGone, "gone", error);
+  if (heard->shuts_down) throw ApiError(503, "shutting_down", error);
+  throw ApiError(500, "failed", error);
 }
 
 // Calls on_piece(reply, choice) for what each sequence is given, until all have ended.
 template <class F>
-void Api::hear_all(Call& call, const F& on_piece) {
+void Api::hear_all(Call& call, const F& on_piece, const std::function<void()>& while_silent) {
   size_t left = call.replies.size();
   while (left > 0) {
-    const Exchange::Heard heard = hear(call);
+    const Exchange::Heard heard = hear(call, while_silent);
     if (heard.update.token) {
       const auto now = Clock::now();
       if (!call.first_token) {
@@ -308,9 +310,10 @@ HttpReply Api::whole_reply(Call& call) {
 void Api::stream_reply(Call& call, const Send& send) {
   const CompletionRequest& request = call.request;
   struct Gone {};
-  const auto event = [&](const Json& data) {
-    if (!send("data: " + one_line_of(data) + "\n\n")) throw Gone();
+  const auto send_or_end = [&](const std::string& text) {
+    if (!send(text)) throw Gone();
   };
+  const auto event = [&](const Json& data) { send_or_end("data: " + one_line_of(data) + "\n\n"); };
   const Json head = {{"id", call.id},
                      {"object", request.chat ? "chat.completion.chunk" : "text_completion"},
                      {"created", call.created},
@@ -325,30 +328,32 @@ void Api::stream_reply(Call& call, const Send& send) {
     call.reason = reason;
     finish(call, status);
   };
-  const auto fail = [&](int status, const std::string& code, const std::string& message) {
-    send("data: " + error_body(status, code, message) + "\n\n");
-    end(status, code);
+  const auto fail = [&](const ApiError& error) {
+    send("data: " + error_body(error) + "\n\n");
+    end(error.status, error.code);
+  };
+  const auto on_piece = [&](SequenceReply& reply, const Json& choice) {
+    Json data = chunk(Json::array({choice}));
+    if (Json depth = reply.take_depth(); !depth.is_null()) data["depth"] = std::move(depth);
+    event(data);
   };
   try {
-    hear_all(call, [&](SequenceReply& reply, const Json& choice) {
-      Json data = chunk(Json::array({choice}));
-      if (Json depth = reply.take_depth(); !depth.is_null()) data["depth"] = std::move(depth);
-      event(data);
-    });
+    // Clients and proxies end connections of which nothing comes; comments mean nothing to them.
+    hear_all(call, on_piece, [&] { send_or_end(": still at work\n\n"); });
     if (request.stream_usage) {
       Json data = chunk(Json::array());
       data["usage"] = usage_json(request, call.replies);
       event(data);
     }
     remember(call);
-    if (!send("data: [DONE]\n\n")) throw Gone();
+    send_or_end("data: [DONE]\n\n");
     return end(200, call.replies[0].finish());
   } catch (const Gone&) {
     return end(kClientGone, "gone");
   } catch (const ApiError& e) {
-    fail(e.status, e.code, e.what());
+    fail(e);
   } catch (const std::exception& e) {
-    fail(500, "internal_error", e.what());
+    fail({500, "internal_error", e.what()});
   }
 }
 
@@ -362,7 +367,7 @@ void Api::remember(const Call& call) {
   finished_order_.pop_front();
 }
 
-HttpReply Api::models(const CallPointer& /*call*/) {
+Json Api::model_json() const {
   const ModelDescription& model = engine_.model();
   const Json description = {{"parameters", model.parameters},
                             {"layers", model.layers},
@@ -374,38 +379,46 @@ HttpReply Api::models(const CallPointer& /*call*/) {
                             {"sites", sites_json(model)},
                             {"tokenizer", model.tokenizer},
                             {"chat_template", model.chat_template}};
-  return json_reply({{"object", "list"},
-                     {"data", Json::array({{{"id", model.name},
-                                            {"object", "model"},
-                                            {"created", created_},
-                                            {"owned_by", "attnres"},
-                                            {"attnres", description}}})}});
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "attnres"},
+          {"attnres", description}};
+}
+
+HttpReply Api::models(const CallPointer& /*call*/) {
+  return json_reply({{"object", "list"}, {"data", Json::array({model_json()})}});
+}
+
+HttpReply Api::model(const CallPointer& call) {
+  const std::string name = call->http.path.substr(kBeforeModel.size());
+  if (name != engine_.model().name) refuse_model(name, engine_);
+  return json_reply(model_json());
 }
 
 HttpReply Api::embeddings(const CallPointer& call) {
-  const JsonFields fields(call->http.body);
-  check_model_name(fields, engine_);
-  const std::string format = fields.text("encoding_format", "float");
-  if (format != "float" && format != "base64") {
-    refuse("encoding_format", "float or base64", Json(format));
-  }
-  const int64_t width = engine_.model().width;
-  if (fields.whole("dimensions", width, 1, INT64_MAX) != width) {
-    throw ApiError(400, "unsupported",
-                   fmt::format("dimensions: this model's embeddings have {}", width));
-  }
+  std::string format;
+  std::vector<TextRequest> sequences;
   Json data = Json::array();
   int64_t tokens = 0;
-  const auto inputs = read_prompts("input", fields.find("input"), engine_);
-  if (std::ssize(inputs) > settings_.limits.sequences) {
-    throw ApiError(400, "too_many_sequences",
-                   fmt::format("input: expected {} texts at most, got {}",
-                               settings_.limits.sequences, inputs.size()));
-  }
-  std::vector<TextRequest> sequences;
-  for (const std::vector<int32_t>& ids : inputs) {
-    tokens += std::ssize(ids);
-    sequences.push_back({.ids = ids, .generation = {.max_tokens = 0, .mean_hidden = true}});
+  {
+    const JsonFields fields(call->http.body);
+    check_model_name(fields, engine_);
+    format = fields.text("encoding_format", "float");
+    if (format != "float" && format != "base64") {
+      refuse("encoding_format", "float or base64", Json(format));
+    }
+    const int64_t width = engine_.model().width;
+    if (fields.whole("dimensions", width, 1, INT64_MAX) != width) {
+      refuse_unsupported("dimensions", fmt::format("this model's embeddings have {}", width));
+    }
+    for (std::vector<int32_t>& ids :
+         read_prompts("input", fields.find("input"), settings_.limits.sequences, engine_)) {
+      tokens += std::ssize(ids);
+      sequences.push_back(
+          {.ids = std::move(ids), .generation = {.max_tokens = 0, .mean_hidden = true}});
+      check_sequence("input", sequences.back(), engine_);
+    }
   }
   call->exchange = start(*call, sequences);
   std::vector<std::vector<float>> means(sequences.size());
@@ -426,52 +439,57 @@ HttpReply Api::embeddings(const CallPointer& call) {
                      {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
 }
 
-HttpReply Api::depth(const CallPointer& call) {
-  const JsonFields fields(call->http.body);
+// The text that is asked about, or that of a finished request.
+TextRequest Api::sequence_for_depth(const HttpRequest& request) {
+  const JsonFields fields(request.body);
   check_model_name(fields, engine_);
-  const ModelDescription& model = engine_.model();
+  std::string field = "request";
   std::vector<int32_t> ids;
-  if (const std::string id = fields.text("request", ""); !id.empty()) {
+  if (const std::string id = fields.text(field, ""); !id.empty()) {
     const std::lock_guard lock(mutex_);
     const auto found = finished_.find(id);
     if (found == finished_.end()) {
-      throw ApiError(
-          404, "request_not_found",
-          fmt::format("request: {} is none of the last {} that were finished", id, kRemembered));
+      throw ApiError(404, "request_not_found",
+                     fmt::format("request: {} is none of the last {} that were finished",
+                                 shown(Json(id)), kRemembered),
+                     field);
     }
     ids = found->second;
   } else {
-    const char* field = fields.find("ids").is_null() ? "prompt" : "ids";
-    auto prompts = read_prompts(field, fields.find(field), engine_);
+    field = fields.find("ids").is_null() ? "prompt" : "ids";
+    auto prompts = read_prompts(field, fields.find(field), settings_.limits.sequences, engine_);
     if (prompts.size() != 1) refuse(field, "one text", fields.find(field));
     ids = std::move(prompts[0]);
   }
+  if (std::ssize(ids) > settings_.limits.depth_tokens) {
+    throw ApiError(400, "prompt_too_long",
+                   fmt::format("{}: depth weights are given of {} tokens at most, this has {}",
+                               field, settings_.limits.depth_tokens, ids.size()),
+                   field);
+  }
+  TextRequest sequence = {.ids = std::move(ids),
+                          .generation = {.max_tokens = 0, .depth_weights = true}};
+  check_sequence(field, sequence, engine_);
+  return sequence;
+}
+
+HttpReply Api::depth(const CallPointer& call) {
+  const ModelDescription& model = engine_.model();
   if (model.sites.empty()) {
     throw ApiError(400, "no_depth_weights",
                    fmt::format("this model mixes over depth by {}, which has no depth weights",
                                model.mechanism));
   }
-  if (std::ssize(ids) > settings_.limits.depth_tokens) {
-    throw ApiError(400, "prompt_too_long",
-                   fmt::format("depth weights are given of {} tokens at most, this has {}",
-                               settings_.limits.depth_tokens, ids.size()));
-  }
-  call->exchange =
-      start(*call, {{.ids = ids, .generation = {.max_tokens = 0, .depth_weights = true}}});
+  const TextRequest sequence = sequence_for_depth(call->http);
+  call->exchange = start(*call, {sequence});
   const TextUpdate update = hear(*call).update;
-  Json entropies = Json::array();
-  for (const auto& token : update.depth.weights) {
-    Json sites = Json::array();
-    for (const std::vector<float>& weights : token) sites.push_back(entropy(weights));
-    entropies.push_back(std::move(sites));
-  }
-  Json depth = depth_json(update.depth, ids, engine_);
+  Json depth = depth_json(update.depth, sequence.ids, engine_);
   return json_reply({{"object", "depth"},
                      {"model", model.name},
                      {"tokens", std::move(depth["tokens"])},
                      {"sites", sites_json(model)},
                      {"weights", std::move(depth["weights"])},
-                     {"entropy", std::move(entropies)},
+                     {"entropy", entropies_json(update.depth)},
                      {"shares", shares_json(model, update.depth)}});
 }
 
@@ -487,7 +505,7 @@ HttpReply Api::tokenize(const CallPointer& call) {
   try {
     return reply(engine_.encode(prompt));
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("prompt: {}", e.what()));
+    throw ApiError(400, "invalid_value", fmt::format("prompt: {}", e.what()), "prompt");
   }
 }
 
@@ -499,7 +517,7 @@ HttpReply Api::detokenize(const CallPointer& call) {
   try {
     return json_reply({{"prompt", engine_.decode(*ids)}});
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("tokens: {}", e.what()));
+    throw ApiError(400, "invalid_value", fmt::format("tokens: {}", e.what()), "tokens");
   }
 }
 

@@ -8,15 +8,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attnres/infer/text_engine.h"
+#include "attnres/serve/api_error.h"
 #include "attnres/serve/completion_request.h"
 #include "attnres/serve/http_server.h"
 #include "attnres/serve/metrics.h"
 #include "attnres/serve/model_loop.h"
 #include "attnres/serve/settings.h"
+#include "attnres/support/json.h"
 
 namespace attnres {
 
@@ -38,8 +41,13 @@ class Api {
   Api(const TextEngine& engine, ModelLoop& loop, int64_t slots, const ApiSettings& settings,
       Log log);
 
-  // From any thread.
-  HttpReply operator()(const HttpRequest& request);
+  // All from any thread. Of a request without its body: a reply where it may not ask, or there is
+  // nothing that it could ask.
+  std::optional<HttpReply> refusal(const HttpRequest& head);
+  HttpReply operator()(HttpRequest request);
+  // To a request that was not read to its end.
+  HttpReply answer_unread(const HttpRequest& request, int status, const std::string& code,
+                          const std::string& message);
 
  private:
   struct Call;  // one request while it is answered
@@ -47,11 +55,13 @@ class Api {
   using Endpoint = HttpReply (Api::*)(const CallPointer&);
 
   static const std::map<std::string, std::map<std::string, Endpoint>>& endpoints();
-  HttpReply route(const CallPointer& call);
+  Endpoint endpoint_for(const HttpRequest& request) const;
+  HttpReply error_reply(Call& call, const ApiError& error) const;
 
   HttpReply completions(const CallPointer& call);
   HttpReply chat_completions(const CallPointer& call);
   HttpReply models(const CallPointer& call);
+  HttpReply model(const CallPointer& call);
   HttpReply embeddings(const CallPointer& call);
   HttpReply depth(const CallPointer& call);
   HttpReply tokenize(const CallPointer& call);
@@ -65,10 +75,12 @@ class Api {
   HttpReply complete(const CallPointer& call, CompletionRequest request);
   HttpReply whole_reply(Call& call);
   void stream_reply(Call& call, const Send& send);
-  Exchange::Heard hear(const Call& call) const;
+  Exchange::Heard hear(const Call& call, const std::function<void()>& while_silent = {}) const;
   template <class F>
-  void hear_all(Call& call, const F& on_piece);
+  void hear_all(Call& call, const F& on_piece, const std::function<void()>& while_silent = {});
   std::shared_ptr<Exchange> start(const Call& call, std::vector<TextRequest> sequences);
+  Json model_json() const;
+  TextRequest sequence_for_depth(const HttpRequest& request);
   void finish(const Call& call, int status);
   void remember(const Call& call);
 

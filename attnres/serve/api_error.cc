@@ -26,11 +26,13 @@ const char* type_of(int status) {
 
 }  // namespace
 
-std::string error_body(int status, const std::string& code, const std::string& message) {
-  const Json error = {
-      {"error",
-       {{"message", message}, {"type", type_of(status)}, {"param", nullptr}, {"code", code}}}};
-  return one_line_of(error);
+std::string error_body(const ApiError& error) {
+  const Json param = error.param.empty() ? Json() : Json(error.param);
+  return one_line_of({{"error",
+                       {{"message", error.what()},
+                        {"type", type_of(error.status)},
+                        {"param", param},
+                        {"code", error.code}}}});
 }
 
 }  // namespace attnres

@@ -8,15 +8,19 @@
 namespace attnres {
 
 struct ApiError : std::runtime_error {
-  ApiError(int status, std::string code, const std::string& message)
-      : std::runtime_error(message), status(status), code(std::move(code)) {}
+  ApiError(int status, std::string code, const std::string& message, std::string param = {})
+      : std::runtime_error(message),
+        status(status),
+        code(std::move(code)),
+        param(std::move(param)) {}
 
-  int status;        // of HTTP
-  std::string code;  // a word for programs, such as "queue_full"
+  int status;         // of HTTP
+  std::string code;   // a word for programs, such as "queue_full"
+  std::string param;  // the field of the request that is wrong; empty where it is none's fault
 };
 
 // {"error": {"message", "type", "code", "param"}} as OpenAI has it: the type follows from the
 // status.
-std::string error_body(int status, const std::string& code, const std::string& message);
+std::string error_body(const ApiError& error);
 
 }  // namespace attnres

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "attnres/serve/api_error.h"
@@ -18,15 +18,21 @@ namespace {
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
-constexpr size_t kMostStops = 16;
+// Each sequence of a request has them all.
+constexpr size_t kMostStops = 16, kLongestStop = 1024, kMostBiases = 4096;
 
 std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
                             const TextEngine& engine) {
   try {
     return engine.prompt_ids(text);
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("{}: {}", field, e.what()));
+    throw ApiError(400, "invalid_value", fmt::format("{}: {}", field, e.what()), field);
   }
+}
+
+[[noreturn]] void refuse_as_too_many(const std::string& field, size_t most, size_t got) {
+  throw ApiError(400, "invalid_value",
+                 fmt::format("{}: expected {} at most, got {}", field, most, got), field);
 }
 
 std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
@@ -34,6 +40,7 @@ std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
   std::map<int32_t, double> biases;
   if (given.is_null()) return biases;
   if (!given.is_object()) refuse("logit_bias", "an object of token ids and numbers", given);
+  if (given.size() > kMostBiases) refuse_as_too_many("logit_bias", kMostBiases, given.size());
   for (const auto& [name, bias] : given.items()) {
     int32_t id = 0;
     const char* end = name.data() + name.size();
@@ -46,12 +53,10 @@ std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
   return biases;
 }
 
-uint64_t seed_of(const JsonFields& fields) {
-  const Json& given = fields.find("seed");
-  if (given.is_null()) return std::random_device()();
-  const std::optional<int64_t> seed = whole_number(given);
-  if (!seed) refuse("seed", "a whole number", given);
-  return static_cast<uint64_t>(*seed);
+// 0 leaves the likeliest token alone, as any share that is less than its probability does.
+double read_top_p(const JsonFields& fields) {
+  const double top_p = fields.number("top_p", 1);
+  return top_p == 0 ? std::numeric_limits<double>::min() : top_p;
 }
 
 // All but how many tokens and log-probabilities.
@@ -59,14 +64,14 @@ GenerationSettings read_generation(const JsonFields& fields, const TextEngine& e
   GenerationSettings settings;
   SamplingSettings& sampling = settings.sampling;
   sampling.temperature = fields.number("temperature", 1);
-  sampling.top_p = fields.number("top_p", 1);
+  sampling.top_p = read_top_p(fields);
   sampling.min_p = fields.number("min_p", 0);
   sampling.top_k = fields.whole("top_k", 0, -1, kNoLimit);
   sampling.top_k = std::max<int64_t>(sampling.top_k, 0);  // vLLM's -1 is all too
   sampling.presence_penalty = fields.number("presence_penalty", 0);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0);
   sampling.repetition_penalty = fields.number("repetition_penalty", 1);
-  sampling.seed = seed_of(fields);
+  sampling.seed = fields.bits("seed", std::random_device()());
   sampling.logit_bias = read_logit_bias(fields);
   settings.depth_weights = fields.flag("depth_weights", false) && !engine.model().sites.empty();
   return settings;
@@ -87,42 +92,49 @@ void read_streaming(const JsonFields& fields, CompletionRequest* request) {
 std::vector<std::string> read_stops(const JsonFields& fields) {
   std::vector<std::string> stops = fields.texts("stop");
   std::erase(stops, "");  // lm-eval and others send empty ones, which mean nothing
-  if (stops.size() > kMostStops) {
-    throw ApiError(
-        400, "invalid_value",
-        fmt::format("stop: expected {} texts at most, got {}", kMostStops, stops.size()));
+  if (stops.size() > kMostStops) refuse_as_too_many("stop", kMostStops, stops.size());
+  for (const std::string& stop : stops) {
+    if (stop.size() > kLongestStop) {
+      refuse("stop", fmt::format("texts of {} bytes at most", kLongestStop), stop);
+    }
   }
   return stops;
 }
 
 // n of each prompt, with seeds that follow each other.
 void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
-                   const ApiLimits& limits, CompletionRequest* request) {
+                   const ApiLimits& limits, const TextEngine& engine, CompletionRequest* request) {
   const int64_t n = fields.whole("n", 1, 1, limits.sequences);
+  if (fields.whole("best_of", n, 1, kNoLimit) != n) {
+    refuse_unsupported("best_of", "this server has it as n only");
+  }
   request->prompts = static_cast<int64_t>(prompts.size());
   if (request->prompts * n > limits.sequences) {
     throw ApiError(400, "too_many_sequences",
-                   fmt::format("{} prompts times n = {} are more than the {} sequences that a "
+                   fmt::format("n: {} prompts times n = {} are more than the {} sequences that a "
                                "request may have",
-                               request->prompts, n, limits.sequences));
+                               request->prompts, n, limits.sequences),
+                   "n");
   }
+  const std::string field = request->chat ? "messages" : "prompt";
   request->depth_weights = prompts[0].generation.depth_weights;
   for (TextRequest& prompt : prompts) {
     const auto length = static_cast<int64_t>(prompt.ids.size());
     if (limits.prompt_tokens > 0 && length > limits.prompt_tokens) {
       throw ApiError(400, "prompt_too_long",
-                     fmt::format("a prompt of {} tokens is longer than this server takes, {}",
-                                 length, limits.prompt_tokens));
+                     fmt::format("{}: {} tokens are more than this server takes, {}", field, length,
+                                 limits.prompt_tokens),
+                     field);
     }
     int64_t& tokens = prompt.generation.max_tokens;
     if (limits.new_tokens > 0) tokens = std::min(tokens, limits.new_tokens);
     if (request->depth_weights && length > limits.depth_tokens) {
-      throw ApiError(
-          400, "prompt_too_long",
-          fmt::format("depth weights are given of prompts of {} tokens at most, this has "
-                      "{}",
-                      limits.depth_tokens, length));
+      throw ApiError(400, "prompt_too_long",
+                     fmt::format("{}: depth weights are given of {} tokens at most, this has {}",
+                                 field, limits.depth_tokens, length),
+                     field);
     }
+    check_sequence(field, prompt, engine);  // before there are n of it
     for (int64_t i = 0; i < n; ++i) {
       request->sequences.push_back(prompt);
       ++prompt.generation.sampling.seed;
@@ -151,6 +163,21 @@ std::string read_content(const Json& content) {
   return text;
 }
 
+// The engine says "top-p: expected ...", by the names of the program's options, or what is wrong of
+// the prompt.
+[[noreturn]] void refuse_as_engine(const std::string& prompt, std::string message) {
+  const size_t colon = std::min(message.find(':'), message.size());
+  std::string field = message.substr(0, colon);
+  std::replace(field.begin(), field.end(), '-', '_');
+  static const std::set<std::string> kFields = {
+      "temperature",      "top_p",      "top_k",      "min_p", "frequency_penalty",
+      "presence_penalty", "logit_bias", "max_tokens", "stop",  "repetition_penalty"};
+  if (kFields.contains(field)) {
+    throw ApiError(400, "invalid_value", field + message.substr(colon), field);
+  }
+  throw ApiError(400, "invalid_value", fmt::format("{}: {}", prompt, message), prompt);
+}
+
 std::vector<TextMessage> read_messages(const JsonFields& fields) {
   const Json& given = fields.find("messages");
   if (!given.is_array() || given.empty()) refuse("messages", "a list of messages", given);
@@ -170,14 +197,18 @@ std::vector<TextMessage> read_messages(const JsonFields& fields) {
 
 void check_model_name(const JsonFields& fields, const TextEngine& engine) {
   const std::string name = fields.text("model", engine.model().name);
-  if (name == engine.model().name || name.empty()) return;
+  if (name != engine.model().name && !name.empty()) refuse_model(name, engine);
+}
+
+void refuse_model(const std::string& name, const TextEngine& engine) {
   throw ApiError(
       404, "model_not_found",
-      fmt::format("model: this server has {}, not {}", engine.model().name, shown(Json(name))));
+      fmt::format("model: this server has {}, not {}", engine.model().name, shown(Json(name))),
+      "model");
 }
 
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               const TextEngine& engine) {
+                                               int64_t most, const TextEngine& engine) {
   constexpr const char* kExpected = "a text, token ids, or a list of either";
   if (value.is_string()) return {ids_of(field, value.get<std::string>(), engine)};
   if (!value.is_array() || value.empty()) refuse(field, kExpected, value);
@@ -185,6 +216,11 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
     const auto ids = as_ids(value);
     if (!ids) refuse(field, kExpected, value);
     return {*ids};
+  }
+  if (std::ssize(value) > most) {
+    throw ApiError(400, "too_many_sequences",
+                   fmt::format("{}: expected {} at most, got {}", field, most, value.size()),
+                   field);
   }
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& prompt : value) {
@@ -199,12 +235,30 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   return prompts;
 }
 
+void check_sequence(const std::string& field, const TextRequest& sequence,
+                    const TextEngine& engine) {
+  // One that is scored only may fill the context.
+  const int64_t most = engine.context() - (sequence.generation.max_tokens > 0 ? 1 : 0);
+  if (std::ssize(sequence.ids) > most) {
+    throw ApiError(400, "context_length_exceeded",
+                   fmt::format("{}: {} tokens leave no room for more: this model's context is {} "
+                               "tokens; shorten it",
+                               field, sequence.ids.size(), engine.context()),
+                   field);
+  }
+  try {
+    engine.check(sequence);
+  } catch (const std::exception& e) {
+    refuse_as_engine(field, e.what());
+  }
+}
+
 TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine) {
   const std::vector<TextMessage> messages = read_messages(fields);
   try {
     return engine.chat_request(messages);
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()));
+    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()), "messages");
   }
 }
 
@@ -216,21 +270,18 @@ CompletionRequest read_completion(const std::string& body, const TextEngine& eng
   CompletionRequest request;
   request.echo = fields.flag("echo", false);
   request.logprobs = fields.whole("logprobs", -1, 0, kMostLogprobs);
-  const int64_t n = fields.whole("n", 1, 1, limits.sequences);
-  if (fields.whole("best_of", n, 1, kNoLimit) != n) {
-    throw ApiError(400, "unsupported", "best_of: this server has it as n only");
-  }
   read_streaming(fields, &request);
   TextRequest one{.generation = read_generation(fields, engine), .stops = read_stops(fields)};
   one.generation.max_tokens = most_tokens(fields, "max_tokens", kCompletionTokens, limits);
   one.generation.top_logprobs = request.logprobs;
   if (request.echo) one.generation.prompt_logprobs = request.logprobs;
   std::vector<TextRequest> prompts;
-  for (std::vector<int32_t>& ids : read_prompts("prompt", fields.find("prompt"), engine)) {
+  for (std::vector<int32_t>& ids :
+       read_prompts("prompt", fields.find("prompt"), limits.sequences, engine)) {
     one.ids = std::move(ids);
     prompts.push_back(one);
   }
-  add_sequences(fields, std::move(prompts), limits, &request);
+  add_sequences(fields, std::move(prompts), limits, engine, &request);
   return request;
 }
 
@@ -241,7 +292,7 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
   for (const char* name : {"tools", "functions"}) fields.require_none(name);
   const Json& format = fields.find("response_format");
   if (!format.is_null() && (!format.is_object() || format.value("type", Json()) != "text")) {
-    throw ApiError(400, "unsupported", "response_format: this server gives text only");
+    refuse_unsupported("response_format", "this server gives text only");
   }
   CompletionRequest request;
   request.chat = true;
@@ -259,7 +310,7 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
   one.generation.top_logprobs = request.logprobs;
   const std::vector<std::string> stops = read_stops(fields);
   one.stops.insert(one.stops.end(), stops.begin(), stops.end());
-  add_sequences(fields, {std::move(one)}, limits, &request);
+  add_sequences(fields, {std::move(one)}, limits, engine, &request);
   return request;
 }
 

@@ -19,21 +19,26 @@ struct CompletionRequest {
   bool depth_weights = false;
 };
 
-// Throw ApiError, 400 on what a field may not be, 404 on another model's name; sequences are not
-// yet checked by the engine.
+// Throw ApiError, 400 on what a field may not be and on what the engine does not take, 404 on
+// another model's name.
 CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
                                   const ApiLimits& limits);
 CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
                             const ApiLimits& limits);
 
-// What `prompt` or `input` may be: a text, ids, or a list of either. Each as ids.
+// What `prompt` or `input` may be: a text, ids, or a list of either, `most` of them. Each as ids.
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               const TextEngine& engine);
+                                               int64_t most, const TextEngine& engine);
+
+// Throws ApiError 400 where the engine does not take the sequence, whose ids come from `field`.
+void check_sequence(const std::string& field, const TextRequest& sequence,
+                    const TextEngine& engine);
 
 // `messages` by the model's chat template. Throws ApiError 400 where they are not taken.
 TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine);
 
 // Throws ApiError 404 where `model` is given and is another one.
 void check_model_name(const JsonFields& fields, const TextEngine& engine);
+[[noreturn]] void refuse_model(const std::string& name, const TextEngine& engine);
 
 }  // namespace attnres

@@ -1,396 +1,233 @@
 #include "attnres/serve/http_server.h"
 
 #include <fmt/core.h>
-#include <httplib.h>
-#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cctype>
-#include <cerrno>
-#include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <mutex>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "attnres/serve/http_connection.h"
+#include "attnres/serve/http_listener.h"
+#include "attnres/serve/http_seats.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point in_seconds(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+// A body says what it is for in these alone; other requests have none that would be read.
+bool takes_body(const HttpRequest& request) {
+  return request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
 }
 
-// Waits until the socket is ready for `events`; false when it will not be, or the time has come.
-bool await(int socket, short events, Clock::time_point deadline) {
-  while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
-    pollfd wanted = {socket, events, 0};
-    const int ready = ::poll(&wanted, 1, static_cast<int>(std::min<int64_t>(left + 1, 1000)));
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return false;
+// Before a body is read.
+void check_body(const HttpHead& head) {
+  const std::string packed = head.header("content-encoding"), expects = head.header("expect");
+  if (!packed.empty() && packed != "identity") {
+    throw HttpRefusal(415, "unsupported_content_encoding",
+                      fmt::format("the body: expected it as it is, without a content encoding, got "
+                                  "{}; send it without",
+                                  one_line(packed)));
   }
-}
-
-bool has_gone(int socket) {
-  char byte;
-  const ssize_t read = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (read > 0) return false;
-  return read == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
-// A connection whose requests have to arrive in time, and be of bounded size.
-class Connection : public httplib::Stream {
- public:
-  Connection(int socket, const HttpLimits& limits) : socket_(socket), limits_(limits) {}
-
-  // Waits for a request's first byte; false where none comes in time or the server stops.
-  bool await_request(const std::function<bool()>& stopping) {
-    const Clock::time_point deadline = in_seconds(limits_.idle_seconds);
-    while (begin_ == end_) {
-      constexpr double kLookAround = 0.1;  // for a server that stops
-      if (stopping() || Clock::now() >= deadline) return false;
-      if (await(socket_, POLLIN, std::min(deadline, in_seconds(kLookAround))) && !fill()) {
-        return false;
-      }
-    }
-    deadline_ = in_seconds(limits_.read_seconds);
-    bytes_ = 0;
-    return true;
-  }
-
-  bool is_readable() const override { return begin_ < end_ || await(socket_, POLLIN, deadline_); }
-  bool is_writable() const override {
-    return !has_gone(socket_) && await(socket_, POLLOUT, in_seconds(limits_.write_seconds));
-  }
-
-  ssize_t read(char* to, size_t size) override {
-    failed_ = failed_ || bytes_ > limits_.header_bytes + limits_.body_bytes;
-    while (!failed_ && begin_ == end_) failed_ = !await(socket_, POLLIN, deadline_) || !fill();
-    if (failed_) return -1;
-    const size_t count = std::min(size, end_ - begin_);
-    std::memcpy(to, buffer_ + begin_, count);
-    begin_ += count;
-    bytes_ += static_cast<int64_t>(count);
-    return static_cast<ssize_t>(count);
-  }
-
-  // Whether a request did not come to its end.
-  bool failed() const { return failed_; }
-
-  ssize_t write(const char* from, size_t size) override {
-    const Clock::time_point deadline = in_seconds(limits_.write_seconds);
-    size_t sent = 0;
-    while (sent < size) {
-      if (!await(socket_, POLLOUT, deadline)) return -1;
-      const ssize_t count = ::send(socket_, from + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return -1;
-      if (count > 0) sent += count;
-    }
-    return static_cast<ssize_t>(size);
-  }
-
-  void get_remote_ip_and_port(std::string& ip, int& port) const override {
-    address(::getpeername, ip, port);
-  }
-  void get_local_ip_and_port(std::string& ip, int& port) const override {
-    address(::getsockname, ip, port);
-  }
-  socket_t socket() const override { return socket_; }
-
- private:
-  bool fill() {
-    const ssize_t count = ::recv(socket_, buffer_, sizeof(buffer_), MSG_DONTWAIT);
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
-    begin_ = 0;
-    end_ = count > 0 ? count : 0;
-    return count > 0;
-  }
-
-  template <class F>
-  void address(const F& of, std::string& ip, int& port) const {
-    sockaddr_storage address = {};
-    socklen_t size = sizeof(address);
-    char host[NI_MAXHOST], service[NI_MAXSERV];
-    if (of(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), service,
-                      sizeof(service), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-      return;
-    }
-    ip = host;
-    port = std::atoi(service);
-  }
-
-  int socket_;
-  const HttpLimits& limits_;
-  char buffer_[16 << 10];
-  size_t begin_ = 0, end_ = 0;  // of what was received and not read
-  Clock::time_point deadline_;  // of the newest request
-  int64_t bytes_ = 0;           // of it that were read
-  bool failed_ = false;
-};
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
-// Behind a proxy that takes another of them, the rest would be somebody's next request.
-bool has_one_length(const httplib::Request& request) {
-  const auto [begin, end] = request.headers.equal_range("Content-Length");
-  return std::all_of(begin, end, [&, first = begin](const auto& header) {
-    return header.second == first->second;
-  });
-}
-
-std::string message_of(int status, const HttpLimits& limits) {
-  switch (status) {
-    case 413:
-      return fmt::format("the body is larger than this server takes, {} bytes", limits.body_bytes);
-    case 414:
-      return "the path is too long";
-    case 400:
-      return "this is no HTTP request that is understood here";
-    default:
-      return "the request failed";
+  if (!expects.empty() && expects != "100-continue") {
+    throw HttpRefusal(
+        417, "unsupported_expectation",
+        fmt::format("the header expect: expected 100-continue, got {}", one_line(expects)));
   }
 }
 
-// The thread's connection, and whether its newest request was one that cannot be followed by
-// another.
-thread_local int current_socket = -1;
-thread_local bool ends_here = false;
+std::string head_of(const HttpReply& reply, bool is_chunked, bool is_last) {
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, status_text(reply.status));
+  for (const auto& [name, value] : reply.headers) head += fmt::format("{}: {}\r\n", name, value);
+  if (reply.status != 204) head += fmt::format("Content-Type: {}\r\n", reply.type);
+  if (is_chunked) head += "Transfer-Encoding: chunked\r\n";
+  if (!reply.stream && reply.status != 204) {
+    head += fmt::format("Content-Length: {}\r\n", reply.body.size());
+  }
+  if (is_last) head += "Connection: close\r\n";
+  return head + "\r\n";
+}
 
 }  // namespace
 
-class HttpServer::Implementation : public httplib::Server {
+class HttpServer::Implementation {
  public:
-  Implementation(const HttpLimits& limits, HttpHandler handler, HttpErrorBody error_body)
-      : limits_(limits), handler_(std::move(handler)), error_body_(std::move(error_body)) {
-    new_task_queue = [this] {
-      if (stopped_) stop();  // before it ran; now it does
-      return new Threads(*this);
-    };
-    set_payload_max_length(limits_.body_bytes);
-    set_tcp_nodelay(true);
-    // Not SO_REUSEPORT, with which two servers could have one port.
-    set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    });
-    const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
-      reply_to(request, response);
-    };
-    const char* every = "/.*";
-    Get(every, answer).Post(every, answer).Put(every, answer).Patch(every, answer);
-    Delete(every, answer).Options(every, answer);
-    // Paths are matched by recursion.
-    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      if (request.path.size() <= kLongestPath) return httplib::Server::HandlerResponse::Unhandled;
-      response.status = 414;
-      response.set_content(error_body_(414, message_of(414, limits_)), "application/json");
-      return httplib::Server::HandlerResponse::Handled;
-    });
-    // Of what is no handler's.
-    set_error_handler(httplib::Server::Handler(
-        [this](const httplib::Request& /*request*/, httplib::Response& response) {
-          if (!response.body.empty()) return;
-          ends_here = true;
-          response.set_header("Connection", "close");
-          response.set_content(error_body_(response.status, message_of(response.status, limits_)),
-                               "application/json");
-        }));
+  Implementation(const HttpLimits& limits, HttpHandlers handlers)
+      : limits_(limits),
+        handlers_(std::move(handlers)),
+        seats_(limits.connections, limits.grace_seconds) {}
+
+  int bind(const std::string& host, int port) { return listener_.bind(host, port); }
+
+  void run() {
+    int socket;
+    while ((socket = listener_.accept()) != -1) {
+      if (socket == HttpListener::kNoRoom) {
+        seats_.make_room();
+      } else {
+        take(socket);
+      }
+    }
+    seats_.end();
+    seats_.wait_for_all();
   }
 
-  int64_t connections() const { return connections_; }
+  void stop() { listener_.stop(); }
 
-  // The library lets five wait until they are taken, and of a burst the rest would try again after
-  // seconds.
-  void let_many_knock() { ::listen(svr_sock_, SOMAXCONN); }
-
-  void stop_now_or_when_it_runs() {
-    stopped_ = true;
-    stop();
-  }
+  const HttpSeats& seats() const { return seats_; }
 
  private:
-  static constexpr size_t kLongestPath = 1024;
-
-  // A thread for each connection, up to the limit; one more is told so, and ends.
-  class Threads : public httplib::TaskQueue {
-   public:
-    explicit Threads(Implementation& server) : server_(server) {}
-
-    void enqueue(std::function<void()> serve) override {
-      if (server_.connections_ < server_.limits_.connections && begin(serve)) return;
-      refusing_ = true;  // this thread takes connections, and is no connection's
-      serve();
-      refusing_ = false;
-    }
-
-    void shutdown() override {
-      std::unique_lock lock(mutex_);
-      ended_.wait(lock, [&] { return server_.connections_ == 0; });
-    }
-
-   private:
-    // False where the system has no room for another thread.
-    bool begin(const std::function<void()>& serve) {
-      ++server_.connections_;
-      try {
-        std::thread([this, serve] {
-          serve();
-          end();
-        }).detach();
-        return true;
-      } catch (const std::exception&) {
-        end();
-        return false;
-      }
-    }
-    void end() {
-      const std::lock_guard lock(mutex_);
-      --server_.connections_;
-      ended_.notify_all();
-    }
-
-    Implementation& server_;
-    std::mutex mutex_;
-    std::condition_variable ended_;
-  };
-
-  bool process_and_close_socket(socket_t socket) override {
+  // A thread for a connection; one that has no room is told so.
+  void take(int socket) {
+    HttpSeats::Taken seat;
+    bool seated = false;
     try {
-      if (refusing_) {
-        refuse(socket);
-      } else {
-        serve(socket);
+      seated = seats_.take(socket, &seat);
+      if (seated) {
+        std::thread([this, socket, seat] { serve_and_close(socket, seat); }).detach();
+        return;
       }
     } catch (const std::exception&) {
+      // The system has no room for another thread.
+    }
+    if (seated) seats_.leave(seat);
+    send_away(socket);
+  }
+
+  void send_away(int socket) {
+    try {
+      HttpRequest request{.client = client_address(socket)};
+      HttpReply reply = handlers_.refuse(
+          request, 503, "too_many_connections",
+          fmt::format("this server has no room for another connection, of which it serves {} at "
+                      "most; try again later",
+                      limits_.connections));
+      reply.headers["Retry-After"] = "1";
+      listener_.send_away(socket, head_of(reply, false, /*is_last=*/true) + reply.body);
+    } catch (const std::exception&) {
+      ::close(socket);
+    }
+  }
+
+  void serve_and_close(int socket, HttpSeats::Taken seat) {
+    try {
+      HttpConnection connection(socket, limits_, seats_, seat);
+      serve(connection, socket, seat);
+    } catch (const std::exception&) {
       // Memory ran out: this connection ends, and no other.
+    } catch (const HttpConnection::Gone&) {
     }
-    ::shutdown(socket, SHUT_RDWR);
+    seats_.leave(seat);
     ::close(socket);
-    return true;
   }
 
-  void refuse(int socket) const {
-    const std::string body = error_body_(
-        503, fmt::format("this server has no room for another connection, of which it serves "
-                         "{} at most; try again later",
-                         limits_.connections));
-    const std::string reply = fmt::format(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-        "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
-        body.size(), body);
-    (void)::send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-
-  void serve(int socket) {
-    current_socket = socket;
-    ends_here = false;
-    Connection connection(socket, limits_);
-    bool closed = false;
-    while (!closed && connection.await_request([this] { return svr_sock_ == INVALID_SOCKET; })) {
-      if (!process_request(connection, /*close_connection=*/false, closed, nullptr)) break;
-      closed = closed || connection.failed() || ends_here;
-    }
-  }
-
-  void reply_to(const httplib::Request& request, httplib::Response& response) const {
-    const int socket = current_socket;
-    HttpRequest asked{.method = request.method,
-                      .path = request.path,
-                      .body = request.body,
-                      .headers = {},
-                      .client = request.remote_addr,
-                      .gone = [socket] { return has_gone(socket); }};
-    size_t header_bytes = 0;
-    for (const auto& [name, value] : request.headers) {
-      asked.headers.emplace(lower(name), value);
-      header_bytes += name.size() + value.size();
-    }
-    HttpReply reply;
-    if (header_bytes > static_cast<size_t>(limits_.header_bytes)) {
-      reply = failure(431, fmt::format("the headers are larger than this server takes, {} bytes",
-                                       limits_.header_bytes));
-    } else if (!has_one_length(request)) {
-      ends_here = true;
-      reply = failure(400, "Content-Length is given more than once, and not always the same");
-    } else {
+  void serve(HttpConnection& connection, int socket, HttpSeats::Taken seat) {
+    const std::string client = client_address(socket);
+    while (connection.await_request()) {
+      HttpRequest request{.client = client,
+                          .gone = [socket] { return HttpConnection::has_gone(socket); }};
       try {
-        reply = handler_(asked);
-      } catch (const std::exception& e) {
-        reply = failure(500, e.what());
+        if (!exchange(connection, seat, request)) return;
+      } catch (const HttpRefusal& e) {
+        send(connection, handlers_.refuse(request, e.status, e.code, e.what()), {.is_last = true});
+        connection.linger();
+        return;
       }
     }
-    response.status = reply.status;
-    for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-    if (!reply.stream) {
-      response.set_content(reply.body, reply.type);
-      return;
+  }
+
+  // A request and its answer; whether another may follow on the connection.
+  bool exchange(HttpConnection& connection, HttpSeats::Taken seat, HttpRequest& request) {
+    HttpHead head = connection.read_head();
+    request.method = head.method;
+    request.path = head.path;
+    request.headers = head.headers;
+    std::optional<HttpReply> reply = refused(request);
+    bool is_read = !head.has_body();
+    if (!reply && !is_read && takes_body(request)) {
+      check_body(head);
+      request.body = connection.read_body(head);
+      is_read = true;
     }
-    response.set_chunked_content_provider(
-        reply.type, [stream = std::move(reply.stream)](size_t /*offset*/, httplib::DataSink& sink) {
-          bool gone = false;
-          stream([&](std::string_view piece) {
-            if (!gone) gone = !sink.is_writable() || !sink.write(piece.data(), piece.size());
-            return !gone;
-          });
-          if (!gone) sink.done();
-          return !gone;
-        });
+    if (!seats_.set(seat, HttpSeats::Waits::for_none)) {
+      throw HttpRefusal(503, "too_many_connections", "others needed the room; try again");
+    }
+    const bool is_head = request.method == "HEAD";
+    if (!reply) reply = answer(std::move(request));
+    head.is_last = head.is_last || !is_read;
+    if (!send(connection, *reply, head, is_head)) return false;
+    if (head.is_last) connection.linger();
+    return !head.is_last;
   }
 
-  HttpReply failure(int status, const std::string& message) const {
-    return {.status = status, .body = error_body_(status, message)};
+  std::optional<HttpReply> refused(const HttpRequest& request) const {
+    if (!handlers_.admit) return std::nullopt;
+    try {
+      return handlers_.admit(request);
+    } catch (const std::exception& e) {
+      return handlers_.refuse(request, 500, "internal_error", e.what());
+    }
   }
 
-  HttpLimits limits_;
-  HttpHandler handler_;
-  HttpErrorBody error_body_;
-  std::atomic<int64_t> connections_ = 0;
-  std::atomic<bool> stopped_ = false;
-  static inline thread_local bool refusing_ = false;
+  HttpReply answer(HttpRequest request) const {
+    const HttpRequest head{
+        .method = request.method, .path = request.path, .client = request.client};
+    try {
+      return handlers_.answer(std::move(request));
+    } catch (const std::exception& e) {
+      return handlers_.refuse(head, 500, "internal_error", e.what());
+    }
+  }
+
+  // False where the client has gone.
+  static bool send(HttpConnection& connection, const HttpReply& reply, const HttpHead& head,
+                   bool is_head = false) {
+    const bool is_chunked = reply.stream && !head.is_old;
+    const std::string begin = head_of(reply, is_chunked, head.is_last);
+    if (!reply.stream || is_head) return connection.write(is_head ? begin : begin + reply.body);
+    bool there = connection.write(begin);
+    reply.stream([&](std::string_view piece) {
+      if (piece.empty()) return there;  // which would be the end
+      there = there && !connection.has_gone() &&
+              connection.write(is_chunked ? fmt::format("{:x}\r\n{}\r\n", piece.size(), piece)
+                                          : std::string(piece));
+      return there;
+    });
+    return there && (!is_chunked || connection.write("0\r\n\r\n"));
+  }
+
+  const HttpLimits limits_;
+  const HttpHandlers handlers_;
+  HttpSeats seats_;
+  HttpListener listener_;
 };
 
-HttpServer::HttpServer(const HttpLimits& limits, HttpHandler handler, HttpErrorBody error_body)
-    : implementation_(
-          std::make_unique<Implementation>(limits, std::move(handler), std::move(error_body))) {}
+HttpServer::HttpServer(const HttpLimits& limits, HttpHandlers handlers)
+    : implementation_(std::make_unique<Implementation>(limits, std::move(handlers))) {}
 
 HttpServer::~HttpServer() = default;
 
 int HttpServer::bind(const std::string& host, int port) {
-  const bool any = port == 0;
-  const int taken = any ? implementation_->bind_to_any_port(host)
-                        : (implementation_->bind_to_port(host, port) ? port : -1);
+  const int taken = implementation_->bind(host, port);
   require(taken > 0,
           "{}:{}: cannot be listened on: the port is in use, needs other rights, or the address is "
           "not one of this machine; choose another with --port or --host",
-          host, any ? "any port" : std::to_string(port));
-  implementation_->let_many_knock();
+          host, port == 0 ? "any port" : std::to_string(port));
   return taken;
 }
 
 void HttpServer::run() {
-  implementation_->listen_after_bind();
+  implementation_->run();
 }
 
 void HttpServer::stop() {
-  implementation_->stop_now_or_when_it_runs();
+  implementation_->stop();
 }
 
 int64_t HttpServer::connections() const {
-  return implementation_->connections();
+  return implementation_->seats().taken();
 }
 
 }  // namespace attnres

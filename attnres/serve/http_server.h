@@ -1,10 +1,17 @@
-// HTTP/1.1 on a socket, and nothing of what is served. Each connection has a thread while it lasts.
+// HTTP/1.1 on a socket, and nothing of what is served. Each connection has a thread while it lasts;
+// where there are as many as may be, those that wait for a request give way to new ones, then those
+// that take long to send one or to read an answer.
+//
+// What costs is done for those who may ask: of a request, `admit` sees the head before a byte of
+// the body is read. Bodies are taken as they are sent, never unpacked; parts of answers (Range) are
+// not given.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,7 +24,7 @@ struct HttpRequest {
   std::string body = {};
   std::map<std::string, std::string> headers = {};  // by their names in lower case
   std::string client = {};                          // its address
-  // Whether the client has closed the connection; from any thread.
+  // Whether the client has closed the connection, or its half of it; from any thread.
   std::function<bool()> gone = {};
 
   std::string header(const std::string& name) const {
@@ -38,14 +45,21 @@ struct HttpReply {
   std::function<void(const Send&)> stream = {};
 };
 
-// Called from many threads at once. What it throws becomes a reply of status 500.
-using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
-// The body of a reply that is no handler's: to a request that is refused before it is read.
-using HttpErrorBody = std::function<std::string(int status, const std::string& message)>;
+// Called from many threads at once. What they throw becomes a reply of status 500.
+struct HttpHandlers {
+  // Of a request without its body: a reply where it may not ask.
+  std::function<std::optional<HttpReply>(const HttpRequest&)> admit = {};
+  std::function<HttpReply(HttpRequest)> answer = {};
+  // To a request that was not read to its end, so that parts or all of it are empty; the code is a
+  // word for programs.
+  std::function<HttpReply(const HttpRequest&, int status, const std::string& code,
+                          const std::string& message)>
+      refuse = {};
+};
 
 class HttpServer {
  public:
-  HttpServer(const HttpLimits& limits, HttpHandler handler, HttpErrorBody error_body);
+  HttpServer(const HttpLimits& limits, HttpHandlers handlers);
   ~HttpServer();
 
   // Takes the address; port 0 is any free one. Returns the port. Throws Error where it is in use

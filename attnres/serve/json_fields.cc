@@ -10,18 +10,38 @@
 
 namespace attnres {
 
-void refuse(const std::string& field, const std::string& expected, const Json& got) {
-  throw ApiError(400, "invalid_value",
-                 fmt::format("{}: expected {}, got {}", field, expected, shown(got)));
+namespace {
+
+constexpr size_t kLargeBody = 1 << 20;
+
+std::unique_lock<std::mutex> lock_if_large(const std::string& body) {
+  static std::mutex one_large_body;
+  return body.size() < kLargeBody ? std::unique_lock<std::mutex>()
+                                  : std::unique_lock<std::mutex>(one_large_body);
 }
 
-JsonFields::JsonFields(const std::string& body) {
+}  // namespace
+
+void refuse(const std::string& field, const std::string& expected, const Json& got) {
+  throw ApiError(400, "invalid_value",
+                 fmt::format("{}: expected {}, got {}", field, expected, shown(got)),
+                 field.substr(0, field.find(':')));
+}
+
+void refuse_unsupported(const std::string& field, const std::string& why) {
+  throw ApiError(400, "unsupported", fmt::format("{}: {}", field, why), field);
+}
+
+JsonFields::JsonFields(const std::string& body) : large_(lock_if_large(body)) {
+  constexpr const char* kBody = "the request's body";
   try {
-    object_ = parse_json(body, "the request's body");
+    object_ = parse_json(body, kBody);
   } catch (const Error& e) {
     throw ApiError(400, "invalid_json", e.what());
   }
-  if (!object_.is_object()) refuse("the request's body", "a JSON object", object_);
+  if (object_.is_object()) return;
+  throw ApiError(400, "invalid_value",
+                 fmt::format("{}: expected a JSON object, got {}", kBody, shown(object_)));
 }
 
 const Json& JsonFields::find(const std::string& name) const {
@@ -42,6 +62,14 @@ double JsonFields::number(const std::string& name, double otherwise) const {
   if (value.is_null()) return otherwise;
   if (!value.is_number() || !std::isfinite(value.get<double>())) refuse(name, "a number", value);
   return value.get<double>();
+}
+
+uint64_t JsonFields::bits(const std::string& name, uint64_t otherwise) const {
+  const Json& value = find(name);
+  if (value.is_null()) return otherwise;
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (!value.is_number_integer()) refuse(name, "a whole number from -2^63 to 2^64 - 1", value);
+  return static_cast<uint64_t>(value.get<int64_t>());
 }
 
 int64_t JsonFields::whole(const std::string& name, int64_t otherwise, int64_t least,
@@ -81,10 +109,10 @@ std::vector<std::string> JsonFields::texts(const std::string& name) const {
 
 void JsonFields::require_none(const std::string& name) const {
   const Json& value = find(name);
-  const bool none = value.is_null() || (value.is_array() && value.empty()) ||
-                    (value.is_string() && value.get_ref<const std::string&>().empty());
+  const bool none = (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+                    (!value.is_primitive() && value.empty()) || value.is_null();
   if (none) return;
-  throw ApiError(400, "unsupported", fmt::format("{}: this server does not have it", name));
+  refuse_unsupported(name, fmt::format("this server does not have it, got {}", shown(value)));
 }
 
 std::optional<std::vector<int32_t>> as_ids(const Json& list) {

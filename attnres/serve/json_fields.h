@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@
 namespace attnres {
 
 // All of these throw ApiError 400, "NAME: expected ..., got ...".
+//
+// Values take many times the memory of their text, so that of large bodies one is held at a time:
+// it should be read and forgotten before anything is waited for.
 class JsonFields {
  public:
   explicit JsonFields(const std::string& body);
@@ -20,6 +24,8 @@ class JsonFields {
   const Json& find(const std::string& name) const;
   bool flag(const std::string& name, bool otherwise) const;
   double number(const std::string& name, double otherwise) const;
+  // From -2^63 to 2^64 - 1, as the same 64 bits.
+  uint64_t bits(const std::string& name, uint64_t otherwise) const;
   // Within [least, most].
   int64_t whole(const std::string& name, int64_t otherwise, int64_t least, int64_t most) const;
   std::string text(const std::string& name, const std::string& otherwise) const;
@@ -30,10 +36,15 @@ class JsonFields {
   void require_none(const std::string& name) const;
 
  private:
+  std::unique_lock<std::mutex> large_;
   Json object_;
 };
 
+// `field` may say more after a colon: "messages: content".
 [[noreturn]] void refuse(const std::string& field, const std::string& expected, const Json& got);
+
+// What this server does not have: ApiError 400 "unsupported", "FIELD: WHY".
+[[noreturn]] void refuse_unsupported(const std::string& field, const std::string& why);
 
 // Token ids; empty optional where the list has something else in it.
 std::optional<std::vector<int32_t>> as_ids(const Json& list);

@@ -55,8 +55,8 @@ void Exchange::hear(Heard heard) {
   heard_anew_.notify_one();
 }
 
-void Exchange::fail(size_t sequence, const std::string& error) {
-  hear({sequence, {.stopped = StopReason::failed, .error = error}});
+void Exchange::fail(size_t sequence, const std::string& error, bool shuts_down) {
+  hear({sequence, {.stopped = StopReason::failed, .error = error}, shuts_down});
 }
 
 ModelLoop::ModelLoop(TextEngine& engine, int64_t slots, int64_t queue)
@@ -184,22 +184,24 @@ void ModelLoop::step() {
   for (auto& [exchange, what] : heard) exchange->hear(std::move(what));
 }
 
-void ModelLoop::fail_running(const std::string& error) {
+void ModelLoop::fail_running(const std::string& error, bool shuts_down) {
   const std::map<int64_t, Sequence> failed = std::exchange(running_, {});
   for (const auto& [number, sequence] : failed) {
     engine_.cancel(number);
-    finish(sequence, error);
+    finish(sequence, error, shuts_down);
   }
 }
 
 void ModelLoop::fail_all(const std::string& error) {
-  fail_running(error);
+  fail_running(error, /*shuts_down=*/true);
   std::vector<Sequence> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting = waiting_.take_if([](const Sequence&) { return true; });
   }
-  for (const Sequence& sequence : waiting) finish(sequence, error);
+  for (const Sequence& sequence : waiting) {
+    finish(sequence, error, /*shuts_down=*/true);
+  }
 }
 
 // After a change to what runs.
@@ -210,9 +212,9 @@ void ModelLoop::count(int64_t finished) {
   status_.engine = engine_.counts();
 }
 
-void ModelLoop::finish(const Sequence& sequence, const std::string& error) {
+void ModelLoop::finish(const Sequence& sequence, const std::string& error, bool shuts_down) {
   count(1);
-  sequence.exchange->fail(sequence.index, error);
+  sequence.exchange->fail(sequence.index, error, shuts_down);
 }
 
 }  // namespace attnres

@@ -30,6 +30,7 @@ class Exchange {
   struct Heard {
     size_t sequence = 0;  // which of them
     TextUpdate update = {};
+    bool shuts_down = false;  // why it failed
   };
 
   // Waits for what comes next; nothing where the deadline comes before.
@@ -41,7 +42,7 @@ class Exchange {
   friend class ModelLoop;
   bool ended() const;  // cancelled, or the asker has gone
   void hear(Heard heard);
-  void fail(size_t sequence, const std::string& error);
+  void fail(size_t sequence, const std::string& error, bool shuts_down = false);
 
   mutable std::mutex mutex_;
   std::condition_variable heard_anew_;
@@ -85,10 +86,10 @@ class ModelLoop {
   void begin(Sequence sequence);
   void drop_ended();
   void step();
-  void fail_running(const std::string& error);
+  void fail_running(const std::string& error, bool shuts_down = false);
   void fail_all(const std::string& error);
   void count(int64_t finished);
-  void finish(const Sequence& sequence, const std::string& error);
+  void finish(const Sequence& sequence, const std::string& error, bool shuts_down = false);
 
   TextEngine& engine_;
   const int64_t slots_, queue_;

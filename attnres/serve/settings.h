@@ -9,10 +9,11 @@ namespace attnres {
 
 // Each with an error of its own where it is exceeded (docs/serving.md).
 struct HttpLimits {
-  int64_t connections = 64;         // at once; more are answered 503
-  int64_t body_bytes = 8 << 20;     // 413
+  int64_t connections = 64;         // at once; more take the place of those that wait, or get 503
+  double grace_seconds = 1;         // that a connection may wait before it gives way to another
+  int64_t body_bytes = 8 << 20;     // as it is sent: 413
   int64_t header_bytes = 32 << 10;  // of request line and headers: 431
-  double read_seconds = 20;         // from a request's first byte to its last: the connection ends
+  double read_seconds = 20;         // from a request's first byte to its last: 408
   double write_seconds = 20;        // that a client may take to accept what is sent to it
   double idle_seconds = 30;         // between two requests of a connection
 };
@@ -24,6 +25,7 @@ struct ApiLimits {
   int64_t sequences = 128;       // of one request, prompts times n: 400
   int64_t depth_tokens = 4096;   // of a sequence whose depth weights are asked for: 400
   double request_seconds = 600;  // of one request, waiting included: 504, or the stream's end
+  double comment_seconds = 15;   // of a stream that says nothing, until a comment keeps it open
 };
 
 struct ApiSettings {

@@ -217,6 +217,8 @@ class Examination:
                kind=KINDS.get(operation.path, st.just({})))  # fmt: skip
         def requests_of(case, fits, kind):
             fits = fits and mode == GenerationMode.POSITIVE
+            if fits and "model" in (case.path_parameters or {}):
+                case.path_parameters["model"] = MODEL.name
             if fits and isinstance(case.body, dict):
                 case.body = fitted(case.body, kind, self.finished)
             self.ask(operation, case, fits)

@@ -1,5 +1,4 @@
-// What OpenAI's clients are answered: numbers against the model itself, every field, and what is
-// refused.
+// What OpenAI's clients are answered: numbers against the model itself, and every field.
 #include "attnres/serve/api.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -371,80 +369,68 @@ TEST_F(ApiTest, GoesOnWithAPromptThatItHasRead) {
   EXPECT_GT(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 15);
 }
 
-TEST_F(ApiTest, RefusesWhatItCannotDo) {
-  struct Case {
-    const char* path;
-    std::string body;
-    int status;
-    const char* code;
-    const char* message;
+TEST_F(ApiTest, TakesSeedsOfSixtyFourBits) {
+  const auto text = [&](const Json& seed) {
+    return completion(
+        {{"temperature", 1}, {"seed", seed}, {"max_tokens", 20}})["choices"][0]["text"];
   };
-  const std::string completions = "/v1/completions", chat = "/v1/chat/completions";
-  for (const Case& c : std::vector<Case>{
-           {"/v1/completions", "{", 400, "invalid_json", "line 1"},
-           {"/v1/completions", "[]", 400, "invalid_value", "a JSON object"},
-           {"/v1/completions", "{}", 400, "invalid_value", "prompt: expected a text"},
-           {"/v1/completions", R"({"prompt": [1, "a"]})", 400, "invalid_value", "prompt"},
-           {"/v1/completions", R"({"prompt": [999]})", 400, "invalid_value", "999"},
-           {"/v1/completions", R"({"prompt": "a", "temperature": -1})", 400, "invalid_value",
-            "temperature"},
-           {"/v1/completions", R"({"prompt": "a", "temperature": "hot"})", 400, "invalid_value",
-            "temperature: expected a number"},
-           {"/v1/completions", R"({"prompt": "a", "max_tokens": -1})", 400, "invalid_value",
-            "max_tokens"},
-           {"/v1/completions", R"({"prompt": "a", "max_tokens": 1.5})", 400, "invalid_value",
-            "max_tokens"},
-           {"/v1/completions", R"({"prompt": "a", "n": 1000})", 400, "invalid_value",
-            "n: expected"},
-           {"/v1/completions", R"({"prompt": "a", "logprobs": 21})", 400, "invalid_value",
-            "logprobs"},
-           {"/v1/completions", R"({"prompt": "a", "stop": [1]})", 400, "invalid_value", "stop"},
-           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"x": 1}})", 400, "invalid_value",
-            "logit_bias"},
-           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"400": 1}})", 400, "invalid_value",
-            "400"},
-           {"/v1/completions", R"({"prompt": "a", "suffix": "b"})", 400, "unsupported", "suffix"},
-           {"/v1/completions", R"({"prompt": "a", "model": "gpt"})", 404, "model_not_found",
-            "tiny-shakespeare"},
-           {"/v1/completions", R"({"prompt": ")" + std::string(300, 'a') + "\"}", 400,
-            "invalid_value", "256 tokens"},
-           {"/v1/chat/completions", R"({"messages": []})", 400, "invalid_value", "messages"},
-           {"/v1/chat/completions", R"({"messages": [{"role": "judge", "content": "a"}]})", 400,
-            "invalid_value", "judge"},
-           {"/v1/chat/completions",
-            R"({"messages": [{"role": "user", "content": "a"}], "tools": [{}]})", 400,
-            "unsupported", "tools"},
-           {"/v1/embeddings", R"({"input": "a", "dimensions": 3})", 400, "unsupported",
-            "dimensions"},
-           {"/v1/depth", R"({"request": "cmpl-1"})", 404, "request_not_found", "cmpl-1"},
-           {"/detokenize", R"({"tokens": [256]})", 400, "invalid_value", "256"},
-           {"/v1/engines", "{}", 404, "not_found", "/v1/engines"},
-           {"/v1/models", "{}", 405, "method_not_allowed", "GET"}}) {
-    const Answer answer = served_.ask({.method = "POST", .path = c.path, .body = c.body});
-    EXPECT_EQ(answer.status, c.status) << c.path << " " << c.body << " " << answer.text;
-    EXPECT_EQ(answer.code(), c.code) << c.body;
-    EXPECT_THAT(answer.json()["error"]["message"].get<std::string>(), HasSubstr(c.message));
-    EXPECT_TRUE(answer.json()["error"].contains("type"));
+  EXPECT_EQ(text(uint64_t{1} << 63), text(INT64_MIN));  // the same bits
+  EXPECT_NE(text(uint64_t{1} << 63), text((uint64_t{1} << 63) + 1));
+  EXPECT_EQ(text(UINT64_MAX), text(-1));
+  for (const char* seed : {"18446744073709551616", "-9223372036854775809", "1.5", "\"a\""}) {
+    const Answer answer =
+        served_.ask({.method = "POST",
+                     .path = "/v1/completions",
+                     .body = fmt::format(R"({{"prompt": "a", "seed": {}}})", seed)});
+    EXPECT_EQ(answer.status, 400) << seed;
+    EXPECT_EQ(answer.param(), "seed") << seed;
+    EXPECT_THAT(answer.text, HasSubstr("-2^63 to 2^64 - 1")) << seed;
   }
-  // And goes on.
-  EXPECT_EQ(completion({{"max_tokens", 5}})["choices"][0]["text"], greedy(kPrompt, 5));
 }
 
-TEST(Api, HoldsToItsLimits) {
-  ApiSettings settings;
-  settings.limits = {.prompt_tokens = 10, .new_tokens = 20, .sequences = 3, .depth_tokens = 8};
-  Served served(settings);
-  const auto code = [&](const Json& body) {
-    const Answer answer = served.post("/v1/completions", body);
-    return answer.status == 200 ? "" : answer.code();
+// The least share that there is has the likeliest token alone.
+TEST_F(ApiTest, TakesATopPOfZeroForTheLikeliestToken) {
+  const auto text = [&](const Json& fields) {
+    Json sampled = {{"temperature", 1}, {"seed", 3}, {"max_tokens", 30}};
+    sampled.update(fields);
+    return completion(sampled)["choices"][0]["text"];
   };
-  EXPECT_EQ(code({{"prompt", "12345678901"}}), "prompt_too_long");
-  EXPECT_EQ(code({{"prompt", "1234567890"}}), "");
-  EXPECT_EQ(code({{"prompt", "123456789"}, {"depth_weights", true}}), "prompt_too_long");
-  EXPECT_EQ(code({{"prompt", "1"}, {"max_tokens", 21}}), "invalid_value");
-  EXPECT_EQ(code({{"prompt", {"1", "2"}}, {"n", 2}}), "too_many_sequences");
-  EXPECT_EQ(code({{"prompt", {"1", "2", "3"}}}), "");
-  EXPECT_EQ(served.post("/v1/depth", {{"prompt", "123456789"}}).code(), "prompt_too_long");
+  EXPECT_EQ(text({{"top_p", 0}}), greedy(kPrompt, 30));
+  EXPECT_NE(text({{"top_p", 1}}), greedy(kPrompt, 30));
+}
+
+TEST_F(ApiTest, RetrievesItsModelByName) {
+  const Answer answer = served_.get("/v1/models/tiny-shakespeare");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.json(), served_.get("/v1/models").json()["data"][0]);
+  const Answer other = served_.get("/v1/models/gpt-5");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.code(), "model_not_found");
+  EXPECT_EQ(other.param(), "model");
+  EXPECT_EQ(served_.post("/v1/models/tiny-shakespeare", Json::object()).status, 405);
+  EXPECT_THAT(served_.get("/metrics").text,
+              HasSubstr("attnres_requests_total{path=\"/v1/models/{model}\",status=\"404\"} 1\n"));
+}
+
+// So that clients and proxies do not take it for dead while a prompt is read.
+TEST(Api, SaysNowAndThenThatAStreamIsAlive) {
+  const Json body = {{"prompt", kPrompt}, {"temperature", 0}, {"max_tokens", 10}, {"stream", true}};
+  ApiSettings settings;
+  settings.limits.comment_seconds = 1e-9;  // before the first token in any case
+  Served talkative(settings), silent;
+  std::string text = talkative.post("/v1/completions", body).text;
+  const std::string comment = ": still at work\n\n";
+  EXPECT_EQ(text.compare(0, comment.size(), comment), 0) << text;
+  EXPECT_THAT(silent.post("/v1/completions", body).text, Not(HasSubstr(comment)));
+  size_t at;
+  while ((at = text.find(comment)) != std::string::npos) text.erase(at, comment.size());
+  std::string said;
+  Answer without;
+  without.text = text;
+  for (const std::string& event : without.events()) {
+    if (event != "[DONE]") said += Json::parse(event)["choices"][0]["text"];
+  }
+  EXPECT_EQ(said, greedy(kPrompt, 10));
 }
 
 TEST(Api, GivesItsPageWithoutAKey) {
@@ -475,56 +461,6 @@ TEST(Api, DescribesItsEndpoints) {
   }
   EXPECT_THAT(open.get("/nothing").text,
               HasSubstr(fmt::format("; there is {}\"", fmt::join(paths, ", "))));
-}
-
-// Whoever asks in one piece waits for an answer, and must not go on waiting for a client that went.
-TEST(Api, EndsARequestWhoseClientGoes) {
-  Served served;
-  std::atomic<int> asked = 0;  // by two threads
-  const Answer answer =
-      served.ask({.method = "POST",
-                  .path = "/v1/completions",
-                  .body = R"({"prompt": "a", "max_tokens": 200, "logit_bias": {"0": -100}})",
-                  .gone = [&] { return ++asked > 5; }});
-  EXPECT_EQ(answer.status, 499);
-  EXPECT_EQ(served.log.back().reason, "gone");
-  EXPECT_EQ(served.loop.status().running, 0);
-}
-
-TEST(Api, AsksForItsKey) {
-  Served served({.api_key = "secret"});
-  const auto status = [&](const std::string& path, const std::string& authorization) {
-    HttpRequest request{.method = "GET", .path = path};
-    if (!authorization.empty()) request.headers["authorization"] = authorization;
-    return served.ask(request).status;
-  };
-  EXPECT_EQ(status("/v1/models", "Bearer secret"), 200);
-  for (const char* wrong :
-       {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret1", "Basic secret"}) {
-    EXPECT_EQ(status("/v1/models", wrong), 401) << wrong;
-  }
-  EXPECT_EQ(status("/health", ""), 200);
-}
-
-TEST(Api, LetsOnlyNamedPagesAsk) {
-  Served served({.origins = {"https://example.org"}});
-  const auto ask = [&](const std::string& origin, const std::string& host) {
-    HttpRequest request{.method = "GET", .path = "/v1/models", .headers = {{"host", host}}};
-    if (!origin.empty()) request.headers["origin"] = origin;
-    return served.ask(request);
-  };
-  EXPECT_EQ(ask("", "127.0.0.1:8080").status, 200);
-  EXPECT_EQ(ask("http://localhost:8080", "localhost:8080").status, 200);
-  EXPECT_EQ(ask("http://[::1]:8080", "[::1]:8080").status, 200);
-  const Answer named = ask("https://example.org", "127.0.0.1:8080");
-  EXPECT_EQ(named.status, 200);
-  EXPECT_EQ(named.headers.at("Access-Control-Allow-Origin"), "https://example.org");
-  EXPECT_EQ(ask("https://evil.org", "127.0.0.1:8080").status, 403);
-  // A name that was made to mean this machine.
-  EXPECT_EQ(ask("http://evil.org:8080", "evil.org:8080").code(), "host_not_allowed");
-  EXPECT_EQ(ask("", "evil.org").status, 403);
-  EXPECT_EQ(ask("", "example.org").status, 200);  // behind a proxy
-  EXPECT_FALSE(ask("", "127.0.0.1").headers.contains("Access-Control-Allow-Origin"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 namespace attnres::testing {
@@ -26,18 +27,26 @@ class Client {
     socket_ = -1;
   }
 
-  void send(const std::string& text) { ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL); }
+  void send(const std::string& text) {
+    was_reset_ = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) < 0 || was_reset_;
+  }
+  void send_no_more() { ::shutdown(socket_, SHUT_WR); }
   // Up to and with `end`, or to the connection's.
   std::string read_to(const std::string& end) {
     std::string text;
     char byte;
-    while (!text.ends_with(end) && ::recv(socket_, &byte, 1, 0) == 1) text += byte;
+    ssize_t count = 1;
+    while (!text.ends_with(end) && (count = ::recv(socket_, &byte, 1, 0)) == 1) text += byte;
+    was_reset_ = was_reset_ || count < 0;
     return text;
   }
+  // Whether the connection was cut, where it should have ended.
+  bool was_reset() const { return was_reset_; }
   std::string read_all() { return read_to("\n\n\n no such end"); }
 
  private:
   int socket_;
+  bool was_reset_ = false;
 };
 
 inline std::string post(const std::string& path, const std::string& body,

@@ -6,10 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <functional>
 #include <future>
 #include <latch>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "attnres/serve/api_error.h"
 #include "attnres/support/error.h"
@@ -26,20 +31,27 @@ using ::testing::StartsWith;
 
 class Running {
  public:
-  explicit Running(const HttpLimits& limits, HttpHandler handler)
-      : server_(limits, std::move(handler),
-                [](int status, const std::string& message) {
-                  return error_body(status, "http_error", message);
-                }),
+  explicit Running(const HttpLimits& limits, std::function<HttpReply(const HttpRequest&)> answer,
+                   std::function<std::optional<HttpReply>(const HttpRequest&)> admit = {})
+      : server_(
+            limits,
+            {.admit = std::move(admit),
+             .answer = std::move(answer),
+             .refuse =
+                 [this](const HttpRequest& /*request*/, int status, const std::string& code,
+                        const std::string& message) {
+                   ++refused_;
+                   return HttpReply{.status = status, .body = error_body({status, code, message})};
+                 }}),
         port(server_.bind("127.0.0.1", 0)),
-        thread_([this] { server_.run(); }) {
-    // Until it listens there is nothing to stop.
-    Client(port).close();
-  }
+        thread_([this] { server_.run(); }) {}
   ~Running() {
     server_.stop();
     thread_.join();
   }
+
+  // How many requests nobody saw but who refused them.
+  int refused() const { return refused_; }
 
   std::string ask(const std::string& request) const {
     Client client(port);
@@ -48,6 +60,7 @@ class Running {
   }
 
  private:
+  std::atomic<int> refused_ = 0;
   HttpServer server_;
 
  public:
@@ -99,41 +112,280 @@ TEST(HttpServer, RefusesWhatIsWrongOrTooMuch) {
   EXPECT_THAT(server.ask(post("/", "fine")), HasSubstr("POST / fine"));
 }
 
+// A line of the head may be as long as the head.
+TEST(HttpServer, SaysThatHeadersAreTooLarge) {
+  const Running server({}, echo);
+  const auto ask = [&](size_t bytes) {
+    return server.ask("GET /x HTTP/1.1\r\nX: " + std::string(bytes, 'a') +
+                      "\r\nConnection: close\r\n\r\n");
+  };
+  EXPECT_THAT(ask(30'000), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask(33'000), StartsWith("HTTP/1.1 431"));
+  EXPECT_EQ(server.refused(), 1);
+  std::string many = "GET /x HTTP/1.1\r\n";
+  for (int i = 0; i < 101; ++i) many += "a:\r\n";
+  EXPECT_THAT(server.ask(many + "\r\n"), StartsWith("HTTP/1.1 431"));
+}
+
+// What a proxy before the server may take for something else.
+TEST(HttpServer, ReadsRequestsStrictly) {
+  const Running server({}, echo);
+  const std::string body = "Content-Length: 4\r\n\r\nbody";
+  for (const std::string& request : std::vector<std::string>{
+           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + body,
+           "POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "POST /a HTTP/1.1\r\nContent-Length: -4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nContent-Length: +4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nContent-Length: 4, 4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nX : a\r\n" + body,
+           "POST /a HTTP/1.1\r\n X: a\r\n" + body,
+           "POST /a HTTP/1.1\r\nX: a\r\n folded\r\n" + body,
+           "POST /a HTTP/1.1\r\nX\r\n" + body,
+           "POST /a HTTP/1.1\r\nX: a\x01\r\n" + body,
+           "POST /a HTTP/1.1\r\nX: a\rY: b\r\n" + body,
+           "POST /a HTTP/1.1\nX: a\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n" + body,
+           "POST /a HTTP/2.0\r\n" + body,
+           "POST  /a HTTP/1.1\r\n" + body,
+           "POST /a b HTTP/1.1\r\n" + body,
+           "POST a HTTP/1.1\r\n" + body,
+           "POST /%4 HTTP/1.1\r\n" + body,
+           "PO(ST /a HTTP/1.1\r\n" + body,
+           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\na\r\n0\r\n\r\n",
+           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\na\r\n0\r\n\r\n",
+           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+       }) {
+    const std::string answer = server.ask(request);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << request;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << request;
+  }
+  EXPECT_THAT(server.ask("POST /a HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"),
+              StartsWith("HTTP/1.1 501"));
+  EXPECT_THAT(server.ask("POST /%61?b=/ HTTP/1.1\r\nConnection: x, Close\r\n" + body),
+              HasSubstr("POST /a body"));
+}
+
+TEST(HttpServer, ReadsChunksAndTheirTrailers) {
+  const Running server({.body_bytes = 100}, echo);
+  const std::string begin = "POST /a HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n";
+  Client client(server.port);
+  for (const std::string trailers : {"", "Digest: abc\r\nX: y\r\n"}) {
+    client.send(begin + "3\r\none\r\n7;name=\"value\"\r\n and tw\r\n00001\r\no\r\n0\r\n" +
+                trailers + "\r\n");
+    EXPECT_THAT(client.read_to("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+    EXPECT_EQ(client.read_to("two"), "POST /a one and two");
+  }
+  EXPECT_THAT(server.ask(begin + "65\r\n"), StartsWith("HTTP/1.1 413"));
+  // What is around them counts.
+  std::string small = begin;
+  for (int i = 0; i < 40; ++i) small += "1\r\na\r\n";
+  EXPECT_THAT(server.ask(small), StartsWith("HTTP/1.1 413"));
+}
+
+// It would be the next request of somebody's connection.
+TEST(HttpServer, TakesNoBodyForARequest) {
+  const Running server({}, echo);
+  const std::string hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+  const std::string answer = server.ask(
+      "GET /x HTTP/1.1\r\nContent-Length: " + std::to_string(hidden.size()) + "\r\n\r\n" + hidden);
+  EXPECT_THAT(answer, HasSubstr("GET /x"));
+  EXPECT_THAT(answer, Not(HasSubstr("hidden")));
+  EXPECT_THAT(server.ask("POST /none HTTP/1.1\r\nConnection: close\r\n\r\n"),
+              HasSubstr("POST /none "));
+}
+
+// A few hundred bytes of brotli are as much as one likes when they are unpacked.
+TEST(HttpServer, RefusesPackedBodiesUnread) {
+  const Running server({}, echo);
+  for (const std::string packed : {"gzip", "br", "deflate", "gzip, gzip"}) {
+    Client client(server.port);
+    client.send("POST /a HTTP/1.1\r\nContent-Length: 1000\r\nContent-Encoding: " + packed +
+                "\r\n\r\n");
+    EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 415")) << packed;  // without the body
+  }
+  EXPECT_THAT(
+      server.ask(post("/a", "plain", "Content-Encoding: identity\r\nConnection: close\r\n")),
+      HasSubstr("POST /a plain"));
+}
+
+// Who may not ask costs a head: no byte of the body is waited for.
+TEST(HttpServer, AsksWhoMayBeforeItReadsABody) {
+  const Running server({}, echo, [](const HttpRequest& head) -> std::optional<HttpReply> {
+    if (head.header("authorization") == "Bearer key") return std::nullopt;
+    return HttpReply{.status = 401, .body = "who are you?"};
+  });
+  Client client(server.port);
+  client.send("POST /a HTTP/1.1\r\nContent-Length: 8000000\r\nContent-Encoding: br\r\n\r\n");
+  const std::string answer = client.read_all();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(answer, HasSubstr("who are you?"));
+  EXPECT_FALSE(client.was_reset());
+  EXPECT_THAT(server.ask(post("/a", "body", "Authorization: Bearer key\r\nConnection: close\r\n")),
+              HasSubstr("POST /a body"));
+}
+
+// Clients that send a large body wait for this, and see a refusal before they send it.
+TEST(HttpServer, TellsAClientThatItsBodyIsWanted) {
+  const Running server({.body_bytes = 10}, echo);
+  const auto head = [](int bytes) {
+    return "POST /a HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: " +
+           std::to_string(bytes) + "\r\n\r\n";
+  };
+  Client client(server.port);
+  client.send(head(4));
+  EXPECT_EQ(client.read_to("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("body");
+  EXPECT_THAT(client.read_all(), HasSubstr("POST /a body"));
+  EXPECT_THAT(server.ask(head(11)), StartsWith("HTTP/1.1 413"));
+}
+
+// 2,700 times the whole of an answer, for 8 KB.
+TEST(HttpServer, GivesNoPartsOfAnswers) {
+  const Running server({}, echo);
+  std::string all = "bytes=0-";
+  for (int i = 0; i < 2700; ++i) all += ",0-";
+  for (const std::string& range : {std::string("bytes=0-1"), std::string("bytes=9-1"), all}) {
+    const std::string answer =
+        server.ask("GET /whole HTTP/1.1\r\nConnection: close\r\nRange: " + range + "\r\n\r\n");
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+    EXPECT_THAT(answer, HasSubstr("Content-Length: 11\r\n"));
+    EXPECT_TRUE(answer.ends_with("\r\n\r\nGET /whole ")) << answer;
+  }
+}
+
 // One byte after another, each in time, and never the last.
 TEST(HttpServer, DoesNotWaitForASlowClient) {
   const Running server({.read_seconds = 0.2}, echo);
   Client client(server.port);
   client.send("POST / HTTP/1.1\r\nHost: a\r\nX: ");
-  EXPECT_THAT(client.read_all(), Not(HasSubstr("200 OK")));  // the connection ends
+  EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 408"));
   Client half(server.port);
   half.send("POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf");
-  EXPECT_THAT(half.read_all(), Not(HasSubstr("200 OK")));
+  EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(server.ask(post("/", "fine")), HasSubstr("POST / fine"));
+  EXPECT_EQ(server.refused(), 2);
 }
 
-TEST(HttpServer, RefusesOneConnectionTooMany) {
-  std::latch arrived(1), answer(1);
-  const Running server({.connections = 1}, [&](const HttpRequest& request) {
-    if (request.path == "/held") {
-      arrived.count_down();
-      answer.wait();
-    }
-    return echo(request);
-  });
-  // The connection that tried the port may not have ended.
-  std::unique_ptr<Client> held;
-  while (true) {
-    held = std::make_unique<Client>(server.port);
-    held->send(post("/first", "", ""));
-    if (held->read_to("\r\n").starts_with("HTTP/1.1 200")) break;
+// A client whose request is answered until `answer` is called.
+class Held {
+ public:
+  explicit Held(const HttpLimits& limits)
+      : server(limits,
+               [this](const HttpRequest& request) {
+                 if (request.path == "/held") {
+                   arrived_.count_down();
+                   answer_.wait();
+                 }
+                 return echo(request);
+               }),
+        client(server.port) {
+    client.send(post("/held", ""));
+    arrived_.wait();
   }
-  held->send(post("/held", ""));
-  arrived.wait();
-  const std::string refused = server.ask(post("/", ""));
-  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503"));
-  EXPECT_THAT(refused, HasSubstr("serves 1 at most"));
-  answer.count_down();
-  EXPECT_THAT(held->read_all(), HasSubstr("POST /held"));
+  void answer() { answer_.count_down(); }
+
+ private:
+  std::latch arrived_{1}, answer_{1};
+
+ public:
+  const Running server;
+  Client client;
+};
+
+TEST(HttpServer, RefusesOneConnectionTooMany) {
+  Held held({.connections = 1, .grace_seconds = 0});
+  for (const size_t bytes : {0, 1 << 20}) {  // more than is on the way when it is refused
+    Client refused(held.server.port);
+    refused.send(post("/", std::string(bytes, 'a')));
+    const std::string answer = refused.read_all();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+    EXPECT_THAT(answer, HasSubstr("serves 1 at most"));
+    EXPECT_THAT(answer, HasSubstr("Retry-After: 1"));
+    EXPECT_FALSE(refused.was_reset());
+  }
+  EXPECT_EQ(held.server.refused(), 2);
+  held.answer();
+  EXPECT_THAT(held.client.read_all(), HasSubstr("POST /held"));
+}
+
+// Nobody is shut out by those who only hold connections open.
+TEST(HttpServer, ThoseThatWaitGiveWay) {
+  Held held({.connections = 4, .grace_seconds = 0, .read_seconds = 1000, .idle_seconds = 1000});
+  Client half(held.server.port);
+  half.send("POST /half HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
+  half.read_to("\r\n\r\n");  // it waits for the rest from here on
+  half.send("half");
+  Client silent(held.server.port), silent_too(held.server.port);
+
+  // Of those that have sent nothing the one that has waited longest, and only then the other.
+  Client first(held.server.port);
+  EXPECT_EQ(silent.read_all(), "");
+  EXPECT_FALSE(silent.was_reset());
+  Client second(held.server.port);
+  EXPECT_EQ(silent_too.read_all(), "");
+  for (Client* client : {&first, &second}) {
+    client->send(post("/new", ""));
+    EXPECT_THAT(client->read_all(), HasSubstr("POST /new"));
+  }
+  half.send("body");
+  EXPECT_THAT(half.read_to("POST /half halfbody"), HasSubstr("200 OK"));
+  held.answer();
+  EXPECT_THAT(held.client.read_all(), HasSubstr("POST /held"));
+  EXPECT_EQ(held.server.refused(), 0);
+}
+
+TEST(HttpServer, HalfARequestGivesWayAndIsToldSo) {
+  const Running server({.connections = 1, .grace_seconds = 0, .read_seconds = 1000}, echo);
+  Client half(server.port);
+  half.send("POST /half HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
+  half.read_to("\r\n\r\n");
+  EXPECT_THAT(server.ask(post("/whole", "")), HasSubstr("POST /whole"));
+  EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503"));
+  EXPECT_EQ(server.refused(), 1);
+}
+
+TEST(HttpServer, ANewConnectionHasItsGrace) {
+  const Running server({.connections = 1, .grace_seconds = 1000}, echo);
+  Client first(server.port);
+  EXPECT_THAT(server.ask(post("/", "")), StartsWith("HTTP/1.1 503"));
+  first.send(post("/first", ""));
+  EXPECT_THAT(first.read_all(), HasSubstr("POST /first"));
+}
+
+// Which of the two it is cannot be told.
+TEST(HttpServer, TakesAHalfClosedClientForGone) {
+  const Running server({}, [](const HttpRequest& request) {
+    while (!request.gone()) std::this_thread::yield();
+    return HttpReply{.status = 499};
+  });
+  Client client(server.port);
+  client.send(post("/", ""));
+  client.send_no_more();
+  const std::string answer = client.read_all();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 499 Client Closed Request\r\n"));
+}
+
+TEST(HttpServer, PromisesNoTimeThatAConnectionIsKept) {
+  const Running server({}, echo);
+  Client client(server.port);
+  client.send(post("/a", "", ""));
+  EXPECT_THAT(client.read_to("\r\n\r\n"), Not(HasSubstr("Keep-Alive")));
+}
+
+// Of HTTP/1.0, which has no chunks: the connection's end is the answer's.
+TEST(HttpServer, StreamsToAnOldClient) {
+  const Running server({}, [](const HttpRequest&) {
+    return HttpReply{.stream = [](const Send& send) {
+      send("one ");
+      send("");
+      send("two");
+    }};
+  });
+  EXPECT_THAT(server.ask("GET / HTTP/1.0\r\n\r\n"), ::testing::EndsWith("\r\n\r\none two"));
+  EXPECT_THAT(server.ask("GET / HTTP/1.1\r\nConnection: close\r\n\r\n"),
+              ::testing::EndsWith("\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"));
+  EXPECT_THAT(server.ask("HEAD / HTTP/1.0\r\n\r\n"), ::testing::EndsWith("\r\n\r\n"));
 }
 
 TEST(HttpServer, TellsThatAClientHasGone) {
@@ -161,7 +413,7 @@ TEST(HttpServer, TellsThatAClientHasGone) {
 
 TEST(HttpServer, HasAPortForItself) {
   const Running server({}, echo);
-  HttpServer other({}, echo, [](int, const std::string& message) { return message; });
+  HttpServer other({}, {});
   EXPECT_THROW(other.bind("127.0.0.1", server.port), Error);
   EXPECT_THROW(other.bind("192.0.2.1", 0), Error);
 }
@@ -241,7 +493,9 @@ TEST(ServeProgram, DrainsWhatRuns) {
   client.read_to("\n\n");
   const int code = program.end(SIGTERM);
   EXPECT_EQ(code, 0);
-  EXPECT_THAT(client.read_all(), HasSubstr("the server ends"));
+  const std::string said = client.read_all();
+  EXPECT_THAT(said, HasSubstr("the server ends"));
+  EXPECT_THAT(said, HasSubstr("\"code\":\"shutting_down\""));
 }
 
 TEST(ServeProgram, WantsAKeyBeyondThisMachine) {

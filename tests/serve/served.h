@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct Answer {
 
   Json json() const { return Json::parse(text); }
   std::string code() const { return json()["error"]["code"]; }
+  // The field that is wrong; empty where it is none's fault.
+  std::string param() const {
+    const Json param = json()["error"]["param"];
+    return param.is_null() ? "" : param.get<std::string>();
+  }
   // The data of a stream's events.
   std::vector<std::string> events() const {
     std::vector<std::string> events;
@@ -47,7 +53,10 @@ class Served {
             [this](const AnsweredRequest& request) { log.push_back(request); }) {}
 
   Answer ask(const HttpRequest& request) {
-    const HttpReply reply = api(request);
+    HttpRequest head = request;
+    head.body = "";
+    const std::optional<HttpReply> refused = api.refusal(head);
+    const HttpReply reply = refused ? *refused : api(request);
     Answer answer{reply.status, reply.type, reply.body, reply.headers};
     if (reply.stream) {
       reply.stream([&](std::string_view piece) {

@@ -1,0 +1,242 @@
+// What is refused, to whom, and what is said then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attnres/serve/api.h"
+#include "attnres/support/machine.h"
+#include "tests/serve/served.h"
+
+namespace attnres::api_refusals_test {
+namespace {
+
+using testing::Answer;
+using ::testing::HasSubstr;
+using testing::Served;
+
+TEST(ApiRefusals, RefusesWhatItCannotDo) {
+  Served served;
+  const auto text = [&] {
+    const Json body = {{"prompt", "KING"}, {"temperature", 0}, {"max_tokens", 5}};
+    return served.post("/v1/completions", body).json()["choices"][0]["text"];
+  };
+  const Json before = text();
+  struct Case {
+    const char* path;
+    std::string body;
+    int status;
+    const char* code;
+    const char* message;
+    std::string param = {};
+  };
+  for (const Case& c : std::vector<Case>{
+           {"/v1/completions", "{", 400, "invalid_json", "line 1"},
+           {"/v1/completions", "[]", 400, "invalid_value", "a JSON object"},
+           {"/v1/completions", "{}", 400, "invalid_value", "prompt: expected a text", "prompt"},
+           {"/v1/completions", R"({"prompt": [1, "a"]})", 400, "invalid_value", "prompt", "prompt"},
+           {"/v1/completions", R"({"prompt": [999]})", 400, "invalid_value", "999", "prompt"},
+           {"/v1/completions", R"({"prompt": "a", "temperature": -1})", 400, "invalid_value",
+            "temperature: expected", "temperature"},
+           {"/v1/completions", R"({"prompt": "a", "temperature": "hot"})", 400, "invalid_value",
+            "temperature: expected a number", "temperature"},
+           {"/v1/completions", R"({"prompt": "a", "top_p": 1.5})", 400, "invalid_value",
+            "top_p: expected", "top_p"},
+           {"/v1/completions", R"({"prompt": "a", "max_tokens": -1})", 400, "invalid_value",
+            "max_tokens", "max_tokens"},
+           {"/v1/completions", R"({"prompt": "a", "max_tokens": 1.5})", 400, "invalid_value",
+            "max_tokens", "max_tokens"},
+           {"/v1/completions", R"({"prompt": "a", "n": 1000})", 400, "invalid_value", "n: expected",
+            "n"},
+           {"/v1/completions", R"({"prompt": "a", "logprobs": 21})", 400, "invalid_value",
+            "logprobs", "logprobs"},
+           {"/v1/completions", R"({"prompt": "a", "stop": [1]})", 400, "invalid_value", "stop",
+            "stop"},
+           {"/v1/completions",
+            R"({"prompt": "a", "stop": "\u0000)" + std::string(1024, 'a') + "\"}", 400,
+            "invalid_value", "stop: expected texts of 1024 bytes", "stop"},
+           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"x": 1}})", 400, "invalid_value",
+            "logit_bias", "logit_bias"},
+           {"/v1/completions", R"({"prompt": "a", "logit_bias": {"400": 1}})", 400, "invalid_value",
+            "400", "logit_bias"},
+           {"/v1/completions", R"({"prompt": "a", "suffix": "b"})", 400, "unsupported", "suffix",
+            "suffix"},
+           {"/v1/completions", R"({"prompt": "a", "best_of": 2})", 400, "unsupported", "best_of",
+            "best_of"},
+           {"/v1/completions", R"({"prompt": "a", "stream_options": {"include_usage": 1}})", 400,
+            "invalid_value", "include_usage", "stream_options.include_usage"},
+           {"/v1/completions", R"({"prompt": "a", "model": "gpt"})", 404, "model_not_found",
+            "tiny-shakespeare", "model"},
+           {"/v1/completions", R"({"prompt": ")" + std::string(300, 'a') + "\"}", 400,
+            "context_length_exceeded", "256 tokens", "prompt"},
+           {"/v1/chat/completions",
+            R"({"messages": [{"role": "user", "content": ")" + std::string(300, 'a') + "\"}]}", 400,
+            "context_length_exceeded", "256 tokens", "messages"},
+           {"/v1/chat/completions", R"({"messages": []})", 400, "invalid_value", "messages",
+            "messages"},
+           {"/v1/chat/completions", R"({"messages": [{"role": "judge", "content": "a"}]})", 400,
+            "invalid_value", "judge", "messages"},
+           {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": 1}]})", 400,
+            "invalid_value", "content", "messages"},
+           {"/v1/embeddings", R"({"input": "a", "dimensions": 3})", 400, "unsupported",
+            "dimensions", "dimensions"},
+           {"/v1/embeddings", R"({"input": ")" + std::string(300, 'a') + "\"}", 400,
+            "context_length_exceeded", "256 tokens", "input"},
+           {"/v1/depth", R"({"request": "cmpl-1"})", 404, "request_not_found", "cmpl-1", "request"},
+           {"/v1/depth", R"({"ids": [999]})", 400, "invalid_value", "999", "ids"},
+           {"/detokenize", R"({"tokens": [256]})", 400, "invalid_value", "256", "tokens"},
+           {"/v1/engines", "{}", 404, "not_found", "/v1/engines"},
+           {"/v1/models", "{}", 405, "method_not_allowed", "GET"}}) {
+    const Answer answer = served.ask({.method = "POST", .path = c.path, .body = c.body});
+    EXPECT_EQ(answer.status, c.status) << c.path << " " << c.body << " " << answer.text;
+    EXPECT_EQ(answer.code(), c.code) << c.body;
+    EXPECT_EQ(answer.param(), c.param) << c.body;
+    EXPECT_THAT(answer.json()["error"]["message"].get<std::string>(), HasSubstr(c.message));
+    EXPECT_TRUE(answer.json()["error"].contains("type"));
+  }
+  EXPECT_EQ(text(), before);  // it goes on
+}
+
+TEST(ApiRefusals, HoldsToItsLimits) {
+  ApiSettings settings;
+  settings.limits = {.prompt_tokens = 10, .new_tokens = 20, .sequences = 3, .depth_tokens = 8};
+  Served served(settings);
+  const auto code = [&](const Json& body) {
+    const Answer answer = served.post("/v1/completions", body);
+    return answer.status == 200 ? "" : answer.code();
+  };
+  EXPECT_EQ(code({{"prompt", "12345678901"}}), "prompt_too_long");
+  EXPECT_EQ(code({{"prompt", "1234567890"}}), "");
+  EXPECT_EQ(code({{"prompt", "123456789"}, {"depth_weights", true}}), "prompt_too_long");
+  EXPECT_EQ(code({{"prompt", "1"}, {"max_tokens", 21}}), "invalid_value");
+  EXPECT_EQ(code({{"prompt", {"1", "2"}}, {"n", 2}}), "too_many_sequences");
+  EXPECT_EQ(code({{"prompt", {"1", "2", "3"}}}), "");
+  EXPECT_EQ(served.post("/v1/depth", {{"prompt", "123456789"}}).code(), "prompt_too_long");
+}
+
+// One prompt that is asked for many times is looked at once, before there are copies of it.
+TEST(ApiRefusals, LooksAtAPromptBeforeItCopiesIt) {
+  Served served;
+  const Json ids(std::vector<int>(1'000'000, 65));
+  if (!reset_peak_resident_bytes()) GTEST_SKIP() << "the peak of memory cannot be read anew";
+  const int64_t before = peak_resident_bytes();
+  const Answer answer = served.post("/v1/completions", {{"prompt", ids}, {"n", 128}});
+  EXPECT_EQ(answer.code(), "context_length_exceeded");
+  EXPECT_LT(peak_resident_bytes() - before, 128 * 4'000'000);
+  const Json many(std::vector<std::string>(1000, "a"));
+  EXPECT_EQ(served.post("/v1/completions", {{"prompt", many}}).code(), "too_many_sequences");
+}
+
+// Not that something failed: the client may ask another server.
+TEST(ApiRefusals, SaysThatItShutsDown) {
+  Served served;
+  std::atomic<int> steps = 0;
+  auto answering = std::async(std::launch::async, [&] {
+    return served.ask(
+        {.method = "POST",
+         .path = "/v1/completions",
+         .body = R"({"prompt": "a", "n": 128, "max_tokens": 200, "logit_bias": {"0": -100}})",
+         .gone = [&] { return ++steps < 0; }});
+  });
+  while (steps < 5) std::this_thread::yield();
+  served.loop.end("the server ends");
+  const Answer answer = answering.get();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.code(), "shutting_down");
+  EXPECT_EQ(answer.headers.at("Retry-After"), "1");
+  EXPECT_EQ(served.log.back().reason, "shutting_down");
+}
+
+// Whoever asks in one piece waits for an answer, and must not go on waiting for a client that went.
+TEST(ApiRefusals, EndsARequestWhoseClientGoes) {
+  Served served;
+  std::atomic<int> asked = 0;  // by two threads
+  const Answer answer =
+      served.ask({.method = "POST",
+                  .path = "/v1/completions",
+                  .body = R"({"prompt": "a", "max_tokens": 200, "logit_bias": {"0": -100}})",
+                  .gone = [&] { return ++asked > 5; }});
+  EXPECT_EQ(answer.status, 499);
+  EXPECT_EQ(served.log.back().reason, "gone");
+  EXPECT_EQ(served.loop.status().running, 0);
+}
+
+TEST(ApiRefusals, RefusesOnTheHeadAlone) {
+  Served served({.api_key = "secret"});
+  const auto status = [&](HttpRequest head) {
+    const std::optional<HttpReply> refused = served.api.refusal(head);
+    return refused ? refused->status : 0;
+  };
+  HttpRequest head = {.method = "POST", .path = "/v1/completions"};
+  EXPECT_EQ(status(head), 401);
+  ASSERT_EQ(served.log.size(), 1);
+  EXPECT_EQ(served.log[0].reason, "invalid_api_key");
+  EXPECT_THAT(served.get("/health").text, HasSubstr("ok"));
+  head.headers = {{"authorization", "Bearer secret"}};
+  EXPECT_EQ(status(head), 0);
+  head.path = "/nothing";
+  EXPECT_EQ(status(head), 404);
+  head.path = "/v1/models";
+  EXPECT_EQ(status(head), 405);
+}
+
+// Those that come to nobody's ears otherwise: no room, no request.
+TEST(ApiRefusals, LogsAndCountsWhatItDidNotRead) {
+  Served served({.api_key = "secret"});
+  const HttpReply reply =
+      served.api.answer_unread({.client = "192.0.2.7"}, 503, "too_many_connections", "no room");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers.at("Retry-After"), "1");
+  ASSERT_EQ(served.log.size(), 1);
+  EXPECT_EQ(served.log[0].client, "192.0.2.7");
+  EXPECT_EQ(served.log[0].status, 503);
+  EXPECT_EQ(served.log[0].reason, "too_many_connections");
+  const HttpRequest asked = {
+      .method = "GET", .path = "/metrics", .headers = {{"authorization", "Bearer secret"}}};
+  EXPECT_THAT(served.ask(asked).text,
+              HasSubstr("attnres_requests_total{path=\"other\",status=\"503\"} 1\n"));
+}
+
+TEST(ApiRefusals, AsksForItsKey) {
+  Served served({.api_key = "secret"});
+  const auto status = [&](const std::string& path, const std::string& authorization) {
+    HttpRequest request{.method = "GET", .path = path};
+    if (!authorization.empty()) request.headers["authorization"] = authorization;
+    return served.ask(request).status;
+  };
+  EXPECT_EQ(status("/v1/models", "Bearer secret"), 200);
+  for (const char* wrong :
+       {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret1", "Basic secret"}) {
+    EXPECT_EQ(status("/v1/models", wrong), 401) << wrong;
+  }
+  EXPECT_EQ(status("/health", ""), 200);
+}
+
+TEST(ApiRefusals, LetsOnlyNamedPagesAsk) {
+  Served served({.origins = {"https://example.org"}});
+  const auto ask = [&](const std::string& origin, const std::string& host) {
+    HttpRequest request{.method = "GET", .path = "/v1/models", .headers = {{"host", host}}};
+    if (!origin.empty()) request.headers["origin"] = origin;
+    return served.ask(request);
+  };
+  EXPECT_EQ(ask("", "127.0.0.1:8080").status, 200);
+  EXPECT_EQ(ask("http://localhost:8080", "localhost:8080").status, 200);
+  EXPECT_EQ(ask("http://[::1]:8080", "[::1]:8080").status, 200);
+  const Answer named = ask("https://example.org", "127.0.0.1:8080");
+  EXPECT_EQ(named.status, 200);
+  EXPECT_EQ(named.headers.at("Access-Control-Allow-Origin"), "https://example.org");
+  EXPECT_EQ(ask("https://evil.org", "127.0.0.1:8080").status, 403);
+  // A name that was made to mean this machine.
+  EXPECT_EQ(ask("http://evil.org:8080", "evil.org:8080").code(), "host_not_allowed");
+  EXPECT_EQ(ask("", "evil.org").status, 403);
+  EXPECT_EQ(ask("", "example.org").status, 200);  // behind a proxy
+  EXPECT_FALSE(ask("", "127.0.0.1").headers.contains("Access-Control-Allow-Origin"));
+}
+
+}  // namespace
+}  // namespace attnres::api_refusals_test
