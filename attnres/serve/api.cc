@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "attnres/serve/absent_fields.h"
 #include "attnres/serve/access.h"
 #include "attnres/serve/base64.h"
 #include "attnres/serve/completion_reply.h"
@@ -496,6 +497,7 @@ HttpReply Api::depth(const CallPointer& call) {
 HttpReply Api::tokenize(const CallPointer& call) {
   const JsonFields fields(call->http.body);
   check_model_name(fields, engine_);
+  refuse_absent_of_tokenize(fields);
   const auto reply = [&](const std::vector<int32_t>& ids) {
     return json_reply(
         {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", engine_.context()}});

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "attnres/serve/absent_fields.h"
 #include "attnres/serve/api_error.h"
 #include "attnres/support/error.h"
 
@@ -266,7 +267,7 @@ CompletionRequest read_completion(const std::string& body, const TextEngine& eng
                                   const ApiLimits& limits) {
   const JsonFields fields(body);
   check_model_name(fields, engine);
-  fields.require_none("suffix");
+  refuse_absent_of_completions(fields);
   CompletionRequest request;
   request.echo = fields.flag("echo", false);
   request.logprobs = fields.whole("logprobs", -1, 0, kMostLogprobs);
@@ -289,11 +290,7 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
                             const ApiLimits& limits) {
   const JsonFields fields(body);
   check_model_name(fields, engine);
-  for (const char* name : {"tools", "functions"}) fields.require_none(name);
-  const Json& format = fields.find("response_format");
-  if (!format.is_null() && (!format.is_object() || format.value("type", Json()) != "text")) {
-    refuse_unsupported("response_format", "this server gives text only");
-  }
+  refuse_absent_of_chat(fields);
   CompletionRequest request;
   request.chat = true;
   if (fields.flag("logprobs", false)) {

@@ -102,6 +102,81 @@ TEST(ApiRefusals, RefusesWhatItCannotDo) {
   EXPECT_EQ(text(), before);  // it goes on
 }
 
+// An answer to another question than was asked is worse than none.
+TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
+  Served served;
+  struct Kind {
+    std::string path;
+    Json body;
+    std::vector<const char*> refused, taken;
+  };
+  const std::vector<const char*> refused = {
+      R"({"response_format": {"type": "json_object"}})",
+      R"({"tools": [{"type": "function", "function": {"name": "f"}}]})",
+      R"({"tool_choice": "required"})",
+      R"({"functions": [{"name": "f"}]})",
+      R"({"reasoning_effort": "high"})",
+      R"({"min_tokens": 5})",
+      R"({"ignore_eos": true})",
+      R"({"stop_token_ids": [65]})",
+      R"({"guided_regex": "a+"})",
+      R"({"grammar": "root ::= \"a\""})",
+      R"({"repeat_penalty": 1.1})",
+      R"({"mirostat": 2})",
+      R"({"use_beam_search": true})",
+      R"({"truncate_prompt_tokens": 10})",
+      R"({"best_of": 3})",
+      R"({"suffix": "b"})"};
+  // What means nothing, and what changes nothing.
+  const std::vector<const char*> taken = {R"({"response_format": {"type": "text"}})",
+                                          R"({"tools": []})",
+                                          R"({"tool_choice": "auto"})",
+                                          R"({"reasoning_effort": null})",
+                                          R"({"min_tokens": 0})",
+                                          R"({"ignore_eos": false})",
+                                          R"({"repeat_penalty": 1.0})",
+                                          R"({"best_of": 1})",
+                                          R"({"user": "me"})",
+                                          R"({"parallel_tool_calls": true})"};
+  const Kind completions = {
+      "/v1/completions",
+      {{"prompt", "a"}, {"max_tokens", 2}, {"temperature", 0}},
+      {R"({"max_completion_tokens": 5})", R"({"messages": [{"role": "user"}]})",
+       R"({"top_logprobs": 2})", R"({"add_special_tokens": false})"},
+      {R"({"add_special_tokens": true})"}};
+  const Kind chat = {
+      "/v1/chat/completions",
+      {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 2}, {"temperature", 0}},
+      {R"({"prompt": "b"})", R"({"echo": true})", R"({"add_generation_prompt": false})",
+       R"({"continue_final_message": true})", R"({"chat_template": "{{ x }}"})",
+       R"({"chat_template_kwargs": {"thinking": true}})"},
+      {R"({"echo": false})", R"({"add_generation_prompt": true})",
+       R"({"chat_template_kwargs": {}})"}};
+  for (const Kind& kind : {completions, chat}) {
+    const auto ask = [&](const char* fields) {
+      Json body = kind.body;
+      body.update(Json::parse(fields));
+      return served.post(kind.path, body);
+    };
+    for (const auto& list : {refused, kind.refused}) {
+      for (const char* fields : list) {
+        const Answer answer = ask(fields);
+        EXPECT_EQ(answer.status, 400) << kind.path << fields;
+        EXPECT_EQ(answer.code(), "unsupported") << kind.path << fields;
+        EXPECT_EQ(answer.param(), Json::parse(fields).begin().key());
+      }
+    }
+    const Json plain = ask("{}").json()["choices"];
+    for (const auto& list : {taken, kind.taken}) {
+      for (const char* fields : list) {
+        const Answer answer = ask(fields);
+        ASSERT_EQ(answer.status, 200) << kind.path << fields << answer.text;
+        EXPECT_EQ(answer.json()["choices"], plain) << kind.path << fields;
+      }
+    }
+  }
+}
+
 TEST(ApiRefusals, HoldsToItsLimits) {
   ApiSettings settings;
   settings.limits = {.prompt_tokens = 10, .new_tokens = 20, .sequences = 3, .depth_tokens = 8};

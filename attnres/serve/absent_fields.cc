@@ -1,0 +1,134 @@
+#include "attnres/serve/absent_fields.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace attnres {
+namespace {
+
+struct AbsentField {
+  const char* name;
+  std::vector<Json> harmless = {};  // beside null and what is empty
+};
+
+using AbsentFields = std::vector<AbsentField>;
+
+void refuse_all(const JsonFields& fields, const AbsentFields& absent) {
+  for (const AbsentField& field : absent) {
+    const auto& harmless = field.harmless;
+    if (std::find(harmless.begin(), harmless.end(), fields.find(field.name)) == harmless.end()) {
+      fields.require_none(field.name);
+    }
+  }
+}
+
+// Of both kinds of completions.
+const AbsentFields& of_both() {
+  const Json text = {{"type", "text"}};
+  static const AbsentFields all = {
+      // What the answer has to be.
+      {"response_format", {text}},
+      {"structured_outputs"},
+      {"guided_json"},
+      {"guided_regex"},
+      {"guided_choice"},
+      {"guided_grammar"},
+      {"grammar"},
+      {"json_schema"},
+      {"modalities", {Json::array({"text"})}},
+      {"audio"},
+      {"verbosity"},
+      // Tools, searches, thoughts.
+      {"tools"},
+      {"tool_choice", {"none", "auto"}},
+      {"functions"},
+      {"function_call", {"none", "auto"}},
+      {"web_search_options"},
+      {"reasoning"},
+      {"reasoning_effort", {"none"}},
+      {"thinking"},
+      {"thinking_budget_tokens"},
+      // What is made of the prompt.
+      {"documents"},
+      {"images"},
+      {"truncate_prompt_tokens"},
+      {"prompt_logprobs"},
+      {"lora"},
+      {"lora_request"},
+      // Where it ends.
+      {"min_tokens", {0}},
+      {"ignore_eos", {false}},
+      {"stop_token_ids"},
+      {"stop_regex"},
+      {"include_stop_str_in_output", {false}},
+      {"skip_special_tokens", {true}},
+      {"n_predict"},
+      {"max_new_tokens"},
+      // How tokens are drawn.
+      {"use_beam_search", {false}},
+      {"length_penalty", {1}},
+      {"early_stopping", {false}},
+      {"bad_words"},
+      {"allowed_token_ids"},
+      {"no_repeat_ngram_size", {0}},
+      {"repeat_penalty", {1}},
+      {"typical_p", {1}},
+      {"tfs_z", {1}},
+      {"top_a", {0}},
+      {"top_n_sigma", {-1, 0}},
+      {"mirostat", {0}},
+      {"dynatemp_range", {0}},
+      {"dry_multiplier", {0}},
+      {"xtc_probability", {0}},
+      {"samplers"},
+      {"n_probs", {0}},
+  };
+  return all;
+}
+
+}  // namespace
+
+void refuse_absent_of_completions(const JsonFields& fields) {
+  static const AbsentFields own = {
+      {"suffix"},
+      {"messages"},
+      {"max_completion_tokens"},
+      {"top_logprobs"},
+      {"add_special_tokens", {true}},
+  };
+  refuse_all(fields, of_both());
+  refuse_all(fields, own);
+}
+
+void refuse_absent_of_chat(const JsonFields& fields) {
+  static const AbsentFields own = {
+      {"prompt"},
+      {"suffix"},
+      {"echo", {false}},
+      {"add_special_tokens", {false}},
+      {"add_generation_prompt", {true}},
+      {"continue_final_message", {false}},
+      {"chat_template"},
+      {"chat_template_kwargs"},
+  };
+  refuse_all(fields, of_both());
+  refuse_all(fields, own);
+}
+
+void refuse_absent_of_tokenize(const JsonFields& fields) {
+  static const AbsentFields own = {
+      {"tools"},
+      {"documents"},
+      {"add_generation_prompt", {true}},
+      {"continue_final_message", {false}},
+      {"chat_template"},
+      {"chat_template_kwargs"},
+      {"return_token_strs", {false}},
+      {"with_pieces", {false}},
+  };
+  refuse_all(fields, own);
+}
+
+}  // namespace attnres

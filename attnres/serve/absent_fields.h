@@ -1,0 +1,14 @@
+// Fields that OpenAI's API, vLLM and llama.cpp's server have and this one has not, and that would
+// change the answer: an answer to another question than was asked is worse than none.
+#pragma once
+
+#include "attnres/serve/json_fields.h"
+
+namespace attnres {
+
+// Throw ApiError 400 "unsupported", naming the field, unless its value changes nothing.
+void refuse_absent_of_completions(const JsonFields& fields);
+void refuse_absent_of_chat(const JsonFields& fields);
+void refuse_absent_of_tokenize(const JsonFields& fields);
+
+}  // namespace attnres
