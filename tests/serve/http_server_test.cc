@@ -18,8 +18,10 @@
 
 #include "attnres/serve/api_error.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "tests/serve/http_client.h"
 #include "tests/serve/served.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::http_server_test {
 namespace {
@@ -345,6 +347,23 @@ TEST(HttpServer, HalfARequestGivesWayAndIsToldSo) {
   EXPECT_EQ(server.refused(), 1);
 }
 
+// A client that asks for much and reads nothing.
+TEST(HttpServer, WhoDoesNotReadGivesWay) {
+  const Running server(
+      {.connections = 1, .grace_seconds = 0, .write_seconds = 1000},
+      [](const HttpRequest& request) {
+        return HttpReply{.body = std::string(request.path == "/large" ? 64 << 20 : 1, 'a')};
+      });
+  Client deaf(server.port);
+  deaf.send(post("/large", ""));
+  deaf.read_to("\r\n\r\n");
+  std::string answer;
+  do {  // until what is sent to it is more than the system holds
+    answer = server.ask(post("/small", ""));
+  } while (answer.starts_with("HTTP/1.1 503"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+}
+
 TEST(HttpServer, ANewConnectionHasItsGrace) {
   const Running server({.connections = 1, .grace_seconds = 1000}, echo);
   Client first(server.port);
@@ -480,6 +499,26 @@ TEST(ServeProgram, ServesAndEndsWhenItIsTold) {
   client.send(post("/v1/completions", R"({"prompt": "KING", "max_tokens": 3, "stream": true})"));
   EXPECT_THAT(client.read_all(), HasSubstr("data: [DONE]"));
   EXPECT_THAT(program.line(), HasSubstr("POST \"/v1/completions\" 200"));
+  EXPECT_EQ(program.end(SIGTERM), 0);
+}
+
+// On the head alone: none of the body is waited for.
+TEST(ServeProgram, AsksForItsKeyBeforeABody) {
+  const std::filesystem::path key = fresh_folder("serve_key") / "key";
+  write_file(key, "secret\n");
+  Program program({"--model", testing::kModel, "--api-key-file", key.string()});
+  const int port = program.port();
+  ASSERT_GT(port, 0);
+  const auto ask = [&](const std::string& given) {
+    Client client(port);
+    client.send("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer " + given +
+                "\r\nContent-Encoding: br\r\nContent-Length: 405\r\n\r\n");
+    return client.read_all();
+  };
+  EXPECT_THAT(ask("another"), StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(program.line(), HasSubstr("401"));
+  EXPECT_THAT(ask("secret"), StartsWith("HTTP/1.1 415"));
+  EXPECT_THAT(program.line(), HasSubstr("415"));
   EXPECT_EQ(program.end(SIGTERM), 0);
 }
 
