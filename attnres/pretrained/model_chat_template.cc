@@ -49,16 +49,19 @@ ChatTemplate model_chat_template(const fs::path& model) {
     const GgufFile file(model);
     return ChatTemplate(file.text("tokenizer.chat_template", ""),
                         {.begin = token_in(file, "tokenizer.ggml.bos_token_id"),
-                         .end = token_in(file, "tokenizer.ggml.eos_token_id")});
+                         .end = token_in(file, "tokenizer.ggml.eos_token_id")},
+                        "tokenizer.chat_template of " + model.filename().string());
   }
   Json config = Json::object();
   if (const fs::path path = model / "tokenizer_config.json"; path_exists(path)) {
     if (Json read = read_json(path); read.is_object()) config = std::move(read);
   }
   const fs::path jinja = model / "chat_template.jinja";
+  const bool file = path_exists(jinja);
   return ChatTemplate(
-      path_exists(jinja) ? read_file(jinja) : template_in(config),
-      {.begin = token_in(config, "bos_token"), .end = token_in(config, "eos_token")});
+      file ? read_file(jinja) : template_in(config),
+      {.begin = token_in(config, "bos_token"), .end = token_in(config, "eos_token")},
+      file ? "chat_template.jinja" : "chat_template of tokenizer_config.json");
 }
 
 }  // namespace attnres

@@ -1,16 +1,13 @@
 #include "attnres/text/chat_template.h"
 
-#include <jinja/lexer.h>
-#include <jinja/parser.h>
-#include <jinja/runtime.h>
-
 #include <algorithm>
-#include <exception>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/text/jinja/interpreter.h"
+#include "attnres/text/jinja/parser.h"
 
 namespace attnres {
 namespace {
@@ -48,54 +45,52 @@ std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages, bool 
   return parts;
 }
 
-jinja::value value_of(const std::vector<ChatMessage>& messages) {
-  auto list = jinja::mk_val<jinja::value_array>();
+jinja::Value value_of(const std::vector<ChatMessage>& messages) {
+  using jinja::Value;
+  std::vector<Value> list;
   for (const auto& [role, content] : messages) {
-    auto message = jinja::mk_val<jinja::value_object>();
-    message->insert("role", jinja::mk_val<jinja::value_string>(role));
-    message->insert("content", jinja::mk_val<jinja::value_string>(jinja::string(content, true)));
-    list->push_back(message);
+    list.push_back(
+        Value::dict({{Value::text("role"), Value::text(role)},
+                     {Value::text("content"), Value::text(jinja::Text(content, true))}}));
   }
-  return list;
+  return Value::list(std::move(list));
+}
+
+// What follows one another and is alike written or not is one part.
+std::vector<ChatPart> parts_of(const jinja::Text& text) {
+  std::vector<ChatPart> parts;
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+    while (end < text.size() && text.written(end) == text.written(begin)) ++end;
+    parts.push_back({text.bytes().substr(begin, end - begin), text.written(begin)});
+  }
+  return parts;
 }
 
 }  // namespace
 
 struct ChatTemplate::Program {
-  explicit Program(const std::string& text) : source(text) {
-    jinja::lexer lexer;
-    compiled = jinja::parse_from_tokens(lexer.tokenize(source));
-  }
-
-  std::string source;
-  jinja::program compiled;
+  jinja::Statements statements;
 };
 
-ChatTemplate::ChatTemplate(const std::string& jinja, ControlTokens tokens)
-    : tokens_(std::move(tokens)) {
+ChatTemplate::ChatTemplate(const std::string& jinja, ControlTokens tokens, std::string name)
+    : tokens_(std::move(tokens)), name_(std::move(name)) {
   if (jinja.empty()) return;
   try {
-    program_ = std::make_shared<const Program>(jinja);
-  } catch (const std::exception& e) {
-    error_ = e.what();
+    program_ = std::make_shared<const Program>(Program{jinja::parse(jinja)});
+  } catch (const Error& e) {
+    error_ = fmt::format("{}, {}", name_, e.what());
   }
 }
 
 std::vector<ChatPart> ChatTemplate::render(const std::vector<ChatMessage>& messages,
                                            bool to_go_on) const {
-  jinja::context context(program_->source);
-  context.set_val("messages", value_of(messages));
-  context.set_val("add_generation_prompt", jinja::mk_val<jinja::value_bool>(to_go_on));
-  context.set_val("bos_token", jinja::mk_val<jinja::value_string>(tokens_.begin));
-  context.set_val("eos_token", jinja::mk_val<jinja::value_string>(tokens_.end));
-  jinja::runtime runtime(context);
-  const jinja::value results = runtime.execute(program_->compiled);
-  std::vector<ChatPart> parts;
-  for (const jinja::string_part& part :
-       jinja::runtime::gather_string_parts(results)->as_string().parts) {
-    parts.push_back({part.val, part.is_input});
-  }
-  return parts;
+  jinja::Meter meter({});
+  jinja::Interpreter interpreter(meter);
+  return parts_of(interpreter.render(program_->statements,
+                                     {{"messages", value_of(messages)},
+                                      {"add_generation_prompt", jinja::Value::boolean(to_go_on)},
+                                      {"bos_token", jinja::Value::text(tokens_.begin)},
+                                      {"eos_token", jinja::Value::text(tokens_.end)}}));
 }
 
 std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& messages,
@@ -111,8 +106,8 @@ std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& mess
   if (plain()) return transcript(messages, to_go_on);
   try {
     return render(messages, to_go_on);
-  } catch (const std::exception& e) {
-    fail("this model's chat template does not take this conversation: {}", e.what());
+  } catch (const Error& e) {
+    fail("this model's chat template does not take this conversation: {}, {}", name_, e.what());
   }
 }
 
@@ -134,7 +129,7 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
          render({{"user", "a question"}, {"assistant", std::string(kAnswer)}}, false)) {
       text += part.text;
     }
-  } catch (const std::exception&) {
+  } catch (const Error&) {
     return {};  // the model's own end of a text remains
   }
   const size_t answer = text.rfind(kAnswer);

@@ -31,8 +31,8 @@ struct ChatEnds {
 
 // The Jinja template that a model was taught conversations with, as Hugging Face's transformers
 // renders it (trim_blocks and lstrip_blocks are set; `messages`, `add_generation_prompt`,
-// `bos_token` and `eos_token` are given, no tools), by llama.cpp's engine. Without a template, a
-// plain transcript: the system's text, an empty line, then "User: ..." and "Assistant: ..." in
+// `bos_token` and `eos_token` are given, no tools), within the limits of text/jinja/meter.h. Without
+// a template, a plain transcript: the system's text, an empty line, then "User: ..." and "Assistant: ..." in
 // lines. Immutable, so it serves any number of threads.
 class ChatTemplate {
  public:
@@ -41,13 +41,16 @@ class ChatTemplate {
   };
 
   // Plain of an empty text. What cannot be read is said when it is used.
-  explicit ChatTemplate(const std::string& jinja = "", ControlTokens tokens = {});
+  // `name` is what errors call it.
+  explicit ChatTemplate(const std::string& jinja = "", ControlTokens tokens = {},
+                        std::string name = "the template");
 
   bool plain() const { return program_ == nullptr && error_.empty(); }
   const std::string& error() const { return error_; }  // empty where it can be used
 
   // Up to where the assistant goes on. Throws Error on no messages, on a role that is none of the
-  // three, on what the template refuses (in its words), and where it cannot be read.
+  // three, on what the template refuses (in its words), where it cannot be read, and where it takes
+  // more than its limits.
   std::vector<ChatPart> parts(const std::vector<ChatMessage>& messages) const;
   // A conversation that has ended, the last answer with what ends it. Throws as parts().
   std::vector<ChatPart> ended(const std::vector<ChatMessage>& messages) const;
@@ -62,6 +65,7 @@ class ChatTemplate {
 
   std::shared_ptr<const Program> program_;
   ControlTokens tokens_;
+  std::string name_;
   std::string error_;
 };
 

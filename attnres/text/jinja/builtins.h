@@ -1,0 +1,50 @@
+// What comes with Jinja: filters, tests, methods of values and operators.
+#pragma once
+
+#include <string_view>
+
+#include "attnres/text/jinja/value.h"
+
+namespace attnres::jinja {
+
+// Of filters and tests, the first argument is the operand. Each throws Error on what it doesn't
+// take, as Python would.
+using Builtin = Value (*)(const Arguments& arguments);
+
+inline const Value& operand(const Arguments& arguments) {
+  return arguments.need(0, "the operand");
+}
+
+// Null where there is none of the name.
+Builtin find_filter(std::string_view name);
+Builtin find_test(std::string_view name);
+// Throw Error where there is none.
+Builtin need_filter(std::string_view name);
+Builtin need_test(std::string_view name);
+
+// What a method does with its object, the first argument. Null where its kind of value has no such
+// method; what would change the object throws Error when it is called.
+Builtin find_method(const Value& object, std::string_view name);
+// Methods of texts, which filters are made of.
+Builtin find_text_method(std::string_view name);
+
+// + - * / // % **. Throws Error on values that have no such operation.
+Value operate(std::string_view symbol, const Value& a, const Value& b);
+// == != < <= > >=, in, not in. Throws Error on values that cannot be compared.
+bool compare(std::string_view word, const Value& a, const Value& b);
+// object.name of what isn't a method, and object[key]; undefined where it has none. Throw Error on
+// what is itself undefined.
+Value attribute_of(const Value& object, const std::string& name);
+Value item_of(const Value& object, const Value& key);
+// Null bounds are those that are left out.
+Value slice_of(const Value& object, const Value* begin, const Value* end, const Value* step);
+
+// Texts, with what is written kept.
+size_t find_bytes(std::string_view text, std::string_view part, size_t from = 0);
+Text replaced(const Text& text, std::string_view old, const Text& other, int64_t count);
+Text stripped(const Text& text, const Value& characters, bool left, bool right);
+std::vector<Value> split_lines(const Text& text);
+Text upper_case(const Text& text);
+Text lower_case(const Text& text);
+
+}  // namespace attnres::jinja

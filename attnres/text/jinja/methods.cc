@@ -1,0 +1,540 @@
+// Methods of texts, dicts, lists and loops.
+#include <unicode/locid.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
+#include <unicode/utf8.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "attnres/text/jinja/builtins.h"
+#include "attnres/text/utf8.h"
+
+namespace attnres::jinja {
+namespace {
+
+const Text& text_at(const Arguments& arguments, size_t index, std::string_view name) {
+  const Value& value = arguments.need(index, name);
+  require(value.as_text() != nullptr, "expected a str for {}, got a {}", name, value.type());
+  return *value.as_text();
+}
+
+const Text& self(const Arguments& arguments) {
+  return text_at(arguments, 0, "the text");
+}
+
+UChar32 character(std::string_view text) {
+  int32_t offset = 0;
+  UChar32 c = 0;
+  U8_NEXT(text.data(), offset, static_cast<int32_t>(text.size()), c);
+  return c;
+}
+
+bool is_blank(std::string_view text) {
+  const UChar32 c = character(text);
+  return u_isUWhiteSpace(c) || (c >= 0x1c && c <= 0x1f);
+}
+
+// Each character through `change`, which gives its text.
+template <class Change>
+Text mapped(const Text& text, Change change) {
+  Text out;
+  const std::vector<size_t> offsets = character_offsets(text.bytes());
+  spend(static_cast<int64_t>(offsets.size() / 2));
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::string_view bytes =
+        std::string_view(text.bytes()).substr(offsets[i], offsets[i + 1] - offsets[i]);
+    out.append(change(bytes, i), text.written(offsets[i]));
+  }
+  return out;
+}
+
+std::string cased(std::string_view bytes, bool upper) {
+  if (bytes.size() == 1) {
+    const char c = bytes[0];
+    if (upper) return {c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c};
+    return {c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c};
+  }
+  if (utf8_step(bytes).kind != Utf8Step::Kind::character) return std::string(bytes);
+  icu::UnicodeString whole(character(bytes));
+  std::string out;
+  (upper ? whole.toUpper(icu::Locale::getRoot()) : whole.toLower(icu::Locale::getRoot()))
+      .toUTF8String(out);
+  return out;
+}
+
+Value upper(const Arguments& arguments) {
+  return Value::text(upper_case(self(arguments)));
+}
+Value lower(const Arguments& arguments) {
+  return Value::text(lower_case(self(arguments)));
+}
+Value capitalize(const Arguments& arguments) {
+  return Value::text(mapped(self(arguments), [](std::string_view bytes, size_t at) {
+    return cased(bytes, /*upper=*/at == 0);
+  }));
+}
+Value title(const Arguments& arguments) {
+  bool within = false;
+  return Value::text(mapped(self(arguments), [&](std::string_view bytes, size_t) {
+    std::string out = cased(bytes, /*upper=*/!within);
+    within = u_isalpha(character(bytes));
+    return out;
+  }));
+}
+
+Value strip_sides(const Arguments& arguments, bool left, bool right) {
+  return Value::text(
+      stripped(self(arguments), arguments.get(1, "chars", Value::none()), left, right));
+}
+Value strip(const Arguments& arguments) {
+  return strip_sides(arguments, true, true);
+}
+Value lstrip(const Arguments& arguments) {
+  return strip_sides(arguments, true, false);
+}
+Value rstrip(const Arguments& arguments) {
+  return strip_sides(arguments, false, true);
+}
+
+// At blanks, any number of them one separator.
+std::vector<Value> split_at_blanks(const Text& text, int64_t most, bool from_right) {
+  const std::string_view bytes = text.bytes();
+  const std::vector<size_t> offsets = character_offsets(bytes);
+  std::vector<std::pair<size_t, size_t>> words;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    if (is_blank(bytes.substr(offsets[i], offsets[i + 1] - offsets[i]))) continue;
+    if (!words.empty() && words.back().second == offsets[i]) {
+      words.back().second = offsets[i + 1];
+    } else {
+      words.emplace_back(offsets[i], offsets[i + 1]);
+    }
+  }
+  // What is beyond the number of splits stays one word, with its blanks.
+  const auto size = static_cast<int64_t>(words.size());
+  if (most >= 0 && size > most + 1) {
+    if (from_right) {
+      words.erase(words.begin(), words.begin() + (size - most - 1));
+      words[0].first = 0;
+    } else {
+      words.resize(static_cast<size_t>(most + 1));
+      words.back().second = bytes.size();
+    }
+  }
+  std::vector<Value> parts;
+  for (const auto& [begin, end] : words)
+    parts.push_back(Value::text(text.slice(begin, end - begin)));
+  return parts;
+}
+
+std::vector<Value> split_at(const Text& text, const std::string& separator, int64_t most,
+                            bool from_right) {
+  require(!separator.empty(), "split: the separator is empty");
+  std::vector<size_t> places;
+  for (size_t at = find_bytes(text.bytes(), separator); at != std::string::npos;
+       at = find_bytes(text.bytes(), separator, at + separator.size())) {
+    places.push_back(at);
+    if (!from_right && most >= 0 && static_cast<int64_t>(places.size()) >= most) break;
+  }
+  const auto beyond = static_cast<int64_t>(places.size()) - most;
+  if (most >= 0 && beyond > 0) {
+    places.erase(from_right ? places.begin() : places.begin() + most,
+                 from_right ? places.begin() + beyond : places.end());
+  }
+  std::vector<Value> parts;
+  size_t begin = 0;
+  for (const size_t at : places) {
+    parts.push_back(Value::text(text.slice(begin, at - begin)));
+    begin = at + separator.size();
+  }
+  parts.push_back(Value::text(text.slice(begin)));
+  return parts;
+}
+
+Value split_from(const Arguments& arguments, bool from_right) {
+  const Value separator = arguments.get(1, "sep", Value::none());
+  const int64_t most = integer_of(arguments.get(2, "maxsplit", Value::integer(-1)), "maxsplit");
+  if (separator.is_none()) return Value::list(split_at_blanks(self(arguments), most, from_right));
+  return Value::list(
+      split_at(self(arguments), text_at(arguments, 1, "sep").bytes(), most, from_right));
+}
+Value split(const Arguments& arguments) {
+  return split_from(arguments, false);
+}
+Value rsplit(const Arguments& arguments) {
+  return split_from(arguments, true);
+}
+Value splitlines(const Arguments& arguments) {
+  return Value::list(split_lines(self(arguments)));
+}
+
+Value partition_from(const Arguments& arguments, bool from_right) {
+  const Text& separator = text_at(arguments, 1, "sep");
+  std::vector<Value> parts = split_at(self(arguments), separator.bytes(), 1, from_right);
+  if (parts.size() == 2) {
+    parts.insert(parts.begin() + 1, Value::text(separator));
+  } else {
+    parts.insert(from_right ? parts.begin() : parts.end(), 2, Value::text(""));
+  }
+  return Value::list(std::move(parts), /*tuple=*/true);
+}
+Value partition(const Arguments& arguments) {
+  return partition_from(arguments, false);
+}
+Value rpartition(const Arguments& arguments) {
+  return partition_from(arguments, true);
+}
+
+// One, or any of a tuple.
+Value with_affix(const Arguments& arguments, bool at_end) {
+  const std::string& text = self(arguments).bytes();
+  const Value& affix = arguments.need(1, "the affix");
+  const std::vector<Value> all =
+      affix.as_list() && affix.as_list()->tuple ? affix.as_list()->items : std::vector{affix};
+  return Value::boolean(std::any_of(all.begin(), all.end(), [&](const Value& one) {
+    require(one.as_text() != nullptr, "expected a str for the affix, got a {}", one.type());
+    const std::string& bytes = one.as_text()->bytes();
+    return at_end ? text.ends_with(bytes) : text.starts_with(bytes);
+  }));
+}
+Value startswith(const Arguments& arguments) {
+  return with_affix(arguments, false);
+}
+Value endswith(const Arguments& arguments) {
+  return with_affix(arguments, true);
+}
+
+Value removeprefix(const Arguments& arguments) {
+  const std::string& prefix = text_at(arguments, 1, "prefix").bytes();
+  const Text& text = self(arguments);
+  return Value::text(text.bytes().starts_with(prefix) ? text.slice(prefix.size()) : text);
+}
+Value removesuffix(const Arguments& arguments) {
+  const std::string& suffix = text_at(arguments, 1, "suffix").bytes();
+  const Text& text = self(arguments);
+  return Value::text(text.bytes().ends_with(suffix) ? text.slice(0, text.size() - suffix.size())
+                                                    : text);
+}
+
+Value replace(const Arguments& arguments) {
+  return Value::text(replaced(self(arguments), text_at(arguments, 1, "old").bytes(),
+                              text_at(arguments, 2, "new"),
+                              integer_of(arguments.get(3, "count", Value::integer(-1)), "count")));
+}
+
+// In characters; -1 where it isn't found.
+int64_t place_of(const Arguments& arguments, bool last) {
+  const std::string& text = self(arguments).bytes();
+  const std::string& part = text_at(arguments, 1, "sub").bytes();
+  if (last) spend(static_cast<int64_t>(text.size() * part.size() / 32));
+  const size_t at = last ? text.rfind(part) : find_bytes(text, part);
+  if (at == text.npos) return -1;
+  return static_cast<int64_t>(character_offsets(std::string_view(text).substr(0, at)).size()) - 1;
+}
+Value find(const Arguments& arguments) {
+  return Value::integer(place_of(arguments, false));
+}
+Value rfind(const Arguments& arguments) {
+  return Value::integer(place_of(arguments, true));
+}
+Value index(const Arguments& arguments) {
+  const int64_t place = place_of(arguments, false);
+  require(place >= 0, "index: it isn't in the text");
+  return Value::integer(place);
+}
+
+Value count(const Arguments& arguments) {
+  const std::vector<Value> parts =
+      split_at(self(arguments), text_at(arguments, 1, "sub").bytes(), -1, false);
+  return Value::integer(static_cast<int64_t>(parts.size()) - 1);
+}
+
+Value join(const Arguments& arguments) {
+  Text out;
+  bool first = true;
+  for (const Value& item : items_of(arguments.need(1, "the list"))) {
+    require(item.as_text() != nullptr, "join: expected texts, got a {}", item.type());
+    if (!std::exchange(first, false)) out.append(self(arguments));
+    out.append(*item.as_text());
+  }
+  return Value::text(std::move(out));
+}
+
+// {} and {0} and {name}, without formats.
+Value format(const Arguments& arguments) {
+  const Text& text = self(arguments);
+  const std::string& bytes = text.bytes();
+  Text out;
+  size_t next = 1;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
+    out.append(text.slice(at, brace - at));
+    if (brace == bytes.size()) break;
+    if (brace + 1 < bytes.size() && bytes[brace + 1] == bytes[brace]) {
+      out.append(bytes.substr(brace, 1));
+      at = brace + 2;
+      continue;
+    }
+    const size_t end = bytes.find('}', brace);
+    require(bytes[brace] == '{' && end != bytes.npos, "format: a brace without its other");
+    const std::string field = bytes.substr(brace + 1, end - brace - 1);
+    const bool place =
+        !field.empty() && field.size() < 4 &&
+        std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
+    require(field.find_first_of(":!.[") == field.npos, "format: {{{}}} is not supported", field);
+    out.append(text_of(field.empty() ? arguments.need(next++, "of format")
+                       : place       ? arguments.need(1 + std::stoul(field), "of format")
+                                     : arguments.need(std::string::npos, field)));
+    at = end + 1;
+  }
+  return Value::text(std::move(out));
+}
+
+Value center(const Arguments& arguments) {
+  const Text& text = self(arguments);
+  const int64_t width = integer_of(arguments.get(1, "width", Value::integer(80)), "width");
+  const int64_t blanks = std::max<int64_t>(width - length_of(arguments.given[0]), 0);
+  check_text_bytes(blanks);
+  const int64_t left = blanks / 2 + (blanks & width & 1);
+  Text out(std::string(static_cast<size_t>(left), ' '));
+  out.append(text);
+  out.append(std::string(static_cast<size_t>(blanks - left), ' '));
+  return Value::text(std::move(out));
+}
+
+template <class Is>
+Value all_are(const Arguments& arguments, Is is) {
+  const std::string_view text = self(arguments).bytes();
+  const std::vector<size_t> offsets = character_offsets(text);
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    if (!is(character(text.substr(offsets[i], offsets[i + 1] - offsets[i])))) {
+      return Value::boolean(false);
+    }
+  }
+  return Value::boolean(!text.empty());
+}
+Value isdigit(const Arguments& arguments) {
+  return all_are(arguments, u_isdigit);
+}
+Value isalpha(const Arguments& arguments) {
+  return all_are(arguments, u_isalpha);
+}
+Value isalnum(const Arguments& arguments) {
+  return all_are(arguments, u_isalnum);
+}
+Value isspace(const Arguments& arguments) {
+  return all_are(arguments, u_isUWhiteSpace);
+}
+Value isupper(const Arguments& arguments) {
+  const Text& text = self(arguments);
+  return Value::boolean(upper_case(text).bytes() == text.bytes() &&
+                        lower_case(text).bytes() != text.bytes());
+}
+Value islower(const Arguments& arguments) {
+  const Text& text = self(arguments);
+  return Value::boolean(lower_case(text).bytes() == text.bytes() &&
+                        upper_case(text).bytes() != text.bytes());
+}
+
+const DictNode& dict_of(const Arguments& arguments) {
+  return *arguments.given[0].as_dict();
+}
+
+Value get(const Arguments& arguments) {
+  const Value& key = arguments.need(1, "key");
+  require_hashable(key);
+  const Value* found = dict_of(arguments).find(key);
+  return found ? *found : arguments.get(2, "default", Value::none());
+}
+Value keys(const Arguments& arguments) {
+  return Value::list(items_of(arguments.given[0]));
+}
+Value values(const Arguments& arguments) {
+  std::vector<Value> all;
+  for (const auto& entry : dict_of(arguments).entries) all.push_back(entry.second);
+  return Value::list(std::move(all));
+}
+Value items(const Arguments& arguments) {
+  std::vector<Value> all;
+  for (const auto& [key, value] : dict_of(arguments).entries) {
+    all.push_back(Value::list({key, value}, /*tuple=*/true));
+  }
+  return Value::list(std::move(all));
+}
+Value copy(const Arguments& arguments) {
+  return arguments.given[0];
+}
+
+Value list_index(const Arguments& arguments) {
+  const auto& all = arguments.given[0].as_list()->items;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Value& item) {
+    return equal(item, arguments.need(1, "value"));
+  });
+  require(found != all.end(), "index: it isn't in the list");
+  return Value::integer(found - all.begin());
+}
+Value list_count(const Arguments& arguments) {
+  const auto& all = arguments.given[0].as_list()->items;
+  return Value::integer(std::count_if(all.begin(), all.end(), [&](const Value& item) {
+    return equal(item, arguments.need(1, "value"));
+  }));
+}
+Value changes(const Arguments& arguments) {
+  fail("a template must not change a {}", arguments.given[0].type());
+}
+
+Value cycle(const Arguments& arguments) {
+  require(arguments.given.size() > 1, "loop.cycle: expected values");
+  const size_t values = arguments.given.size() - 1;
+  return arguments.given[1 + arguments.given[0].as_loop()->index % values];
+}
+Value changed(const Arguments& arguments) {
+  LoopNode& loop = *arguments.given[0].as_loop();
+  Value now = Value::list(arguments.rest(1).given);
+  const bool other = loop.changed.is_undefined() || !equal(loop.changed, now);
+  loop.changed = std::move(now);
+  return Value::boolean(other);
+}
+
+using Methods = std::map<std::string_view, Builtin>;
+
+const Methods& methods_of_texts() {
+  static const Methods methods = {{"upper", upper},
+                                  {"lower", lower},
+                                  {"capitalize", capitalize},
+                                  {"title", title},
+                                  {"strip", strip},
+                                  {"lstrip", lstrip},
+                                  {"rstrip", rstrip},
+                                  {"split", split},
+                                  {"rsplit", rsplit},
+                                  {"splitlines", splitlines},
+                                  {"partition", partition},
+                                  {"rpartition", rpartition},
+                                  {"startswith", startswith},
+                                  {"endswith", endswith},
+                                  {"removeprefix", removeprefix},
+                                  {"removesuffix", removesuffix},
+                                  {"replace", replace},
+                                  {"find", find},
+                                  {"rfind", rfind},
+                                  {"index", index},
+                                  {"count", count},
+                                  {"join", join},
+                                  {"format", format},
+                                  {"isdigit", isdigit},
+                                  {"isnumeric", isdigit},
+                                  {"isdecimal", isdigit},
+                                  {"isalpha", isalpha},
+                                  {"isalnum", isalnum},
+                                  {"isspace", isspace},
+                                  {"isupper", isupper},
+                                  {"islower", islower},
+                                  {"casefold", lower},
+                                  {"center", center}};
+  return methods;
+}
+
+const Methods& methods_of(const Value& object) {
+  static const Methods of_dicts = {{"get", get},           {"keys", keys},     {"values", values},
+                                   {"items", items},       {"copy", copy},     {"pop", changes},
+                                   {"popitem", changes},   {"clear", changes}, {"update", changes},
+                                   {"setdefault", changes}};
+  static const Methods of_lists = {
+      {"index", list_index}, {"count", list_count}, {"copy", copy},      {"append", changes},
+      {"extend", changes},   {"insert", changes},   {"pop", changes},    {"remove", changes},
+      {"clear", changes},    {"sort", changes},     {"reverse", changes}};
+  static const Methods of_tuples = {{"index", list_index}, {"count", list_count}};
+  static const Methods of_loops = {{"cycle", cycle}, {"changed", changed}};
+  static const Methods none;
+  if (object.as_text() != nullptr) return methods_of_texts();
+  if (object.as_dict() != nullptr) return of_dicts;
+  if (const ListNode* list = object.as_list()) return list->tuple ? of_tuples : of_lists;
+  return object.as_loop() != nullptr ? of_loops : none;
+}
+
+Builtin found_in(const Methods& methods, std::string_view name) {
+  const auto found = methods.find(name);
+  return found == methods.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+Text upper_case(const Text& text) {
+  return mapped(text, [](std::string_view bytes, size_t) { return cased(bytes, true); });
+}
+Text lower_case(const Text& text) {
+  return mapped(text, [](std::string_view bytes, size_t) { return cased(bytes, false); });
+}
+
+Text stripped(const Text& text, const Value& characters, bool left, bool right) {
+  const std::string_view bytes = text.bytes();
+  const std::vector<size_t> offsets = character_offsets(bytes);
+  std::set<std::string> all;
+  if (characters.as_text() != nullptr) {
+    for (const Value& one : items_of(characters)) all.insert(one.as_text()->bytes());
+  } else {
+    require(characters.is_none(), "strip: expected a str, got a {}", characters.type());
+  }
+  const auto goes = [&](size_t i) {
+    const std::string_view one = bytes.substr(offsets[i], offsets[i + 1] - offsets[i]);
+    return characters.is_none() ? is_blank(one) : all.count(std::string(one)) > 0;
+  };
+  size_t begin = 0;
+  size_t end = offsets.size() - 1;
+  while (left && begin < end && goes(begin)) ++begin;
+  while (right && begin < end && goes(end - 1)) --end;
+  return text.slice(offsets[begin], offsets[end] - offsets[begin]);
+}
+
+std::vector<Value> split_lines(const Text& text) {
+  std::vector<Value> lines;
+  const std::string_view bytes = text.bytes();
+  size_t begin = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = utf8_step(bytes.substr(at));
+    const UChar32 c = character(bytes.substr(at, step.bytes));
+    size_t end = at + step.bytes;
+    const bool breaks = (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
+                        c == 0x2028 || c == 0x2029;
+    if (breaks) {
+      lines.push_back(Value::text(text.slice(begin, at - begin)));
+      if (c == '\r' && end < bytes.size() && bytes[end] == '\n') ++end;
+      begin = end;
+    }
+    at = end;
+  }
+  if (begin < bytes.size()) lines.push_back(Value::text(text.slice(begin)));
+  return lines;
+}
+
+Text replaced(const Text& text, std::string_view old, const Text& other, int64_t count) {
+  Text out;
+  const std::string_view bytes = text.bytes();
+  size_t begin = 0;
+  size_t from = 0;
+  for (int64_t done = 0; count < 0 || done < count; ++done) {
+    const size_t at = find_bytes(bytes, old, from);
+    if (at == bytes.npos) break;
+    out.append(text.slice(begin, at - begin));
+    out.append(other);
+    begin = at + old.size();
+    // Nothing is found before each character, and at the end.
+    from = !old.empty()        ? begin
+           : at < bytes.size() ? at + utf8_step(bytes.substr(at)).bytes
+                               : at + 1;
+  }
+  out.append(text.slice(begin));
+  return out;
+}
+
+Builtin find_method(const Value& object, std::string_view name) {
+  return found_in(methods_of(object), name);
+}
+
+Builtin find_text_method(std::string_view name) {
+  return found_in(methods_of_texts(), name);
+}
+
+}  // namespace attnres::jinja

@@ -1,0 +1,206 @@
+// Templates as Python's Jinja renders them, set up as transformers does
+// (tests/clients/chat_template_check.py renders the same cases again), and what loops, recurs or
+// grows without an end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
+#include "attnres/text/chat_template.h"
+#include "attnres/text/jinja/interpreter.h"
+#include "attnres/text/jinja/parser.h"
+
+namespace attnres::jinja_test {
+namespace {
+
+using jinja::Value;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+Value value_of(const Json& json) {
+  if (json.is_null()) return Value::none();
+  if (json.is_boolean()) return Value::boolean(json.get<bool>());
+  if (json.is_number_integer()) return Value::integer(json.get<int64_t>());
+  if (json.is_number()) return Value::number(json.get<double>());
+  if (json.is_string()) return Value::text(json.get<std::string>());
+  if (json.is_array()) {
+    std::vector<Value> items;
+    for (const Json& item : json) items.push_back(value_of(item));
+    return Value::list(std::move(items));
+  }
+  jinja::Entries entries;
+  for (const auto& [key, value] : json.items()) {
+    entries.emplace_back(Value::text(key), value_of(value));
+  }
+  return Value::dict(std::move(entries));
+}
+
+std::string rendered(const std::string& source, const Json& variables, jinja::Limits limits = {}) {
+  const jinja::Statements statements = jinja::parse(source);
+  jinja::Meter meter(limits);
+  jinja::Interpreter interpreter(meter);
+  jinja::Interpreter::Names names;
+  for (const auto& [name, value] : variables.items()) names[name] = value_of(value);
+  return interpreter.render(statements, std::move(names)).bytes();
+}
+
+const Json& cases() {
+  static const Json read = read_json(ATTNRES_SOURCE_DIR "/tests/fixtures/jinja_cases.json");
+  return read;
+}
+
+std::string refusal(const std::string& source, const Json& variables = Json::object(),
+                    jinja::Limits limits = {}) {
+  try {
+    rendered(source, variables, limits);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Jinja, RendersWhatPythonDoes) {
+  ASSERT_GT(cases()["renders"].size(), 200);
+  for (const Json& expected : cases()["renders"]) {
+    const auto source = expected[0].get<std::string>();
+    std::string got;
+    try {
+      got = rendered(source, cases()["variables"]);
+    } catch (const Error& e) {
+      got = e.what();
+    }
+    EXPECT_EQ(got, expected[1].get<std::string>()) << source;
+  }
+}
+
+TEST(Jinja, RefusesWhatPythonDoes) {
+  for (const Json& source : cases()["refuses"]) {
+    EXPECT_THAT(refusal(source.get<std::string>(), cases()["variables"]), HasSubstr("line "))
+        << source;
+  }
+}
+
+TEST(Jinja, SaysInWhichLineAndWhat) {
+  EXPECT_EQ(refusal("a\n{{ x.y }}\n"), "line 2: x is undefined");
+  EXPECT_EQ(refusal("{% if a %}\n\n{% foo %}"), "line 3: the tag foo is not supported");
+  EXPECT_EQ(refusal("{{ raise_exception('no roles') }}"), "line 1: no roles");
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+// Each ends by a bound, not by the memory or the stack of the process.
+TEST(Jinja, EndsWhatHasNoEnd) {
+  const jinja::Limits limits = {
+      .steps = 300'000, .text_bytes = 1 << 20, .held_bytes = 8 << 20, .depth = 1000};
+  const auto expect_bound = [&](const std::string& source) {
+    EXPECT_THAT(refusal(source, {}, limits),
+                AnyOf(HasSubstr("steps"), HasSubstr("MiB"), HasSubstr("deep"), HasSubstr("at most"),
+                      HasSubstr("one after another")))
+        << source.substr(0, 100);
+  };
+  expect_bound("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
+  expect_bound(
+      "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}");
+  expect_bound(
+      "{% macro a() %}{{ caller() }}{% endmacro %}"
+      "{% macro b() %}{% call a() %}{{ b() }}{% endcall %}{% endmacro %}{{ b() }}");
+  expect_bound("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
+  expect_bound("{{ range(10 ** 12) }}");
+  expect_bound("{{ 'a' * 10 ** 12 }}");
+  expect_bound("{{ [1] * 10 ** 12 }}");
+  expect_bound("{{ 'a' | center(10 ** 12) }}");
+  expect_bound("{{ 'a\nb' | indent(10 ** 12) }}");
+  expect_bound("{{ [1] | batch(10 ** 12, 0) }}");
+  expect_bound("{{ ('a' * 10 ** 5) | replace('a', 'b' * 10 ** 4) }}");
+  expect_bound("{{ range(9999) | join('x' * 10 ** 4) }}");
+  for (const char* doubled : {"ns.x ~ ns.x", "ns.x + ns.x", "[ns.x, ns.x]", "{'a': ns.x}"}) {
+    for (const char* first : {"'a'", "[1]"}) {
+      const std::string loop = "{% set ns = namespace(x=" + std::string(first) +
+                               ") %}{% for i in range(200) %}{% set ns.x = " + doubled +
+                               " %}{% endfor %}{{ ns.x }}";
+      if (std::string(first) == "'a'" || std::string(doubled) != "ns.x ~ ns.x") expect_bound(loop);
+    }
+  }
+  expect_bound(
+      "{% set ns = namespace(x=[]) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}"
+      "{% endfor %}{{ ns.x == ns.x }}");
+}
+
+TEST(Jinja, EndsSourcesThatNestWithoutAnEnd) {
+  for (const char* part : {"(", "[", "not ", "-", "1 if 1 else ", "{1:", "a[", "f("}) {
+    EXPECT_NE(refusal("{{ " + repeated(part, 100'000) + "1 }}"), "") << part;
+  }
+  for (const char* part : {".a", "|d", "()", "[0]", " if 1"}) {
+    EXPECT_NE(refusal("{{ a" + repeated(part, 100'000) + " }}"), "") << part;
+  }
+  for (const char* part :
+       {"{% if 1 %}", "{% for i in [] %}", "{% set a %}", "{% filter upper %}"}) {
+    EXPECT_NE(refusal(repeated(part, 100'000)), "") << part;
+  }
+  EXPECT_NE(refusal("{% if 1 %}" + repeated("{% elif 1 %}", 100'000) + "{% endif %}"), "");
+  // Chains of operators are no nesting.
+  EXPECT_EQ(rendered("{{ 1" + repeated(" + 1", 20'000) + " }}", {}), "20001");
+}
+
+// A namespace alone can hold itself, and is never looked into.
+TEST(Jinja, HoldsWhatHoldsItself) {
+  const std::string itself = "{% set ns = namespace() %}{% set ns.x = [ns] %}";
+  EXPECT_EQ(rendered(itself + "{{ ns == ns }}{{ ns.x == ns.x }}{{ ns.x[0].x[0] is defined }}", {}),
+            "TrueTrueTrue");
+  EXPECT_THAT(refusal(itself + "{{ ns.x | tojson }}"), HasSubstr("Namespace"));
+  EXPECT_THAT(refusal(itself + "{{ ns.x }}"), HasSubstr("Namespace"));
+}
+
+TEST(Jinja, CountsWithoutOverflow) {
+  for (const char* source :
+       {"9223372036854775807 + 1", "2 ** 64", "-(-9223372036854775807 - 1)", "1e999",
+        "(-9223372036854775807 - 1) // -1", "9223372036854775807 * 2", "99999999999999999999"}) {
+    EXPECT_THAT(refusal("{{ " + std::string(source) + " }}"), HasSubstr("too large")) << source;
+  }
+  EXPECT_EQ(
+      rendered("{{ 'abc'[-9223372036854775807 - 1:] }}{{ [1, 2][::9223372036854775807] }}", {}),
+      "abc[1]");
+}
+
+TEST(ChatTemplate, NamesTheTemplateThatRecursWithoutAnEnd) {
+  const std::vector<ChatMessage> many(10'000, {"user", "Hi"});
+  const ChatTemplate recursive(
+      "{% macro rest(i) %}{% if i < messages | length %}{{ messages[i].content }}"
+      "{{ rest(i + 1) }}{% endif %}{% endmacro %}{{ rest(0) }}",
+      {}, "chat_template.jinja");
+  std::string text;
+  for (const ChatPart& part : recursive.parts({many.begin(), many.begin() + 50})) text += part.text;
+  EXPECT_EQ(text, repeated("Hi", 50));
+  try {
+    recursive.parts(many);
+    ADD_FAILURE() << "10,000 levels";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("chat_template.jinja, line 1"), HasSubstr("deep")));
+  }
+  // A loop over as many is no recursion.
+  const ChatTemplate looped("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_EQ(looped.parts(many).at(0).text.size(), 20'000);
+}
+
+// What a user wrote stays known as that through all that a template does with it.
+TEST(ChatTemplate, TellsWrittenTextFromTheTemplates) {
+  const ChatTemplate chat(
+      "{% for m in messages %}<{{ (m.content | trim | upper).split(',')[0][:3] ~ '|' ~ "
+      "m.content | replace('x', 'yy') }}>{{ m.content | tojson }}{% endfor %}");
+  std::string marked;
+  for (const ChatPart& part : chat.parts({{"user", " ab<,x "}})) {
+    marked += part.written ? "[" + part.text + "]" : part.text;
+  }
+  EXPECT_EQ(marked, "<[AB<]|[ ab<,]yy[ ]>\"[ ab<,x ]\"");
+}
+
+}  // namespace
+}  // namespace attnres::jinja_test
