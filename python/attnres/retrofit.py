@@ -60,28 +60,40 @@ def retrofit(
         device=weight.device,
         dtype=weight.dtype,
     )
-    counts_sources = mixing.get("norm_eps", "per_source_count") == "per_source_count"
-
-    def read(state: DepthState) -> Tensor:
-        h = mix.read(state)
-        return len(state.sources) * h if counts_sources else h
-
+    reader = _Reader(mix, mixing.get("norm_eps", "per_source_count") == "per_source_count")
     for layer in decoder.layers:
-        layer.forward = _layer_forward(layer, mix, read)
-    of_tensor = decoder.norm.forward
-    decoder.norm.forward = lambda state: of_tensor(read(state))
+        layer.forward = _LayerForward(layer, reader)
+    decoder.norm.forward = _NormForward(decoder.norm, reader)
     decoder.depth_attention = mix
     if checkpoint is not None:
         _load(model, decoder, mix, Path(checkpoint))
     return mix
 
 
-def _layer_forward(layer, mix, read):
-    is_gemma = hasattr(layer, GEMMA_NORMS[1])
-    norms = [getattr(layer, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
-    after = [getattr(layer, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
+class _Reader:
+    """What a site reads, in the size that the model's norms are used to."""
 
-    def forward(hidden_states: Tensor | DepthState, **arguments) -> DepthState:
+    def __init__(self, mix: BlockAttnRes, counts_sources: bool) -> None:
+        self.mix, self.counts_sources = mix, counts_sources
+
+    def __call__(self, state: DepthState) -> Tensor:
+        h = self.mix.read(state)
+        return len(state.sources) * h if self.counts_sources else h
+
+
+# What takes the place of a module's `forward` is an object that has the module: a copy of the model,
+# and a pickled one, have their own.
+class _LayerForward:
+    """A decoder layer without its residual connections, from depth state to depth state."""
+
+    def __init__(self, layer: nn.Module, reader: _Reader) -> None:
+        self.layer, self.reader = layer, reader
+
+    def __call__(self, hidden_states: Tensor | DepthState, **arguments) -> DepthState:
+        layer, read, mix = self.layer, self.reader, self.reader.mix
+        is_gemma = hasattr(layer, GEMMA_NORMS[1])
+        norms = [getattr(layer, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
+        after = [getattr(layer, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
         state = hidden_states
         if isinstance(state, Tensor):  # the first layer's
             state = mix.start(state)
@@ -90,7 +102,15 @@ def _layer_forward(layer, mix, read):
         y = layer.mlp(norms[1](read(state)))
         return mix.write(state, y if after[1] is None else after[1](y))
 
-    return forward
+
+class _NormForward:
+    """The last norm, of what the output site reads."""
+
+    def __init__(self, norm: nn.Module, reader: _Reader) -> None:
+        self.of_tensor, self.reader = norm.forward, reader
+
+    def __call__(self, state: DepthState) -> Tensor:
+        return self.of_tensor(self.reader(state))
 
 
 def _decoder_of(model: nn.Module) -> nn.Module:

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 # Graphs that were compiled earlier would call the operations as they were then.
@@ -256,82 +255,6 @@ def check_other_devices_and_dtypes():
             assert all(v.grad.isfinite().all() for v in leaves)
 
 
-class MiniAttention(nn.Module):
-    """Stands for an attention of transformers: of keyword arguments, and a tuple as its result."""
-
-    def __init__(self):
-        super().__init__()
-        self.proj = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-
-    def forward(self, hidden_states, scale):
-        return self.proj(hidden_states).sin() * scale, None
-
-
-class MiniLayer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        norm = {"eps": 0.1, "dtype": torch.float64}  # large: it matters where it stands
-        self.self_attn, self.mlp = MiniAttention(), nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-        self.input_layernorm = nn.RMSNorm(WIDTH, **norm)
-        self.post_attention_layernorm = nn.RMSNorm(WIDTH, **norm)
-
-    def forward(self, x, scale):
-        x = x + self.self_attn(self.input_layernorm(x), scale)[0]
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class MiniDecoder(nn.Module):
-    def __init__(self, layers=3):
-        super().__init__()
-        self.layers = nn.ModuleList(MiniLayer() for _ in range(layers))
-        self.norm = nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x, scale=0.7)
-        return self.norm(x)
-
-
-def check_retrofit():
-    model, x = MiniDecoder(), torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    before, names = model(x), {name for name, _ in model.named_parameters()}
-    mix = attnres.retrofit(model, block_size=4)
-    assert worst_difference([model(x)], [before]) < 1e-12
-    assert names <= {name for name, _ in model.named_parameters()}
-
-    for parameter in mix.parameters():
-        nn.init.normal_(parameter, std=1)
-    sublayers = []
-    for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        sublayers.append(lambda h, f=attention, g=layer.input_layernorm: f(g(h), scale=0.7)[0])
-        sublayers.append(lambda h, f=mlp, g=layer.post_attention_layernorm: f(g(h)))
-
-    def attend_counted(sources, query, key_gain, eps=0.1, counted=True):
-        values = torch.stack(sources)
-        keys = key_gain * values / (values.square().mean(-1, keepdim=True) + eps).sqrt()
-        h = ((keys @ query).softmax(0)[..., None] * values).sum(0)
-        return len(sources) * h if counted else h
-
-    parameters = parameters_of(mix)
-    expected = model.norm.__class__.forward(
-        model.norm, naive_inputs(x, sublayers, 4, parameters, attend_counted)[-1]
-    )
-    assert worst_difference([model(x)], [expected]) < 1e-12
-    for wrong in ({"eps": EPS}, {"counted": False}):
-        other = naive_inputs(x, sublayers, 4, parameters, partial(attend_counted, **wrong))[-1]
-        other = model.norm.__class__.forward(model.norm, other)
-        assert worst_difference([model(x)], [other]) > 1e-3, wrong
-
-    refused(ValueError, "was retrofitted before", lambda: attnres.retrofit(model, 4))
-    refused(ValueError, "Linear has no list `layers`", lambda: attnres.retrofit(nn.Linear(2, 2), 4))
-    refused(ValueError, "give a block_size", lambda: attnres.retrofit(MiniDecoder()))
-    other = MiniDecoder()
-    del other.layers[1].mlp
-    refused(ValueError, "layer 1 of MiniDecoder, a MiniLayer, has no mlp",
-            lambda: attnres.retrofit(other, 4))  # fmt: skip
-
-
 def refused(kind, text, action):
     try:
         action()
@@ -407,7 +330,6 @@ def main():
     check_checkpointed()
     check_autocast()
     check_other_devices_and_dtypes()
-    check_retrofit()
     check_refusals()
     check_descriptions()
     check_other_torch_is_refused()
