@@ -56,6 +56,24 @@ std::optional<KnownType> find_type(const std::string& type) {
   return is_llama ? std::optional(KnownType{FileLayout::llama}) : std::nullopt;
 }
 
+// What attnres.retrofit of the Python package makes of a model of transformers, where that saves
+// it: the model's own configuration, without its type, and what its connections were replaced by.
+constexpr const char* kRetrofitted = "attnres_retrofitted";
+
+StoredConfig from_retrofitted(const ConfigKeys& file) {
+  Json base = file.at("base");
+  require(base.is_object(), "{}: base: expected an object", file.what());
+  base["model_type"] = file.text("base_model_type");
+  const std::string what = file.what() + ": base";
+  require(base["model_type"] != kRetrofitted, "{}: is itself a retrofitted model", what);
+  StoredConfig stored = from_config_json(base, what);
+  require(stored.model.is_residual(), "{}: has depth mixing of its own", what);
+  Json model = write_config(stored.model);
+  model["depth_mixing"] = file.at("depth_mixing");
+  stored.model = read_stored_model(model, file, "attnres");
+  return stored;
+}
+
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
   fail(
       "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_linear, kimi_k3 "
@@ -140,6 +158,7 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
 StoredConfig from_config_json(const Json& json, const std::string& what) {
   const ConfigKeys file(json, what);
   const std::string type = file.text("model_type");
+  if (type == kRetrofitted) return from_retrofitted(file);
   const std::optional<KnownType> known = find_type(type);
   if (!known) refuse_type(type, what);
   const bool nested = !file.missing("text_config");

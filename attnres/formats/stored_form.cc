@@ -15,7 +15,9 @@ StoredForm paired(const PairedRows& rows) {
 }  // namespace
 
 StoredForm stored_form(FileLayout layout, const ModelConfig& model, const Parameter& parameter) {
-  if (layout == FileLayout::gemma3 && parameter.kind == ParameterKind::norm_gain) {
+  // Gains of keys are no part of Gemma, but of what it is retrofitted with.
+  if (layout == FileLayout::gemma3 && parameter.kind == ParameterKind::norm_gain &&
+      parameter.role != "key_norm") {
     return {.to_file = [](const at::Tensor& gain) { return gain - 1; },
             .from_file = [](const at::Tensor& stored) { return stored + 1; }};
   }

@@ -5,8 +5,12 @@
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
+#include <optional>
 #include <utility>
 
+#include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -85,6 +89,44 @@ bool is_ignored(const std::string& name) {
   return false;
 }
 
+// What the Python package's retrofit puts into a model of transformers: vectors [D], of one site
+// after the other.
+struct OfSite {
+  int site;
+  std::string role;
+};
+std::optional<OfSite> of_retrofit(const std::string& name) {
+  for (const auto& [list, role] :
+       {std::pair("pseudo_query", "pseudo_query"), {"key_gain", "key_norm"}}) {
+    const std::string prefix = fmt::format("model.depth_attention.{}.", list);
+    if (!name.starts_with(prefix)) continue;
+    const char *first = name.data() + prefix.size(), *last = name.data() + name.size();
+    OfSite found{.site = 0, .role = role};
+    const auto [end, error] = std::from_chars(first, last, found.site);
+    if (error == std::errc() && end == last && found.site >= 0) return found;
+  }
+  return {};
+}
+
+int last_site_of_retrofit(const std::vector<std::string>& names) {
+  int last = 0;
+  for (const std::string& name : names) {
+    if (const auto found = of_retrofit(name)) last = std::max(last, found->site);
+  }
+  return last;
+}
+
+MadeTensor made_of_retrofit(const OfSite& from, int last_site, const std::string& name) {
+  Parameter parameter;
+  parameter.site = from.site;
+  parameter.role = from.role;
+  MadeTensor made{hugging_face_name(parameter, last_site), {name}};
+  if (from.role == "pseudo_query") {
+    made.make = [](const std::vector<at::Tensor>& t) { return t[0].unsqueeze(0); };
+  }
+  return made;
+}
+
 std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
   std::erase(shape, 1);
   return shape;
@@ -98,7 +140,13 @@ std::string name_in_layout(FileLayout layout, std::string name) {
 
 NamedWeights::NamedWeights(const TensorFiles& weights, FileLayout layout) : weights_(weights) {
   std::set<std::string> joined;  // names of the file that are told by another's
+  const int last_site = last_site_of_retrofit(weights.names());
   for (const std::string& name : weights.names()) {
+    if (const auto from = of_retrofit(name)) {
+      joined.insert(name);
+      add(made_of_retrofit(*from, last_site, name));
+      continue;
+    }
     for (const MadeTensor& made : made_of_mlx_tensor(name, weights.info(name).shape)) {
       joined.insert(made.of.begin(), made.of.end());
       add({our_name(layout, made.name), made.of, made.make});

@@ -1,21 +1,17 @@
 """Attention Residuals in models of transformers, in place."""
 
-import json
 import sys
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from .checkpoints import carry_mixing, counts_sources, depth_mixing, load, read_mixing
 from .modules import BlockAttnRes, DepthState
 
 # Of a layer: the norms before its sublayers, and Gemma's after them.
 LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm")
 GEMMA_NORMS = ("input_layernorm", "pre_feedforward_layernorm")
 GEMMA_OUTPUT_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
-# What attnres calls the tensors of site 2j and 2j + 1 in the files of layer j, and of the output.
-FILE_NAMES = ("self_attention_res", "mlp_res")
-OUTPUT_FILE_NAME = "output_attn_res"
 
 
 def retrofit(
@@ -33,11 +29,17 @@ def retrofit(
         model = AutoModelForCausalLM.from_pretrained(folder)
         mix = attnres.retrofit(model, block_size=4)
 
+    `model.save_pretrained(mixed)` then writes a folder that says what it is. The program reads it,
+    and transformers, where attnres is installed:
+
+        model = AutoModelForCausalLM.from_pretrained(mixed, trust_remote_code=True)
+
     Args:
         model: changed in place; its layers, their parameters and these parameters' names stay.
         block_size: S, in sublayers: attention and MLP count one each.
-        checkpoint: a folder that attnres wrote, of the same model retrofitted there, whose weights
-            are loaded; the block size is then the folder's, and need not be given.
+        checkpoint: a folder whose weights are loaded, of the same model retrofitted: one that
+            attnres wrote, or `save_pretrained` after this function. The block size is then the
+            folder's, and need not be given.
 
     Returns:
         What has the pseudo-queries and key gains, `depth_attention` in the decoder. Leave weight
@@ -48,25 +50,33 @@ def retrofit(
             checkpoint.
     """
     decoder = _decoder_of(model)
-    mixing = {} if checkpoint is None else _mixing_of(Path(checkpoint))
-    block_size = _agreed(block_size, mixing.get("block_size"))
+    if checkpoint is None:
+        return place_mixing(model, _agreed(block_size, None), counts_sources=True)
+    folder = Path(checkpoint)
+    stored = read_mixing(folder, 2 * len(decoder.layers))
+    mix = place_mixing(model, _agreed(block_size, stored["block_size"]), counts_sources(stored))
+    load(model, mix, folder)
+    return mix
+
+
+def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> BlockAttnRes:
+    """The first half of `retrofit`: all but the weights of a checkpoint."""
+    decoder = _decoder_of(model)
     norm = decoder.layers[0].input_layernorm
-    weight = norm.weight
     mix = BlockAttnRes(
-        weight.numel(),
+        norm.weight.numel(),
         2 * len(decoder.layers),
         block_size,
         _eps_of(norm),
-        device=weight.device,
-        dtype=weight.dtype,
+        device=norm.weight.device,
+        dtype=norm.weight.dtype,
     )
-    reader = _Reader(mix, mixing.get("norm_eps", "per_source_count") == "per_source_count")
+    reader = _Reader(mix, counts_sources)
     for layer in decoder.layers:
         layer.forward = _LayerForward(layer, reader)
     decoder.norm.forward = _NormForward(decoder.norm, reader)
     decoder.depth_attention = mix
-    if checkpoint is not None:
-        _load(model, decoder, mix, Path(checkpoint))
+    carry_mixing(model, decoder is model, depth_mixing(mix.block_size, counts_sources))
     return mix
 
 
@@ -155,46 +165,3 @@ def _agreed(given: int | None, stored: int | None) -> int:
     if None not in (given, stored) and given != stored:
         raise ValueError(f"retrofit: block_size is {given}, but the checkpoint's is {stored}")
     return stored if given is None else given
-
-
-def _mixing_of(folder: Path) -> dict:
-    config = json.loads((folder / "config.json").read_text())
-    mixing = config.get("attnres", {}).get("depth_mixing", {})
-    if mixing.get("type") != "block_attn_res":
-        raise ValueError(
-            f"retrofit: {folder} has no block_attn_res: its model_type is "
-            f"{config.get('model_type')}, its depth mixing {mixing.get('type')}"
-        )
-    plain = {"query": "learned", "weights": "softmax", "key_norm": True, "heads": 1}
-    for key, value in plain.items():
-        if mixing.get(key, value) != value:
-            raise ValueError(f"retrofit: {folder} has {key} {mixing[key]!r}, not {value!r}")
-    return mixing
-
-
-def _load(model: nn.Module, decoder: nn.Module, mix: BlockAttnRes, folder: Path) -> None:
-    from safetensors.torch import load_file  # which transformers brings
-
-    if hasattr(decoder.layers[0], GEMMA_NORMS[1]):
-        raise ValueError("retrofit: checkpoints are not loaded into Gemma, whose files differ")
-    stored = {}
-    for file in sorted(folder.glob("model*.safetensors")):
-        stored |= load_file(file)
-    with torch.no_grad():
-        for site in range(1, mix.num_sublayers + 1):
-            name = _file_name(mix, site)
-            mix.pseudo_query[site].copy_(stored.pop(f"{name}_proj.weight").flatten())
-            mix.key_gain[site].copy_(stored.pop(f"{name}_norm.weight"))
-    missing, unknown = model.load_state_dict(stored, strict=False)
-    missing = [n for n in missing if ".depth_attention." not in n and n != "lm_head.weight"]
-    if missing or unknown:
-        raise ValueError(
-            f"retrofit: {folder} does not fit: {', '.join([*missing, *unknown][:4])} "
-            "are missing or unknown"
-        )
-
-
-def _file_name(mix: BlockAttnRes, site: int) -> str:
-    if site == mix.num_sublayers:
-        return f"model.{OUTPUT_FILE_NAME}"
-    return f"model.layers.{site // 2}.{FILE_NAMES[site % 2]}"

@@ -1,15 +1,18 @@
-"""attnres.retrofit on models of transformers: the same function, generation, gradients, and checkpoints
-that attnres wrote of the same model.
+"""attnres.retrofit on models of transformers: the same function, generation, gradients, copies, what
+save_pretrained writes in transformers and in attnres, and checkpoints that attnres wrote of the same model.
 
 usage: python check_retrofit.py        (ATTNRES=PROGRAM; build/attnres if not set)
 """
 
 import copy
+import pickle
 
 import numpy as np
 import torch
 from architectures import MODELS, make, save
 from interop import REPOSITORY, Report, attnres as program, log_probabilities, score, token_ids
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 import attnres
 
@@ -62,6 +65,100 @@ def gradients(model, ids):
     return [torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True)]
 
 
+def retrofitted(name, block_size=BLOCK_SIZE):
+    """With pseudo-queries and key gains that matter."""
+    model = make(name, vocabulary=256)
+    mix = attnres.retrofit(model, block_size)
+    for query, gain in zip(mix.pseudo_query, mix.key_gain, strict=True):
+        torch.nn.init.normal_(query, std=0.5)
+        torch.nn.init.normal_(gain, mean=1, std=0.3)
+    return model
+
+
+def check_copies(report, name):
+    model, ids = retrofitted(name), token_ids(256, 20)
+    before = logits_of(model, ids)
+    for how, other in (("deep", copy.deepcopy(model)), ("pickled", pickle.loads(pickle.dumps(model)))):
+        report.equal(f"{name}: a {how} copy", np.abs(logits_of(other, ids) - before).max(), 0)
+        with torch.no_grad():
+            for parameter in other.model.layers.parameters():
+                parameter.zero_()
+        alone = np.abs(logits_of(model, ids) - before).max() == 0
+        report.line(alone and np.abs(logits_of(other, ids) - before).max() > 0.01,
+                    f"{name}: a {how} copy has layers of its own")  # fmt: skip
+
+
+def check_saved(report, name):
+    """What save_pretrained writes: in transformers, here, and in attnres."""
+    model, ids, folder = retrofitted(name), token_ids(256), report.folder / f"{name}, saved"
+    ours, text = log_probabilities(logits_of(model, ids), ids), generated(model)
+    model.save_pretrained(folder)
+    report.compare(f"{name}, saved, in attnres", score(folder, ids), ours, BOUND)
+
+    for shards in ({}, {"max_shard_size": "5KB"}):
+        model.save_pretrained(folder, **shards)
+        loaded = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+        what = f"{name}, saved{' in shards' if shards else ''} and loaded"
+        report.compare(what, log_probabilities(logits_of(loaded, ids), ids), ours, 0)
+        report.equal(f"{what}: its class", type(loaded), type(model))
+        report.equal(f"{what}: 30 tokens generated", generated(loaded), text)
+        again = report.folder / f"{name}, again"
+        loaded.save_pretrained(again)
+        report.compare(f"{what}, saved again, in attnres", score(again, ids), ours, BOUND)
+
+    bfloat16 = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, dtype=torch.bfloat16, attn_implementation="eager"
+    )
+    report.equal(f"{name}, loaded in bfloat16", bfloat16.dtype, torch.bfloat16)
+    report.equal(f"{name}: attention", bfloat16.config._attn_implementation, "eager")
+
+    refuses(report, f"{name}, saved, without its code", "trust_remote_code",
+            lambda: AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))  # fmt: skip
+    refuses(report, f"{name}, saved, as the residual model", "hidden_size",
+            lambda: type(model).from_pretrained(folder))  # fmt: skip
+
+
+def refuses(report, what, word, action):
+    try:
+        action()
+    except Exception as error:
+        report.line(word in str(error), f"{what}: refused: {str(error).splitlines()[0][:100]}")
+    else:
+        report.line(False, f"{what}: is not refused")
+
+
+def check_further(report, name):
+    """Saved by transformers, trained further in attnres, and read back."""
+    model, ids, run = retrofitted(name), token_ids(256, 60), report.folder / f"{name}, further"
+    saved, own = report.folder / f"{name}, to train", report.folder / f"{name}, own"
+    model.save_pretrained(saved)
+    plain = make(name, vocabulary=256)
+    attnres.retrofit(plain, checkpoint=saved)
+    before = log_probabilities(logits_of(model, ids), ids)
+    report.compare(f"{name}, saved, by checkpoint=", log_probabilities(logits_of(plain, ids), ids),
+                   before, 0)  # fmt: skip
+    program("import", "--from", saved, "--bytes", "--out", own)
+    program("train", "--from", own, "--data", REPOSITORY / "LICENSE", "--out", run, "--set",
+            "train.steps=8", "train.learning_rate=0.02", "train.warmup=1", "train.context=64")  # fmt: skip
+    back = make(name, vocabulary=256)
+    attnres.retrofit(back, checkpoint=run / "checkpoints" / "last")
+    theirs = log_probabilities(logits_of(back, ids), ids)
+    report.compare(f"{name}, trained further", score(run / "checkpoints" / "last", ids), theirs,
+                   BOUND)  # fmt: skip
+    difference = np.abs(theirs - before).max()
+    report.line(difference > 0.01, f"{name}: training further changed it by {difference:.2f}")
+
+
+def check_resumed(report, name):
+    """As transformers' Trainer resumes: its model's numbers from the file, whatever is missing."""
+    model, other, folder = retrofitted(name), retrofitted(name), report.folder / f"{name}, resumed"
+    ids = token_ids(256, 20)
+    model.save_pretrained(folder)
+    result = other.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    report.equal(f"{name}: nothing unexpected on resuming", result.unexpected_keys, [])
+    report.equal(f"{name}: resumed", np.abs(logits_of(other, ids) - logits_of(model, ids)).max(), 0)
+
+
 def check_checkpoint(report, name):
     made, kept = report.folder / f"{name}, made", report.folder / name
     mixed, run = report.folder / f"{name}, mixed", report.folder / f"{name}, run"
@@ -84,8 +181,12 @@ def main():
     report = Report()
     for name in MODELS:
         check_function(report, name)
+        check_copies(report, name)
+        check_saved(report, name)
     for name in ("llama3", "qwen2", "qwen3"):
         check_checkpoint(report, name)
+        check_further(report, name)
+        check_resumed(report, name)
     report.finish()
 
 

@@ -1,15 +1,24 @@
-"""Checks attnres.retrofit: python tests/python/retrofit_check.py
+"""Checks attnres.retrofit: python tests/python/retrofit_check.py build/attnres
 
-The retrofitted model against its equations in float64, and copies of it. The models stand for those
-of transformers, which tests/interop/check_retrofit.py has.
+The retrofitted model against its equations in float64, copies of it, and what it saves: loaded here
+and scored by the program, and what the program trains from there loaded here. The models stand for
+those of transformers, which tests/interop/check_retrofit.py has.
 """
 
 import copy
+import json
+import math
 import pickle
+import subprocess
+import sys
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from package_check import EPS, WIDTH, naive_inputs, parameters_of, refused, worst_difference
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -173,13 +182,250 @@ def check_compiled():
     assert worst_difference([compiled(x)], [model(x)]) < 1e-12
 
 
+# A Llama as transformers has it: its names, its files, and the configuration that it saves.
+
+
+class LlamaConfig:
+    model_type = "llama"
+
+    def __init__(self):
+        self.architectures = ["LlamaForCausalLM"]
+        self.hidden_size, self.intermediate_size, self.vocab_size = 16, 24, 256
+        self.num_hidden_layers, self.num_attention_heads, self.head_dim = 4, 2, 8
+        self.max_position_embeddings, self.rms_norm_eps = 128, 1e-3
+        self.rope_parameters = {"rope_type": "default", "rope_theta": 500.0}
+        self.tie_word_embeddings, self.bos_token_id, self.eos_token_id = False, 0, 0
+
+    def to_json_file(self, json_file_path, use_diff=True):
+        config = vars(self) | {"model_type": self.model_type, "dtype": "float32"}
+        Path(json_file_path).write_text(json.dumps(config))
+
+
+def projection(inputs, outputs):
+    linear = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(linear.weight, std=1.5 / math.sqrt(inputs))
+    return linear
+
+
+class LlamaAttention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        width = config.num_attention_heads * config.head_dim
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            self.add_module(name, projection(config.hidden_size, width))
+
+    def forward(self, hidden_states, rotary):
+        q, k, v = (
+            linear(hidden_states).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        o = F.scaled_dot_product_attention(rotary(q), rotary(k), v, is_causal=True)
+        return self.o_proj(o.transpose(1, 2).flatten(-2)), None
+
+
+class LlamaMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj = projection(config.hidden_size, config.intermediate_size)
+        self.up_proj = projection(config.hidden_size, config.intermediate_size)
+        self.down_proj = projection(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LlamaLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn, self.mlp = LlamaAttention(config), LlamaMLP(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, x, rotary):
+        x = x + self.self_attn(self.input_layernorm(x), rotary)[0]
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class LlamaModel(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, ids):
+        head_dim, theta = self.config.head_dim, self.config.rope_parameters["rope_theta"]
+        frequencies = theta ** (-torch.arange(0, head_dim, 2) / head_dim)
+        angles = torch.outer(torch.arange(ids.shape[1]), frequencies).repeat(1, 2)
+
+        def rotary(x):
+            a, b = x.chunk(2, -1)
+            return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+        x = self.embed_tokens(ids)
+        for layer in self.layers:
+            x = layer(x, rotary=rotary)
+        return self.norm(x)
+
+
+class LlamaForCausalLM(nn.Module):
+    def __init__(self, config=None):
+        super().__init__()
+        self.config = config or LlamaConfig()
+        self.model = LlamaModel(self.config)
+        self.lm_head = projection(self.config.hidden_size, self.config.vocab_size)
+
+    def forward(self, ids):
+        return self.lm_head(self.model(ids))
+
+    def save_pretrained(self, folder):
+        folder.mkdir()
+        self.config.to_json_file(folder / "config.json")
+        save_file(self.state_dict(), folder / "model.safetensors", {"format": "pt"})
+
+
+def log_probabilities(model, ids):
+    with torch.no_grad():
+        logits = model(ids)[:, :-1].log_softmax(-1)
+    return logits.gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def run(program, *arguments):
+    command = [program, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, (command, result.stderr)
+    return result.stdout
+
+
+def scored(program, folder, ids):
+    """The program's log-probabilities of a folder."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("".join(",".join(map(str, row)) + "\n" for row in ids.tolist()))
+        file.flush()
+        lines = run(program, "score", "--model", folder, "--ids-file", file.name).splitlines()
+    return torch.tensor([json.loads(line)["logprobs"] for line in lines])
+
+
+def train(model, ids):
+    """Until its pseudo-queries matter."""
+    before = log_probabilities(model, ids)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(30):
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+        optimizer.step()
+    assert worst_difference([log_probabilities(model, ids)], [before]) > 0.1
+    return model
+
+
+def check_saved(program, folder):
+    """Retrofitted and trained here, saved, and read by both; trained on there, and read here."""
+    ids = torch.randint(256, (2, 40))
+    saved, run_folder, again = folder / "saved", folder / "run", folder / "again"
+    model = LlamaForCausalLM()
+    plain = copy.deepcopy(model)
+    attnres.retrofit(model, block_size=3)
+    ours = log_probabilities(train(model, ids), ids)
+    model.save_pretrained(saved)
+    assert worst_difference([scored(program, saved, ids)], [ours]) < 1e-4
+    loaded = copy.deepcopy(plain)
+    attnres.retrofit(loaded, checkpoint=saved)
+    assert worst_difference([log_probabilities(loaded, ids)], [ours]) == 0
+
+    text = folder / "text.txt"
+    text.write_text("A text to train on, of a few tokens. " * 200)
+    own = folder / "own"
+    run(program, "import", "--from", saved, "--bytes", "--out", own)
+    run(program, "train", "--from", own, "--data", text, "--out", run_folder, "--set",
+        "train.steps=4", "train.learning_rate=0.02", "train.warmup=1", "train.context=64")  # fmt: skip
+    checkpoint = run_folder / "checkpoints" / "last"
+    trained = copy.deepcopy(plain)
+    attnres.retrofit(trained, checkpoint=checkpoint)
+    theirs = log_probabilities(trained, ids)
+    assert worst_difference([scored(program, checkpoint, ids)], [theirs]) < 1e-4
+    assert worst_difference([theirs], [ours]) > 1e-3
+    trained.save_pretrained(again)  # and back
+    assert worst_difference([scored(program, again, ids)], [theirs]) < 1e-4
+
+
+def check_what_is_saved(folder):
+    """The folder says what it is, to everybody, and a model that was not retrofitted says nothing."""
+    config = LlamaConfig()
+    model, other = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    attnres.retrofit(model, block_size=3)
+    for i, saved in enumerate((model, copy.deepcopy(model), unpickled(model))):
+        saved.save_pretrained(folder / str(i))
+        written = json.loads((folder / str(i) / "config.json").read_text())
+        assert written["model_type"] == "attnres_retrofitted"
+        assert written["depth_mixing"] == {
+            "type": "block_attn_res", "block_size": 3, "norm_eps": "per_source_count"
+        }  # fmt: skip
+        assert written["auto_map"] == {
+            "AutoConfig": "modeling_retrofitted.RetrofittedConfig",
+            "AutoModelForCausalLM": "modeling_retrofitted.RetrofittedModel",
+        }
+        code = (folder / str(i) / "modeling_retrofitted.py").read_text()
+        assert "from attnres.retrofitted import" in code
+        assert load_file(folder / str(i) / "model.safetensors").keys() == model.state_dict().keys()
+    other.save_pretrained(folder / "other")  # of the same configuration
+    assert json.loads((folder / "other" / "config.json").read_text())["model_type"] == "llama"
+
+    decoder = LlamaForCausalLM()
+    attnres.retrofit(decoder.model, block_size=3)
+    decoder.save_pretrained(folder / "decoder")
+    written = json.loads((folder / "decoder" / "config.json").read_text())
+    assert written["model_type"] == "attnres_retrofitted"
+
+
+def check_checkpoint_refusals(folder):
+    model = LlamaForCausalLM()
+    attnres.retrofit(model, block_size=3)
+    model.save_pretrained(folder / "saved")
+
+    def refused_with(text, change, model=None, **options):
+        edited = folder / "edited"
+        edited.mkdir(exist_ok=True)
+        config = json.loads((folder / "saved" / "config.json").read_text())
+        tensors = load_file(folder / "saved" / "model.safetensors")
+        change(config, tensors)
+        (edited / "config.json").write_text(json.dumps(config))
+        save_file(tensors, edited / "model.safetensors")
+        model = model or LlamaForCausalLM()
+        refused(ValueError, text, lambda: attnres.retrofit(model, checkpoint=edited, **options))
+
+    def nothing(config, tensors):
+        pass
+
+    refused_with("block_size is 2, but the checkpoint's is 3", nothing, block_size=2)
+    refused_with("model.norm.weight are missing", lambda c, t: t.pop("model.norm.weight"))
+    refused_with("lm_head.weight are missing", lambda c, t: t.pop("lm_head.weight"))
+    refused_with("extra are missing or unknown", lambda c, t: t.update(extra=torch.zeros(1)))
+    refused_with("is a retrofitted mistral, the model a llama",
+                 lambda c, t: c.update(base_model_type="mistral"))  # fmt: skip
+    refused_with("has a window of 1 sources, but there are 3",
+                 lambda c, t: c["depth_mixing"].update(window=1))  # fmt: skip
+    refused_with("has heads 2, not 1", lambda c, t: c["depth_mixing"].update(heads=2))
+    of_program = {"model_type": "attnres", "attnres": {"depth_mixing": {"type": "block_attn_res",
+                                                                        "block_size": 3}}}  # fmt: skip
+    refused_with("it has no model.layers.0.mlp_res_proj.weight of 16 numbers",
+                 lambda c, t: c.update(of_program))  # fmt: skip
+    refused_with("not into LlamaModel", lambda c, t: c.update(of_program),
+                 model=LlamaModel(LlamaConfig()))  # fmt: skip
+
+
 def main():
     torch.manual_seed(0)
+    program = sys.argv[1]
     check_retrofit()
     check_copies()
     check_moving_average()
     check_exchanged_parts()
     check_compiled()
+    for check in (partial(check_saved, program), check_what_is_saved, check_checkpoint_refusals):
+        with tempfile.TemporaryDirectory() as folder:
+            check(Path(folder))
     print(f"retrofitted models correct under torch {torch.__version__}")
 
 

@@ -1,0 +1,195 @@
+"""What a retrofitted model of transformers is on disk, and what attnres wrote of one.
+
+`save_pretrained` writes tensors under the names that they have in the model, and a config.json whose
+`model_type` is attnres_retrofitted: `base` is the configuration that transformers wrote, and
+`depth_mixing` the setting of a recipe. The program reads such folders; so does transformers, by the
+code that lies in them (retrofitted.py).
+"""
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .modules import BlockAttnRes
+
+MODEL_TYPE = "attnres_retrofitted"
+CODE_NAME = "modeling_retrofitted"
+CODE = '''"""A model of transformers with Block Attention Residuals (arXiv 2603.15031): attnres has them.
+
+    AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+"""
+
+from attnres.retrofitted import RetrofittedConfig, RetrofittedModel
+'''
+# What attnres calls the tensors of site 2j and 2j + 1 in the files of layer j, and of the output.
+FILE_NAMES = ("self_attention_res", "mlp_res")
+OUTPUT_FILE_NAME = "output_attn_res"
+HEAD = "lm_head.weight"
+
+
+def depth_mixing(block_size: int, counts_sources: bool) -> dict:
+    """The setting `model.depth_mixing` of a recipe that computes the same."""
+    norm_eps = "per_source_count" if counts_sources else "fixed"
+    return {"type": "block_attn_res", "block_size": block_size, "norm_eps": norm_eps}
+
+
+def counts_sources(mixing: dict) -> bool:
+    """Whether norms are given n times the mean of n sources, as `depth_mixing` says it."""
+    return mixing.get("norm_eps", "fixed") == "per_source_count"
+
+
+def read_mixing(folder: Path, num_sublayers: int) -> dict:
+    """The depth mixing of a folder that attnres or a retrofitted model's save_pretrained wrote."""
+    config = _read_config(folder)
+    mixing = config.get("attnres", config).get("depth_mixing", {})
+    if mixing.get("type") != "block_attn_res":
+        raise ValueError(
+            f"retrofit: {folder} has no block_attn_res: its model_type is "
+            f"{config.get('model_type')}, its depth mixing {mixing.get('type')}"
+        )
+    plain = {"query": "learned", "weights": "softmax", "key_norm": True, "heads": 1}
+    for key, value in plain.items():
+        if mixing.get(key, value) != value:
+            raise ValueError(f"retrofit: {folder} has {key} {mixing[key]!r}, not {value!r}")
+    sources = -(-num_sublayers // mixing["block_size"])
+    if mixing.get("window", sources) < sources:
+        raise ValueError(
+            f"retrofit: {folder} has a window of {mixing['window']} sources, but there are {sources}"
+        )
+    return mixing
+
+
+def load(model: nn.Module, mix: BlockAttnRes, folder: Path) -> None:
+    """The folder's weights into the model that was retrofitted with `mix`."""
+    from safetensors.torch import load_file  # which transformers brings
+
+    config = _read_config(folder)
+    stored = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        stored |= load_file(file)
+    if config.get("model_type") == MODEL_TYPE:
+        _check_base(model, config["base_model_type"], folder)
+        missing = set()
+    else:
+        _check_names(model, folder)
+        missing = _load_mixing(model, mix, stored, folder)
+    _load_rest(model, stored, missing, folder)
+
+
+def carry_mixing(model: nn.Module, is_decoder: bool, mixing: dict) -> None:
+    """Lets the model's configuration say, where it is saved, that the model is retrofitted.
+
+    The configuration becomes the model's own, since other models that share it are as they were;
+    but not a decoder's, which shares it with the model around it.
+    """
+    config = getattr(model, "config", None)
+    if not hasattr(config, "to_json_file"):
+        return
+    own = config if is_decoder else copy.deepcopy(config)
+    own.__class__ = _saved_as_retrofitted(type(config))
+    own.depth_mixing = mixing
+    for module in model.modules():
+        if getattr(module, "config", None) is config:
+            module.config = own
+
+
+@cache
+def _saved_as_retrofitted(config_class: type) -> type:
+    def to_json_file(self, json_file_path, use_diff=True):
+        config_class.to_json_file(self, json_file_path, use_diff)
+        _rewrite(Path(json_file_path))
+
+    def reduce(self, _protocol):
+        return _new_config, (config_class,), self.__dict__
+
+    members = {"to_json_file": to_json_file, "__reduce_ex__": reduce}
+    return type(config_class)(f"Retrofitted{config_class.__name__}", (config_class,), members)
+
+
+def _new_config(config_class: type):
+    return object.__new__(_saved_as_retrofitted(config_class))
+
+
+def _rewrite(path: Path) -> None:
+    base = json.loads(path.read_text())
+    of_auto_class = {"AutoConfig": f"{CODE_NAME}.RetrofittedConfig"}
+    for name in base.get("architectures") or []:
+        _, is_for, task = name.rpartition("For")
+        auto_class = f"AutoModelFor{task}" if is_for else "AutoModel"
+        of_auto_class[auto_class] = f"{CODE_NAME}.RetrofittedModel"
+    config = {
+        "model_type": MODEL_TYPE,
+        "architectures": ["RetrofittedModel"],
+        "auto_map": of_auto_class,
+        "depth_mixing": base.pop("depth_mixing"),
+        # Apart from `base`, which a class of this type would else take for its own configuration,
+        # and read a model without the mixing; at hidden_size it stops.
+        "base_model_type": base.pop("model_type"),
+        "base": base,
+        "hidden_size": "in base: load with AutoModelForCausalLM and trust_remote_code=True",
+    }
+    for key in ("dtype", "transformers_version"):
+        if key in base:
+            config[key] = base[key]
+    path.write_text(json.dumps(config, indent=2) + "\n")
+    path.with_name(f"{CODE_NAME}.py").write_text(CODE)
+
+
+def _read_config(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def _check_base(model: nn.Module, base_model_type: str, folder: Path) -> None:
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    if model_type != base_model_type:
+        raise ValueError(
+            f"retrofit: {folder} is a retrofitted {base_model_type}, the model a {model_type}"
+        )
+
+
+def _check_names(model: nn.Module, folder: Path) -> None:
+    """That the model's names are those in a file of attnres, as Llama's are and Gemma's are not."""
+    if not hasattr(model, "model") or hasattr(model.model.layers[0], "pre_feedforward_layernorm"):
+        raise ValueError(
+            f"retrofit: {folder} was written by attnres, and its weights are loaded into models "
+            f"whose files are alike (Llama, Mistral, Qwen 2 and 3, SmolLM 3, with their heads), not "
+            f"into {type(model).__name__}; AutoModelForCausalLM.from_pretrained loads the folder, "
+            "with trust_remote_code=True"
+        )
+
+
+def _load_mixing(model: nn.Module, mix: BlockAttnRes, stored: dict, folder: Path) -> set[str]:
+    """Takes the pseudo-queries and key gains out of what is stored; their names in the model."""
+    with torch.no_grad():
+        for site in range(1, mix.num_sublayers + 1):
+            name = _file_name(mix, site)
+            for parameters, kind in ((mix.pseudo_query, "proj"), (mix.key_gain, "norm")):
+                tensor = stored.pop(f"{name}_{kind}.weight", None)
+                if tensor is None or tensor.numel() != mix.width:
+                    raise ValueError(
+                        f"retrofit: {folder} does not fit: it has no {name}_{kind}.weight of "
+                        f"{mix.width} numbers"
+                    )
+                parameters[site].copy_(tensor.flatten())
+    return {name for name, _ in model.named_parameters() if ".depth_attention." in name}
+
+
+def _load_rest(model: nn.Module, stored: dict, loaded: set[str], folder: Path) -> None:
+    missing, unknown = model.load_state_dict(stored, strict=False)
+    own = {name for name, _ in model.named_parameters()}  # a tied head is not among them
+    missing = [name for name in missing if name not in loaded and (name != HEAD or name in own)]
+    if missing or unknown:
+        raise ValueError(
+            f"retrofit: {folder} does not fit: {', '.join([*missing, *unknown][:4])} "
+            "are missing or unknown"
+        )
+
+
+def _file_name(mix: BlockAttnRes, site: int) -> str:
+    if site == mix.num_sublayers:
+        return f"model.{OUTPUT_FILE_NAME}"
+    return f"model.layers.{site // 2}.{FILE_NAMES[site % 2]}"
