@@ -8,12 +8,12 @@ code that lies in them (retrofitted.py).
 
 import copy
 import json
-from functools import cache
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from .mixed import Mixed, become
 from .modules import BlockAttnRes
 
 MODEL_TYPE = "attnres_retrofitted"
@@ -90,28 +90,21 @@ def carry_mixing(model: nn.Module, is_decoder: bool, mixing: dict) -> None:
     if not hasattr(config, "to_json_file"):
         return
     own = config if is_decoder else copy.deepcopy(config)
-    own.__class__ = _saved_as_retrofitted(type(config))
+    become(own, _RetrofittedConfig)
     own.depth_mixing = mixing
     for module in model.modules():
         if getattr(module, "config", None) is config:
             module.config = own
 
 
-@cache
-def _saved_as_retrofitted(config_class: type) -> type:
+class _RetrofittedConfig(Mixed):
+    """A configuration that says, where it is written, what became of the model's connections."""
+
+    _prefix = "Retrofitted"
+
     def to_json_file(self, json_file_path, use_diff=True):
-        config_class.to_json_file(self, json_file_path, use_diff)
+        super().to_json_file(json_file_path, use_diff)
         _rewrite(Path(json_file_path))
-
-    def reduce(self, _protocol):
-        return _new_config, (config_class,), self.__dict__
-
-    members = {"to_json_file": to_json_file, "__reduce_ex__": reduce}
-    return type(config_class)(f"Retrofitted{config_class.__name__}", (config_class,), members)
-
-
-def _new_config(config_class: type):
-    return object.__new__(_saved_as_retrofitted(config_class))
 
 
 def _rewrite(path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from .checkpoints import carry_mixing, counts_sources, depth_mixing, load, read_mixing
+from .mixed import Mixed, become
 from .modules import BlockAttnRes, DepthState
 
 # Of a layer: the norms before its sublayers, and Gemma's after them.
@@ -73,15 +74,17 @@ def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> Blo
     )
     reader = _Reader(mix, counts_sources)
     for layer in decoder.layers:
-        layer.forward = _LayerForward(layer, reader)
-    decoder.norm.forward = _NormForward(decoder.norm, reader)
+        become(layer, _Layer)
+        layer.depth_reader = reader
+    become(decoder.norm, _OutputNorm)
+    decoder.norm.depth_reader = reader
     decoder.depth_attention = mix
     carry_mixing(model, decoder is model, depth_mixing(mix.block_size, counts_sources))
     return mix
 
 
 class _Reader:
-    """What a site reads, in the size that the model's norms are used to."""
+    """What sites read, in the size that the model's norms are used to; no module of theirs."""
 
     def __init__(self, mix: BlockAttnRes, counts_sources: bool) -> None:
         self.mix, self.counts_sources = mix, counts_sources
@@ -91,36 +94,28 @@ class _Reader:
         return len(state.sources) * h if self.counts_sources else h
 
 
-# What takes the place of a module's `forward` is an object that has the module: a copy of the model,
-# and a pickled one, have their own.
-class _LayerForward:
+class _Layer(Mixed):
     """A decoder layer without its residual connections, from depth state to depth state."""
 
-    def __init__(self, layer: nn.Module, reader: _Reader) -> None:
-        self.layer, self.reader = layer, reader
-
-    def __call__(self, hidden_states: Tensor | DepthState, **arguments) -> DepthState:
-        layer, read, mix = self.layer, self.reader, self.reader.mix
-        is_gemma = hasattr(layer, GEMMA_NORMS[1])
-        norms = [getattr(layer, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
-        after = [getattr(layer, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
+    def forward(self, hidden_states: Tensor | DepthState, **arguments) -> DepthState:
+        read, mix = self.depth_reader, self.depth_reader.mix
+        is_gemma = hasattr(self, GEMMA_NORMS[1])
+        norms = [getattr(self, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
+        after = [getattr(self, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
         state = hidden_states
         if isinstance(state, Tensor):  # the first layer's
             state = mix.start(state)
-        y, *_ = layer.self_attn(hidden_states=norms[0](read(state)), **arguments)
+        y, *_ = self.self_attn(hidden_states=norms[0](read(state)), **arguments)
         state = mix.write(state, y if after[0] is None else after[0](y))
-        y = layer.mlp(norms[1](read(state)))
+        y = self.mlp(norms[1](read(state)))
         return mix.write(state, y if after[1] is None else after[1](y))
 
 
-class _NormForward:
+class _OutputNorm(Mixed):
     """The last norm, of what the output site reads."""
 
-    def __init__(self, norm: nn.Module, reader: _Reader) -> None:
-        self.of_tensor, self.reader = norm.forward, reader
-
-    def __call__(self, state: DepthState) -> Tensor:
-        return self.of_tensor(self.reader(state))
+    def forward(self, state: DepthState) -> Tensor:
+        return super().forward(self.depth_reader(state))
 
 
 def _decoder_of(model: nn.Module) -> nn.Module:
@@ -149,6 +144,12 @@ def _decoder_of(model: nn.Module) -> nn.Module:
                     f"retrofit: layer {index} of {type(model).__name__}, a {type(layer).__name__}, "
                     f"has no {name}: it is none of Llama's kind"
                 )
+    for part in [*layers, decoder.norm]:
+        if "forward" in vars(part):
+            raise ValueError(
+                f"retrofit: the forward of a {type(part).__name__} was exchanged, as accelerate does "
+                "for models on several devices; retrofit the model before"
+            )
     return decoder
 
 

@@ -46,10 +46,15 @@ def check_function(report, name):
 
 
 def check_gradients(report, name, model, mix, ids):
+    runs = []
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
     plain = gradients(model, ids)
+    once = len(runs)
     model.activation_checkpointing_enable()
     model.train()
     checkpointed = gradients(model, ids)
+    report.equal(f"{name}: runs of attentions, checkpointed", len(runs) - once, 2 * once)
     all_there = all(g.abs().max() > 0 for g in plain[1 : mix.num_sublayers + 1])
     report.line(all_there, f"{name}: every pseudo-query has a gradient")
     worst = max((a - b).abs().max().item() for a, b in zip(plain, checkpointed, strict=True))

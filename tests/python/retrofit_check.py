@@ -21,6 +21,7 @@ from package_check import EPS, WIDTH, naive_inputs, parameters_of, refused, wors
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 import attnres
 
@@ -36,7 +37,24 @@ class MiniAttention(nn.Module):
         return self.proj(hidden_states).sin() * scale, None
 
 
-class MiniLayer(nn.Module):
+class CheckpointedLayer(nn.Module):
+    """Stands for the base of transformers' layers, which checkpoints the forward of their class."""
+
+    checkpointing, use_reentrant = False, False
+
+    def __init_subclass__(cls):
+        forward = cls.forward
+
+        def checkpointed(self, *arguments, **named):
+            if not (self.checkpointing and type(self).forward is checkpointed):
+                return forward(self, *arguments, **named)
+            run = partial(forward, self, **named)
+            return checkpoint(run, *arguments, use_reentrant=self.use_reentrant)
+
+        cls.forward = checkpointed
+
+
+class MiniLayer(CheckpointedLayer):
     def __init__(self):
         super().__init__()
         norm = {"eps": 0.1, "dtype": torch.float64}  # large: it matters where it stands
@@ -83,14 +101,12 @@ def check_retrofit():
         return len(sources) * h if counted else h
 
     parameters = parameters_of(mix)
-    expected = model.norm.__class__.forward(
-        model.norm, naive_inputs(x, sublayers, 4, parameters, attend_counted)[-1]
-    )
+    norm = nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)
+    expected = norm(naive_inputs(x, sublayers, 4, parameters, attend_counted)[-1])
     assert worst_difference([model(x)], [expected]) < 1e-12
     for wrong in ({"eps": EPS}, {"counted": False}):
         other = naive_inputs(x, sublayers, 4, parameters, partial(attend_counted, **wrong))[-1]
-        other = model.norm.__class__.forward(model.norm, other)
-        assert worst_difference([model(x)], [other]) > 1e-3, wrong
+        assert worst_difference([model(x)], [norm(other)]) > 1e-3, wrong
 
     refused(ValueError, "was retrofitted before", lambda: attnres.retrofit(model, 4))
     refused(ValueError, "Linear has no list `layers`", lambda: attnres.retrofit(nn.Linear(2, 2), 4))
@@ -174,6 +190,33 @@ def check_exchanged_parts():
         model.layers[0].input_layernorm = nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)
         model.layers[0].input_layernorm.weight.mul_(3)
     assert worst_difference([model(x)], [rebuilt(model.state_dict())(x)]) == 0
+
+
+def check_checkpointing():
+    """The checkpointing of the layers' class still runs them, twice, for the same gradients."""
+    model = make_retrofitted()
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    runs = []
+    for layer in model.layers:
+        layer.self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
+    leaves = [x, *(p for name, p in model.named_parameters() if not name.endswith(".0"))]
+    gradients = []
+    for CheckpointedLayer.checkpointing in (False, True):
+        runs.clear()
+        gradients.append(torch.autograd.grad(model(x).pow(3).sum(), leaves, allow_unused=True))
+        assert len(runs) == (2 if CheckpointedLayer.checkpointing else 1) * len(model.layers), runs
+    CheckpointedLayer.checkpointing = False
+    assert all((a is None) == (b is None) for a, b in zip(*gradients, strict=True))
+    used = [[g for g in of if g is not None] for of in gradients]
+    assert len(used[0]) > 20 and worst_difference(*used) == 0
+
+
+def check_exchanged_forward():
+    """A forward that was exchanged before would run in the place of ours."""
+    model = MiniDecoder()
+    model.layers[1].forward = lambda x, scale: x
+    refused(ValueError, "the forward of a MiniLayer was exchanged",
+            lambda: attnres.retrofit(model, 4))  # fmt: skip
 
 
 def check_compiled():
@@ -422,6 +465,8 @@ def main():
     check_copies()
     check_moving_average()
     check_exchanged_parts()
+    check_exchanged_forward()
+    check_checkpointing()
     check_compiled()
     for check in (partial(check_saved, program), check_what_is_saved, check_checkpoint_refusals):
         with tempfile.TemporaryDirectory() as folder:
