@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -64,6 +65,7 @@ variable_list last_tensors(const torch::jit::Stack& stack, size_t count) {
 
 void once_differentiable(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const variable_list inputs = last_tensors(*stack, operation.schema().arguments().size());
+  if (is_transformed(inputs)) refuse_second_derivative(public_name(operation.schema().name()));
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     operation.callBoxed(stack);

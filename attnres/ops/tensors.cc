@@ -17,6 +17,12 @@ bool has_kernel(const at::Tensor& tensor) {
 }
 
 bool records(at::TensorList inputs) {
+  for (const at::Tensor& input : inputs) {
+    require(
+        !input.defined() || !input._fw_grad(/*level=*/0).defined(),
+        "an operation with a kernel got a tensor with a forward-mode tangent, which kernels lose: "
+        "differentiate backward, by autograd");
+  }
   return at::GradMode::is_enabled() &&
          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
            return input.defined() && input.requires_grad();

@@ -20,6 +20,7 @@ namespace attnres {
 bool has_kernel(const at::Tensor& tensor);
 
 // Whether an operation on these inputs (some may be undefined) is to be recorded for a backward.
+// Throws Error where one has a forward-mode tangent.
 bool records(at::TensorList inputs);
 
 // The dtype in which a kernel computes, and of its statistics: float64 for float64, else float32.

@@ -18,6 +18,7 @@
 #include "attnres/ops/small_products/kernel.h"
 #include "attnres/ops/small_products/small_products.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -366,6 +367,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                                    int64_t window) {
+  require_untransformed("tiled_causal_attention", {q, k, v});
   const variable_list results = AttentionFunction::apply(q, k, v, window);
   return {results[0], results[1]};
 }
@@ -374,7 +376,8 @@ AttentionResult attention_autograd(const Tensor& q, const Tensor& k, const Tenso
 
 bool can_tile_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK) {
   const at::ScalarType dtype = q_BTHK.scalar_type();
-  return has_small_products(dtype) && has_kernel(q_BTHK) && q_BTHK.dim() == 4 &&
+  return has_small_products(dtype) && has_kernel(q_BTHK) &&
+         !is_transformed({q_BTHK, k_BNGK, v_BNGK}) && q_BTHK.dim() == 4 &&
          q_BTHK.size(3) % 2 == 0 && q_BTHK.numel() > 0 && k_BNGK.sizes() == v_BNGK.sizes() &&
          k_BNGK.dim() == 4 && k_BNGK.size(0) == q_BTHK.size(0) &&
          k_BNGK.size(1) >= q_BTHK.size(1) && k_BNGK.size(3) == q_BTHK.size(3) &&

@@ -12,6 +12,7 @@
 #include "attnres/ops/depth_attention/fused.h"
 #include "attnres/ops/depth_attention/needed_gradients.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -132,6 +133,9 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
 
 FusedResult fused_autograd(at::TensorList sources, const Tensor& query, const Tensor& key_gain,
                            double eps, bool give_weights, bool for_backward) {
+  variable_list inputs(sources.begin(), sources.end());
+  inputs.insert(inputs.end(), {query, key_gain});
+  require_untransformed("depth_attention_fused", inputs);
   if (for_backward) {
     const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
     return {results[0], results[1], results[2], results[3]};

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "attnres/ops/depth_attention/fused.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -98,11 +99,11 @@ DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::T
                                              const at::Tensor& key_gain, double eps,
                                              bool give_weights) {
   check_inputs(sources, query, key_gain, eps);
-  if (!can_fuse_depth_attention(sources)) {
-    return depth_attention_composed(sources, query, key_gain, eps);
-  }
   std::vector<at::Tensor> inputs(sources.begin(), sources.end());
   inputs.insert(inputs.end(), {query, key_gain});
+  if (!can_fuse_depth_attention(sources) || is_transformed(inputs)) {
+    return depth_attention_composed(sources, query, key_gain, eps);
+  }
   const FusedResult result =
       depth_attention_fused(sources, query, key_gain, eps, give_weights, records(inputs));
   return {std::get<0>(result), std::get<1>(result)};
@@ -167,6 +168,11 @@ TORCH_LIBRARY_IMPL(attnres, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("depth_attention_fused", &fused_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("depth_attention", &depth_attention);
+  m.impl("depth_attention_weights", &depth_attention_weights);
+  m.impl("depth_attention_composed", &composed_output);
 }
 
 }  // namespace attnres

@@ -10,7 +10,8 @@
 // be one (then h is the source). Query and gain are on the same device, in the sources' dtype or
 // in float32. Statistics and softmax are float32, or float64 for float64 sources. Differentiable
 // once in the sources, the query and the gain; beside its inputs only alpha, the scores and the
-// sources' reciprocal RMS are kept for the backward, 3 N numbers per token.
+// sources' reciprocal RMS are kept for the backward, 3 N numbers per token. With forward-mode
+// tangents, and under torch.func, it is composed of tensor operations, which have them.
 //
 // Everything here throws Error, naming the argument, where the inputs are not as said.
 //

@@ -15,6 +15,7 @@
 #include "attnres/ops/depth_attention/needed_gradients.h"
 #include "attnres/ops/depth_attention/phases.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -189,6 +190,9 @@ class PhaseOneAutograd : public torch::autograd::Function<PhaseOneAutograd> {
 
 PhaseOne phase_one_autograd(at::TensorList sources, const Tensor& queries, double eps,
                             bool for_backward) {
+  variable_list inputs(sources.begin(), sources.end());
+  inputs.push_back(queries);
+  require_untransformed("depth_attention_phase_one_fused", inputs);
   if (!for_backward) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return phase_one_operation().call(sources, queries, eps, for_backward);
@@ -294,6 +298,9 @@ class PhaseTwoAutograd : public torch::autograd::Function<PhaseTwoAutograd> {
 PhaseTwo phase_two_autograd(const Tensor& earlier, const Tensor& max, const Tensor& sum,
                             at::TensorList recent, const Tensor& query, double eps,
                             bool for_backward) {
+  variable_list inputs(recent.begin(), recent.end());
+  inputs.insert(inputs.end(), {earlier, max, sum, query});
+  require_untransformed("depth_attention_phase_two_fused", inputs);
   if (!for_backward) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return phase_two_operation().call(earlier, max, sum, recent, query, eps, for_backward);
@@ -335,11 +342,11 @@ void check_phase(const char* operation, at::TensorList rows, const Tensor& queri
 std::tuple<Tensors, Tensors, Tensors> phase_one(at::TensorList sources, const Tensor& queries,
                                                 double eps) {
   check_phase("depth_attention_phase_one", sources, queries, 2, eps);
-  if (!can_fuse_depth_attention(sources)) {
-    return depth_attention_phase_one_composed(sources, queries, eps);
-  }
   variable_list inputs(sources.begin(), sources.end());
   inputs.push_back(queries);
+  if (!can_fuse_depth_attention(sources) || is_transformed(inputs)) {
+    return depth_attention_phase_one_composed(sources, queries, eps);
+  }
   const PhaseOne all = phase_one_operation().call(sources, queries, eps, records(inputs));
   return {std::get<0>(all), std::get<1>(all).unbind(0), std::get<2>(all).unbind(0)};
 }
@@ -360,10 +367,11 @@ Tensor phase_two(const Tensor& earlier, const Tensor& max, const Tensor& sum, at
           c10::toString(statistic.scalar_type()), shape_of(statistic));
     }
   }
-  if (!can_fuse_depth_attention(inputs)) {
+  const bool has_kernels = can_fuse_depth_attention(inputs);
+  inputs.insert(inputs.end(), {sum, query});
+  if (!has_kernels || is_transformed(inputs)) {
     return depth_attention_phase_two_composed(earlier, max, sum, recent, query, eps);
   }
-  inputs.insert(inputs.end(), {sum, query});
   return std::get<0>(
       phase_two_operation().call(earlier, max, sum, recent, query, eps, records(inputs)));
 }
@@ -407,6 +415,10 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("depth_attention_phase_one_fused_backward", &phase_one_backward_meta);
   m.impl("depth_attention_phase_two_fused", &phase_two_meta);
   m.impl("depth_attention_phase_two_fused_backward", &phase_two_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("depth_attention_phase_one", &phase_one);
+  m.impl("depth_attention_phase_two", &phase_two);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("depth_attention_phase_one_fused", &phase_one_autograd);

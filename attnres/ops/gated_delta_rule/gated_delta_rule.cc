@@ -17,6 +17,7 @@
 #include "attnres/ops/gated_delta_rule/prepare.h"
 #include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -174,6 +175,7 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
 DeltaRuleResult delta_rule_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& log_decay, const Tensor& beta,
                                     const Tensor& state, bool for_backward) {
+  require_untransformed("gated_delta_rule_fused", {q, k, v, log_decay, beta, state});
   if (for_backward) {
     const variable_list all = GatedDeltaRuleFunction::apply(q, k, v, log_decay, beta, state);
     return {all[0], all[1], variable_list(all.begin() + 2, all.end())};
@@ -207,6 +209,9 @@ GatedDeltaRuleInputs prepare_delta_rule(const GatedDeltaRuleInputs& in) {
 }
 
 GatedDeltaRuleOutput gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
+  if (is_transformed({inputs.q, inputs.k, inputs.v, inputs.log_decay, inputs.beta, inputs.state})) {
+    return gated_delta_rule_recurrent(inputs);
+  }
   const GatedDeltaRuleInputs in = prepare_delta_rule(inputs);
   return run(in, records({in.q, in.k, in.v, in.log_decay, in.beta, in.state}));
 }
@@ -215,16 +220,19 @@ GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs
   return run(prepare_delta_rule(inputs), /*for_backward=*/true);
 }
 
+static std::tuple<Tensor, Tensor> delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const Tensor& log_decay, const Tensor& beta,
+                                             const std::optional<Tensor>& state) {
+  const auto [o, new_state] =
+      gated_delta_rule({q, k, v, log_decay, beta, state.value_or(Tensor())});
+  return {o, new_state};
+}
+
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def(
       "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor beta,"
       " Tensor? state) -> (Tensor o, Tensor state)",
-      [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-         const Tensor& beta, const std::optional<Tensor>& state) {
-        const auto [o, new_state] =
-            gated_delta_rule({q, k, v, log_decay, beta, state.value_or(Tensor())});
-        return std::make_tuple(o, new_state);
-      });
+      &delta_rule);
   m.def(
       "gated_delta_rule_fused(Tensor q, Tensor k, Tensor v, Tensor log_decay, Tensor beta,"
       " Tensor state, bool for_backward) -> (Tensor o, Tensor state, Tensor[] saved)");
@@ -245,6 +253,9 @@ TORCH_LIBRARY_IMPL(attnres, CPU, m) {
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("gated_delta_rule_fused", &delta_rule_meta);
   m.impl("gated_delta_rule_fused_backward", &delta_rule_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("gated_delta_rule", &delta_rule);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("gated_delta_rule_fused", &delta_rule_autograd);

@@ -9,6 +9,7 @@
 
 #include "attnres/ops/matmul/products.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -196,9 +197,18 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
 
 LossAndGradients loss_autograd(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                                double scale, bool hidden_needed, bool weight_needed) {
+  require_untransformed("linear_cross_entropy_fused", {hidden, weight});
   const variable_list results = LinearCrossEntropyFunction::apply(hidden, weight, targets, scale,
                                                                   hidden_needed, weight_needed);
   return {results[0], results[1], results[2]};
+}
+
+// With all logits at once.
+Tensor composed(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale) {
+  const at::ScalarType wide = compute_dtype(hidden);
+  const Tensor logits = at::matmul(hidden.to(wide), weight.to(wide).t());
+  return at::cross_entropy_loss(logits, targets, /*weight=*/{}, at::Reduction::Sum, kIgnored) *
+         scale;
 }
 
 }  // namespace
@@ -206,6 +216,9 @@ LossAndGradients loss_autograd(const Tensor& hidden, const Tensor& weight, const
 Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
                             const Tensor& targets_M, double scale) {
   check_inputs("linear_cross_entropy", hidden_MD, weight_VD, targets_M);
+  if (is_transformed({hidden_MD, weight_VD})) {
+    return composed(hidden_MD, weight_VD, targets_M, scale);
+  }
   const bool differentiate = at::GradMode::is_enabled();
   return std::get<0>(fused_operation().call(hidden_MD, weight_VD, targets_M, scale,
                                             differentiate && hidden_MD.requires_grad(),
@@ -238,6 +251,9 @@ TORCH_LIBRARY_IMPL(attnres, CompositeExplicitAutograd, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("linear_cross_entropy_fused", &loss_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("linear_cross_entropy", &linear_cross_entropy);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("linear_cross_entropy_fused", &loss_autograd);

@@ -14,6 +14,7 @@
 #include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -171,6 +172,7 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
 
 NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pending,
                          const Tensor& gain, double eps, bool for_backward) {
+  require_untransformed("add_rms_norm_fused", {state, pending.value_or(Tensor()), gain});
   if (for_backward) {
     const variable_list results = AddRmsNormFunction::apply(state, pending, gain, eps);
     return {results[0], results[1], results[2]};
@@ -183,14 +185,14 @@ NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pendi
 
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps) {
   check_norm_inputs(x, std::nullopt, gain);
-  if (!has_kernel(x)) return at::rms_norm(x, gain.sizes(), gain, eps);
+  if (!has_kernel(x) || is_transformed({x, gain})) return at::rms_norm(x, gain.sizes(), gain, eps);
   return std::get<1>(norm_operation().call(x, std::nullopt, gain, eps, records({x, gain})));
 }
 
 AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, const Tensor& gain,
                                 double eps) {
   check_norm_inputs(state, pending, gain);
-  if (!has_kernel(state)) {
+  if (!has_kernel(state) || is_transformed({state, pending, gain})) {
     const Tensor sum = at::add(state, pending);
     return {sum, at::rms_norm(sum, gain.sizes(), gain, eps)};
   }
@@ -199,15 +201,18 @@ AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, cons
   return {sum, normalized};
 }
 
+static std::tuple<Tensor, Tensor> sum_and_norm(const Tensor& state, const Tensor& pending,
+                                               const Tensor& gain, double eps) {
+  const auto [sum, normalized] = add_rms_norm(state, pending, gain, eps);
+  return {sum, normalized};
+}
+
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def("rms_norm(Tensor x, Tensor gain, float eps) -> Tensor", &rms_norm);
   m.def(
       "add_rms_norm(Tensor state, Tensor pending, Tensor gain, float eps)"
       " -> (Tensor sum, Tensor normalized)",
-      [](const Tensor& state, const Tensor& pending, const Tensor& gain, double eps) {
-        const auto [sum, normalized] = add_rms_norm(state, pending, gain, eps);
-        return std::make_tuple(sum, normalized);
-      });
+      &sum_and_norm);
   m.def(
       "add_rms_norm_fused(Tensor state, Tensor? pending, Tensor gain, float eps,"
       " bool for_backward) -> (Tensor sum, Tensor normalized, Tensor inverse_rms)");
@@ -223,6 +228,10 @@ TORCH_LIBRARY_IMPL(attnres, CPU, m) {
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("add_rms_norm_fused", &norm_meta);
   m.impl("add_rms_norm_fused_backward", &norm_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("rms_norm", &rms_norm);
+  m.impl("add_rms_norm", &sum_and_norm);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("add_rms_norm_fused", &norm_autograd);

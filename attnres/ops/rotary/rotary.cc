@@ -12,6 +12,7 @@
 
 #include "attnres/ops/rotary/kernel.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -92,6 +93,7 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 };
 
 Tensor rotary_autograd(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+  require_untransformed("rotary_fused", {x, cosine, sine});
   return RotaryFunction::apply(x, cosine, sine);
 }
 
@@ -124,7 +126,8 @@ RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequenci
 
 Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   check_rotary_inputs(x_BTHK, table.cosine, table.sine);
-  if (has_kernel(x_BTHK) && has_kernel(table.cosine) && has_kernel(table.sine)) {
+  if (has_kernel(x_BTHK) && has_kernel(table.cosine) && has_kernel(table.sine) &&
+      !is_transformed({x_BTHK, table.cosine, table.sine})) {
     return rotary_operation().call(x_BTHK, table.cosine, table.sine);
   }
   const Tensor cosine = table.cosine.to(x_BTHK.options()), sine = table.sine.to(x_BTHK.options());
@@ -133,11 +136,12 @@ Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   return at::cat({a * cosine - b * sine, b * cosine + a * sine}, -1);
 }
 
+static Tensor rotary(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+  return apply_rotary(x, {cosine, sine});
+}
+
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
-  m.def("rotary(Tensor x, Tensor cosine, Tensor sine) -> Tensor",
-        [](const Tensor& x, const Tensor& cosine, const Tensor& sine) {
-          return apply_rotary(x, {cosine, sine});
-        });
+  m.def("rotary(Tensor x, Tensor cosine, Tensor sine) -> Tensor", &rotary);
   m.def("rotary_fused(Tensor x, Tensor cosine, Tensor sine) -> Tensor");
 }
 
@@ -146,6 +150,9 @@ TORCH_LIBRARY_IMPL(attnres, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("rotary_fused", &rotary_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("rotary", &rotary);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("rotary_fused", &rotary_autograd);

@@ -4,6 +4,7 @@
 
 #include "attnres/ops/situ/kernel.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -31,7 +32,7 @@ at::Tensor as_rows(const at::Tensor& x) {
 at::Tensor situ(const at::Tensor& gate, const at::Tensor& up, double beta, double linear_beta) {
   require(gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type(),
           "situ: gate is {}, up {}; they must be alike", shape_of(gate), shape_of(up));
-  if (!has_kernel(gate) || gate.dim() == 0 || records({gate, up})) {
+  if (!has_kernel(gate) || gate.dim() == 0 || is_transformed({gate, up}) || records({gate, up})) {
     return situ_composed(gate, up, beta, linear_beta);
   }
   const at::Tensor gates = as_rows(gate), ups = as_rows(up), y = empty_like_rows(gate);

@@ -11,6 +11,7 @@
 #include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/swiglu/kernel.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
@@ -94,6 +95,7 @@ class SwigluFunction : public torch::autograd::Function<SwigluFunction> {
 };
 
 Tensor swiglu_autograd(const Tensor& gate, const Tensor& up) {
+  require_untransformed("swiglu_fused", {gate, up});
   return SwigluFunction::apply(gate, up);
 }
 
@@ -106,7 +108,7 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
          c10::toString(gate.scalar_type()), shape_of(gate), gate.device().str(),
          c10::toString(up.scalar_type()), shape_of(up), up.device().str());
   }
-  if (!has_kernel(gate)) return at::mul(at::silu(gate), up);
+  if (!has_kernel(gate) || is_transformed({gate, up})) return at::mul(at::silu(gate), up);
   return swiglu_operation().call(gate, up);
 }
 
@@ -125,6 +127,9 @@ TORCH_LIBRARY_IMPL(attnres, CPU, m) {
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("swiglu_fused", &swiglu_meta);
   m.impl("swiglu_fused_backward", &swiglu_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("swiglu", &swiglu);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("swiglu_fused", &swiglu_autograd);
