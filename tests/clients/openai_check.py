@@ -46,6 +46,8 @@ def check_completions(client):
     drawn = complete(temperature=1, seed=5)
     check(text_of(drawn) == text_of(complete(temperature=1, seed=5)), "a seed gives the same again")
     check(text_of(drawn) != text_of(complete(temperature=1, seed=6)), "another seed does not")
+    check(text_of(complete(temperature=1, seed=2**63)) != text_of(drawn), "a seed of 64 bits")
+    check(text_of(complete(temperature=1, top_p=0)) == text_of(whole), "top_p 0 is the likeliest")
     three = complete(temperature=1, seed=5, n=3)
     check(len({c.text for c in three.choices}) == 3, "n gives different ones")
     check(three.choices[0].text == text_of(drawn), "of which the first has the seed")
@@ -126,9 +128,15 @@ def check_errors(client, program):
 
     error = check.raises(openai.BadRequestError, lambda: complete(temperature=-1), "temperature -1")
     check(error is not None and error.status_code == 400 and "temperature" in error.message, "is named")
+    check(error is not None and error.param == "temperature", "as the parameter too")
     error = check.raises(openai.NotFoundError, lambda: complete(model="gpt-5"), "another model")
     check(error is not None and error.code == "model_not_found", "is not found")
-    check.raises(openai.BadRequestError, lambda: complete(prompt="x" * 10_000), "a prompt beyond the context")
+    error = check.raises(openai.BadRequestError, lambda: complete(prompt="x" * 10_000), "a prompt beyond the context")
+    check(error is not None and error.code == "context_length_exceeded", "is told so")
+    error = check.raises(openai.BadRequestError, lambda: complete(extra_body={"min_tokens": 3}), "min_tokens")
+    check(error is not None and error.param == "min_tokens", "is not ignored")
+    check.raises(openai.NotFoundError, lambda: client.models.retrieve("gpt-5"), "another model's name")
+    check(client.models.retrieve(MODEL.name).id == MODEL.name, "and its own")
     check.raises(openai.BadRequestError, lambda: complete(prompt=[99999]), "an id beyond the vocabulary")
     with Server(program, MODEL, environment={"ATTNRES_API_KEY": "a secret"}) as server:
         def ask(key):
