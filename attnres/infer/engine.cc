@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <span>
@@ -83,6 +84,22 @@ std::vector<float> mean_of(const at::Tensor& sum_D, int64_t count) {
   const at::Tensor mean_D = (sum_D / count).to(at::kFloat);
   const auto* data = mean_D.const_data_ptr<float>();
   return {data, data + mean_D.numel()};
+}
+
+bool is_finite(const at::Tensor& numbers) {
+  const at::Tensor plain = numbers.to(at::kCPU, at::kFloat).contiguous();
+  const auto* data = plain.const_data_ptr<float>();
+  float nothing = 0;  // not a number where one is none, or infinite
+  for (int64_t i = 0; i < plain.numel(); ++i) nothing += data[i] * 0;
+  return nothing == 0;
+}
+
+bool is_finite(const TokensDepthWeights& depth, int64_t tokens) {
+  return std::all_of(depth.weights.end() - tokens, depth.weights.end(), [](const auto& of_token) {
+    return std::all_of(of_token.begin(), of_token.end(), [](const std::vector<float>& of_site) {
+      return std::all_of(of_site.begin(), of_site.end(), [](float w) { return std::isfinite(w); });
+    });
+  });
 }
 
 // Calls f(i) for 0 .. count - 1 on all threads.
@@ -283,6 +300,18 @@ at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
   return hidden_TD;
 }
 
+// Before anything of these tokens is kept or told. Throws Error.
+void Engine::require_finite(const Part& part, const at::Tensor& hidden_TD) const {
+  const Request& request = *part.request;
+  const bool finite = is_finite(hidden_TD.narrow(0, part.row, part.tokens)) &&
+                      (!request.settings.depth_weights || is_finite(request.depth, part.tokens));
+  const int64_t end = decoder_.pool().length(request.sequence);
+  require(finite,
+          "the model's numbers at tokens {} to {} are not finite; its weights are damaged, or "
+          "training diverged",
+          end - part.tokens, end - 1);
+}
+
 // What is asked of a prompt beside its continuation.
 void Engine::read_prompt(const Part& part, const at::Tensor& hidden_TD) {
   Request& request = *part.request;
@@ -307,13 +336,12 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
   for (const Part& part : parts) {
     Request& request = *part.request;
     const int64_t computed = decoder_.pool().length(request.sequence);
-    if (computed - part.tokens < request.prompt_tokens) {
-      try {
-        read_prompt(part, hidden_TD);
-      } catch (const std::exception& e) {
-        updates->push_back(fail(request.number, e.what()));
-        continue;
-      }
+    try {
+      require_finite(part, hidden_TD);
+      if (computed - part.tokens < request.prompt_tokens) read_prompt(part, hidden_TD);
+    } catch (const std::exception& e) {
+      updates->push_back(fail(request.number, e.what()));
+      continue;
     }
     if (computed < std::ssize(request.ids)) continue;
     complete.push_back(part);

@@ -14,6 +14,9 @@
 // unused first. Where layers have recurrent states, it goes on from the last piece's end before the
 // two part, or from the end of the other.
 //
+// A request whose numbers are not finite fails at the first piece that has such, of which nothing
+// is kept: others that begin as it does compute their own.
+//
 // A sequence's numbers do not depend on the others beyond rounding; `deterministic` makes every bit
 // the same whatever else runs.
 #pragma once
@@ -115,6 +118,7 @@ class Engine {
   void choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
               std::vector<RequestUpdate>* updates);
   at::Tensor hidden_of(std::vector<Part>& parts);
+  void require_finite(const Part& part, const at::Tensor& hidden_TD) const;
   void read_prompt(const Part& part, const at::Tensor& hidden_TD);
   void score_prompt(const Part& part, const at::Tensor& hidden_TD) const;
   RequestUpdate go_on(Request& request, const at::Tensor& logits_V) const;

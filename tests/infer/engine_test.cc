@@ -135,6 +135,47 @@ TEST_P(AnyModel, SequencesAreWhatTheyAreAlone) {
   EXPECT_GT(error_of(model_, shifted, outcomes[0]), 1e-3);
 }
 
+// A request that fails, or whose client leaves, leaves nothing behind that others begin with.
+TEST_P(AnyModel, NumbersThatAreNotFiniteStayTheirRequests) {
+  model_.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::infinity());
+  Engine engine(model_, {.context = 100, .sequences = 3, .step_tokens = 8});
+  const auto without_17 = [](std::vector<int32_t> ids) {
+    std::replace(ids.begin(), ids.end(), 17, 18);
+    return ids;
+  };
+  const auto begun_as = [&](int64_t prompt, std::vector<int32_t> rest) {
+    std::vector<int32_t> ids = without_17(some_ids(44, prompt));
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    return ids;
+  };
+  const std::vector<int32_t> bad_end(20, 17);
+  const auto follower_of = [&](int64_t prompt) {
+    GenerationRequest request = request_of(begun_as(prompt, {5, 6, 7}), 6);
+    request.settings.sampling.logit_bias = {{17, -100.0}};
+    return request;
+  };
+  Outcomes outcomes;
+  const auto submit_and_read = [&](int64_t prompt) {
+    const int64_t number = engine.submit(request_of(begun_as(prompt, bad_end), 4));
+    for (int pieces = 0; pieces < 7; ++pieces) take_step(engine, outcomes);  // 56 tokens of 64
+    return number;
+  };
+  // One fails; the client of another leaves when it has read such tokens; and one is begun as while
+  // it is read.
+  submit_and_read(1);
+  finish(engine);
+  engine.cancel(submit_and_read(2));
+  submit_and_read(3);
+  for (const int64_t prompt : {3, 1, 2}) {
+    const GenerationRequest request = follower_of(prompt);
+    const int64_t number = engine.submit(request);
+    const Outcome outcome = finish(engine)[number];
+    EXPECT_EQ(outcome.error, "") << prompt;
+    EXPECT_EQ(outcome.stopped, StopReason::max_tokens);
+    EXPECT_LT(error_of(model_, request.prompt, outcome), 1e-8);
+  }
+}
+
 class OneModel : public ::testing::Test {
  protected:
   const at::NoGradGuard no_grad_;
@@ -309,6 +350,24 @@ TEST(EngineFailures, EndOneRequest) {
   EXPECT_EQ(outcomes.at(0).stopped, StopReason::max_tokens);
   EXPECT_EQ(outcomes.at(0).tokens.size(), 6u);
   EXPECT_EQ(engine.counts().held, 1);
+}
+
+// What is only read, for its mean or its depth weights, fails too.
+TEST(EngineFailures, EndRequestsThatGenerateNothing) {
+  const at::NoGradGuard no_grad;
+  const Transformer model = small_model(block_attn_res(), {.precision = at::kFloat});
+  model.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::infinity());
+  Engine engine(model, {.context = 60});
+  for (const bool depth : {false, true}) {
+    GenerationRequest request = request_of({3, 17, 4}, 0);
+    request.settings.mean_hidden = !depth;
+    request.settings.depth_weights = depth;
+    const int64_t number = engine.submit(request);
+    const Outcome outcome = finish(engine)[number];
+    EXPECT_EQ(outcome.stopped, StopReason::failed);
+    EXPECT_THAT(outcome.error, HasSubstr("not finite"));
+  }
+  EXPECT_EQ(engine.counts().held, 0);
 }
 
 }  // namespace
