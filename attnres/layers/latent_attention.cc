@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -176,7 +177,7 @@ std::vector<KeptTensor> LatentAttention::kept() const {
 
 // Of one head and sequence. Expanded: every token's key and value from its latent, then scores and
 // sums over them. Absorbed: the call's queries into the latent and its sums out of it; scores and
-// sums over latents, which are longer. It holds all scores, so it is for few tokens among many.
+// sums over latents, which are longer.
 bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings) {
   const int64_t rank = settings.kv_rank, shared = settings.shared_key_width;
   const int64_t own = settings.key_width + settings.value_width;
@@ -205,30 +206,53 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
   return o_BHTV.narrow(-1, 0, settings.value_width).transpose(1, 2);
 }
 
-at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings) {
+namespace {
+
+// Of some queries [B, T, H, K], of which the first is the sequence's token `first`, with a head's
+// maps to keys and to values [H, width, R]: [B, T, H, V].
+at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BNC, int64_t first,
+                          const std::vector<at::Tensor>& kv_b_H,
+                          const LatentAttentionSettings& settings) {
+  const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2);
+  const std::vector<at::Tensor> q =
+      q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
+  const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);
+  const double scale = 1 / std::sqrt(static_cast<double>(q_BTHK.size(-1)));
+  // All heads read the same latents: their queries are the rows of one matrix.
+  const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
+  // Those that the last of the queries sees.
+  const at::Tensor seen_BNC = latents_BNC.narrow(1, 0, first + T);
+  at::Tensor scores_BTHN = at::bmm(q_BMC, seen_BNC.transpose(1, 2)).unflatten(1, {T, H});
+  if (T > 1) {
+    const at::Tensor later_T1N = causal_mask(T, first + T).logical_not().unsqueeze(1);
+    scores_BTHN = scores_BTHN.masked_fill(later_T1N, -std::numeric_limits<double>::infinity());
+  }
+  const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
+  const at::Tensor sums_BMR = at::bmm(weights_BMN, seen_BNC.narrow(-1, 0, settings.kv_rank));
+  const at::Tensor sums_HMR = by_head(sums_BMR.unflatten(1, {T, H}));
+  return by_token(at::bmm(sums_HMR, kv_b_H[1].transpose(1, 2)), B);
+}
+
+}  // namespace
+
+at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings,
+                           int64_t most_scores) {
   const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
   const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
   // A copy has no gradient.
   const at::Tensor weight = records({kv_b_proj.parameter})
                                 ? kv_b_proj.parameter.to(kv_b_proj.values.scalar_type())
                                 : kv_b_proj.values;
-  const std::vector<at::Tensor> kv_b_H =  // maps to keys and to values, [H, width, R] each
+  const std::vector<at::Tensor> kv_b_H =
       weight.unflatten(0, {H, -1}).split_with_sizes({settings.key_width, settings.value_width}, 1);
-  const std::vector<at::Tensor> q =
-      q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
-  const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);
-  // All heads read the same latents: their queries are the rows of one matrix.
-  const double scale = 1 / std::sqrt(static_cast<double>(q_BTHK.size(-1)));
-  const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
-  at::Tensor scores_BTHN = at::bmm(q_BMC, latents_BNC.transpose(1, 2)).view({B, T, H, N});
-  if (T > 1) {
-    const at::Tensor later_T1N = causal_mask(T, N).logical_not().unsqueeze(1);
-    scores_BTHN = scores_BTHN.masked_fill(later_T1N, -std::numeric_limits<double>::infinity());
+  const int64_t block = std::max<int64_t>(1, most_scores / (B * H * N));
+  std::vector<at::Tensor> o_BTHV;
+  for (int64_t at = 0; at < T; at += block) {
+    const int64_t count = std::min(block, T - at);
+    o_BTHV.push_back(
+        attend_latents(q_BTHK.narrow(1, at, count), latents_BNC, N - T + at, kv_b_H, settings));
   }
-  const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
-  const at::Tensor sums_BMR = at::bmm(weights_BMN, latents_BNC.narrow(-1, 0, settings.kv_rank));
-  const at::Tensor sums_HMR = by_head(sums_BMR.unflatten(1, {T, H}));
-  return by_token(at::bmm(sums_HMR, kv_b_H[1].transpose(1, 2)), B);
+  return o_BTHV.size() == 1 ? o_BTHV[0] : at::cat(o_BTHV, 1);
 }
 
 }  // namespace attnres

@@ -96,8 +96,10 @@ struct LatentHeads {
 };
 // Keys and values of all tokens, then ordinary attention.
 at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings);
-// W_kvb absorbed.
-at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings);
+// W_kvb absorbed, by blocks of queries: of all heads, so many scores there are at once, or those of
+// one query of the sequences.
+at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings,
+                           int64_t most_scores = int64_t{8} << 20);
 // Whether few tokens meet so many keys that the second form multiplies less.
 bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings);
 

@@ -10,6 +10,7 @@
 #include "tests/layers/plain_layers.h"
 #include "tests/layers/side_by_side.h"
 #include "tests/tolerances.h"
+#include "tests/train/tensor_bytes.h"
 
 namespace attnres::latent_attention_test {
 namespace {
@@ -178,6 +179,12 @@ TEST(LatentAttention, AbsorbedIsExpanded) {
                         5)};
       const at::Tensor absorbed = attend_absorbed(heads, settings);
       EXPECT_TRUE(close(absorbed, attend_expanded(heads, settings), 1e-12)) << name << tokens;
+      // In blocks of one query, and of three, of which the last is smaller.
+      for (const int64_t queries : {1, 3}) {
+        const int64_t scores = kBatch * kHeads * 8 * queries;
+        EXPECT_TRUE(close(attend_absorbed(heads, settings, scores), absorbed, 1e-12))
+            << name << tokens << " in blocks of " << queries;
+      }
       heads.latents_BNC = heads.latents_BNC.flip(1);
       EXPECT_EQ(tokens > 1, !close(absorbed, attend_expanded(heads, settings), 1e-3));
     }
@@ -192,6 +199,25 @@ TEST(LatentAttention, AbsorbsWhereFewTokensMeetMany) {
   EXPECT_FALSE(absorbing_is_cheaper(200, 4096, kimi));
   EXPECT_FALSE(absorbing_is_cheaper(4096, 4096, kimi));
   EXPECT_FALSE(absorbing_is_cheaper(8, 8, {.kv_rank = 1, .key_width = 9, .value_width = 9}));
+}
+
+TEST(LatentAttention, HoldsNoScoresOfAllQueriesByAllKeys) {
+  const at::NoGradGuard not_recording;
+  const LatentAttentionSettings settings = {
+      .kv_rank = 8, .key_width = 64, .shared_key_width = 8, .value_width = 64};
+  constexpr int64_t kQueries = 512, kKeys = 2048;
+  ASSERT_TRUE(absorbing_is_cheaper(kQueries, kKeys, settings));
+  const LatentHeads heads = {random_tensor({1, kQueries, kHeads, 72}, 3, at::kFloat),
+                             random_tensor({1, kKeys, 16}, 4, at::kFloat),
+                             random_tensor({kHeads * 128, 8}, 5, at::kFloat)};
+  const auto most_of = [&](int64_t most_scores) {
+    const testing::TensorBytesOfThread bytes;
+    attend_absorbed(heads, settings, most_scores);
+    return bytes.peak();
+  };
+  constexpr int64_t kAllScores = kQueries * kKeys * kHeads;
+  EXPECT_LT(most_of(kAllScores / 16), kAllScores * 4);
+  EXPECT_GT(most_of(kAllScores), kAllScores * 4);  // negative control: in one block
 }
 
 TEST(LatentAttention, DecodedInPiecesIsTheWhole) {
