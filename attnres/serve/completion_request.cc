@@ -60,6 +60,11 @@ double read_top_p(const JsonFields& fields) {
   return top_p == 0 ? std::numeric_limits<double>::min() : top_p;
 }
 
+uint64_t drawn_seed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
 // All but how many tokens and log-probabilities.
 GenerationSettings read_generation(const JsonFields& fields, const TextEngine& engine) {
   GenerationSettings settings;
@@ -72,7 +77,7 @@ GenerationSettings read_generation(const JsonFields& fields, const TextEngine& e
   sampling.presence_penalty = fields.number("presence_penalty", 0);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0);
   sampling.repetition_penalty = fields.number("repetition_penalty", 1);
-  sampling.seed = fields.bits("seed", std::random_device()());
+  sampling.seed = fields.bits("seed", 0);  // drawn in add_sequences where it is not given
   sampling.logit_bias = read_logit_bias(fields);
   settings.depth_weights = fields.flag("depth_weights", false) && !engine.model().sites.empty();
   return settings;
@@ -102,7 +107,7 @@ std::vector<std::string> read_stops(const JsonFields& fields) {
   return stops;
 }
 
-// n of each prompt, with seeds that follow each other.
+// n of each prompt, with seeds that follow each other; without one, each its own.
 void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
                    const ApiLimits& limits, const TextEngine& engine, CompletionRequest* request) {
   const int64_t n = fields.whole("n", 1, 1, limits.sequences);
@@ -119,7 +124,10 @@ void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
   }
   const std::string field = request->chat ? "messages" : "prompt";
   request->depth_weights = prompts[0].generation.depth_weights;
+  const bool drawn = fields.find("seed").is_null();
   for (TextRequest& prompt : prompts) {
+    uint64_t& seed = prompt.generation.sampling.seed;
+    if (drawn) seed = drawn_seed();
     const auto length = static_cast<int64_t>(prompt.ids.size());
     if (limits.prompt_tokens > 0 && length > limits.prompt_tokens) {
       throw ApiError(400, "prompt_too_long",
@@ -138,7 +146,7 @@ void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
     check_sequence(field, prompt, engine);  // before there are n of it
     for (int64_t i = 0; i < n; ++i) {
       request->sequences.push_back(prompt);
-      ++prompt.generation.sampling.seed;
+      seed = drawn ? drawn_seed() : seed + 1;
     }
   }
 }

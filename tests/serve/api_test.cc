@@ -92,6 +92,20 @@ TEST_F(ApiTest, TakesIdsAndListsAndGivesSeveralOfEach) {
   EXPECT_NE(once["choices"][0]["text"], once["choices"][1]["text"]);
 }
 
+// Without a seed each sequence has its own; with one, equal prompts are continued alike.
+TEST_F(ApiTest, ContinuesEqualPromptsDifferently) {
+  Json fields = {{"prompt", {"a", "a", "a"}}, {"n", 2}, {"temperature", 1}, {"max_tokens", 20}};
+  const auto different = [&] {
+    std::set<std::string> texts;
+    const Json reply = completion(fields);
+    for (const Json& choice : reply["choices"]) texts.insert(choice["text"].get<std::string>());
+    return texts.size();
+  };
+  EXPECT_EQ(different(), 6);
+  fields["seed"] = 7;
+  EXPECT_EQ(different(), 2);
+}
+
 // What lm-eval reads: of a prompt that is echoed, each token's log-probability.
 TEST_F(ApiTest, EchoesLogProbabilitiesOfThePrompt) {
   const Json choice =
