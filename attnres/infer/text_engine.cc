@@ -78,7 +78,10 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
     description.tokenizer = tokenizer->kind();
     description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
   }
-  if (chat.error().empty()) description.chat_template = chat.plain() ? "plain" : "jinja";
+  // Without a tokenizer there is nothing to make tokens of messages with.
+  if (tokenizer != nullptr && chat.error().empty()) {
+    description.chat_template = chat.plain() ? "plain" : "jinja";
+  }
   description.sites = sites_of(model, leader);
   return description;
 }

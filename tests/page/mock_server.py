@@ -3,7 +3,8 @@
     python tests/page/mock_server.py [--mode normal] [--port 0]
 
 Modes: normal, residual (no depth weights), full (Full AttnRes), refuses (429), dies (in the middle of
-the stream), slow (a token only when `Mock.go_on` is set), key (wants the API key "secret").
+the stream), slow (a token only when `Mock.go_on` is set), key (wants the API key "secret"), small (a
+context of 40 tokens), wordless (a model without a tokenizer), silent (an answer without a token).
 """
 
 import argparse
@@ -104,6 +105,8 @@ class Mock:
             self.refuse(handler, 401, "an API key is needed")
         elif handler.path == "/v1/models":
             self.reply(handler, {"object": "list", "data": [self.model()]})
+        elif self.mode == "small" and body.get("max_tokens", 0) > 40:
+            self.refuse(handler, 400, "max_tokens: expected a whole number from 0 to 40")
         elif self.mode == "refuses":
             self.refuse(handler, 429, "256 sequences wait already <i>; ask again later")
         elif handler.path == "/v1/depth":
@@ -118,9 +121,10 @@ class Mock:
     def model(self):
         sites = sites_of(self.mode)
         mechanism = {"residual": "residual", "full": "attn_res"}.get(self.mode, "block_attn_res")
-        description = {"parameters": 1234567, "layers": LAYERS, "width": 128, "context": 256, "vocabulary": 256,
-                       "mechanism": mechanism, "has_depth_weights": bool(sites), "sites": sites,
-                       "tokenizer": "bytes", "chat_template": "plain"}
+        wordless = self.mode == "wordless"
+        description = {"parameters": 1234567, "layers": LAYERS, "width": 128, "context": 40 if self.mode == "small" else 256,
+                       "vocabulary": 256, "mechanism": mechanism, "has_depth_weights": bool(sites), "sites": sites,
+                       "tokenizer": "" if wordless else "bytes", "chat_template": "" if wordless else "plain"}
         return {"id": "mock", "object": "model", "created": 1700000000, "owned_by": "attnres", "attnres": description}
 
     def depth(self):
@@ -136,7 +140,7 @@ class Mock:
             prompt = "".join(turns) + "Assistant:"
         else:
             prompt = body["prompt"]
-        given, written = prompt.encode(), TEXT.encode()[: body["max_tokens"]]
+        given, written = prompt.encode(), TEXT.encode()[: 0 if self.mode == "silent" else body["max_tokens"]]
         self.bytes = given + written
         sites = sites_of(self.mode)
         handler.send_response(200)

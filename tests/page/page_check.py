@@ -115,7 +115,9 @@ def check_completion(browser, mock, pictures):
     check(page.see(f"tokens[{len(PROMPT.encode())}].node.style.background !== '' && tokens[0].node.style.background === ''"),
           "probabilities colour what was written, not what was given")
     page.point(token(len(PROMPT.encode()) + 3), click=True)
-    check("<img>" in text_of(page, "#token-words"), "other likely tokens are told, as text")
+    words = text_of(page, "#token-words")
+    check("<img>" in words, "other likely tokens are told, as text")
+    check(words.count(f"“{TEXT[3]}”") == 1, f"the token itself is not among them: {words}")
     # What is saved: caught where the page hands it to the browser.
     page.see("window.saved = []; HTMLAnchorElement.prototype.click = function() { saved.push(fetchText(this.href)); };"
              " const blobs = new Map(); const real = URL.createObjectURL;"
@@ -281,6 +283,65 @@ def check_chat(browser, mock, pictures):
     page.close()
 
 
+def check_refused_chat(browser, mock):
+    page = browser.open(mock.url)
+    chat(page, "First")
+    mock.mode = "refuses"
+    page.type("#prompt", "Second")
+    page.press("Enter")
+    page.until("!busy && !document.querySelector('#trouble').hidden", "the refusal")
+    page.settle()
+    check(page.see("turns.length") == 2 and page.see("document.querySelectorAll('#turns li').length") == 2, "a refused message is no turn")
+    check(page.see("document.querySelector('#prompt').value") == "Second", "it can be changed and sent again")
+    mock.mode = "normal"
+    page.point("#retry", click=True)
+    page.until(f"!busy && turns.length === 4 && {DONE}", "the answer, asked for again")
+    check(page.see("document.querySelector('#prompt').value") == "", "the message that was sent again is gone")
+    mock.mode = "silent"
+    page.type("#prompt", "Third")
+    page.press("Enter")
+    page.until("!busy && turns.length === 6", "an answer without a token")
+    mock.mode = "normal"
+    chat(page, "Fourth")
+    asked = [body for path, body in mock.asked if path == "/v1/chat/completions"][-1]["messages"]
+    check([m["role"] for m in asked] == ["user", "assistant"] * 3 + ["user"], f"the roles alternate: {asked}")
+    check([m["content"] for m in asked[::2]] == ["First", "Second", "Third", "Fourth"], f"each message is there once: {asked}")
+    page.close()
+
+
+def check_small_context(browser, mock):
+    mock.mode = "small"
+    page = browser.open(mock.url)
+    page.until("model !== null", "the model")
+    page.type("#prompt", "On")
+    page.press("Enter", CTRL)
+    page.until(DONE, "a text, without a field that was changed")
+    check(page.see("run.written") == 20, "half of the context is written")
+    page.close()
+    mock.mode = "normal"
+
+
+def check_wordless(browser, mock):
+    mock.mode = "wordless"
+    page = browser.open(mock.url)
+    page.until("model !== null", "the model")
+    check(page.see("document.querySelector('#chat-mode').disabled"), "without a tokenizer there is no conversation")
+    page.close()
+    mock.mode = "normal"
+
+
+def check_time(browser, mock):
+    page = browser.open(mock.url)
+    page.until("model !== null", "the model")
+    # A clock that the first token moves: time counts from the request on.
+    page.see("window.clock = 0; performance.now = () => clock; const real = take; take = (...given) => { clock += 2000; real(...given); }; 0")
+    write(page, "On", 1)
+    page.until(DONE, "the end of the text")
+    said = text_of(page, "#status")
+    check(said.startswith("1 token in 2.0 s"), f"the first token's time counts: {said}")
+    page.close()
+
+
 def check_program(browser, program, model, pictures):
     """The same from the program, with a trained model."""
     with Server(program, model) as server:
@@ -339,6 +400,10 @@ def main():
         check_residual(browser, mock)
         check_full(browser, mock, options.pictures)
         check_chat(browser, mock, options.pictures)
+        check_refused_chat(browser, mock)
+        check_small_context(browser, mock)
+        check_wordless(browser, mock)
+        check_time(browser, mock)
         mock = check_trouble(browser, mock, options.pictures)
         if options.attnres:
             check_program(browser, options.attnres, options.model, options.pictures)
