@@ -26,6 +26,16 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
+constexpr const char* kCommands =
+    "/new begins another conversation, /help says what there is, Ctrl-C ends an answer, Ctrl-D all";
+
+// A slash and letters alone. Other messages may begin with a slash, as paths do.
+bool is_command(const std::string& message) {
+  return message.size() > 1 && message[0] == '/' &&
+         std::all_of(message.begin() + 1, message.end(),
+                     [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
 class Conversation {
  public:
   Conversation(const GenerateOptions& options, const OpenedModel& opened, GroupLeader* leader)
@@ -48,8 +58,20 @@ class Conversation {
     if (!options_.system.empty()) messages_.push_back({"system", options_.system});
   }
 
-  // Prints the answer as it comes. Throws Error on a message that leaves no room for one.
+  // Prints the answer as it comes. Throws Error on a message that leaves no room for one, that the
+  // template refuses, or whose answer fails; the conversation is then what it was before.
   void answer(const std::string& message) {
+    std::vector<ChatMessage> before = messages_;
+    try {
+      add_answer(message);
+    } catch (const Error&) {
+      messages_ = std::move(before);
+      throw;
+    }
+  }
+
+ private:
+  void add_answer(const std::string& message) {
     messages_.push_back({"user", message});
     std::vector<int32_t> prompt = fitting_prompt();
     TextStream stream(*tokenizer_, stops_);
@@ -75,7 +97,6 @@ class Conversation {
     messages_.push_back({"assistant", trimmed(text)});
   }
 
- private:
   // The conversation so far, without its oldest messages where the answer needs the room.
   std::vector<int32_t> fitting_prompt() {
     const int64_t context = engine_.settings().context;
@@ -89,13 +110,10 @@ class Conversation {
         return ids;
       }
       const size_t exchange = std::min<size_t>(2, messages_.size() - kept - 1);
-      if (exchange == 0) {
-        messages_.pop_back();
-        fail(
-            "the message takes {} tokens, which leaves no room for an answer: this model's context "
-            "is {} tokens",
-            ids.size(), context);
-      }
+      require(exchange > 0,
+              "the message takes {} tokens, which leaves no room for an answer: this model's "
+              "context is {} tokens",
+              ids.size(), context);
       messages_.erase(messages_.begin() + kept, messages_.begin() + kept + exchange);
       forgot = true;
     }
@@ -117,13 +135,12 @@ void chat(const GenerateOptions& options, GroupLeader* leader) {
   Conversation conversation(options, opened, leader);
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
-    fmt::print(stderr,
-               "attnres: {}. /new begins another conversation, Ctrl-C ends an answer, Ctrl-D "
-               "all.\n",
+    fmt::print(stderr, "attnres: {}. {}.\n",
                conversation.chat_template().plain()
                    ? "this model has no chat template: it is given a plain transcript of User and "
                      "Assistant"
-                   : "the model is given messages by its own chat template");
+                   : "the model is given messages by its own chat template",
+               kCommands);
   }
   std::string line;
   while (true) {
@@ -136,7 +153,12 @@ void chat(const GenerateOptions& options, GroupLeader* leader) {
       conversation.begin();
       continue;
     }
+    if (message == "/help") {
+      fmt::print(stderr, "attnres: {}; any other line is a message\n", kCommands);
+      continue;
+    }
     try {
+      require_usage(!is_command(message), "there is no command {}: {}", message, kCommands);
       conversation.answer(message);
     } catch (const Error& e) {
       if (!asks) throw;

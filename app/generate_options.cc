@@ -172,7 +172,7 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
       command
           .add_flag("--chat", chat,
                     "a conversation in the terminal: each line is a message, /new begins another "
-                    "conversation, the end of input (Ctrl-D) ends")
+                    "conversation, /help says what there is, the end of input (Ctrl-D) ends")
           ->excludes(prompts_option);
   command.add_option("--system", system, "with --chat, a text that the conversation begins with")
       ->type_name("TEXT")

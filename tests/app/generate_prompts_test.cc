@@ -135,6 +135,21 @@ TEST_F(ManyPrompts, ChatAnswersEachLine) {
   EXPECT_EQ(chat.out.substr(chat.out.size() - shown.size()), shown);
 }
 
+TEST_F(ManyPrompts, AChatSaysItsCommandsAndKnowsNoOthers) {
+  const auto chat_of = [&](const std::string& lines) {
+    return run_shell("printf '" + lines + "' | " +
+                     command("--chat --temperature 0 --max-tokens 9"));
+  };
+  const Result help = chat_of("/help\\nhello\\n"), plain = chat_of("hello\\n");
+  EXPECT_EQ(help.exit_code, 0) << help.err;
+  EXPECT_THAT(help.err, HasSubstr("/new begins another conversation"));
+  EXPECT_EQ(help.out, plain.out);  // no message to the model
+  const Result unknown = chat_of("/quit\\n");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("there is no command /quit"));
+  EXPECT_EQ(chat_of("/usr/bin is a path\\n").exit_code, 0);
+}
+
 TEST_F(ManyPrompts, ChatForgetsTheOldestWhereTheContextIsFull) {
   const Result chat = run_shell("printf 'a message of some length\\nand another\\nand more\\n' | " +
                                 command("--chat --temperature 0 --max-tokens 20"));
