@@ -100,7 +100,7 @@ class AttnResGPT(GPT):
         state = self.mix.start(x)
         for sublayer in self.sublayers:
             state = self.mix.write(state, sublayer(self.mix.read(state)))
-        return self.mix.read(state)
+        return self.mix.output(state)
 
 
 class Training:

@@ -83,6 +83,8 @@ bool is_ignored(const std::string& name) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
   // K3's first attention has nothing to choose from.
   if (name.starts_with("model.layers.0.self_attention_res_")) return true;
+  // Beside what retrofit put into a model of transformers: config.json has it too.
+  if (name == "model.depth_attention.sublayers_a_block") return true;
   for (const char* part : {"model.mtp", "vision_", "mm_projector", "multi_modal_projector"}) {
     if (name.starts_with(part)) return true;
   }

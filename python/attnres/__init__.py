@@ -3,7 +3,7 @@
 `BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections;
 `depth_attention` is the operation inside, which they run in two phases, forward and backward. On
 CPUs they run fused kernels in float32, float64 and bfloat16, elsewhere compositions of PyTorch's
-operations. `torch.compile` sees through both.
+operations. `torch.compile` sees through both. `retrofit` changes models of transformers.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ if torch.__version__.split(".")[:2] != _built_for.split("."):
     )
 torch.ops.load_library(Path(__file__).with_name("libattnres_ops.so"))
 
-from .modules import AttnRes, BlockAttnRes, DepthState  # noqa: E402
+from .modules import AttnRes, BlockAttnRes, DepthState, no_weight_decay  # noqa: E402
 from .operations import (  # noqa: E402
     depth_attention,
     depth_attention_composed,
@@ -36,5 +36,6 @@ __all__ = [
     "depth_attention",
     "depth_attention_composed",
     "depth_attention_weights",
+    "no_weight_decay",
     "retrofit",
 ]

@@ -1,7 +1,7 @@
 """What a retrofitted model of transformers is on disk, and what attnres wrote of one.
 
-`save_pretrained` writes tensors under the names that they have in the model, and a config.json whose
-`model_type` is attnres_retrofitted: `base` is the configuration that transformers wrote, and
+`save_pretrained` writes tensors under the names that they have in the model, and a config.json
+whose `model_type` is attnres_retrofitted: `base` is the configuration that transformers wrote, and
 `depth_mixing` the setting of a recipe. The program reads such folders; so does transformers, by the
 code that lies in them (retrofitted.py).
 """
@@ -18,7 +18,7 @@ from .modules import BlockAttnRes
 
 MODEL_TYPE = "attnres_retrofitted"
 CODE_NAME = "modeling_retrofitted"
-CODE = '''"""A model of transformers with Block Attention Residuals (arXiv 2603.15031): attnres has them.
+CODE = '''"""A model of transformers with Block Attention Residuals (arXiv 2603.15031), of attnres.
 
     AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
 """
@@ -58,7 +58,8 @@ def read_mixing(folder: Path, num_sublayers: int) -> dict:
     sources = -(-num_sublayers // mixing["block_size"])
     if mixing.get("window", sources) < sources:
         raise ValueError(
-            f"retrofit: {folder} has a window of {mixing['window']} sources, but there are {sources}"
+            f"retrofit: {folder} has a window of {mixing['window']} sources, "
+            f"but there are {sources}"
         )
     return mixing
 
@@ -149,9 +150,9 @@ def _check_names(model: nn.Module, folder: Path) -> None:
     if not hasattr(model, "model") or hasattr(model.model.layers[0], "pre_feedforward_layernorm"):
         raise ValueError(
             f"retrofit: {folder} was written by attnres, and its weights are loaded into models "
-            f"whose files are alike (Llama, Mistral, Qwen 2 and 3, SmolLM 3, with their heads), not "
-            f"into {type(model).__name__}; AutoModelForCausalLM.from_pretrained loads the folder, "
-            "with trust_remote_code=True"
+            f"whose files are alike (Llama, Mistral, Qwen 2 and 3, SmolLM 3, with their heads), "
+            f"not into {type(model).__name__}; AutoModelForCausalLM.from_pretrained loads it, with "
+            "trust_remote_code=True"
         )
 
 

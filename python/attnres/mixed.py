@@ -1,4 +1,4 @@
-"""Objects whose class becomes one of ours over their own, and that stay so in copies and pickles."""
+"""Objects whose class becomes one of ours over their own, and stays so in copies and pickles."""
 
 from functools import cache
 

@@ -19,7 +19,8 @@ from .operations import (
 class DepthState(NamedTuple):
     """What a batch of tokens carries from sublayer to sublayer, in place of the residual stream.
 
-    A tuple of tensors, never changed in place: it may cross torch.utils.checkpoint.
+    A tuple of tensors, never changed in place: it may cross torch.utils.checkpoint, but for the
+    reentrant kind, which makes a plain tuple of it and loses its gradients.
     """
 
     blocks: tuple[Tensor, ...]  # b_0 .. b_{n-1}, each [..., D]: the embedding, finished blocks
@@ -58,7 +59,7 @@ class BlockAttnRes(nn.Module):
         for layer in layers:
             state = mix.write(state, layer.attention(layer.attention_norm(mix.read(state))))
             state = mix.write(state, layer.mlp(layer.mlp_norm(mix.read(state))))
-        logits = head(norm(mix.read(state)))
+        logits = head(norm(mix.output(state)))
 
     Args:
         width: D, the size of the embedding.
@@ -73,7 +74,11 @@ class BlockAttnRes(nn.Module):
 
     Parameters, for each of the L + 1 sites: the pseudo-query w_l [D], zero at the start, where
     every h is the mean of its sources; and the key gain g_l [D], one. Weight decay would pull the
-    gains to zero: leave it off for both.
+    gains to zero: leave it off for both (`no_weight_decay`). What is saved has the block size with
+    it, in the buffer `sublayers_a_block`: parameters of one are not loaded into another's module.
+
+    Its operations are differentiable once, backward, by the fused kernels. Under torch.func (grad,
+    jvp, vmap ..) and with forward-mode tangents they are composed of PyTorch's operations.
     """
 
     def __init__(
@@ -99,24 +104,43 @@ class BlockAttnRes(nn.Module):
         # Sites that share phase 1, where both phases together read least.
         self._group = max(1, isqrt(self.num_sublayers) // self.block_size) * self.block_size
         like = {"device": device, "dtype": dtype}
-        sites = range(num_sublayers + 1)
+        sites = range(self.num_sublayers + 1)
         self.pseudo_query = nn.ParameterList(torch.zeros(width, **like) for _ in sites)
         self.key_gain = nn.ParameterList(torch.ones(width, **like) for _ in sites)
+        self.register_buffer("sublayers_a_block", torch.tensor(self.block_size, device=device))
 
     def start(self, embedding: Tensor) -> DepthState:
         """The state before the first sublayer. `embedding` is [..., D]."""
         return DepthState((embedding,), None, 0)
 
     def read(self, state: DepthState) -> Tensor:
-        """h [..., D], the next sublayer's input before its norm; after the last, the output's."""
+        """h [..., D], the next sublayer's input before its norm."""
+        if self._site_of(state) == self.num_sublayers:
+            raise RuntimeError(
+                f"{type(self).__name__}: a sublayer reads after the last of "
+                f"num_sublayers={self.num_sublayers}; what the head reads is output(state)"
+            )
+        return self._mixed(state)
+
+    def output(self, state: DepthState) -> Tensor:
+        """h [..., D] of the output site, which the last norm and the head read."""
+        if self._site_of(state) != self.num_sublayers:
+            raise RuntimeError(
+                f"{type(self).__name__}: the output is read after {state.site} outputs of "
+                f"num_sublayers={self.num_sublayers}; attention and MLP count one each"
+            )
+        return self._mixed(state)
+
+    def _mixed(self, state: DepthState) -> Tensor:
         if not state.earlier:  # the first group: there is no pass to share
-            return depth_attention(state.sources, *self._site(state))
+            return depth_attention(state.sources, *self._parameters_at(state.site))
         recent = state.sources[state.num_earlier :]
         return depth_attention_phase_two(state.earlier[0], recent, self.eps)
 
     def weights(self, state: DepthState) -> Tensor:
-        """The depth weights alpha [N, ...] that `read` uses, one for each of `state.sources`."""
-        return depth_attention_weights(state.sources, *self._site(state))
+        """The depth weights alpha [N, ...] of the next site, one for each of `state.sources`."""
+        site = self._site_of(state)
+        return depth_attention_weights(state.sources, *self._parameters_at(site))
 
     def write(self, state: DepthState, output: Tensor) -> DepthState:
         """The state after a sublayer that returned `output` [..., D].
@@ -124,7 +148,7 @@ class BlockAttnRes(nn.Module):
         The state keeps the embedding's dtype, as adding to a residual stream would, so that
         autocast may compute sublayers in another.
         """
-        if state.site == self.num_sublayers:
+        if self._site_of(state) == self.num_sublayers:
             raise RuntimeError(
                 f"{type(self).__name__}: an output more than num_sublayers={self.num_sublayers}; "
                 "attention and MLP count one each"
@@ -141,8 +165,37 @@ class BlockAttnRes(nn.Module):
         earlier = depth_attention_phase_one(blocks, queries, key_gains, self.eps)
         return DepthState(blocks, partial, site, tuple(earlier), len(blocks))
 
-    def _site(self, state: DepthState) -> tuple[Tensor, Tensor, float]:
-        return self.pseudo_query[state.site], self.key_gain[state.site], self.eps
+    def _site_of(self, state: DepthState) -> int:
+        if not isinstance(state, DepthState):
+            raise TypeError(
+                f"{type(self).__name__}: expected the state that start or write returned, but got "
+                f"a {type(state).__name__}; under torch.utils.checkpoint give use_reentrant=False: "
+                "the reentrant kind makes a tuple of the state and loses its gradients"
+            )
+        return state.site
+
+    def _parameters_at(self, site: int) -> tuple[Tensor, Tensor, float]:
+        return self.pseudo_query[site], self.key_gain[site], self.eps
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        self.sublayers_a_block.fill_(self.block_size)  # whatever it came through: meta, averages
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unknown, errors):
+        name = f"{prefix}sublayers_a_block"
+        stored = state_dict.get(name)
+        # Files without it are older, or another program's.
+        if stored is not None and not stored.is_meta and round(stored.item()) != self.block_size:
+            errors.append(
+                f"{type(self).__name__}: the parameters are of "
+                f"block_size={round(stored.item())}, the module is of block_size={self.block_size}"
+            )
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, metadata, strict, missing, unknown, errors
+        )
+        if stored is None and name in missing:
+            missing.remove(name)
 
     def _positive(self, name: str, value: int) -> int:
         try:
@@ -184,3 +237,19 @@ class AttnRes(BlockAttnRes):
 
     def extra_repr(self) -> str:
         return f"{self.width}, num_sublayers={self.num_sublayers}"
+
+
+def no_weight_decay(module: nn.Module) -> list[nn.Parameter]:
+    """The pseudo-queries and key gains in a module, which weight decay is to leave alone.
+
+        exempt = attnres.no_weight_decay(model)
+        names = {id(parameter) for parameter in exempt}
+        decayed = [p for p in model.parameters() if id(p) not in names]
+        groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=3e-4, weight_decay=0.1)
+    """
+    parameters = {}
+    for part in module.modules():
+        if isinstance(part, BlockAttnRes):
+            parameters |= {id(parameter): parameter for parameter in part.parameters()}
+    return list(parameters.values())

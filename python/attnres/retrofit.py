@@ -44,7 +44,7 @@ def retrofit(
 
     Returns:
         What has the pseudo-queries and key gains, `depth_attention` in the decoder. Leave weight
-        decay off for them.
+        decay off for them: `no_weight_decay(model)`.
 
     Raises:
         ValueError: the model is no such decoder, was retrofitted before, or does not fit the
@@ -89,8 +89,13 @@ class _Reader:
     def __init__(self, mix: BlockAttnRes, counts_sources: bool) -> None:
         self.mix, self.counts_sources = mix, counts_sources
 
-    def __call__(self, state: DepthState) -> Tensor:
-        h = self.mix.read(state)
+    def read(self, state: DepthState) -> Tensor:
+        return self._sized(self.mix.read(state), state)
+
+    def output(self, state: DepthState) -> Tensor:
+        return self._sized(self.mix.output(state), state)
+
+    def _sized(self, h: Tensor, state: DepthState) -> Tensor:
         return len(state.sources) * h if self.counts_sources else h
 
 
@@ -98,7 +103,7 @@ class _Layer(Mixed):
     """A decoder layer without its residual connections, from depth state to depth state."""
 
     def forward(self, hidden_states: Tensor | DepthState, **arguments) -> DepthState:
-        read, mix = self.depth_reader, self.depth_reader.mix
+        read, mix = self.depth_reader.read, self.depth_reader.mix
         is_gemma = hasattr(self, GEMMA_NORMS[1])
         norms = [getattr(self, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
         after = [getattr(self, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
@@ -115,7 +120,7 @@ class _OutputNorm(Mixed):
     """The last norm, of what the output site reads."""
 
     def forward(self, state: DepthState) -> Tensor:
-        return super().forward(self.depth_reader(state))
+        return super().forward(self.depth_reader.output(state))
 
 
 def _decoder_of(model: nn.Module) -> nn.Module:
@@ -147,8 +152,8 @@ def _decoder_of(model: nn.Module) -> nn.Module:
     for part in [*layers, decoder.norm]:
         if "forward" in vars(part):
             raise ValueError(
-                f"retrofit: the forward of a {type(part).__name__} was exchanged, as accelerate does "
-                "for models on several devices; retrofit the model before"
+                f"retrofit: the forward of a {type(part).__name__} was exchanged, as accelerate "
+                "does for models on several devices; retrofit the model before"
             )
     return decoder
 

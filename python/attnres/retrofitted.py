@@ -1,4 +1,4 @@
-"""Retrofitted models where transformers loads them; the code in their folders names these classes."""
+"""Retrofitted models where transformers loads them: classes that code in their folders names."""
 
 import transformers
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
@@ -27,7 +27,10 @@ class RetrofittedModel(PreTrainedModel):
     def from_pretrained(cls, folder, *arguments, config=None, **options):
         if not isinstance(config, RetrofittedConfig):
             config = RetrofittedConfig.from_pretrained(folder)
-        base_class = getattr(transformers, config.base["architectures"][0])
+        name = config.base["architectures"][0]
+        base_class = getattr(transformers, name, None)
+        if base_class is None:
+            raise ValueError(f"{folder}: transformers {transformers.__version__} has no {name}")
         own = _own_config(config, options)
         retrofitted = _retrofitted(base_class, config.depth_mixing)
         with_info = options.pop("output_loading_info", False)

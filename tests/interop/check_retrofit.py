@@ -1,5 +1,6 @@
-"""attnres.retrofit on models of transformers: the same function, generation, gradients, copies, what
-save_pretrained writes in transformers and in attnres, and checkpoints that attnres wrote of the same model.
+"""attnres.retrofit on models of transformers: the same function, generation, gradients, copies,
+what save_pretrained writes, in transformers and in attnres, and checkpoints that attnres wrote of
+the same model.
 
 usage: python check_retrofit.py        (ATTNRES=PROGRAM; build/attnres if not set)
 """
@@ -18,6 +19,7 @@ import attnres
 
 BOUND = 1e-4
 BLOCK_SIZE = 3
+TRAINING = "train.steps=8", "train.learning_rate=0.02", "train.warmup=1", "train.context=64"
 
 
 def logits_of(model, ids):
@@ -83,7 +85,8 @@ def retrofitted(name, block_size=BLOCK_SIZE):
 def check_copies(report, name):
     model, ids = retrofitted(name), token_ids(256, 20)
     before = logits_of(model, ids)
-    for how, other in (("deep", copy.deepcopy(model)), ("pickled", pickle.loads(pickle.dumps(model)))):
+    pickled = pickle.loads(pickle.dumps(model))
+    for how, other in (("deep", copy.deepcopy(model)), ("pickled", pickled)):
         report.equal(f"{name}: a {how} copy", np.abs(logits_of(other, ids) - before).max(), 0)
         with torch.no_grad():
             for parameter in other.model.layers.parameters():
@@ -117,8 +120,10 @@ def check_saved(report, name):
     report.equal(f"{name}, loaded in bfloat16", bfloat16.dtype, torch.bfloat16)
     report.equal(f"{name}: attention", bfloat16.config._attn_implementation, "eager")
 
-    refuses(report, f"{name}, saved, without its code", "trust_remote_code",
-            lambda: AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))  # fmt: skip
+    def without_code():
+        AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+
+    refuses(report, f"{name}, saved, without its code", "trust_remote_code", without_code)
     refuses(report, f"{name}, saved, as the residual model", "hidden_size",
             lambda: type(model).from_pretrained(folder))  # fmt: skip
 
@@ -144,7 +149,7 @@ def check_further(report, name):
                    before, 0)  # fmt: skip
     program("import", "--from", saved, "--bytes", "--out", own)
     program("train", "--from", own, "--data", REPOSITORY / "LICENSE", "--out", run, "--set",
-            "train.steps=8", "train.learning_rate=0.02", "train.warmup=1", "train.context=64")  # fmt: skip
+            *TRAINING)  # fmt: skip
     back = make(name, vocabulary=256)
     attnres.retrofit(back, checkpoint=run / "checkpoints" / "last")
     theirs = log_probabilities(logits_of(back, ids), ids)
@@ -172,7 +177,7 @@ def check_checkpoint(report, name):
     program("import", "--from", made, "--bytes", "--out", kept)
     program("retrofit", "--model", kept, "--out", mixed, "--block-size", BLOCK_SIZE)
     program("train", "--from", mixed, "--data", REPOSITORY / "LICENSE", "--out", run, "--set",
-            "train.steps=8", "train.learning_rate=0.02", "train.warmup=1", "train.context=64")  # fmt: skip
+            *TRAINING)  # fmt: skip
     folder, ids = run / "checkpoints" / "last", token_ids(256, 60)
     loaded = copy.deepcopy(model)
     attnres.retrofit(loaded, checkpoint=folder)

@@ -38,6 +38,7 @@ NamedTensors vectors_of_sites(const Transformer& model) {
   const auto width = model.config().width;
   tensors.emplace_back("model.depth_attention.pseudo_query.0", at::zeros(width));
   tensors.emplace_back("model.depth_attention.key_gain.0", at::ones(width));
+  tensors.emplace_back("model.depth_attention.sublayers_a_block", at::full({}, 3, at::kLong));
   for (const Parameter& p : model.parameters().all()) {
     if (p.role != "pseudo_query" && p.role != "key_norm") continue;
     const char* list = p.role == "pseudo_query" ? "pseudo_query" : "key_gain";
@@ -86,7 +87,7 @@ TEST_P(RetrofittedDirectory, IsReadAsTheModelThatWasSaved) {
   EXPECT_EQ(read->config().depth_mixing, model->config().depth_mixing);
   EXPECT_EQ(difference(*read, *model), 0);
   EXPECT_GT(difference(*read, *load_model(fixture(GetParam()))), 1e-2);
-  std::swap(of_sites[2].second, of_sites[4].second);
+  std::swap(of_sites[3].second, of_sites[5].second);
   EXPECT_GT(difference(*load_model(saved(GetParam(), of_sites)), *model), 1e-3);
 }
 
@@ -113,7 +114,7 @@ TEST(RetrofittedDirectories, ThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(without_last, "", {}), HasSubstr("is missing"));
   EXPECT_THAT(refusal({}, "", {}), HasSubstr("_res_proj.weight is missing"));
   NamedTensors narrow = all;
-  narrow[2].second = narrow[2].second.narrow(0, 0, 3);
+  narrow[3].second = narrow[3].second.narrow(0, 0, 3);
   EXPECT_THAT(refusal(narrow, "", {}), HasSubstr("model.depth_attention."));
   EXPECT_THAT(refusal(all, "/depth_mixing", nullptr), HasSubstr("the key depth_mixing is missing"));
   EXPECT_THAT(refusal(all, "/depth_mixing/block_size", 99), HasSubstr("expected 1 to 8"));

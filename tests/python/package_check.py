@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 # Graphs that were compiled earlier would call the operations as they were then.
@@ -52,7 +53,7 @@ def module_inputs(mix, embedding, sublayers):
     for sublayer in sublayers:
         inputs.append(mix.read(state))
         state = mix.write(state, sublayer(inputs[-1]))
-    return [*inputs, mix.read(state)]
+    return [*inputs, mix.output(state)]
 
 
 def make_model(block_size, dtype=torch.float64):
@@ -196,7 +197,7 @@ def check_compiled():
             state = mix.start(embedding)
             for sublayer in sublayers:
                 state = mix.write(state, sublayer(F.rms_norm(mix.read(state), (WIDTH,))))
-            return mix.read(state).square().mean() + mix.weights(state).square().mean()
+            return mix.output(state).square().mean() + mix.weights(state).square().mean()
 
         compiled = torch.compile(loss_of, fullgraph=True, backend=backend)
         leaves = [*mix.parameters(), *linears.parameters()]
@@ -222,8 +223,134 @@ def check_checkpointed():
         state = mix.start(embedding)
         for sublayer in sublayers:
             state = run(state, sublayer)
-        gradients.append(torch.autograd.grad(mix.read(state).pow(3).sum(), [embedding, *leaves]))
+        gradients.append(torch.autograd.grad(mix.output(state).pow(3).sum(), [embedding, *leaves]))
     assert worst_difference(*gradients) == 0
+
+
+def check_reentrant_checkpoint():
+    """It makes a tuple of the state, whose tensors have lost their gradients: refused by name."""
+    mix, _, sublayers = make_model(3)
+    state = mix.start(torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True))
+
+    def layer(state, sublayer):
+        return mix.write(state, sublayer(mix.read(state)))
+
+    state = checkpoint(layer, state, sublayers[0], use_reentrant=True)
+    for use in (mix.read, mix.output, mix.weights, lambda state: mix.write(state, state[0][0])):
+        refused(TypeError, "give use_reentrant=False", lambda use=use: use(state))
+
+
+def check_number_of_outputs():
+    """More sublayers or fewer than the module is for, before a wrong query reads."""
+    mix, _, sublayers = make_model(3)
+    state = mix.start(torch.randn(2, WIDTH, dtype=torch.float64))
+    for written in range(SUBLAYERS):
+        text = f"the output is read after {written} outputs of num_sublayers={SUBLAYERS}"
+        refused(RuntimeError, text, lambda state=state: mix.output(state))
+        state = mix.write(state, sublayers[written](mix.read(state)))
+    assert mix.output(state).shape == (2, WIDTH)
+    refused(RuntimeError, "a sublayer reads after the last", lambda: mix.read(state))
+    refused(RuntimeError, "an output more than", lambda: mix.write(state, state.blocks[0]))
+
+
+def check_block_size_is_kept():
+    """Parameters of one block size have the shapes of any other's."""
+    mix, _, _ = make_model(2)
+    whole = nn.ModuleDict({"mix": mix})
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save(whole.state_dict(), file.name)
+        stored = torch.load(file.name)
+    for other in (attnres.BlockAttnRes(WIDTH, SUBLAYERS, 4), attnres.AttnRes(WIDTH, SUBLAYERS)):
+        for strict in (True, False):
+            load = partial(nn.ModuleDict({"mix": other}).load_state_dict, stored, strict=strict)
+            text = f"of block_size=2, the module is of block_size={other.block_size}"
+            refused(RuntimeError, text, load)
+    same = attnres.BlockAttnRes(WIDTH, SUBLAYERS, 2)
+    own = {name.removeprefix("mix."): tensor for name, tensor in stored.items()}
+    assert not same.load_state_dict(own).missing_keys
+    assert worst_difference(same.parameters(), mix.parameters()) < 1e-6
+    # As averages make it, as older files are, and from a module that had no numbers.
+    same.load_state_dict(own | {"sublayers_a_block": torch.tensor(1.9999)})
+    del own["sublayers_a_block"]
+    same.load_state_dict(own)
+    empty = attnres.BlockAttnRes(WIDTH, SUBLAYERS, 2, device="meta").to_empty(device="cpu")
+    assert empty.state_dict()["sublayers_a_block"] == 2
+
+
+def check_functions():
+    """torch.func on modules: samples' gradients, and derivatives forward and twice."""
+    for block_size in (1, 3):
+        mix, _, sublayers = make_model(block_size)
+        parameters = {name: p.detach() for name, p in mix.named_parameters()}
+        batch = torch.randn(3, 4, WIDTH, dtype=torch.float64)
+        assert not torch.allclose(batch[0], batch[1])
+
+        def loss_of(parameters, embedding, mix=mix, sublayers=sublayers):
+            def run(embedding):
+                return module_inputs(mix, embedding, sublayers)[-1].pow(3).sum()
+
+            return torch.func.functional_call(_Calling(mix, run), parameters, (embedding,))
+
+        samples = torch.func.vmap(torch.func.grad(loss_of), (None, 0))
+        named = {f"mix.{name}": p for name, p in parameters.items()}
+        of_samples = samples(named, batch)
+        for i, embedding in enumerate(batch):
+            loss = module_inputs(mix, embedding, sublayers)[-1].pow(3).sum()
+            expected = torch.autograd.grad(loss, [*mix.parameters()], allow_unused=True)
+            for (name, _), gradient in zip(mix.named_parameters(), expected, strict=True):
+                found = of_samples[f"mix.{name}"][i]
+                torch.testing.assert_close(
+                    found, torch.zeros_like(found) if gradient is None else gradient
+                )
+
+        def output(embedding, mix=mix, sublayers=sublayers):
+            return module_inputs(mix, embedding, sublayers)[-1]
+
+        def naive(embedding, mix=mix, sublayers=sublayers, block_size=block_size):
+            return naive_inputs(embedding, sublayers, block_size, parameters_of(mix))[-1]
+
+        direction = torch.randn_like(batch[0])
+        ours, theirs = (torch.func.jvp(f, (batch[0],), (direction,)) for f in (output, naive))
+        torch.testing.assert_close(ours, theirs)
+        assert ours[1].abs().max() > 1e-3
+        ours, theirs = (
+            torch.func.hessian(lambda x, f=f: f(x).pow(3).sum())(batch[0][:1])
+            for f in (output, naive)
+        )
+        torch.testing.assert_close(ours, theirs)
+
+
+class _Calling(nn.Module):
+    """A function that uses a module, as a module."""
+
+    def __init__(self, mix, function):
+        super().__init__()
+        self.mix, self.function = mix, function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
+
+
+def check_no_weight_decay():
+    """Of every depth attention in a model, each parameter once; they stay where others decay."""
+    full, block = attnres.AttnRes(WIDTH, 2), attnres.BlockAttnRes(WIDTH, 4, 2)
+    linear = nn.Linear(WIDTH, WIDTH)
+    model = nn.ModuleDict({"a": nn.Sequential(full, linear), "b": block, "c": full})
+    exempt = attnres.no_weight_decay(model)
+    assert all(isinstance(p, nn.Parameter) for p in exempt)
+    names = {id(p) for p in exempt}
+    assert len(exempt) == len(names) == 2 * 3 + 2 * 5
+    others = [p for p in model.parameters() if id(p) not in names]
+    assert len(others) == 2, "the linear map's"
+    assert attnres.no_weight_decay(nn.Linear(2, 2)) == []
+    groups = [{"params": others}, {"params": exempt, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.5)
+    before = [p.detach().clone() for p in (exempt[-1], others[0])]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert torch.equal(exempt[-1], before[0]) and exempt[-1].sum() == WIDTH  # a gain
+    assert not torch.allclose(others[0], before[1])
 
 
 def check_autocast():
@@ -328,6 +455,11 @@ def main():
     check_second_derivatives()
     check_compiled()
     check_checkpointed()
+    check_reentrant_checkpoint()
+    check_number_of_outputs()
+    check_block_size_is_kept()
+    check_functions()
+    check_no_weight_decay()
     check_autocast()
     check_other_devices_and_dtypes()
     check_refusals()

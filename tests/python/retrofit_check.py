@@ -211,6 +211,22 @@ def check_checkpointing():
     assert len(used[0]) > 20 and worst_difference(*used) == 0
 
 
+def check_misuse():
+    """What would train or read something else than it seems."""
+    model, x = make_retrofitted(), torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    CheckpointedLayer.checkpointing = CheckpointedLayer.use_reentrant = True
+    refused(TypeError, "give use_reentrant=False", lambda: model(x))
+    CheckpointedLayer.checkpointing = CheckpointedLayer.use_reentrant = False
+    other = MiniDecoder()
+    attnres.retrofit(other, block_size=2)
+    refused(RuntimeError, "of block_size=4, the module is of block_size=2",
+            lambda: other.load_state_dict(model.state_dict()))  # fmt: skip
+    exempt = {id(parameter) for parameter in attnres.no_weight_decay(model)}
+    assert exempt == {id(parameter) for parameter in model.depth_attention.parameters()}
+    model.layers = model.layers[:2]
+    refused(RuntimeError, "after 4 outputs of num_sublayers=6", lambda: model(x))
+
+
 def check_exchanged_forward():
     """A forward that was exchanged before would run in the place of ours."""
     model = MiniDecoder()
@@ -381,8 +397,8 @@ def check_saved(program, folder):
     text.write_text("A text to train on, of a few tokens. " * 200)
     own = folder / "own"
     run(program, "import", "--from", saved, "--bytes", "--out", own)
-    run(program, "train", "--from", own, "--data", text, "--out", run_folder, "--set",
-        "train.steps=4", "train.learning_rate=0.02", "train.warmup=1", "train.context=64")  # fmt: skip
+    settings = "train.steps=4", "train.learning_rate=0.02", "train.warmup=1", "train.context=64"
+    run(program, "train", "--from", own, "--data", text, "--out", run_folder, "--set", *settings)
     checkpoint = run_folder / "checkpoints" / "last"
     trained = copy.deepcopy(plain)
     attnres.retrofit(trained, checkpoint=checkpoint)
@@ -394,7 +410,7 @@ def check_saved(program, folder):
 
 
 def check_what_is_saved(folder):
-    """The folder says what it is, to everybody, and a model that was not retrofitted says nothing."""
+    """The folder says what it is, to everybody; a model that was not retrofitted says nothing."""
     config = LlamaConfig()
     model, other = LlamaForCausalLM(config), LlamaForCausalLM(config)
     attnres.retrofit(model, block_size=3)
@@ -450,8 +466,8 @@ def check_checkpoint_refusals(folder):
     refused_with("has a window of 1 sources, but there are 3",
                  lambda c, t: c["depth_mixing"].update(window=1))  # fmt: skip
     refused_with("has heads 2, not 1", lambda c, t: c["depth_mixing"].update(heads=2))
-    of_program = {"model_type": "attnres", "attnres": {"depth_mixing": {"type": "block_attn_res",
-                                                                        "block_size": 3}}}  # fmt: skip
+    mixing = {"type": "block_attn_res", "block_size": 3}
+    of_program = {"model_type": "attnres", "attnres": {"depth_mixing": mixing}}
     refused_with("it has no model.layers.0.mlp_res_proj.weight of 16 numbers",
                  lambda c, t: c.update(of_program))  # fmt: skip
     refused_with("not into LlamaModel", lambda c, t: c.update(of_program),
@@ -467,6 +483,7 @@ def main():
     check_exchanged_parts()
     check_exchanged_forward()
     check_checkpointing()
+    check_misuse()
     check_compiled()
     for check in (partial(check_saved, program), check_what_is_saved, check_checkpoint_refusals):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""Checks the operations under PyTorch's transformations: python transforms_check.py <libattnres_ops.so>
+"""Checks the operations as PyTorch transforms them: python transforms_check.py <libattnres_ops.so>
 
-Forward-mode derivatives, torch.func.grad and vmap of every operation of the dispatcher: either they are
-those of its formula, or they are refused by name. A kernel that is not asked would lose the tangent
-and return zeros.
+Forward-mode derivatives, torch.func.grad and vmap of every operation of the dispatcher: either they
+are those of its formula, or they are refused by name. A kernel would lose the tangent and return
+zeros.
 """
 
 import sys
@@ -239,7 +239,7 @@ def main():
         check_functions(name, operation, formula, inputs)
     for name, arguments in kernels.items():
         check_refused(ops, name, arguments)
-    print(f"{len(known)} operations transformed, or refused by name, under torch {torch.__version__}")
+    print(f"{len(known)} operations transformed, or refused, under torch {torch.__version__}")
 
 
 if __name__ == "__main__":
