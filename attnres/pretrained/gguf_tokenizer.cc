@@ -145,9 +145,12 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
 
 bool are_bytes(const std::vector<Piece>& pieces) {
   const std::vector<std::string> characters = gpt2_byte_characters();
-  return std::equal(
-      pieces.begin(), pieces.end(), characters.begin(), characters.end(),
-      [](const Piece& piece, const std::string& character) { return piece.text == character; });
+  return std::equal(pieces.begin(), pieces.end(), characters.begin(), characters.end(),
+                    [&](const Piece& piece, const std::string& character) {
+                      const bool is_end = &piece == pieces.data();  // byte 0
+                      return piece.text == character && (piece.type == Type::normal ||
+                                                         (is_end && piece.type == Type::control));
+                    });
 }
 
 BpeModel::Merges read_merges(const GgufFile& file) {

@@ -76,13 +76,26 @@ void ByteTokenizer::save(const fs::path& folder) const {
   write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
-bool is_byte_tokenizer(const TokenizerJson& tokenizer) {
+bool is_byte_tokenizer(const TokenizerJson& tokenizer, const Json& config) {
   if (tokenizer.vocabulary.size() != 256 || !tokenizer.merges.empty()) return false;
   const std::vector<std::string> characters = gpt2_byte_characters();
-  return std::all_of(tokenizer.vocabulary.begin(), tokenizer.vocabulary.end(),
-                     [&](const auto& token) {
-                       return token.second < 256 && token.first == characters[token.second];
-                     });
+  const bool has_bytes =
+      std::all_of(tokenizer.vocabulary.begin(), tokenizer.vocabulary.end(), [&](const auto& token) {
+        return token.second < 256 && token.first == characters[token.second];
+      });
+  const auto is_byte_level = [](const Json& part) {
+    return part.is_object() && part.value("type", Json()) == "ByteLevel";
+  };
+  const bool is_plain = tokenizer.normalizer.is_null() && is_byte_level(tokenizer.pre_tokenizer) &&
+                        tokenizer.pre_tokenizer.value("add_prefix_space", Json()) == false &&
+                        is_byte_level(tokenizer.decoder);
+  // Programs that save it again list its end of a document.
+  const std::string& end = characters[ByteTokenizer().end_of_document()];
+  const bool adds_none =
+      std::all_of(tokenizer.added_tokens.begin(), tokenizer.added_tokens.end(),
+                  [&](const AddedToken& token) { return token.special && token.content == end; });
+  const std::string named = named_token(config, "eos_token");
+  return has_bytes && is_plain && adds_none && (named.empty() || named == end);
 }
 
 }  // namespace attnres

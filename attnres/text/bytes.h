@@ -1,6 +1,7 @@
 // The byte tokenizer: 256 tokens, the id is the byte's value. Takes any file, loses nothing.
 #pragma once
 
+#include "attnres/support/json.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -29,7 +30,8 @@ class ByteTokenizer : public Tokenizer {
 // characters of Latin-1, U+0100 and following, in order, for the others.
 std::vector<std::string> gpt2_byte_characters();
 
-// Whether these are the byte tokenizer's vocabulary and no merges.
-bool is_byte_tokenizer(const TokenizerJson& tokenizer);
+// Whether a tokenizer.json and the tokenizer_config.json beside it say what the byte tokenizer
+// does: its vocabulary, no merges, text taken as it is, and byte 0 alone as what ends a document.
+bool is_byte_tokenizer(const TokenizerJson& tokenizer, const Json& config);
 
 }  // namespace attnres

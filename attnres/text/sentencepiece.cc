@@ -150,6 +150,10 @@ int32_t SentencePieceTokenizer::end_of_document() const {
   return processor_->eos_id();
 }
 
+std::string SentencePieceTokenizer::end_piece() const {
+  return processor_->IdToPiece(processor_->eos_id());
+}
+
 std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
   require_utf8(text, "text");
   const bool has_bytes = byte_id(*processor_, kSpaceMark[0]) >= 0;
@@ -180,7 +184,7 @@ std::string SentencePieceTokenizer::token_text(int32_t id) const {
 
 void SentencePieceTokenizer::save(const fs::path& folder) const {
   Json config = {{"tokenizer_class", "LlamaTokenizer"},
-                 {"eos_token", processor_->IdToPiece(processor_->eos_id())},
+                 {"eos_token", end_piece()},
                  {"unk_token", processor_->IdToPiece(processor_->unk_id())},
                  {"add_bos_token", false},
                  {"add_eos_token", false},

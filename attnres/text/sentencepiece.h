@@ -35,6 +35,7 @@ class SentencePieceTokenizer : public Tokenizer {
   void save(const std::filesystem::path& folder) const override;
 
   const std::string& model() const { return model_; }
+  std::string end_piece() const;  // of end_of_document, as the model writes it
 
  protected:
   std::string definition() const override { return model_; }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
@@ -45,20 +46,45 @@ std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokeni
 
 namespace {
 
-// What the tokenizer_config.json beside a tokenizer's file says.
+// What the tokenizer_config.json beside a tokenizer's file says; the end of a document is named in
+// special_tokens_map.json where older programs saved it.
 Json config_beside(const fs::path& path) {
-  const fs::path config = path.parent_path() / "tokenizer_config.json";
-  return path_exists(config) ? read_json(config) : Json::object();
+  const auto read = [&](const char* name) {
+    const fs::path file = path.parent_path() / name;
+    return path_exists(file) ? read_json(file) : Json::object();
+  };
+  Json config = read("tokenizer_config.json");
+  if (config.is_object() && named_token(config, "eos_token").empty()) {
+    const std::string end = named_token(read("special_tokens_map.json"), "eos_token");
+    if (!end.empty()) config["eos_token"] = end;
+  }
+  return config;
 }
 
 // The byte tokenizer's own file, or one with byte-pair encoding.
 std::unique_ptr<Tokenizer> load_tokenizer_json(const fs::path& path) {
   std::string text = read_file(path);
   TokenizerJson parts = read_tokenizer_json(text, path.string());
-  if (is_byte_tokenizer(parts)) return std::make_unique<ByteTokenizer>();
+  Json config = config_beside(path);
+  if (is_byte_tokenizer(parts, config)) return std::make_unique<ByteTokenizer>();
   return std::make_unique<BpeTokenizer>(std::move(parts),
                                         TokenizerFile{"tokenizer.json", std::move(text)},
-                                        config_beside(path), path.string());
+                                        std::move(config), path.string());
+}
+
+// One whose own end of a document is also the folder's.
+std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>(read_file(path), path.string());
+  const std::string named = named_token(config_beside(path), "eos_token");
+  if (!named.empty() && named != tokenizer->end_piece()) {
+    throw UnreadTokenizer(fmt::format(
+        "{}: ends documents with '{}', but tokenizer_config.json names '{}' as eos_token, which is "
+        "read only of a tokenizer.json: let transformers write one beside it "
+        "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)); score and generate take token "
+        "ids without a tokenizer (--ids)",
+        path.string(), tokenizer->end_piece(), one_line(named)));
+  }
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
@@ -87,11 +113,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   };
   std::unique_ptr<Tokenizer> tokenizer =
       reading("tokenizer.json", [](const fs::path& path) { return load_tokenizer_json(path); });
-  if (tokenizer == nullptr) {
-    tokenizer = reading("tokenizer.model", [](const fs::path& path) {
-      return std::make_unique<SentencePieceTokenizer>(read_file(path), path.string());
-    });
-  }
+  if (tokenizer == nullptr) tokenizer = reading("tokenizer.model", load_sentencepiece);
   if (tokenizer == nullptr) tokenizer = reading("tiktoken.model", load_tiktoken);
   if (tokenizer != nullptr) return tokenizer;
   if (unread) std::rethrow_exception(unread);

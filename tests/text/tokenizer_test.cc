@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
 
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "attnres/support/config.h"
@@ -19,6 +21,7 @@ namespace attnres::tokenizer_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Text to learn tokens from: lines of a few hundred different words, indented, some with tabs.
@@ -184,6 +187,62 @@ TEST(ByteTokenizer, SavesWhatHuggingFaceReads) {
   }
 }
 
+// The tokenizer of a folder whose files are the byte tokenizer's, but for what `change` does.
+std::unique_ptr<Tokenizer> changed_bytes(
+    const std::function<void(Json& file, Json& config)>& change) {
+  const auto folder = fresh_folder("changed");
+  ByteTokenizer().save(folder);
+  Json file = read_json(folder / "tokenizer.json");
+  Json config = read_json(folder / "tokenizer_config.json");
+  change(file, config);
+  write_text(folder / "tokenizer.json", file.dump());
+  write_text(folder / "tokenizer_config.json", config.dump());
+  return load_tokenizer(folder);
+}
+
+TEST(ByteTokenizer, IsNotTakenForOthersOfTheSameTokens) {
+  const auto ends_elsewhere = changed_bytes([](Json& file, Json& config) {
+    file["added_tokens"] = {{{"id", 256}, {"content", "<|end|>"}, {"special", true}}};
+    config["eos_token"] = "<|end|>";
+  });
+  EXPECT_EQ(ends_elsewhere->vocab_size(), 257);
+  EXPECT_EQ(ends_elsewhere->end_of_document(), 256);
+  EXPECT_EQ(ends_elsewhere->control_token("<|end|>"), 256);
+  EXPECT_THAT(ends_elsewhere->encode("A\n"), ElementsAre('A', '\n'));
+
+  const auto ends_in_a_letter = changed_bytes([](Json&, Json& config) {
+    config["eos_token"] = {{"content", "a"}};
+  });
+  EXPECT_EQ(ends_in_a_letter->end_of_document(), 'a');
+
+  const auto lowercase = changed_bytes([](Json& file, Json&) {
+    file["normalizer"] = {{"type", "Lowercase"}};
+  });
+  EXPECT_THAT(lowercase->encode("Hi"), ElementsAre('h', 'i'));
+
+  const auto with_a_word = changed_bytes([](Json& file, Json&) {
+    file["added_tokens"] = {{{"id", 256}, {"content", "the"}, {"special", false}}};
+  });
+  EXPECT_THAT(with_a_word->encode("a the"), ElementsAre('a', ' ', 256));
+  EXPECT_EQ(with_a_word->decode({'a', ' ', 256}), "a the");
+
+  const auto with_a_space =
+      changed_bytes([](Json& file, Json&) { file["pre_tokenizer"]["add_prefix_space"] = true; });
+  EXPECT_THAT(with_a_space->encode("a"), ElementsAre(' ', 'a'));
+}
+
+// As transformers saves it, which lists the end of a document.
+TEST(ByteTokenizer, IsReadAsOthersSaveIt) {
+  const auto again = changed_bytes([](Json& file, Json& config) {
+    file["added_tokens"] = {{{"id", 0}, {"content", "Ā"}, {"special", true}}};
+    config["eos_token"] = {{"content", "Ā"}, {"special", true}};
+  });
+  EXPECT_EQ(again->kind(), "bytes");
+  EXPECT_EQ(again->hash(), ByteTokenizer().hash());
+  const auto unnamed = changed_bytes([](Json&, Json& config) { config.erase("eos_token"); });
+  EXPECT_EQ(unnamed->kind(), "bytes");
+}
+
 TEST(SentencePiece, LearnsFromTheText) {
   const auto tokenizer = trained();
   EXPECT_EQ(tokenizer->vocab_size(), 400);
@@ -299,6 +358,22 @@ TEST(LoadTokenizer, ChoosesAmongFiles) {
   EXPECT_EQ(load_tokenizer(folder)->kind(), "sentencepiece");
   make("bpe")->save(folder);
   EXPECT_EQ(load_tokenizer(folder)->kind(), "bpe");
+}
+
+TEST(LoadTokenizer, EndsDocumentsAsTheFilesBesideItSay) {
+  const auto folder = fresh_folder("ends");
+  make("bpe")->save(folder);
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  write_text(folder / "special_tokens_map.json", R"({"eos_token": {"content": "z"}})");
+  const auto pairs = load_tokenizer(folder);
+  EXPECT_EQ(pairs->token_text(pairs->end_of_document()), "z");
+
+  const auto model = fresh_folder("model");
+  trained()->save(model);
+  EXPECT_EQ(load_tokenizer(model)->end_of_document(), 2);
+  write_text(model / "tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  EXPECT_THAT(message_of<UnreadTokenizer>([&] { load_tokenizer(model); }),
+              AllOf(HasSubstr("'</s>'"), HasSubstr("'<|im_end|>'"), HasSubstr("tokenizer.json")));
 }
 
 TEST(TokenizerFiles, AreThoseOfAnyTokenizer) {

@@ -31,15 +31,6 @@ std::unique_ptr<BpeModel> make_byte_model(const TokenizerJson& parts, const std:
   return std::make_unique<BpeModel>(vocabulary, merges, settings, what);
 }
 
-// A name, or an object with it as its content.
-std::string token_name(const Json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
-    return token["content"].get<std::string>();
-  }
-  return "";
-}
-
 }  // namespace
 
 BpeTokenizer::BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what)
@@ -101,9 +92,7 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
 }
 
 int32_t BpeTokenizer::find_end(const std::string& what) const {
-  const std::string name = config_.is_object() && config_.contains("eos_token")
-                               ? token_name(config_["eos_token"])
-                               : std::string();
+  const std::string name = named_token(config_, "eos_token");
   constexpr std::array kUsualNames = {"<|endoftext|>", "<|end_of_text|>",       "</s>",
                                       "<eos>",         "<｜end▁of▁sentence｜>", "[EOS]"};
   std::vector<std::string> names(kUsualNames.begin(), kUsualNames.end());

@@ -132,6 +132,13 @@ std::string write_tokenizer_json(const TokenizerJson& tokenizer) {
   Json added = Json::array();
   for (const AddedToken& token : tokenizer.added_tokens) {
     added.push_back({{"id", token.id},
+std::string named_token(const Json& config, const char* key) {
+  if (!config.is_object() || !config.contains(key)) return "";
+  const Json& token = config[key];
+  const Json& name = token.is_object() && token.contains("content") ? token["content"] : token;
+  return name.is_string() ? name.get<std::string>() : "";
+}
+
                      {"content", token.content},
                      {"single_word", token.single_word},
                      {"lstrip", token.lstrip},

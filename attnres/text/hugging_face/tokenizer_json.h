@@ -31,6 +31,10 @@ TokenizerJson byte_level_tokenizer(const std::string& pattern);
 // text that is no such file.
 TokenizerJson read_tokenizer_json(std::string_view text, const std::string& what);
 
+// The token that a tokenizer_config.json names under a key, by its text or as an object with it as
+// its content; empty where it names none.
+std::string named_token(const Json& config, const char* key);
+
 // The text of a file that says this.
 std::string write_tokenizer_json(const TokenizerJson& tokenizer);
 
