@@ -220,13 +220,17 @@ GatedDeltaRuleOutput gated_delta_rule_chunked(const GatedDeltaRuleInputs& inputs
   return run(prepare_delta_rule(inputs), /*for_backward=*/true);
 }
 
-static std::tuple<Tensor, Tensor> delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
-                                             const Tensor& log_decay, const Tensor& beta,
-                                             const std::optional<Tensor>& state) {
+namespace {
+
+std::tuple<Tensor, Tensor> delta_rule(const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const Tensor& log_decay, const Tensor& beta,
+                                      const std::optional<Tensor>& state) {
   const auto [o, new_state] =
       gated_delta_rule({q, k, v, log_decay, beta, state.value_or(Tensor())});
   return {o, new_state};
 }
+
+}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def(

@@ -201,11 +201,15 @@ AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, cons
   return {sum, normalized};
 }
 
-static std::tuple<Tensor, Tensor> sum_and_norm(const Tensor& state, const Tensor& pending,
-                                               const Tensor& gain, double eps) {
+namespace {
+
+std::tuple<Tensor, Tensor> sum_and_norm(const Tensor& state, const Tensor& pending,
+                                        const Tensor& gain, double eps) {
   const auto [sum, normalized] = add_rms_norm(state, pending, gain, eps);
   return {sum, normalized};
 }
+
+}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def("rms_norm(Tensor x, Tensor gain, float eps) -> Tensor", &rms_norm);

@@ -136,9 +136,13 @@ Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   return at::cat({a * cosine - b * sine, b * cosine + a * sine}, -1);
 }
 
-static Tensor rotary(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
+namespace {
+
+Tensor rotary(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
   return apply_rotary(x, {cosine, sine});
 }
+
+}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def("rotary(Tensor x, Tensor cosine, Tensor sine) -> Tensor", &rotary);
