@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attnres/support/format.h"
-#include "attnres/support/nearest.h"
+#include "attnres/support/setting_words.h"
 
 namespace attnres {
 namespace {
@@ -31,7 +31,8 @@ void unknown_key(const std::string& path, const std::string& key,
   const std::string prefix = path.empty() ? "" : path + ".";
   const std::string full = prefix + one_line(key);
   if (known.empty()) fail_usage("unknown key {}: this takes no settings", full);
-  fail_usage("unknown key {}: the nearest known key is {}{}", full, prefix, nearest(key, known));
+  fail_usage("unknown key {}: the nearest known key is {}{}", full, prefix,
+             nearest_setting(key, known));
 }
 
 }  // namespace detail
@@ -60,7 +61,7 @@ void apply_override(Json& config, const std::string& assignment) {
     const std::string key = path.substr(begin, dot - begin);
     require_usage(!key.empty() && (at->is_object() || at->is_null()),
                   "--set {}: {} is not an object with keys", one_line(assignment),
-                  path.substr(0, begin));
+                  one_line(path.substr(0, begin)));
     at = &(*at)[key];
     begin = dot + 1;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace attnres {
 
@@ -20,17 +21,74 @@ int edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+namespace {
+
+// What stands between the characters that join the parts of a name.
+std::vector<std::string_view> parts_of(std::string_view name) {
+  constexpr std::string_view kJoints = "_.- ";
+  std::vector<std::string_view> parts;
+  while (!name.empty()) {
+    const size_t end = std::min(name.find_first_of(kJoints), name.size());
+    if (end > 0) parts.push_back(name.substr(0, end));
+    name.remove_prefix(std::min(end + 1, name.size()));
+  }
+  return parts;
+}
+
+std::string initials_of(const std::vector<std::string_view>& parts) {
+  std::string initials;
+  for (const std::string_view part : parts) initials += part.front();
+  return initials;
+}
+
+struct Nearness {
+  int rank = 0;         // the smaller, the nearer
+  bool is_near = true;  // at most a third of what is compared is wrong
+};
+
+// Of a name and a part twice the edits, and more for a part.
+Nearness nearness(std::string_view word, const std::string& known) {
+  constexpr size_t kShortestPart = 3;
+  const auto compared = [](std::string_view typed, std::string_view name, int more) {
+    const int edits = edit_distance(typed, name);
+    return Nearness{2 * edits + more, edits <= (static_cast<int>(typed.size()) + 1) / 3};
+  };
+  Nearness best = compared(word, known, 0);
+  const auto take = [&](const Nearness& other) {
+    if (other.rank < best.rank) best = other;
+  };
+  const std::vector<std::string_view> parts = parts_of(known), typed = parts_of(word);
+  if (parts.size() > 1) {
+    if (initials_of(parts) == word) take({1, true});
+    for (const std::string_view part : parts) {
+      if (part.size() >= kShortestPart) take(compared(word, part, 1));
+    }
+  }
+  if (typed.size() > 1) {
+    for (const std::string_view part : typed) {
+      if (part.size() >= kShortestPart) take(compared(part, known, 1));
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
 std::string nearest(std::string_view word, const std::vector<std::string>& known) {
-  const auto best = std::min_element(known.begin(), known.end(), [&](const auto& x, const auto& y) {
-    return edit_distance(word, x) < edit_distance(word, y);
-  });
-  return best == known.end() ? std::string() : *best;
+  std::pair<int, int> least;
+  const std::string* best = nullptr;
+  for (const std::string& name : known) {
+    const std::pair rank = {nearness(word, name).rank, edit_distance(word, name)};
+    if (best != nullptr && rank >= least) continue;
+    least = rank;
+    best = &name;
+  }
+  return best == nullptr ? "" : *best;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
   const std::string near = nearest(word, known);
-  const int most = (static_cast<int>(word.size()) + 1) / 3;
-  return near.empty() || edit_distance(word, near) > most ? "" : ": did you mean " + near + "?";
+  return near.empty() || !nearness(word, near).is_near ? "" : ": did you mean " + near + "?";
 }
 
 }  // namespace attnres

@@ -10,6 +10,8 @@
 #include "attnres/parallel/transfers.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
+#include "attnres/support/setting_words.h"
 
 namespace attnres {
 namespace {
@@ -81,9 +83,9 @@ void check(const TrainConfig& train) {
     check_range(("rates." + one_line(pattern)).c_str(), factor, 0, 1000);
   }
   require_usage(train.schedule == "cosine" || train.schedule == "wsd",
-                "train.schedule: expected cosine or wsd, got {}", train.schedule);
+                "train.schedule: expected cosine or wsd, got {}", one_line(train.schedule));
   require_usage(train.optimizer == "adamw" || train.optimizer == "muon",
-                "train.optimizer: expected adamw or muon, got {}", train.optimizer);
+                "train.optimizer: expected adamw or muon, got {}", one_line(train.optimizer));
   precision_of(train);
 }
 
@@ -207,6 +209,65 @@ bool is_overridden(const std::string& key, const std::vector<std::string>& overr
   });
 }
 
+// The paths of every key of a recipe, "train.steps", from the outermost on.
+std::vector<std::string> all_keys() {
+  Recipe recipe;
+  recipe.data.weights = recipe.train.rates = {{"*", 1.0}};  // are left out where they are empty
+  std::vector<std::string> keys;
+  std::vector<std::pair<std::string, Json>> objects = {{"", recipe_to_json(recipe)}};
+  for (size_t i = 0; i < objects.size(); ++i) {
+    const auto [path, object] = objects[i];
+    for (const auto& [name, value] : object.items()) {
+      keys.push_back(path + name);
+      if (value.is_object()) objects.emplace_back(path + name + ".", value);
+    }
+  }
+  return keys;
+}
+
+std::string last_part(const std::string& key) {
+  return key.substr(key.rfind('.') + 1);
+}
+
+// Where a recipe has a key of this name, or of our word for it: nearest to the outermost.
+std::string place_of(const std::string& name, const std::vector<std::string>& keys) {
+  std::vector<std::string> words = words_for_setting(name);
+  words.insert(words.begin(), name);
+  for (const std::string& word : words) {
+    const auto found = std::find_if(keys.begin(), keys.end(),
+                                    [&](const auto& key) { return last_part(key) == word; });
+    if (found != keys.end()) return *found;
+  }
+  return "";
+}
+
+// Throws UsageError, naming its place, on a key of the recipe itself or of one of its objects that
+// means none there and belongs elsewhere.
+void refuse_misplaced(const Json& recipe) {
+  static const std::vector<std::string> keys = all_keys();
+  const auto check = [&](const std::string& path, const std::string& name) {
+    std::vector<std::string> here;
+    for (const std::string& key : keys) {
+      if (key.size() == path.size() + last_part(key).size() && key.starts_with(path)) {
+        here.push_back(last_part(key));
+      }
+    }
+    const std::vector<std::string>& words = words_for_setting(name);
+    const bool is_meant_here =
+        std::find(here.begin(), here.end(), name) != here.end() ||
+        std::find_first_of(here.begin(), here.end(), words.begin(), words.end()) != here.end() ||
+        !did_you_mean(name, here).empty();
+    const std::string place = is_meant_here ? "" : place_of(name, keys);
+    require_usage(place.empty(), "unknown key {}{}: did you mean {}?", path, one_line(name), place);
+  };
+  if (!recipe.is_object()) return;
+  for (const auto& [name, value] : recipe.items()) {
+    check("", name);
+    if (!value.is_object()) continue;
+    for (const auto& [inner, setting] : value.items()) check(name + ".", inner);
+  }
+}
+
 }  // namespace
 
 std::string ParallelConfig::describe_processes() const {
@@ -223,6 +284,7 @@ Recipe parse_recipe(const Json& json) {
   require_usage(!json.contains("axes"),
                 "this is a study, which has \"axes\", and not the recipe of one run; give its file "
                 "to attnres study");
+  refuse_misplaced(json);
   RecipeFile file;
   read_config(json, "", file);
   check(file.data);

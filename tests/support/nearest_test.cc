@@ -22,6 +22,21 @@ TEST(EditDistance, IsSymmetric) {
 TEST(Nearest, FindsTheTypo) {
   EXPECT_EQ(nearest("setps", {"context", "steps", "seed"}), "steps");
   EXPECT_EQ(nearest("x", {}), "");
+  EXPECT_EQ(nearest("num_block", {"key_norm", "block_size", "num_blocks"}), "num_blocks");
+}
+
+TEST(Nearest, KnowsNamesByAPartOrByTheirInitials) {
+  const std::vector<std::string> mechanisms = {"residual", "attn_res", "block_attn_res", "keel",
+                                               "dense_net"};
+  EXPECT_EQ(nearest("blok", mechanisms), "block_attn_res");
+  EXPECT_EQ(nearest("dense", mechanisms), "dense_net");
+  EXPECT_EQ(nearest("keell", mechanisms), "keel");
+  EXPECT_EQ(nearest("attn_ress", mechanisms), "attn_res");  // and not by the part res
+  const std::vector<std::string> keys = {"steps", "clip", "learning_rate", "warmup", "beta1"};
+  EXPECT_EQ(nearest("lr", keys), "learning_rate");
+  EXPECT_EQ(nearest("rate", keys), "learning_rate");
+  EXPECT_EQ(nearest("warmup_ratio", keys), "warmup");
+  EXPECT_EQ(nearest("max_steps", keys), "steps");
 }
 
 TEST(DidYouMean, NamesWhatMayBeMeant) {
@@ -32,6 +47,8 @@ TEST(DidYouMean, NamesWhatMayBeMeant) {
     EXPECT_EQ(did_you_mean(far, known), "") << far;
   }
   EXPECT_EQ(did_you_mean("out", {}), "");
+  EXPECT_EQ(did_you_mean("blok", known), ": did you mean block_attn_res?");
+  EXPECT_EQ(did_you_mean("bar", known), ": did you mean block_attn_res?");
 }
 
 }  // namespace

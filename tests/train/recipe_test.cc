@@ -105,6 +105,13 @@ TEST(Overrides, LeaveMistakesToBeFound) {
   EXPECT_THROW(parse_recipe(recipe), UsageError);
 }
 
+// What the recipe has, and only sometimes writes, is where it belongs.
+TEST(Recipe, TakesEveryKeyWhereItBelongs) {
+  EXPECT_NO_THROW(parse_recipe({{"train", {{"rates", {{"*", 0.5}}}}}}));
+  EXPECT_NO_THROW(parse_recipe({{"data", {{"weights", {{"a", 0.5}}}}}}));
+  EXPECT_NO_THROW(parse_recipe(recipe_to_json(parse_recipe(Json::object()))));
+}
+
 struct BadValue {
   std::string override;
   std::vector<std::string> parts;  // of the message
@@ -124,6 +131,16 @@ INSTANTIATE_TEST_SUITE_P(
     Values, BadRecipe,
     ::testing::Values(
         BadValue{"modle.layers=3", {"unknown key modle", "model"}},
+        BadValue{"train.lr=3", {"unknown key train.lr: the nearest", "train.learning_rate"}},
+        BadValue{"lr=3", {"unknown key lr: did you mean train.learning_rate?"}},
+        BadValue{"train.layers=3", {"unknown key train.layers: did you mean model.layers?"}},
+        BadValue{"model.seq_len=3", {"model.seq_len: did you mean train.context?"}},
+        BadValue{"model.n_embd=3", {"the nearest known key is model.width"}},
+        BadValue{"tokenizer.type=bpe", {"the nearest known key is tokenizer.kind"}},
+        BadValue{"train.beta=3", {"the nearest known key is train.beta1"}},
+        BadValue{R"(model.depth_mixing={"type": "block_attn_res", "num_block": 2})",
+                 {"model.depth_mixing.num_block:", "model.depth_mixing.num_blocks"}},
+        BadValue{"model.depth_mixing.type=blok", {"mechanism blok: did you mean block_attn_res?"}},
         BadValue{"train.learningrate=3", {"train.learningrate", "train.learning_rate"}},
         BadValue{"data.validation_fraction=0", {"data.validation_fraction", "got 0"}},
         BadValue{"data.validation_fraction=0.6", {"data.validation_fraction", "at most 0.5"}},

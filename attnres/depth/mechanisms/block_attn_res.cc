@@ -15,6 +15,8 @@
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
+#include "attnres/support/format.h"
+#include "attnres/support/setting_words.h"
 
 namespace attnres {
 namespace {
@@ -430,7 +432,17 @@ BlockAttnResSettings::BlockAttnResSettings(const MixerShape& shape) : AttnResSet
 }
 
 Json BlockAttnResSettings::respell(Json json, const MixerShape& shape) {
-  const auto blocks = json.find("num_blocks");
+  constexpr const char* kBlocks = "num_blocks";
+  std::vector<std::string> known = {kBlocks};
+  const Json settings = write_config(BlockAttnResSettings(shape));
+  for (const auto& [key, value] : settings.items()) known.push_back(key);
+  for (const auto& [key, value] : json.items()) {
+    require_usage(key == kBlocks || nearest_setting(key, known) != kBlocks,
+                  "unknown key model.depth_mixing.{}: the nearest known key is "
+                  "model.depth_mixing.{}",
+                  one_line(key), kBlocks);
+  }
+  const auto blocks = json.find(kBlocks);
   if (blocks == json.end()) return json;
   require_usage(!json.contains("block_size"),
                 "model.depth_mixing: block_size and num_blocks say the same; leave one out");
@@ -446,7 +458,7 @@ Json BlockAttnResSettings::respell(Json json, const MixerShape& shape) {
         "{}; choose one of them",
         L, made, size, (L + size - 2) / (size - 1), size - 1, count);
   }
-  json.erase("num_blocks");
+  json.erase(kBlocks);
   json["block_size"] = size;
   return json;
 }
