@@ -17,8 +17,7 @@ double usual_score_scale(const LatentAttentionSettings& settings) {
 
 double read_score_scale(const ConfigKeys& keys, const StoredRope& rope, double usual) {
   if (rope.scaling.is_none()) return 0;
-  const char* key = keys.missing("rope_scaling") ? "rope_parameters" : "rope_scaling";
-  const double mscale = keys.inner(key).number("mscale_all_dim", 0);
+  const double mscale = keys.inner(rope_key(keys)).number("mscale_all_dim", 0);
   if (mscale == 0 || rope.scaling.factor <= 1) return 0;
   const double factor = 0.1 * mscale * std::log(rope.scaling.factor) + 1;
   return usual * factor * factor;

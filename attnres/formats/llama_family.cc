@@ -13,9 +13,6 @@
 namespace attnres {
 namespace {
 
-constexpr const char* kFullLayer = "full_attention";
-constexpr const char* kWindowLayer = "sliding_attention";
-
 // What of a model is not Llama's.
 struct LlamaParts {
   bool qkv_bias, qk_norm;
@@ -157,18 +154,27 @@ void write_smollm3(const ModelConfig& model, Json& json) {
   json["no_rope_layers"] = rotary;
 }
 
-// Layers in a window have positions of their own, which are not scaled.
+// Layers in a window have positions of their own, which are not scaled. rope_scaling, of older
+// files, is of the others.
 void read_gemma_rope(const ConfigKeys& keys, Json& model) {
-  StoredRope full = {.theta = 1e6}, window = {.theta = keys.number("rope_local_base_freq", 10000)};
-  const bool by_layer_type =
-      !keys.missing("rope_parameters") && keys.at("rope_parameters").contains(kFullLayer);
-  if (by_layer_type) {
+  Json of_full = Json::object(), of_window = Json::object();
+  if (!keys.missing("rope_parameters")) {
     const ConfigKeys of_types = keys.inner("rope_parameters");
-    full = read_rope_parameters(of_types.inner(kFullLayer), keys, full.theta);
-    window = read_rope_parameters(of_types.inner(kWindowLayer), keys, window.theta);
-  } else {
-    full = read_rope(keys, full.theta);
+    require(!of_types.missing(kFullLayer) || !of_types.missing(kWindowLayer),
+            "{}: expected those of {} and {}, each under its name", of_types.what(), kFullLayer,
+            kWindowLayer);
+    if (!of_types.missing(kFullLayer)) of_full = of_types.at(kFullLayer);
+    if (!of_types.missing(kWindowLayer)) of_window = of_types.at(kWindowLayer);
   }
+  const std::string what = keys.what() + ": rope_parameters: ";
+  const ConfigKeys given(of_full, what + kFullLayer), window_keys(of_window, what + kWindowLayer);
+  if (!keys.missing("rope_scaling")) {
+    (void)keys.inner("rope_scaling");  // is an object
+    of_full.update(keys.at("rope_scaling"));
+  }
+  const StoredRope full = read_rope_parameters(given, keys, keys.number("rope_theta", 1e6));
+  const StoredRope window =
+      read_rope_parameters(window_keys, keys, keys.number("rope_local_base_freq", 10000));
   require(window.scaling.is_none(),
           "{}: rope_parameters: attnres does not scale the positions of layers in a window",
           keys.what());
@@ -239,6 +245,7 @@ struct LlamaMember {
   std::function<void(const ConfigKeys& keys, Json& model)> read;  // of a model with what all have
   std::function<void(const ModelConfig& model, Json& json)> write;
   bool qkv_bias = false, qk_norm = false;
+  bool own_rope = false;  // which `read` reads
   LlamaDefaults defaults = {};
 };
 
@@ -293,6 +300,7 @@ const std::vector<LlamaMember>& members() {
        .read = read_gemma3,
        .write = write_gemma3,
        .qk_norm = true,
+       .own_rope = true,
        .defaults = {.heads = 8,
                     .kv_heads = 4,
                     .head_width = 256,
@@ -322,7 +330,7 @@ Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
   const int64_t width = keys.whole("hidden_size");
   const int64_t heads = defaults.heads > 0 ? keys.whole("num_attention_heads", defaults.heads)
                                            : keys.whole("num_attention_heads");
-  const StoredRope rope = read_rope(keys, defaults.rope_theta);
+  const StoredRope rope = member.own_rope ? StoredRope() : read_rope(keys, defaults.rope_theta);
   const int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : heads;
   Json model = {{"layers", read_layer_count(keys)},
                 {"width", width},

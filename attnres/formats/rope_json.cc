@@ -8,6 +8,8 @@
 namespace attnres {
 namespace {
 
+constexpr const char* kFirstContext = "original_max_position_embeddings";
+
 // transformers' rope_type, older: type.
 std::string rope_type(const ConfigKeys& rope) {
   for (const char* key : {"rope_type", "type"}) {
@@ -21,12 +23,23 @@ double yarn_attention_factor(const ConfigKeys& rope, double factor) {
   const auto of_mscale = [&](const char* key) {
     return 0.1 * rope.number(key, 1) * std::log(factor) + 1;
   };
-  if (!rope.missing("attention_factor")) return rope.number("attention_factor", 1);
+  if (!rope.missing("attention_factor")) {
+    const double given = rope.number("attention_factor", 1);
+    require(given > 0, "{}: attention_factor: expected more than 0, got {}", rope.what(), given);
+    return given;
+  }
   const bool is_ratio = rope.number("mscale", 0) != 0 && rope.number("mscale_all_dim", 0) != 0;
   return is_ratio ? of_mscale("mscale") / of_mscale("mscale_all_dim") : 0;
 }
 
 }  // namespace
+
+const char* rope_key(const ConfigKeys& keys) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!keys.missing(key) && !keys.at(key).empty()) return key;
+  }
+  return nullptr;
+}
 
 StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, double theta) {
   StoredRope stored = {.theta = rope.number("rope_theta", theta)};
@@ -41,9 +54,8 @@ StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, 
   rope.at("factor");
   scaling.factor = rope.number("factor", 1);
   if (type == "linear") return stored;
-  const char* original = "original_max_position_embeddings";
-  scaling.original_context =
-      rope.missing(original) ? keys.whole("max_position_embeddings") : rope.whole(original);
+  scaling.original_context = rope.missing(kFirstContext) ? keys.whole("max_position_embeddings")
+                                                         : rope.whole(kFirstContext);
   if (type == "llama3") {
     scaling.low_freq_factor = rope.number("low_freq_factor", scaling.low_freq_factor);
     scaling.high_freq_factor = rope.number("high_freq_factor", scaling.high_freq_factor);
@@ -58,10 +70,19 @@ StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, 
 
 StoredRope read_rope(const ConfigKeys& keys, double theta) {
   theta = keys.number("rope_theta", theta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!keys.missing(key)) return read_rope_parameters(keys.inner(key), keys, theta);
+  const char* key = rope_key(keys);
+  if (key == nullptr) return {.theta = theta};
+  const ConfigKeys rope = keys.inner(key);
+  for (const char* kind : {kFullLayer, kWindowLayer}) {
+    require(rope.missing(kind),
+            "{}: {}: attnres computes positions of each kind of layers only of gemma3_text",
+            rope.what(), kind);
   }
-  return {.theta = theta};
+  StoredRope stored = read_rope_parameters(rope, keys, theta);
+  if (stored.scaling.original_context > 0 && !keys.missing(kFirstContext)) {
+    stored.scaling.original_context = keys.whole(kFirstContext);
+  }
+  return stored;
 }
 
 Json rope_parameters_json(const StoredRope& rope) {

@@ -15,11 +15,21 @@ struct StoredRope {
   RopeScaling scaling = {};
 };
 
-// Of a configuration whose rope_theta is `theta` where it gives none.
+// The key of the parameters that count: rope_scaling before rope_parameters; null where neither has
+// any.
+const char* rope_key(const ConfigKeys& keys);
+
+// Of a configuration whose rope_theta is `theta` where it gives none. As in transformers
+// original_max_position_embeddings beside the parameters counts before the one in them. Throws
+// Error where kinds of layers have positions each of their own.
 StoredRope read_rope(const ConfigKeys& keys, double theta);
 // Of rope_parameters, or one of those of Gemma's two kinds of layers. Throws Error naming a
 // rope_type that is not computed.
 StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, double theta);
+
+// What layer_types, and the parameters of Gemma's two kinds of layers, call them.
+inline constexpr const char* kFullLayer = "full_attention";
+inline constexpr const char* kWindowLayer = "sliding_attention";
 
 Json rope_parameters_json(const StoredRope& rope);
 

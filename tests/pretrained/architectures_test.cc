@@ -12,6 +12,7 @@
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/json.h"
 #include "tests/model/small_models.h"
 #include "tests/pretrained/fixture_models.h"
 
@@ -169,6 +170,65 @@ TEST(FilesOfOlderReleases, AreTheSameModels) {
 }
 
 TEST(ArchitecturesThatAreNotComputed, AreRefusedByName) {
+// Where transformers takes the context that was trained first from: beside the parameters, in them,
+// or the model's own.
+TEST(RotaryPositions, AreOfTheContextThatTransformersTakes) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const auto error = [](const std::string& name, const std::function<void(Json&)>& change) {
+    const fs::path folder = copy_of(name);
+    edit(folder / "config.json", change);
+    return error_against_fixture(*load_model(folder), name);
+  };
+  for (const char* name : {"llama3_tiny", "qwen3_tiny", "deepseek_v3_tiny"}) {
+    const Json json = read_json(fixture(name) / "config.json");
+    const Json right = json["rope_parameters"][kOriginal], wrong = 1000 * right.get<int64_t>();
+    EXPECT_GT(error(name, [&](Json& json) { json["rope_parameters"][kOriginal] = wrong; }), 1e-3);
+    EXPECT_LT(error(name,
+                    [&](Json& json) {
+                      json["rope_parameters"][kOriginal] = wrong;
+                      json[kOriginal] = right;
+                    }),
+              1e-4);
+    EXPECT_LT(error(name,
+                    [&](Json& json) {
+                      json["rope_parameters"].erase(kOriginal);
+                      json["max_position_embeddings"] = right;
+                    }),
+              1e-4);
+    // Older files' scaling counts before rope_parameters, but not an empty one.
+    EXPECT_LT(error(name,
+                    [&](Json& json) {
+                      json["rope_scaling"] = json["rope_parameters"];
+                      json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+                    }),
+              1e-4);
+    EXPECT_LT(error(name, [](Json& json) { json["rope_scaling"] = Json::object(); }), 1e-4);
+  }
+  // Without an original context it is no matter.
+  EXPECT_LT(error("gemma3_tiny", [](Json& json) { json[kOriginal] = 7; }), 1e-4);
+  EXPECT_LT(error("qwen2_tiny", [](Json& json) { json[kOriginal] = 7; }), 1e-4);
+}
+
+// Of layers in a window and others; theta stands beside them where it is not in them.
+TEST(RotaryPositions, OfGemmaAreOfEachKindOfLayers) {
+  const auto error = [](const std::function<void(Json&)>& change) {
+    const fs::path folder = copy_of("gemma3_tiny");
+    edit(folder / "config.json", change);
+    return error_against_fixture(*load_model(folder), "gemma3_tiny");
+  };
+  EXPECT_LT(error([](Json& json) {
+              json["rope_parameters"]["full_attention"].erase("rope_theta");
+              json["rope_parameters"].erase("sliding_attention");
+              json.update(Json{{"rope_theta", 500.0}, {"rope_local_base_freq", 20.0}});
+            }),
+            1e-4);
+  EXPECT_LT(error([](Json& json) {
+              json["rope_parameters"]["full_attention"] = {{"rope_theta", 500.0}};
+              json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+            }),
+            1e-4);
+}
+
   const auto message = [](const std::string& name, const std::string& key, const Json& value) {
     const fs::path folder = copy_of(name);
     edit(folder / "config.json", [&](Json& json) { json[Json::json_pointer(key)] = value; });
@@ -203,6 +263,13 @@ TEST(ArchitecturesThatAreNotComputed, AreRefusedByName) {
   EXPECT_THAT(message("llama3_tiny", "/rope_parameters/partial_rotary_factor", 0.5),
               HasSubstr("partial_rotary_factor is 0.5"));
 }
+  EXPECT_THAT(message("llama3_tiny", "/rope_parameters",
+                      {{"full_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+              HasSubstr("positions of each kind of layers only of gemma3_text"));
+  EXPECT_THAT(message("gemma3_tiny", "/rope_parameters", {{"rope_type", "default"}}),
+              HasSubstr("expected those of full_attention and sliding_attention"));
+  EXPECT_THAT(message("qwen3_tiny", "/rope_parameters/attention_factor", 0),
+              HasSubstr("attention_factor: expected more than 0"));
 
 // Parts that no architecture has together are told apart from those that one has.
 TEST(PublicLayouts, AreThoseOfTheFamily) {
