@@ -41,7 +41,7 @@ class Conversation {
   Conversation(const GenerateOptions& options, const OpenedModel& opened, GroupLeader* leader)
       : options_(options),
         tokenizer_(opened.tokenizer()),
-        settings_(settings_for(options.generation, *tokenizer_)),
+        settings_(settings_for(options.generation, opened, tokenizer_.get())),
         template_(model_chat_template(opened.folder)),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}, leader) {
     const ChatEnds ends = template_.ends(*tokenizer_);

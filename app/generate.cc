@@ -60,8 +60,9 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
     add(stream.add(id));
     return !stream.stopped();
   };
-  Generation generation = run(opened, prompt_ids(prompt, *tokenizer), options,
-                              settings_for(options.generation, *tokenizer), on_token, leader);
+  Generation generation =
+      run(opened, prompt_ids(prompt, *tokenizer), options,
+          settings_for(options.generation, opened, tokenizer.get()), on_token, leader);
   add(stream.finish());
   if (stream.stopped()) generation.reason = StopReason::stop_string;
   if (options.json) {
@@ -75,9 +76,7 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
 // Needs no tokenizer.
 void continue_ids(const OpenedModel& opened, const GenerateOptions& options, GroupLeader* leader) {
   const std::vector<int32_t>& prompt = *options.ids;
-  GenerationSettings settings = options.generation;
-  settings.ends = model_document_ids(opened.folder).ends();
-  check_bias(settings, opened.model->vocab_size());
+  const GenerationSettings settings = settings_for(options.generation, opened, nullptr);
   try {
     check_ids(*opened.model, prompt);
   } catch (const Error& e) {

@@ -8,6 +8,7 @@
 
 #include "app/token_ids.h"
 #include "attnres/infer/stop_strings.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -196,19 +197,17 @@ void GenerateOptions::finish() {
   }
 }
 
-GenerationSettings settings_for(GenerationSettings settings, const Tokenizer& tokenizer) {
-  settings.ends = {tokenizer.end_of_document()};
-  settings.vocabulary = tokenizer.vocab_size();
-  check_bias(settings, settings.vocabulary);
-  return settings;
-}
-
-void check_bias(const GenerationSettings& settings, int64_t vocabulary) {
+GenerationSettings settings_for(GenerationSettings settings, const OpenedModel& opened,
+                                const Tokenizer* tokenizer) {
+  settings.ends = model_ends(opened.folder, tokenizer);
+  if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
   try {
-    check_logit_bias(settings.sampling, vocabulary);
+    check_logit_bias(settings.sampling,
+                     tokenizer != nullptr ? settings.vocabulary : opened.model->vocab_size());
   } catch (const UsageError& e) {
     fail_usage("--{}", e.what());
   }
+  return settings;
 }
 
 std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,

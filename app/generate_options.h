@@ -38,11 +38,10 @@ struct GenerateOptions {
   void add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others);
 };
 
-// Ends where the tokenizer's documents do, and takes tokens that it has. Throws UsageError on a
-// bias of another one.
-GenerationSettings settings_for(GenerationSettings settings, const Tokenizer& tokenizer);
-// Throws UsageError, "--logit-bias: ", on one of a token from `vocabulary` on.
-void check_bias(const GenerationSettings& settings, int64_t vocabulary);
+// Ends where the model's documents do, and takes tokens that the tokenizer has; those of the model
+// where there is none (null). Throws UsageError on a bias of another one.
+GenerationSettings settings_for(GenerationSettings settings, const OpenedModel& opened,
+                                const Tokenizer* tokenizer);
 
 // The prompt, or with --truncate its end where the continuation needs the room, which is said.
 // Throws Error on one that leaves no room.

@@ -111,6 +111,7 @@ std::unique_ptr<Tokenizer> tokenizer_if_read(const OpenedModel& opened) {
   } catch (const UnreadTokenizer&) {
     return nullptr;
   }
+        settings_(settings_for(options.generation, opened, tokenizer)),
 }
 
 class PromptsRun {
@@ -170,10 +171,7 @@ class PromptsRun {
     while (next_ < std::ssize(prompts_) && engine_.counts().queued < options_.sequences) {
       const int64_t number = next_++;
       if (results_.has(number)) continue;
-      GenerationSettings settings = tokenizer_ != nullptr
-                                        ? settings_for(options_.generation, *tokenizer_)
-                                        : options_.generation;
-      if (tokenizer_ == nullptr) settings.ends = model_document_ids(opened_.folder).ends();
+      GenerationSettings settings = settings_;
       // Equal prompts are continued differently.
       settings.sampling.seed += static_cast<uint64_t>(number);
       Continued continued{.number = number};
@@ -211,6 +209,7 @@ class PromptsRun {
     }
     json.update(generation_json(generation, tokenizer_));
     if (generation.reason == StopReason::failed) {
+  const GenerationSettings settings_;
       json["error"] = update.error;
       ++failed_;
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -75,10 +76,20 @@ Json read_common(const GgufFile& file, const ConfigKeys& keys) {
 }
 
 // A token's number; null where the file names none.
-Json token_id(const GgufFile& file, const char* key) {
+Json token_id(const GgufFile& file, const std::string& key) {
   const GgufValue* value = file.find(key);
   const auto* id = value == nullptr ? nullptr : std::get_if<uint32_t>(value);
   return id == nullptr ? Json() : Json(*id);
+}
+
+// The tokens that end a document, a turn or a message; null where the file names none.
+Json end_ids(const GgufFile& file) {
+  Json ends = Json::array();
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const Json id = token_id(file, fmt::format("tokenizer.ggml.{}_token_id", name));
+    if (!id.is_null() && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  return ends.size() > 1 ? ends : ends.empty() ? Json() : ends[0];
 }
 
 // Rows of the token embedding; 0 without one.
@@ -105,7 +116,7 @@ GgufConfig read_gguf_config(const GgufFile& file) {
   require(config.stored.context >= 2, "{}: context_length: expected 2 or more, got {}", keys.what(),
           config.stored.context);
   config.stored.document_ids.begin = token_id(file, "tokenizer.ggml.bos_token_id");
-  config.stored.document_ids.end = token_id(file, "tokenizer.ggml.eos_token_id");
+  config.stored.document_ids.end = end_ids(file);
   return config;
 }
 

@@ -94,7 +94,7 @@ struct TextEngine::Parts {
       : tokenizer(tokenizer_if_read(folder)),
         chat(model_chat_template(folder)),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
-        ends(model_document_ids(folder).ends()),
+        ends(model_ends(folder, tokenizer.get())),
         model(load(folder, settings.weights, leader)),
         engine(*model, with_context_of(folder, settings.engine), leader),
         description(describe(*model, tokenizer.get(), chat, leader)) {}

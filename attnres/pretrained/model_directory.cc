@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/formats/config_keys.h"
 #include "attnres/formats/gguf_config.h"
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
@@ -29,14 +30,37 @@ namespace {
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kOutputScore = "model.output_attn_res_proj.weight";
 
 StoredConfig read_stored_config(const fs::path& folder) {
+// K3's first attention has nothing to choose from; its files have these two all the same.
+constexpr const char* kUnusedScore = "model.layers.0.self_attention_res_proj.weight";
+constexpr const char* kUnusedNorm = "model.layers.0.self_attention_res_norm.weight";
+
+// generation_config.json names tokens that end a document, too, and some of them nothing else does.
+void add_generation_ends(const fs::path& folder, DocumentIds& ids) {
+  const fs::path path = folder / kGenerationFile;
+  if (!path_exists(path)) return;
+  const Json json = read_json(path);
+  const ConfigKeys keys(json, path.string());
+  constexpr const char* kEnds = "eos_token_id";
+  if (keys.missing(kEnds)) return;
+  std::vector<int64_t> ends = ids.ends();
+  const size_t before = ends.size();
+  for (const int64_t id : keys.at(kEnds).is_array() ? keys.whole_numbers(kEnds)
+                                                    : std::vector<int64_t>{keys.whole(kEnds)}) {
+    if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  if (ends.size() > before) ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+}
   if (is_gguf_file(folder)) return read_gguf_config(GgufFile(folder)).stored;
   const fs::path path = folder / kConfigFile;
   require(path_exists(path), "{}: not a model directory: it has no {}", folder.string(),
           kConfigFile);
-  return from_config_json(read_json(path), path.string());
+  StoredConfig stored = from_config_json(read_json(path), path.string());
+  add_generation_ends(folder, stored.document_ids);
+  return stored;
 }
 
 // Finishes or undoes an interrupted write of a run's checkpoint, unless a running training, which
@@ -101,9 +125,8 @@ NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
   if (const auto score = std::find_if(tensors.begin(), tensors.end(), is_score);
       score != tensors.end()) {
     const at::Tensor like = score->second;
-    tensors.emplace_back("model.layers.0.self_attention_res_proj.weight", at::zeros_like(like));
-    tensors.emplace_back("model.layers.0.self_attention_res_norm.weight",
-                         at::ones_like(like).flatten());
+    tensors.emplace_back(kUnusedScore, at::zeros_like(like));
+    tensors.emplace_back(kUnusedNorm, at::ones_like(like).flatten());
   }
   for (auto& [name, tensor] : tensors) name.insert(0, kNestedNames);
   return tensors;
@@ -315,3 +338,13 @@ int64_t model_context(const fs::path& folder) {
 }
 
 }  // namespace attnres
+std::vector<int64_t> model_ends(const fs::path& folder, const Tokenizer* tokenizer) {
+  std::vector<int64_t> ends = model_document_ids(folder).ends();
+  if (tokenizer != nullptr && tokenizer->end_of_document() >= 0) {
+    ends.push_back(tokenizer->end_of_document());
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+

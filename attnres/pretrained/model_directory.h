@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
@@ -95,3 +96,8 @@ DocumentIds model_document_ids(const std::filesystem::path& folder);
 int64_t model_context(const std::filesystem::path& folder);
 
 }  // namespace attnres
+// Of config.json, with the tokens that end a document in generation_config.json.
+// The tokens at which a text that the model writes ends: those, and the tokenizer's end of a
+// document where there is a tokenizer. Each once.
+std::vector<int64_t> model_ends(const std::filesystem::path& folder, const Tokenizer* tokenizer);
+

@@ -85,6 +85,37 @@ TEST_F(Sampled, EndsBeforeTheFirstStopText) {
   EXPECT_EQ(other["stop"], "max_tokens");
 }
 
+// The tokenizer ends documents with byte 0, config.json and generation_config.json with others.
+TEST_F(Sampled, EndsWhereEveryFileOfTheModelSaysThatDocumentsDo) {
+  const std::string text = json(letters())["text"];
+  ASSERT_EQ(text.size(), 40u);
+  const auto ends_before = [&](char end) {
+    const Json found = json(letters());
+    EXPECT_EQ(found["text"], text.substr(0, text.find(end)));
+    EXPECT_EQ(found["stop"], "end_of_document");
+  };
+  const char later = text[20];
+  write_text(folder_ / "generation_config.json",
+             Json{{"eos_token_id", {255, static_cast<int>(later)}}}.dump());
+  ends_before(later);
+  EXPECT_EQ(json("--ids 100,101,112,116,104 " + letters().substr(letters().find("--max")))["stop"],
+            "end_of_document");
+  write_text(folder_ / "prompts.jsonl", R"({"prompt": "depth"})");
+  const fs::path out = folder_ / "out.jsonl";
+  const Result many =
+      run(fmt::format("--prompts '{}' --out '{}' {}", (folder_ / "prompts.jsonl").string(),
+                      out.string(), letters().substr(letters().find("--max"))));
+  EXPECT_EQ(many.exit_code, 0) << many.err;
+  EXPECT_EQ(Json::parse(read_file(out))["text"], text.substr(0, text.find(later)));
+
+  fs::remove(folder_ / "generation_config.json");
+  const char earlier = text[5];
+  Json config = read_json(folder_ / "config.json");
+  config["eos_token_id"] = static_cast<int>(earlier);
+  write_text(folder_ / "config.json", config.dump());
+  ends_before(earlier);
+}
+
 TEST_F(Sampled, GivesLogProbabilities) {
   EXPECT_FALSE(json(letters()).contains("logprobs"));
   const Json found = json(letters() + "--logprobs 2");

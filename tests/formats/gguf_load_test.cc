@@ -82,6 +82,16 @@ TEST_P(GgufLoad, GivesTheSameModel) {
   EXPECT_THAT(stored.document_ids.ends(), ::testing::ElementsAre(2));
 }
 
+// llama.cpp ends a text at the end of a document, of a turn and of a message.
+TEST(GgufLoaded, EndsWhereTheFileSays) {
+  const fs::path path = changed_gguf(saved_gguf(perturbed_model(gguf_llama())), [](auto& file) {
+    file.key("tokenizer.ggml.eot_token_id") = uint32_t{7};
+    file.key("tokenizer.ggml.eom_token_id") = uint32_t{2};
+  });
+  const StoredConfig stored = read_gguf_config(GgufFile(path)).stored;
+  EXPECT_THAT(stored.document_ids.ends(), ::testing::ElementsAre(2, 7));
+}
+
 // Every parameter, as it was or as the product that it was folded into. A router's bias too, which
 // hardly shows.
 TEST_P(GgufLoad, FillsEveryParameter) {

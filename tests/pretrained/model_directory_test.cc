@@ -12,6 +12,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/text/bytes.h"
 #include "tests/larger.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
@@ -22,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const fs::path kLlama = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/llama_tiny";
@@ -424,3 +426,34 @@ TEST(FindModelDirectory, SaysWhatIsMissing) {
 
 }  // namespace
 }  // namespace attnres::testing::model_directory_test
+TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
+  const fs::path folder = copy_of(kLlama);
+  const auto write_ends = [&](const Json& ends) {
+    write_text(folder / "generation_config.json", Json{{"eos_token_id", ends}}.dump());
+  };
+  edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends(3);
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends(nullptr);
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends({9, 3, 7});
+  EXPECT_EQ(model_document_ids(folder).end, Json({3, 9, 7}));
+  EXPECT_THAT(model_ends(folder, nullptr), ElementsAre(3, 7, 9));
+  const ByteTokenizer bytes;
+  EXPECT_THAT(model_ends(folder, &bytes), ElementsAre(0, 3, 7, 9));
+  edit_config(folder, [](Json& json) { json.erase("eos_token_id"); });
+  write_ends(5);
+  EXPECT_EQ(model_document_ids(folder).end, 5);
+
+  // A copy says it in the one file that it has.
+  const fs::path out = fresh_folder("out") / "copy";
+  write_ends({5, 8});
+  save_model_folder_like(out, *load_model(folder), folder, /*context=*/64);
+  EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({5, 8}));
+
+  write_ends("</s>");
+  EXPECT_THAT(message_of<Error>([&] { model_document_ids(folder); }),
+              AllOf(HasSubstr("generation_config.json: eos_token_id"), HasSubstr("</s>")));
+}
+
