@@ -112,6 +112,7 @@ Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {
       inputs[b * T + t] = tokens[t] & ~kNoTarget;
       if ((tokens[t + 1] & kNoTarget) == 0) targets[b * T + t] = tokens[t + 1];
     }
+    batch.filled.push_back(at.count);
     if (settings_.mask_documents) {
       add_sequences(sources_[turn.source].tokens, at, settings_.end_of_document, T,
                     batch.sequences);

@@ -104,9 +104,9 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
   settings_.width /= parameters.part().size;
 }
 
-SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContext&) const {
+SublayerOutput Experts::forward(const SublayerInput& input, const SequenceContext& context) const {
   const at::Tensor& x_TD = input.x;
-  const Routing routing = route(x_TD);
+  const Routing routing = route(x_TD, context);
   at::Tensor y_TD;
   if (latent_down_.defined()) {
     y_TD = from_latent(sum_of_chosen(latent_down_(x_TD), routing));
@@ -155,7 +155,7 @@ at::Tensor Experts::in_chosen_groups(const at::Tensor& biased_TE) const {
       .flatten(-2);
 }
 
-Experts::Routing Experts::route(const at::Tensor& x_TD) const {
+Experts::Routing Experts::route(const at::Tensor& x_TD, const SequenceContext& context) const {
   const at::ScalarType dtype = compute_dtype(x_TD);
   const at::Tensor scores_TE = at::sigmoid(linear_map(x_TD.to(dtype), gate_.to(dtype)));
   const at::Tensor chosen_TC =
@@ -165,21 +165,33 @@ Experts::Routing Experts::route(const at::Tensor& x_TD) const {
       settings_.renormalize
           ? scores_TC * (settings_.scaling / (scores_TC.sum(-1, /*keepdim=*/true) + 1e-20))
           : scores_TC * settings_.scaling;
-  return {chosen_TC, weights_TC.to(x_TD.scalar_type()),
-          at::bincount(chosen_TC.flatten(), /*weights=*/{}, settings_.count)};
+  at::Tensor kept_TC = chosen_TC;  // autograd keeps the choices as they are
+  if (context.spans != nullptr && !context.spans->fillers().empty()) {
+    kept_TC = chosen_TC.clone();
+    for (const FillerRows& rows : context.spans->fillers()) {
+      kept_TC.narrow(0, rows.first, rows.count).fill_(settings_.count);
+    }
+  }
+  const at::Tensor load =
+      at::bincount(kept_TC.flatten(), /*weights=*/{}, /*minlength=*/settings_.count + 1);
+  return {kept_TC, weights_TC.to(x_TD.scalar_type()), load.narrow(0, 0, settings_.count)};
 }
 
 at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const {
-  // The choices of all tokens, expert by expert, and of one expert in the order of the tokens.
-  const at::Tensor choices = routing.chosen_TC.flatten().argsort(/*stable=*/true);
-  const at::Tensor tokens = choices.floor_divide(settings_.chosen);
   std::vector<int64_t> used, loads;
+  int64_t all = 0;
   const int64_t* load = routing.load_E.const_data_ptr<int64_t>();
   for (int64_t e = 0; e < settings_.count; ++e) {
     if (load[e] == 0) continue;
     used.push_back(e);
     loads.push_back(load[e]);
+    all += load[e];
   }
+  if (all == 0) return at::zeros_like(x_TI);
+  // The choices of all tokens, expert by expert, and of one expert in the order of the tokens;
+  // those of fillers would come last.
+  const at::Tensor choices = routing.chosen_TC.flatten().argsort(/*stable=*/true).narrow(0, 0, all);
+  const at::Tensor tokens = choices.floor_divide(settings_.chosen);
   const at::ScalarType dtype = x_TI.scalar_type();
   const std::vector<MapWeight> w1 = weights_at(w1_, used, dtype), w2 = weights_at(w2_, used, dtype),
                                w3 = weights_at(w3_, used, dtype);

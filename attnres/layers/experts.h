@@ -12,6 +12,9 @@
 // many numbers: y = W_up RMSNorm(sum over chosen w_e f_e(W_down x)) + f_shared(x), the norm only
 // with latent_norm; the router and the shared expert still see x.
 //
+// Rows that only fill up a call (Spans::fillers) choose no expert: their sum is zero, and they are
+// part of no load.
+//
 // Tokens are grouped by expert; an expert that no token chose is not computed and its gradient is
 // zero. Results do not depend on the number of threads. The bias gets no gradient: training moves
 // it by the load (`balance`). The router starts without `init_gain`, as query and key maps do.
@@ -74,11 +77,11 @@ class Experts : public Sublayer {
 
  private:
   struct Routing {
-    at::Tensor chosen_TC;   // int64
+    at::Tensor chosen_TC;   // int64; `count`, which is no expert, where a row is a filler
     at::Tensor weights_TC;  // w
     at::Tensor load_E;      // int64
   };
-  Routing route(const at::Tensor& x_TD) const;
+  Routing route(const at::Tensor& x_TD, const SequenceContext& context) const;
   // Scores in the order of which experts are chosen; those of other groups are -infinity.
   at::Tensor in_chosen_groups(const at::Tensor& biased_TE) const;
   // sum over chosen w_e f_e(x)

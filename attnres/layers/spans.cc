@@ -10,7 +10,8 @@ Spans Spans::whole(int64_t count, int64_t tokens) {
   return {std::vector<Span>(static_cast<size_t>(count), Span{.tokens = tokens}), nullptr};
 }
 
-Spans::Spans(std::vector<Span> spans, SequencePool* pool) : spans_(std::move(spans)), pool_(pool) {
+Spans::Spans(std::vector<Span> spans, SequencePool* pool, std::vector<FillerRows> fillers)
+    : spans_(std::move(spans)), pool_(pool), fillers_(std::move(fillers)) {
   for (size_t i = 0; i < spans_.size(); ++i) {
     if (groups_.empty() || groups_.back().tokens != spans_[i].tokens) {
       groups_.push_back({.first = i, .first_row = tokens_, .tokens = spans_[i].tokens});

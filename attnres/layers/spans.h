@@ -32,14 +32,22 @@ struct SpanGroup {
   int64_t tokens = 0;           // of each
 };
 
+// Rows of a call that only fill it up, such as what is left of a row of packed documents.
+struct FillerRows {
+  int64_t first = 0, count = 0;
+};
+
 class Spans {
  public:
   // `count` whole sequences, `tokens` of each.
   static Spans whole(int64_t count, int64_t tokens);
-  Spans(std::vector<Span> spans, SequencePool* pool);
+  // `fillers`: rows, among those of these spans, that are computed like all others, but stand for
+  // no text: what counts tokens or chooses between them leaves them out.
+  Spans(std::vector<Span> spans, SequencePool* pool, std::vector<FillerRows> fillers = {});
 
   const std::vector<Span>& all() const { return spans_; }
   const std::vector<SpanGroup>& groups() const { return groups_; }
+  const std::vector<FillerRows>& fillers() const { return fillers_; }
   int64_t tokens() const { return tokens_; }    // T
   SequencePool* pool() const { return pool_; }  // null: nothing is kept; not owned
 
@@ -53,6 +61,7 @@ class Spans {
   std::vector<SpanGroup> groups_;
   int64_t tokens_ = 0;
   SequencePool* pool_;
+  std::vector<FillerRows> fillers_;
 };
 
 }  // namespace attnres

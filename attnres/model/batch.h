@@ -17,7 +17,11 @@ struct Batch {
   // How many tokens each document has, or what there is of one, where those of a row do not see
   // each other: one after another, row by row. Empty: a row is one sequence.
   std::vector<int64_t> sequences = {};
+  // How many tokens each row has before those that only fill it up, which count nowhere. Empty: all
+  // rows are full.
+  std::vector<int64_t> filled = {};
 
+  int64_t tokens() const;  // without those that fill up rows
   Spans spans() const;
 };
 

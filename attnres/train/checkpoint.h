@@ -25,7 +25,7 @@ namespace attnres {
 
 struct TrainingState {
   int64_t step = 0;                                             // updates done
-  int64_t tokens = 0;                                           // seen
+  int64_t tokens = 0;                                           // seen, of the text
   double seconds = 0;                                           // of training, without evaluation
   double best_loss = std::numeric_limits<double>::max();        // of the validation text
   int64_t best_step = 0;                                        // 0 before the first evaluation

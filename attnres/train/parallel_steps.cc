@@ -30,6 +30,7 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
     micro_batches.push_back(batches_.batch(step, part, train.batch_size / train.accumulate));
   }
   StepSums sums;
+  for (const Batch& batch : micro_batches) sums.tokens += batch.tokens();
   const LossNumbers numbers = pipeline_.forward_backward(
       micro_batches, {.recompute = train.recompute, .expert_loads = &sums.expert_loads},
       &gradient_sums_);
@@ -48,6 +49,7 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
   const StepSums all = sum_over_ranks(sums);
   sums.loss = all.loss;
   sums.targets = all.targets;
+  sums.tokens = all.tokens;
   for (auto& [site, load] : sums.expert_loads) load = all.expert_loads.at(site);
   std::optional<Timeline::Event> moving(std::in_place, timeline_.get(), "update", "parameters");
   StepResult result = move_parameters(model_.parameters(), optimizer_, train, std::move(sums),
@@ -63,13 +65,17 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
 }
 
 // Losses and targets are those of the replicas' last ranks, of a tensor group of each its tokens';
-// a site's experts are on one rank of each replica, or in all of a tensor group, which saw the
-// same.
+// all ranks of a replica have the same tokens; a site's experts are on one of them, or in all of a
+// tensor group, which saw the same.
 StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
-  double numbers[] = {sums.loss, static_cast<double>(sums.targets)};
+  const RankPlace& own = place_.ranks.place();
+  const bool is_first = own.pipeline == 0 && own.tensor == 0;
+  double numbers[] = {sums.loss, static_cast<double>(sums.targets),
+                      is_first ? static_cast<double>(sums.tokens) : 0};
   sum_numbers(world_, numbers);
   sums.loss = numbers[0];
   sums.targets = static_cast<int64_t>(numbers[1]);
+  sums.tokens = static_cast<int64_t>(numbers[2]);
 
   const int64_t experts = place_.recipe.model.experts.count;
   if (experts == 0) return sums;

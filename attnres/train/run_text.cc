@@ -40,16 +40,23 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   return paths;
 }
 
-void show_text(const std::string& description, const RunText& text, const TrainConfig& train,
+bool packs_documents(const Recipe& recipe) {
+  return packing_named(recipe.data.packing) == Packing::documents;
+}
+
+void show_text(const std::string& description, const RunText& text, const Recipe& recipe,
                TrainObserver& observer) {
+  const TrainConfig& train = recipe.train;
+  const bool fills_rows = !packs_documents(recipe);
   const double there = text.record["train_tokens"];
   const double taken =
       static_cast<double>(train.steps) * static_cast<double>(train.batch_size * train.context);
   const double held = text.record["validation_tokens"];
   const int64_t counted = std::ssize(text.validation.counted());
   observer.on_message(fmt::format(
-      "data: {}; {} tokens to train on (the run takes {:.3g} times as many), {} to validate{}",
-      description, format_count(there), taken / there, format_count(held),
+      "data: {}; {} tokens to train on (the run takes {}{:.3g} times as many), {} to validate{}",
+      description, format_count(there), fills_rows ? "" : "at most ", taken / there,
+      format_count(held),
       text.validation.counts.empty()
           ? ""
           : fmt::format(", of which {} count", format_count(static_cast<double>(counted)))));
@@ -188,7 +195,7 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
   for (const TrainBatches::Source& source : text.train) tokens += source.tokens.size();
   text.record["train_tokens"] = tokens;
   text.record["validation_tokens"] = text.validation.ids.size();
-  show_text(description, text, recipe.train, observer);
+  show_text(description, text, recipe, observer);
   return text;
 }
 

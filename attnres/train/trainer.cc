@@ -98,7 +98,6 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
   TrainingState& state = processes->state();
   RunLogs logs(paths, state, static_cast<int>(job.recipe.model.sublayers()));
 
-  const int64_t tokens = config.batch_size * config.context;
   StepReport report;
   report.step = state.step;
   if (state.best_step > 0) report.validation_loss = state.validation_loss;
@@ -114,9 +113,9 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
       report.seconds = monotonic_seconds() - start;
       report.loss = result.loss;
       report.gradient_norm = result.gradient_norm;
-      report.tokens_per_second = static_cast<double>(tokens) / report.seconds;
+      report.tokens_per_second = static_cast<double>(result.tokens) / report.seconds;
       state.step = report.step;
-      state.tokens += tokens;
+      state.tokens += result.tokens;
       state.seconds += report.seconds;
       Json line = metrics_line(report, result.expert_loads, state);
       std::vector<Json> readings;

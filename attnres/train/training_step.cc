@@ -28,6 +28,7 @@ StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optim
   StepResult result = {.loss = sums.loss / targets,
                        .gradient_norm = gradient_norm / targets,
                        .targets = sums.targets,
+                       .tokens = sums.tokens,
                        .expert_loads = std::move(sums.expert_loads)};
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     optimizer.clear_gradients();
@@ -51,6 +52,7 @@ void TrainingStep::forward_backward(const Batch& part) {
   loss.sum.backward();
   sums_.loss += loss.sum.item<double>();
   sums_.targets += loss.count;
+  sums_.tokens += part.tokens();
 }
 
 StepResult TrainingStep::update(double learning_rate) {

@@ -4,9 +4,10 @@
 //   const StepResult result = step.update(learning_rate);
 //
 // What forward_backward gathers are sums over tokens: of losses, of their gradients, of targets,
-// and of the tokens that chose each expert. They are divided by the number of targets in update
-// alone. So a step is the same, but for rounding, however its batch is cut into parts; processes
-// that have parts each (parallel_steps.h) add these sums together before they move the parameters.
+// of the tokens that chose each expert, and the tokens themselves, but for those that fill up rows.
+// They are divided by the number of targets in update alone. So a step is the same, but for
+// rounding, however its batch is cut into parts; processes that have parts each (parallel_steps.h)
+// add these sums together before they move the parameters.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +34,14 @@ struct StepResult {
   double loss = 0;           // mean over the targets, nats
   double gradient_norm = 0;  // of the mean loss, before it was clipped
   int64_t targets = 0;       // that counted
+  int64_t tokens = 0;        // of the text: without those that fill up rows
   ExpertLoads expert_loads;
 };
 
 // What the parts of a step add up to, beside the gradients.
 struct StepSums {
   double loss = 0;  // nats
-  int64_t targets = 0;
+  int64_t targets = 0, tokens = 0;
   ExpertLoads expert_loads = {};
 };
 

@@ -131,6 +131,10 @@ TEST(TrainBatches, PackWholeDocuments) {
   // What is left over of a row does not count.
   EXPECT_THAT(targets({8, 0, 0, 0, 0, 0, 0, 0}),
               ElementsAre(0, 0, -100, -100, -100, -100, -100, -100));
+  for (int64_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(batch.filled.at(b), batch.inputs_BT[b][0].item<int64_t>() == 8 ? 2 : 8);
+  }
+  EXPECT_EQ(batch.tokens(), 8 + 8 + 2);
 }
 
 // By two independent ways: the rows of all documents hold each target once.

@@ -7,7 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
@@ -267,6 +271,44 @@ TEST(Experts, WithoutATokenAreNotComputed) {
   EXPECT_TRUE(bench(x).y.equal(y));
   bench.bias()[2] = 10;
   EXPECT_FALSE(bench(x).y.isfinite().any().item<bool>());
+}
+
+// Rows that fill up a call, in its middle and at its end: as if they were not there.
+TEST(Experts, AreNotChosenByRowsThatFillUp) {
+  const std::vector<FillerRows> fillers = {{.first = 3, .count = 2}, {.first = 8, .count = 4}};
+  const at::Tensor text = at::tensor({0, 1, 2, 5, 6, 7}, at::kLong);
+  for (const Variant& variant : kVariants) {
+    SCOPED_TRACE(variant.name);
+    const Bench bench(variant);
+    const auto run = [&](const at::Tensor& x, const std::vector<FillerRows>& rows) {
+      const auto spans =
+          std::make_shared<Spans>(std::vector<Span>{{.tokens = x.size(0)}}, nullptr, rows);
+      return bench.layer.forward({.x = x}, {spans});
+    };
+    const auto gradients = [&](const at::Tensor& sum) {
+      torch::autograd::backward({sum});
+      std::map<std::string, at::Tensor> found;
+      for (const Parameter& p : bench.parameters.all()) {
+        at::Tensor& gradient = p.tensor.mutable_grad();
+        if (gradient.defined()) found[p.role] = std::exchange(gradient, at::Tensor());
+      }
+      return found;
+    };
+    const at::Tensor x = random_tensor({12, kWidth}, 7), of_text = x.index_select(0, text);
+    const PlainBatch expected = plain_batch(variant, bench.parameters, of_text);
+    const SublayerOutput filled = run(x, fillers), alone = run(of_text, {});
+    EXPECT_TRUE(filled.expert_load.equal(expected.load));
+    EXPECT_TRUE(close(filled.y.index_select(0, text), expected.y, 1e-12));
+    // A loss may look at no more than the text.
+    const auto here = gradients(filled.y.index_select(0, text).square().sum());
+    const auto there = gradients(alone.y.square().sum());
+    ASSERT_EQ(here.size(), there.size());
+    for (const auto& [role, gradient] : there) {
+      EXPECT_TRUE(close(here.at(role), gradient, 1e-12)) << role;
+    }
+    // Negative control: they choose, unless it is said that they fill up.
+    EXPECT_FALSE(run(x, {}).expert_load.equal(expected.load));
+  }
 }
 
 TEST(Experts, ResultsDoNotDependOnThreads) {

@@ -99,7 +99,8 @@ double largest_difference(const fs::path& a, const fs::path& b) {
   EXPECT_EQ(lines.size(), others.size());
   double largest = 0;
   for (size_t i = 0; i < std::min(lines.size(), others.size()); ++i) {
-    for (const char* key : {"loss", "grad_norm", "val_loss", "expert_load_max"}) {
+    for (const char* key :
+         {"tokens", "loss", "grad_norm", "val_loss", "expert_load_max", "expert_load_min"}) {
       EXPECT_EQ(lines[i].contains(key), others[i].contains(key)) << key;
       if (!lines[i].contains(key) || !others[i].contains(key)) continue;
       const double x = lines[i][key], y = others[i][key];
@@ -191,6 +192,30 @@ TEST_F(ParallelTraining, IsThatOfOneProcess) {
   train_in({}, job_of(other, {}, text(), out("other")));
   EXPECT_GT(largest_difference(out("other"), out("block")), 1e-4);
   EXPECT_GT(largest_difference_of_readings(out("other"), out("block")), 1e-4);
+}
+
+// Rows that documents do not fill: what fills them is counted by no process.
+TEST_F(ParallelTraining, CountsNothingThatFillsUpRows) {
+  const std::string text_of_all = real_text(12000);
+  const fs::path texts = out("texts");
+  fs::create_directories(texts);
+  for (size_t begin = 0, i = 0; begin < text_of_all.size(); ++i) {
+    const size_t length = 5 + i % 9;
+    write_text(texts / fmt::format("{:05}.txt", i), text_of_all.substr(begin, length));
+    begin += length;
+  }
+  Json recipe = recipe_in_parts(kimi_recipe());
+  recipe["data"] = {{"packing", "documents"}};
+  train_in({}, job_of(recipe, {}, texts, out("alone")));
+  const Json last = read_lines(RunPaths{out("alone")}.metrics()).back();
+  EXPECT_LT(last.at("tokens"), 6 * 8 * 16 * 0.9);
+  EXPECT_EQ(last.at("tokens"), read_training_state(RunPaths{out("alone")}.last()).tokens);
+  for (const Layout& layout :
+       {Layout{.data = 2}, Layout{.pipeline = 2, .tensor = 2}, Layout{.data = 2, .tensor = 2}}) {
+    const fs::path run = out(fmt::format("{} {} {}", layout.data, layout.pipeline, layout.tensor));
+    train_in(layout, job_of(recipe, layout, texts, run));
+    EXPECT_LT(largest_difference(run, out("alone")), 1e-4);
+  }
 }
 
 // As published ones are: a few embeddings have no token.

@@ -34,8 +34,12 @@ Batch rows(const Batch& batch, int64_t begin, int64_t end) {
 
 // Models of Kimi's layers, with experts, all equal.
 struct Bench {
-  explicit Bench(double clip = 0, const std::string& optimizer_name = "adamw")
-      : config{.optimizer = optimizer_name, .clip = clip, .expert_balance_rate = kBalanceRate},
+  explicit Bench(double clip = 0, const std::string& optimizer_name = "adamw",
+                 bool recompute = false)
+      : config{.optimizer = optimizer_name,
+               .clip = clip,
+               .expert_balance_rate = kBalanceRate,
+               .recompute = recompute},
         optimizer(model, config),
         step(model, optimizer, config) {}
 
@@ -136,6 +140,35 @@ TEST(TrainingStep, ItsTestSeesPartsOfEqualWeight) {
   const Expected expected(0, "adamw");
   EXPECT_GT(std::abs(loss - expected.loss), 1e-4);
   EXPECT_GT(largest_difference(bench.model, expected.bench.model), 1e-4);
+}
+
+// Rows of packed documents are longer than what they hold. As if what fills them up were not there.
+TEST(TrainingStep, CountsNothingThatFillsUpRows) {
+  constexpr int64_t kFillers = 7;
+  const Batch batch = whole_batch();
+  const auto longer = [&](bool says_so) {
+    Batch filled = {at::constant_pad_nd(batch.inputs_BT, {0, kFillers}, /*value=*/3),
+                    at::constant_pad_nd(batch.targets_BT, {0, kFillers}, -100)};
+    if (says_so) filled.filled.assign(4, batch.inputs_BT.size(1));
+    return filled;
+  };
+  for (const bool recompute : {false, true}) {
+    Bench plain(0, "adamw", recompute), filled(0, "adamw", recompute),
+        silent(0, "adamw", recompute);
+    const StepResult expected = plain.update({batch}), result = filled.update({longer(true)});
+    EXPECT_NEAR(result.loss, expected.loss, 1e-12);
+    EXPECT_EQ(result.targets, kTargets);
+    EXPECT_EQ(result.tokens, 4 * 12);
+    EXPECT_EQ(expected.tokens, 4 * 12);
+    ASSERT_FALSE(expected.expert_loads.empty());
+    for (const auto& [site, load_E] : expected.expert_loads) {
+      EXPECT_TRUE(at::equal(result.expert_loads.at(site), load_E));
+    }
+    EXPECT_LT(largest_difference(filled.model, plain.model), 1e-8);
+    // Negative control: where nothing says so they move biases.
+    EXPECT_EQ(silent.update({longer(false)}).tokens, 4 * (12 + kFillers));
+    EXPECT_GT(largest_difference(silent.model, plain.model), kBalanceRate / 2);
+  }
 }
 
 // One part chose other experts than the whole: balanced by it alone, biases would move otherwise.
