@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
 
 #include "attnres/data/in_parallel.h"
+#include "attnres/data/not_text.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/hex.h"
@@ -97,6 +99,10 @@ void require_plain_text(const fs::path& path) {
           path.string());
 }
 
+[[noreturn]] void refuse(const fs::path& file, const NotText& found) {
+  fail("{}: {}, and here plain text is read; {}", file.string(), found.what, found.instead);
+}
+
 // In [0, 1), and the same wherever the document lies.
 double draw_of(const Document& document) {
   return RandomStream(hash_bytes(document.text), "validation split").uniform(0);
@@ -139,11 +145,23 @@ std::vector<fs::path> files_below(const fs::path& folder) {
   return files;
 }
 
+void require_text_file(const fs::path& file) {
+  require_plain_text(file);
+  if (!fs::is_regular_file(file)) return;  // what is read of a pipe is gone
+  std::array<char, kBytesThatShowTheKind> begin = {};
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), begin.size());
+  const std::string_view read(begin.data(), static_cast<size_t>(in.gcount()));
+  if (const auto found = find_not_text(read)) refuse(file, *found);
+}
+
 Corpus read_corpus(const std::vector<fs::path>& paths) {
   Corpus corpus;
-  const auto add = [&](const fs::path& file, bool skip_binary) {
+  const auto add = [&](const fs::path& file, bool is_named) {
+    if (is_named) require_text_file(file);  // before all of it is read
     std::string text = read_file(file);
-    if (skip_binary && text.find('\0') != std::string::npos) {
+    if (const auto found = find_not_text(text)) {
+      if (is_named) refuse(file, *found);
       ++corpus.binary;
     } else if (!text.empty()) {
       corpus.documents.push_back({file.string(), std::move(text)});
@@ -151,14 +169,14 @@ Corpus read_corpus(const std::vector<fs::path>& paths) {
   };
   for (const fs::path& path : paths) {
     require(path_exists(path), "{}: no such file or folder to take text from", path.string());
-    require_plain_text(path);
     if (fs::is_directory(path)) {
+      require_plain_text(path);
       for (const fs::path& file : files_below(path)) {
         if (file.filename() == "tokens.json") require_plain_text(file.parent_path());
-        add(file, true);
+        add(file, false);
       }
     } else {
-      add(path, false);
+      add(path, true);
     }
   }
   measure(corpus);

@@ -31,12 +31,15 @@ struct Corpus {
 // a folder cannot be read.
 std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder);
 
+// Throws Error where a file is no text by its name, or by how it begins.
+void require_text_file(const std::filesystem::path& file);
+
 // Reads files and folders, in the order given; a folder recursively, in the order of its relative
-// paths, without hidden files. Empty files are left out, and files of a folder that hold a zero
-// byte are taken for binary and left out; a file named itself is always read.
+// paths, without hidden files. Empty files are left out, and files of a folder that are no text
+// (not_text.h) are taken for binary and left out.
 // Throws Error on a path that does not exist or cannot be read, on what is no plain text by its
 // name (JSON lines, compressed files, weights) or is the folder of tokens, a run, a study or a
-// model, and when no text remains.
+// model, on a file named itself that is no text by what it holds, and when no text remains.
 Corpus read_corpus(const std::vector<std::filesystem::path>& paths);
 
 // The corpus with the first of equal texts only, found by their hashes, and without the texts of

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "attnres/data/not_text.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -53,7 +54,7 @@ bool DocumentPortions::read_document(const DocumentFile& file, PlacedDocument& d
     return false;
   }
   if (raw.number > skip_) {
-    if (!raw.is_line && raw.begins && raw.text.find('\0') != std::string::npos) {
+    if (!raw.is_line && raw.begins && find_not_text(raw.text)) {
       ++binary_;
       leave_file();
       return false;

@@ -39,7 +39,7 @@ struct TokenizeResult {
   int64_t tokens = 0, documents = 0, text_bytes = 0;
   int64_t duplicates = 0;     // documents whose text came before
   int64_t broken = 0;         // lines and pieces that could not be read
-  int64_t binary = 0;         // files that hold a zero byte
+  int64_t binary = 0;         // files that are no text (not_text.h)
   bool was_finished = false;  // nothing was left to do
   bool stopped = false;       // before the end, and saved
 };

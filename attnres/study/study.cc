@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/data/corpus.h"
+#include "attnres/data/token_bin.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study_page.h"
 #include "attnres/support/error.h"
@@ -28,6 +29,7 @@ std::vector<std::string> absolute_texts(const char* option, const std::vector<fs
   std::vector<std::string> texts;
   for (const fs::path& path : paths) {
     require(path_exists(path), "{} {}: no such file or folder", option, path.string());
+    if (!fs::is_directory(path) && !is_token_bin(path)) require_text_file(path);
     texts.push_back(fs::canonical(path).string());
   }
   return texts;

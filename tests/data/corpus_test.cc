@@ -79,12 +79,44 @@ TEST(ReadCorpus, ReadsFoldersInTheOrderOfTheirPaths) {
   EXPECT_THAT(corpus.description(), HasSubstr("1 binary file skipped"));
 }
 
-TEST(ReadCorpus, ReadsNamedFilesWhateverTheyHold) {
+TEST(ReadCorpus, ReadsNamedFilesThatAreHidden) {
   const fs::path folder = fresh_folder("corpus");
-  write_text(folder / ".hidden", std::string("a\0b", 3));
+  write_text(folder / ".hidden", "hidden");
   write_text(folder / "plain", "text");
   EXPECT_THAT(texts_of(read_corpus({folder / "plain", folder / ".hidden"})),
-              ElementsAre("text", std::string("a\0b", 3)));
+              ElementsAre("text", "hidden"));
+}
+
+// Their names say nothing; what they hold does. In a folder they are left out.
+TEST(ReadCorpus, IsOfTextOnly) {
+  const std::string zeros(40, '\0'), letters(40, 'a');
+  const std::vector<std::pair<std::string, std::string>> kinds = {
+      {"PAR1" + letters, "is a Parquet file"},
+      {"PK\x03\x04" + letters, "is a zip archive"},
+      {"\x1f\x8b" + letters, "is compressed (gzip)"},
+      {"\x28\xb5\x2f\xfd" + letters, "is compressed (zstd)"},
+      {"\xff\xfe" + letters, "is UTF-16"},
+      {"\xfe\xff" + letters, "is UTF-16"},
+      {std::string("\xff\xfe\0\0", 4) + letters, "is UTF-32"},
+      {"%PDF-1.7" + letters, "is a PDF"},
+      {letters + zeros, "holds a zero byte at 40"}};
+  const fs::path folder = fresh_folder("corpus");
+  write_text(folder / "text", letters);
+  // Text in another encoding is text, as a tokenizer of bytes takes it.
+  write_text(folder / "latin", "na\xefve caf\xe9");
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const auto& [bytes, what] = kinds[i];
+    const fs::path file = folder / std::to_string(i);
+    write_text(file, bytes);
+    EXPECT_THAT(message_of<Error>([&] {
+                  read_corpus({folder / "text", file});
+                }),
+                HasSubstr(file.string() + ": " + what));
+  }
+  const Corpus corpus = read_corpus({folder});
+  EXPECT_EQ(corpus.documents.size(), 2u);
+  EXPECT_EQ(corpus.binary, std::ssize(kinds));
+  EXPECT_EQ(read_corpus({folder / "latin"}).documents.size(), 1u);
 }
 
 TEST(ReadCorpus, HashIsOfTheTextsAndTheirOrder) {

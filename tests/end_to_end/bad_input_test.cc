@@ -125,13 +125,43 @@ TEST_F(BadInput, Data) {
   EXPECT_FALSE(fs::exists(workshop_.folder("run")));
 
   std::string binary;
-  for (int i = 0; i < 4000; ++i) binary += static_cast<char>(i * 37 % 256);
+  for (int i = 0; i < 4000; ++i) binary += static_cast<char>(1 + i * 37 % 255);
   write_text(folder / "binary", binary);
   expect_error(
       with_data(folder / "binary", "--set tokenizer.kind=sentencepiece tokenizer.vocab_size=400"),
       1, {"binary", "UTF-8", "byte"});
   EXPECT_FALSE(fs::exists(workshop_.folder("run")));
   EXPECT_EQ(with_data(folder / "binary", "--set train.steps=1").exit_code, 0);
+}
+
+// By every command that reads text.
+TEST_F(BadInput, DataThatIsNoText) {
+  const fs::path folder = fresh_folder("data"), archive = folder / "a.txt";
+  write_text(archive, "PK\x03\x04" + std::string(4000, 'a'));
+  const fs::path wide = folder / "wide.txt";
+  write_text(wide, "\xff\xfe" + std::string(4000, 'a'));
+  const fs::path study = folder / "study.json";
+  write_text(study, R"({"name": "s", "base": "recipe.json", "seeds": 1, "axes":
+                       {"mixing": {"plain": {"model.depth_mixing": {"type": "residual"}}}}})");
+  write_text(folder / "recipe.json", block_recipe().dump());
+  const std::string model = " --model " +
+                            quoted(fs::path(ATTNRES_SOURCE_DIR) / "models/tiny-shakespeare"),
+                    out = " --out ";
+  for (const auto& [data, what] :
+       {std::pair(archive, "is a zip archive"), std::pair(wide, "is UTF-16")}) {
+    const std::string given = " --data " + quoted(data);
+    for (const std::string& command :
+         {"train --recipe " + quoted(folder / "recipe.json") + out + quoted(folder / "run") + given,
+          "study " + quoted(study) + out + quoted(folder / "studied") + given,
+          "compare --smoke" + out + quoted(folder / "compared") + given, "eval" + model + given,
+          "inspect --all" + model + given}) {
+      SCOPED_TRACE(command);
+      expect_error(run_program(command), 1, {data.filename().string(), what});
+    }
+  }
+  for (const char* written : {"run", "studied/runs", "compared"}) {
+    EXPECT_FALSE(fs::exists(folder / written)) << written;
+  }
 }
 
 TEST_F(BadInput, FolderThatCannotBeMade) {
