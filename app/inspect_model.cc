@@ -2,36 +2,25 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "app/inspect.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
+#include "attnres/support/mixer_parameters.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
 
-// The parts of a model that its parameters belong to.
-class Parts {
- public:
-  explicit Parts(const ModelConfig& config)
-      : mixing_(at::kFloat, /*seed=*/std::nullopt, at::kMeta) {
-    config.depth_mixing.make_mixer(config.mixer_shape(), mixing_);
-  }
-
-  const char* operator()(const Parameter& parameter) const {
-    if (parameter.kind == ParameterKind::embedding) return "embedding";
-    if (parameter.kind == ParameterKind::head) return "head";
-    if (parameter.role == "input_norm" || parameter.role == "output_norm") return "norms";
-    if (mixing_.find(parameter.site, parameter.role) != nullptr) return "depth mixing";
-    return parameter.site % 2 == 0 ? "attention" : "feed-forward";
-  }
-
- private:
-  ParameterRegistry mixing_;  // the mixer's own, without values
-};
+// The part of a model that a parameter belongs to.
+const char* part_of(const ParameterRegistry& parameters, const Parameter& parameter) {
+  if (parameter.kind == ParameterKind::embedding) return "embedding";
+  if (parameter.kind == ParameterKind::head) return "head";
+  if (parameter.role == "input_norm" || parameter.role == "output_norm") return "norms";
+  if (is_of_mixer(parameters, parameter)) return "depth mixing";
+  return parameter.site % 2 == 0 ? "attention" : "feed-forward";
+}
 
 // The configuration without what this model does not use.
 Json used_settings(const ModelConfig& config) {
@@ -74,9 +63,8 @@ Json count_parameters(const Transformer& model) {
        {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
     counts[part] = 0;
   }
-  const Parts part_of(model.config());
   for (const Parameter& parameter : model.parameters().all()) {
-    Json& count = counts[part_of(parameter)];
+    Json& count = counts[part_of(model.parameters(), parameter)];
     count = count.get<int64_t>() + parameter.tensor.numel();
   }
   counts["total"] = model.parameters().count();

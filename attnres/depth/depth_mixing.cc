@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/support/mixer_parameters.h"
+
 namespace attnres {
 namespace {
 
@@ -27,6 +29,7 @@ Json DepthMixing::to_json() const {
 
 std::unique_ptr<DepthMixer> DepthMixing::make_mixer(const MixerShape& shape,
                                                     ParameterRegistry& parameters) const {
+  const AddingOfMixer adding(parameters);
   return mechanism_->make(settings_, shape, parameters);
 }
 

@@ -5,6 +5,7 @@
 
 #include "attnres/depth/mixing_cost.h"
 #include "attnres/support/error.h"
+#include "attnres/support/mixer_parameters.h"
 
 namespace attnres {
 namespace {
@@ -47,14 +48,12 @@ ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
     }
     sources_.push_back(numbers * share_ / width_);
   }
-  ParameterRegistry of_mixer(at::kFloat, /*seed=*/std::nullopt, at::kMeta);
-  config.depth_mixing.make_mixer(config.mixer_shape(), of_mixer);
   for (const Parameter& p : parameters().all()) {
     if (p.kind != ParameterKind::matrix) continue;
     const bool is_stack = p.tensor.dim() > 2;
     const double numbers = static_cast<double>(p.tensor.numel()) *
                            (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1) *
-                           (of_mixer.find(p.site, p.role) != nullptr ? share_ : 1);
+                           (is_of_mixer(parameters(), p) ? share_ : 1);
     for (const int site : p.used_at) linear_maps_.at(site) += numbers;
   }
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "attnres/model/layer_kind.h"
+#include "attnres/support/mixer_parameters.h"
 
 namespace attnres {
 
@@ -64,7 +65,9 @@ std::string hugging_face_name(const Parameter& parameter, int sublayers, int64_t
   }
   const std::string layer = fmt::format("model.layers.{}.", site / 2);
   if (!listed.empty()) return layer + fmt::format(fmt::runtime(listed), expert);
-  return layer + (site % 2 == 0 ? "self_attention" : "mlp") + "_depth_mixing." + parameter.role;
+  const std::string half = layer + (site % 2 == 0 ? "self_attention_" : "mlp_");
+  const bool says_so = parameter.role.starts_with(kMixersRole);
+  return half + (says_so ? "" : kMixersRole) + parameter.role;
 }
 
 at::Tensor StoredTensor::view(const at::Tensor& parameter) const {

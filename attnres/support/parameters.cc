@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "attnres/support/error.h"
+#include "attnres/support/mixer_parameters.h"
 
 namespace attnres {
 namespace {
@@ -57,6 +58,9 @@ void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& 
     }
   });
 }
+
+// The registry that a mixer adds to at this time.
+thread_local const ParameterRegistry* of_mixer = nullptr;
 
 bool uses_any(const SiteSet& process, const std::vector<int>& sites) {
   return std::any_of(sites.begin(), sites.end(), [&](int site) { return process.has(site); });
@@ -231,9 +235,17 @@ ParameterRegistry::Joined ParameterRegistry::allocate_weight(int site, const std
   return {tensor, {at::empty(stored, at::kByte), format, columns}};
 }
 
+// A mixer's is found by kMixersRole + role too: so a layer's that has this role finds out whose it
+// is, and takes it.
 void ParameterRegistry::keep(Parameter parameter, const Init& init) {
   const auto& [site, role, kind, tensor, shard, used_at, packed] = parameter;
-  require(find(site, role) == nullptr, "parameter {} of site {} is defined twice", role, site);
+  const bool is_mixers = of_mixer == this;
+  const auto there = places_.find({site, role}),
+             of_a_mixer = places_.find({site, kMixersRole + role});
+  const bool takes = !is_mixers && there != places_.end() && of_a_mixer != places_.end() &&
+                     there->second == of_a_mixer->second;
+  require(there == places_.end() || takes, "parameter {} of site {} is defined twice", role, site);
+  if (takes) parameters_[there->second].role = kMixersRole + role;
   require(!packed.defined() || !seed_.has_value(),
           "packed weights are for inference: parameter {} of site {} cannot start anew", role,
           site);
@@ -244,12 +256,26 @@ void ParameterRegistry::keep(Parameter parameter, const Init& init) {
   tensor.set_requires_grad(is_differentiated(kind) && !packed.defined());
   count_ += tensor.numel();
   places_[{site, role}] = parameters_.size();
+  if (is_mixers) places_[{site, kMixersRole + role}] = parameters_.size();
   parameters_.push_back(std::move(parameter));
 }
 
 const Parameter* ParameterRegistry::find(int site, const std::string& role) const {
   const auto place = places_.find({site, role});
   return place == places_.end() ? nullptr : &parameters_[place->second];
+}
+
+AddingOfMixer::AddingOfMixer(const ParameterRegistry& parameters) {
+  of_mixer = &parameters;
+}
+
+AddingOfMixer::~AddingOfMixer() {
+  of_mixer = nullptr;
+}
+
+bool is_of_mixer(const ParameterRegistry& parameters, const Parameter& parameter) {
+  return parameter.role.starts_with(kMixersRole) ||
+         parameters.find(parameter.site, kMixersRole + parameter.role) == &parameter;
 }
 
 }  // namespace attnres

@@ -40,6 +40,10 @@ inline std::vector<KindOfModel> every_kind_of_model() {
   all.push_back({"kimi_mrla", [](Precision precision) {
                    return kimi_model(false, {{"type", "mrla"}}, precision);
                  }});
+  // A mixer and experts whose parameters are of one role.
+  all.push_back({"kimi_deep_delta", [](Precision precision) {
+                   return kimi_model(false, {{"type", "deep_delta"}}, precision);
+                 }});
   return all;
 }
 

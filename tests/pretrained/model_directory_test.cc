@@ -202,6 +202,19 @@ INSTANTIATE_TEST_SUITE_P(Models, SavedModel,
                                   (std::get<1>(info.param) ? "_tied" : "");
                          });
 
+// Its mixer and its experts call a parameter alike.
+TEST(SavedModelOfExperts, ComesBackUnderDeepDelta) {
+  const Transformer model = kimi_model(/*k3=*/false, {{"type", "deep_delta"}}, at::kFloat);
+  const auto loaded = load_model(saved(model));
+  for (const Parameter& p : model.parameters().all()) {
+    EXPECT_TRUE(at::equal(loaded->parameters().find(p.site, p.role)->tensor, p.tensor))
+        << p.site << " " << p.role;
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = random_ids(2, 9);
+  EXPECT_TRUE(at::equal(loaded->hidden(ids), model.hidden(ids)));
+}
+
 // Each spoils a good directory of a Block AttnRes model, and what the message has to say.
 class DamagedDirectory : public ::testing::Test {
  protected:

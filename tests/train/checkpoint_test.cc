@@ -29,9 +29,10 @@ const TrainConfig kAdamW, kMuon = {.optimizer = "muon"};
 constexpr int64_t kVocabulary = 256;
 
 // Filled with numbers of its own.
-Training trained(uint64_t seed, const TrainConfig& config = kAdamW,
-                 const TrainingState& state = {}) {
-  Training training(std::make_unique<Transformer>(small_config(), kVocabulary, seed), config);
+Training trained(uint64_t seed, const TrainConfig& config = kAdamW, const TrainingState& state = {},
+                 const Json& changes = Json::object()) {
+  Training training(std::make_unique<Transformer>(small_config(changes), kVocabulary, seed),
+                    config);
   const at::NoGradGuard not_recording;
   double value = static_cast<double>(seed);
   for (const Parameter& p : training.model->parameters().all()) p.tensor.add_(value += 0.1);
@@ -105,6 +106,21 @@ TEST_F(Checkpoint, OfMuonGivesEverythingBack) {
   save(muon);
   EXPECT_TRUE(equal(load(kMuon), muon));
   EXPECT_FALSE(equal(load(kMuon), trained(2, kMuon)));
+}
+
+// Whose mixer and whose experts call a parameter alike.
+TEST_F(Checkpoint, OfDeepDeltaWithExpertsGivesEverythingBack) {
+  const Json changes = {{"depth_mixing", {{"type", "deep_delta"}}},
+                        {"experts", {{"count", 4}, {"chosen", 2}, {"width", 8}}}};
+  for (const TrainConfig& config : {kAdamW, kMuon}) {
+    const Training training = trained(1, config, {}, changes);
+    save(training);
+    const auto load = [&] {
+      return load_checkpoint(folder_, small_config(changes), kVocabulary, config);
+    };
+    EXPECT_TRUE(equal(load(), training));
+    EXPECT_FALSE(equal(load(), trained(2, config, {}, changes)));
+  }
 }
 
 TEST_F(Checkpoint, OfAnotherOptimizerIsRefused) {
