@@ -134,6 +134,22 @@ NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
 
 void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
                  const StoredForm& form, const PackedWeight& packed) {
+// Puts what the model directory `like` has there in the place of tensors that no parameter is.
+void keep_unused(const fs::path& like, at::ScalarType dtype, NamedTensors& tensors) {
+  if (is_gguf_file(like)) return;
+  const FileLayout layout = read_stored_config(like).layout;
+  if (layout != FileLayout::kimi_k3) return;
+  const TensorFiles files(like);
+  const NamedWeights weights(files, layout);
+  for (auto& [name, tensor] : tensors) {
+    for (const char* unused : {kUnusedScore, kUnusedNorm}) {
+      if (name != std::string(kNestedNames) + unused || !weights.contains(unused)) continue;
+      const at::Tensor kept = weights.read(unused);
+      if (kept.numel() == tensor.numel()) tensor = kept.view(tensor.sizes()).to(dtype);
+    }
+  }
+}
+
   for (const StoredTensor& tensor : tensors) {
     PackedWeight place = packed;
     if (tensor.expert >= 0) place.bytes = place.bytes.select(0, tensor.expert);
@@ -249,8 +265,18 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model, co
                             int64_t context, at::ScalarType dtype,
                             std::optional<FileLayout> layout) {
   write_folder(folder, [&](const fs::path& filling) {
-    save_model(model, filling, context, model_document_ids(like), dtype, layout);
-    if (is_gguf_file(like)) return model_tokenizer(like)->save(filling);
+    const Json config = config_json(model, context, model_document_ids(like), dtype, layout);
+    NamedTensors tensors = model_tensors(model, dtype, layout);
+    keep_unused(like, dtype, tensors);
+    write_tensor_files(filling, kWeights, tensors);
+    write_config_json(filling, config);
+    if (is_gguf_file(like)) {
+      try {
+        return model_tokenizer(like)->save(filling);
+      } catch (const UnreadTokenizer&) {
+        return;  // token ids need none
+      }
+    }
     for (const fs::path& file : tokenizer_files(like)) {
       write_file(filling / file.filename(), read_file(file));
     }

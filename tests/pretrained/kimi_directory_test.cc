@@ -136,6 +136,32 @@ TEST(KimiK3Directory, HoldsLatentExpertsWithoutTheirNorm) {
 }
 
 // Which the file does not say, and the model that is read does not need.
+// What no site reads: the depth attention of the first, which has one source.
+TEST(KimiK3Directory, KeepsWhatItDoesNotUse) {
+  const fs::path from = fresh_folder("from");
+  const Transformer model(load_model(fixture("kimi_k3_tiny"))->config(), /*vocab_size=*/64,
+                          /*seed=*/1, at::kFloat);
+  save_model(model, from, /*context=*/64, /*document_ids=*/0);
+  const std::string stem = "language_model.model.layers.0.self_attention_res_";
+  const SafetensorsFile before(from / "model.safetensors");
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  int changed = 0;
+  for (const std::string& name : before.names()) {
+    const at::Tensor tensor = before.read(name);
+    const bool is_unused = name.starts_with(stem);
+    if (is_unused) ++changed;
+    tensors.emplace_back(
+        name, is_unused ? at::arange(tensor.numel()).view(tensor.sizes()).to(at::kFloat) : tensor);
+  }
+  ASSERT_EQ(changed, 2);
+  write_safetensors(from / "model.safetensors", tensors);
+  const fs::path out = fresh_folder("out") / "copy";
+  save_model_folder_like(out, *load_model(from), from, /*context=*/64);
+  const SafetensorsFile after(out / "model.safetensors");
+  for (const auto& [name, tensor] : tensors)
+    EXPECT_TRUE(at::equal(after.read(name), tensor)) << name;
+}
+
 TEST(KimiK3Directory, HoldsModelsWhoseQueriesBeganRandom) {
   Json mixing = block_attn_res(4);
   mixing["query_init"] = 0.5;
