@@ -95,7 +95,7 @@ class ConfigKeys {
 
 // num_hidden_layers, so few that a list of them may be made before the model is checked.
 int64_t read_layer_count(const ConfigKeys& keys);
-// Throws Error where there is a quantization_config.
+// Throws Error naming the method where the file says that weights are quantized.
 void require_unquantized(const ConfigKeys& keys);
 
 // A recipe's `model`, made of what the file says. Throws Error naming the file where it is not one.

@@ -106,7 +106,6 @@ ModelConfig from_deepseek_json(const ConfigKeys& keys) {
   keys.only("hidden_act", "silu");
   keys.only("attention_bias", false);
   keys.only("rope_interleave", true);
-  require_unquantized(keys);
   const StoredRope rope = read_rope(keys, defaults.rope_theta);
   const Json latent = read_latent(keys, rope), experts = read_experts_of_deepseek(keys);
   const int64_t heads = keys.whole("num_attention_heads");

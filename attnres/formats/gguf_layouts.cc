@@ -99,6 +99,23 @@ std::string name_of(const ModelConfig& config) {
 
 }  // namespace
 
+// Other files are of the architecture of their models.
+void require_model(const GgufFile& file) {
+  const std::string type = file.text("general.type", "model");
+  const bool is_adapter = type == "adapter";
+  require(type == "model", "{}: is no model: its general.type is {}{}", file.path(), one_line(type),
+          is_adapter          ? ", what a LoRA changes of a model; merge it into that one first, "
+                                "llama-export-lora -m MODEL --lora FILE -o OUT"
+          : type == "imatrix" ? ", statistics by which llama-quantize rounds"
+          : type == "mmproj"
+              ? ", the part of a model that sees or hears; name the text model's file"
+              : "");
+  require(!file.names().empty(),
+          "{}: has no tensors: it is a vocabulary alone, or what was left of a conversion; name "
+          "the model's file",
+          file.path());
+}
+
 const GgufLayout& gguf_layout(const ModelConfig& config) {
   const GgufLayout& layout = layout_named(name_of(config));
   layout.check(config);
@@ -109,6 +126,7 @@ const GgufLayout& gguf_layout(const ModelConfig& config) {
 const GgufLayout& gguf_layout(const GgufFile& file) {
   const std::string name = file.text("general.architecture", "");
   std::vector<std::string> known;
+  require_model(file);
   for (const GgufLayout& layout : layouts()) {
     if (name == layout.name) return layout;
     known.emplace_back(layout.name);

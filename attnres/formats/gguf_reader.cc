@@ -30,15 +30,17 @@ constexpr uint32_t kMostGgufDimensions = 4;
 constexpr uint64_t kUsualAlignment = 32;
 constexpr const char* kAlignmentKey = "general.alignment";
 
-// ggml's names of the numbers of types that are not read here.
+// ggml's names of the numbers of types that are not read here, of those that it reads no more, too.
 std::string type_name(uint32_t type) {
   static const std::map<uint32_t, const char*> names = {
-      {3, "Q4_1"},     {6, "Q5_0"},    {7, "Q5_1"},     {9, "Q8_1"},   {10, "Q2_K"},
-      {11, "Q3_K"},    {12, "Q4_K"},   {13, "Q5_K"},    {14, "Q6_K"},  {15, "Q8_K"},
-      {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-      {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},
-      {26, "I32"},     {27, "I64"},    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},
-      {35, "TQ2_0"},   {39, "MXFP4"}};
+      {3, "Q4_1"},   {4, "Q4_2"},        {5, "Q4_3"},        {6, "Q5_0"},        {7, "Q5_1"},
+      {9, "Q8_1"},   {10, "Q2_K"},       {11, "Q3_K"},       {12, "Q4_K"},       {13, "Q5_K"},
+      {14, "Q6_K"},  {15, "Q8_K"},       {16, "IQ2_XXS"},    {17, "IQ2_XS"},     {18, "IQ3_XXS"},
+      {19, "IQ1_S"}, {20, "IQ4_NL"},     {21, "IQ3_S"},      {22, "IQ2_S"},      {23, "IQ4_XS"},
+      {24, "I8"},    {25, "I16"},        {26, "I32"},        {27, "I64"},        {28, "F64"},
+      {29, "IQ1_M"}, {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},   {33, "Q4_0_8_8"},   {34, "TQ1_0"},
+      {35, "TQ2_0"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {39, "MXFP4"},
+      {40, "NVFP4"}, {41, "Q1_0"},       {42, "Q2_0"}};
   const auto found = names.find(type);
   return found == names.end() ? fmt::format("type {}", type) : found->second;
 }
@@ -219,6 +221,7 @@ GgufFile::GgufFile(const fs::path& path)
   constexpr uint64_t kLeastTensorBytes = 8 + 4 + 8 + 4 + 8, kLeastKeyBytes = 8 + 4 + 1;
   const auto tensors = cursor.number<uint64_t>(), keys = cursor.number<uint64_t>();
   read_metadata(cursor, cursor.count(keys, kLeastKeyBytes, "keys"));
+  require_whole();
   read_tensors(cursor, cursor.count(tensors, kLeastTensorBytes, "tensors"));
   place_tensors(cursor.at());
 }
@@ -231,6 +234,24 @@ void GgufFile::read_metadata(Cursor& cursor, uint64_t count) {
     GgufValue value = cursor.value(key);
     metadata_.emplace_back(std::move(key), std::move(value));
   }
+}
+
+void GgufFile::require_whole() const {
+  const auto number = [&](const char* key) {
+    const GgufValue* value = find(key);
+    if (value == nullptr) return int64_t{0};
+    return std::visit(
+        [](const auto& held) -> int64_t {
+          if constexpr (std::is_integral_v<std::decay_t<decltype(held)>>) return held;
+          return 0;
+        },
+        *value);
+  };
+  const int64_t parts = number("split.count");
+  require(parts <= 1,
+          "{}: is part {} of {} of a split GGUF file; attnres reads whole ones: join the parts "
+          "first, llama-gguf-split --merge FIRST_PART OUT",
+          path_, number("split.no") + 1, parts);
 }
 
 void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
@@ -253,7 +274,8 @@ GgufFile::Entry GgufFile::read_entry(Cursor& cursor, const std::string& name) co
   require(
       is_read(type),
       "{}: tensor {}: is stored as {}; attnres reads F32, F16, BF16, Q8_0 and Q4_0: convert the "
-      "model to one of these (llama-quantize --pure keeps to one)",
+      "model's original files to one of these, or this file with llama-quantize "
+      "--allow-requantize --pure FILE OUT Q8_0",
       path_, one_line(name), type_name(type));
 
   Entry entry;

@@ -30,7 +30,8 @@ struct GgufTensorInfo {
 class GgufFile {
  public:
   // Throws Error naming the file and what is wrong with it, or what is in it that is not read:
-  // big-endian numbers, arrays of arrays, quantizations other than GgufType's, by their names.
+  // big-endian numbers, arrays of arrays, parts of a split file, quantizations other than
+  // GgufType's, by their names.
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::string& path() const { return path_; }
@@ -64,6 +65,7 @@ class GgufFile {
   template <class T>
   T value_of(const std::string& key, const T& otherwise, const char* expected) const;
   void read_metadata(Cursor& cursor, uint64_t count);
+  void require_whole() const;
   void read_tensors(Cursor& cursor, uint64_t count);
   Entry read_entry(Cursor& cursor, const std::string& name) const;
   uint64_t alignment() const;

@@ -219,7 +219,6 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
   const int64_t layers = read_layer_count(keys);
   keys.only("attention_bias", false);
   keys.only("mla_use_nope", true);
-  require_unquantized(keys);
   // What may throw comes before the nested list below: GCC 12 unwinds an unfinished one wrongly.
   const int64_t heads = keys.whole("num_attention_heads"), width = keys.whole("hidden_size");
   const int64_t ffn_width = keys.whole("intermediate_size");

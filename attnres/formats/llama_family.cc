@@ -326,7 +326,6 @@ Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
   keys.only(defaults.activation_key, defaults.activation);
   for (const char* bias : {"attention_bias", "mlp_bias"}) keys.only(bias, false);
   keys.only("partial_rotary_factor", 1.0);
-  require_unquantized(keys);
   const int64_t width = keys.whole("hidden_size");
   const int64_t heads = defaults.heads > 0 ? keys.whole("num_attention_heads", defaults.heads)
                                            : keys.whole("num_attention_heads");

@@ -166,6 +166,8 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
           type);
   const ConfigKeys keys = nested ? file.inner("text_config") : file;
   StoredConfig stored;
+  require_unquantized(file);
+  require_unquantized(keys);
   stored.layout = known->layout;
   stored.model = read_model(known->layout, type, keys);
   stored.vocab_size = keys.whole("vocab_size");

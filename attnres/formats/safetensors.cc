@@ -15,6 +15,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/nearest.h"
 
@@ -178,7 +179,7 @@ void SafetensorsFile::parse_header(std::string_view text) {
     if (name == kMetadataKey) {
       require(value.is_object(), "{}: {} is not a JSON object", path_, kMetadataKey);
       for (const auto& [key, item] : value.items()) {
-        require(item.is_string(), "{}: {}.{} is not text", path_, kMetadataKey, key);
+        require(item.is_string(), "{}: {}.{} is not text", path_, kMetadataKey, one_line(key));
         metadata_[key] = item.get<std::string>();
       }
     } else {
@@ -198,9 +199,9 @@ void SafetensorsFile::parse_header(std::string_view text) {
   for (const std::string& name : names_) {
     const auto [begin, next_end] = range(name);
     require(begin >= end, "{}: tensor {} begins at byte {} of the data, inside the one before",
-            path_, name, begin);
+            path_, one_line(name), begin);
     require(begin == end, "{}: the {} bytes before tensor {} belong to no tensor", path_,
-            begin - end, name);
+            begin - end, one_line(name));
     end = next_end;
   }
   require(end == data_.size(), "{}: {} bytes after the last tensor belong to no tensor", path_,
@@ -209,34 +210,35 @@ void SafetensorsFile::parse_header(std::string_view text) {
 
 SafetensorsFile::Entry SafetensorsFile::parse_entry(const std::string& name,
                                                     const Json& json) const {
-  require(json.is_object(), "{}: tensor {}: its entry is not a JSON object", path_, name);
+  const std::string shown_name = one_line(name);
+  require(json.is_object(), "{}: tensor {}: its entry is not a JSON object", path_, shown_name);
   const auto dtype_name = json.find("dtype");
   require(dtype_name != json.end() && dtype_name->is_string(), "{}: tensor {}: no dtype", path_,
-          name);
+          shown_name);
   const Dtype* dtype = find_dtype(dtype_name->get<std::string>());
-  require(dtype != nullptr, "{}: tensor {}: unknown dtype {}; known are{}", path_, name,
-          dtype_name->get<std::string>(), known_dtypes());
+  require(dtype != nullptr, "{}: tensor {}: unknown dtype {}; known are{}", path_, shown_name,
+          one_line(dtype_name->get<std::string>()), known_dtypes());
   const auto shape = whole_numbers(json, "shape");
   require(shape.has_value(), "{}: tensor {}: its shape is not a list of whole numbers, 0 or more",
-          path_, name);
+          path_, shown_name);
   const auto offsets = whole_numbers(json, "data_offsets");
   require(offsets.has_value() && offsets->size() == 2,
-          "{}: tensor {}: its data_offsets are not two whole numbers", path_, name);
+          "{}: tensor {}: its data_offsets are not two whole numbers", path_, shown_name);
 
+  const std::string shown_shape = one_line(fmt::format("{}", fmt::join(*shape, ", ")));
   uint64_t bytes = dtype->bytes;
   for (const int64_t size : *shape) {
     require(
         !__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) && bytes <= INT64_MAX,
-        "{}: tensor {}: its shape [{}] is larger than any memory", path_, name,
-        fmt::join(*shape, ", "));
+        "{}: tensor {}: its shape [{}] is larger than any memory", path_, shown_name, shown_shape);
   }
   const auto begin = static_cast<uint64_t>((*offsets)[0]);
   const auto end = static_cast<uint64_t>((*offsets)[1]);
   require(begin <= end && end <= data_.size(),
           "{}: tensor {}: bytes {} to {} lie outside the data, which has {}; the file is truncated",
-          path_, name, begin, end, data_.size());
+          path_, shown_name, begin, end, data_.size());
   require(end - begin == bytes, "{}: tensor {}: {} [{}] takes {} bytes, but {} are given to it",
-          path_, name, dtype->name, fmt::join(*shape, ", "), bytes, end - begin);
+          path_, shown_name, dtype->name, shown_shape, bytes, end - begin);
   return {{dtype->type, *shape}, begin, end};
 }
 
@@ -244,7 +246,7 @@ const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) co
   const auto it = entries_.find(name);
   if (it == entries_.end()) {
     fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, name, names_.size(),
-         nearest(name, names_));
+         one_line(nearest(name, names_)));
   }
   return it->second;
 }

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/formats/other_files.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/hex.h"
 #include "attnres/support/json.h"
 #include "attnres/support/random.h"
@@ -47,11 +49,10 @@ TensorFiles::TensorFiles(const fs::path& folder, const std::string& name) {
     open_shards(folder, index);
     return;
   }
-  require(fs::exists(single) || name != kWeights || !fs::exists(folder / "pytorch_model.bin"),
-          "{}: pytorch_model.bin is a pickle, which attnres does not read; save the model again "
-          "with safe serialization, as {}",
-          folder.string(), file_name(name));
-  require(fs::exists(single), "{}: {} is missing", folder.string(), file_name(name));
+  if (!fs::exists(single)) {
+    fail("{}: {} is missing{}", folder.string(), file_name(name),
+         name == kWeights ? what_it_holds_instead(folder) : "");
+  }
   shards_.emplace_back(single);
   for (const std::string& tensor : shards_[0].names()) shard_of_[tensor] = 0;
 }
@@ -68,27 +69,29 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
   for (const auto& [name, file] : json["weight_map"].items()) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
     require(!shard.empty() && shard.find('/') == std::string::npos,
-            "{}: {}: expected the name of a file beside it, got {}", what_, name, shown(file));
+            "{}: {}: expected the name of a file beside it, got {}", what_, one_line(name),
+            shown(file));
     const auto [entry, is_new] = shard_of_file.try_emplace(shard, shards_.size());
     if (is_new) {
       const fs::path path = folder / entry->first;
       require(fs::exists(path), "{}: it lists {}, which is missing; restore it from a copy", what_,
-              entry->first);
+              one_line(shard));
       shards_.emplace_back(path);
       require(!checksums.contains(shard) || checksums[shard] == checksum_of_file(shards_.back()),
               "{}: {} is of another save than this index; put the files of one save together",
               what_, shard);
     }
     require(shards_[entry->second].contains(name),
-            "{}: it says that {} holds {}, which it does not", what_, entry->first, name);
+            "{}: it says that {} holds {}, which it does not", what_, shard, one_line(name));
     shard_of_[name] = entry->second;
   }
   for (const auto& [file, shard] : shard_of_file) {
     for (const std::string& name : shards_[shard].names()) {
       const auto listed = shard_of_.find(name);
       require(listed != shard_of_.end(), "{}: {} holds {}, which the index does not list", what_,
-              file, name);
-      require(listed->second == shard, "{}: {} is there twice, in {} too", what_, name, file);
+              file, one_line(name));
+      require(listed->second == shard, "{}: {} is there twice, in {} too", what_, one_line(name),
+              file);
     }
   }
 }

@@ -6,12 +6,14 @@
 #include "attnres/ops/situ/situ.h"
 #include "attnres/ops/swiglu/swiglu.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 
 void Activation::check(const std::string& path) const {
   require_usage(type == "silu" || type == "gelu_tanh" || is_situ(),
-                "{}.type: expected \"silu\", \"gelu_tanh\" or \"situ\", got \"{}\"", path, type);
+                "{}.type: expected \"silu\", \"gelu_tanh\" or \"situ\", got \"{}\"", path,
+                one_line(type));
   require_usage(beta > 0, "{}.beta: expected more than 0, got {}", path, beta);
 }
 

@@ -10,6 +10,7 @@
 #include "attnres/ops/tensors.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -109,7 +110,8 @@ void DeltaAttentionSettings::resolve(int64_t width, int64_t model_heads, const s
                 "{}.gate_lower_bound: expected less than 0, or 0 for none, got {}", path,
                 gate_lower_bound);
   require_usage(output_gate == "low_rank" || output_gate == "full_rank",
-                "{}.output_gate: expected low_rank or full_rank, got {}", path, output_gate);
+                "{}.output_gate: expected low_rank or full_rank, got {}", path,
+                one_line(output_gate));
 }
 
 DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t width,

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -52,7 +53,7 @@ void scale_as_yarn(RotaryFrequencies& frequencies, int64_t head_width, double th
 void RopeScaling::check(const std::string& path) const {
   require_usage(is_none() || type == "linear" || type == "llama3" || type == "yarn",
                 "{}.type: expected \"none\", \"linear\", \"llama3\" or \"yarn\", got \"{}\"", path,
-                type);
+                one_line(type));
   require_usage(factor >= 1, "{}.factor: expected 1 or more, got {}", path, factor);
   require_usage(!is_none() || factor == 1, "{}.factor: {} without a type has no effect", path,
                 factor);

@@ -7,6 +7,7 @@
 
 #include "attnres/model/layer_kinds/layer_kinds.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -75,7 +76,8 @@ const LayerKind& find_attention_kind(const std::string& name, const std::string&
   for (const LayerKind& kind : attention_kinds()) names.push_back(kind.name);
   const std::string last = names.back();
   names.pop_back();
-  fail_usage("{}.attention: expected {} or {}, got {}", path, fmt::join(names, ", "), last, name);
+  fail_usage("{}.attention: expected {} or {}, got {}", path, fmt::join(names, ", "), last,
+             one_line(name));
 }
 
 }  // namespace attnres

@@ -161,7 +161,7 @@ BpeModel::Merges read_merges(const GgufFile& file) {
   for (const std::string& line : *lines) {
     require_utf8(line, what);
     const size_t space = line.find(' ');
-    require(space != std::string::npos, "{}: expected two tokens, found {}", what, one_line(line));
+    if (space == std::string::npos) fail("{}: expected two tokens, found {}", what, one_line(line));
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   return merges;

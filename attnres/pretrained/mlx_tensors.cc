@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -106,13 +107,13 @@ std::vector<MadeTensor> made_of_mlx_tensor(const std::string& name,
   const auto has_dims = [&](size_t dims) {
     const bool fits = shape.size() == dims && std::all_of(shape.begin(), shape.end(),
                                                           [](int64_t size) { return size > 0; });
-    require(fits, "{} has the shape [{}], expected {} sizes above 0, as mlx-lm saves it", name,
-            fmt::join(shape, ", "), dims);
+    require(fits, "{} has the shape [{}], expected {} sizes above 0, as mlx-lm saves it",
+            one_line(name), one_line(fmt::format("{}", fmt::join(shape, ", "))), dims);
   };
   if (std::vector<MadeTensor> fused = of_fused(name); !fused.empty()) {
     has_dims(name.ends_with("qkv_proj.weight") ? 2 : 3);
-    require(shape[0] % std::ssize(kMaps) == 0, "{} has {} rows, which are not three maps", name,
-            shape[0]);
+    require(shape[0] % std::ssize(kMaps) == 0, "{} has {} rows, which are not three maps",
+            one_line(name), shape[0]);
     return fused;
   }
   if (std::vector<MadeTensor> of_one = of_kernels(name); !of_one.empty()) {

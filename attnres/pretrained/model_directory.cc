@@ -15,6 +15,7 @@
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/modeling_attnres.h"
+#include "attnres/formats/other_files.h"
 #include "attnres/formats/stored_form.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
@@ -202,8 +203,11 @@ fs::path find_model_directory(const fs::path& path) {
 
   require(path_exists(folder), "{}: no such model directory", path.string());
   require(fs::is_directory(folder),
-          "{}: is neither a folder nor a GGUF file, expected a model directory or such a file",
-          path.string());
+          "{}: is neither a folder nor a GGUF file, expected a model directory or such a file{}",
+          path.string(),
+          path_exists(folder.parent_path() / kConfigFile)
+              ? fmt::format("; did you mean its folder, {}?", folder.parent_path().string())
+              : "");
   if (path_exists(folder / kConfigFile)) return path;
   for (const char* name : {"best", "last"}) {
     const fs::path checkpoint = path / "checkpoints" / name;
@@ -213,8 +217,8 @@ fs::path find_model_directory(const fs::path& path) {
   require(!path_exists(folder / "study.json"),
           "{0}: holds a study, whose runs have a model each; name one of them, {1}/NAME",
           path.string(), (path / "runs").string());
-  fail("{}: not a model directory: it has neither {} nor checkpoints/best", path.string(),
-       kConfigFile);
+  fail("{}: not a model directory: it has neither {} nor checkpoints/best{}", path.string(),
+       kConfigFile, what_it_holds_instead(folder));
 }
 
 NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype,

@@ -12,6 +12,7 @@
 
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -140,6 +141,11 @@ std::string name_in_layout(FileLayout layout, std::string name) {
   return renamed(layout, std::move(name), /*to_ours=*/false);
 }
 
+// Of messages: names of the file's tensors.
+std::string shown_names(const std::vector<std::string>& names) {
+  return one_line(fmt::format("{}", fmt::join(names, " and ")));
+}
+
 NamedWeights::NamedWeights(const TensorFiles& weights, FileLayout layout) : weights_(weights) {
   std::set<std::string> joined;  // names of the file that are told by another's
   const int last_site = last_site_of_retrofit(weights.names());
@@ -170,13 +176,12 @@ void NamedWeights::add(const MadeTensor& made) {
     try {
       info.shape = made.make(without_data).sizes().vec();
     } catch (const c10::Error&) {
-      fail("{}: {} have shapes that do not go together", weights_.what(),
-           fmt::join(made.of, " and "));
+      fail("{}: {} have shapes that do not go together", weights_.what(), shown_names(made.of));
     }
   }
   const auto [entry, is_new] = entries_.emplace(made.name, Entry{made, info});
-  require(is_new, "{}: {} and {} are the same tensor", weights_.what(), entry->second.made.of[0],
-          made.of[0]);
+  require(is_new, "{}: {} and {} are the same tensor", weights_.what(),
+          one_line(entry->second.made.of[0]), one_line(made.of[0]));
 }
 
 at::Tensor NamedWeights::made_of(const MadeTensor& made) const {
@@ -201,15 +206,32 @@ void NamedWeights::read_into(const std::string& name, const at::Tensor& to) cons
   at::Tensor(to).copy_(made_of(made).reshape(to.sizes()));
 }
 
+std::string NamedWeights::quantized_as(const std::string& name) const {
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return "";
+  const std::string stem = name.substr(0, name.size() - kWeight.size());
+  // Of compressed-tensors, GPTQ and AWQ, FP8, mlx, bitsandbytes.
+  for (const char* end : {".weight_packed", ".qweight", ".weight_scale_inv", ".weight_scale",
+                          ".scales", ".SCB", ".weight.absmax"}) {
+    if (contains(stem + end)) return stem + end;
+  }
+  return "";
+}
+
 void NamedWeights::check(const std::string& name, const std::vector<int64_t>& expected) const {
+  const std::string quantized = quantized_as(name);
   require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
-          contains(name + "_packed") ? ": the file holds it quantized, which attnres does not read"
-                                     : "");
+          quantized.empty() ? "" : ": the file holds it quantized, as " + quantized);
   const auto& [made, info] = entries_.at(name);
+  // Their shape is of what is packed, or their numbers are divided by a scale.
+  require(quantized.empty(),
+          "{}: {} is quantized: {} is beside it; attnres reads unquantized weights, take the model "
+          "that it was made from",
+          weights_.what(), made.of[0], quantized);
   const bool is_flat = name.ends_with(".A_log");
   require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
-          "{}: {} has the shape [{}], expected [{}]", weights_.what(), fmt::join(made.of, " and "),
-          fmt::join(info.shape, ", "), fmt::join(expected, ", "));
+          "{}: {} has the shape [{}], expected [{}]", weights_.what(), shown_names(made.of),
+          one_line(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(expected, ", "));
   require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
           "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
           weights_.what(), made.of[0], c10::toString(info.dtype));
@@ -218,7 +240,7 @@ void NamedWeights::check(const std::string& name, const std::vector<int64_t>& ex
 void NamedWeights::check_all_known(const std::set<std::string>& known) const {
   for (const auto& [name, entry] : entries_) {
     require(known.contains(name) || is_ignored(name), "{}: {} is no tensor of this model",
-            weights_.what(), entry.made.of[0]);
+            weights_.what(), one_line(entry.made.of[0]));
   }
 }
 

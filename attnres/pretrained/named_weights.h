@@ -33,8 +33,8 @@ class NamedWeights {
   void read_into(const std::string& name, const at::Tensor& to) const;
   const std::string& what() const { return weights_.what(); }
 
-  // That it is there, in this shape (A_log is stored in several, of one long dimension), and in a
-  // type that can be read.
+  // That it is there, unquantized, in this shape (A_log is stored in several, of one long
+  // dimension), and in a type that can be read.
   void check(const std::string& name, const std::vector<int64_t>& expected) const;
   // Throws Error when the file has a tensor that is in nobody's list.
   void check_all_known(const std::set<std::string>& known) const;
@@ -45,6 +45,8 @@ class NamedWeights {
     TensorInfo info;
   };
   void add(const MadeTensor& made);
+  // What beside a weight says that it is quantized; empty where it is not.
+  std::string quantized_as(const std::string& name) const;
   // Of the file's tensors, which stay where they are.
   at::Tensor made_of(const MadeTensor& made) const;
 

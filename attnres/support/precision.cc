@@ -5,13 +5,15 @@
 #include <algorithm>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 
 Precision parse_precision(const std::string& name, const std::string& what) {
   if (name == kFloat32Precision) return {};
   if (name == kBfloat16Precision) return {at::kFloat, at::kBFloat16};
-  fail_usage("{}: expected {} or {}, got {}", what, kFloat32Precision, kBfloat16Precision, name);
+  fail_usage("{}: expected {} or {}, got {}", what, kFloat32Precision, kBfloat16Precision,
+             one_line(name));
 }
 
 const std::vector<std::string>& weight_format_names() {
@@ -23,7 +25,7 @@ WeightFormat parse_weight_format(const std::string& name, const std::string& wha
   const std::vector<std::string>& names = weight_format_names();
   const auto found = std::find(names.begin(), names.end(), name);
   require_usage(found != names.end(), "{}: expected one of {}, got {}", what,
-                fmt::join(names, ", "), name);
+                fmt::join(names, ", "), one_line(name));
   return static_cast<WeightFormat>(found - names.begin());
 }
 

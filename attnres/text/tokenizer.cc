@@ -162,7 +162,7 @@ void TokenizerConfig::check() const {
                   "and the end of a document), got {}; 4096 is usual for small models",
                   kSmallestBpeVocabulary, vocab_size);
   } else {
-    fail_usage("tokenizer.kind: unknown kind '{}', did you mean '{}'? Known: {}", kind,
+    fail_usage("tokenizer.kind: unknown kind '{}', did you mean '{}'? Known: {}", one_line(kind),
                nearest(kind, kinds), fmt::join(kinds, ", "));
   }
 }

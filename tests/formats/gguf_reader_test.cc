@@ -16,6 +16,7 @@ namespace attnres::testing::gguf_reader_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -293,7 +294,30 @@ TEST(GgufReader, RefusesOtherQuantizationsByName) {
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 12}})), HasSubstr("tensor t: is stored as Q4_K;"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 14}})), HasSubstr("Q6_K"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 26}})), HasSubstr("I32"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 40}})), HasSubstr("NVFP4"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 41}})), HasSubstr("Q1_0"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 42}})), HasSubstr("Q2_0"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 31}})), HasSubstr("Q4_0_4_4"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 99}})), HasSubstr("type 99"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 12}})),
+              HasSubstr("llama-quantize --allow-requantize"));
+}
+
+// As llama-gguf-split writes them: the first part has keys, and perhaps no tensor.
+TEST(GgufReader, RefusesPartsOfASplitFile) {
+  const auto part = [](uint16_t number, uint16_t count) {
+    return header(0, 2)
+        .text("split.no")
+        .add<uint32_t>(2)
+        .add(number)
+        .text("split.count")
+        .add<uint32_t>(2)
+        .add(count)
+        .bytes();
+  };
+  EXPECT_THAT(refusal(part(1, 3)), AllOf(HasSubstr("is part 2 of 3 of a split GGUF file"),
+                                         HasSubstr("llama-gguf-split --merge")));
+  EXPECT_NO_THROW(GgufFile(saved(part(0, 1))));
 }
 
 TEST(GgufReader, FindsNumbersThatAreNotFinite) {

@@ -82,6 +82,21 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
 }
 
 // Keys that llama.cpp's converter writes of a configuration and llama.cpp does not read.
+TEST(GgufRefusals, NameFilesThatAreNoModels) {
+  const fs::path llama = saved_gguf(perturbed_model(gguf_llama()));
+  const auto of_type = [&](const std::string& type) {
+    return refusal(llama, [&](GgufContents& contents) { contents.key("general.type") = type; });
+  };
+  EXPECT_THAT(of_type("adapter"),
+              AllOf(HasSubstr("a LoRA changes of a model"), HasSubstr("llama-export-lora")));
+  EXPECT_THAT(of_type("mmproj"), HasSubstr("name the text model's file"));
+  EXPECT_THAT(of_type("imatrix"), HasSubstr("statistics"));
+  EXPECT_THAT(refusal(llama, [](GgufContents& contents) { contents.tensors.clear(); }),
+              HasSubstr("has no tensors: it is a vocabulary alone"));
+  EXPECT_NO_THROW(loaded_gguf(changed_gguf(
+      llama, [](GgufContents& contents) { contents.key("general.type") = std::string("model"); })));
+}
+
 TEST(GgufRefusals, RefusePositionsThatNobodyComputes) {
   const fs::path path = saved_gguf(perturbed_model(
       gguf_relative({{"grouped_query", {{"qk_norm", true}}}, {"rope_scaling", gguf_yarn()}})));

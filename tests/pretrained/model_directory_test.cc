@@ -351,8 +351,85 @@ TEST(SavingAModel, NeedsNumbersThatFit) {
 TEST_F(DamagedDirectory, NoWeights) {
   fs::remove(folder_ / "model.safetensors");
   expect_refused({"model.safetensors", "missing"});
-  write_file(folder_ / "pytorch_model.bin", "pickle");
-  expect_refused({"pytorch_model.bin", "pickle"});
+  for (const auto& [file, said] : {std::pair("pytorch_model.bin", "pickles"),
+                                   {"pytorch_model.bin.index.json", "save_pretrained(OUT)"},
+                                   {"pytorch_model-00001-of-00002.bin", "pickles"},
+                                   {"consolidated.00.pth", "pickles"},
+                                   {"model-00001-of-00002.safetensors", "index.json"},
+                                   {"consolidated.safetensors", "author's own names"},
+                                   {"weights.safetensors", "another name"},
+                                   {"model.Q8_0.gguf", "name the file itself"},
+                                   {"tf_model.h5", "as safetensors"}}) {
+    write_file(folder_ / file, "weights");
+    expect_refused({"model.safetensors is missing: it holds", file, said});
+    fs::remove(folder_ / file);
+  }
+}
+
+// By the keys of transformers, of compressed-tensors and of mlx, and by their methods' names.
+TEST_F(DamagedDirectory, QuantizedByAMethod) {
+  const auto refused = [&](const char* key, const Json& value, const char* method) {
+    edit_config(folder_, [&](Json& json) { json[key] = value; });
+    expect_refused({key, method, "the model that they were made from"});
+    edit_config(folder_, [&](Json& json) { json.erase(key); });
+  };
+  refused("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}, "(gptq, 4 bits)");
+  refused("quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}, "(fp8)");
+  refused("quantization_config", {{"load_in_4bit", true}}, "an unnamed method");
+  refused("quantization_config", {{"quant_algo", "NVFP4"}}, "(NVFP4)");
+  refused("compression_config", {{"format", "pack-quantized"}}, "(pack-quantized)");
+  refused("quantization", {{"group_size", 64}, {"bits", 4}}, "mlx_lm.convert --dequantize");
+}
+
+// Whose configuration does not say it.
+TEST_F(DamagedDirectory, QuantizedTensors) {
+  const std::string stem = "model.layers.0.self_attn.q_proj";
+  const auto tensors = read_tensors(folder_);
+  for (const char* end : {".weight_scale", ".weight_scale_inv", ".scales", ".SCB"}) {
+    Tensors changed = tensors;
+    changed.emplace_back(stem + end, at::ones({1}));
+    write_tensors(folder_, changed);
+    expect_refused({stem + ".weight is quantized", stem + end});
+  }
+  Tensors changed = tensors;
+  for (auto& [name, tensor] : changed) {
+    if (name == stem + ".weight") name = stem + ".qweight";
+  }
+  write_tensors(folder_, changed);
+  expect_refused({stem + ".weight is missing", "quantized, as " + stem + ".qweight"});
+}
+
+// Whatever a file holds, a message shows its beginning.
+TEST(LlamaDirectory, ShowsTheBeginningOfLongTexts) {
+  const fs::path folder = copy_of(kLlama);
+  const std::string text(5000, 'x');
+  const Json config = read_json(folder / "config.json");
+  const auto expect_short = [&](const std::string& what) {
+    const std::string message = message_of<Error>([&] { load_model(folder); });
+    EXPECT_LT(message.size(), 600 + folder.string().size()) << what;
+  };
+  for (const char* key : {"model_type", "hidden_act", "hidden_size", "rope_parameters",
+                          "num_hidden_layers", "quantization_config", "attention_bias"}) {
+    edit_config(folder, [&](Json& json) { json[key] = text; });
+    expect_short(key);
+    write_file(folder / "config.json", config.dump());
+  }
+  edit_config(folder, [&](Json& json) { json["rope_parameters"]["rope_type"] = text; });
+  expect_short("rope_type");
+  edit_config(folder, [&](Json& json) {
+    json = {{"model_type", "attnres"}, {"attnres", {{"attention", {text}}}}};
+  });
+  expect_short("attention");
+  edit_config(folder, [&](Json& json) {
+    json = {{"model_type", "attnres"}, {"attnres", {{"activation", {{"type", text}}}}}};
+  });
+  expect_short("activation");
+  write_file(folder / "config.json", config.dump());
+  const Tensors tensors = read_tensors(folder);
+  Tensors more = tensors;
+  more.emplace_back(text, at::ones({1}));
+  write_tensors(folder, more);
+  expect_short("a tensor's name");
 }
 
 TEST(TiedDirectory, TakesAHeadThatIsTheEmbeddingOnly) {
@@ -454,6 +531,32 @@ TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
   EXPECT_EQ(model_document_ids(folder).end, Json({3, 9, 7}));
   EXPECT_THAT(model_ends(folder, nullptr), ElementsAre(3, 7, 9));
   const ByteTokenizer bytes;
+TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
+  const fs::path folder = fresh_folder("adapter");
+  const auto message = [&] { return message_of<Error>([&] { find_model_directory(folder); }); };
+  write_text(folder / "adapter_config.json",
+             R"({"peft_type": "LORA", "base_model_name_or_path": "meta/llama"})");
+  EXPECT_THAT(message(), AllOf(HasSubstr("it is a LoRA adapter of meta/llama"),
+                               HasSubstr("merge_and_unload")));
+  write_text(folder / "adapter_config.json", R"({"peft_type": "IA3"})");
+  EXPECT_THAT(message(), HasSubstr("it is a IA3 adapter, no model"));
+  write_text(folder / "adapter_config.json", "broken");
+  EXPECT_THAT(message(), HasSubstr("it is a LoRA adapter, no model"));
+  // Saved with its model's configuration beside it.
+  write_text(folder / "config.json", read_file(kLlama / "config.json"));
+  EXPECT_THAT(message_of<Error>([&] { load_model(folder); }), HasSubstr("LoRA adapter"));
+  fs::remove(folder / "config.json");
+  fs::remove(folder / "adapter_config.json");
+  write_text(folder / "model.gguf", "GGUF");
+  EXPECT_THAT(message(), HasSubstr("it holds model.gguf, a GGUF file; name the file itself"));
+
+  const fs::path file = fresh_folder("file") / "model.safetensors";
+  write_text(file, "");
+  write_text(file.parent_path() / "config.json", "{}");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(file); }),
+              HasSubstr("did you mean its folder, " + file.parent_path().string()));
+}
+
   EXPECT_THAT(model_ends(folder, &bytes), ElementsAre(0, 3, 7, 9));
   edit_config(folder, [](Json& json) { json.erase("eos_token_id"); });
   write_ends(5);

@@ -368,7 +368,7 @@ void AttnResSettings::check(const MixerShape& shape) const {
                          const std::vector<std::string>& choices) {
     require_usage(std::find(choices.begin(), choices.end(), value) != choices.end(),
                   "model.depth_mixing.{}: expected one of {}; got {}", key,
-                  fmt::join(choices, ", "), value);
+                  fmt::join(choices, ", "), one_line(value));
   };
   require_usage(block_size >= 1 && block_size <= shape.sublayers,
                 "model.depth_mixing.block_size: expected 1 to {} (sublayers; two a Transformer "

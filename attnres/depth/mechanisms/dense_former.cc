@@ -6,6 +6,7 @@
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -22,7 +23,7 @@ struct DenseFormerSettings {
         form == "report" || form == "original",
         "model.depth_mixing.form: expected report (a weight for each sublayer's output) or "
         "original (for each Transformer layer's), got {}",
-        form);
+        one_line(form));
   }
   bool original() const { return form == "original"; }
 };

@@ -14,6 +14,7 @@
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/wide_linear.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -34,7 +35,7 @@ struct LaurelSettings {
     require_usage(variant == "rw" || variant == "lr" || variant == "pa" || variant == "rw+lr" ||
                       variant == "rw+pa",
                   "model.depth_mixing.variant: expected rw, lr, pa, rw+lr or rw+pa, got {}",
-                  variant);
+                  one_line(variant));
     require_usage(rank >= 1, "model.depth_mixing.rank: expected 1 or more, got {}", rank);
   }
 

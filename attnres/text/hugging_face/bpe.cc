@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/text/hugging_face/unicode.h"
 
 namespace attnres {
@@ -79,7 +80,7 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const Merges& merges, BpeSettin
   if (settings_.unk_token) {
     unknown_ = find_token(*settings_.unk_token);
     require(unknown_ >= 0, "{}: the unk_token {} is not in the vocabulary", what,
-            *settings_.unk_token);
+            one_line(*settings_.unk_token));
   }
 
   merges_ = std::make_unique<PairTable>(merges.size());
@@ -92,9 +93,10 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const Merges& merges, BpeSettin
     const auto& [left, right] = merges[rank];
     const int32_t left_id = find_token(left), right_id = find_token(right);
     const int32_t id = find_token(left + right);
-    require(left_id >= 0 && right_id >= 0 && id >= 0 && !left.empty() && !right.empty(),
-            "{}: merge {} joins '{}' and '{}', and not all of these and '{}' are in the vocabulary",
-            what, rank, left, right, left + right);
+    if (left_id < 0 || right_id < 0 || id < 0 || left.empty() || right.empty()) {
+      fail("{}: merge {} joins '{}' and '{}', and not all of these and '{}' are in the vocabulary",
+           what, rank, one_line(left), one_line(right), one_line(left + right));
+    }
     merges_->set(left_id, right_id,
                  {static_cast<uint32_t>(settings_.ranks_are_ids ? id : rank), id});
     const size_t last = settings_.bytes ? 1 : last_character(left).bytes;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/utf8.h"
 
@@ -50,8 +51,10 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
 
   constexpr int32_t kMostTokens = 1 << 24;
   const auto add_token = [&](const std::string& text, int32_t id) {
-    require(id < kMostTokens, "{}: token '{}' has the number {}; at most {} are read", what, text,
-            id, kMostTokens);
+    if (id >= kMostTokens) {
+      fail("{}: token '{}' has the number {}; at most {} are read", what, one_line(text), id,
+           kMostTokens);
+    }
     if (id >= vocab_size()) token_texts_.resize(id + 1);
     token_texts_[id] = text;
   };
@@ -108,7 +111,7 @@ int32_t BpeTokenizer::find_end(const std::string& what) const {
       name.empty() ? "tokenizer_config.json names no eos_token"
                    : fmt::format("'{}' (eos_token in tokenizer_config.json) is not in the "
                                  "vocabulary",
-                                 name)));
+                                 one_line(name))));
 }
 
 std::vector<int32_t> BpeTokenizer::encode(std::string_view text, SpecialTokens special) const {

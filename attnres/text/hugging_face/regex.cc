@@ -51,7 +51,7 @@ struct TextRegex::Code {
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &at, nullptr);
     if (code == nullptr) {
       throw UnreadTokenizer(
-          fmt::format("the regular expression {}: {}", pattern, pcre2_message(error)));
+          fmt::format("the regular expression {}: {}", one_line(pattern), pcre2_message(error)));
     }
     compiled_for_machine = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
   }
@@ -75,7 +75,7 @@ struct TextRegex::Code {
     require(found >= 0,
             "the regular expression {} by which the tokenizer splits text: {} at byte {} of {}; "
             "it looks for a match in too many ways",
-            pattern, pcre2_message(found), from, text.size());
+            one_line(pattern), pcre2_message(found), from, text.size());
     const size_t* range = pcre2_get_ovector_pointer(memory.data);
     match = {range[0], range[1], true};
     return true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attnres/support/format.h"
 #include "attnres/text/hugging_face/json_part.h"
 
 namespace attnres {
@@ -13,8 +14,10 @@ BpeModel::Vocabulary read_vocabulary(const JsonPart& part) {
   vocabulary.reserve(part.json().size());
   for (const auto& [text, id] : part.json().items()) {
     const auto number = whole_number(id);
-    require(number && *number >= 0 && *number <= INT32_MAX,
-            "{}: token '{}': expected a number from 0 on, found {}", part.name(), text, shown(id));
+    if (!number || *number < 0 || *number > INT32_MAX) {
+      fail("{}: token '{}': expected a number from 0 on, found {}", part.name(), one_line(text),
+           shown(id));
+    }
     vocabulary.emplace_back(text, static_cast<int32_t>(*number));
   }
   return vocabulary;
@@ -30,9 +33,10 @@ BpeModel::Merges read_merges(const JsonPart& part) {
       const auto& text = merge.get_ref<const std::string&>();
       if (text.starts_with("#version")) continue;
       const size_t space = text.find(' ');
-      require(space != std::string::npos && text.find(' ', space + 1) == std::string::npos,
-              "{}: merge {}: expected two tokens with a space between them, found '{}'",
-              part.name(), merges.size(), text);
+      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+        fail("{}: merge {}: expected two tokens with a space between them, found '{}'", part.name(),
+             merges.size(), one_line(text));
+      }
       merges.emplace_back(text.substr(0, space), text.substr(space + 1));
     } else {
       require(merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(),
@@ -128,10 +132,6 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& what
   return tokenizer;
 }
 
-std::string write_tokenizer_json(const TokenizerJson& tokenizer) {
-  Json added = Json::array();
-  for (const AddedToken& token : tokenizer.added_tokens) {
-    added.push_back({{"id", token.id},
 std::string named_token(const Json& config, const char* key) {
   if (!config.is_object() || !config.contains(key)) return "";
   const Json& token = config[key];
