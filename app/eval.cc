@@ -15,6 +15,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/progress.h"
+#include "attnres/text/ids.h"
 #include "attnres/train/run_text.h"
 
 namespace attnres {
@@ -50,7 +51,7 @@ void run_eval(const EvalOptions& options) {
   if (!options.run.empty()) require_run("--run", options.run);
   const OpenedModel opened = open_model(
       options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
-  const auto tokenizer = opened.tokenizer();
+  const auto tokenizer = opened.tokenizer_or_ids();
   require_usage(options.context <= opened.context,
                 "--context {}: this model's context is {} tokens", options.context, opened.context);
 
@@ -78,17 +79,17 @@ void run_eval(const EvalOptions& options) {
       "diverged",
       opened.folder.string());
 
+  const bool has_bytes = tokenizer->kind() != kIds;
   if (options.json) {
-    fmt::print("{}\n", Json{{"loss", evaluation.loss},
-                            {"perplexity", evaluation.perplexity},
-                            {"bits_per_byte", evaluation.bits_per_byte},
-                            {"tokens", evaluation.tokens}}
-                           .dump());
+    Json json = {{"loss", evaluation.loss}, {"perplexity", evaluation.perplexity}};
+    if (has_bytes) json["bits_per_byte"] = evaluation.bits_per_byte;
+    json["tokens"] = evaluation.tokens;
+    fmt::print("{}\n", json.dump());
     return;
   }
   fmt::print("loss           {:.6f} nats per token\n", evaluation.loss);
   fmt::print("perplexity     {:.6g}\n", evaluation.perplexity);
-  fmt::print("bits per byte  {:.6f}\n", evaluation.bits_per_byte);
+  if (has_bytes) fmt::print("bits per byte  {:.6f}\n", evaluation.bits_per_byte);
   fmt::print("tokens         {} scored, in windows of {}\n", evaluation.tokens, settings.context);
 }
 

@@ -1,6 +1,8 @@
 // The export subcommand.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_model.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/pretrained/model_directory.h"
@@ -47,15 +50,46 @@ void write_directory(const OpenedModel& opened, const ExportOptions& options) {
                          is_public ? public_layout(config) : layout_of(config));
   fmt::print("{}: {} parameters as {}\n", options.out, opened.model->parameters().count(),
              options.type);
+  std::string why;
+  if (is_gguf_file(opened.folder) && opened.tokenizer_if_read(&why) == nullptr) {
+    fmt::print("no tokenizer: {}\n", why);
+  }
+}
+
+// llama.cpp ends a text at two more tokens: the end of a turn, and of a message.
+void add_other_ends(const OpenedModel& opened, const Tokenizer& tokenizer, GgufMetadata& keys) {
+  std::vector<int64_t> ends = model_ends(opened.folder, nullptr);
+  std::erase_if(ends, [&](int64_t id) {
+    return id < 0 || id >= opened.model->vocab_size() || id == tokenizer.end_of_document();
+  });
+  constexpr std::array kNames = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+  for (size_t i = 0; i < std::min(ends.size(), kNames.size()); ++i) {
+    keys.emplace_back(kNames[i], static_cast<uint32_t>(ends[i]));
+  }
+}
+
+// Of a GGUF file those that it has; where no tokenizer is read, that there is none.
+GgufMetadata tokenizer_keys(const OpenedModel& opened, const Tokenizer* tokenizer) {
+  if (is_gguf_file(opened.folder)) return gguf_tokenizer_of(GgufFile(opened.folder));
+  if (tokenizer == nullptr) return gguf_without_tokenizer();
+  GgufMetadata keys = gguf_tokenizer(*tokenizer, opened.model->vocab_size());
+  add_other_ends(opened, *tokenizer, keys);
+  return keys;
 }
 
 void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
-  save_gguf(*opened.model, options.out, opened.context,
-            gguf_tokenizer(*opened.tokenizer(), opened.model->vocab_size()),
+  std::string why;
+  const auto tokenizer = opened.tokenizer_if_read(&why);
+  save_gguf(*opened.model, options.out, opened.context, tokenizer_keys(opened, tokenizer.get()),
             gguf_type(options.type));
   fmt::print("{}: {} parameters as {}, for llama.cpp's {}\n", options.out,
              opened.model->parameters().count(), options.type,
              gguf_architecture(opened.model->config()));
+  if (tokenizer == nullptr) {
+    fmt::print("{}\n", is_gguf_file(opened.folder)
+                           ? "tokenizer carried along unread: " + why
+                           : "without a tokenizer, so llama.cpp takes token ids only: " + why);
+  }
 }
 
 // One eps for all sites in place of one for each number of sources.

@@ -104,16 +104,6 @@ Json identity(const GenerateOptions& options, const std::string& prompts) {
             s.top_p, s.min_p, s.seed}}};
 }
 
-// The tokenizer, or null where none is read here: ids need none.
-std::unique_ptr<Tokenizer> tokenizer_if_read(const OpenedModel& opened) {
-  try {
-    return opened.tokenizer();
-  } catch (const UnreadTokenizer&) {
-    return nullptr;
-  }
-        settings_(settings_for(options.generation, opened, tokenizer)),
-}
-
 class PromptsRun {
  public:
   PromptsRun(const GenerateOptions& options, const OpenedModel& opened, const Tokenizer* tokenizer,
@@ -121,6 +111,7 @@ class PromptsRun {
       : options_(options),
         opened_(opened),
         tokenizer_(tokenizer),
+        settings_(settings_for(options.generation, opened, tokenizer)),
         prompts_(prompts),
         results_(results),
         engine_(*opened.model, engine_settings(), leader) {}
@@ -209,7 +200,6 @@ class PromptsRun {
     }
     json.update(generation_json(generation, tokenizer_));
     if (generation.reason == StopReason::failed) {
-  const GenerationSettings settings_;
       json["error"] = update.error;
       ++failed_;
     }
@@ -219,6 +209,7 @@ class PromptsRun {
   const GenerateOptions& options_;
   const OpenedModel& opened_;
   const Tokenizer* tokenizer_;
+  const GenerationSettings settings_;
   const std::vector<Prompt>& prompts_;
   ResumableLines& results_;
   Engine engine_;
@@ -233,7 +224,7 @@ class PromptsRun {
 void generate_prompts(const GenerateOptions& options, GroupLeader* leader) {
   const std::string text = text_of_prompts(options);
   const OpenedModel opened = open_model(options.model, options.precision, leader);
-  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_if_read(opened);
+  const std::unique_ptr<Tokenizer> tokenizer = opened.tokenizer_if_read();
   const std::vector<Prompt> prompts = read_prompts(text, opened, tokenizer.get(), options);
   ResumableLines results(options.out, identity(options, text));
   const int64_t failed =

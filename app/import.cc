@@ -22,17 +22,16 @@ struct ImportOptions {
 
 // Whether text can be read with what the folder has of a tokenizer.
 std::string describe_tokenizer(const OpenedModel& opened) {
-  try {
-    const auto tokenizer = opened.tokenizer();
+  std::string why;
+  if (const auto tokenizer = opened.tokenizer_if_read(&why)) {
     return fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size());
-  } catch (const UnreadTokenizer& e) {
-    if (is_gguf_file(opened.folder)) throw;
-    const std::vector<std::filesystem::path> files = tokenizer_files(opened.folder);
-    std::string names;
-    for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.filename().string();
-    return files.empty() ? "no tokenizer"
-                         : fmt::format("tokenizer carried along unread: {}\n{}", names, e.what());
   }
+  if (is_gguf_file(opened.folder)) return "no tokenizer\n" + why;
+  const std::vector<std::filesystem::path> files = tokenizer_files(opened.folder);
+  std::string names;
+  for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.filename().string();
+  return files.empty() ? "no tokenizer"
+                       : fmt::format("tokenizer carried along unread: {}\n{}", names, why);
 }
 
 std::unique_ptr<Tokenizer> byte_tokenizer(const OpenedModel& opened) {

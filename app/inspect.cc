@@ -13,7 +13,9 @@
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
+#include "app/token_ids.h"
 #include "attnres/data/evaluation_batches.h"
+#include "attnres/infer/score.h"
 #include "attnres/model/model_mixing_matrix.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -28,6 +30,7 @@ struct InspectOptions {
   MachineOptions machine;
   std::vector<std::string> data;
   std::optional<std::string> text;
+  std::optional<std::string> ids_text;
   int64_t max_tokens = 0;  // 0 where it is not given
   bool matrix = false;
   std::string draw_matrix;
@@ -42,7 +45,7 @@ struct InspectOptions {
   bool wants_tokens() const { return tokens || !draw_tokens.empty(); }
   bool wants_effects() const { return all || effects; }
   bool measures() const {
-    return wants_matrix() || wants_tokens() || wants_effects() || !data.empty() || text;
+    return wants_matrix() || wants_tokens() || wants_effects() || !data.empty() || text || ids_text;
   }
   // Tokens and effects are shown alone where nothing else is asked for.
   bool shows_model() const { return all || matrix || !(wants_tokens() || effects); }
@@ -60,7 +63,19 @@ struct Measured {
   std::optional<InspectedEffects> effects;
 };
 
-std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Tokenizer& tokenizer) {
+std::vector<int32_t> given_ids(const InspectOptions& options, const Transformer& model) {
+  try {
+    std::vector<int32_t> ids = parse_ids(*options.ids_text);
+    check_ids(model, ids);
+    return ids;
+  } catch (const Error& e) {
+    fail_usage("--ids: {}", e.what());
+  }
+}
+
+std::vector<int32_t> text_to_inspect(const InspectOptions& options, const OpenedModel& opened,
+                                     const Tokenizer& tokenizer) {
+  if (options.ids_text) return given_ids(options, *opened.model);
   if (options.text) {
     if (*options.text != "-") return tokenizer.encode(*options.text);
     return tokenizer.encode(std::string(std::istreambuf_iterator<char>(std::cin), {}));
@@ -69,7 +84,8 @@ std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Tokeni
   const RunPaths run{options.model.path};
   require_usage(std::filesystem::exists(run.run_json()),
                 "--matrix, --tokens, --effects and --all are measured on a text: give it with "
-                "--data or --text, or name a run's folder with --model, for what the run held out");
+                "--data, --text or --ids, or name a run's folder with --model, for what the run "
+                "held out");
   return read_held_out(run, tokenizer).ids;
 }
 
@@ -94,8 +110,9 @@ std::vector<SiteDepthWeights> measure_weights(const OpenedModel& opened,
 }
 
 Measured measure(const InspectOptions& options, const OpenedModel& opened) {
-  const auto tokenizer = opened.tokenizer();
-  const std::vector<int32_t> text = text_to_inspect(options, *tokenizer);
+  const auto tokenizer =
+      options.data.empty() && !options.text ? opened.tokenizer_or_ids() : opened.tokenizer();
+  const std::vector<int32_t> text = text_to_inspect(options, opened, *tokenizer);
   require(text.size() >= 2 ||
               !(options.wants_weights() || options.wants_matrix() || options.wants_effects()),
           "inspect: the text has {}; give at least 2, of which the last is only predicted",
@@ -225,6 +242,12 @@ void add_inspect_command(CLI::App& app) {
                    "in place of --data: the text itself; standard input if -")
       ->type_name("TEXT")
       ->excludes(data);
+  command
+      ->add_option("--ids", options->ids_text,
+                   "in place of a text: token ids, separated by commas, which need no tokenizer")
+      ->type_name("IDS")
+      ->excludes(data)
+      ->excludes("--text");
   command
       ->add_option("--max-tokens", options->max_tokens,
                    fmt::format("of the text, only the first N tokens; if not given, {}, for "

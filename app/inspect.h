@@ -37,7 +37,8 @@ void print_heat(const std::string& what, const TokenDepthWeights& weights,
 // Depth weights token by token (inspect_tokens.cc).
 struct InspectedTokens {
   std::vector<int32_t> ids;
-  std::vector<std::string> texts;        // as they can be printed: "\n", "\xe2"
+  // As they can be printed: "\n", "\xe2"; the ids of a model without a tokenizer.
+  std::vector<std::string> texts;
   std::vector<TokenDepthWeights> sites;  // those asked for
   bool chosen = false;                   // whether the sites were named
 };

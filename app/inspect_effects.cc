@@ -12,6 +12,7 @@
 #include "attnres/infer/evaluate.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/terminal.h"
+#include "attnres/text/ids.h"
 #include "attnres/text/token_class.h"
 
 namespace attnres {
@@ -61,12 +62,15 @@ void measure_groups(const OpenedModel& opened, const Tokenizer& tokenizer,
     seen.by_position.set_groups(
         groups_of(ids_BT, [](int64_t, int64_t position) { return position_bucket(position); }));
     seen.by_class.set_groups(groups_of(ids_BT, [&](int64_t id, int64_t) {
-      return static_cast<int64_t>(token_class(tokenizer.token_text(static_cast<int32_t>(id))));
+      const bool has_text = id < tokenizer.vocab_size();
+      return static_cast<int64_t>(
+          token_class(has_text ? tokenizer.token_text(static_cast<int32_t>(id)) : ""));
     }));
     opened.model->hidden(ids_BT, {.observer = &seen});
   }
   effects.by_position = seen.by_position.groups();
-  effects.by_token_class = seen.by_class.groups();
+  // Tokens without texts are of no class.
+  if (tokenizer.kind() != kIds) effects.by_token_class = seen.by_class.groups();
 }
 
 Json to_json(const std::vector<DepthWeightGroup>& groups) {

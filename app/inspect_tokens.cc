@@ -9,6 +9,7 @@
 #include "app/inspect.h"
 #include "attnres/support/error.h"
 #include "attnres/support/terminal.h"
+#include "attnres/text/ids.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -68,7 +69,13 @@ InspectedTokens measure_tokens(const OpenedModel& opened, const Tokenizer& token
   require(!ids.empty(), "--tokens: the text is empty; give one with a token at least");
   ids.resize(std::min<size_t>(ids.size(), opened.context));
   InspectedTokens tokens = {.ids = ids, .texts = {}, .sites = {}, .chosen = !sites.empty()};
-  for (const int32_t id : ids) tokens.texts.push_back(printable(tokenizer.token_text(id)));
+  const bool has_texts = tokenizer.kind() != kIds;
+  for (const int32_t id : ids) {
+    // A model may have more embeddings than its tokenizer has tokens.
+    tokens.texts.push_back(has_texts && id < tokenizer.vocab_size()
+                               ? printable(tokenizer.token_text(id))
+                               : fmt::format("{}", id));
+  }
   const std::vector<int64_t> wide(ids.begin(), ids.end());
   tokens.sites = chosen_sites(token_depth_weights(*opened.model, at::tensor(wide)), sites);
   return tokens;

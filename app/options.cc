@@ -94,6 +94,20 @@ std::unique_ptr<Tokenizer> OpenedModel::tokenizer() const {
   return tokenizer;
 }
 
+std::unique_ptr<Tokenizer> OpenedModel::tokenizer_if_read(std::string* why) const {
+  try {
+    return tokenizer();
+  } catch (const UnreadTokenizer& e) {
+    if (why != nullptr) *why = e.what();
+    return nullptr;
+  }
+}
+
+std::unique_ptr<Tokenizer> OpenedModel::tokenizer_or_ids() const {
+  auto tokenizer = tokenizer_if_read();
+  return tokenizer != nullptr ? std::move(tokenizer) : model_ids(folder);
+}
+
 void PrecisionOption::add_to(CLI::App& command) {
   command
       .add_option("--precision", name,

@@ -63,6 +63,10 @@ struct OpenedModel {
 
   // Throws Error when there is none, or one with more tokens than the model has embeddings.
   std::unique_ptr<Tokenizer> tokenizer() const;
+  // Null where there is none that is read here, as token ids need none; then `why` says why.
+  std::unique_ptr<Tokenizer> tokenizer_if_read(std::string* why = nullptr) const;
+  // Token ids alone (text/ids.h) where there is none that is read here.
+  std::unique_ptr<Tokenizer> tokenizer_or_ids() const;
 };
 
 // With its numbers in float32, each a parameter.

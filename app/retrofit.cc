@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/formats/gguf_reader.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 
@@ -41,6 +42,10 @@ void run_retrofit(const RetrofitOptions& options) {
       "{:.1e} from those of {}\n",
       options.out, model->parameters().count() - opened.model->parameters().count(),
       model->parameters().count(), kTokensCompared, difference, opened.folder.string());
+  std::string why;
+  if (is_gguf_file(opened.folder) && opened.tokenizer_if_read(&why) == nullptr) {
+    fmt::print("no tokenizer: {}\n", why);
+  }
 }
 
 }  // namespace

@@ -54,8 +54,9 @@ void check_mixing(const ModelConfig& config) {
   plain.query_init = block->query_init;
   const Json computed = write_config(plain), given = write_config(*block);
   for (const auto& [key, value] : given.items()) {
-    require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}", key,
-            value.dump(), computed.at(key).dump());
+    require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}{}",
+            key, value.dump(), computed.at(key).dump(),
+            key == "norm_eps" ? " (--approximate exports with it and says what that changes)" : "");
   }
 }
 
@@ -90,14 +91,13 @@ bool llama_cpp_reads_as_kimi_linear(const ModelConfig& config) {
 
 std::string name_of(const ModelConfig& config) {
   if (has_llama_attention(config)) {
-    check_mixing(config);
+    // Whatever its settings, llama.cpp has no Block AttnRes here.
+    if (config.depth_mixing.settings<BlockAttnResSettings>() == nullptr) check_mixing(config);
     return llama_name(config);
   }
   if (has_deepseek_layers(config)) return "deepseek2";
   return llama_cpp_reads_as_kimi_linear(config) ? "kimi-linear" : "kimi-k3";
 }
-
-}  // namespace
 
 // Other files are of the architecture of their models.
 void require_model(const GgufFile& file) {
@@ -116,6 +116,8 @@ void require_model(const GgufFile& file) {
           file.path());
 }
 
+}  // namespace
+
 const GgufLayout& gguf_layout(const ModelConfig& config) {
   const GgufLayout& layout = layout_named(name_of(config));
   layout.check(config);
@@ -124,9 +126,9 @@ const GgufLayout& gguf_layout(const ModelConfig& config) {
 }
 
 const GgufLayout& gguf_layout(const GgufFile& file) {
+  require_model(file);
   const std::string name = file.text("general.architecture", "");
   std::vector<std::string> known;
-  require_model(file);
   for (const GgufLayout& layout : layouts()) {
     if (name == layout.name) return layout;
     known.emplace_back(layout.name);

@@ -48,8 +48,9 @@ struct KnownType {
 std::optional<KnownType> find_type(const std::string& type) {
   static const std::map<std::string, KnownType> others = {
       {"gemma3", {FileLayout::gemma3, true}},     {"gemma3_text", {FileLayout::gemma3}},
-      {"deepseek_v3", {FileLayout::deepseek_v3}}, {"kimi_linear", {FileLayout::kimi_linear}},
-      {"kimi_k3", {FileLayout::kimi_k3, true}},   {"attnres", {FileLayout::attnres}}};
+      {"deepseek_v3", {FileLayout::deepseek_v3}}, {"kimi_k2", {FileLayout::deepseek_v3}},
+      {"kimi_linear", {FileLayout::kimi_linear}}, {"kimi_k3", {FileLayout::kimi_k3, true}},
+      {"attnres", {FileLayout::attnres}}};
   if (const auto found = others.find(type); found != others.end()) return found->second;
   const std::vector<std::string> llamas = llama_family_types();
   const bool is_llama = std::find(llamas.begin(), llamas.end(), type) != llamas.end();
@@ -76,8 +77,8 @@ StoredConfig from_retrofitted(const ConfigKeys& file) {
 
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
   fail(
-      "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_linear, kimi_k3 "
-      "and attnres",
+      "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_k2, kimi_linear, "
+      "kimi_k3 and attnres",
       what, one_line(type), fmt::join(llama_family_types(), ", "));
 }
 
@@ -165,9 +166,9 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
   require(!nested || known->is_nested, "{}: text_config: attnres does not read it of {}", what,
           type);
   const ConfigKeys keys = nested ? file.inner("text_config") : file;
-  StoredConfig stored;
   require_unquantized(file);
   require_unquantized(keys);
+  StoredConfig stored;
   stored.layout = known->layout;
   stored.model = read_model(known->layout, type, keys);
   stored.vocab_size = keys.whole("vocab_size");

@@ -63,8 +63,8 @@ void RopeScaling::check(const std::string& path) const {
   require_usage(0 < low_freq_factor && low_freq_factor < high_freq_factor,
                 "{}: expected 0 < low_freq_factor < high_freq_factor, got {} and {}", path,
                 low_freq_factor, high_freq_factor);
-  require_usage(0 < beta_slow && beta_slow < beta_fast,
-                "{}: expected 0 < beta_slow < beta_fast, got {} and {}", path, beta_slow,
+  require_usage(0 < beta_slow && beta_slow <= beta_fast,
+                "{}: expected 0 < beta_slow <= beta_fast, got {} and {}", path, beta_slow,
                 beta_fast);
   require_usage(attention_factor >= 0, "{}.attention_factor: expected 0 or more, got {}", path,
                 attention_factor);

@@ -59,11 +59,20 @@ std::vector<std::pair<std::string, TokenizerJson>> known_tokenizers() {
       split_by(sequence({isolated(R"(\p{N}{1,3})"), isolated("[一-龥぀-ゟ゠-ヿ]+"),
                          isolated(kDeepSeek3Pattern), byte_level(false)}));
   const TokenizerJson gpt2 = split_by(byte_level(true));
+  std::vector<std::pair<std::string, TokenizerJson>> known;
+  const auto add = [&](const TokenizerJson& tokenizer, const std::vector<const char*>& names) {
+    for (const char* name : names) known.emplace_back(name, tokenizer);
+  };
   // Of several names for one, the first is written.
-  return {{"gpt-2", gpt2},    {"mpt", gpt2},         {"llama-bpe", llama},
-          {"qwen2", qwen},    {"smollm", smollm},    {"starcoder", smollm},
-          {"refact", smollm}, {"command-r", smollm}, {"deepseek-v3", deepseek},
-          {"kimi-k2", kimi}};
+  add(gpt2, {"gpt-2", "mpt", "phi-2", "olmo", "jais", "trillion", "gigachat", "jina-es", "jina-de",
+             "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum"});
+  add(llama, {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
+              "lfm2", "jina-v5-nano"});
+  add(qwen, {"qwen2", "deepseek-r1-qwen"});
+  add(smollm, {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"});
+  add(deepseek, {"deepseek-v3"});
+  add(kimi, {"kimi-k2"});
+  return known;
 }
 
 // With line ends in expressions as their escapes.

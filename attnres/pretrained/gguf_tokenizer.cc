@@ -12,12 +12,15 @@
 #include "attnres/support/format.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
+#include "attnres/text/ids.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
 namespace {
+
+constexpr const char* kNoVocabulary = "no_vocab";  // llama.cpp's word
 
 using Piece = SentencePieceModel::Piece;
 using Type = SentencePieceModel::Type;  // whose numbers are GGUF's token types, too
@@ -251,6 +254,8 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
     add_pieces(model.pieces, vocab_size, metadata);
   } else if (const auto* pairs = dynamic_cast<const BpeTokenizer*>(&tokenizer)) {
     metadata = byte_pair_metadata(pairs->parts(), vocab_size);
+  } else if (tokenizer.kind() == kIds) {
+    return gguf_without_tokenizer();
   } else {
     metadata = {{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", "gpt-2"}};
     add_pieces(byte_pieces(), vocab_size, metadata);
@@ -264,10 +269,27 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
   return metadata;
 }
 
+GgufMetadata gguf_without_tokenizer() {
+  return {{"tokenizer.ggml.model", kNoVocabulary}};
+}
+
+GgufMetadata gguf_tokenizer_of(const GgufFile& file) {
+  GgufMetadata metadata;
+  for (const auto& [key, value] : file.metadata()) {
+    if (key.starts_with("tokenizer.")) metadata.emplace_back(key, value);
+  }
+  return metadata;
+}
+
 std::unique_ptr<Tokenizer> read_gguf_tokenizer(const GgufFile& file) {
-  const std::string model = file.text("tokenizer.ggml.model", "none");
+  const std::string model = file.text("tokenizer.ggml.model", kNoVocabulary);
   if (model == "llama") return read_sentencepiece(file);
   if (model == "gpt2") return read_gpt2(file);
+  if (model == kNoVocabulary || model == "none") {
+    throw UnreadTokenizer(fmt::format(
+        "{}: there is no tokenizer in it; score and generate take token ids without one (--ids)",
+        file.path()));
+  }
   throw UnreadTokenizer(fmt::format(
       "{}: its tokenizer is '{}'; llama (SentencePiece) and gpt2 (byte pairs, bytes) are read; "
       "score and generate take token ids without one (--ids)",

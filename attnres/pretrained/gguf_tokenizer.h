@@ -22,6 +22,12 @@ namespace attnres {
 // on byte pairs of text that is split in no way that has a name.
 GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size);
 
+// The keys of a file that has no vocabulary, which llama.cpp takes token ids with.
+GgufMetadata gguf_without_tokenizer();
+
+// A file's own keys tokenizer.*, as they are.
+GgufMetadata gguf_tokenizer_of(const GgufFile& file);
+
 // Back: SentencePiece, whose pairs llama.cpp merges by their scores, byte pairs and bytes. Unused
 // tokens at the end of the list are left out. Throws UnreadTokenizer on others, naming them, and
 // Error where the keys do not fit together.

@@ -23,18 +23,17 @@
 #include "attnres/pretrained/named_weights.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/text/ids.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kConfigFile = "config.json";
+constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kOutputScore = "model.output_attn_res_proj.weight";
-
-StoredConfig read_stored_config(const fs::path& folder) {
 // K3's first attention has nothing to choose from; its files have these two all the same.
 constexpr const char* kUnusedScore = "model.layers.0.self_attention_res_proj.weight";
 constexpr const char* kUnusedNorm = "model.layers.0.self_attention_res_norm.weight";
@@ -55,6 +54,8 @@ void add_generation_ends(const fs::path& folder, DocumentIds& ids) {
   }
   if (ends.size() > before) ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
 }
+
+StoredConfig read_stored_config(const fs::path& folder) {
   if (is_gguf_file(folder)) return read_gguf_config(GgufFile(folder)).stored;
   const fs::path path = folder / kConfigFile;
   require(path_exists(path), "{}: not a model directory: it has no {}", folder.string(),
@@ -133,8 +134,6 @@ NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
   return tensors;
 }
 
-void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
-                 const StoredForm& form, const PackedWeight& packed) {
 // Puts what the model directory `like` has there in the place of tensors that no parameter is.
 void keep_unused(const fs::path& like, at::ScalarType dtype, NamedTensors& tensors) {
   if (is_gguf_file(like)) return;
@@ -151,6 +150,8 @@ void keep_unused(const fs::path& like, at::ScalarType dtype, NamedTensors& tenso
   }
 }
 
+void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
+                 const StoredForm& form, const PackedWeight& packed) {
   for (const StoredTensor& tensor : tensors) {
     PackedWeight place = packed;
     if (tensor.expert >= 0) place.bytes = place.bytes.select(0, tensor.expert);
@@ -351,6 +352,28 @@ std::unique_ptr<Tokenizer> model_tokenizer(const fs::path& model) {
   return is_gguf_file(model) ? read_gguf_tokenizer(GgufFile(model)) : load_tokenizer(model);
 }
 
+std::unique_ptr<Tokenizer> model_ids(const fs::path& model) {
+  const StoredConfig stored = read_stored_config(model);
+  IdsTokenizer::Files files;
+  if (!is_gguf_file(model)) {
+    for (const fs::path& file : tokenizer_files(model)) {
+      files.emplace_back(file.filename().string(), read_file(file));
+    }
+  }
+  const std::vector<int64_t> ends = stored.document_ids.ends();
+  const bool is_known = !ends.empty() && ends[0] >= 0 && ends[0] < stored.vocab_size;
+  return std::make_unique<IdsTokenizer>(
+      stored.vocab_size, is_known ? static_cast<int32_t>(ends[0]) : -1, std::move(files));
+}
+
+std::unique_ptr<Tokenizer> model_tokenizer_or_ids(const fs::path& model) {
+  try {
+    return model_tokenizer(model);
+  } catch (const UnreadTokenizer&) {
+    return model_ids(model);
+  }
+}
+
 int64_t model_vocab_size(const fs::path& folder) {
   return read_stored_config(folder).vocab_size;
 }
@@ -363,11 +386,6 @@ DocumentIds model_document_ids(const fs::path& folder) {
   return read_stored_config(folder).document_ids;
 }
 
-int64_t model_context(const fs::path& folder) {
-  return read_stored_config(folder).context;
-}
-
-}  // namespace attnres
 std::vector<int64_t> model_ends(const fs::path& folder, const Tokenizer* tokenizer) {
   std::vector<int64_t> ends = model_document_ids(folder).ends();
   if (tokenizer != nullptr && tokenizer->end_of_document() >= 0) {
@@ -378,3 +396,8 @@ std::vector<int64_t> model_ends(const fs::path& folder, const Tokenizer* tokeniz
   return ends;
 }
 
+int64_t model_context(const fs::path& folder) {
+  return read_stored_config(folder).context;
+}
+
+}  // namespace attnres

@@ -62,8 +62,8 @@ void save_model_folder(const std::filesystem::path& folder, const Transformer& m
                        const Tokenizer& tokenizer, int64_t context,
                        at::ScalarType dtype = at::kFloat);
 // With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
-// what its config.json says of the begin and the end of documents. Where `like` is a GGUF file, the
-// files of the tokenizer in it; throws UnreadTokenizer when that is not read.
+// what it says of the begin and the end of documents. Where `like` is a GGUF file, the files of the
+// tokenizer in it; none when that is not read.
 void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
                             const std::filesystem::path& like, int64_t context,
                             at::ScalarType dtype = at::kFloat,
@@ -85,19 +85,25 @@ WeightFormat model_weight_format(const std::filesystem::path& model);
 // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
 std::unique_ptr<Tokenizer> model_tokenizer(const std::filesystem::path& model);
 
+// The model's token ids in the place of a tokenizer: with the files of one that is not read, and
+// the first of model_document_ids as the end of a document.
+std::unique_ptr<Tokenizer> model_ids(const std::filesystem::path& model);
+// One of these: the ids where the tokenizer is not read.
+std::unique_ptr<Tokenizer> model_tokenizer_or_ids(const std::filesystem::path& model);
+
 // What config.json says of the model, without reading its weights, and its number of token
 // embeddings. Throw Error as load_model.
 int64_t model_vocab_size(const std::filesystem::path& folder);
 ModelConfig model_config(const std::filesystem::path& folder);
 
+// Of config.json, with the tokens that end a document in generation_config.json.
 DocumentIds model_document_ids(const std::filesystem::path& folder);
+
+// The tokens at which a text that the model writes ends: those, and the tokenizer's end of a
+// document where there is a tokenizer. Each once.
+std::vector<int64_t> model_ends(const std::filesystem::path& folder, const Tokenizer* tokenizer);
 
 // max_position_embeddings. Throws Error when the folder does not say.
 int64_t model_context(const std::filesystem::path& folder);
 
 }  // namespace attnres
-// Of config.json, with the tokens that end a document in generation_config.json.
-// The tokens at which a text that the model writes ends: those, and the tokenizer's end of a
-// document where there is a tokenizer. Each once.
-std::vector<int64_t> model_ends(const std::filesystem::path& folder, const Tokenizer* tokenizer);
-

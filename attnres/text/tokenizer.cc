@@ -15,6 +15,7 @@
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/hugging_face/bpe_trainer.h"
 #include "attnres/text/hugging_face/tiktoken.h"
+#include "attnres/text/ids.h"
 #include "attnres/text/passage.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/utf8.h"
@@ -119,8 +120,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   if (unread) std::rethrow_exception(unread);
   throw UnreadTokenizer(fmt::format(
       "{}: no tokenizer for text here; expected tokenizer.json (byte-pair encoding, or bytes), "
-      "tokenizer.model (SentencePiece) or tiktoken.model (Kimi's); score and generate take token "
-      "ids without one (--ids)",
+      "tokenizer.model (SentencePiece) or tiktoken.model (Kimi's); score, generate and inspect "
+      "take token ids without one (--ids), train and eval tokenized files",
       folder.string()));
 }
 
@@ -144,7 +145,7 @@ std::vector<fs::path> tokenizer_files(const fs::path& folder) {
 }
 
 void TokenizerConfig::check() const {
-  const std::vector<std::string> kinds = {"bytes", "sentencepiece", "bpe"};
+  const std::vector<std::string> kinds = {"bytes", "sentencepiece", "bpe", kIds};
   if (kind == "bytes") {
     require_usage(vocab_size == 256,
                   "tokenizer.vocab_size: the byte tokenizer has 256 tokens, not {}; leave it out, "
@@ -161,6 +162,10 @@ void TokenizerConfig::check() const {
                   "tokenizer.vocab_size: a byte-pair vocabulary has at least {} tokens (256 bytes "
                   "and the end of a document), got {}; 4096 is usual for small models",
                   kSmallestBpeVocabulary, vocab_size);
+  } else if (kind == kIds) {
+    require_usage(vocab_size >= 1 && vocab_size <= INT32_MAX,
+                  "tokenizer.vocab_size: expected 1 to {} token ids, got {}", INT32_MAX,
+                  vocab_size);
   } else {
     fail_usage("tokenizer.kind: unknown kind '{}', did you mean '{}'? Known: {}", one_line(kind),
                nearest(kind, kinds), fmt::join(kinds, ", "));
@@ -170,6 +175,9 @@ void TokenizerConfig::check() const {
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
                                           const std::vector<Passage>& training_text) {
   config.check();
+  require(config.kind != kIds,
+          "tokenizer.kind ids: no text becomes tokens without a tokenizer; train on tokens, "
+          "beginning with a model (--from)");
   if (config.kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (config.kind == "bpe") {
     return std::make_unique<BpeTokenizer>(train_bpe(training_text, config.vocab_size),

@@ -26,7 +26,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string kind() const = 0;  // as in TokenizerConfig: "bytes", "sentencepiece", "bpe"
+  virtual std::string kind() const = 0;  // "bytes", "sentencepiece", "bpe", or "ids" without one
   virtual int64_t vocab_size() const = 0;
   // Ends every document of a training stream, and generation.
   virtual int32_t end_of_document() const = 0;
@@ -72,7 +72,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& folder);
 
 struct TokenizerConfig {
-  std::string kind = "bytes";
+  std::string kind = "bytes";  // as Tokenizer::kind; ids: of a model whose tokenizer is not read
   int64_t vocab_size = 256;
 
   template <class V>

@@ -13,6 +13,7 @@
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
+#include "attnres/text/ids.h"
 #include "attnres/train/estimate.h"
 #include "attnres/train/first_weights.h"
 #include "attnres/train/run_folder.h"
@@ -160,6 +161,17 @@ std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
   return lock;
 }
 
+// The model's; of one that is not read the ids, which tokenized text needs no more than.
+std::shared_ptr<const Tokenizer> tokenizer_to_go_on_with(const TrainJob& job) {
+  if (job.data.empty() || !are_tokens(job.data)) return model_tokenizer(job.from);
+  std::shared_ptr<const Tokenizer> tokenizer = model_tokenizer_or_ids(job.from);
+  require(tokenizer->end_of_document() >= 0,
+          "{}: the model has no tokenizer that is read here, and its configuration names no token "
+          "that ends a document; name one as eos_token_id",
+          job.from.string());
+  return tokenizer;
+}
+
 }  // namespace
 
 std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
@@ -192,7 +204,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
 
 std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
   if (job.loaded != nullptr) return job.loaded;
-  if (!job.from.empty()) return model_tokenizer(job.from);
+  if (!job.from.empty()) return tokenizer_to_go_on_with(job);
   if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
   if (!are_tokens(job.data)) return nullptr;
   const auto folder = tokenizer_of_tokens(job.data);
@@ -209,7 +221,8 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
   std::shared_ptr<const Tokenizer> tokenizer;
   if (job.resume && fs::exists(run.last())) {
     // Training a tokenizer again would give the same one, but takes its time.
-    tokenizer = load_tokenizer(run.last());
+    tokenizer =
+        job.recipe.tokenizer.kind == kIds ? model_ids(run.last()) : load_tokenizer(run.last());
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
     if (!job.from.empty()) {
       require_same_model(job.recipe, job.from, *tokenizer);

@@ -4,11 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/formats/gguf_model.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
+#include "attnres/support/packed_weight.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/sentencepiece.h"
+#include "attnres/train/recipe.h"
 #include "tests/app/program.h"
 #include "tests/formats/gguf_parser.h"
 
@@ -169,6 +172,28 @@ TEST_F(Export, HuggingFaceTakesWhatOtherProgramsKnowOnly) {
   EXPECT_EQ(read_json(out_ / "config.json")["model_type"], "kimi_k3");
   model["depth_mixing"].erase("norm_eps");
   EXPECT_THAT(exported(model, "--approximate").err, HasSubstr("leave it out"));
+}
+
+// As generate ends, so does llama.cpp.
+TEST_F(Export, GgufSaysWhereElseTextsEnd) {
+  const fs::path folder = llama_with(ByteTokenizer(), 258);
+  write_text(folder / "generation_config.json", R"({"eos_token_id": [10, 0, 12]})");
+  const Result result = run_program(
+      fmt::format("export --model {} --format gguf --out {}", folder.string(), out_.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ParsedGguf file(out_);
+  EXPECT_EQ(file.at("tokenizer.ggml.eos_token_id"), 0);
+  EXPECT_EQ(file.at("tokenizer.ggml.eot_token_id"), 10);
+  EXPECT_EQ(file.at("tokenizer.ggml.eom_token_id"), 12);
+}
+
+// README's example begins with the residual model of scripts/demo.
+TEST(Demo, TrainsAModelThatLlamaCppHas) {
+  const Recipe recipe =
+      load_recipe(fs::path(ATTNRES_SOURCE_DIR) / "recipes/demo-residual.json", {});
+  EXPECT_EQ(gguf_architecture(recipe.model), "llama");
+  EXPECT_EQ(recipe.model.width % kPackedBlock, 0);
+  EXPECT_EQ(recipe.model.ffn_width % kPackedBlock, 0);
 }
 
 TEST_F(Export, GgufReplacesNothing) {

@@ -104,6 +104,81 @@ TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
   EXPECT_THAT(result.err, HasSubstr("other.gguf: its tokenizer is 'bert'"));
 }
 
+// What needs no text takes it all the same, and what copies it says what becomes of the tokenizer.
+TEST_F(GgufModel, GoesWhereItsTokenizerIsNotRead) {
+  const GgufFile file(exported("f32"));
+  GgufMetadata metadata = file.metadata();
+  for (auto& [key, value] : metadata) {
+    if (key == "tokenizer.ggml.model") value = std::string("bert");
+  }
+  std::vector<GgufTensor> tensors;
+  for (const std::string& name : file.names()) {
+    const at::Tensor numbers = file.numbers(name);
+    tensors.push_back({name, file.info(name).shape, GgufType::f32, [numbers] { return numbers; }});
+  }
+  const fs::path other = folder_.parent_path() / "bert.gguf", base = folder_.parent_path();
+  write_gguf(other, metadata, tensors);
+  const auto copied = [&](const std::string& arguments, const std::string& name) {
+    const std::string out =
+        expect_runs(fmt::format("{} --out {}", arguments, (base / name).string()));
+    EXPECT_THAT(out, HasSubstr("its tokenizer is 'bert'")) << arguments;
+    return base / name;
+  };
+  const fs::path imported = copied("import --from " + other.string(), "imported");
+  EXPECT_EQ(scores(imported), scores(other));
+  EXPECT_FALSE(fs::exists(imported / "tokenizer.json"));
+  EXPECT_EQ(scores(copied("export --model " + other.string(), "saved")), scores(other));
+  copied("retrofit --block-size 2 --model " + other.string(), "mixed");
+  const fs::path again = copied("export --format gguf --model " + other.string(), "again.gguf");
+  EXPECT_EQ(scores(again), scores(other));
+  EXPECT_EQ(GgufFile(again).text("tokenizer.ggml.model", ""), "bert") << "carried along";
+
+  // A directory without a tokenizer is one without a vocabulary there.
+  const fs::path bare = base / "bare.gguf";
+  EXPECT_THAT(expect_runs(fmt::format("export --format gguf --model {} --out {}", imported.string(),
+                                      bare.string())),
+              HasSubstr("without a tokenizer, so llama.cpp takes token ids only"));
+  EXPECT_EQ(GgufFile(bare).text("tokenizer.ggml.model", ""), "no_vocab");
+  EXPECT_EQ(scores(bare), scores(other));
+}
+
+// Token ids are enough to look at a model, and to train it.
+TEST_F(GgufModel, WithoutATokenizerIsInspectedAndTrainedByIds) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) fs::remove(folder_ / name);
+  const std::string model = " --model " + folder_.string();
+  const Json looked = Json::parse(
+      expect_runs("inspect --effects --tokens --json --ids 84,111,32,98,101,44" + model));
+  EXPECT_EQ(looked["tokens"]["texts"][1], "111");
+  EXPECT_TRUE(looked.contains("effects"));
+  EXPECT_FALSE(looked.contains("by_token_class"));
+  const Result text = run_program("inspect --tokens --text 'To be'" + model);
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_THAT(text.err, HasSubstr("--ids"));
+  const Result wrong = run_program("inspect --ids 1,900" + model);
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--ids: "));
+
+  const fs::path bin = folder_.parent_path() / "ids.bin", run = folder_.parent_path() / "run";
+  std::string ids;
+  for (int i = 0; i < 4000; ++i) ids += {static_cast<char>(i * i % 251), '\0'};
+  write_file(bin, ids);
+  const std::string train = fmt::format(
+      "train --from {} --data {} --out {} --set train.steps=2 train.context=16 "
+      "train.batch_size=2 train.eval_every=1 train.checkpoint_every=1",
+      folder_.string(), bin.string(), run.string());
+  expect_runs(train);
+  EXPECT_NE(scores(run), scores(folder_));
+  expect_runs(fmt::format("train --resume --out {} --set train.steps=3", run.string()));
+  const Json loss = Json::parse(expect_runs(fmt::format("eval --run {} --json", run.string())));
+  EXPECT_GT(loss["loss"].get<double>(), 0);
+  EXPECT_FALSE(loss.contains("bits_per_byte"));
+  const Result plain =
+      run_program(fmt::format("train --from {} --data {} --out {}", folder_.string(),
+                              text_.string(), (run / "text").string()));
+  EXPECT_EQ(plain.exit_code, 1);
+  EXPECT_THAT(plain.err, HasSubstr("no tokenizer for text here"));
+}
+
 TEST_F(GgufModel, IsRefusedWithAReason) {
   const std::string bytes = read_file(exported("f32"));
   const auto refusal = [&](const std::string& content) {

@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SavedGguf : public ParsedGguf {
  public:
@@ -359,6 +360,12 @@ TEST(GgufModel, SaysWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(
       refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"weights", "sigmoid"}})),
       HasSubstr("weights \"sigmoid\""));
+  const Json retrofitted = {
+      {"type", "block_attn_res"}, {"block_size", 2}, {"norm_eps", "per_source_count"}};
+  EXPECT_THAT(refusal(mixed(retrofitted)),
+              AllOf(HasSubstr("norm_eps \"per_source_count\""), HasSubstr("--approximate")));
+  EXPECT_THAT(refusal({{"depth_mixing", retrofitted}}),
+              AllOf(HasSubstr("grouped_query"), Not(HasSubstr("--approximate"))));
   // How the queries began is not computed.
   EXPECT_NO_THROW(gguf_architecture(read_model_config(
       mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"query_init", 0.5}}))));

@@ -44,6 +44,10 @@ std::vector<Case> cases() {
         .truncate = false},
        ends_as_divided({1.0, 0.29527575, 0.060098693}),
        1.25},
+      // As Kimi K2 has them.
+      {{.type = "yarn", .factor = 4, .original_context = 64, .beta_fast = 1, .beta_slow = 1},
+       ends_as_divided({1.0, 0.45986328, 0.21147424}),
+       1.138629436111989},
   };
 }
 
@@ -85,7 +89,7 @@ TEST(RopeScaling, SaysWhatItDoesNotCompute) {
               HasSubstr("low_freq_factor < high_freq_factor"));
   EXPECT_THAT(
       message({.type = "yarn", .factor = 2, .original_context = 8, .beta_fast = 1, .beta_slow = 2}),
-      HasSubstr("beta_slow < beta_fast"));
+      HasSubstr("beta_slow <= beta_fast"));
 }
 
 }  // namespace

@@ -124,8 +124,15 @@ TEST(GgufTokenizer, TakesWhatAFileIsFilledUpWithForUnused) {
 
 TEST(GgufTokenizer, KnowsSeveralNamesForOneWayToSplitText) {
   const fs::path fixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers";
-  for (const auto& [folder, name] :
-       {std::pair("gpt2", "mpt"), {"smollm", "starcoder"}, {"smollm", "command-r"}}) {
+  for (const auto& [folder, name] : {std::pair("gpt2", "mpt"),
+                                     {"smollm", "starcoder"},
+                                     {"smollm", "command-r"},
+                                     {"llama3", "llama3"},
+                                     {"llama3", "llama-v3"},
+                                     {"llama3", "falcon3"},
+                                     {"llama3", "pixtral"},
+                                     {"llama3", "lfm2"},
+                                     {"qwen2", "deepseek-r1-qwen"}}) {
     const auto tokenizer = load_tokenizer(fixtures / folder);
     GgufMetadata metadata = gguf_tokenizer(*tokenizer, tokenizer->vocab_size());
     value_of(metadata, "tokenizer.ggml.pre") = std::string(name);
@@ -150,10 +157,11 @@ TEST(GgufTokenizer, RefusesOthersByName) {
   };
   EXPECT_THAT(refusal({{"tokenizer.ggml.model", "t5"}}),
               AllOf(HasSubstr("'t5'"), HasSubstr("--ids")));
-  EXPECT_THAT(refusal({}), HasSubstr("'none'"));
+  EXPECT_THAT(refusal({}), HasSubstr("there is no tokenizer in it"));
+  EXPECT_THAT(refusal(gguf_without_tokenizer()), HasSubstr("there is no tokenizer in it"));
   GgufMetadata pairs = gguf_tokenizer(*byte_pairs(), 300);
   value_of(pairs, "tokenizer.ggml.pre") = std::string("odd");
-  EXPECT_THAT(refusal(pairs), AllOf(HasSubstr("'odd'"), HasSubstr("llama-bpe, qwen2")));
+  EXPECT_THAT(refusal(pairs), AllOf(HasSubstr("'odd'"), HasSubstr("llama-bpe, llama3")));
   GgufMetadata pieces = gguf_tokenizer(sentencepiece(), 285);
   value_of(pieces, "tokenizer.ggml.precompiled_charsmap") = std::vector<uint8_t>{1};
   EXPECT_THAT(refusal(pieces), HasSubstr("replaces characters"));

@@ -444,6 +444,37 @@ TEST(TiedDirectory, TakesAHeadThatIsTheEmbeddingOnly) {
   EXPECT_THAT(message_of<Error>([&] { load_model(folder); }), HasSubstr("lm_head.weight"));
 }
 
+TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
+  const fs::path folder = copy_of(kLlama);
+  const auto write_ends = [&](const Json& ends) {
+    write_text(folder / "generation_config.json", Json{{"eos_token_id", ends}}.dump());
+  };
+  edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends(3);
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends(nullptr);
+  EXPECT_EQ(model_document_ids(folder).end, 3);
+  write_ends({9, 3, 7});
+  EXPECT_EQ(model_document_ids(folder).end, Json({3, 9, 7}));
+  EXPECT_THAT(model_ends(folder, nullptr), ElementsAre(3, 7, 9));
+  const ByteTokenizer bytes;
+  EXPECT_THAT(model_ends(folder, &bytes), ElementsAre(0, 3, 7, 9));
+  edit_config(folder, [](Json& json) { json.erase("eos_token_id"); });
+  write_ends(5);
+  EXPECT_EQ(model_document_ids(folder).end, 5);
+
+  // A copy says it in the one file that it has.
+  const fs::path out = fresh_folder("out") / "copy";
+  write_ends({5, 8});
+  save_model_folder_like(out, *load_model(folder), folder, /*context=*/64);
+  EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({5, 8}));
+
+  write_ends("</s>");
+  EXPECT_THAT(message_of<Error>([&] { model_document_ids(folder); }),
+              AllOf(HasSubstr("generation_config.json: eos_token_id"), HasSubstr("</s>")));
+}
+
 TEST(FindModelDirectory, TakesAModelOrTheBestCheckpointOfARun) {
   const fs::path run = fresh_folder("run");
   EXPECT_EQ(find_model_directory(kLlama), kLlama);
@@ -500,37 +531,6 @@ TEST(FindModelDirectory, TouchesNothingOutsideARun) {
   EXPECT_TRUE(fs::exists(folder / "mine.old/config.json"));
 }
 
-TEST(FindModelDirectory, SaysWhatIsMissing) {
-  const fs::path folder = fresh_folder("empty");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "nowhere"); }),
-              HasSubstr("no such"));
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }), HasSubstr("config.json"));
-  write_text(folder / "file", "");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
-              HasSubstr("is neither a folder nor a GGUF file"));
-  write_text(folder / "study.json", "{}");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }),
-              HasSubstr("holds a study, whose runs have a model each; name one of them, " +
-                        (folder / "runs/NAME").string()));
-}
-
-}  // namespace
-}  // namespace attnres::testing::model_directory_test
-TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
-  const fs::path folder = copy_of(kLlama);
-  const auto write_ends = [&](const Json& ends) {
-    write_text(folder / "generation_config.json", Json{{"eos_token_id", ends}}.dump());
-  };
-  edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
-  EXPECT_EQ(model_document_ids(folder).end, 3);
-  write_ends(3);
-  EXPECT_EQ(model_document_ids(folder).end, 3);
-  write_ends(nullptr);
-  EXPECT_EQ(model_document_ids(folder).end, 3);
-  write_ends({9, 3, 7});
-  EXPECT_EQ(model_document_ids(folder).end, Json({3, 9, 7}));
-  EXPECT_THAT(model_ends(folder, nullptr), ElementsAre(3, 7, 9));
-  const ByteTokenizer bytes;
 TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
   const fs::path folder = fresh_folder("adapter");
   const auto message = [&] { return message_of<Error>([&] { find_model_directory(folder); }); };
@@ -557,19 +557,19 @@ TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
               HasSubstr("did you mean its folder, " + file.parent_path().string()));
 }
 
-  EXPECT_THAT(model_ends(folder, &bytes), ElementsAre(0, 3, 7, 9));
-  edit_config(folder, [](Json& json) { json.erase("eos_token_id"); });
-  write_ends(5);
-  EXPECT_EQ(model_document_ids(folder).end, 5);
-
-  // A copy says it in the one file that it has.
-  const fs::path out = fresh_folder("out") / "copy";
-  write_ends({5, 8});
-  save_model_folder_like(out, *load_model(folder), folder, /*context=*/64);
-  EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({5, 8}));
-
-  write_ends("</s>");
-  EXPECT_THAT(message_of<Error>([&] { model_document_ids(folder); }),
-              AllOf(HasSubstr("generation_config.json: eos_token_id"), HasSubstr("</s>")));
+TEST(FindModelDirectory, SaysWhatIsMissing) {
+  const fs::path folder = fresh_folder("empty");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "nowhere"); }),
+              HasSubstr("no such"));
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }), HasSubstr("config.json"));
+  write_text(folder / "file", "");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
+              HasSubstr("is neither a folder nor a GGUF file"));
+  write_text(folder / "study.json", "{}");
+  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }),
+              HasSubstr("holds a study, whose runs have a model each; name one of them, " +
+                        (folder / "runs/NAME").string()));
 }
 
+}  // namespace
+}  // namespace attnres::testing::model_directory_test

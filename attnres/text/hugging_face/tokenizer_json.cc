@@ -139,6 +139,10 @@ std::string named_token(const Json& config, const char* key) {
   return name.is_string() ? name.get<std::string>() : "";
 }
 
+std::string write_tokenizer_json(const TokenizerJson& tokenizer) {
+  Json added = Json::array();
+  for (const AddedToken& token : tokenizer.added_tokens) {
+    added.push_back({{"id", token.id},
                      {"content", token.content},
                      {"single_word", token.single_word},
                      {"lstrip", token.lstrip},
