@@ -77,10 +77,44 @@ void describe_tokenizer(TrainJob& job, Json& recipe) {
   recipe["tokenizer"] = write_config(TokenizerConfig{job.loaded->kind(), job.loaded->vocab_size()});
 }
 
-// The recipe of the model that the job begins with, with the defaults of training.
-Recipe recipe_of_model(TrainJob& job, const std::vector<std::string>& overrides, bool aloud) {
+// Paths that run.json has of the run's text; those that are given stay.
+void recall(const Json& run, const char* key, std::vector<fs::path>& given) {
+  if (!given.empty()) return;
+  for (const Json& path : run.at("data").value(key, Json::array())) {
+    given.emplace_back(path.get<std::string>());
+  }
+}
+
+// A run's model goes on with the run's text where no other is named. Then this is how the run took
+// it, of its recipe; else null.
+Json take_text_of_run(TrainJob& job, bool aloud) {
+  if (!job.data.empty()) return nullptr;
+  const std::optional<RunPaths> paths = run_of_checkpoint(job.from);
+  require_usage(paths.has_value(),
+                "--data: name the text to train on: {} does not say what it was trained on, as a "
+                "run's checkpoints do",
+                job.from.string());
+  const Json run = read_run_json(*paths);
+  recall(run, "paths", job.data);
+  recall(run, "validation_paths", job.validation);
+  if (aloud) {
+    const std::string more =
+        job.data.size() > 1 ? fmt::format(" and {} more", job.data.size() - 1) : "";
+    const std::string note =
+        fmt::format("note: trains on the text of {}, {}{}; --data names another\n",
+                    paths->folder.string(), job.data.front().string(), more);
+    std::fputs(note.c_str(), stderr);
+  }
+  return run.at("recipe").at("data");
+}
+
+// The recipe of the model that the job begins with, with the defaults of training. `data`: how the
+// text is taken, or null.
+Recipe recipe_of_model(TrainJob& job, const Json& data, const std::vector<std::string>& overrides,
+                       bool aloud) {
   Json recipe = {{"name", model_name(job.from) + "-continued"},
                  {"model", write_config(model_config(job.from))}};
+  if (!data.is_null()) recipe["data"] = data;
   describe_tokenizer(job, recipe);
   apply_overrides_aloud(recipe, overrides, aloud);
   return parse_recipe(recipe);
@@ -98,13 +132,15 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   job.data.assign(options.data.begin(), options.data.end());
   job.validation.assign(options.validation.begin(), options.validation.end());
   job.tokenizer = options.tokenizer;
+  Json data_of_run;
+  if (!job.from.empty()) data_of_run = take_text_of_run(job, aloud);
   if (!options.recipe.empty()) {
     Json recipe = read_json(options.recipe);
     apply_overrides_aloud(recipe, options.overrides, aloud);
     if (!job.resume && job.from.empty()) describe_tokenizer(job, recipe);
     job.recipe = parse_recipe(recipe);
   } else if (!options.from.empty()) {
-    job.recipe = recipe_of_model(job, options.overrides, aloud);
+    job.recipe = recipe_of_model(job, data_of_run, options.overrides, aloud);
   } else {
     require_usage(options.resume && !options.out.empty(),
                   "--recipe: name a recipe file, for example recipes/tiny-block-attn-res.json (or "
@@ -121,14 +157,8 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   const RunPaths paths{job.out};
   if (job.resume && fs::exists(paths.run_json())) {
     const Json run = read_run_json(paths);
-    const auto recall = [&](const char* key, std::vector<fs::path>& given) {
-      if (!given.empty()) return;
-      for (const Json& path : run.at("data").value(key, Json::array())) {
-        given.emplace_back(path.get<std::string>());
-      }
-    };
-    recall("paths", job.data);
-    recall("validation_paths", job.validation);
+    recall(run, "paths", job.data);
+    recall(run, "validation_paths", job.validation);
     if (job.tokenizer.empty()) job.tokenizer = run.at("data").value("tokenizer", "");
   }
   return job;
@@ -286,7 +316,8 @@ void add_train_command(CLI::App& app) {
   as_path(command->add_option(
               "--data", options->data,
               "files and folders of text, or folders of tokens (attnres tokenize --out) and "
-              ".bin\nfiles of nanoGPT and llm.c; the compiler's C and C++ headers if not given"))
+              ".bin\nfiles of nanoGPT and llm.c; if not given, with --from the text of that "
+              "run,\nelse the compiler's C and C++ headers"))
       ->type_name("PATH");
   as_path(command->add_option(
               "--validation", options->validation,

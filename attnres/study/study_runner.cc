@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "attnres/data/corpus.h"
 #include "attnres/study/study_plan.h"
 #include "attnres/study/study_start.h"
 #include "attnres/support/error.h"
@@ -227,6 +228,14 @@ class Runner {
   // Of a run that has not ended.
   bool may_end(size_t run) const { return is_waiting(run) || is_at_work(run); }
 
+  // Weights that were turned for a run do not say what text they are of.
+  std::vector<std::string> texts_of(const StudyRun& run) const {
+    if (!options_.data.empty() || run.from.empty()) return options_.data;
+    std::vector<std::string> texts;
+    for (const fs::path& path : default_corpus_paths()) texts.push_back(path.string());
+    return texts;
+  }
+
   void start(int job, size_t run) {
     const std::string& name = runs_[run].name;
     write_file(paths_.recipe(name), recipe_to_json(runs_[run].recipe).dump(2) + "\n");
@@ -241,7 +250,7 @@ class Runner {
       if (!values.empty()) arguments.emplace_back(option);
       arguments.insert(arguments.end(), values.begin(), values.end());
     };
-    add("--data", options_.data);
+    add("--data", texts_of(runs_[run]));
     add("--validation", options_.validation);
     if (runs_[run].from.empty() || has_begun(run)) {
       arguments.emplace_back("--resume");

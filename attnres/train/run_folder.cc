@@ -44,12 +44,18 @@ Json read_run_json(const RunPaths& paths) {
   return run;
 }
 
-std::string model_name(const std::filesystem::path& folder) {
+std::optional<RunPaths> run_of_checkpoint(const std::filesystem::path& folder) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   const RunPaths run{whole.parent_path().parent_path()};
   const bool is_checkpoint = whole.parent_path() == run.checkpoints();
-  if (!is_checkpoint || !std::filesystem::exists(run.run_json())) return whole.filename().string();
-  return read_run_json(run).at("recipe").at("name");
+  if (!is_checkpoint || !std::filesystem::exists(run.run_json())) return std::nullopt;
+  return run;
+}
+
+std::string model_name(const std::filesystem::path& folder) {
+  const std::optional<RunPaths> run = run_of_checkpoint(folder);
+  if (!run) return std::filesystem::weakly_canonical(folder).filename().string();
+  return read_run_json(*run).at("recipe").at("name");
 }
 
 void require_same_run(const std::filesystem::path& folder, const Json& before, const Json& after) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct RunPaths {
 // run.json. A run of an earlier version, which drew its rows, says so in data.order. Throws Error
 // when it is missing or is not a run's.
 Json read_run_json(const RunPaths& paths);
+
+// The run whose checkpoint a model directory is; nothing where it is none's.
+std::optional<RunPaths> run_of_checkpoint(const std::filesystem::path& folder);
 
 // What to call the model in a folder: the run whose checkpoint it is, by its recipe's name, or else
 // the folder itself.

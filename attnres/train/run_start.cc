@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "attnres/formats/gguf_reader.h"
@@ -172,6 +173,25 @@ std::shared_ptr<const Tokenizer> tokenizer_to_go_on_with(const TrainJob& job) {
   return tokenizer;
 }
 
+// Where the weights are of a run that trained on some of what is held out now: of the same text it
+// held out another part, or the text has changed since.
+void warn_of_known_text(const fs::path& from, const Json& now, TrainObserver& observer) {
+  const std::optional<RunPaths> run = run_of_checkpoint(from);
+  if (!run || now.at("split") == "given") return;
+  const Json record = read_run_json(*run), &before = record.at("data");
+  const auto differs = [&](const char* key) {
+    return before.value(key, Json()) != now.value(key, Json());
+  };
+  if (differs("paths")) return;
+  if (!differs("hash") && !differs("split") && !differs("validation_tokens")) return;
+  const Recipe recipe = parse_recipe(record.at("recipe"));
+  observer.on_message(fmt::format(
+      "warning: {} held out another part of this text, and has trained on some of what is held out "
+      "here: losses on that flatter. Validate on text of its own (--validation), or hold out the "
+      "same (there data.validation_fraction was {})",
+      run->folder.string(), recipe.data.validation_fraction));
+}
+
 }  // namespace
 
 std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
@@ -216,6 +236,10 @@ std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
 }
 
 RunText read_text(const TrainJob& job, TrainObserver& observer) {
+  require_usage(job.from.empty() || !job.data.empty(),
+                "--data: name the text to train on: {} does not say what it was trained on, as a "
+                "run's checkpoints do",
+                job.from.string());
   const RunPaths run{job.out};
   const bool goes_on = job.resume && fs::exists(run.run_json());
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -235,6 +259,7 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
       {job.data, job.validation, /*runs=*/fs::absolute(job.out).lexically_normal().parent_path()},
       job.recipe, goes_on ? read_run_json(run) : Json(), std::move(tokenizer), observer);
   if (!job.tokenizer.empty()) text.record["tokenizer"] = fs::absolute(job.tokenizer).string();
+  if (!job.from.empty()) warn_of_known_text(job.from, text.record, observer);
   return text;
 }
 

@@ -12,7 +12,8 @@ namespace attnres {
 
 struct TrainJob {
   Recipe recipe;
-  // Text, or tokenized text (run_tokens.h). Empty: the compiler's headers (default_corpus_paths).
+  // Text, or tokenized text (run_tokens.h). Empty: the compiler's headers (default_corpus_paths),
+  // which a run that begins with a model's weights does not take.
   std::vector<std::filesystem::path> data;
   std::vector<std::filesystem::path> validation = {};  // empty: of the data (see run_text.h)
   std::filesystem::path out;                           // the run folder (see run_folder.h)

@@ -11,7 +11,9 @@ namespace attnres::testing::continue_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Continue : public ::testing::Test {
  protected:
@@ -81,6 +83,54 @@ TEST_F(Continue, BeginsWithTheWeightsAtALongerContext) {
   EXPECT_EQ(run["from"]["name"], "tiny");
   EXPECT_EQ(run["from"]["checksum"].get<std::string>().size(), 16u);
   EXPECT_FALSE(old.contains("from"));
+}
+
+// The machine's headers are no text that a model is meant to go on with.
+TEST_F(Continue, TakesTheTextOfItsRunWhereNoneIsNamed) {
+  const auto begin = [&](const fs::path& source, const std::string& name,
+                         const std::string& more = "") {
+    return run_program("train --threads 1 --from " + quoted(source) + " --out " +
+                       quoted(workshop_.folder(name)) + " " + longer_ + more);
+  };
+  const Result result = begin(first_.folder, "unnamed");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("trains on the text of " + first_.folder.string()));
+  EXPECT_THAT(result.err, Not(HasSubstr("held out another part")));
+  ASSERT_EQ(run_program(from(first_.folder, "named", longer_)).exit_code, 0);
+  EXPECT_TRUE(same_results({workshop_.folder("unnamed")}, {workshop_.folder("named")}));
+  const Json of_first = read_run_json(first_)["data"],
+             of_next = read_run_json({workshop_.folder("unnamed")})["data"];
+  for (const char* key : {"paths", "hash"}) EXPECT_EQ(of_next[key], of_first[key]) << key;
+
+  // With a recipe too, and of its own validation text; how it was split goes along.
+  const fs::path other = workshop_.folder("other.txt");
+  write_text(other, real_text(60000).substr(40000));
+  ASSERT_EQ(
+      run_program(from(first_.folder, "split",
+                       longer_ + " data.validation_fraction=0.2 --validation " + quoted(other)))
+          .exit_code,
+      0);
+  ASSERT_EQ(begin(workshop_.folder("split"), "third").exit_code, 0);
+  const Json third = read_run_json({workshop_.folder("third")});
+  EXPECT_EQ(third["data"]["validation_paths"], Json({other.string()}));
+  EXPECT_EQ(third["recipe"]["data"]["validation_fraction"], 0.2);
+
+  // A model that is no run's checkpoint does not say.
+  const fs::path plain = workshop_.folder("plain");
+  fs::copy(first_.best(), plain);
+  expect_refused(begin(plain, "next"), {"--data", "plain"}, 2);
+  expect_refused(
+      run_program("train --recipe " + quoted(workshop_.folder("recipe.json")) + " --from " +
+                  quoted(plain) + " --out " + quoted(workshop_.folder("next"))),
+      {"--data", "plain"}, 2);
+}
+
+TEST_F(Continue, WarnsWhereWhatIsHeldOutWasTrainedOn) {
+  const Result result =
+      run_program(from(first_.folder, "more", longer_ + " data.validation_fraction=0.3"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("warning"), HasSubstr("held out another part"),
+                                HasSubstr("data.validation_fraction was 0.05")));
 }
 
 TEST_F(Continue, FromACheckpointAndFromAPlainModelDirectory) {
