@@ -38,7 +38,7 @@ EvaluationTokens text_to_score(const EvalOptions& options, const Tokenizer& toke
   const std::vector<std::filesystem::path> paths(options.data.begin(), options.data.end());
   if (!are_tokens(paths)) return {tokens_of(options.data, tokenizer)};
   require_tokens_of(paths, tokenizer);
-  return read_validation_tokens(paths, vocabulary_of(tokenizer)).validation;
+  return read_validation_tokens(paths, vocabulary_of(tokenizer)).validation.tokens;
 }
 
 void run_eval(const EvalOptions& options) {

@@ -330,6 +330,7 @@ TokenStream tokenize(const std::vector<Passage>& passages, const Tokenizer& toke
   for (size_t i = 0; i < passages.size(); ++i) {
     stream.tokens.insert(stream.tokens.end(), ids[i].begin(), ids[i].end());
     stream.tokens.push_back(tokenizer.end_of_document());
+    stream.ends.push_back(std::ssize(stream.tokens));
     stream.bytes += static_cast<int64_t>(passages[i].text.size());
     ids[i] = {};
   }

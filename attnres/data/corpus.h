@@ -77,6 +77,7 @@ DocumentSplit split_by_file(const Corpus& corpus);
 
 struct TokenStream {
   std::vector<int32_t> tokens;  // every passage, each followed by the end of document
+  std::vector<int64_t> ends;    // after which tokens passages end
   int64_t bytes = 0;            // of text
 };
 

@@ -78,7 +78,7 @@ void require_fills_a_context(const EvaluationTokens& validation, const Recipe& r
 
 // Text to validate on that is not part of the data.
 struct GivenValidation {
-  EvaluationTokens tokens;
+  ScoredDocuments documents;
   std::string description;
   uint64_t hash = 0;
 };
@@ -91,7 +91,45 @@ GivenValidation read_given_validation(const std::vector<fs::path>& paths,
     return {std::move(tokens.validation), std::move(tokens.description), tokens.hash};
   }
   const Corpus corpus = without_duplicates(read_corpus(paths));
-  return {{tokenize(passages_of(corpus), tokenizer).tokens}, corpus.description(), corpus.hash};
+  TokenStream stream = tokenize(passages_of(corpus), tokenizer);
+  return {{.tokens = {std::move(stream.tokens)}, .ends = std::move(stream.ends)},
+          corpus.description(),
+          corpus.hash};
+}
+
+// Which documents a run leaves out of what it validates on, as it has recorded them.
+std::vector<int64_t> left_out_of(const Json& data) {
+  return data.value("validation_left_out", std::vector<int64_t>());
+}
+
+// Leaves out of `validation` the documents that are trained on: of a run that goes on those that it
+// left out when it began. Returns what there is to say of it.
+std::string leave_out_what_is_trained_on(ScoredDocuments& validation, RunText& text,
+                                         const Json& recorded, const Recipe& recipe,
+                                         TrainObserver& observer) {
+  const Vocabulary vocabulary = vocabulary_of(*text.tokenizer);
+  std::vector<int64_t> shared;
+  if (!recorded.is_null()) {
+    shared = left_out_of(recorded.at("data"));
+  } else {
+    observer.on_activity("looking for validation text in what is trained on");
+    std::vector<TrainingTokens> streams;
+    for (const TrainBatches::Source& source : text.train) streams.push_back(source.tokens);
+    shared =
+        find_shared_documents(validation, streams, vocabulary.size, vocabulary.end_of_document);
+  }
+  if (shared.empty()) return "";
+  const int64_t all = validation.count();
+  validation = without_documents(validation, shared);
+  const int64_t least = packs_documents(recipe) ? 2 : recipe.train.context;
+  require(std::ssize(validation.tokens.ids) >= least,
+          "validation text: {} of its {} are in the text to train on as well, and of what is left, "
+          "{} tokens, {} are needed at least; name text to validate on that --data does not "
+          "hold, or none, and a part of the data is held out",
+          shared.size(), counted(all, "document"), validation.tokens.ids.size(), least);
+  text.record["validation_left_out"] = shared;
+  return fmt::format(" ({} of the text to train on skipped)",
+                     counted(std::ssize(shared), "document"));
 }
 
 // What a run of plain text reads.
@@ -150,7 +188,7 @@ RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json
 }
 
 // What a run of tokenized text maps.
-RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
+RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
                             std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer,
                             std::string& description) {
   observer.on_activity("opening tokens");
@@ -162,7 +200,7 @@ RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
   const bool given = !paths.validation.empty();
   RunTokens tokens = open_run_tokens(paths.data, recipe, vocabulary, /*holds_out=*/!given);
   text.train = std::move(tokens.sources);
-  text.validation = std::move(tokens.validation);
+  ScoredDocuments validation = std::move(tokens.validation);
   text.tokens_hash = tokens.hash;
   description = tokens.description;
   text.record = {{"paths", absolute(paths.data)},
@@ -170,15 +208,20 @@ RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe,
                  {"hash", hex(tokens.hash)},
                  {"split", given ? "given" : "end"}};
   if (given) {
-    GivenValidation validation = read_given_validation(paths.validation, *text.tokenizer);
-    require_fills_a_context(validation.tokens, recipe);
-    text.record["hash"] = hex(hash_bytes(hex(tokens.hash) + hex(validation.hash)));
+    GivenValidation own = read_given_validation(paths.validation, *text.tokenizer);
+    require_fills_a_context(own.documents.tokens, recipe);
+    text.record["hash"] = hex(hash_bytes(hex(tokens.hash) + hex(own.hash)));
     text.record["validation_paths"] = absolute(paths.validation);
-    text.record["validation_description"] = validation.description;
-    text.record["validation_hash"] = hex(validation.hash);
-    description += "; validation: " + validation.description;
-    text.validation = std::move(validation.tokens);
+    text.record["validation_description"] = own.description;
+    text.record["validation_hash"] = hex(own.hash);
+    description += "; validation: " + own.description;
+    validation = std::move(own.documents);
   }
+  // Documents of one folder differ, those of several sources need not.
+  if (given || paths.data.size() > 1) {
+    description += leave_out_what_is_trained_on(validation, text, recorded, recipe, observer);
+  }
+  text.validation = std::move(validation.tokens);
   return text;
 }
 
@@ -189,7 +232,8 @@ RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& 
   std::string description;
   RunText text =
       are_tokens(paths.data)
-          ? open_tokenized_text(paths, recipe, std::move(tokenizer), observer, description)
+          ? open_tokenized_text(paths, recipe, recorded, std::move(tokenizer), observer,
+                                description)
           : read_plain_text(paths, recipe, recorded, std::move(tokenizer), observer, description);
   int64_t tokens = 0;
   for (const TrainBatches::Source& source : text.train) tokens += source.tokens.size();
@@ -233,12 +277,12 @@ EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) 
   if (rule == SplitRule::given) {
     GivenValidation text = read_given_validation(paths, tokenizer);
     require_unchanged(text.hash, text.description);
-    return std::move(text.tokens);
+    return without_documents(text.documents, left_out_of(data)).tokens;
   }
   if (rule == SplitRule::end) {
     RunTokens text = open_run_tokens(paths, recipe, vocabulary_of(tokenizer), /*holds_out=*/true);
     require_unchanged(text.hash, text.description);
-    return std::move(text.validation);
+    return without_documents(text.validation, left_out_of(data)).tokens;
   }
   Corpus corpus = read_corpus(paths);
   if (rule == SplitRule::by_size) corpus = without_duplicates(std::move(corpus));

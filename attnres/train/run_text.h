@@ -3,6 +3,8 @@
 //   paths, description, bytes   the text, and
 //   hash                        its identity, with that of validation text of its own
 //   tokens_hash, train_tokens, validation_tokens
+//   validation_left_out   of tokenized text: which documents to validate on are left out, because
+//                         they are trained on as well (data/shared_documents.h); absent: none
 //   split   the rule:
 //     by_size   held out by split_by_size, with the recipe's data.validation_fraction and
 //               least_validation_bytes
@@ -46,8 +48,9 @@ struct RunText {
 // Reads the text, without duplicates, or maps what is tokenized, and tells the observer about it.
 // `recorded` is the run.json of the run that goes on, whose rule then holds, or null. Without a
 // tokenizer one is trained on the text, as the recipe says; tokens need theirs. What a new run
-// holds out fills a context; a line warns where losses on it mean little. Throws Error where the
-// text is too short for that.
+// holds out fills a context; a line warns where losses on it mean little. What is validated on is
+// not trained on: text is left out of what is trained on, and of tokenized text documents of what
+// is validated on. Throws Error where the text is too short for that.
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
                       std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer);
 

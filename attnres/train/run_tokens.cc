@@ -105,6 +105,15 @@ int64_t held_out_tokens(const OpenedTokens& source, const Recipe& recipe, size_t
   return held;
 }
 
+ScoredDocuments documents_to_score(const OpenedTokens& source, int64_t first, int64_t count,
+                                   const Vocabulary& vocabulary) {
+  ScoredDocuments documents = {read_to_score(source.tokens, first, count, vocabulary.size)};
+  for (const int64_t end : source.tokens.ends(first, count, vocabulary.end_of_document)) {
+    documents.ends.push_back(end - first);
+  }
+  return documents;
+}
+
 }  // namespace
 
 bool are_tokens(const std::vector<fs::path>& paths) {
@@ -134,7 +143,7 @@ RunTokens open_run_tokens(const std::vector<fs::path>& paths, const Recipe& reci
     const double weight = weight_of(source, recipe.data.weights);
     const int64_t length = source.tokens.size();
     const int64_t held = holds_out ? held_out_tokens(source, recipe, opened.size()) : 0;
-    all.validation.append(read_to_score(source.tokens, length - held, held, vocabulary.size));
+    all.validation.append(documents_to_score(source, length - held, held, vocabulary));
     all.sources.push_back({source.tokens.first(length - held), weight});
   }
   return all;
@@ -152,8 +161,8 @@ RunTokens read_validation_tokens(const std::vector<fs::path>& paths, const Vocab
   all.hash = hash_of(opened);
   for (const OpenedTokens& one : opened) {
     const int64_t count =
-        std::min(one.tokens.size(), kMostHeldOut - std::ssize(all.validation.ids));
-    all.validation.append(read_to_score(one.tokens, 0, count, vocabulary.size));
+        std::min(one.tokens.size(), kMostHeldOut - std::ssize(all.validation.tokens.ids));
+    all.validation.append(documents_to_score(one, 0, count, vocabulary));
   }
   all.description = describe(opened);
   return all;

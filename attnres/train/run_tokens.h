@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/data/evaluation_batches.h"
+#include "attnres/data/shared_documents.h"
 #include "attnres/data/train_batches.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/recipe.h"
@@ -30,9 +30,9 @@ struct Vocabulary {
 
 struct RunTokens {
   std::vector<TrainBatches::Source> sources;
-  EvaluationTokens validation;  // what is held out; empty where nothing is
-  std::string description;      // "2 sources, 1.2G tokens"
-  uint64_t hash = 0;            // identity of all of them
+  ScoredDocuments validation;  // what is held out; empty where nothing is
+  std::string description;     // "2 sources, 1.2G tokens"
+  uint64_t hash = 0;           // identity of all of them
 };
 
 // Maps the tokens. With `holds_out` the end of each source is held out: the recipe's fraction of

@@ -260,6 +260,75 @@ TEST_F(TextOfARun, IsTheSameTokenizedBefore) {
   }
 }
 
+// Tokens cannot be left out of what is trained on: of what is validated on they are.
+TEST_F(TextOfARun, IsNotValidatedOnTokensThatItTrainsOn) {
+  const auto tokenized = [&](const std::string& name, const std::vector<fs::path>& texts) {
+    tokenize_files({.files = find_document_files(texts), .out = base_ / name}, ByteTokenizer());
+    return base_ / name;
+  };
+  const fs::path tokens = tokenized("tokens", {data_ / "a", data_ / "b", data_ / "c"});
+  write_text(base_ / "new", squares("new", 60));
+  write_text(base_ / "newer", squares("newer", 60));
+  const std::vector<fs::path> some = {base_ / "new", data_ / "b", base_ / "newer"};
+  const std::string expected = squares("new", 60) + '\0' + squares("newer", 60) + '\0';
+  const std::vector<int32_t> kept(expected.begin(), expected.end());
+  // As text, as tokens, and as tokens of which nothing says where documents end.
+  const fs::path own = tokenized("own", some), bin = base_ / "own.bin";
+  fs::copy_file(own / "tokens-00000.bin", bin);
+  for (const std::vector<fs::path>& validation : {some, {own}, {bin}}) {
+    const RunText text = read({{tokens}, validation});
+    EXPECT_EQ(text.validation.ids, kept);
+    EXPECT_EQ(text.record["validation_left_out"], Json({1}));
+    EXPECT_THAT(shown_, HasSubstr("(1 document of the text to train on skipped)"));
+    EXPECT_EQ(text.train[0].tokens.size(),
+              std::ssize(squares("a", 400) + squares("b", 60) + squares("c", 120)) + 3);
+    // As it is later: by a run that goes on, and by who scores it.
+    const RunPaths run = record(text);
+    EXPECT_EQ(read({{tokens}, validation}, recipe(), read_run_json(run)).record, text.record);
+    EXPECT_EQ(read_held_out(run, ByteTokenizer()).ids, kept);
+  }
+  const auto refused = [&](const TextPaths& paths) {
+    return message_of<Error>([&] { read(paths); });
+  };
+  const fs::path again = tokenized("again", {data_ / "c", data_ / "a"});
+  for (const TextPaths& paths :
+       {TextPaths{{tokens}, {tokens}}, TextPaths{{tokens}, {again}}, TextPaths{{tokens}, {data_}},
+        TextPaths{{again, tokens}, {data_ / "b"}}}) {
+    EXPECT_THAT(refused(paths),
+                AllOf(HasSubstr("validation text: "),
+                      HasSubstr("are in the text to train on as well"), HasSubstr("--data")));
+  }
+  EXPECT_THAT(refused({{tokens}, {tokens}}), HasSubstr("3 of its 3 documents"));
+  // Negative control: all is kept of text that is another's.
+  EXPECT_FALSE(read({{tokens}, {base_ / "new"}}).record.contains("validation_left_out"));
+}
+
+// Held out of one source, and trained on in another.
+TEST_F(TextOfARun, HoldsOutOfASourceWhatNoOtherHas) {
+  const auto tokenized = [&](const std::string& name, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      write_text(base_ / ("of " + name) / text.substr(0, 2), text);
+    }
+    tokenize_files({.files = find_document_files({base_ / ("of " + name)}), .out = base_ / name},
+                   ByteTokenizer());
+    return base_ / name;
+  };
+  const std::string shared = squares("8", 5), last = squares("9", 5);
+  const fs::path one = tokenized("one", {squares("1", 300), shared, last}),
+                 two = tokenized("two", {squares("0", 5) + shared, shared, squares("95", 300)});
+  const Recipe small = recipe({"data.validation_fraction=0.05"});
+  const RunText alone = read({{one}, {}}, small), both = read({{one, two}, {}}, small);
+  const auto has = [](const RunText& text, const std::string& document) {
+    const std::string held(text.validation.ids.begin(), text.validation.ids.end());
+    return held.find(document) != std::string::npos;
+  };
+  ASSERT_TRUE(has(alone, last));
+  ASSERT_TRUE(has(alone, shared));
+  EXPECT_TRUE(has(both, last));
+  EXPECT_FALSE(has(both, shared));
+  EXPECT_EQ(read_held_out(record(both, small), ByteTokenizer()).ids, both.validation.ids);
+}
+
 TEST_F(TextOfARun, HoldsOutTheEndOfEachTokenizedSource) {
   for (const char* name : {"a", "c"}) {
     tokenize_files(
