@@ -29,6 +29,9 @@ struct ReportCommandOptions {
   std::vector<std::string> runs;
   std::string out, csv;
   bool json = false;
+
+  // Then nothing else is on standard output.
+  bool csv_is_printed() const { return csv == "-"; }
 };
 
 Json as_json(const RunSummary& run) {
@@ -153,6 +156,10 @@ void report_study(const ReportCommandOptions& options) {
                            .dump());
     return;
   }
+  if (options.csv_is_printed()) {
+    fmt::print(stderr, "report: {}\n", page.page.string());
+    return;
+  }
   fmt::print("{}\n", page.progress);
   for (const std::string& finding : page.findings) print_lines(finding);
   if (page.sentences.size() > kMostSentences) {
@@ -179,10 +186,17 @@ void write_metrics(const ReportCommandOptions& options, bool of_study) {
   }
   const MetricsTable table = metrics_table(runs);
   for (const std::string& note : table.notes) fmt::print(stderr, "note: {}\n", note);
-  write_file(options.csv, table.csv);
+  if (options.csv_is_printed()) {
+    fmt::print("{}", table.csv);
+  } else {
+    write_file(options.csv, table.csv);
+  }
 }
 
 void run_report(const ReportCommandOptions& options) {
+  require_usage(
+      !options.csv_is_printed() || !options.json,
+      "--csv - and --json both print on standard output; name a file for one, --csv FILE");
   for (const std::string& run : options.runs) require_no_part_of_study(run);
   const bool of_study = is_study(options);
   if (!options.csv.empty()) write_metrics(options, of_study);
@@ -202,6 +216,10 @@ void run_report(const ReportCommandOptions& options) {
                             {"difference_to_tell", kDifferenceToTell},
                             {"runs", runs}}
                            .dump());
+    return;
+  }
+  if (options.csv_is_printed()) {
+    fmt::print(stderr, "report: {}\n", summary.page.string());
     return;
   }
   print_lines(summary.comparison.verdict);
@@ -229,7 +247,7 @@ void add_report_command(CLI::App& app) {
       ->type_name("FILE");
   as_path(command->add_option("--csv", options->csv,
                               "also write all that the runs measured, a line for each step, for a "
-                              "spreadsheet"))
+                              "spreadsheet;\n-: on standard output, and nothing else there"))
       ->type_name("FILE");
   command->add_flag("--json", options->json, "print the figures as JSON");
   command->footer(

@@ -52,6 +52,24 @@ TEST(ReportCommand, WritesMetricsAsATable) {
   EXPECT_THAT(read_file(csv), HasSubstr("\n" + run.string() + ",200,"));
 }
 
+TEST(ReportCommand, PrintsMetricsAsATable) {
+  const std::filesystem::path folder = fresh_folder("report_csv");
+  const auto run = FakeRun{.name = "base"}.write(folder / "base");
+  const auto report = [&](const std::string& csv) {
+    return run_shell(fmt::format("cd '{}' && attnres report '{}' --out page.html --csv {}",
+                                 folder.string(), run.string(), csv));
+  };
+  ASSERT_EQ(report("metrics.csv").exit_code, 0);
+  const Result printed = report("-");
+  EXPECT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_EQ(printed.out, read_file(folder / "metrics.csv"));
+  EXPECT_THAT(printed.err, HasSubstr("report: page.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "-"));
+  const Result both = report("- --json");
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--csv"));
+}
+
 TEST(ReportCommand, SaysWhatSeedsTell) {
   const std::filesystem::path folder = fresh_folder("report_seeds");
   std::string runs;
