@@ -1,32 +1,36 @@
 #include "attnres/model/magnitudes.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mean.h>
+#include <ATen/ops/sum.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace attnres {
 namespace {
 
+// Some rows at a time, so that their squares in float64 take no memory to speak of.
 double root_mean_square(const at::Tensor& x) {
-  return std::sqrt(x.detach().to(at::kDouble).square().mean().item<double>());
+  constexpr int64_t kNumbers = 1 << 18;
+  const int64_t row = std::max<int64_t>(x.numel() / std::max<int64_t>(x.size(0), 1), 1);
+  double sum = 0;
+  for (const at::Tensor& rows : x.detach().split(std::max<int64_t>(kNumbers / row, 1))) {
+    sum += rows.to(at::kDouble).square().sum().item<double>();
+  }
+  return std::sqrt(sum / static_cast<double>(x.numel()));
 }
 
 }  // namespace
 
 void MagnitudeObserver::on_output(int site, const at::Tensor& y, const at::Tensor& running_state) {
-  y.retain_grad();
-  seen_[site] = {y, root_mean_square(running_state)};
+  seen_[site] = {.output = root_mean_square(y), .state = root_mean_square(running_state)};
+  if (y.requires_grad()) on_output_again(site, y);
 }
 
-std::map<int, SiteMagnitudes> MagnitudeObserver::by_site() const {
-  std::map<int, SiteMagnitudes> result;
-  for (const auto& [site, seen] : seen_) {
-    result[site] = {.output = root_mean_square(seen.output),
-                    .state = seen.state,
-                    .gradient = root_mean_square(seen.output.grad())};
-  }
-  return result;
+void MagnitudeObserver::on_output_again(int site, const at::Tensor& y) {
+  y.register_hook([this, site](const at::Tensor& gradient) {
+    seen_[site].gradient = root_mean_square(gradient);
+  });
 }
 
 Magnitudes measure_magnitudes(const Transformer& model, const at::Tensor& ids_BT,

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "attnres/model/recomputed_outputs.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {
@@ -21,20 +22,18 @@ struct SiteMagnitudes {
   double output = 0, state = 0, gradient = 0;
 };
 
-// Watches one forward pass that records gradients, of all sites or of a stage's.
-class MagnitudeObserver : public RunObserver {
+// Watches one forward pass that records gradients, of all sites or of a stage's, recomputed or not,
+// and its backward, which it must outlive. Keeps numbers alone.
+class MagnitudeObserver : public RunObserver, public RecomputedOutputs {
  public:
   void on_output(int site, const at::Tensor& y, const at::Tensor& running_state) override;
+  void on_output_again(int site, const at::Tensor& y) override;
 
-  // By site. Once the loss has run backward.
-  std::map<int, SiteMagnitudes> by_site() const;
+  // By site. Gradients once the loss has run backward.
+  const std::map<int, SiteMagnitudes>& by_site() const { return seen_; }
 
  private:
-  struct Seen {
-    at::Tensor output;
-    double state = 0;
-  };
-  std::map<int, Seen> seen_;
+  std::map<int, SiteMagnitudes> seen_;
 };
 
 // Of one forward and backward, with the loss the mean over the tokens that count. Leaves the

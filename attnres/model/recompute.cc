@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "attnres/model/recomputed_outputs.h"
 #include "attnres/model/stage_run.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/support/error.h"
@@ -16,13 +17,27 @@ namespace {
 
 using torch::autograd::variable_list;
 
+// Sees a span that runs again.
+class SecondPass : public RunObserver {
+ public:
+  explicit SecondPass(RecomputedOutputs* observer) : observer_(observer) {}
+  void on_output(int site, const at::Tensor& y, const at::Tensor&) override {
+    observer_->on_output_again(site, y);
+  }
+
+ private:
+  RecomputedOutputs* observer_;
+};
+
 // A span's backward. The gradients that arrive are of what it sealed, then of what it left open.
 class ReplayNode : public torch::autograd::Node {
  public:
   // `before`: settled, whose sealed tensors have slots, where they need a gradient.
-  ReplayNode(const Transformer& model, const DepthState& before, SiteRange span)
+  ReplayNode(const Transformer& model, const DepthState& before, SiteRange span,
+             RunObserver* observer)
       : model_(model),
         span_(span),
+        observer_(dynamic_cast<RecomputedOutputs*>(observer)),
         spans_(before.sequence.spans),
         num_sealed_(before.sealed.size()) {
     variable_list inputs = before.sealed;
@@ -41,7 +56,9 @@ class ReplayNode : public torch::autograd::Node {
       (i < num_sealed_ ? before.sealed : before.open).push_back(inputs_[i].unpack());
     }
     const at::AutoGradMode recording(true);
-    StageRun again(model_, before, spans_, span_);
+    SecondPass second(observer_);
+    StageRun again(model_, before, spans_, span_,
+                   {.observer = observer_ == nullptr ? nullptr : &second});
     CutState later;
     for (const auto& slot : slots_) {
       later.sealed.push_back(slot ? std::exchange(slot->gradient, {}) : at::Tensor());
@@ -64,6 +81,7 @@ class ReplayNode : public torch::autograd::Node {
  private:
   const Transformer& model_;
   SiteRange span_;
+  RecomputedOutputs* observer_;  // null: nobody looks
   std::shared_ptr<const Spans> spans_;
   size_t num_sealed_;
   std::vector<torch::autograd::SavedVariable> inputs_;
@@ -83,7 +101,8 @@ void run_span(const Transformer& model, DepthState& state, int last, const RunCo
     model.run(after, last, {.observer = context.observer, .expert_loads = context.expert_loads});
     model.mixer().settle(after);
   }
-  const auto node = std::make_shared<ReplayNode>(model, state, SiteRange{state.site, last});
+  const auto node =
+      std::make_shared<ReplayNode>(model, state, SiteRange{state.site, last}, context.observer);
   const auto with_history = [&](const at::Tensor& tensor) {
     at::Tensor output = tensor.detach();
     torch::autograd::set_history(output, node);

@@ -5,8 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "attnres/train/probe.h"
-
 namespace attnres {
 namespace {
 
@@ -120,29 +118,13 @@ void add_activations(const std::vector<PipelineAction>& actions,
   memory.in_flight = most_in_flight(actions);
 }
 
-// Evaluation and probes. Several processes evaluate in batches like a step's, whose activations are
-// more, and probe with one micro-batch that is not recomputed.
-void add_looking(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
-                 MemoryPlan& plan) {
-  const TrainConfig& train = model.recipe.train;
-  if (layout.processes() == 1) {
-    RankMemory& alone = plan.ranks[0];
-    alone.between_steps =
-        std::max(alone.between_steps, evaluation_bytes(model.cost(), model.vocab_size, train));
-    return;
-  }
-  Layout of_probe = layout;
-  of_probe.recompute = false;
-  of_probe.micro_batches = 1;
-  of_probe.tokens = kProbeWindows * train.context;
-  const PipelineSchedule schedule = interleaved_1f1b(layout.size, of_probe.micro_batches);
-  const std::vector<StageMemory> by_stage = stage_memory(model, of_probe, stages);
-  for (int rank = 0; rank < layout.size.ranks; ++rank) {
-    RankMemory probed;
-    add_activations(schedule[rank], by_stage, probed);
-    double& most = plan.ranks[rank].between_steps;
-    most = std::max(most, probed.in_step);
-  }
+// Evaluation. Several processes evaluate in batches like a step's, whose activations are more; a
+// probe takes what one micro-batch of a step does, or less.
+void add_evaluation(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
+  if (layout.processes() != 1) return;
+  RankMemory& alone = plan.ranks[0];
+  alone.between_steps = std::max(
+      alone.between_steps, evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train));
 }
 
 }  // namespace
@@ -169,7 +151,7 @@ MemoryPlan plan_memory(const PlannedModel& model, const Layout& layout, const Pi
     plan.ranks[rank].sites = stages.sites_of(rank).ranges();
     add_activations(schedule[rank], by_stage, plan.ranks[rank]);
   }
-  add_looking(model, layout, stages, plan);
+  add_evaluation(model, layout, plan);
   for (RankMemory& memory : plan.ranks) {
     memory.total = memory.weights + memory.gradients + memory.moments +
                    kFragmentation * std::max(memory.in_step, memory.between_steps);

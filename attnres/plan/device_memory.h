@@ -26,7 +26,7 @@ struct RankMemory {
   double waiting_gradients = 0;
   // The most that the three above are together.
   double in_step = 0;
-  // In the place of activations, between steps: of Muon's update, of evaluation and of probes.
+  // In the place of activations, between steps: of Muon's update and of evaluation.
   // Checkpoints take nothing: each rank writes what it holds.
   double between_steps = 0;
 

@@ -21,7 +21,6 @@
 #include "attnres/support/machine.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/optimizer.h"
-#include "attnres/train/probe.h"
 #include "attnres/train/training_cost.h"
 #include "attnres/train/training_step.h"
 

@@ -28,7 +28,8 @@ struct Estimate {
 // keeps of each site (the mixer's sources, mixed and normalised inputs, q, k, v and attention
 // output, the four hidden tensors of a feed-forward), or with recomputation what crosses the cuts
 // and the largest span; gradient buffers of the sources; logits of a chunk; libtorch itself.
-// Evaluation and probes count where they need more than a step does. The text is not in it.
+// Evaluation counts where it needs more than a step does; a probe never does. The text is not in
+// it.
 //
 // Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul` plus
 // the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints, and

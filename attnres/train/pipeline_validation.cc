@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ne.h>
-#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -57,24 +55,33 @@ double PipelineValidation::loss() {
 }
 
 ProbeReading PipelineValidation::probe() {
-  Json part = Json::object();
-  if (place_.replica() == 0) {
-    const Batch batch = probed_windows(tokens_, place_.recipe.train);
-    ProbeObserver seen(part_);
-    const at::AutoGradMode recording(true);
-    ExpertLoads loads;
-    pipeline_.forward_backward({batch}, {.observer = &seen, .expert_loads = &loads});
-    clear_gradients(part_);
-    const int64_t tokens = batch.inputs_BT.numel();
-    const int64_t own = rows_of_part(part_.parameters().part(), tokens).count;
-    // The loss is a sum.
-    part = seen.part(loads, tokens, own, batch.targets_BT.ne(-100).sum().item<double>());
-  }
+  Json own = Json::array();
+  if (place_.replica() == 0) own = probe_part();
   std::vector<Json> parts;
-  for (const std::string& text : gather_texts(place_.world, part.dump())) {
-    if (const Json json = Json::parse(text); !json.empty()) parts.push_back(json);
+  for (const std::string& text : gather_texts(place_.world, own.dump())) {
+    for (const Json& part : Json::parse(text)) parts.push_back(part);
   }
   return reading_of(parts);
+}
+
+// What this process sees, window by window.
+Json PipelineValidation::probe_part() {
+  const TrainConfig& train = place_.recipe.train;
+  const at::AutoGradMode recording(true);
+  const Batch batch = probed_windows(tokens_, train);
+  Json parts = Json::array();
+  for (const Batch& window : windows_of(batch)) {
+    ProbeObserver seen(part_);
+    ExpertLoads loads;
+    pipeline_.forward_backward(
+        {window}, {.recompute = train.recompute, .observer = &seen, .expert_loads = &loads});
+    clear_gradients(part_);
+    const int64_t tokens = window.inputs_BT.numel();
+    const int64_t own = rows_of_part(part_.parameters().part(), tokens).count;
+    // The loss is a sum.
+    parts.push_back(seen.part(loads, tokens, own, static_cast<double>(count_targets(batch))));
+  }
+  return parts;
 }
 
 std::vector<int32_t> PipelineValidation::sample() {

@@ -32,6 +32,7 @@ class PipelineValidation {
   std::vector<int32_t> sample();
 
  private:
+  Json probe_part();
   int32_t next_token(const std::vector<int32_t>& tokens, size_t generated);
 
   const ParallelPlace& place_;

@@ -1,6 +1,8 @@
 #include "attnres/train/probe.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,15 +110,33 @@ ProbeReading reading_of(const std::vector<Json>& parts) {
   return reading;
 }
 
-ProbeReading probe(const Transformer& model, const Batch& batch) {
-  ProbeObserver seen(model);
+std::vector<Batch> windows_of(const Batch& batch) {
+  std::vector<Batch> windows;
+  for (int64_t row = 0; row < batch.inputs_BT.size(0); ++row) {
+    windows.push_back({batch.inputs_BT.narrow(0, row, 1), batch.targets_BT.narrow(0, row, 1)});
+  }
+  return windows;
+}
+
+int64_t count_targets(const Batch& batch) {
+  return batch.targets_BT.ne(-100).sum().item<int64_t>();
+}
+
+ProbeReading probe(const Transformer& model, const Batch& batch, bool recompute) {
   const at::AutoGradMode recording(true);
-  ExpertLoads loads;
-  model.loss(batch.inputs_BT, batch.targets_BT, {.observer = &seen, .expert_loads = &loads})
-      .backward();
-  clear_gradients(model);
-  const int64_t tokens = batch.inputs_BT.numel();
-  return reading_of({seen.part(loads, tokens, tokens, /*loss_scale=*/1)});
+  const auto targets = static_cast<double>(count_targets(batch));
+  std::vector<Json> parts;
+  for (const Batch& window : windows_of(batch)) {
+    ProbeObserver seen(model);
+    ExpertLoads loads;
+    const LossSum loss =
+        model.loss_sum(window, {.recompute = recompute, .observer = &seen, .expert_loads = &loads});
+    loss.sum.backward();
+    clear_gradients(model);
+    const int64_t tokens = window.inputs_BT.numel();
+    parts.push_back(seen.part(loads, tokens, tokens, targets));
+  }
+  return reading_of(parts);
 }
 
 }  // namespace attnres

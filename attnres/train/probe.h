@@ -30,17 +30,26 @@ struct ProbeReading {
   std::optional<DepthWeightSummary> depth_weights;  // of mechanisms that have them
 };
 
-// Leaves the parameters' gradients cleared.
-ProbeReading probe(const Transformer& model, const Batch& batch);
+// Over all windows of a batch, one at a time, and recomputed if steps are: so that no probe needs
+// more memory than a step. Leaves the parameters' gradients cleared.
+ProbeReading probe(const Transformer& model, const Batch& batch, bool recompute = false);
+
+// Each row of a batch of windows by itself.
+std::vector<Batch> windows_of(const Batch& batch);
+// How many of its targets count.
+int64_t count_targets(const Batch& batch);
 
 // The same in parts, of processes that have some sites each.
-class ProbeObserver : public RunObserver {
+class ProbeObserver : public RunObserver, public RecomputedOutputs {
  public:
   explicit ProbeObserver(const Transformer& stage) : depth_weights_(stage) {}
 
   void on_read(int site, const ReadTrace& trace) override { depth_weights_.on_read(site, trace); }
   void on_output(int site, const at::Tensor& y, const at::Tensor& running_state) override {
     magnitudes_.on_output(site, y, running_state);
+  }
+  void on_output_again(int site, const at::Tensor& y) override {
+    magnitudes_.on_output_again(site, y);
   }
 
   // What the sites that it has seen add to a reading, once the loss has run backward, as JSON that

@@ -8,7 +8,6 @@
 #include "attnres/infer/evaluate.h"
 #include "attnres/train/learning_rates.h"
 #include "attnres/train/muon.h"
-#include "attnres/train/probe.h"
 
 namespace attnres {
 namespace {
@@ -57,14 +56,9 @@ double logits_at_once(double vocab_size, double tokens) {
 
 double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train) {
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
-  const auto context = static_cast<double>(train.context);
-  const auto pass = [&](double tokens, double kept) {
-    return tokens * kept * number + 4 * logits_at_once(static_cast<double>(vocab_size), tokens);
-  };
-  return std::max(
-      pass(kProbeWindows * context, model.kept(/*recompute=*/false)) + 4 * 2 * model.head(),
-      pass(std::max(context, static_cast<double>(kEvaluationTokensABatch)),
-           model.kept_in_evaluation()));
+  const auto tokens = static_cast<double>(std::max(train.context, kEvaluationTokensABatch));
+  return tokens * model.kept_in_evaluation() * number +
+         4 * logits_at_once(static_cast<double>(vocab_size), tokens);
 }
 
 }  // namespace attnres

@@ -37,8 +37,8 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
 // linear_cross_entropy, and their exponentials.
 double logits_at_once(double vocab_size, double tokens);
 
-// Bytes that a whole model takes beside its weights between steps: by evaluation, and by probes,
-// whichever needs more.
+// Bytes that a whole model takes beside its weights between steps, by evaluation. A probe takes
+// what a step of one window does, so no more than a step.
 double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train);
 
 }  // namespace attnres

@@ -8,6 +8,7 @@
 
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
+#include "attnres/support/memory.h"
 #include "attnres/train/training_step.h"
 
 namespace attnres {
@@ -38,15 +39,18 @@ Validation::Validation(const RunText& text, const TrainConfig& config)
 }
 
 double Validation::loss(const Transformer& model) const {
+  // Its tensors are of other sizes than a step's: neither keeps memory that the other needs.
+  give_back_freed_memory();
   const double loss = evaluate(model, *text_.tokenizer, text_.validation,
                                {.context = config_.context, .max_tokens = config_.eval_tokens})
                           .loss;
+  give_back_freed_memory();
   require_finite_loss(loss);
   return loss;
 }
 
 ProbeReading Validation::probe(const Transformer& model) const {
-  return attnres::probe(model, probed_);
+  return attnres::probe(model, probed_, config_.recompute);
 }
 
 Json Validation::sample(const Transformer& model) const {

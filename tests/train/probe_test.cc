@@ -83,6 +83,46 @@ TEST(Probe, SeesWeightsThatAreNotUniform) {
   EXPECT_FALSE(probe(small_model(residual()), batch()).depth_weights);
 }
 
+// Of every layer's kinds; windows that count in part weigh as their tokens do.
+TEST(Probe, OfRecomputedWindowsIsTheSame) {
+  for (const Transformer& model : {small_model(block_attn_res(2)), small_model({{"type", "mhc"}}),
+                                   kimi_model(/*k3=*/false, block_attn_res(4))}) {
+    Batch windows = batch();
+    windows.targets_BT[1].narrow(0, 0, 5).fill_(-100);
+    auto plain = values_of(probe(model, windows)),
+         recomputed = values_of(probe(model, windows, /*recompute=*/true));
+    ASSERT_EQ(plain.size(), recomputed.size());
+    for (const auto& [name, sites] : plain) {
+      ASSERT_EQ(sites.size(), recomputed[name].size()) << name;
+      for (const auto& [site, value] : sites) {
+        const auto list = [](const Json& json) { return json.is_array() ? json : Json({json}); };
+        const auto numbers = list(value).get<std::vector<double>>(),
+                   again = list(recomputed[name][site]).get<std::vector<double>>();
+        ASSERT_EQ(numbers.size(), again.size()) << name;
+        for (size_t i = 0; i < numbers.size(); ++i) EXPECT_NEAR(numbers[i], again[i], 1e-12);
+        if (name.ends_with("_rms")) {
+          EXPECT_GT(numbers.at(0), 0) << name;
+        }
+      }
+    }
+    for (const Parameter& p : model.parameters().all()) EXPECT_FALSE(p.tensor.grad().defined());
+  }
+}
+
+// The loss is the mean over the tokens of all windows that count.
+TEST(Probe, OfWindowsIsThatOfAllAtOnce) {
+  const Transformer model = small_model(attn_res());
+  Batch windows = batch();
+  windows.targets_BT[0].narrow(0, 2, 6).fill_(-100);
+  auto values = values_of(probe(model, windows));
+  const Magnitudes whole = measure_magnitudes(model, windows.inputs_BT, windows.targets_BT);
+  for (int site = 0; site < model.sublayers(); ++site) {
+    EXPECT_NEAR(values["gradient_rms"][site].get<double>(), whole.gradient[site], 1e-12);
+    EXPECT_NEAR(values["state_rms"][site].get<double>(), whole.state[site], 1e-12);
+    EXPECT_NEAR(values["output_rms"][site].get<double>(), whole.output[site], 1e-12);
+  }
+}
+
 TEST(Probe, LeavesTheModelAsItWas) {
   const Transformer model = small_model(block_attn_res(2));
   std::vector<at::Tensor> before;
