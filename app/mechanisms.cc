@@ -152,8 +152,8 @@ sublayers' inputs; everything else is per token and sublayer, forward, in float3
 - *Counted*: numbers that this program's operations read and write, every tensor of every operation
   once, with that norm. `bench_traffic` counts the bytes of the fused kernels themselves, on an
   element type that counts, and a test holds the two together.
-- *Kept*: numbers that a training step keeps for the backward, with the sublayer's input and without
-  its output.
+- *Kept*: numbers that a training step keeps for the backward, with what the sublayer reads, and with
+  its output where the mixing keeps that.
 - *Crossing*: tensors of [T, d] that are sent over a cut in the middle of the model: once for all
   stages behind it + at every cut.
 

@@ -168,10 +168,11 @@ class LiveBytes : public c10::MemoryReportingInfoBase {
   int64_t bytes = 0;
 };
 
-// Sublayers that compute nothing.
+// Sublayers that compute nothing. Their outputs are views, for which nothing is counted, or, where
+// they are `counted`, new tensors that only a mixer may keep.
 class Outputs {
  public:
-  Outputs(const MixerShape& shape, int64_t tokens) {
+  Outputs(const MixerShape& shape, int64_t tokens, bool counted = false) : counted_(counted) {
     for (int site = 0; site < shape.sublayers; ++site) {
       outputs_.push_back(at::randn({tokens, shape.width}));
     }
@@ -191,21 +192,42 @@ class Outputs {
         input.adapt_heads(heads);
         inputs.insert(inputs.end(), {heads.q, heads.k, heads.v});
       }
-      inputs.push_back(input.x);
-      mixer.write(state, {like(outputs_[state.site])});
+      inputs.insert(inputs.end(), {input.x, input.query, input.key, input.value});
+      mixer.write(state, {output(state.site)});
     }
     return inputs;
   }
 
  private:
-  // While gradients are recorded, with one: a view, so that nothing is counted.
+  at::Tensor output(int site) const {
+    const at::Tensor view = like(outputs_[site]);
+    return counted_ ? view.clone() : view;  // no leaf, which the graph would keep
+  }
+  // While gradients are recorded, with one.
   static at::Tensor like(const at::Tensor& tensor) {
     return tensor.detach().set_requires_grad(at::GradMode::is_enabled());
   }
 
+  bool counted_;
   std::vector<at::Tensor> outputs_;
   AttentionHeads heads_;
 };
+
+// Numbers in units of d per token and sublayer that are there after a forward pass.
+double kept_by_run(const DepthMixer& mixer, const MixerShape& shape, bool counts_outputs) {
+  const at::AutoGradMode recording(true);
+  const int64_t tokens = tokens_to_measure(shape.sublayers);
+  const Outputs outputs(shape, tokens, counts_outputs);
+  const at::Tensor embedding = at::randn({tokens, shape.width});
+  const auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
+  DepthState state = mixer.start(embedding.set_requires_grad(true));
+  const std::vector<at::Tensor> inputs = outputs.run(mixer, state, shape.sublayers);
+  const at::Tensor output = mixer.read(state).x;
+  state = {};
+  return static_cast<double>(live->bytes) / sizeof(float) /
+         static_cast<double>(tokens * shape.width * shape.sublayers);
+}
 
 }  // namespace
 
@@ -239,23 +261,13 @@ MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shap
     if (tensor.last_reader >= L / 2) cost.sealed += units(tensor);
   }
   for (const PlannedTensor& tensor : plan.open) cost.open += units(tensor);
-  cost.kept = measure_kept(*mixer, shape);
+  cost.kept = measure_kept(*mixer, shape).all;
   return cost;
 }
 
-double measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
-  const at::AutoGradMode recording(true);
-  const int64_t tokens = tokens_to_measure(shape.sublayers);
-  const Outputs outputs(shape, tokens);
-  const at::Tensor embedding = at::randn({tokens, shape.width});
-  const auto live = std::make_shared<LiveBytes>();
-  const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
-  DepthState state = mixer.start(embedding.set_requires_grad(true));
-  const std::vector<at::Tensor> inputs = outputs.run(mixer, state, shape.sublayers);
-  const at::Tensor output = mixer.read(state).x;
-  state = {};
-  return static_cast<double>(live->bytes) / sizeof(float) /
-         static_cast<double>(tokens * shape.width * shape.sublayers);
+MixerKeeps measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
+  return {.all = kept_by_run(mixer, shape, /*counts_outputs=*/true),
+          .beside_outputs = kept_by_run(mixer, shape, /*counts_outputs=*/false)};
 }
 
 }  // namespace attnres

@@ -17,8 +17,8 @@ struct MixingCost {
   // Forward, numbers read and written in units of d: by the operations as they are, with the norm
   // before the sublayer (at least 1d: its input).
   double moved = 0;
-  // Numbers in units of d that a training step keeps between forward and backward, with the input
-  // of the sublayer and without its output.
+  // Numbers in units of d that a training step keeps between forward and backward, with what the
+  // sublayer reads, and with its output where the mixing keeps that.
   double kept = 0;
   // What crosses a cut in the middle of the model per token, in units of d, by the mixer's plan:
   // sent once, sent always.
@@ -27,7 +27,12 @@ struct MixingCost {
 
 MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape);
 
+struct MixerKeeps {
+  double all = 0;             // MixingCost::kept
+  double beside_outputs = 0;  // of it without the sublayers' outputs
+};
+
 // MixingCost::kept alone, of a mixer with float32 parameters.
-double measure_kept(const DepthMixer& mixer, const MixerShape& shape);
+MixerKeeps measure_kept(const DepthMixer& mixer, const MixerShape& shape);
 
 }  // namespace attnres

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "attnres/depth/mixing_cost.h"
 #include "attnres/support/error.h"
 #include "attnres/support/mixer_parameters.h"
 
@@ -11,7 +10,7 @@ namespace attnres {
 namespace {
 
 // What a site's mixer was seen to keep.
-double measure_mixer(const ModelConfig& config) {
+MixerKeeps measure_mixer(const ModelConfig& config) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
   return measure_kept(*config.depth_mixing.make_mixer(config.mixer_shape(), parameters),
                       config.mixer_shape());
@@ -107,7 +106,10 @@ double ModelCost::kept_in_evaluation() const {
 }
 
 double ModelCost::kept_at_sites(const SiteRange& sites) const {
-  return span(sites) + (has_output(sites) ? site() : 0);
+  const double a_site = (mixer_keeps().beside_outputs + 1) * width_ * share_;
+  const auto [first, last] = within(sites);
+  const int num_sites = last - first;
+  return sublayers_keep(sites) + num_sites * a_site;
 }
 
 double ModelCost::most_sources_read(const SiteRange& sites) const {
@@ -125,10 +127,13 @@ double ModelCost::widest(const SiteRange& sites) const {
   return most;
 }
 
-// The mixer's, and the sublayer's output.
-double ModelCost::site() const {
+const MixerKeeps& ModelCost::mixer_keeps() const {
   if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
-  return (*mixer_keeps_ + 1) * width_ * share_;
+  return *mixer_keeps_;
+}
+
+double ModelCost::site() const {
+  return mixer_keeps().all * width_ * share_;
 }
 
 // A sublayer's inputs of all tokens, where a process has but some of them.
@@ -137,13 +142,18 @@ double ModelCost::gathered(int site) const {
   return (mixer().needs(site).separate_qkv ? 3 : 1) * width_;
 }
 
-double ModelCost::span(const SiteRange& sites) const {
+double ModelCost::sublayers_keep(const SiteRange& sites) const {
   const auto [first, last] = within(sites);
   double total = 0;
   for (int l = first; l < std::min(last, sublayers()); ++l) {
-    total += site() + gathered(l) + plan_.sublayer(l).cost(1).kept;
+    total += gathered(l) + plan_.sublayer(l).cost(1).kept;
   }
   return total;
+}
+
+double ModelCost::span(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
+  return sublayers_keep(sites) + std::max(0, std::min(last, sublayers()) - first) * site();
 }
 
 // As run_recomputed has them; the output is read outside of them.

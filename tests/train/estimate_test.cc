@@ -17,7 +17,10 @@
 #include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/memory.h"
 #include "attnres/train/optimizer.h"
+#include "attnres/train/probe.h"
+#include "attnres/train/training_cost.h"
 #include "attnres/train/training_step.h"
 #include "tests/text/test_files.h"
 
@@ -25,6 +28,7 @@ namespace attnres::estimate_test {
 namespace {
 
 constexpr MachineSpeed kSpeed = {.matmul = 1e11, .copy = 3e10};
+constexpr int64_t kGiB = int64_t{1} << 30;
 
 Recipe recipe(const std::string& text) {
   return parse_recipe(Json::parse(text));
@@ -59,13 +63,14 @@ const char* const kKimi =
 
 // What a process of its own holds at most during two steps of training: the kernel counts it when
 // the process has ended, so that nothing of the test itself is in it.
-int64_t measured_bytes(const std::string& text, int64_t vocab_size) {
+int64_t measured_bytes(const std::string& text, int64_t vocab_size, bool probes = false) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const pid_t child = ::fork();
   if (child == 0) {
     ::setenv("ATTNRES_TEST_RECIPE", text.c_str(), 1);
     ::setenv("ATTNRES_TEST_VOCABULARY", std::to_string(vocab_size).c_str(), 1);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
+    if (probes) ::setenv("ATTNRES_TEST_PROBES", "1", 1);
     ::execl(program.c_str(), program.c_str(), "--gtest_filter=EstimateChild.*",
             "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
     ::_exit(127);
@@ -81,6 +86,7 @@ int64_t measured_bytes(const std::string& text, int64_t vocab_size) {
 TEST(EstimateChild, DISABLED_Trains) {
   const char* text = std::getenv("ATTNRES_TEST_RECIPE");
   if (text == nullptr) GTEST_SKIP() << "run by the memory tests";
+  keep_freed_memory();  // as the program does
   const Recipe r = recipe(text);
   const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
   const Transformer model(r.model, vocab_size, 1);
@@ -93,6 +99,9 @@ TEST(EstimateChild, DISABLED_Trains) {
       step.forward_backward({ids, ids});
     }
     step.update(1e-3);
+    if (std::getenv("ATTNRES_TEST_PROBES") == nullptr) continue;
+    const at::Tensor ids = at::randint(vocab_size, {4, r.train.context - 1}, at::kLong);
+    probe(model, {ids, ids}, r.train.recompute);
   }
 }
 
@@ -111,6 +120,65 @@ TEST(Estimate, MemoryIsWithin30PercentOfSevenTrainingProcesses) {
     std::printf("estimated / measured = %.2f (%.0f MiB)\n", estimated / measured,
                 measured / (1 << 20));
   }
+}
+
+// Activations, and what their backward takes, of 2048 tokens: what is told of them, and what there
+// is of them, beside a model's weights and the library.
+TEST(Estimate, MemoryOfEveryMechanismIsThatOfATrainingProcess) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer has memory of its own";
+#endif
+  for (const Mechanism& mechanism : mechanisms()) {
+    const std::string text = Json{{"model",
+                                   {{"width", 64},
+                                    {"layers", 12},
+                                    {"heads", 4},
+                                    {"depth_mixing", {{"type", mechanism.text.name}}}}},
+                                  {"train", {{"batch_size", 16}, {"context", 128}}}}
+                                 .dump();
+    const Estimate told = estimate(recipe(text), 256, kSpeed);
+    const double beside = kLibraryBytes + 16.0 * static_cast<double>(told.parameters);
+    const double activations = static_cast<double>(told.bytes) - beside,
+                 measured = static_cast<double>(measured_bytes(text, 256)) - beside;
+    std::printf("%s: estimated / measured activations = %.2f (%.0f MiB)\n",
+                mechanism.text.name.c_str(), activations / measured, measured / (1 << 20));
+    EXPECT_GT(activations, 0.75 * measured) << mechanism.text.name;
+    EXPECT_LT(activations, 1.4 * measured) << mechanism.text.name;
+  }
+}
+
+// A window at a time, and recomputed where steps are.
+TEST(Estimate, ProbesTakeNoMoreThanAStep) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer has memory of its own";
+#endif
+  const char* const long_context =
+      R"({"model": {"width": 64, "layers": 8, "heads": 4,
+                    "depth_mixing": {"type": "block_attn_res", "block_size": 4}},
+          "train": {"batch_size": 1, "context": 8192, "recompute": true}})";
+  const double without = static_cast<double>(measured_bytes(long_context, 256)),
+               with = static_cast<double>(measured_bytes(long_context, 256, /*probes=*/true));
+  EXPECT_LT(with, 1.05 * without);
+  // Control: one that is not recomputed would.
+  Recipe kept = recipe(long_context);
+  kept.train.recompute = false;
+  EXPECT_GT(static_cast<double>(estimate(kept, 256, kSpeed).bytes), 1.2 * without);
+}
+
+// Four windows that are not recomputed would take 143 GiB.
+TEST(Estimate, OfALongContextIsThatOfAStep) {
+  Recipe r = recipe(R"({"model": {"width": 256, "layers": 12, "heads": 4},
+                        "train": {"batch_size": 1, "context": 131072, "recompute": true}})");
+  const double recomputed = static_cast<double>(estimate(r, 256, kSpeed).bytes);
+  EXPECT_LT(recomputed, 12.0 * kGiB);
+  // Peak memory is a step's, so that its settings move it.
+  r.train.recompute = false;
+  EXPECT_GT(static_cast<double>(estimate(r, 256, kSpeed).bytes), 2 * recomputed);
+  r.train.recompute = true;
+  r.train.batch_size = 2;
+  EXPECT_GT(static_cast<double>(estimate(r, 256, kSpeed).bytes), 1.7 * recomputed);
+  r.train.accumulate = 2;
+  EXPECT_LT(static_cast<double>(estimate(r, 256, kSpeed).bytes), 1.1 * recomputed);
 }
 
 TEST(Estimate, ParametersAreExact) {
@@ -171,7 +239,6 @@ TEST(Estimate, CountsMuon) {
   EXPECT_GE(with_muon.bytes, with_adamw.bytes - 4 * matrices);
 }
 
-constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr Resources kPlenty = {.memory = 64 * kGiB, .free_memory = 64 * kGiB, .free_disk = kGiB};
 
 std::string refusal(const std::string& text, const Resources& there) {
