@@ -242,6 +242,52 @@ TEST(TestVectors, HaveTheFormulaOfTheirSettings) {
   EXPECT_EQ(formulas.size(), entries);
 }
 
+// A reader of the texts alone must learn what a setting that departs from its default does.
+TEST(TestVectors, SayWhatEverySettingChanges) {
+  for (const TestVectorEntry& entry : test_vector_entries()) {
+    const MechanismText& text = entry.depth_mixing.text();
+    const Json defaults = DepthMixing({{"type", text.name}}, entry.shape).to_json();
+    std::string texts = text.details;
+    for (const RoleText& role : text.roles) texts += "\n" + role.text;
+    const Json settings = entry.depth_mixing.to_json();
+    for (const auto& [key, value] : settings.items()) {
+      if (value == defaults.at(key)) continue;
+      const bool is_said =
+          test_vector_formula(entry) != text.formula || texts.find(key) != std::string::npos;
+      EXPECT_TRUE(is_said) << entry.name << ": " << key;
+    }
+  }
+  const auto formula = [](const char* name) { return test_vector_formula(entry_named(name)); };
+  EXPECT_THAT(formula("value_residual.learned=false"), HasSubstr("(v_first + v) / 2"));
+  EXPECT_THAT(formula("dense_former.form=original"), HasSubstr("X_j = sum"));
+  EXPECT_THAT(formula("dca.recent_layers=2"), HasSubstr("newest 2"));
+}
+
+// By the text alone: v_0, one sum, and the newest two, the oldest of them first.
+TEST(TestVectors, OfDcaWithTwoRecentLayersAreWhatTheTextSays) {
+  const TestVectorEntry& entry = entry_named("dca.recent_layers=2");
+  const TestVectors vectors = make_test_vectors(entry);
+  const auto given = [&](const std::string& name) { return vectors.find(name).detach(); };
+  std::vector<at::Tensor> v = {given("embedding")};
+  for (int j = 0; j < 4; ++j) {
+    v.push_back(given(named("output", 2 * j)) + given(named("output", 2 * j + 1)));
+  }
+  const auto g = [&](const std::vector<at::Tensor>& sources) {
+    const at::Tensor b = given("parameter.bias.8"), w = given("parameter.score.8");
+    at::Tensor sum = at::zeros_like(v[0]);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const at::Tensor& s = sources[i];
+      const at::Tensor rms = s.square().mean(-1, true).add(entry.shape.norm_eps).sqrt();
+      sum = sum + (b[static_cast<int64_t>(i)] + (w * s / rms).sum(-1, true).relu()) * s;
+    }
+    return sum;
+  };
+  const at::Tensor output = given("mixed.8");
+  EXPECT_LT((g({v[0], v[1] + v[2], v[3], v[4]}) - output).abs().max().item<double>(), 1e-12);
+  // Control: the order matters.
+  EXPECT_GT((g({v[0], v[1] + v[2], v[4], v[3]}) - output).abs().max().item<double>(), 1e-2);
+}
+
 TEST(TestVectors, EveryGivenNumberMatters) {
   for (const TestVectorEntry& entry : test_vector_entries()) {
     for (const auto& [name, tensor] : make_test_vectors(entry).results) {

@@ -8,6 +8,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,10 @@ namespace {
 
 constexpr double kStartingScore = 1e-3;
 
+constexpr const char* kDcaFormula =
+    "query, key and value inputs are sums sum_i (b_i + relu(w . RMS(v_i))) * v_i of layers' "
+    "outputs";
+
 struct DcaSettings {
   int64_t recent_layers = 0;
 
@@ -33,6 +38,11 @@ struct DcaSettings {
                   "model.depth_mixing.recent_layers: expected 0 (all) to {} (Transformer layers), "
                   "got {}",
                   shape.layers(), recent_layers);
+  }
+  std::string formula(const MixerShape&) const {
+    if (recent_layers == 0) return kDcaFormula;
+    return fmt::format("{}: of v_0, the newest {}, and the sum of those between", kDcaFormula,
+                       recent_layers);
   }
   // Sources of layer j, or of the output for j = J.
   int64_t sources(int64_t layer) const {
@@ -214,28 +224,30 @@ double dca_traffic(const DcaSettings& settings, const MixerShape& shape) {
 Mechanism dca_mechanism() {
   return define_mechanism<DcaSettings, Dca>(
       {.name = "dca",
-       .formula = "query, key and value inputs are sums sum_i (b_i + relu(w . RMS(v_i))) * v_i of "
-                  "layers' outputs",
+       .formula = kDcaFormula,
        .start = "residual but for scores of about 1e-3: b = 1, w small",
        .source = "DeepCrossAttention, arXiv 2502.06785",
        .traffic = "(J + 11)/4 d; k recent layers: at most (k + 8)/2 d",
        .details =
            "v_0 = embedding, v_{j+1} = y_{2j} + y_{2j+1}, the output of layer j (so v_i is not "
-           "y_{i-1} here). g = sum_i (b_i + relu(w . RMS(v_i))) * v_i over v_0 .. v_j; with "
-           "recent_layers k > 0 over v_0, the sum of the others but the last k, if there are any, "
-           "and the last k. Each g has its own b and w: mixed.2j = g_query, mixed.key.2j and "
+           "y_{i-1} here). g = sum_i (b_i + relu(w . RMS(s_i))) * s_i over sources s_i in this "
+           "order, at the output with j = J: v_0, v_1, .., v_j; with recent_layers k > 0 first "
+           "v_0, then, where j > k, the one sum v_1 + .. + v_{j-k}, then the newest k of v_1 .. "
+           "v_j, or all of them where j <= k, the oldest first: v_{j-k+1}, .., v_j. Each g has its "
+           "own b and w: mixed.2j = g_query, mixed.key.2j and "
            "mixed.value.2j; input.2j, input.key.2j, input.value.2j are their norms. h_{2j+1} = "
            "y_{2j} + g_query, x_{2j+1} = norm(h_{2j+1}). h_L is one more g.",
        .roles = {input_norm_role(),
                  {"query_bias",
-                  "[sources, d]: b of the query sum, a row for each source, v_0 first"},
+                  "[sources, d]: b of the query sum, a row for each source, in their order"},
                  {"query_score", "[d]: w of the query sum"},
-                 {"key_bias", "[sources, d]: b of the key sum, a row for each source, v_0 first"},
+                 {"key_bias",
+                  "[sources, d]: b of the key sum, a row for each source, in their order"},
                  {"key_score", "[d]: w of the key sum"},
                  {"value_bias",
-                  "[sources, d]: b of the value sum, a row for each source, v_0 first"},
+                  "[sources, d]: b of the value sum, a row for each source, in their order"},
                  {"value_score", "[d]: w of the value sum"},
-                 {"bias", "[sources, d]: b of the output's sum"},
+                 {"bias", "[sources, d]: b of the output's sum, likewise"},
                  {"score", "[d]: w of the output's sum"},
                  {"key_input_norm", "[d]: gain of input.key.l"},
                  {"value_input_norm", "[d]: gain of input.value.l"}}},

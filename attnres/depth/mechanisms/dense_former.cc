@@ -11,6 +11,9 @@
 namespace attnres {
 namespace {
 
+constexpr const char* kDenseFormerFormula =
+    "h_l = sum_i alpha_{i->l} v_i, learned scalars; or the same of layers' outputs";
+
 struct DenseFormerSettings {
   std::string form = "report";
 
@@ -26,6 +29,11 @@ struct DenseFormerSettings {
         one_line(form));
   }
   bool original() const { return form == "original"; }
+  std::string formula(const MixerShape&) const {
+    return original() ? "X_j = sum_{i<=j} alpha_{i->j} Z_i, learned scalars, Z_0 = v_0, Z_{j+1} = "
+                        "G_j(X_j), G_j a Transformer layer"
+                      : kDenseFormerFormula;
+  }
 };
 
 class DenseFormer : public ComposedMixer {
@@ -108,17 +116,18 @@ double dense_former_traffic(const DenseFormerSettings& settings, const MixerShap
 Mechanism dense_former_mechanism() {
   return define_mechanism<DenseFormerSettings, DenseFormer>(
       {.name = "dense_former",
-       .formula = "h_l = sum_i alpha_{i->l} v_i, learned scalars; or the same of layers' outputs",
+       .formula = kDenseFormerFormula,
        .start = "residual: alpha = 1; of layers' outputs: 1 for the newest, else 0",
        .source = "DenseFormer, arXiv 2402.02622; Table 5 of arXiv 2603.15031",
        .traffic = "(L + 3)/2 d; original: (J + 13)/4 d",
-       .details = "Form report: sources of site l are v_0 .. v_l; h_0 = v_0. Form original: X_0 = "
-                  "Z_0 = v_0; h_{2j} = X_j, h_{2j+1} = r = X_j + y_{2j}, Z_{j+1} = r + y_{2j+1}; "
-                  "h_L = X_J. x_l = norm(h_l).",
+       .details = "x_l = norm(h_l). With form report, h_l = sum_{i=0..l} alpha_i v_i for l >= 1, "
+                  "alpha = depth_weights.l; h_0 = v_0. With form original, Z_0 = X_0 = v_0 and X_j "
+                  "= sum_{i=0..j} alpha_i Z_i for j = 1 .. J, alpha = depth_weights.2j; h_{2j} = "
+                  "X_j, h_{2j+1} = X_j + y_{2j}, Z_{j+1} = X_j + y_{2j} + y_{2j+1}; h_L = X_J.",
        .roles = {input_norm_role(),
                  {"depth_weights",
-                  "[sources]: alpha, v_0 or Z_0 first; none at site 0; in form original at even "
-                  "sites 2j, j + 1 numbers"}}},
+                  "[sources]: alpha, v_0 or Z_0 first: l + 1 numbers at site l >= 1; with form "
+                  "original j + 1 numbers at site 2j, j >= 1"}}},
       dense_former_traffic);
 }
 

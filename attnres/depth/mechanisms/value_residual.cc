@@ -9,6 +9,8 @@ namespace attnres {
 namespace {
 
 constexpr double kStart = 0.5;
+constexpr const char* kValueResidualFormula =
+    "residual; in attention v <- lambda_1 v_first + lambda_2 v";
 
 struct ValueResidualSettings {
   bool learned = true;
@@ -18,6 +20,9 @@ struct ValueResidualSettings {
     v("learned", learned);
   }
   void check(const MixerShape&) const {}
+  std::string formula(const MixerShape&) const {
+    return learned ? kValueResidualFormula : "residual; in attention v <- (v_first + v) / 2";
+  }
 };
 
 class ValueResidual final : public AdaptedAttention {
@@ -73,15 +78,17 @@ double value_residual_traffic(const ValueResidualSettings&, const MixerShape& sh
 Mechanism value_residual_mechanism() {
   return define_mechanism<ValueResidualSettings, ValueResidual>(
       {.name = "value_residual",
-       .formula = "residual; in attention v <- lambda_1 v_first + lambda_2 v",
+       .formula = kValueResidualFormula,
        .start = "lambda_1 = lambda_2 = 0.5",
        .source = "ResFormer, arXiv 2410.17897",
        .traffic = "3d + (J - 1)/(2J) d H_kv/H",
        .details = "h_0 = v_0; x_l = norm(h_l), at the output too. v_first = heads.v.0. q and k "
-                  "stay, and so do the values of layer 0.",
-       .roles = {input_norm_role(),
-                 {"value_mix",
-                  "[2]: lambda_1, lambda_2, at site 2j, j >= 1; none if not learned"}}},
+                  "stay, and so do the values of layer 0. Not learned, lambda_1 = lambda_2 = 1/2 "
+                  "in every layer j >= 1.",
+       .roles =
+           {input_norm_role(),
+            {"value_mix",
+             "[2]: lambda_1, lambda_2, at site 2j, j >= 1; none if not learned: both are 1/2"}}},
       value_residual_traffic);
 }
 
