@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 
+#include "attnres/conformance/decay_vectors.h"
 #include "attnres/conformance/test_vectors.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
@@ -31,12 +33,17 @@ std::vector<std::string> names_of(const TestVectors& vectors) {
   return names;
 }
 
+bool is_start(const std::string& name) {
+  return name.starts_with("start.");
+}
+
 const TestVectorEntry& find_entry(const std::string& file, const std::string& name) {
   std::vector<std::string> names;
   for (const TestVectorEntry& entry : test_vector_entries()) {
     if (entry.name == name) return entry;
     names.push_back(entry.name);
   }
+  names.push_back(kDecayEntry);
   fail("{}: there are no test vectors '{}'; did you mean {}? attnres vectors writes them all", file,
        name, nearest(name, names));
 }
@@ -139,13 +146,13 @@ std::optional<VectorError> first_departure(const std::vector<VectorError>& error
   return first == errors.size() ? std::nullopt : std::optional(errors[first]);
 }
 
-void find_mistakes(const TestVectorEntry& entry, const Results& results, size_t agreeing_with_right,
-                   Diagnosis& diagnosis) {
-  if (!has_known_mistakes(entry.depth_mixing, entry.shape)) return;
+using Mistaken = std::function<TestVectors(Mistake)>;
+
+void find_mistakes(const std::vector<KnownMistake>& all, const Mistaken& mistaken,
+                   const Results& results, size_t agreeing_with_right, Diagnosis& diagnosis) {
   size_t most = agreeing_with_right;
-  for (const KnownMistake& known : known_mistakes()) {
-    const std::vector<VectorError> errors =
-        compare_all(results, make_test_vectors(entry, at::kDouble, mistaken_mixer(known.mistake)));
+  for (const KnownMistake& known : all) {
+    const std::vector<VectorError> errors = compare_all(results, mistaken(known.mistake));
     const Diagnosis::Match match = {known, worst_of(errors), first_departure(errors),
                                     mean_part(errors)};
     if (!match.departure) {
@@ -160,11 +167,47 @@ void find_mistakes(const TestVectorEntry& entry, const Results& results, size_t 
   if (!diagnosis.mistakes.empty()) diagnosis.partly.reset();
 }
 
-Diagnosis diagnose_entry(const TestVectorEntry& entry, const Results& results,
-                         const TestVectors& expected) {
+// Whether these are small numbers, as the weights of most linear maps start at.
+bool looks_drawn(const at::Tensor& start) {
+  const double rms = start.to(at::kDouble).square().mean().sqrt().item<double>();
+  return rms > 2e-3 && rms < 0.1;
+}
+
+// What is wrong with starts shows nowhere else. Where all of them that are wrong are random
+// queries, that is a mistake of its own beside those in other results, which are looked for alone.
+Results without_random_queries(const Results& results, const TestVectors& expected,
+                               Diagnosis& diagnosis) {
+  std::vector<VectorError> wrong;
+  for (const VectorError& error : compare_all(results, expected)) {
+    if (is_start(error.name) && error.part() > 1) wrong.push_back(error);
+  }
+  const auto is_random_query = [&](const VectorError& error) {
+    return error.name.starts_with("start.pseudo_query.") && looks_drawn(results.at(error.name));
+  };
+  if (wrong.empty() || !std::all_of(wrong.begin(), wrong.end(), is_random_query)) return results;
+  diagnosis.mistakes.push_back({random_queries(), worst_of(wrong), /*departure=*/{}});
+  Results others = results;
+  std::erase_if(others, [](const auto& result) { return is_start(result.first); });
+  return others;
+}
+
+void find_mistakes_of_mixer(const TestVectorEntry& entry, const Results& results,
+                            const TestVectors& expected, Diagnosis& diagnosis) {
+  const Results others = without_random_queries(results, expected, diagnosis);
+  const std::vector<VectorError> errors = compare_all(others, expected);
+  if (!first_departure(errors) || !has_known_mistakes(entry.depth_mixing, entry.shape)) return;
+  const auto mistaken = [&](Mistake mistake) {
+    return make_test_vectors(entry, at::kDouble, mistaken_mixer(mistake));
+  };
+  find_mistakes(known_mistakes(), mistaken, others, agreeing(errors), diagnosis);
+}
+
+// Beside the right numbers; mistakes are still to be found.
+Diagnosis compare_entry(const std::string& entry, const Results& results,
+                        const TestVectors& expected) {
   const std::vector<VectorError> errors = compare_all(results, expected);
   Diagnosis diagnosis;
-  diagnosis.entry = entry.name;
+  diagnosis.entry = entry;
   diagnosis.results = expected.results.size();
   for (const auto& [name, tensor] : expected.results) {
     if (!results.contains(name)) continue;
@@ -173,7 +216,27 @@ Diagnosis diagnose_entry(const TestVectorEntry& entry, const Results& results,
   }
   diagnosis.worst = worst_of(errors);
   diagnosis.departure = first_departure(errors);
-  if (!diagnosis.matches()) find_mistakes(entry, results, agreeing(errors), diagnosis);
+  return diagnosis;
+}
+
+Diagnosis diagnose_decay(const std::string& path, const Results& results) {
+  const TestVectors expected = make_decay_vectors();
+  check_names_and_shapes(path, kDecayEntry, results, expected);
+  Diagnosis diagnosis = compare_entry(kDecayEntry, results, expected);
+  if (diagnosis.matches()) return diagnosis;
+  const auto mistaken = [](Mistake mistake) { return make_decay_vectors(at::kDouble, mistake); };
+  find_mistakes({decay_read_whole()}, mistaken, results, agreeing(compare_all(results, expected)),
+                diagnosis);
+  return diagnosis;
+}
+
+Diagnosis diagnose_mechanism(const std::string& path, const std::string& name,
+                             const Results& results) {
+  const TestVectorEntry& entry = find_entry(path, name);
+  const TestVectors expected = make_test_vectors(entry);
+  check_names_and_shapes(path, name, results, expected);
+  Diagnosis diagnosis = compare_entry(name, results, expected);
+  if (!diagnosis.matches()) find_mistakes_of_mixer(entry, results, expected, diagnosis);
   return diagnosis;
 }
 
@@ -195,10 +258,8 @@ double vector_tolerance(at::ScalarType dtype, bool is_gradient) {
 std::vector<Diagnosis> diagnose(const std::filesystem::path& path) {
   std::vector<Diagnosis> diagnoses;
   for (const auto& [name, results] : read_results(path.string())) {
-    const TestVectorEntry& entry = find_entry(path.string(), name);
-    const TestVectors expected = make_test_vectors(entry);
-    check_names_and_shapes(path.string(), name, results, expected);
-    diagnoses.push_back(diagnose_entry(entry, results, expected));
+    diagnoses.push_back(name == kDecayEntry ? diagnose_decay(path.string(), results)
+                                            : diagnose_mechanism(path.string(), name, results));
     require(diagnoses.back().found > 0,
             "{}: {} holds only what was given: add results, such as mixed.0 or input.0",
             path.string(), name);

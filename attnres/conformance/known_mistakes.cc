@@ -39,12 +39,25 @@ class MistakenMixer : public ComposedMixer {
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
   SublayerInput read(DepthState& state) const override {
-    const at::Tensor mixed = mix(state.sealed);
+    const at::Tensor mixed = mix(state.sealed, mixtures_before(state));
     show_mixed(state, mixed);
+    if (is(Mistake::last_slot_overwritten)) remember(state, mixed);
     return {normalize(state, mixed, input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
+  struct Mixtures : DepthCache {
+    std::vector<at::Tensor> of_sites;
+  };
+  static std::vector<at::Tensor> mixtures_before(const DepthState& state) {
+    return state.cache ? static_cast<const Mixtures&>(*state.cache).of_sites
+                       : std::vector<at::Tensor>();
+  }
+  static void remember(DepthState& state, const at::Tensor& mixed) {
+    if (!state.cache) state.cache = std::make_unique<Mixtures>();
+    static_cast<Mixtures&>(*state.cache).of_sites.push_back(mixed);
+  }
+
   bool is(Mistake mistake) const { return mistake_ == mistake; }
 
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
@@ -72,10 +85,65 @@ class MistakenMixer : public ComposedMixer {
     return sources;
   }
 
+  // y_first + .. + y_{last-1}, `values` being v_0 and these.
+  static at::Tensor sum_of(const std::vector<at::Tensor>& values, int64_t first, int64_t last) {
+    at::Tensor sum = values[first + 1];
+    for (int64_t i = first + 2; i <= last; ++i) sum = sum + values[i];
+    return sum;
+  }
+
+  // The right sources of site l, as what else is kept of a block than its own sum changes them.
+  std::vector<Source> sources_of_bank(const std::vector<at::Tensor>& values) const {
+    const auto l = static_cast<int64_t>(values.size()) - 1;
+    std::vector<Source> bank = {{values[0]}};
+    const bool recursive = is(Mistake::recursive_blocks) || is(Mistake::recursive_partial_too);
+    const bool with_embedding = is(Mistake::cumulative_with_embedding);
+    for (int64_t begin = 0; begin < l; begin += block_size_) {
+      const int64_t end = std::min(begin + block_size_, l);
+      const bool finished = end == begin + block_size_;
+      const at::Tensor own = sum_of(values, begin, end), so_far = sum_of(values, 0, end);
+      at::Tensor value = own;
+      if (recursive && (finished || is(Mistake::recursive_partial_too))) {
+        value = values[0] + so_far - bank.back().value;
+      }
+      if (is(Mistake::cumulative_blocks)) value = so_far;
+      if (with_embedding) value = values[0] + so_far;
+      if (finished && is(Mistake::cumulative_finished_blocks)) value = bank.back().value + own;
+      bank.push_back({value, finished});
+    }
+    return bank;
+  }
+
+  // The same, as what is written over a slot of the bank changes them.
+  std::vector<Source> overwritten(std::vector<Source> bank, const std::vector<at::Tensor>& values,
+                                  const std::vector<at::Tensor>& mixtures) const {
+    const auto l = static_cast<int64_t>(values.size()) - 1;
+    const int64_t blocks = l / block_size_;  // finished
+    if (is(Mistake::newest_block_only) && blocks > 1) {
+      bank.erase(bank.begin() + 1, bank.begin() + blocks);
+    }
+    if (is(Mistake::embedding_slot_overwritten) && blocks > 0) bank.erase(bank.begin());
+    if (is(Mistake::embedding_summed_in_place) && l > 0) {
+      bank[0].value = values[0] + sum_of(values, 0, std::min(block_size_, l));
+    }
+    // From the site after the one that sealed the last block on.
+    const int64_t last_sealed = (shape().sublayers - 1) / block_size_ * block_size_;
+    if (is(Mistake::last_slot_overwritten) && last_sealed > 0 && l > last_sealed + 1) {
+      bank[last_sealed / block_size_].value = mixtures.at(l - 1);
+    }
+    return bank;
+  }
+
   // h_l from v_0 .. v_l.
-  at::Tensor mix(const std::vector<at::Tensor>& values) const {
+  at::Tensor mix(const std::vector<at::Tensor>& values,
+                 const std::vector<at::Tensor>& mixtures = {}) const {
     const auto l = static_cast<int>(values.size()) - 1;
-    const std::vector<Source> sources = sources_of(values);
+    const std::vector<Source> sources =
+        mistake_ < Mistake::cumulative_blocks
+            ? sources_of(values)
+            : overwritten(sources_of_bank(values), values, mixtures);
+    if (is(Mistake::prefix_sum_for_mixture)) return sources.back().value;
+    if (is(Mistake::stream_for_mixture)) return at::stack(values).sum(0);
     if (l == shape().sublayers) {
       if (is(Mistake::output_is_last_output)) return values.back();
       if (is(Mistake::output_is_residual)) {
@@ -183,8 +251,46 @@ const std::vector<KnownMistake>& known_mistakes() {
        "values are RMS(v): only keys are normalised, values are the sources as they are"},
       {Mistake::values_are_keys, "values_are_keys",
        "values are g * RMS(v), the keys: values are the sources as they are"},
+      {Mistake::prefix_sum_for_mixture, "prefix_sum_for_mixture",
+       "sublayers read the running sum of the newest block: they read the mixture over all blocks "
+       "and that sum"},
+      {Mistake::stream_for_mixture, "stream_for_mixture",
+       "sublayers read the sum of all outputs, a residual stream: they read the mixture over the "
+       "sources"},
+      {Mistake::cumulative_blocks, "cumulative_blocks",
+       "blocks are cumulative: begin the sum anew when a block is finished, b_n has the outputs of "
+       "block n alone"},
+      {Mistake::cumulative_with_embedding, "cumulative_with_embedding",
+       "blocks are cumulative, the embedding in all of them: sources are the residual stream at "
+       "block ends; b_n has the outputs of block n alone"},
+      {Mistake::cumulative_finished_blocks, "cumulative_finished_blocks",
+       "a finished block is added to the one before it: b_n has the outputs of block n alone"},
+      {Mistake::recursive_blocks, "recursive_blocks",
+       "a block is the residual stream less the block before it: take the stream at the block's "
+       "end "
+       "less the stream at its beginning"},
+      {Mistake::recursive_partial_too, "recursive_partial_too",
+       "a block and the partial sum are the residual stream less the block before: take the stream "
+       "less what it was at the block's beginning"},
+      {Mistake::last_slot_overwritten, "last_slot_overwritten",
+       "mixtures are written over the last finished block: once it is sealed, give them memory of "
+       "their own"},
+      {Mistake::newest_block_only, "newest_block_only",
+       "a finished block overwrites the one before it: all blocks stay sources"},
+      {Mistake::embedding_slot_overwritten, "embedding_slot_overwritten",
+       "the first finished block overwrites the embedding: b_0 stays a source, b_1 is the next"},
+      {Mistake::embedding_summed_in_place, "embedding_summed_in_place",
+       "the first block's outputs are added to the embedding in place: b_0 is the embedding alone"},
   };
   return all;
+}
+
+const KnownMistake& random_queries() {
+  static const KnownMistake mistake = {
+      Mistake::random_queries, "random_queries",
+      "pseudo-queries start at random numbers, as of a standard deviation of 0.02: they start at "
+      "zero, where the mixture is the mean of the sources"};
+  return mistake;
 }
 
 bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape) {

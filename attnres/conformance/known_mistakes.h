@@ -31,6 +31,19 @@ enum class Mistake {
   folded_factors_rounded,      // bfloat16(bfloat16(w) * bfloat16(g))
   values_normalized,           // h = sum alpha RMS(v)
   values_are_keys,             // h = sum alpha g * RMS(v)
+  prefix_sum_for_mixture,      // h_l = the newest block's sum so far: the running prefix
+  stream_for_mixture,          // h_l = v_0 + .. + v_l, the residual stream
+  cumulative_blocks,           // the partial sum is never reset: b_n = y_0 + .. + y_{n S - 1}
+  cumulative_with_embedding,   // the same, begun with the embedding
+  cumulative_finished_blocks,  // b_n = b_{n-1} + the sum of block n; the partial sum is as it is
+  recursive_blocks,            // b_n = x - b_{n-1}, x the residual stream at the block's end
+  recursive_partial_too,       // the same, and the partial sum is x - b_n
+  last_slot_overwritten,       // mixtures are written where the last finished block lies
+  newest_block_only,           // a finished block takes the place of the one before it
+  embedding_slot_overwritten,  // the first finished block takes the place of the embedding
+  embedding_summed_in_place,   // b_0 becomes v_0 plus the first block's outputs
+  random_queries,              // queries that do not start at zero
+  decay_read_whole,            // not of mixers: decay_vectors.h
 };
 
 struct KnownMistake {
@@ -39,7 +52,10 @@ struct KnownMistake {
   std::string text;  // what is wrong, and what is right
 };
 
+// Those that show in what a mixer gives.
 const std::vector<KnownMistake>& known_mistakes();
+// Shows in what queries start at.
+const KnownMistake& random_queries();
 
 // Whether it is the plain mechanism.
 bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/conformance/decay_vectors.h"
 #include "attnres/depth/mixing_analysis.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
@@ -49,6 +50,7 @@ class Run {
   Run(const TestVectorEntry& entry, at::ScalarType dtype, const MixerFactory& make)
       : entry_(entry), parameters_(dtype, /*seed=*/0) {
     mixer_ = make(entry.depth_mixing, entry.shape, parameters_);
+    find_starts(make);
   }
 
   TestVectors vectors() {
@@ -68,6 +70,7 @@ class Run {
       mixer_->write(state, {output.flatten(0, 1)});
     }
     add_gradients();
+    vectors_.results.insert(vectors_.results.end(), starts_.begin(), starts_.end());
     return std::move(vectors_);
   }
 
@@ -83,11 +86,25 @@ class Run {
     return leaf;
   }
 
+  static std::string name_of(const Parameter& parameter, const std::string& what) {
+    const bool shared = parameter.site == kEmbeddingSite;
+    return shared ? what + parameter.role : at_site(what + parameter.role, parameter.site);
+  }
+
+  // Of the parameters that start at the same numbers whatever the seed.
+  void find_starts(const MixerFactory& make) {
+    ParameterRegistry others(parameters_.precision(), /*seed=*/1);
+    make(entry_.depth_mixing, entry_.shape, others);
+    for (const Parameter& parameter : parameters_.all()) {
+      const at::Tensor start = parameter.tensor.detach();
+      if (!at::equal(start, others.find(parameter.site, parameter.role)->tensor.detach())) continue;
+      starts_.emplace_back(name_of(parameter, "start."), start.clone());
+    }
+  }
+
   void move_parameters() {
     for (const Parameter& parameter : parameters_.all()) {
-      const bool shared = parameter.site == kEmbeddingSite;
-      const std::string name = shared ? "parameter." + parameter.role
-                                      : at_site("parameter." + parameter.role, parameter.site);
+      const std::string name = name_of(parameter, "parameter.");
       const at::Tensor& tensor = parameter.tensor;
       const at::Tensor noise = normal_numbers(entry_.name, name, tensor.sizes(), 1);
       tensor.detach().copy_(moved(tensor.detach().to(at::kDouble), noise));
@@ -162,7 +179,7 @@ class Run {
   std::unique_ptr<DepthMixer> mixer_;
   TestVectors vectors_;
   std::vector<at::Tensor> ends_;
-  NamedTensors cotangents_;
+  NamedTensors cotangents_, starts_;
 };
 
 // The settings of a mechanism in its entry where its defaults would show little.
@@ -279,7 +296,9 @@ Json describe(const TestVectorEntry& entry, const TestVectors& vectors) {
             {"adapted.q.l", "heads.q.l as the mechanism changed it; also k and v"},
             {"gradient.NAME",
              "of sum <c, x> over all inputs and adapted heads x, with respect to "
-             "the given NAME"}}}};
+             "the given NAME"},
+            {"start.ROLE.l",
+             "what parameter.ROLE.l is before training, where that is not drawn at random"}}}};
 }
 
 }  // namespace
@@ -327,15 +346,22 @@ WrittenVectors write_test_vectors(const std::filesystem::path& path,
   WrittenVectors written;
   NamedTensors tensors;
   SafetensorsMetadata metadata = {{"format", "attnres test vectors"}};
+  const auto add = [&](const std::string& entry, const TestVectors& vectors) {
+    for (const NamedTensors* part : {&vectors.given, &vectors.results}) {
+      for (const auto& [name, tensor] : *part) tensors.emplace_back(entry + "/" + name, tensor);
+    }
+  };
   for (const TestVectorEntry& entry : test_vector_entries()) {
     if (!chosen(entry)) continue;
     ++written.entries;
     const TestVectors vectors = make_test_vectors(entry);
     metadata[entry.name] = describe(entry, vectors).dump();
-    for (const NamedTensors* part : {&vectors.given, &vectors.results}) {
-      for (const auto& [name, tensor] : *part)
-        tensors.emplace_back(entry.name + "/" + name, tensor);
-    }
+    add(entry.name, vectors);
+  }
+  if (mechanism_names.empty()) {
+    ++written.entries;
+    metadata[kDecayEntry] = describe_decay_vectors().dump();
+    add(kDecayEntry, make_decay_vectors());
   }
   written.tensors = tensors.size();
   write_safetensors(path, tensors, metadata);

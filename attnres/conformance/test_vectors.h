@@ -14,6 +14,7 @@
 //   results  mixed.l, mixed.STREAM.l    [B, T, d]  h_l, which site l reads
 //            input.l, input.key.l, ..   [B, T, d]  x_l, what sublayer l, and some of its maps, get
 //            adapted.q.l, .k.l, .v.l    heads.* as the mechanism changed them
+//            start.ROLE.l               what parameter.ROLE.l starts at, where that is not drawn
 //            gradient.NAME              of sum <c, x> over all inputs and adapted heads x, with
 //                                       respect to the given NAME (cotangents left out)
 #pragma once
@@ -50,7 +51,7 @@ const char* test_vector_notation();
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct TestVectors {
-  NamedTensors given, results;  // results by site, then gradients
+  NamedTensors given, results;  // results by site, then gradients, then starts
 
   // A given tensor or a result; undefined if there is none of this name.
   at::Tensor find(const std::string& name) const;
@@ -69,8 +70,9 @@ struct WrittenVectors {
 };
 
 // A safetensors file of float64 tensors "ENTRY/NAME", with a JSON text for each entry as metadata
-// that explains it without any other source; the same bytes every time. Of all entries, or those of
-// the mechanisms named. Throws UsageError on a mechanism that there is not.
+// that explains it without any other source; the same bytes every time. Of all entries, and those
+// of decay_vectors.h, or of the mechanisms named. Throws UsageError on a mechanism that there is
+// not.
 WrittenVectors write_test_vectors(const std::filesystem::path& path,
                                   const std::vector<std::string>& mechanism_names);
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "attnres/conformance/decay_vectors.h"
 #include "attnres/conformance/known_mistakes.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
@@ -57,6 +58,78 @@ TEST(Diagnosis, FindsEveryMistake) {
   }
 }
 
+// Beside whatever else is wrong.
+TEST(Diagnosis, FindsQueriesThatDoNotStartAtZero) {
+  for (const char* name : {"attn_res", "block_attn_res", "block_attn_res.heads=4"}) {
+    const TestVectorEntry& entry = entry_named(name);
+    NamedTensors results = results_of(entry, make_test_vectors(entry));
+    for (auto& [full_name, tensor] : results) {
+      if (full_name.find("/start.pseudo_query.") == std::string::npos) continue;
+      EXPECT_EQ(tensor.abs().max().item<double>(), 0);
+      tensor = 0.02 * at::randn(tensor.sizes(), at::kDouble);
+    }
+    const Diagnosis diagnosis = diagnose_results(results).at(0);
+    EXPECT_FALSE(diagnosis.matches());
+    ASSERT_EQ(diagnosis.mistakes.size(), 1U) << name;
+    EXPECT_EQ(diagnosis.mistakes[0].mistake.name, "random_queries");
+  }
+  NamedTensors both =
+      results_of(block_entry(), mistaken_vectors(block_entry(), Mistake::recursive_blocks));
+  for (auto& [full_name, tensor] : both) {
+    if (full_name.find("/start.pseudo_query.") != std::string::npos) tensor = tensor + 0.02;
+  }
+  std::vector<std::string> found;
+  const std::vector<Diagnosis> diagnoses = diagnose_results(both);
+  for (const auto& match : diagnoses.at(0).mistakes) found.push_back(match.mistake.name);
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre("random_queries", "recursive_blocks"));
+}
+
+// A gain that starts at zero is no random query.
+TEST(Diagnosis, ComparesWhatParametersStartAt) {
+  NamedTensors results = results_of(block_entry(), make_test_vectors(block_entry()));
+  for (auto& [name, tensor] : results) {
+    if (name.ends_with("/start.key_norm.3")) tensor = at::zeros_like(tensor);
+  }
+  const Diagnosis diagnosis = diagnose_results(results).at(0);
+  EXPECT_EQ(diagnosis.departure.value().name, "start.key_norm.3");
+  EXPECT_TRUE(diagnosis.mistakes.empty());
+}
+
+TEST(Diagnosis, FindsADecayThatIsReadWhole) {
+  const auto diagnose_decays = [](Mistake mistake, at::ScalarType dtype) {
+    NamedTensors results;
+    for (const auto& [name, tensor] : make_decay_vectors(dtype, mistake).results) {
+      results.emplace_back(std::string(kDecayEntry) + "/" + name, tensor.detach());
+    }
+    return diagnose_results(results).at(0);
+  };
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    EXPECT_TRUE(diagnose_decays(Mistake::none, dtype).matches());
+    const Diagnosis whole = diagnose_decays(Mistake::decay_read_whole, dtype);
+    EXPECT_FALSE(whole.matches());
+    ASSERT_EQ(whole.mistakes.size(), 1U);
+    EXPECT_EQ(whole.mistakes[0].mistake.name, "decay_read_whole");
+  }
+}
+
+TEST(DecayVectors, AreWhatPlainLoopsGive) {
+  const TestVectors vectors = make_decay_vectors();
+  const auto numbers = [&](const char* name) {
+    const at::Tensor tensor = vectors.find(name).detach().contiguous();
+    return Vector(tensor.data_ptr<double>(), tensor.data_ptr<double>() + tensor.numel());
+  };
+  const Vector gate = numbers("gate"), A_log = numbers("parameter.A_log"),
+               bias = numbers("parameter.dt_bias"), decay = numbers("log_decay");
+  ASSERT_EQ(A_log.size(), 8U);
+  ASSERT_EQ(bias.size(), 48U);
+  EXPECT_EQ(A_log[6], 0);
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const size_t of_heads = i % 48, head = of_heads / 8;
+    const double scaled = std::exp(A_log[head]) * (gate[i] + bias[of_heads]);
+    EXPECT_NEAR(decay[i], -5 / (1 + std::exp(-scaled)), 1e-13);
+  }
+}
+
 TEST(Diagnosis, SaysThatADetachedBlockCannotShowWithoutGradients) {
   const TestVectors mistaken = mistaken_vectors(block_entry(), Mistake::detached_blocks);
   const Diagnosis diagnosis =
@@ -99,6 +172,7 @@ double distance(const TestVectors& a, const TestVectors& b, bool forward_only) {
     const auto& [name, of_a] = a.results[i];
     if (forward_only && !is_forward(name)) continue;
     const at::Tensor of_b = b.results[i].second;
+    if (at::equal(of_a, of_b)) continue;
     largest = attnres::testing::larger(
         largest, ((of_a - of_b).abs().max() / of_b.abs().max()).item<double>());
   }
@@ -295,6 +369,43 @@ TEST_F(MistakesInPlainLoops, SourcesScoresAndValues) {
                 for (size_t c = 0; c < value.size(); ++c) value[c] *= gain[c];
                 return value;
               }));
+}
+
+// What is kept of blocks, and what is written over it.
+TEST_F(MistakesInPlainLoops, BanksOfBlocks) {
+  const Vector b0 = given("embedding"), b1 = sum({output(0), output(1), output(2)}),
+               b2 = sum({output(3), output(4), output(5)}), last = sum({output(6), output(7)});
+  const auto attends = [&](Mistake mistake, int l, const std::vector<Vector>& sources) {
+    const Vector ones(sources.size(), 1.0);
+    expect_site(mistake, l, attend(l, sources, ones, [](const Vector& v) { return v; }));
+  };
+  expect_site(Mistake::prefix_sum_for_mixture, 0, b0);
+  expect_site(Mistake::prefix_sum_for_mixture, 3, b1);
+  expect_site(Mistake::prefix_sum_for_mixture, 5, sum({output(3), output(4)}));
+  expect_site(Mistake::prefix_sum_for_mixture, 8, last);
+  expect_site(Mistake::stream_for_mixture, 5, sum({b0, b1, output(3), output(4)}));
+  expect_site(Mistake::stream_for_mixture, 8, sum({b0, b1, b2, last}));
+
+  attends(Mistake::cumulative_blocks, 2, {b0, sum({output(0), output(1)})});
+  attends(Mistake::cumulative_blocks, 8, {b0, b1, sum({b1, b2}), sum({b1, b2, last})});
+  attends(Mistake::cumulative_with_embedding, 4, {b0, sum({b0, b1}), sum({b0, b1, output(3)})});
+  attends(Mistake::cumulative_finished_blocks, 8, {b0, sum({b0, b1}), sum({b0, b1, b2}), last});
+  attends(Mistake::recursive_blocks, 6, {b0, b1, sum({b0, b2})});
+  attends(Mistake::recursive_blocks, 8, {b0, b1, sum({b0, b2}), last});
+  attends(Mistake::recursive_partial_too, 2, {b0, sum({output(0), output(1)})});
+  attends(Mistake::recursive_partial_too, 4, {b0, b1, sum({b0, output(3)})});
+  attends(Mistake::recursive_partial_too, 8, {b0, b1, sum({b0, b2}), sum({b1, last})});
+
+  const Vector h7 =
+      attend(7, {b0, b1, b2, output(6)}, Vector(4, 1.0), [](const Vector& v) { return v; });
+  expect_site(Mistake::last_slot_overwritten, 7, h7);
+  attends(Mistake::last_slot_overwritten, 8, {b0, b1, h7, last});
+  attends(Mistake::newest_block_only, 4, {b0, b1, output(3)});
+  attends(Mistake::newest_block_only, 8, {b0, b2, last});
+  attends(Mistake::embedding_slot_overwritten, 2, {b0, sum({output(0), output(1)})});
+  attends(Mistake::embedding_slot_overwritten, 8, {b1, b2, last});
+  attends(Mistake::embedding_summed_in_place, 1, {sum({b0, output(0)}), output(0)});
+  attends(Mistake::embedding_summed_in_place, 8, {sum({b0, b1}), b1, b2, last});
 }
 
 TEST(Diagnosis, SaysWhereUnknownMistakesBegin) {

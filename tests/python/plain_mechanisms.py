@@ -49,9 +49,9 @@ class Entry:
 
     def __init__(self, name, about, tensors):
         self.name, self.tensors = name, tensors
-        self.settings, self.eps = about["depth_mixing"], about["norm_eps"]
-        self.L, self.d = about["sublayers"], about["width"]
-        self.H, self.Hkv = about["heads"], about["kv_heads"]
+        self.settings, self.eps = about.get("depth_mixing", {"type": name}), about.get("norm_eps")
+        self.L, self.d = about.get("sublayers", 0), about["width"]
+        self.H, self.Hkv = about["heads"], about.get("kv_heads")
         self.J, self.roles = self.L // 2, about["roles"]
         self.batch, self.tokens = about["batch"], about["tokens"]
         self.token = (0, 0)
@@ -501,6 +501,14 @@ def scalar_mix(e):
     mixed = weighted(weights, states + [h])
     yield f"mixed.{e.L}", mixed
     yield f"input.{e.L}", scaled(gamma, e.norm("input_norm", e.L, mixed))
+
+
+def kimi_k3_decay(e):
+    A_log, bias, gates = e.parameter("A_log"), e.parameter("dt_bias"), e.at("gate")
+    yield "log_decay", [
+        [-5 * sigmoid(exp(A_log[h]) * (g + b)) for g, b in zip(gates[h], bias[h])]
+        for h in range(e.H)
+    ]
 
 
 def forward(e):

@@ -20,7 +20,7 @@ def flat(numbers):
 
 
 def largest_error(e):
-    results = {n for n in e.tensors if n.startswith(("mixed.", "input.", "adapted."))}
+    results = {n for n in e.tensors if n.startswith(("mixed.", "input.", "adapted.", "log_decay"))}
     magnitude = {n: max(abs(x) for x in flat(e.tensors[n])) for n in results}
     error = 0.0
     for b in range(e.batch):
