@@ -14,6 +14,7 @@
 #include "app/options.h"
 #include "app/study_shown.h"
 #include "attnres/data/corpus.h"
+#include "attnres/data/passes.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study.h"
 #include "attnres/support/error.h"
@@ -35,7 +36,8 @@ struct CompareOptions {
   double seconds = 0;  // 0 where it is not given
   int64_t seeds = 0;   // 0 where it is not given
   int64_t jobs = 1;
-  bool smoke = false, dry_run = false, json = false;
+  int64_t threads = 0;  // 0 where it is not given
+  bool tune = false, smoke = false, dry_run = false, json = false;
 
   // What was chosen, as a study's file, so that the same command goes on with it.
   fs::path file() const { return folder() / "compare.json"; }
@@ -45,6 +47,10 @@ struct CompareOptions {
                         : fs::path("studies") / (smoke ? "compare-smoke" : "compare");
   }
   std::vector<fs::path> texts() const { return {data.begin(), data.end()}; }
+  int threads_of_run() const {
+    const int each = describe_machine().cores / static_cast<int>(jobs);
+    return threads > 0 ? static_cast<int>(threads) : std::max(each, 1);
+  }
 };
 
 // On standard output, unless that is for a program.
@@ -61,35 +67,74 @@ int64_t text_tokens(const CompareOptions& options) {
   return static_cast<int64_t>(trained * static_cast<double>(corpus.bytes));
 }
 
-void explain_choice(const CompareOptions& options, const QuickAims& aims,
-                    const QuickChoice& choice) {
-  const auto tokens = static_cast<double>(choice.tokens);
-  const int64_t width = choice.base.at("model").at("width");
-  say(options,
-      fmt::format("{} of a model with 8 Transformer layers of width {} and {} parameters: {} "
-                  "tokens each, which are {:.1f} a parameter and {:.1f} passes over the text, in "
-                  "about {} for all on this machine. {}",
-                  counted(std::ssize(aims.mechanisms) * aims.seeds, "run"), width,
-                  format_count(static_cast<double>(choice.parameters)), format_count(tokens),
-                  tokens / static_cast<double>(choice.parameters),
-                  tokens / static_cast<double>(aims.text_tokens), format_duration(choice.seconds),
-                  choice.why));
-}
-
-StudyRecipe begin_comparison(const CompareOptions& options) {
+QuickAims aims_of(const CompareOptions& options) {
   QuickAims aims = {.mechanisms = options.mechanisms,
                     .seeds = options.seeds > 0 ? options.seeds : kDefaultSeeds,
-                    .seconds = options.seconds > 0 ? options.seconds : kDefaultSeconds};
+                    .seconds = options.seconds > 0 ? options.seconds : kDefaultSeconds,
+                    .tune = options.tune};
   if (aims.mechanisms.empty()) aims.mechanisms = {"residual", "block_attn_res", "attn_res"};
   require_mechanisms(aims.mechanisms);
   aims.text_tokens = text_tokens(options);
-  const int jobs = static_cast<int>(options.jobs);
-  const int threads = std::max(describe_machine().cores / jobs, 1);
-  aims.jobs = runs_side_by_side(jobs, threads);
-  const QuickChoice choice = choose_quick_study(
-      aims, {.matmul = measure_matmul(threads), .copy = measure_copy(threads) * 1e9});
-  if (!options.smoke) explain_choice(options, aims, choice);
-  return quick_study(choice.base, aims.mechanisms, aims.seeds);
+  aims.jobs = runs_side_by_side(static_cast<int>(options.jobs), options.threads_of_run());
+  return aims;
+}
+
+// What decides what is chosen: of one that is the same, the choice stands.
+Json reasons_of(const CompareOptions& options, const QuickAims& aims) {
+  Json data = Json::array();
+  for (const fs::path& text : options.texts()) data.push_back(fs::canonical(text).string());
+  return {{"mechanisms", aims.mechanisms},
+          {"seeds", aims.seeds},
+          {"seconds", aims.seconds},
+          {"tune", aims.tune},
+          {"data", data},
+          {"text_tokens", aims.text_tokens},
+          {"jobs", options.jobs},
+          {"threads", options.threads_of_run()},
+          {"processor", describe_machine().cpu}};
+}
+
+std::string sentence_of(const QuickAims& aims, const QuickChoice& choice) {
+  const auto tokens = static_cast<double>(choice.tokens);
+  const int64_t width = choice.base.at("model").at("width");
+  return fmt::format(
+      "{} of a model with 8 Transformer layers of width {} and {} parameters: {} tokens each, "
+      "which are {:.1f} a parameter and {}. {}",
+      counted(std::ssize(aims.mechanisms) * aims.seeds, "run"), width,
+      format_count(static_cast<double>(choice.parameters)), format_count(tokens),
+      tokens / static_cast<double>(choice.parameters),
+      format_passes(tokens / static_cast<double>(aims.text_tokens), "the text"), choice.why);
+}
+
+Json to_json(const QuickSpeeds& speeds) {
+  return {{"matmul", speeds.matmul}, {"copy", speeds.copy}, {"mixing", speeds.mixing}};
+}
+
+StudyRecipe choose(const QuickAims& aims, const Json& reasons) {
+  const QuickSpeeds speeds = measure_quick_speeds(aims.mechanisms, reasons.at("threads"));
+  const QuickChoice choice = choose_quick_study(aims, speeds);
+  StudyRecipe study = quick_study(choice.base, aims.mechanisms, aims.seeds, aims.tune);
+  const Json sentences = {sentence_of(aims, choice),
+                          quick_rate_sentence(choice.base.at("model").at("width"), aims.tune)};
+  study.chosen =
+      Json{{"for", reasons}, {"speeds", to_json(speeds)}, {"sentences", sentences}}.dump();
+  return study;
+}
+
+// As it was when the study was chosen, so that what is told of its time is, too. Empty where
+// nothing is known of some mechanism.
+SpeedOf speeds_of(const StudyRecipe& study) {
+  const Json chosen = parse_json(study.chosen, "chosen");
+  const auto found = chosen.find("speeds");
+  if (found == chosen.end()) return {};
+  QuickSpeeds speeds;
+  found->at("matmul").get_to(speeds.matmul);
+  found->at("copy").get_to(speeds.copy);
+  found->at("mixing").get_to(speeds.mixing);
+  for (const std::string& mechanism : mechanisms_of(study)) {
+    if (!speeds.mixing.contains(mechanism)) return {};
+  }
+  return speeds.speed_of();
 }
 
 // With other mechanisms or seeds where they are given: runs that are there stay what they are.
@@ -98,26 +143,63 @@ StudyRecipe take_up_comparison(const CompareOptions& options) {
   const std::vector<std::string> mechanisms =
       options.mechanisms.empty() ? mechanisms_of(before) : options.mechanisms;
   require_mechanisms(mechanisms);
+  require_usage(!options.tune || before.tune,
+                "{}: this comparison began without --tune; choose another --out for one with it",
+                options.folder().string());
   say(options,
       fmt::format("{}: goes on with the model that was chosen before{}", options.folder().string(),
                   options.seconds > 0 ? "; for other --hours choose another --out" : ""));
-  return quick_study(parse_json(before.base, options.file().string()), mechanisms,
-                     options.seeds > 0 ? options.seeds : before.seeds);
+  StudyRecipe study =
+      quick_study(parse_json(before.base, options.file().string()), mechanisms,
+                  options.seeds > 0 ? options.seeds : before.seeds, before.tune.has_value());
+  study.chosen = before.chosen;
+  return study;
+}
+
+// The one that --dry-run showed, where it was for the same.
+StudyRecipe begin_comparison(const CompareOptions& options) {
+  const QuickAims aims = aims_of(options);
+  const Json reasons = reasons_of(options, aims);
+  if (path_exists(options.file())) {
+    StudyRecipe shown = read_study(options.file());
+    const Json chosen = parse_json(shown.chosen, options.file().string());
+    if (chosen.is_object() && chosen.value("for", Json()) == reasons) return shown;
+  }
+  return choose(aims, reasons);
+}
+
+void explain(const CompareOptions& options, const StudyRecipe& study, double seconds) {
+  const Json chosen = parse_json(study.chosen, "chosen");
+  for (const std::string sentence : chosen.at("sentences")) say(options, sentence);
+  say(options, fmt::format("All of it takes about {} on this machine, if it does nothing else.",
+                           format_duration(seconds)));
 }
 
 void run_compare(const CompareOptions& options) {
+  const bool has_begun =
+      path_exists(StudyPaths{options.folder()}.study_json()) && path_exists(options.file());
   StudyJob job;
-  job.study = path_exists(options.file()) ? take_up_comparison(options) : begin_comparison(options);
+  job.study = has_begun ? take_up_comparison(options) : begin_comparison(options);
   job.grid.smoke = options.smoke;
   if (options.seeds > 0) job.grid.seeds = options.seeds;
   job.data = options.texts();
   job.out = options.folder();
   job.jobs = static_cast<int>(options.jobs);
-  if (options.dry_run) return print_plan(job);
-  look_ahead(job);  // refuses what does not belong together before anything is written
-  make_folder(job.out);
-  write_file(options.file(), quick_study_json(job.study).dump(2) + "\n");
-  show_study(job, options.json);
+  job.threads = static_cast<int>(options.threads);
+  job.speed_of = speeds_of(job.study);
+  // Refuses what does not belong together before anything is written.
+  const StudyOutlook outlook = look_ahead(job);
+  job.speed_of = outlook.speed_of;
+  if (!has_begun && !options.smoke) explain(options, job.study, outlook.seconds(job.jobs));
+  if (!options.dry_run || !has_begun) {
+    make_folder(job.out);
+    write_file(options.file(), quick_study_json(job.study).dump(2) + "\n");
+  }
+  if (options.dry_run) {
+    print_plan(job);
+  } else {
+    show_study(job, options.json);
+  }
 }
 
 }  // namespace
@@ -158,10 +240,19 @@ void add_compare_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
+  command
+      ->add_option("--threads", options->threads,
+                   "threads of each run; the cores over --jobs if not given")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
+  command->add_flag("--tune", options->tune,
+                    "try four learning rates for each mechanism in short runs, and train it with "
+                    "the best;\none by a formula for all if not given");
   command->add_flag("--smoke", options->smoke,
                     "every run tiny, and one seed, to see in a minute whether all of them work");
   command->add_flag("--dry-run", options->dry_run,
-                    "show what is chosen and what the runs take; write nothing");
+                    "show what is chosen and what the runs take, and keep the choice for the same "
+                    "command\nwithout it; train nothing");
   command->add_flag("--json", options->json, "print study.json");
   command->footer(
       "Examples:\n"

@@ -31,6 +31,7 @@ struct StudyCommandOptions {
   GridOptions grid;
   int64_t seeds = 0;  // 0 where it is not given
   int64_t jobs = 1;
+  int64_t threads = 0;    // 0 where it is not given
   double stop_after = 0;  // seconds; 0 where it is not given
   bool list = false, dry_run = false, json = false;
 };
@@ -102,6 +103,7 @@ StudyJob make_study_job(const StudyCommandOptions& options) {
     job.out = fs::path("studies") / (job.study.name + (options.grid.smoke ? "-smoke" : ""));
   }
   job.jobs = static_cast<int>(options.jobs);
+  job.threads = static_cast<int>(options.threads);
   if (options.stop_after > 0) job.stop_after = options.stop_after;
   return job;
 }
@@ -159,6 +161,12 @@ void add_study_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(1, 4096))
       ->capture_default_str();
+  command
+      ->add_option("--threads", options->threads,
+                   "threads of each run; what the study began with, or the cores over --jobs if "
+                   "not given")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
   command
       ->add_option("--stop-after", options->stop_after,
                    "save the runs and stop after this time: 2h, 90m, 45s")

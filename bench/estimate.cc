@@ -1,7 +1,8 @@
 // How far estimates of training are from training: bench_estimate RECIPE.json ... [key=value ...]
 //
-// Per recipe, seconds a step: the median of 20 real ones; as time_step times it; as estimated from
-// the machine's speed; and both over the first. Run it on a machine that does nothing else.
+// Per recipe, seconds a step: the median of 20 real ones; as time_steps times it; as estimated from
+// the machine's speed; both over the first; and that speed, copies and mixing in GB/s. Run it on a
+// machine that does nothing else.
 #include "attnres/train/estimate.h"
 
 #include <ATen/ops/randint.h>
@@ -47,18 +48,18 @@ void run(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     (argument.find('=') == std::string::npos ? files : overrides).push_back(argument);
   }
-  const MachineSpeed speed = measure_speed();
-  fmt::print("matrices {:.1f} GFLOP/s, copies {:.1f} GB/s\n", speed.matmul / 1e9, speed.copy / 1e9);
-  fmt::print("{:<40}{:>10}{:>10}{:>8}{:>11}{:>8}\n", "recipe", "measured", "timed", "ratio",
-             "estimated", "ratio");
+  fmt::print("{:<40}{:>10}{:>10}{:>8}{:>11}{:>8}{:>9}{:>9}{:>8}\n", "recipe", "measured", "timed",
+             "ratio", "estimated", "ratio", "GFLOP/s", "copies", "mixing");
   for (const std::string& file : files) {
     const Recipe recipe = load_recipe(file, overrides);
     const int64_t vocab_size = recipe.tokenizer.vocab_size;
+    const MachineSpeed speed = measure_speed(recipe);
     const double estimated = estimate(recipe, vocab_size, speed).seconds_per_step;
-    const double timed = time_step(recipe, vocab_size);
+    const double timed = time_steps(recipe, vocab_size).median;
     const double measured = measured_seconds(recipe, vocab_size);
-    fmt::print("{:<40}{:>10.4f}{:>10.4f}{:>8.2f}{:>11.4f}{:>8.2f}\n", file, measured, timed,
-               timed / measured, estimated, estimated / measured);
+    fmt::print("{:<40}{:>10.4f}{:>10.4f}{:>8.2f}{:>11.4f}{:>8.2f}{:>9.1f}{:>9.1f}{:>8.1f}\n", file,
+               measured, timed, timed / measured, estimated, estimated / measured,
+               speed.matmul / 1e9, speed.copy / 1e9, speed.mixing / 1e9);
     std::fflush(stdout);
   }
 }

@@ -4,10 +4,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <set>
 #include <string_view>
+
+#include "attnres/support/progress.h"
 
 namespace attnres {
 namespace {
@@ -192,7 +195,9 @@ class Outputs {
         input.adapt_heads(heads);
         inputs.insert(inputs.end(), {heads.q, heads.k, heads.v});
       }
-      inputs.insert(inputs.end(), {input.x, input.query, input.key, input.value});
+      for (const at::Tensor& read : {input.x, input.query, input.key, input.value}) {
+        if (read.defined()) inputs.push_back(read);
+      }
       mixer.write(state, {output(state.site)});
     }
     return inputs;
@@ -213,11 +218,75 @@ class Outputs {
   AttentionHeads heads_;
 };
 
-// Numbers in units of d per token and sublayer that are there after a forward pass.
-double kept_by_run(const DepthMixer& mixer, const MixerShape& shape, bool counts_outputs) {
+// Of a forward pass without gradients.
+Count count_forward(const DepthMixer& mixer, const MixerShape& shape) {
+  const int64_t tokens = tokens_to_measure(shape.sublayers);
+  const Outputs outputs(shape, tokens);
+  const at::Tensor embedding = at::randn({tokens, shape.width});
+  const at::NoGradGuard not_recording;
+  const OperationCounter counter;
+  DepthState state = mixer.start(embedding);
+  outputs.run(mixer, state, shape.sublayers);
+  mixer.read(state);
+  return counter.count();
+}
+
+double moved_of(const Count& count, const MixerShape& shape) {
+  const auto tokens = static_cast<double>(tokens_to_measure(shape.sublayers));
+  return (count.read + count.written) / tokens / static_cast<double>(shape.width) / shape.sublayers;
+}
+
+}  // namespace
+
+MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape) {
+  ParameterRegistry parameters(at::kFloat, /*seed=*/std::nullopt);
+  const auto mixer = mixing.make_mixer(shape, parameters);
+  const int L = shape.sublayers;
+  MixingCost cost;
+  for (const Parameter& p : parameters.all()) {
+    if (p.role != "input_norm") cost.parameters += p.tensor.numel();
+    // Drawing them would take longer than all else.
+    p.tensor.detach().fill_(p.kind == ParameterKind::matrix ? 0 : 1);
+  }
+  const Count count = count_forward(*mixer, shape);
+  const auto tokens = static_cast<double>(tokens_to_measure(L));
+  cost.moved = moved_of(count, shape);
+  cost.multiply_adds = count.multiply_adds / tokens / L;
+  const StatePlan plan = mixer->plan(L / 2);
+  const auto units = [&](const PlannedTensor& tensor) {
+    return static_cast<double>(tensor.numbers()) / static_cast<double>(shape.width);
+  };
+  for (const PlannedTensor& tensor : plan.sealed) {
+    if (tensor.last_reader >= L / 2) cost.sealed += units(tensor);
+  }
+  for (const PlannedTensor& tensor : plan.open) cost.open += units(tensor);
+  cost.kept = measure_kept(*mixer, shape);
+  return cost;
+}
+
+double time_mixing(const DepthMixer& mixer, const MixerShape& shape, int64_t tokens) {
+  const at::AutoGradMode recording(true);
+  const Outputs outputs(shape, tokens);
+  const at::Tensor embedding = at::randn({tokens, shape.width}).set_requires_grad(true);
+  const double start = monotonic_seconds();
+  DepthState state = mixer.start(embedding);
+  std::vector<at::Tensor> read = outputs.run(mixer, state, shape.sublayers);
+  read.push_back(mixer.read(state).x);
+  state = {};
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& x : read) gradients.push_back(at::ones_like(x));
+  torch::autograd::backward(read, gradients);
+  return monotonic_seconds() - start;
+}
+
+double measure_moved(const DepthMixer& mixer, const MixerShape& shape) {
+  return moved_of(count_forward(mixer, shape), shape);
+}
+
+double measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
   const at::AutoGradMode recording(true);
   const int64_t tokens = tokens_to_measure(shape.sublayers);
-  const Outputs outputs(shape, tokens, counts_outputs);
+  const Outputs outputs(shape, tokens, /*counted=*/true);
   const at::Tensor embedding = at::randn({tokens, shape.width});
   const auto live = std::make_shared<LiveBytes>();
   const c10::DebugInfoGuard watching(c10::DebugInfoKind::PROFILER_STATE, live);
@@ -227,47 +296,6 @@ double kept_by_run(const DepthMixer& mixer, const MixerShape& shape, bool counts
   state = {};
   return static_cast<double>(live->bytes) / sizeof(float) /
          static_cast<double>(tokens * shape.width * shape.sublayers);
-}
-
-}  // namespace
-
-MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape) {
-  ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-  const auto mixer = mixing.make_mixer(shape, parameters);
-  const int L = shape.sublayers;
-  const int64_t tokens = tokens_to_measure(L);
-  const double unit = static_cast<double>(tokens * shape.width);
-  MixingCost cost;
-  for (const Parameter& p : parameters.all()) {
-    if (p.role != "input_norm") cost.parameters += p.tensor.numel();
-  }
-
-  const Outputs outputs(shape, tokens);
-  const at::Tensor embedding = at::randn({tokens, shape.width});
-  {
-    const at::NoGradGuard not_recording;
-    const OperationCounter counter;
-    DepthState state = mixer->start(embedding);
-    outputs.run(*mixer, state, L);
-    mixer->read(state);
-    cost.moved = (counter.count().read + counter.count().written) / unit / L;
-    cost.multiply_adds = counter.count().multiply_adds / static_cast<double>(tokens) / L;
-  }
-  const StatePlan plan = mixer->plan(L / 2);
-  const auto units = [&](const PlannedTensor& tensor) {
-    return static_cast<double>(tensor.numbers()) / static_cast<double>(shape.width);
-  };
-  for (const PlannedTensor& tensor : plan.sealed) {
-    if (tensor.last_reader >= L / 2) cost.sealed += units(tensor);
-  }
-  for (const PlannedTensor& tensor : plan.open) cost.open += units(tensor);
-  cost.kept = measure_kept(*mixer, shape).all;
-  return cost;
-}
-
-MixerKeeps measure_kept(const DepthMixer& mixer, const MixerShape& shape) {
-  return {.all = kept_by_run(mixer, shape, /*counts_outputs=*/true),
-          .beside_outputs = kept_by_run(mixer, shape, /*counts_outputs=*/false)};
 }
 
 }  // namespace attnres

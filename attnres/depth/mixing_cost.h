@@ -27,12 +27,13 @@ struct MixingCost {
 
 MixingCost measure_mixing_cost(const DepthMixing& mixing, const MixerShape& shape);
 
-struct MixerKeeps {
-  double all = 0;             // MixingCost::kept
-  double beside_outputs = 0;  // of it without the sublayers' outputs
-};
+// MixingCost::moved alone, of a mixer with float32 parameters.
+double measure_moved(const DepthMixer& mixer, const MixerShape& shape);
+
+// Seconds that the mixer alone takes here, forward and backward of so many tokens.
+double time_mixing(const DepthMixer& mixer, const MixerShape& shape, int64_t tokens);
 
 // MixingCost::kept alone, of a mixer with float32 parameters.
-MixerKeeps measure_kept(const DepthMixer& mixer, const MixerShape& shape);
+double measure_kept(const DepthMixer& mixer, const MixerShape& shape);
 
 }  // namespace attnres

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attnres/depth/mixing_cost.h"
 #include "attnres/support/error.h"
 #include "attnres/support/mixer_parameters.h"
 
@@ -10,7 +11,7 @@ namespace attnres {
 namespace {
 
 // What a site's mixer was seen to keep.
-MixerKeeps measure_mixer(const ModelConfig& config) {
+double measure_mixer(const ModelConfig& config) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
   return measure_kept(*config.depth_mixing.make_mixer(config.mixer_shape(), parameters),
                       config.mixer_shape());
@@ -105,11 +106,17 @@ double ModelCost::kept_in_evaluation() const {
   return (most_sources_read({}) + 4) * width_ + 3 * widest({});
 }
 
-double ModelCost::kept_at_sites(const SiteRange& sites) const {
-  const double a_site = (mixer_keeps().beside_outputs + 1) * width_ * share_;
-  const auto [first, last] = within(sites);
-  const int num_sites = last - first;
-  return sublayers_keep(sites) + num_sites * a_site;
+double ModelCost::kept_by_sublayers(const SiteRange& sites) const {
+  return sublayers_keep(sites) + num_sublayers(sites) * width_ * share_;
+}
+
+double ModelCost::moved_by_mixer(const SiteRange& sites) const {
+  if (!mixer_moves_) {
+    ParameterRegistry parameters(at::kFloat, /*seed=*/0);
+    const MixerShape shape = plan_.config().mixer_shape();
+    mixer_moves_ = measure_moved(*plan_.config().depth_mixing.make_mixer(shape, parameters), shape);
+  }
+  return *mixer_moves_ * width_ * share_ * num_sublayers(sites);
 }
 
 double ModelCost::most_sources_read(const SiteRange& sites) const {
@@ -127,13 +134,9 @@ double ModelCost::widest(const SiteRange& sites) const {
   return most;
 }
 
-const MixerKeeps& ModelCost::mixer_keeps() const {
-  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
-  return *mixer_keeps_;
-}
-
 double ModelCost::site() const {
-  return mixer_keeps().all * width_ * share_;
+  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
+  return *mixer_keeps_ * width_ * share_;
 }
 
 // A sublayer's inputs of all tokens, where a process has but some of them.
@@ -152,8 +155,7 @@ double ModelCost::sublayers_keep(const SiteRange& sites) const {
 }
 
 double ModelCost::span(const SiteRange& sites) const {
-  const auto [first, last] = within(sites);
-  return sublayers_keep(sites) + std::max(0, std::min(last, sublayers()) - first) * site();
+  return sublayers_keep(sites) + num_sublayers(sites) * site();
 }
 
 // As run_recomputed has them; the output is read outside of them.
@@ -169,6 +171,11 @@ std::vector<SiteRange> ModelCost::recomputed_spans(const SiteRange& sites) const
     begin = end;
   }
   return spans;
+}
+
+int ModelCost::num_sublayers(const SiteRange& sites) const {
+  const auto [first, last] = within(sites);
+  return std::max(0, std::min(last, sublayers()) - first);
 }
 
 // Those of them that the model has.

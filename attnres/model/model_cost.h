@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "attnres/depth/mixing_cost.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {
@@ -40,15 +39,19 @@ class ModelCost {
   double kept_in_backward(const SiteRange& sites, bool recompute) const;
   // By a pass without gradients: the sources, and one sublayer at work.
   double kept_in_evaluation() const;
-  // That these sites keep or pass on, every sublayer's output among it: what their traffic goes by.
-  double kept_at_sites(const SiteRange& sites = {}) const;
+  // By the sublayers of these sites alone, their outputs with it.
+  double kept_by_sublayers(const SiteRange& sites = {}) const;
+
+  // Read and written forward by the mixer at these sites, as its operations are counted
+  // (depth/mixing_cost.h).
+  double moved_by_mixer(const SiteRange& sites = {}) const;
 
  private:
   double most_sources_read(const SiteRange& sites) const;
   double widest(const SiteRange& sites) const;
-  const MixerKeeps& mixer_keeps() const;
   double site() const;  // what the mixer keeps of one
   double sublayers_keep(const SiteRange& sites) const;
+  int num_sublayers(const SiteRange& sites) const;
   double gathered(int site) const;
   double span(const SiteRange& sites) const;
   std::vector<SiteRange> recomputed_spans(const SiteRange& sites) const;
@@ -63,7 +66,7 @@ class ModelCost {
   std::vector<double> linear_maps_;  // by site
   // By the mixer at a site, in units of the width. Measured when it is asked for: that takes memory
   // and time, which a model that is too large from its weights alone should not cost.
-  mutable std::optional<MixerKeeps> mixer_keeps_;
+  mutable std::optional<double> mixer_keeps_, mixer_moves_;
 };
 
 }  // namespace attnres

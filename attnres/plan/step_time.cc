@@ -104,7 +104,7 @@ std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& lay
     const SiteRange& sites = transfers.sites;
     const double multiply_adds =
         cost.linear_maps(sites) + cost.between_tokens(model.recipe.train.context, sites);
-    const double moved = kTouched / 3 * cost.kept_at_sites(sites) * model.activation_bytes;
+    const double moved = moved_forward(cost, sites) * model.activation_bytes;
     const double pass = tokens * (kFlopsPerMultiplyAdd * multiply_adds / flops + moved / bandwidth);
     const double exchanges = seconds_within_group(model, layout, sites, cluster);
     StageTimes& times = all.emplace_back();

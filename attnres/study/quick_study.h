@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "attnres/study/study_plan.h"
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/json.h"
 #include "attnres/train/estimate.h"
@@ -33,29 +35,47 @@ struct QuickAims {
   double seconds = 3600;    // for all runs
   int64_t text_tokens = 0;  // to train on: bytes
   int64_t jobs = 1;         // runs side by side, each at the speed that choose_quick_study is given
+  bool tune = false;        // whether trials choose each mechanism's learning rate
 };
+
+// How fast the machine is at what a comparison computes.
+struct QuickSpeeds {
+  double matmul = 0, copy = 0;           // of MachineSpeed
+  std::map<std::string, double> mixing;  // of MachineSpeed, by mechanism; 0 of those not in it
+
+  SpeedOf speed_of() const;
+};
+QuickSpeeds measure_quick_speeds(const std::vector<std::string>& mechanisms, int threads);
 
 struct QuickChoice {
   Json base;  // the recipe: a residual model of 8 Transformer layers
   int64_t parameters = 0, steps = 0, tokens = 0;  // of a run
-  double seconds = 0;                             // of all runs, evaluation included
-  std::string why;                                // this size, in a sentence or two
+  double seconds = 0;  // of all runs, evaluation and trials included: as plan_costs says
+  std::string why;     // this size, in a sentence or two
 };
 
 // The largest of a table of models whose runs all fit the time and see kTokensPerParameter, or,
 // where the text has less in kMostPasses, kFewestTokens at least. Where not even the smallest does,
-// that one, as long as there is text and time. Throws Error where that is for fewer than
-// kFewestSteps.
-QuickChoice choose_quick_study(const QuickAims& aims, const MachineSpeed& speed);
+// that one, as long as there is text and time. The learning rate is 0.003 sqrt(128 / width). Throws
+// Error where there is text or time for fewer than kFewestSteps.
+QuickChoice choose_quick_study(const QuickAims& aims, const QuickSpeeds& speeds);
+
+// The learning rate that all arms have where none is tuned, and which are tried where it is.
+double quick_rate(int64_t width);
+std::vector<double> quick_rates_tried(int64_t width);
+// In a sentence, for people.
+std::string quick_rate_sentence(int64_t width, bool tune);
 
 // Throws UsageError for a name that is no mechanism, with the nearest, for one that is there twice,
 // and for none.
 void require_mechanisms(const std::vector<std::string>& names);
 
 // The study "compare", with an axis "mixing" whose arms are the mechanisms with their defaults. The
-// baseline is residual, or the first where that is not among them.
-StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms,
-                        int64_t seeds);
+// baseline is residual, or the first where that is not among them. With `tune` each mechanism has
+// the learning rate that is best for it among quick_rates_tried, in trials of a quarter of the
+// steps.
+StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms, int64_t seeds,
+                        bool tune = false);
 // One that quick_study made, as read_study reads it from a file.
 Json quick_study_json(const StudyRecipe& study);
 // What it compares. Throws Error where quick_study has not made it.

@@ -49,6 +49,19 @@ std::vector<std::string> text_of(const StudyPaths& paths, const Json& before, co
   return known;
 }
 
+// Of each run: what the study began with.
+int threads_of(const StudyJob& job, const StudyPaths& paths, const Json& before) {
+  if (before.is_null()) {
+    return job.threads > 0 ? job.threads : std::max(describe_machine().cores / job.jobs, 1);
+  }
+  const int known = before.at("threads");
+  require(job.threads == 0 || job.threads == known,
+          "{}: this study began with {} a run, and with another number results would differ in "
+          "their last bits and speeds not compare; leave --threads out, or choose another --out",
+          paths.folder.string(), counted(known, "thread"));
+  return known;
+}
+
 // With what the study began with, where it has begun.
 StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
   const Json before = read_study_json(paths, job.study.name);
@@ -56,12 +69,13 @@ StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
                         .question = job.study.question,
                         .axes = job.study.axis_names(),
                         .data = text_of(paths, before, "data", job.data),
-                        .threads = std::max(describe_machine().cores / job.jobs, 1),
+                        .threads = threads_of(job, paths, before),
                         .validation = text_of(paths, before, "validation", job.validation),
                         .claim = job.study.claim,
                         .baseline = job.study.baseline,
-                        .figures = job.study.figures};
-  if (!before.is_null()) record.threads = before.at("threads");
+                        .figures = job.study.figures,
+                        .chosen = job.study.chosen,
+                        .smoke = job.grid.smoke};
   return record;
 }
 
@@ -230,7 +244,8 @@ StudyOutlook look_ahead(const StudyJob& job) {
   StudyOutlook outlook;
   outlook.record = make_record(job, paths);
   plan_outlook(job, paths, outlook);
-  outlook.plans = plan_costs(outlook.runs, outlook.record.threads, any_left(outlook));
+  outlook.speed_of = job.speed_of ? job.speed_of : measured_speeds(outlook.record.threads);
+  outlook.plans = plan_costs(outlook.runs, any_left(outlook) ? outlook.speed_of : nullptr);
   return outlook;
 }
 
@@ -288,7 +303,9 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
     summary.was_stopped = result.was_stopped;
     summary.notes.insert(summary.notes.end(), result.notes.begin(), result.notes.end());
     if (result.was_stopped || waiting == 0) break;
-    outlook = look_ahead(job);  // with what the trials have chosen
+    StudyJob again = job;
+    again.speed_of = outlook.speed_of;
+    outlook = look_ahead(again);  // with what the trials have chosen
   }
   summary.notes.insert(summary.notes.end(), outlook.notes.begin(), outlook.notes.end());
   const std::vector<std::string> of_page = write_page(paths, summary);

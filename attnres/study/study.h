@@ -25,6 +25,8 @@ struct StudyJob {
   // Runs at once. A new study divides the processors among them, and keeps to that number of
   // threads a run: with another, results would differ in their last bits and speeds not compare.
   int jobs = 1;
+  int threads = 0;        // of each run; 0: those that it divides, or that the study began with
+  SpeedOf speed_of = {};  // what the plan goes by; this machine's, measured, if not given
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
   std::filesystem::path program = "/proc/self/exe";             // attnres
 };
@@ -42,6 +44,7 @@ struct StudyOutlook {
   std::vector<size_t> chosen;  // of them: which to train
   std::vector<RunStatus> statuses;
   std::vector<RunPlan> plans;  // without seconds where nothing is left to train
+  SpeedOf speed_of;            // what they go by
   std::vector<std::string> notes;
 
   // Of the chosen runs that have not ended; of one that is unfinished, what is left.

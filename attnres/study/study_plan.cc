@@ -1,8 +1,11 @@
 #include "attnres/study/study_plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -11,27 +14,27 @@
 namespace attnres {
 namespace {
 
-// The machine's, measured once for each precision.
-class Speeds {
- public:
-  Speeds(int threads, bool measure) : threads_(threads), measure_(measure) {}
+constexpr MachineSpeed kNoSpeed = {.matmul = 1, .copy = 1};
 
-  MachineSpeed of(const TrainConfig& train) {
-    if (!measure_) return {.matmul = 1, .copy = 1};
+class MeasuredSpeeds {
+ public:
+  explicit MeasuredSpeeds(int threads) : threads_(threads) {}
+
+  MachineSpeed of(const Recipe& recipe) {
     if (copy_ == 0) copy_ = measure_copy(threads_) * 1e9;
-    const auto [speed, is_new] = speeds_.try_emplace(train.precision);
-    if (is_new) {
-      speed->second = {.matmul = measure_matmul(threads_, precision_of(train).activations),
-                       .copy = copy_};
-    }
-    return speed->second;
+    double& matmul = products_[recipe.train.precision];
+    if (matmul == 0) matmul = measure_matmul(threads_, precision_of(recipe.train).activations);
+    const ModelConfig& model = recipe.model;
+    double& mixing = mixing_[fmt::format("{} {} {} {}", model.depth_mixing.to_json().dump(),
+                                         model.width, model.layers, model.heads)];
+    if (mixing == 0) mixing = measure_mixing(model, threads_);
+    return {.matmul = matmul, .copy = copy_, .mixing = mixing};
   }
 
  private:
   int threads_;
-  bool measure_;
   double copy_ = 0;
-  std::map<std::string, MachineSpeed> speeds_;  // by precision
+  std::map<std::string, double> products_, mixing_;  // by precision, and by what is mixed
 };
 
 // Equal for runs whose steps take the same.
@@ -44,15 +47,21 @@ std::string what_costs(const Recipe& recipe) {
 
 }  // namespace
 
-std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, int threads, bool measure) {
-  Speeds speeds(threads, measure);
+SpeedOf measured_speeds(int threads) {
+  return [speeds = std::make_shared<MeasuredSpeeds>(threads)](const Recipe& recipe) {
+    return speeds->of(recipe);
+  };
+}
+
+std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of) {
   std::map<std::string, Estimate> known;
   std::vector<RunPlan> plans;
   for (const StudyRun& run : runs) {
     const TrainConfig& train = run.recipe.train;
     const auto [step, is_new] = known.try_emplace(what_costs(run.recipe));
     if (is_new) {
-      step->second = estimate(run.recipe, run.recipe.tokenizer.vocab_size, speeds.of(train));
+      const MachineSpeed speed = speed_of ? speed_of(run.recipe) : kNoSpeed;
+      step->second = estimate(run.recipe, run.recipe.tokenizer.vocab_size, speed);
     }
     const Estimate& cost = step->second;
     const auto steps = static_cast<double>(train.steps);
@@ -60,7 +69,7 @@ std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, int threads, 
                      .steps = train.steps,
                      .tokens = train.steps * train.batch_size * train.context,
                      .flops = steps * cost.flops_per_step,
-                     .seconds = measure ? run_seconds(train, cost) : NAN,
+                     .seconds = speed_of ? run_seconds(train, cost) : NAN,
                      .bytes = cost.bytes,
                      .disk_bytes = cost.disk_bytes});
   }

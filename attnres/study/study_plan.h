@@ -1,6 +1,7 @@
 // What the runs of a study will take.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "attnres/study/study_grid.h"
@@ -14,14 +15,20 @@ struct RunPlan {
   int64_t steps = 0;
   int64_t tokens = 0;
   double flops = 0;        // of matrix products, two a multiply-add
-  double seconds = 0;      // run_seconds of estimate.h; NaN: not measured
+  double seconds = 0;      // run_seconds of estimate.h; NaN: no speed is known
   int64_t bytes = 0;       // of memory, at its largest
   int64_t disk_bytes = 0;  // of its checkpoints, while one replaces another
 };
 
-// In the order of the runs, each computing on `threads` threads. With `measure` it takes a quarter
-// of a second more, in which it measures the machine.
-std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, int threads, bool measure);
+// How fast the machine is at what a recipe computes.
+using SpeedOf = std::function<MachineSpeed(const Recipe&)>;
+
+// This machine's with so many threads, measured when it is asked for: once, then for each precision
+// and for each mechanism in each shape of model, a tenth of a second each.
+SpeedOf measured_speeds(int threads);
+
+// In the order of the runs. Without seconds where `speed_of` is empty.
+std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of);
 
 // Of `jobs` runs at once, how many this machine has cores for.
 int runs_side_by_side(int jobs, int threads);

@@ -26,7 +26,7 @@ struct StudyFile {
   int64_t seeds = 1;
   Json tune = Json::object();
   bool inspect = false;
-  Json smoke = Json::object();
+  Json smoke = Json::object(), chosen = Json::object();
 
   template <class V>
   void visit(V& v) {
@@ -40,6 +40,7 @@ struct StudyFile {
     v("tune", tune);
     v("inspect", inspect);
     v("smoke", smoke);
+    v("chosen", chosen);
   }
 };
 
@@ -178,7 +179,8 @@ StudyRecipe read_parts(const StudyFile& file, const Json& figures) {
                        .tune = {},
                        .figures = read_figures(figures),
                        .inspect = file.inspect,
-                       .smoke = read_overrides("smoke", file.smoke)};
+                       .smoke = read_overrides("smoke", file.smoke),
+                       .chosen = file.chosen.empty() ? "null" : file.chosen.dump()};
   require_apart(study.axes);
   study.baseline = read_baseline(study, file.baseline);
   if (!file.tune.empty()) study.tune = read_tuning(study, file.tune);

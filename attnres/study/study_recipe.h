@@ -16,7 +16,8 @@
 //     "tune": {"key": "train.learning_rate", ...}, see StudyTuning
 //     "figures": [{"kind": "curve", "x": "mixing"}],
 //     "inspect": true,                             look into the models that were trained
-//     "smoke": {"train.steps": 4}                  what makes every run tiny, to try the study out
+//     "smoke": {"train.steps": 4},                 what makes every run tiny, to try the study out
+//     "chosen": {"sentences": ["..."]}             of `attnres compare`: why this base
 //   }
 //
 // The keys that arms set are those of `train --set`. Every combination of one arm of each axis with
@@ -88,6 +89,9 @@ struct StudyRecipe {
   std::string figures = "[]";  // as JSON: a list, see study_figures.h
   bool inspect = false;
   std::vector<std::string> smoke;  // overrides
+  // How `attnres compare` chose the base, as JSON: an object, or null. A study keeps it, and its
+  // page shows its list "sentences".
+  std::string chosen = "null";
 
   // Null where it has no axis of that name.
   const StudyAxis* find(const std::string& axis) const;

@@ -109,6 +109,8 @@ Json study_json(const StudyRecord& record, const std::vector<StudyRun>& runs,
           {"validation", record.validation},
           {"threads", record.threads},
           {"tuning", Json::parse(record.tuning)},
+          {"chosen", Json::parse(record.chosen)},
+          {"smoke", record.smoke},
           {"runs", list}};
 }
 

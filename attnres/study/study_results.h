@@ -21,6 +21,8 @@ struct StudyRecord {
   std::vector<std::pair<std::string, std::string>> baseline = {};  // axis, arm
   std::string figures = "[]";                                      // as JSON
   std::string tuning = "null";                                     // as JSON, see tuning_json
+  std::string chosen = "null";                                     // as JSON, of StudyRecipe
+  bool smoke = false;                                              // whether every run is tiny
 };
 
 // Runs that differ in their seed at most.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "attnres/depth/mixing_cost.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/model/model_cost.h"
 #include "attnres/model/transformer.h"
@@ -112,8 +113,9 @@ double step_flops(const TrainConfig& train, const Sizes& sizes) {
 double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed& speed) {
   const TrainConfig& train = recipe.train;
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
-  const double bytes = number * tokens_per_step(train) * kTouched * (passes_per_step(train) / 3) *
-                           sizes.model.kept_at_sites() +
+  const double mixing = speed.mixing > 0 ? speed.mixing / speed.copy : kMixingOverCopies;
+  const double bytes = number * tokens_per_step(train) * passes_per_step(train) *
+                           moved_forward(sizes.model, {}, mixing) +
                        4 * kTouchedByUpdate * sizes.parameters();
   return step_flops(train, sizes) / speed.matmul + bytes / speed.copy;
 }
@@ -228,33 +230,54 @@ double measure_matmul(int threads, at::ScalarType dtype) {
   return 2.0 * kSize * kSize * kSize / best;
 }
 
-MachineSpeed measure_speed(at::ScalarType dtype) {
-  const int threads = at::get_num_threads();
-  return {.matmul = measure_matmul(threads, dtype), .copy = measure_copy(threads) * 1e9};
+double measure_mixing(const ModelConfig& model, int threads) {
+  require(threads >= 1, "measure_mixing: expected 1 thread or more, got {}", threads);
+  constexpr double kNumbers = 1 << 26;  // moved in a round
+  constexpr int kRounds = 4;
+  const Threads set(threads);
+  const MixerShape shape = model.mixer_shape();
+  ParameterRegistry parameters(at::kFloat, /*seed=*/0);
+  const auto mixer = model.depth_mixing.make_mixer(shape, parameters);
+  const double of_token =
+      3 * measure_moved(*mixer, shape) * static_cast<double>(shape.width * shape.sublayers);
+  const auto tokens = static_cast<int64_t>(std::clamp(kNumbers / of_token, 16.0, 4096.0));
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kRounds; ++round) {
+    best = std::min(best, time_mixing(*mixer, shape, tokens));
+  }
+  return 4 * of_token * static_cast<double>(tokens) / best;
 }
 
-double time_step(const Recipe& recipe, int64_t vocab_size) {
+MachineSpeed measure_speed(const Recipe& recipe) {
+  const int threads = at::get_num_threads();
+  return {.matmul = measure_matmul(threads, precision_of(recipe.train).activations),
+          .copy = measure_copy(threads) * 1e9,
+          .mixing = measure_mixing(recipe.model, threads)};
+}
+
+StepTimes time_steps(const Recipe& recipe, int64_t vocab_size, double seconds,
+                     const std::function<void()>& on_step) {
   constexpr size_t kSteps = 7;
-  constexpr double kSecondsToSpend = 10;
   const TrainConfig& train = recipe.train;
   const Transformer model(recipe.model, vocab_size, /*seed=*/0, precision_of(train));
   Optimizer optimizer(model, train);
   TrainingStep step(model, optimizer, train);
   const std::vector<int64_t> shape = {train.batch_size / train.accumulate, train.context};
-  std::vector<double> seconds;
+  std::vector<double> times;
   const double begin = monotonic_seconds();
-  while (seconds.size() < 3 ||
-         (seconds.size() < 1 + kSteps && monotonic_seconds() - begin < kSecondsToSpend)) {
+  while (times.size() < 3 || (times.size() < 1 + kSteps && monotonic_seconds() - begin < seconds)) {
     const at::Tensor ids_BT = at::randint(vocab_size, shape, at::kLong);
     const double start = monotonic_seconds();
     step.forward_backward({ids_BT, ids_BT});
     const double parts = (monotonic_seconds() - start) * static_cast<double>(train.accumulate);
     const double update = monotonic_seconds();
     step.update(/*learning_rate=*/0);
-    seconds.push_back(parts + monotonic_seconds() - update);
+    times.push_back(parts + monotonic_seconds() - update);
+    if (on_step) on_step();
   }
-  std::sort(seconds.begin() + 1, seconds.end());
-  return seconds[seconds.size() / 2];
+  times.erase(times.begin());
+  std::sort(times.begin(), times.end());
+  return {.least = times.front(), .median = times[times.size() / 2], .most = times.back()};
 }
 
 }  // namespace attnres

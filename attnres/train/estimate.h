@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace attnres {
 struct MachineSpeed {
   double matmul = 0;  // FLOP/s of a matrix product in the recipe's precision
   double copy = 0;    // bytes/s of measure_copy
+  double mixing = 0;  // bytes/s of measure_mixing of the recipe's model; 0: not measured
 };
 
 struct Estimate {
@@ -31,9 +33,9 @@ struct Estimate {
 // Evaluation counts where it needs more than a step does; a probe never does. The text is not in
 // it.
 //
-// Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul` plus
-// the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints, and
-// does not tell mechanisms of one traffic apart.
+// Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul`, plus
+// what the mixer's operations read and write, counted (depth/mixing_cost.h), over `speed.mixing`,
+// plus the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints.
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed);
 
 // Seconds of so many steps and looks at the validation text (`eval_tokens` each, at a third of what
@@ -65,12 +67,23 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
 // (then libtorch's number of threads is again what it was). About 0.1 s.
 double measure_matmul(int threads, at::ScalarType dtype = at::kFloat);
 
-// With libtorch's number of threads, for training with activations of this dtype.
-MachineSpeed measure_speed(at::ScalarType dtype = at::kFloat);
+// Bytes/s that the mixer of such a model moves here, forward and backward, on `threads` threads:
+// those of the forward as they are counted, three times, over the least time of a few rounds with
+// sublayers that compute nothing. In float32; about 0.1 s.
+double measure_mixing(const ModelConfig& model, int threads);
 
-// Seconds a step takes here: the median of seven steps of the real model on random tokens, after
-// one that is not counted; of fewer, but two or more, when all take longer than 10 s. Allocates
-// what training would. Steps with `accumulate` parts are timed by one part and the update.
-double time_step(const Recipe& recipe, int64_t vocab_size);
+// With libtorch's number of threads, for training such a recipe.
+MachineSpeed measure_speed(const Recipe& recipe);
+
+// Seconds that steps take here.
+struct StepTimes {
+  double least = 0, median = 0, most = 0;
+};
+
+// Of seven steps of the real model on random tokens, after one that is not counted; of fewer, but
+// two or more, when all take longer than `seconds`. Allocates what training would. Steps with
+// `accumulate` parts are timed by one part and the update. Calls `on_step` after each.
+StepTimes time_steps(const Recipe& recipe, int64_t vocab_size, double seconds = 10,
+                     const std::function<void()>& on_step = {});
 
 }  // namespace attnres

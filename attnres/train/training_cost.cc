@@ -49,6 +49,10 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
   return costs;
 }
 
+double moved_forward(const ModelCost& model, const SiteRange& sites, double mixing) {
+  return kTouched / 3 * model.kept_by_sublayers(sites) + model.moved_by_mixer(sites) / mixing;
+}
+
 double logits_at_once(double vocab_size, double tokens) {
   constexpr double kLogits = 1 << 22;
   return 2 * vocab_size * std::min(tokens, std::max(64.0, kLogits / vocab_size));

@@ -15,9 +15,11 @@ inline constexpr double kLibraryBytes = 160.0 * (1 << 20);  // libtorch, and wha
                                                             // its matrix products
 inline constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
-// Traffic per number kept at the sites, of one forward and backward pass: forward, backward and as
+// Traffic per number that sublayers keep, of one forward and backward pass: forward, backward and as
 // a gradient, with temporaries. Measured, over widths of 64 to 512.
 inline constexpr double kTouched = 24;
+// How fast mixing moves its numbers, over copies, where that is not measured.
+inline constexpr double kMixingOverCopies = 0.4;
 // Traffic per parameter: the update reads and writes weights, gradients and moments.
 inline constexpr double kTouchedByUpdate = 9;
 
@@ -32,6 +34,11 @@ struct UpdateCost {
 // kept of what no gradient moves, and of what is frozen. Muon works on whole matrices.
 std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int sublayers,
                                      const TrainConfig& train);
+
+// Numbers that a forward pass of a token at these sites moves, as often as copies move as many in
+// the same time; a backward moves twice as many. `mixing`: bytes a second of mixing over copies.
+double moved_forward(const ModelCost& model, const SiteRange& sites = {},
+                     double mixing = kMixingOverCopies);
 
 // Numbers of the logits that are there at one time, of `tokens` tokens: those of a chunk of
 // linear_cross_entropy, and their exponentials.

@@ -1,6 +1,8 @@
 // From a text to a page with one command.
 #include <gmock/gmock.h>
 
+#include <regex>
+
 #include "attnres/study/study_folder.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/study/tiny_study.h"
@@ -66,14 +68,72 @@ TEST_F(Compare, TriesAllOfItWhereTheRealRunsWillNotLie) {
   EXPECT_THAT(plan.out, HasSubstr("missing"));
 }
 
-TEST_F(Compare, DryRunWritesNothing) {
+// The plan that was shown is the plan that runs: not what the machine seems to be seconds later.
+TEST_F(Compare, TrainsWhatItsDryRunShowed) {
+  const std::string command = data() + " --seeds 1 --hours 1 --mechanisms residual ";
+  const auto show = [&](const std::string& more = "") {
+    const Result result = compare(command + "--dry-run " + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto steps = [&] {
+    return read_json(paths_.folder / "compare.json").at("base").at("train").at("steps");
+  };
+  const std::string shown = show();
+  EXPECT_EQ(contents(paths_.folder).size(), 1u);
+  // As if it had been planned on a machine that is much faster now.
+  Json kept = read_json(paths_.folder / "compare.json");
+  for (const char* speed : {"matmul", "copy"}) {
+    kept["chosen"]["speeds"][speed] = kept["chosen"]["speeds"][speed].get<double>() / 50;
+  }
+  kept["base"]["train"]["steps"] = 7;
+  attnres::write_text(paths_.folder / "compare.json", kept.dump());
+  const std::string again = show();
+  EXPECT_THAT(again, HasSubstr("0/7"));
+  EXPECT_EQ(steps(), 7);
+  EXPECT_EQ(show(), again);  // to the second
+  // For something else it chooses anew.
+  EXPECT_THAT(show("--tune"), Not(HasSubstr("0/7")));
+  EXPECT_NE(steps(), 7);
+
+  attnres::write_text(paths_.folder / "compare.json", kept.dump());
+  const Result trained = compare(command);
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(read_json(paths_.study_json()).at("runs").at(0).at("steps"), 7);
+}
+
+// One total, whoever tells it.
+TEST_F(Compare, TellsOneTotal) {
+  const Result plan = compare(data() + " --dry-run --hours 1 --mechanisms residual,dca");
+  std::smatch told, left;
+  ASSERT_TRUE(std::regex_search(plan.out, told, std::regex("takes about ([^ ]+) on this machine")));
+  ASSERT_TRUE(std::regex_search(plan.out, left, std::regex("about ([^ ]+) left")));
+  EXPECT_EQ(told[1], left[1]);
+}
+
+TEST_F(Compare, TriesLearningRatesForEachMechanism) {
+  const Result plan = compare(data() + " --dry-run --tune --seeds 1 --mechanisms residual,lime");
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("trial-lime-"), HasSubstr("10 runs: "),
+                              HasSubstr("best for it in trials of a quarter of the steps")));
+  const Result smoke = compare(data() + " --tune --smoke --mechanisms residual --threads 1");
+  EXPECT_EQ(smoke.exit_code, 0) << smoke.err;
+  EXPECT_THAT(smoke.out, HasSubstr("3 runs, 3 done"));
+  EXPECT_EQ(read_json(paths_.study_json()).at("threads"), 1);
+  EXPECT_EQ(read_json(paths_.study_json()).at("smoke"), true);
+  const Result other = compare("--smoke --threads 2");
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("this study began with 1 thread a run"));
+}
+
+TEST_F(Compare, DryRunKeepsItsChoiceAlone) {
   const Result plan = compare(
       data() + " --dry-run --seeds 2 --hours 90m --mechanisms 'residual, block_attn_res,attn_res'");
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_THAT(plan.out, AllOf(HasSubstr("6 runs of a model with 8 Transformer layers of width 32"),
                               HasSubstr("There is text for"), HasSubstr("attn_res-seed2"),
-                              HasSubstr("missing")));
-  EXPECT_FALSE(fs::exists(paths_.folder));
+                              HasSubstr("missing"), HasSubstr("learning rate 0.003 sqrt(128")));
+  EXPECT_EQ(contents(paths_.folder).size(), 1u);
 }
 
 TEST_F(Compare, RefusesWithNothingLost) {

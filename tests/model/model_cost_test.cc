@@ -91,10 +91,12 @@ TEST(ModelCost, OfStagesAddsUpToThatOfTheModel) {
       EXPECT_NEAR(cost.linear_maps(before) + cost.linear_maps(after), cost.linear_maps(), 1e-6);
       EXPECT_EQ(cost.between_tokens(64, before) + cost.between_tokens(64, after),
                 cost.between_tokens(64));
-      EXPECT_NEAR(cost.kept_at_sites(before) + cost.kept_at_sites(after), cost.kept_at_sites(),
-                  1e-6 * cost.kept_at_sites());
+      EXPECT_NEAR(cost.kept_by_sublayers(before) + cost.kept_by_sublayers(after),
+                  cost.kept_by_sublayers(), 1e-6 * cost.kept_by_sublayers());
+      EXPECT_NEAR(cost.moved_by_mixer(before) + cost.moved_by_mixer(after), cost.moved_by_mixer(),
+                  1e-6 * cost.moved_by_mixer());
       EXPECT_NEAR(cost.kept_until_backward(before, false) + cost.kept_until_backward(after, false),
-                  cost.kept_until_backward({}, false), 1e-6 * cost.kept_at_sites());
+                  cost.kept_until_backward({}, false), 1e-6 * cost.kept_until_backward({}, false));
       // Recomputed, a cut inside a span leaves what crosses it.
       EXPECT_GE(cost.kept_until_backward(before, true) + cost.kept_until_backward(after, true),
                 cost.kept_until_backward({}, true));

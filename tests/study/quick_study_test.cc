@@ -1,11 +1,14 @@
 #include "attnres/study/quick_study.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/study/study_grid.h"
+#include "attnres/study/study_tuning.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/text/test_files.h"
@@ -15,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr MachineSpeed kSpeed = {.matmul = 1e11, .copy = 2e10};
+const QuickSpeeds kSpeed = {.matmul = 1e11, .copy = 2e10, .mixing = {}};
 constexpr int64_t kLongText = 1'000'000'000;
 
 QuickAims aims(double seconds, int64_t text_tokens = kLongText) {
@@ -53,19 +56,45 @@ TEST(QuickStudy, FillsTheTimeWithTheLargestModelThatIsTrainedEnough) {
   }
 }
 
-// What the runs take is what their estimates say, with a margin for evaluation.
-TEST(QuickStudy, TellsTheTimeOfAllRuns) {
-  const QuickAims all = aims(7200);
-  const QuickChoice choice = choose_quick_study(all, kSpeed);
-  const StudyRecipe study = quick_study(choice.base, all.mechanisms, all.seeds);
-  double seconds = 0;
-  for (const StudyRun& run : plan_runs(study)) {
-    EXPECT_EQ(run.recipe.train.steps, choice.steps);
-    seconds += estimate(run.recipe, run.recipe.tokenizer.vocab_size, kSpeed).seconds_per_step *
-               static_cast<double>(choice.steps);
+// One total: what it chooses by is what the plan of the runs says.
+TEST(QuickStudy, TellsTheTimeOfAllRunsAsTheirPlanDoes) {
+  QuickSpeeds speeds = kSpeed;
+  speeds.mixing = {{"residual", 9e9}, {"block_attn_res", 7e9}};
+  for (const bool tune : {false, true}) {
+    for (const int64_t jobs : {1, 2}) {
+      SCOPED_TRACE(fmt::format("tune {}, {} jobs", tune, jobs));
+      QuickAims all = aims(7200);
+      all.tune = tune;
+      all.jobs = jobs;
+      const QuickChoice choice = choose_quick_study(all, speeds);
+      const StudyRecipe study = quick_study(choice.base, all.mechanisms, all.seeds, tune);
+      const std::vector<StudyRun> runs = plan_runs(study);
+      EXPECT_EQ(runs.size(), tune ? 6u + 8u : 6u);
+      double seconds = 0;
+      for (const RunPlan& plan : plan_costs(runs, speeds.speed_of())) {
+        seconds += plan.seconds / static_cast<double>(jobs);
+      }
+      EXPECT_NEAR(choice.seconds, seconds, 1e-9 * seconds);
+      EXPECT_LE(choice.seconds, all.seconds);
+    }
   }
-  EXPECT_GT(choice.seconds, 1.1 * seconds);
-  EXPECT_LT(choice.seconds, 1.6 * seconds);
+}
+
+// What costs more is told so, and leaves time for less.
+TEST(QuickStudy, KnowsWhatAMechanismCosts) {
+  const auto seconds = [](const char* mechanism, double mixing) {
+    QuickAims alone = aims(1e6, 5'000'000);
+    alone.mechanisms = {mechanism};
+    QuickSpeeds speeds = kSpeed;
+    speeds.mixing[mechanism] = mixing;
+    return choose_quick_study(alone, speeds).seconds;
+  };
+  const double residual = seconds("residual", 8e9);
+  EXPECT_GT(seconds("block_attn_res", 8e9), residual);
+  EXPECT_GT(seconds("attn_res", 8e9), residual);
+  EXPECT_GT(seconds("dca", 8e9), 1.5 * residual);
+  EXPECT_GT(seconds("block_attn_res", 4e9), seconds("block_attn_res", 8e9));
+  EXPECT_GT(seconds("block_attn_res", 0), residual);  // not measured
 }
 
 TEST(QuickStudy, ReadsAShortTextAFewTimesAtMost) {
@@ -125,6 +154,44 @@ TEST(QuickStudy, IsAStudysFile) {
       EXPECT_EQ(recipe_to_json(ours[i].recipe), recipe_to_json(theirs[i].recipe));
     }
   }
+}
+
+TEST(QuickStudy, TunesEachMechanismByItself) {
+  const QuickChoice choice = choose_quick_study(aims(3600), kSpeed);
+  const int64_t width = width_of(choice);
+  const StudyRecipe study = quick_study(choice.base, {"residual", "lime"}, 2, /*tune=*/true);
+  ASSERT_TRUE(study.tune.has_value());
+  EXPECT_FALSE(study.tune->has_rate_axis());
+  const std::vector<double> rates = quick_rates_tried(width);
+  EXPECT_EQ(rates.size(), 4u);
+  TrialLosses losses;
+  for (const StudyRun& run : plan_runs(study)) {
+    if (!run.is_trial) continue;
+    EXPECT_EQ(run.recipe.train.steps, choice.steps / 4);
+    const bool is_best =
+        run.recipe.train.learning_rate == (run.arms[0] == "lime" ? rates[1] : rates[3]);
+    losses[run.name] = is_best ? 2.0 : 2.5;
+  }
+  EXPECT_EQ(losses.size(), 8u);
+  for (const StudyRun& run : plan_runs(study, {}, losses)) {
+    if (run.is_trial) continue;
+    EXPECT_EQ(run.recipe.train.learning_rate, run.arms[0] == "lime" ? rates[1] : rates[3])
+        << run.name;
+  }
+  const auto file = fresh_folder("quick-tuned") / "compare.json";
+  write_file(file, quick_study_json(study).dump());
+  EXPECT_EQ(quick_study_json(read_study(file)), quick_study_json(study));
+}
+
+// By the formula that docs/studies.md gives.
+TEST(QuickStudy, HasTheLearningRateThatItSays) {
+  for (const int64_t width : {32, 128, 512}) {
+    EXPECT_NEAR(quick_rate(width), 0.003 * std::sqrt(128.0 / static_cast<double>(width)), 1e-7);
+    EXPECT_THAT(quick_rate_sentence(width, false),
+                HasSubstr(fmt::format("0.003 sqrt(128 / width) = {:g}", quick_rate(width))));
+  }
+  EXPECT_EQ(quick_rates_tried(128), (std::vector<double>{0.00075, 0.0015, 0.003, 0.006}));
+  EXPECT_THAT(quick_rate_sentence(128, true), HasSubstr("one of 0.00075, 0.0015, 0.003, 0.006"));
 }
 
 TEST(QuickStudy, RefusesWhatIsNoMechanism) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
 
 #include "attnres/study/study_plan.h"
 #include "attnres/support/machine.h"
@@ -96,7 +97,7 @@ TEST(StudyPlan, CountsAWholeRun) {
   const double width = 32, ffn = static_cast<double>(recipe.model.ffn_width), layers = 2;
   const double attention = 32 * width;  // at most: half of 2 T D where what is masked is left out
   const double maps = layers * (4 * width * width + 3 * width * ffn) + 256 * width;
-  const RunPlan plan = plan_costs(runs, /*threads=*/1, /*measure=*/true).at(0);
+  const RunPlan plan = plan_costs(runs, measured_speeds(/*threads=*/1)).at(0);
   EXPECT_EQ(plan.steps, 6);
   EXPECT_EQ(plan.tokens, 6 * 4 * 32);
   const auto tokens = static_cast<double>(plan.tokens);
@@ -105,9 +106,30 @@ TEST(StudyPlan, CountsAWholeRun) {
   EXPECT_GT(plan.seconds, 0);
   EXPECT_GT(plan.bytes, 1 << 20);
   EXPECT_GT(plan.disk_bytes, 0);
-  const RunPlan unmeasured = plan_costs(runs, /*threads=*/1, /*measure=*/false).at(0);
+  const RunPlan unmeasured = plan_costs(runs, nullptr).at(0);
   EXPECT_EQ(unmeasured.flops, plan.flops);
   EXPECT_TRUE(std::isnan(unmeasured.seconds));
+}
+
+// Of each run's own: a mechanism that mixes at half the speed takes longer by what it mixes.
+TEST(StudyPlan, GoesByTheSpeedOfEachMechanism) {
+  const auto file = write_study(fresh_folder("speeds") / "tiny.json", tiny_study());
+  const std::vector<StudyRun> runs = plan_runs(read_study(file));
+  const auto seconds = [&](double mixing_of_block) {
+    std::map<std::string, double> by_name;
+    const std::vector<RunPlan> plans = plan_costs(runs, [&](const Recipe& recipe) {
+      const bool is_block = recipe.model.depth_mixing.name() == "block_attn_res";
+      return MachineSpeed{
+          .matmul = 1e11, .copy = 3e10, .mixing = is_block ? mixing_of_block : 1e10};
+    });
+    for (size_t i = 0; i < runs.size(); ++i) by_name[runs[i].name] = plans[i].seconds;
+    return by_name;
+  };
+  const auto quick = seconds(1e10), slow = seconds(5e9), slower = seconds(2.5e9);
+  EXPECT_EQ(quick.at("residual-seed1"), slow.at("residual-seed1"));
+  const double mixed = slow.at("block-seed1") - quick.at("block-seed1");
+  EXPECT_GT(mixed, 0);
+  EXPECT_NEAR(slower.at("block-seed1") - slow.at("block-seed1"), 2 * mixed, 1e-9 * mixed);
 }
 
 TEST(StudyPlan, RunsAsManySideBySideAsThereAreCores) {
