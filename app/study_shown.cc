@@ -13,6 +13,7 @@
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -85,7 +86,14 @@ void print_arms(const StudyOutlook& outlook) {
 
 void print_summary(const StudyJob& job, const StudySummary& summary) {
   const StudyPaths paths{job.out};
-  print_arms(summary.outlook);
+  // What tiny runs reached and how fast tells nothing.
+  if (job.grid.smoke) {
+    print_wrapped(
+        "Every run was tiny, to see whether all of it works: that tells nothing of how the arms "
+        "compare or what they cost.");
+  } else {
+    print_arms(summary.outlook);
+  }
   std::string counts = counted(std::ssize(summary.outlook.runs), "run");
   for (const RunState state : {RunState::done, RunState::diverged, RunState::failed,
                                RunState::unfinished, RunState::missing, RunState::waiting}) {

@@ -7,30 +7,12 @@
 #include <map>
 
 #include "attnres/study/html.h"
+#include "attnres/study/loss_axes.h"
 #include "attnres/study/page_parts.h"
 #include "attnres/study/plot.h"
 
 namespace attnres {
 namespace {
-
-struct Unit {
-  double size;
-  const char* name;
-};
-
-const std::vector<Unit> kTokenUnits = {
-    {1, ""}, {1e3, "thousand"}, {1e6, "million"}, {1e9, "billion"}, {1e12, "trillion"}};
-const std::vector<Unit> kTimeUnits = {
-    {1, "seconds"}, {60, "minutes"}, {3600, "hours"}, {86400, "days"}};
-
-// The largest unit that leaves `most` at 2 or more; the first, smallest, if none does.
-Unit choose_unit(double most, const std::vector<Unit>& units) {
-  Unit chosen = units.front();
-  for (const Unit& unit : units) {
-    if (most >= 2 * unit.size) chosen = unit;
-  }
-  return chosen;
-}
 
 // Which of the runs, by index, have each a swatch and a name.
 std::string legend_of(const std::vector<RunData>& runs, const std::vector<size_t>& shown) {
@@ -39,13 +21,9 @@ std::string legend_of(const std::vector<RunData>& runs, const std::vector<size_t
   return legend(entries);
 }
 
-struct Series {
-  std::vector<double> x, y;
-};
-
 // One quantity against another, at the steps where both were measured.
-Series series(const RunData& run, double Metric::*x, double Metric::*y) {
-  Series out;
+Points series(const RunData& run, double Metric::*x, double Metric::*y) {
+  Points out;
   for (const Metric& metric : run.metrics) {
     if (std::isnan(metric.*x) || std::isnan(metric.*y)) continue;
     out.x.push_back(metric.*x);
@@ -67,52 +45,24 @@ std::vector<double> smooth(const std::vector<double>& y) {
   return out;
 }
 
-// The steep start would flatten everything after it: the axis begins at the highest loss that comes
-// after the first fifth of the training, with the lowest as its other end.
-struct LossRange {
-  double low = INFINITY, high = -INFINITY, start = -INFINITY;
-
-  void include(const Series& points) {
-    for (size_t i = 0; i < points.x.size(); ++i) {
-      low = std::min(low, points.y[i]);
-      start = std::max(start, points.y[i]);
-      if (points.x[i] >= 0.2 * points.x.back()) high = std::max(high, points.y[i]);
-    }
-  }
-  double margin() const { return high > low ? 0.06 * (high - low) : 0.1; }
-  bool cuts() const { return start > high + margin(); }
-};
-
-void scale_x(LinePlot& plot, const std::string& quantity, double furthest,
-             const std::vector<Unit>& units) {
-  const Unit unit = choose_unit(furthest, units);
-  for (Curve& curve : plot.curves) {
-    for (double& value : curve.x) value /= unit.size;
-  }
-  plot.x_label = *unit.name ? fmt::format("{} ({})", quantity, unit.name) : quantity;
-}
-
 std::string loss_plot(const std::vector<RunData>& runs, double Metric::*x, const char* x_label,
-                      const std::vector<Unit>& units, const char* id, bool& cuts) {
+                      void (*scale)(LinePlot&), const char* id, bool& cuts) {
   LinePlot plot{.alt = fmt::format("Loss against {}", x_label), .y_label = "loss (nats per token)"};
   LossRange range;
-  double furthest = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
-    Series train = series(runs[i], x, &Metric::loss);
-    Series validation = series(runs[i], x, &Metric::val_loss);
+    Points train = series(runs[i], x, &Metric::loss);
+    Points validation = series(runs[i], x, &Metric::val_loss);
     train.y = smooth(train.y);
-    for (const Series* points : {&train, &validation}) {
+    for (const Points* points : {&train, &validation}) {
       if (points->x.empty()) continue;
       range.include(*points);
-      furthest = std::max(furthest, points->x.back());
       plot.curves.push_back({points->x, points->y, line_style(i),
                              points == &train ? Curve::Kind::background : Curve::Kind::measured});
     }
   }
   if (plot.curves.empty()) return nothing(fmt::format("No run has a loss against {}.", x_label));
-  scale_x(plot, x_label, furthest, units);
-  plot.y_low = range.low - range.margin();
-  plot.y_high = range.high + range.margin();
+  scale(plot);
+  range.set(plot);
   cuts = cuts || range.cuts();
   return figure(fmt::format("Loss against {}", x_label), draw(plot, id));
 }
@@ -122,7 +72,6 @@ std::string loss_plot(const std::vector<RunData>& runs, double Metric::*x, const
 std::string difference_plot(const std::vector<RunData>& runs, const Comparison& comparison) {
   LinePlot plot{.alt = "Validation loss minus that of the residual run, against tokens",
                 .y_label = "difference (nats per token)"};
-  double furthest = 0;
   size_t moments = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     std::map<double, double> baseline;
@@ -136,13 +85,12 @@ std::string difference_plot(const std::vector<RunData>& runs, const Comparison& 
       if (other == baseline.end() || std::isnan(metric.val_loss - other->second)) continue;
       curve.x.push_back(metric.tokens);
       curve.y.push_back(metric.val_loss - other->second);
-      furthest = std::max(furthest, metric.tokens);
     }
     moments = std::max(moments, curve.x.size());
     if (!curve.x.empty()) plot.curves.push_back(std::move(curve));
   }
   if (plot.curves.size() < 2 || moments < 2) return "";
-  scale_x(plot, "tokens", furthest, kTokenUnits);
+  scale_to_tokens(plot);
   return figure("Validation loss minus the residual run’s", draw(plot, "loss-difference"));
 }
 
@@ -221,8 +169,8 @@ std::string run_depth_weights(const RunData& run, size_t index) {
 }
 
 // One value per Transformer layer, at its feed-forward.
-Series per_layer(const SiteValues& sites) {
-  Series out;
+Points per_layer(const SiteValues& sites) {
+  Points out;
   for (const auto& [site, values] : sites) {
     if (site % 2 == 0 || values.empty() || !std::isfinite(values[0])) continue;
     const int layer = (site + 1) / 2;
@@ -265,7 +213,7 @@ std::string magnitude_plot(const std::vector<RunData>& runs, const char* probe, 
                            const char* y_label, std::vector<bool>& shown) {
   LinePlot plot{.alt = title, .x_label = "Transformer layer", .y_label = y_label, .whole_x = true};
   for (size_t i = 0; i < runs.size(); ++i) {
-    Series values = per_layer(last_probe(runs[i], probe).sites);
+    Points values = per_layer(last_probe(runs[i], probe).sites);
     if (values.x.empty()) continue;
     shown[i] = true;
     plot.curves.push_back({std::move(values.x), std::move(values.y), line_style(i)});
@@ -328,9 +276,9 @@ std::string loss_figures(const std::vector<RunData>& runs, const Comparison& com
   if (shown.indices.empty()) return nothing("No run has logged a loss.");
   bool cuts = false;
   const std::string by_tokens =
-      loss_plot(runs, &Metric::tokens, "tokens", kTokenUnits, "loss-tokens", cuts);
+      loss_plot(runs, &Metric::tokens, "tokens", scale_to_tokens, "loss-tokens", cuts);
   const std::string by_time =
-      loss_plot(runs, &Metric::seconds, "training time", kTimeUnits, "loss-time", cuts);
+      loss_plot(runs, &Metric::seconds, "training time", scale_to_time, "loss-time", cuts);
   const std::string difference = comparison.residual ? difference_plot(runs, comparison) : "";
   return legend_of(runs, shown.indices) + row_of(by_tokens + by_time + difference) +
          fmt::format(

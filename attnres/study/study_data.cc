@@ -151,6 +151,11 @@ StudyText parse_study_text(const Json& json, const std::string& what) {
   if (const Json* tuning = find(json, "/tuning"); tuning && tuning->is_object()) {
     study.tuning = *tuning;
   }
+  if (const Json* chosen = find(json, "/chosen"); chosen && chosen->is_object()) {
+    study.chosen = texts_of(*chosen, "sentences");
+  }
+  const auto smoke = json.find("smoke");
+  study.smoke = smoke != json.end() && smoke->is_boolean() && smoke->get<bool>();
   for (const Json& run : json["runs"]) study.runs.push_back(parse_run(run, study.axes, what));
   return study;
 }

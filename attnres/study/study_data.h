@@ -40,6 +40,8 @@ struct StudyText {
   std::vector<std::string> data, validation;    // files and folders of text
   int64_t threads = 0;                          // 0: unknown
   Json tuning;                                  // null: the learning rate was not tuned
+  std::vector<std::string> chosen;              // sentences: how its model was chosen
+  bool smoke = false;                           // whether every run is tiny
   std::vector<StudyRunRecord> runs;
 };
 

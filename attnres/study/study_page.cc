@@ -14,10 +14,11 @@
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
 #include "attnres/study/quick_study.h"
-#include "attnres/study/run_figures.h"
+#include "attnres/study/seed_curves.h"
 #include "attnres/study/settings.h"
 #include "attnres/study/speed.h"
 #include "attnres/study/study_figures.h"
+#include "attnres/study/trained_box.h"
 #include "attnres/study/tuning_section.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -29,6 +30,11 @@ namespace {
 
 constexpr size_t kLongList = 12;  // longer ones are folded
 constexpr size_t kMostCurves = 12;
+
+constexpr const char* kSmokeBanner =
+    "<aside class=\"banner\"><h2>Smoke test</h2><p>Every run was tiny: this page shows that all of "
+    "it works. It says nothing of how the arms compare, or of what they cost; the same command "
+    "without --smoke does.</p></aside>\n";
 
 int64_t runs_in_state(const StudyText& study, const char* state) {
   return std::count_if(study.runs.begin(), study.runs.end(),
@@ -176,17 +182,11 @@ std::string arm_section_of_study(const StudyData& data) {
                                  " Marked: better than the baseline." + rest));
 }
 
-// The losses of one run of each arm, which have to be few to be told apart.
+// Of arms that are few enough to be told apart.
 std::string loss_section(const StudyData& data) {
-  std::vector<RunData> runs;
-  for (const size_t arm : data.shown_arms()) {
-    runs.push_back(*data.runs[*data.shown_run(arm)]);
-    runs.back().label = data.arms.arms[arm].label;
-  }
-  if (runs.empty() || runs.size() > kMostCurves) return "";
-  return section(
-      "loss", "Loss",
-      how_to_read("One run of each arm, of the first seed.") + loss_figures(runs, compare(runs)));
+  const std::vector<size_t> arms = data.shown_arms();
+  if (arms.empty() || arms.size() > kMostCurves) return "";
+  return section("loss", "Loss", seed_loss_figures(data, arms));
 }
 
 // " --data 'a' 'b'"; empty where there are none.
@@ -222,6 +222,7 @@ std::string run_table(const StudyData& data) {
   std::vector<std::string> headings;
   std::vector<TableColumn> columns = {{"state", {}, true}, {"step", {}},     {"final loss", {}},
                                       {"tokens", {}},      {"tokens/s", {}}, {"time", {}}};
+  if (data.study.smoke) columns.resize(2);
   for (const StudyRunRecord& run : data.study.runs) {
     headings.push_back(row_heading(run.name));
     const std::string cells[] = {
@@ -371,6 +372,14 @@ std::vector<std::string> study_notes(const StudyData& data) {
   return notes;
 }
 
+// What a figure would say of runs that are tiny: how arms compare, and what they cost.
+bool compares(const Json& figure) {
+  const Json* kind = find(figure, "/kind");
+  const bool shows = kind && (*kind == "dynamics" || *kind == "depth_weights" ||
+                              *kind == "matrices" || *kind == "probes");
+  return !shows;
+}
+
 std::string study_page_text(const StudyData& data, const StudyPage& page,
                             const std::string& figures) {
   const StudyText& study = data.study;
@@ -379,9 +388,14 @@ std::string study_page_text(const StudyData& data, const StudyPage& page,
   std::string out =
       page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
                  under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
-  out += boxed_list("Read with care", study_cautions(data)) +
-         section("seen", "Claim and result", seen(data, page.findings, page.sentences)) + figures +
-         arm_section_of_study(data);
+  if (study.smoke) {
+    out += kSmokeBanner;
+  } else {
+    out += trained_box(data) + boxed_list("Read with care", study_cautions(data)) +
+           section("seen", "Claim and result", seen(data, page.findings, page.sentences));
+  }
+  out += figures;
+  if (!study.smoke) out += arm_section_of_study(data);
   return out + loss_section(data) + tuning_section(data) + run_section(data) +
          settings_section(data) + environment_section(data) + notes_section(page.notes) +
          page_end();
@@ -397,12 +411,15 @@ StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
                  .sentences = seen_sentences(data.arms),
                  .arms = data.arms.arms,
                  .notes = study_notes(data)};
+  if (data.study.smoke) page.sentences.clear();
   std::string figures;
   for (size_t i = 0; i < data.study.figures.size(); ++i) {
+    if (data.study.smoke && compares(data.study.figures[i])) continue;
     StudyFigure made = study_figure(data, data.study.figures[i], fmt::format("figure{}", i + 1));
     figures += made.html;
     std::move(made.findings.begin(), made.findings.end(), std::back_inserter(page.findings));
   }
+  if (data.study.smoke) page.findings.clear();
   const std::string text = study_page_text(data, page, figures);
   if (page.page.has_parent_path()) make_folder(page.page.parent_path());
   write_file(page.page, text);

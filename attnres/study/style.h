@@ -35,6 +35,11 @@ aside {
   background: var(--card); font-size: .9rem; overflow-wrap: anywhere;
 }
 aside h2 { margin: 0; font-size: .95rem; }
+aside p { margin: .2rem 0 0; }
+aside.banner { border: 2px solid #d55e00; font-size: 1rem; }
+aside dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: .4rem 0 0; }
+aside dt { color: var(--soft); }
+aside dd { margin: 0; }
 aside ul { margin: .2rem 0 0; padding-left: 1.1rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
@@ -110,6 +115,8 @@ article h3 { margin-top: 0; }
   .verdict { font-size: 1.05rem; }
   section { margin-top: 2rem; padding-top: 1rem; }
   .plot { padding: .6rem .5rem .3rem; }
+  aside dl { grid-template-columns: 1fr; }
+  aside dd { margin-bottom: .3rem; }
   .settings th, .settings td { padding: .4rem .5rem; }
   .settings td, .settings thead th { min-width: 6rem; }
 }

@@ -32,11 +32,22 @@ std::string arms_text(const Json& entry) {
   return text;
 }
 
+// Whether arms may be trained with a value that is not their own best.
+bool has_common_values(const Json& tuning) {
+  const Json* chosen = find(tuning, "/chosen");
+  return chosen && chosen->is_array() &&
+         std::any_of(chosen->begin(), chosen->end(), [](const Json& entry) {
+           const Json *common = find(entry, "/common"), *own = find(entry, "/own");
+           return common && own && *common != *own;
+         });
+}
+
 std::string chosen_table(const Json& tuning) {
   const Json* chosen = find(tuning, "/chosen");
   if (chosen == nullptr || !chosen->is_array() || chosen->empty()) return "";
   std::vector<std::string> headings;
-  std::vector<TableColumn> columns = {{"common", {}}, {"own", {}}};
+  std::vector<TableColumn> columns = {{"own", {}}};
+  if (has_common_values(tuning)) columns.insert(columns.begin(), TableColumn{"common", {}});
   for (const Json& entry : *chosen) {
     if (!entry.is_object()) continue;
     headings.push_back(row_heading(arms_text(entry)));
@@ -134,9 +145,11 @@ std::string tuning_section(const StudyData& data) {
       "tuning", "Learning rates tried",
       chosen_table(tuning) + own_rate_table(data) + "<h3>Trials</h3>\n" + trials_table(tuning) +
           how_to_read("Final validation losses of short runs with these values of <code>" +
-                      escape_html(name) +
-                      "</code>, the best of each row bold. Common: the best of the "
-                      "baseline, used by all; own: the best of the arm itself."));
+                      escape_html(name) + "</code>, the best of each row bold. " +
+                      (has_common_values(tuning)
+                           ? "Common: the best of the baseline, used by all; own: the best "
+                             "of the arm itself."
+                           : "Each arm is trained with its own best.")));
 }
 
 }  // namespace attnres

@@ -198,12 +198,12 @@ TEST(StudyPage, DrawsEveryFigure) {
   const std::string page = read_file(summary.page);
   for (const char* alt :
        {"Mean final validation loss", "Mean difference to the baseline of the same seed",
-        "Mean final loss of block by shape", "Validation loss over training",
+        "Mean final loss of block by shape", "Validation loss against step",
         "Magnitude of gradients, block", "Depth weights of block, Before attention",
         "Depth weights of block at step 200", "Depth mixing matrix of residual",
         "Change of the loss without a Transformer layer",
         "Change of the loss without a source, block", "Cosine similarity of sources, block",
-        "Time per token over the baseline", "Loss against tokens"}) {
+        "Time per token over the baseline", "Validation loss against tokens"}) {
     EXPECT_TRUE(has(page, std::string("aria-label=\"") + alt)) << alt;
   }
   const std::string command = std::string("attnres train --recipe ") +
@@ -259,6 +259,63 @@ TEST(StudyPage, ComparesShapes) {
   EXPECT_TRUE(has(page, "residual: least loss 2.0020 at "));
   EXPECT_TRUE(has(page, "aria-label=\"Mean final loss of block minus residual by shape"));
   EXPECT_FALSE(has(page, "residual minus residual"));
+}
+
+TEST(StudyPage, SaysWhatWasTrained) {
+  const fs::path folder = full_study("trained");
+  Json study = parse_json(read_file(folder / "study.json"), "study");
+  study["tuning"] = nullptr;
+  study["chosen"] = {{"sentences", {"The largest <size>."}}};
+  for (const Json& run : study["runs"]) {
+    const bool is_block = run["arms"]["mixing"] == "block";
+    const fs::path file = folder / "runs" / run["name"].get<std::string>() / "run.json";
+    Json record = parse_json(read_file(file), "run.json");
+    record["recipe"]["model"].update({{"ffn_width", 176}, {"heads", 2}});
+    record["recipe"]["train"] = {{"steps", 1060},       {"batch_size", 8},
+                                 {"context", 256},      {"learning_rate", is_block ? 0.002 : 0.004},
+                                 {"warmup", 53},        {"schedule", "cosine"},
+                                 {"optimizer", "adamw"}};
+    record["recipe"]["tokenizer"] = {{"kind", "bytes"}};
+    testing::write_text(file, record.dump());
+  }
+  const std::string page = page_of(write_json(folder, study));
+  const size_t start = page.find("<h2>What was trained</h2>");
+  ASSERT_NE(start, std::string::npos);
+  const std::string box = page.substr(start, page.find("</aside>", start) - start);
+  for (const char* said :
+       {"Transformer layers: 4; width: 64; heads: 2; feed-forward width: 176; tokenizer: bytes",
+        "a small text: 1,003,854 tokens, and 111,540 to validate on",
+        "1,060 of 8 sequences of 256 tokens: 100.0K tokens a run, 100 a parameter",
+        "0.002, 0.004 at its peak (tuned to no arm), after 53 steps of warm-up; schedule: cosine; "
+        "optimizer: adamw",
+        "3 seeds an arm, on 2 threads each", "<p>The largest &lt;size&gt;.</p>"}) {
+    EXPECT_TRUE(has(box, said)) << said << "\n" << box;
+  }
+  // Nothing has begun: nothing is said.
+  fs::remove_all(folder / "runs");
+  EXPECT_FALSE(has(page_of(folder), "What was trained"));
+}
+
+// Four steps tell nothing of arms, and nothing of what they cost.
+TEST(StudyPage, OfTinyRunsHasABannerAndNoVerdict) {
+  const fs::path folder = full_study("smoke");
+  Json study = parse_json(read_file(folder / "study.json"), "study");
+  const std::string real = page_of(folder);
+  study["smoke"] = true;
+  const StudyPage summary = write_study_page(write_json(folder, study));
+  const std::string page = read_file(summary.page);
+  EXPECT_THAT(summary.sentences, IsEmpty());
+  EXPECT_THAT(summary.findings, IsEmpty());
+  EXPECT_FALSE(has(real, "Smoke test"));
+  EXPECT_TRUE(has(page, "<aside class=\"banner\"><h2>Smoke test</h2>"));
+  for (const char* verdict : {"is better than", "<h2>Arms</h2>", "What we saw", "p-value",
+                              "Time per token", "tokens/s"}) {
+    EXPECT_TRUE(has(real, verdict)) << verdict;
+    EXPECT_FALSE(has(page, verdict)) << verdict;
+  }
+  // That all of it works, it shows.
+  EXPECT_TRUE(has(page, "Depth weights of block"));
+  EXPECT_TRUE(has(page, "<h2>Runs</h2>"));
 }
 
 // Whatever lacks what, the page is written and says so.

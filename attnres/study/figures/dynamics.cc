@@ -5,6 +5,7 @@
 
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
+#include "attnres/study/seed_curves.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {
@@ -24,32 +25,6 @@ std::vector<DynamicsRun> dynamics_runs(const StudyData& data) {
     runs.push_back({data.arms.arms[arm].label, &*data.runs[*data.shown_run(arm)]});
   }
   return runs;
-}
-
-std::string validation_plot(const std::vector<DynamicsRun>& runs, const std::string& id) {
-  LinePlot plot{.alt = "Validation loss over training",
-                .x_label = "step",
-                .y_label = "loss (nats per token)"};
-  double low = INFINITY, high = -INFINITY;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    Curve curve{.style = line_style(i)};
-    for (const Metric& metric : runs[i].run->metrics) {
-      if (std::isnan(metric.val_loss)) continue;
-      curve.x.push_back(static_cast<double>(metric.step));
-      curve.y.push_back(metric.val_loss);
-    }
-    if (curve.x.empty()) continue;
-    for (size_t k = 0; k < curve.x.size(); ++k) {
-      low = std::min(low, curve.y[k]);
-      if (curve.x[k] >= 0.2 * curve.x.back()) high = std::max(high, curve.y[k]);
-    }
-    plot.curves.push_back(std::move(curve));
-  }
-  if (plot.curves.empty()) return nothing("No run has a validation loss yet.");
-  const double margin = high > low ? 0.06 * (high - low) : 0.1;
-  plot.y_low = low - margin;
-  plot.y_high = high + margin;
-  return row_of(figure("Validation loss", draw(plot, id + "-loss")));
 }
 
 // Steps at which a probe saw all sites, about as far from each other as they are many.
@@ -164,7 +139,8 @@ StudyFigure dynamics_figure(const StudyData& data, const std::string& id) {
                  "Running state: the residual stream, or the partial sum of the block. "
                  "Gradient: of the loss with respect to a layer’s feed-forward output.");
   }
-  return {of_shown_arms(data) + legend(entries) + validation_plot(runs, id) + layers};
+  return {legend(entries) + seed_loss_figure(data, data.shown_arms(), id + "-loss") +
+          of_shown_arms(data) + layers};
 }
 
 }  // namespace attnres
