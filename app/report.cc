@@ -28,6 +28,7 @@ namespace {
 struct ReportCommandOptions {
   std::vector<std::string> runs;
   std::string out, csv;
+  std::vector<std::string> notes;
   bool json = false;
 
   // Then nothing else is on standard output.
@@ -200,10 +201,13 @@ void run_report(const ReportCommandOptions& options) {
   for (const std::string& run : options.runs) require_no_part_of_study(run);
   const bool of_study = is_study(options);
   if (!options.csv.empty()) write_metrics(options, of_study);
+  require_usage(!of_study || options.notes.empty(),
+                "--note: is for a page of runs; the page of a study says what its study.json says");
   if (of_study) return report_study(options);
-  const ReportSummary summary =
-      write_report({options.runs.begin(), options.runs.end()},
-                   options.out.empty() ? ReportOptions() : ReportOptions{.out = options.out});
+  ReportOptions page;
+  if (!options.out.empty()) page.out = options.out;
+  page.cautions = options.notes;
+  const ReportSummary summary = write_report({options.runs.begin(), options.runs.end()}, page);
   for (const std::string& note : summary.notes) fmt::print(stderr, "note: {}\n", note);
   if (options.json) {
     Json runs = Json::array();
@@ -249,6 +253,8 @@ void add_report_command(CLI::App& app) {
                               "also write all that the runs measured, a line for each step, for a "
                               "spreadsheet;\n-: on standard output, and nothing else there"))
       ->type_name("FILE");
+  command->add_option("--note", options->notes, "a sentence for the page's box \"Read with care\"")
+      ->type_name("TEXT");
   command->add_flag("--json", options->json, "print the figures as JSON");
   command->footer(
       "Examples:\n"

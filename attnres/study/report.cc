@@ -247,6 +247,8 @@ std::string page(const std::vector<RunData>& runs, const ReportSummary& report) 
 ReportSummary write_report(const std::vector<fs::path>& paths, const ReportOptions& options) {
   const std::vector<RunData> runs = read_runs(paths);
   ReportSummary summary{.page = options.out, .comparison = compare(runs)};
+  std::vector<std::string>& cautions = summary.comparison.cautions;
+  cautions.insert(cautions.begin(), options.cautions.begin(), options.cautions.end());
   for (const RunData& run : runs) {
     for (const std::string& note : run.notes) summary.notes.push_back(run.label + ": " + note);
   }

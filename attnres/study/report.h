@@ -12,6 +12,7 @@ namespace attnres {
 
 struct ReportOptions {
   std::filesystem::path out = "report.html";  // replaced whole, or left as it was
+  std::vector<std::string> cautions = {};     // sentences for its box "Read with care"
 };
 
 struct ReportSummary {

@@ -41,6 +41,21 @@ TEST(ReportCommand, SaysWhatKeepsRunsFromComparing) {
   EXPECT_TRUE(apart.at("runs").at(1).at("loss_difference").is_null());
 }
 
+TEST(ReportCommand, ShowsANoteWithWhatIsToBeReadWithCare) {
+  const std::filesystem::path folder = fresh_folder("report_note");
+  const auto run = FakeRun{.name = "base"}.write(folder / "base");
+  const auto page = folder / "page.html";
+  const Result result =
+      run_program(fmt::format("report '{}' --out '{}' --json --note 'Few <steps>.' --note Another.",
+                              run.string(), page.string()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Json cautions = parse_json(result.out, "report").at("cautions");
+  ASSERT_GE(cautions.size(), 2u);
+  EXPECT_EQ(cautions[0], "Few <steps>.");
+  EXPECT_THAT(read_file(page),
+              HasSubstr("Read with care</h2><ul><li>Few &lt;steps&gt;.</li><li>Another.</li>"));
+}
+
 TEST(ReportCommand, WritesMetricsAsATable) {
   const std::filesystem::path folder = fresh_folder("report_csv");
   const auto run = FakeRun{.name = "base"}.write(folder / "base");
