@@ -24,6 +24,7 @@
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/program.h"
+#include "attnres/support/progress.h"
 #include "attnres/support/shell.h"
 #include "attnres/train/estimate.h"
 
@@ -33,7 +34,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kHour = 3600;
-constexpr double kTimingBudget = 3;  // seconds a step may take to be timed rather than worked out
+constexpr double kLongStep = 1.5;     // seconds; one that takes longer is not timed
+constexpr double kTimingSeconds = 5;  // for the steps of a recipe
+constexpr int kMostTimed = 2;         // recipes
+constexpr double kOffBy = 0.3;        // what is only estimated
 
 bool on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
@@ -49,19 +53,29 @@ struct Candidate {
   Recipe recipe;
   Estimate estimate;
   bool timed = false;
+  StepTimes step;  // what it takes at least and at most, by all that is known
 
-  double seconds() const { return run_seconds(recipe.train, estimate); }
+  double seconds(double of_step) const {
+    Estimate cost = estimate;
+    cost.seconds_per_step = of_step;
+    return run_seconds(recipe.train, cost);
+  }
+  double seconds() const { return seconds(step.median); }
 };
 
 // The recipes, those with the most parameters first.
-std::vector<Candidate> read_recipes(const fs::path& folder, const MachineSpeed& speed) {
+std::vector<Candidate> read_recipes(const fs::path& folder, const MachineSpeed& speed,
+                                    ProgressLine& line) {
   std::vector<Candidate> all;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;
+    line.update(fmt::format("estimating {}", entry.path().stem().string()));
     Candidate candidate;
     candidate.file = entry.path();
     candidate.recipe = load_recipe(entry.path(), {});
     candidate.estimate = estimate(candidate.recipe, candidate.recipe.tokenizer.vocab_size, speed);
+    const double step = candidate.estimate.seconds_per_step;
+    candidate.step = {.least = (1 - kOffBy) * step, .median = step, .most = (1 + kOffBy) * step};
     all.push_back(std::move(candidate));
   }
   std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
@@ -70,20 +84,32 @@ std::vector<Candidate> read_recipes(const fs::path& folder, const MachineSpeed& 
   return all;
 }
 
+// What was estimated stays in the range: the machine may be busier at one moment than at another.
+void time_candidate(Candidate& candidate, ProgressLine& line) {
+  int steps = 0;
+  const auto show = [&] {
+    line.update(fmt::format("timing {}: {}", candidate.recipe.name, counted(steps++, "step")));
+  };
+  show();
+  const double estimated = candidate.step.median;
+  candidate.step =
+      time_steps(candidate.recipe, candidate.recipe.tokenizer.vocab_size, kTimingSeconds, show);
+  candidate.step.least = std::min(candidate.step.least, estimated);
+  candidate.step.most = std::max(candidate.step.most, estimated);
+  candidate.timed = true;
+}
+
 // The largest recipe that trains here in an hour. Real steps decide where they are short.
-std::optional<Candidate> choose(std::vector<Candidate> recipes) {
+std::optional<Candidate> choose(std::vector<Candidate> recipes, ProgressLine& line) {
   const double available = static_cast<double>(available_memory());
+  int timed = 0;
   for (Candidate& candidate : recipes) {
-    Estimate& estimate = candidate.estimate;
-    // What is estimated twice too long may still do; what is longer is not worth timing.
-    if (static_cast<double>(estimate.bytes) > available || candidate.seconds() > 2 * kHour) {
+    // One that may do is worth timing.
+    if (static_cast<double>(candidate.estimate.bytes) > available ||
+        candidate.seconds(candidate.step.least) > kHour) {
       continue;
     }
-    if (estimate.seconds_per_step < kTimingBudget) {
-      estimate.seconds_per_step =
-          time_step(candidate.recipe, candidate.recipe.tokenizer.vocab_size);
-      candidate.timed = true;
-    }
+    if (candidate.step.median < kLongStep && timed++ < kMostTimed) time_candidate(candidate, line);
     if (candidate.seconds() <= kHour) return candidate;
   }
   return std::nullopt;
@@ -114,6 +140,8 @@ std::string products_by(at::ScalarType dtype) {
 }
 
 Json examine() {
+  ProgressLine line;
+  line.update("measuring how fast memory is copied and matrices are multiplied");
   const Machine machine = describe_machine();
   const int threads = at::get_num_threads();
   Json speed = Json::array({examine_speed(1)});
@@ -150,12 +178,15 @@ Json examine() {
       .matmul = speed.back().at("matmul_gflop_per_s").get<double>() * 1e9,
       .copy = speed.back().at("copy_gb_per_s").get<double>() * 1e9};
   const auto folder = find_recipes();
-  const auto choice = folder ? choose(read_recipes(*folder, at_full_speed)) : std::nullopt;
+  const auto choice =
+      folder ? choose(read_recipes(*folder, at_full_speed, line), line) : std::nullopt;
   if (choice) {
     report["next"] = {
         {"recipe", choice->file.string()},
         {"parameters", choice->estimate.parameters},
         {"seconds", choice->seconds()},
+        {"seconds_at_least", choice->seconds(choice->step.least)},
+        {"seconds_at_most", choice->seconds(choice->step.most)},
         {"bytes", choice->estimate.bytes},
         {"timed", choice->timed},
         {"command", fmt::format("{} train --recipe {} --out runs/{}", program(),
@@ -180,8 +211,8 @@ void print(const Json& report) {
   };
   const Json& machine = report.at("machine");
   fmt::print("This machine\n");
-  line("processor", fmt::format("{}, {} cores", machine.at("cpu").get<std::string>(),
-                                machine.at("cores").get<int>()));
+  line("processor", fmt::format("{}, {}", machine.at("cpu").get<std::string>(),
+                                counted(machine.at("cores").get<int>(), "core")));
   line("instructions", joined(machine.at("instruction_sets")));
   line("memory",
        fmt::format("{}, {} available; largest cache {}", bytes(machine.at("memory_bytes")),
@@ -195,7 +226,7 @@ void print(const Json& report) {
     if (speed.contains("bfloat16_matmul_gflop_per_s")) {
       text += fmt::format(", in bfloat16 at {:.0f}", number("bfloat16_matmul_gflop_per_s"));
     }
-    line(threads == 1 ? "1 thread" : fmt::format("{} threads", threads).c_str(), text);
+    line(counted(threads, "thread").c_str(), text);
   }
 
   const Json& build = report.at("build");
@@ -226,21 +257,26 @@ void print(const Json& report) {
                program());
     return;
   }
+  const auto duration = [&](const char* key) {
+    return format_duration(next.at(key).get<double>());
+  };
   fmt::print(
-      "\nNext, the largest recipe that trains here in an hour ({} parameters, {} {}, {}):\n"
-      "  {}\n",
-      format_count(next.at("parameters").get<double>()),
-      next.at("timed").get<bool>() ? "about" : "roughly",
-      format_duration(next.at("seconds").get<double>()), bytes(next.at("bytes")),
-      next.at("command").get<std::string>());
+      "\nNext, the largest recipe that trains here in an hour ({} parameters, {}):\n  {}\n"
+      "It takes about {}: {} to {}, {}.\n",
+      format_count(next.at("parameters").get<double>()), bytes(next.at("bytes")),
+      next.at("command").get<std::string>(), duration("seconds"), duration("seconds_at_least"),
+      duration("seconds_at_most"),
+      next.at("timed").get<bool>() ? "as the machine was more or less busy while steps were timed"
+                                   : "by the speeds above");
 }
 
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "doctor",
-      "Show what this machine and this program can do, and what to run next. Takes some seconds.");
+  CLI::App* command = app.add_subcommand("doctor",
+                                         "Show what this machine and this program can do, and what "
+                                         "to run next. Takes half a minute at\n"
+                                         "most where the machine does nothing else.");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example:\n  attnres doctor");

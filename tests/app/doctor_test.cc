@@ -29,6 +29,10 @@ TEST(Doctor, DescribesTheMachineAndNamesARecipeThatExists) {
   EXPECT_TRUE(std::filesystem::exists(next.at("recipe").get<std::string>()));
   EXPECT_THAT(next.at("command").get<std::string>(), HasSubstr("attnres train --recipe"));
   EXPECT_LE(next.at("seconds").get<double>(), 3600);
+  EXPECT_LE(next.at("seconds_at_least").get<double>(), next.at("seconds").get<double>());
+  EXPECT_GE(next.at("seconds_at_most").get<double>(), next.at("seconds").get<double>());
+  // What it does meanwhile, which is not in the way of the JSON.
+  EXPECT_THAT(result.err, HasSubstr("measuring how fast memory is copied"));
   EXPECT_LT(next.at("bytes").get<int64_t>(), machine.at("available_bytes").get<int64_t>());
 }
 
