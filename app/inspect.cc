@@ -213,7 +213,7 @@ void run_inspect(const InspectOptions& options) {
   if (options.measures()) measured = measure(options, opened);
   std::vector<std::filesystem::path> drawings;
   if (!options.draw_matrix.empty()) {
-    drawings = draw_matrices(measured.matrices, options.draw_matrix);
+    drawings = draw_matrices(measured.matrices, options.model.path, options.draw_matrix);
   }
   if (!options.draw_tokens.empty()) {
     require(!measured.tokens->sites.empty(), "--draw-tokens: {} has no depth weights",

@@ -1,4 +1,5 @@
 // The mechanisms subcommand.
+#include <ATen/Parallel.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -66,8 +67,8 @@ Json to_json(const Row& row) {
 }
 
 std::string describe(const MixerShape& shape) {
-  return fmt::format("{} sublayers of width d = {}, {} heads", shape.sublayers, shape.width,
-                     shape.heads);
+  return fmt::format("{} of width d = {}, {}", counted(shape.sublayers, "sublayer"), shape.width,
+                     counted(shape.heads, "head"));
 }
 
 void print_table(const std::vector<Row>& rows, const MixerShape& shape) {
@@ -209,6 +210,7 @@ void run_mechanisms(MechanismsOptions options) {
   shape.kv_heads = shape.heads;
   require_usage(shape.width % shape.heads == 0, "--width: {} is not divisible by {} heads",
                 shape.width, shape.heads);
+  at::set_num_threads(1);  // what is counted is small: threads would only wait for each other
   require_usage(!options.name.empty() || (options.settings.empty() && options.matrix.empty()),
                 "--set and --matrix are about one mechanism: name it");
   std::vector<Row> rows;
@@ -225,7 +227,8 @@ void run_mechanisms(MechanismsOptions options) {
     if (!options.matrix.empty()) {
       ParameterRegistry parameters(at::kDouble, /*seed=*/0);
       const auto mixer = mixing.make_mixer(shape, parameters);
-      draw_matrices(mixing_matrices(*mixer, shape.sublayers, shape.width), options.matrix);
+      draw_matrices(mixing_matrices(*mixer, shape.sublayers, shape.width),
+                    options.name + ", as it starts", options.matrix);
     }
   }
   if (options.json) {

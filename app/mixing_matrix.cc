@@ -17,7 +17,7 @@ std::string source_name(size_t i) {
   return i == 0 ? "e" : fmt::format("{}", i);
 }
 
-std::string title(const MixingMatrix& matrix) {
+std::string of_stream(const MixingMatrix& matrix) {
   return matrix.stream.empty() ? "" : fmt::format(" of the {} stream", matrix.stream);
 }
 
@@ -31,10 +31,11 @@ int rank_of_samples(const MixingMatrix& matrix) {
 }
 
 std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>& matrices,
+                                                 const std::string& whose,
                                                  const std::filesystem::path& file) {
   std::vector<std::filesystem::path> files;
   for (const MixingMatrix& matrix : matrices) {
-    HeatMap map = {.alt = "depth mixing matrix" + title(matrix),
+    HeatMap map = {.alt = "depth mixing matrix" + of_stream(matrix),
                    .x_label = "source (e: the embedding)",
                    .y_label = "site",
                    .values = matrix.mean};
@@ -55,11 +56,8 @@ std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>
     if (!matrix.stream.empty()) {
       path.replace_extension(matrix.stream + file.extension().string());
     }
-    std::string svg = draw(map, "matrix");
-    svg.insert(
-        std::string("<svg").size(),
-        " xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\"");
-    write_file(path, svg);
+    const std::string title = "Depth mixing matrix" + of_stream(matrix) + " of " + whose;
+    write_file(path, draw_file(map, title));
     files.push_back(path);
   }
   return files;
@@ -69,7 +67,7 @@ void print_matrices(const std::vector<MixingMatrix>& matrices) {
   for (const MixingMatrix& matrix : matrices) {
     print_wrapped(fmt::format(
         "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' outputs)",
-        title(matrix)));
+        of_stream(matrix)));
     fmt::print("\n");
     const int L = static_cast<int>(matrix.mean.size()) - 1;
     fmt::print("{:16}", "");

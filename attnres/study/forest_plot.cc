@@ -96,7 +96,7 @@ double tick_step(const Reach& reach) {
 }  // namespace
 
 std::string draw(const ForestPlot& plot, const std::string& id) {
-  constexpr int kLine = 18, kBetween = 8, kUnder = 52, kCharacter = 7, kGap = 14;
+  constexpr int kLine = 18, kBetween = 8, kAbove = 6, kUnder = 56, kCharacter = 7, kGap = 14;
   constexpr double kApart = 0.3;  // of a row, the series in it
   const auto rows = static_cast<int>(plot.rows.size());
   const auto count = static_cast<int>(plot.series.size());
@@ -130,15 +130,18 @@ std::string draw(const ForestPlot& plot, const std::string& id) {
   size_t longest = 0;
   for (const std::string& row : plot.rows) longest = std::max(longest, row.size());
   const int left = kGap + kCharacter * static_cast<int>(longest);
-  const int height = kUnder + rows * (kLine * count + kBetween);
+  const int height = kAbove + kUnder + rows * (kLine * count + kBetween);
   std::string script = gnuplot::terminal(height);
   script += fmt::format(
       "set border 1 lc {0}\nset tics nomirror scale 0.5 textcolor {1}\nset grid xtics lt 1 dt "
       "solid "
       "lw 1 lc rgb '#e4e4e4'\nset xlabel {2} textcolor {1}\nset format '%g'\nset rmargin 1.5\n"
-      "set lmargin at screen {3:.4f}\nset tmargin 0.5\nset bars 0.4\n",
+      "set lmargin at screen {3:.4f}\nset tmargin at screen {4:.5f}\nset bmargin at screen "
+      "{5:.5f}\n"
+      "set bars 0.4\n",
       rgb(gnuplot::kFrame), rgb(gnuplot::kInk), quote(plot.x_label),
-      static_cast<double>(left) / gnuplot::kWidth);
+      static_cast<double>(left) / gnuplot::kWidth, 1 - static_cast<double>(kAbove) / height,
+      static_cast<double>(kUnder) / height);
   script += fmt::format("set xrange [{:.9g}:{:.9g}]\nset xtics {:.9g}\n", reach.low, reach.high,
                         tick_step(reach));
   script += fmt::format("set yrange [{}.5:-0.5]\nset ytics {} scale 0 font 'sans-serif,12'\n",

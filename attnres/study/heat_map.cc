@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <tuple>
 
 #include "attnres/study/gnuplot.h"
+#include "attnres/study/html.h"
 #include "attnres/study/plot.h"
 #include "attnres/support/error.h"
 
@@ -105,6 +107,42 @@ std::string draw(const HeatMap& plot, const std::string& id) {
         fmt::format(", '{}' using 1:2:3 with labels font 'sans-serif,11' tc {}", name, rgb(color));
   }
   return gnuplot::inline_svg(script + "\n", files, id, plot.alt);
+}
+
+std::string draw_file(const HeatMap& plot, const std::string& title) {
+  constexpr int kTitle = 40, kScale = 34, kSteps = 40, kStep = 4;
+  constexpr size_t kLongestTitle = 48;  // that fits the width
+  const std::string map = draw(plot, "map");
+  int height = 0;
+  const size_t view = map.find("viewBox=\"");
+  require(std::sscanf(map.c_str() + view, "viewBox=\"0 0 %*d %d\"", &height) == 1,
+          "plot \"{}\": its SVG has no size", plot.alt);
+  std::string scale;
+  for (int i = 0; i < kSteps; ++i) {
+    const double value = plot.low + (plot.high - plot.low) * (i + 0.5) / kSteps;
+    scale += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"12\" fill=\"#{:06x}\"/>\n",
+                         70 + i * kStep, kTitle + height + 6, kStep + 0.3,
+                         heat_color(value, plot.low, plot.high));
+  }
+  const auto end = [&](int x, const char* anchor, double value) {
+    return fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"12\" text-anchor=\"{}\">{}</text>\n", x,
+                       kTitle + height + 16, anchor,
+                       value == 0 ? "0" : short_decimal(value, plot.decimals));
+  };
+  const std::string shown =
+      title.size() > kLongestTitle ? title.substr(0, kLongestTitle - 3) + "..." : title;
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" "
+             "xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
+             "width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" "
+             "fill=\"#{2:06x}\" role=\"img\" aria-label=\"{3}\">\n"
+             "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n"
+             "<text x=\"14\" y=\"26\" font-size=\"15\" font-weight=\"bold\">{4}</text>\n",
+             gnuplot::kWidth, kTitle + height + kScale, gnuplot::kInk, escape_html(plot.alt),
+             escape_html(shown)) +
+         fmt::format("<svg y=\"{}\" width=\"{}\" height=\"{}\"", kTitle, gnuplot::kWidth, height) +
+         map.substr(std::string("<svg").size()) + scale + end(64, "end", plot.low) +
+         end(76 + kSteps * kStep, "start", plot.high) + "</svg>\n";
 }
 
 uint32_t heat_color(double value, double low, double high) {

@@ -90,6 +90,9 @@ std::string draw(const LinePlot& plot, const std::string& id);
 std::string draw(const ForestPlot& plot, const std::string& id);
 std::string draw(const HeatMap& plot, const std::string& id);
 
+// The same as a file by itself, for a page of any colour: on white, with a title and the scale.
+std::string draw_file(const HeatMap& plot, const std::string& title);
+
 // The colour 0xRRGGBB of a value, and the scale as a small inline SVG with its ends labelled.
 uint32_t heat_color(double value, double low, double high);
 std::string heat_legend(double low, double high, int decimals = 2);

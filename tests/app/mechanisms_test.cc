@@ -128,6 +128,7 @@ TEST_F(MixingMatrices, ArePrintedAndDrawn) {
     EXPECT_THAT(result.out, HasSubstr(part));
   }
   EXPECT_THAT(read_file(picture), StartsWith("<svg xmlns"));
+  EXPECT_THAT(read_file(picture), HasSubstr(">Depth mixing matrix of "));
   const Result without = inspect("--matrix");
   EXPECT_EQ(without.exit_code, 2);
   EXPECT_THAT(without.err, HasSubstr("--data"));

@@ -171,6 +171,31 @@ TEST(ForestPlot, CutsWhatReachesMuchFartherThanTheOthers) {
   EXPECT_EQ(squares_of(draw(plot, "p")).size(), 7u);
 }
 
+// However few rows there are, they keep their distance from the axis.
+TEST(ForestPlot, OfOneArmLiesAboveItsAxis) {
+  const auto above_axis = [](size_t rows) {
+    ForestPlot plot{.alt = "test", .x_label = "difference"};
+    ForestPlot::Series series{.style = line_style(1)};
+    for (size_t row = 0; row < rows; ++row) {
+      plot.rows.push_back("arm");
+      series.means.push_back({.row = row, .mean = -0.01, .low = -0.02, .high = 0.001});
+    }
+    plot.series = {series};
+    const std::string svg = draw(plot, "p");
+    const std::regex line("stroke='rgb\\(153, 153, 153\\)'[^>]*d='M[0-9.]+,([0-9.]+)");
+    double axis = 0;  // the lowest of the frame's lines and ticks
+    for (std::sregex_iterator at(svg.begin(), svg.end(), line), end; at != end; ++at) {
+      axis = std::max(axis, std::stod((*at)[1]));
+    }
+    const std::vector<Point> marks = squares_of(svg);
+    EXPECT_EQ(marks.size(), rows);
+    EXPECT_GT(axis, 0);
+    return marks.empty() ? 0 : axis - marks.back().y;
+  };
+  EXPECT_GT(above_axis(1), 8);
+  EXPECT_NEAR(above_axis(1), above_axis(4), 4);
+}
+
 TEST(ForestPlot, NeedsAMean) {
   ForestPlot plot{.alt = "test", .rows = {"first"}};
   plot.series.push_back({line_style(0), {{.row = 0, .mean = NAN}}});
@@ -253,6 +278,24 @@ TEST(HeatMap, OutlinesAreDrawnInTheirCells) {
   const std::string outlined = draw(map, "h");
   EXPECT_THAT(plain, Not(HasSubstr("213,  94,   0")));
   EXPECT_THAT(outlined, HasSubstr("213,  94,   0"));
+}
+
+TEST(HeatMap, AsAFileHasABackgroundATitleAndTheScale) {
+  HeatMap map{.alt = "matrix", .x_label = "source", .y_label = "site", .low = -0.5, .high = 0.5};
+  map.row_names = map.column_names = {"a", "b"};
+  map.values = {{0.5, NAN}, {-0.25, 0.25}};
+  const std::string svg = draw_file(map, "Matrix of <x>");
+  EXPECT_THAT(svg, ::testing::StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  std::smatch size;
+  ASSERT_TRUE(std::regex_search(svg, size, std::regex("width=\"([0-9]+)\" height=\"([0-9]+)\"")));
+  EXPECT_THAT(svg, HasSubstr(fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>",
+                                         size[1].str(), size[2].str())));
+  EXPECT_THAT(svg, HasSubstr(">Matrix of &lt;x&gt;</text>"));
+  EXPECT_THAT(svg, HasSubstr(">-.50</text>"));
+  EXPECT_THAT(svg, HasSubstr(">.50</text>"));
+  EXPECT_EQ(count(svg, "<svg"), count(svg, "</svg>"));
+  // In a page there is none of it.
+  EXPECT_THAT(draw(map, "m"), Not(HasSubstr("fill=\"#fff\"")));
 }
 
 TEST(HeatMap, ALargeOneHasNoNumbers) {
