@@ -1,7 +1,9 @@
 #include "app/options.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -12,6 +14,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 #include "attnres/train/run_folder.h"
 
 namespace attnres {
@@ -204,6 +207,29 @@ std::optional<std::filesystem::path> find_recipes() {
     if (fs::is_directory(folder, none)) return fs::proximate(folder);
   }
   return std::nullopt;
+}
+
+std::filesystem::path find_recipe(const std::string& recipe) {
+  namespace fs = std::filesystem;
+  if (path_exists(recipe) || recipe.find('/') != std::string::npos || recipe.ends_with(".json")) {
+    return recipe;
+  }
+  const auto folder = find_recipes();
+  require_usage(folder.has_value(),
+                "--recipe {}: no such file, and the recipes that come with attnres are not beside "
+                "the program, and not in recipes; give a recipe's file",
+                one_line(recipe));
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(*folder)) {
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  const auto found = std::find(names.begin(), names.end(), recipe);
+  require_usage(found != names.end(),
+                "--recipe {}: no such file, and no recipe of that name is in {}, which has {}{}",
+                one_line(recipe), folder->string(), fmt::to_string(fmt::join(names, ", ")),
+                did_you_mean(recipe, names));
+  return *folder / (recipe + ".json");
 }
 
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {

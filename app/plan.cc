@@ -179,8 +179,8 @@ std::string settings_of(const Layout& layout) {
 
 void print_search(const SearchResult& result, const PlannedModel& model, const Cluster& cluster) {
   if (result.best.empty()) {
-    print_wrapped(fmt::format("None of {} layouts of {} fits cluster {}. Nearest comes {}: {}",
-                              result.candidates, model.recipe.name, cluster.name,
+    print_wrapped(fmt::format("None of {} of {} fits cluster {}. Nearest comes {}: {}",
+                              counted(result.candidates, "layout"), model.recipe.name, cluster.name,
                               result.nearest.describe(), result.why_not));
     return;
   }
@@ -202,8 +202,8 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
   }
   fmt::print("\n");
   print_wrapped(fmt::format(
-      "Of {} layouts, the fastest that fit, with the time of a step by policy. The first one is",
-      result.candidates));
+      "Of {}, the fastest that fit, with the time of a step by policy. The first one is",
+      counted(result.candidates, "layout")));
   fmt::print("  --set {}\n", settings_of(result.best.front().layout));
   if (result.best.front().layout.processes() < cluster.devices) {
     fmt::print("\n");
@@ -226,7 +226,7 @@ void write_cluster_file(const PlanOptions& options) {
     Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
     std::string step;
     if (!options.recipe.empty()) {
-      const PlannedModel model(load_recipe(options.recipe, options.overrides));
+      const PlannedModel model(load_recipe(find_recipe(options.recipe), options.overrides));
       const double seconds = measure_step(model, cluster.devices);
       cluster = fitted_to(seconds, model, cluster);
       step = fmt::format("; a step of {} takes one {}", model.recipe.name, seconds_text(seconds));
@@ -252,7 +252,7 @@ void run_plan(const PlanOptions& options) {
   require_usage(!options.recipe.empty() && !options.cluster.empty(),
                 "name a recipe and a cluster: --recipe recipes/large-block-attn-res.json --cluster "
                 "recipes/clusters/h100-node.json");
-  const PlannedModel model(load_recipe(options.recipe, options.overrides));
+  const PlannedModel model(load_recipe(find_recipe(options.recipe), options.overrides));
   const Cluster cluster = read_cluster(options.cluster);
   if (options.search) {
     require_usage(options.prompt.context == 0 && options.prompt.chunk == 0,

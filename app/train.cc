@@ -135,7 +135,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   Json data_of_run;
   if (!job.from.empty()) data_of_run = take_text_of_run(job, aloud);
   if (!options.recipe.empty()) {
-    Json recipe = read_json(options.recipe);
+    Json recipe = read_json(find_recipe(options.recipe));
     apply_overrides_aloud(recipe, options.overrides, aloud);
     if (!job.resume && job.from.empty()) describe_tokenizer(job, recipe);
     job.recipe = parse_recipe(recipe);
@@ -311,7 +311,8 @@ void add_train_command(CLI::App& app) {
       "Train a model from a recipe. The run folder keeps the recipe, metrics, probes, samples and\n"
       "checkpoints; Ctrl-C saves, and --resume goes on exactly where the run stopped.");
   const auto options = std::make_shared<TrainOptions>();
-  as_path(command->add_option("--recipe", options->recipe, "a JSON file, see recipes/"))
+  as_path(command->add_option("--recipe", options->recipe,
+                              "a JSON file, or the name of one of those in recipes/"))
       ->type_name("FILE");
   as_path(command->add_option(
               "--data", options->data,

@@ -1,0 +1,45 @@
+// Recipes that come with the program are known by their names.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/app/program.h"
+
+namespace attnres::testing::recipe_names_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(RecipeNames, AreTakenAsTheirFilesAre) {
+  const std::string cluster = std::string(ATTNRES_SOURCE_DIR) + "/recipes/clusters/h100-node.json";
+  const auto plan = [&](const std::string& recipe) {
+    const Result result =
+        run_program(fmt::format("plan --recipe '{}' --cluster '{}'", recipe, cluster));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string by_name = plan("large-block-attn-res");
+  EXPECT_THAT(by_name, HasSubstr("large-block-attn-res"));
+  EXPECT_EQ(by_name, plan(std::string(ATTNRES_SOURCE_DIR) + "/recipes/large-block-attn-res.json"));
+  // What is missing is the text, not the recipe.
+  const Result train =
+      run_program("train --recipe tiny-residual --data /nonexistent --out /nowhere");
+  EXPECT_NE(train.exit_code, 0);
+  EXPECT_THAT(train.err, AllOf(HasSubstr("/nonexistent"), Not(HasSubstr("--recipe"))));
+}
+
+TEST(RecipeNames, AreListedWhereThereIsNoneOfThatName) {
+  const Result result = run_program("train --recipe tiny-residul --out /nowhere");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("--recipe tiny-residul: no such file, and no recipe of "
+                                          "that name is in"),
+                                HasSubstr("tiny-block-attn-res, tiny-residual"),
+                                HasSubstr("did you mean tiny-residual")));
+  EXPECT_THAT(run_program("train --recipe ./tiny-residual --out /nowhere").err,
+              HasSubstr("./tiny-residual"));
+}
+
+}  // namespace
+}  // namespace attnres::testing::recipe_names_test
