@@ -12,6 +12,7 @@
 #include "app/options.h"
 #include "attnres/conformance/diagnosis.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
@@ -33,8 +34,9 @@ std::string describe(const VectorError& error) {
 
 void print(const Diagnosis& diagnosis) {
   const auto line = [&](const std::string& text) {
-    fmt::print("{}: {}; {} of {} results found{}\n", diagnosis.entry, text, diagnosis.found,
-               diagnosis.results, diagnosis.has_gradients ? "" : ", no gradients");
+    fmt::print("{}: {}; {} of {} found{}\n", diagnosis.entry, text, diagnosis.found,
+               counted(diagnosis.results, "result"),
+               diagnosis.has_gradients ? "" : ", no gradients");
   };
   if (diagnosis.matches()) {
     return line(fmt::format("matches, largest error {}", describe(diagnosis.worst)));
@@ -95,7 +97,8 @@ void run_diagnose(const DiagnoseOptions& options) {
   } else {
     for (const Diagnosis& diagnosis : diagnoses) print(diagnosis);
   }
-  require(wrong == 0, "diagnose: {} of {} entries do not match", wrong, diagnoses.size());
+  require(wrong == 0, "diagnose: {} of {} {} not match", wrong,
+          counted(std::ssize(diagnoses), "entry"), wrong == 1 ? "does" : "do");
 }
 
 }  // namespace

@@ -124,14 +124,13 @@ class PromptsRun {
     while (submit_more() || !engine_.idle()) {
       for (RequestUpdate& update : engine_.step()) take(update);
       const double tokens = static_cast<double>(engine_.counts().generated_tokens);
-      progress_.update(fmt::format("{} of {} prompts  {}  {} left", results_.count(), all,
+      progress_.update(fmt::format("{} of {}  {}  {} left", results_.count(),
+                                   counted(all, "prompt"),
                                    format_rate(tokens / (monotonic_seconds() - start_), "tokens"),
                                    format_duration(eta.left(results_.count()))));
       if (interrupted()) {
-        throw Interrupted(
-            fmt::format("interrupted; {} of {} prompts are done. The same command "
-                        "goes on",
-                        results_.count(), all));
+        throw Interrupted(fmt::format("interrupted; {} of {} done. The same command goes on",
+                                      results_.count(), counted(all, "prompt")));
       }
     }
     return failed_;
@@ -230,8 +229,8 @@ void generate_prompts(const GenerateOptions& options, GroupLeader* leader) {
   const int64_t failed =
       PromptsRun(options, opened, tokenizer.get(), prompts, results, leader).run();
   results.finish();
-  require(failed == 0, "{} of {} prompts failed; \"error\" in {} says why", failed, prompts.size(),
-          options.out);
+  require(failed == 0, "{} of {} failed; \"error\" in {} says why", failed,
+          counted(std::ssize(prompts), "prompt"), options.out);
 }
 
 }  // namespace attnres

@@ -10,6 +10,7 @@
 #include "app/inspect.h"
 #include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/evaluate.h"
+#include "attnres/support/format.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/terminal.h"
 #include "attnres/text/ids.h"
@@ -91,8 +92,8 @@ void print_drops(const DropEffects& drops) {
     fmt::print("{:5}  {:>+11.4f} {:>+11.4f}   {:>+11.4f}\n", layer + 1, drops.layers[layer],
                drops.sublayers[2 * layer], drops.sublayers[2 * layer + 1]);
   }
-  fmt::print("\neffective depth  {:.2f} of {} layers\n", effective_depth(drops.layers),
-             drops.layers.size());
+  fmt::print("\neffective depth  {:.2f} of {}\n", effective_depth(drops.layers),
+             counted(std::ssize(drops.layers), "layer"));
   if (drops.sources.empty()) return;
   fmt::print("\nsource, where others are left\n");
   for (const DropEffects::Source& source : drops.sources) {

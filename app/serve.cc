@@ -20,6 +20,7 @@
 #include "attnres/serve/model_loop.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/json.h"
 
@@ -73,9 +74,9 @@ std::string text_line(const AnsweredRequest& request) {
                                  one_line_of(Json(request.path)), request.status, request.seconds);
   if (!request.reason.empty()) line += fmt::format(", {}", request.reason);
   if (request.prompt_tokens > 0) {
-    line += fmt::format(", {} tokens of a prompt ({} cached), {} new, the first after {:.3f} s",
-                        request.prompt_tokens, request.cached_tokens, request.new_tokens,
-                        request.first_token_seconds);
+    line += fmt::format(", {} of a prompt ({} cached), {} new, the first after {:.3f} s",
+                        counted(request.prompt_tokens, "token"), request.cached_tokens,
+                        request.new_tokens, request.first_token_seconds);
   }
   if (!request.id.empty()) line += ", " + request.id;
   if (!request.body.empty()) line += " " + one_line_of(Json(request.body));
@@ -118,8 +119,8 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
   const bool named = options.host.find(':') != std::string::npos;
   const std::string host = named ? "[" + options.host + "]" : options.host;
   const ModelDescription& model = engine.model();
-  say(fmt::format("{}: {} parameters, {} over depth, context {}, {} slots", model.name,
-                  model.parameters, model.mechanism, engine.context(), options.engine.sequences));
+  say(fmt::format("{}: {} parameters, {} over depth, context {}, {}", model.name, model.parameters,
+                  model.mechanism, engine.context(), counted(options.engine.sequences, "slot")));
   if (model.tokenizer.empty()) {
     say("its tokenizer is not read here: prompts have to be token ids");
   } else if (model.chat_template.empty()) {

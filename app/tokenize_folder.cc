@@ -72,8 +72,9 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizeFolderOptions& options,
   std::vector<Passage> passages;
   for (const std::string& text : sample) passages.push_back({"the sample", text});
   auto tokenizer = make_tokenizer(config, passages);
-  line.message(fmt::format("trained a tokenizer of {} on {} documents",
-                           counted(tokenizer->vocab_size(), "token"), sample.size()));
+  line.message(fmt::format("trained a tokenizer of {} on {}",
+                           counted(tokenizer->vocab_size(), "token"),
+                           counted(std::ssize(sample), "document")));
   return tokenizer;
 }
 

@@ -8,6 +8,7 @@
 #include "app/options.h"
 #include "attnres/conformance/test_vectors.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -49,8 +50,8 @@ void run_vectors(const VectorsOptions& options) {
     return;
   }
   const WrittenVectors written = write_test_vectors(options.out, options.mechanisms);
-  fmt::print("{}: {} tensors of {} entries; docs/test-vectors.md describes them\n", options.out,
-             written.tensors, written.entries);
+  fmt::print("{}: {} of {}; docs/test-vectors.md describes them\n", options.out,
+             counted(written.tensors, "tensor"), counted(written.entries, "entry"));
 }
 
 }  // namespace

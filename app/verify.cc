@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "attnres/conformance/verify_operations.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/support/progress.h"
 
@@ -101,8 +102,10 @@ void verify(double bound_factor, bool json) {
          unequal->name);
   }
   if (json) return;
-  fmt::print("verify: ok: {}, {} instruction sets, same bits for 1 to {} threads, {:.1f} s\n",
-             found, verification.instruction_sets.size(), verification.threads, seconds);
+  fmt::print("verify: ok: {}, {}, same bits for {}{}, {:.1f} s\n", found,
+             counted(std::ssize(verification.instruction_sets), "instruction set"),
+             verification.threads == 1 ? "" : "1 to ", counted(verification.threads, "thread"),
+             seconds);
 }
 
 }  // namespace

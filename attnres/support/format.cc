@@ -48,7 +48,11 @@ std::string format_rate(double per_second, std::string_view unit) {
 }
 
 std::string counted(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  if (count == 1) return fmt::format("1 {}", noun);
+  const bool has_y = noun.size() > 1 && noun.ends_with('y') &&
+                     std::string_view("aeiou").find(noun[noun.size() - 2]) == noun.npos;
+  if (has_y) return fmt::format("{} {}ies", count, noun.substr(0, noun.size() - 1));
+  return fmt::format("{} {}{}", count, noun, noun.ends_with('s') ? "es" : "s");
 }
 
 std::string format_bytes(double bytes) {

@@ -116,13 +116,14 @@ void check(const ParallelConfig& parallel, const TrainConfig& train, const Model
                 parallel.virtual_stages);
   const int64_t stages = parallel.pipeline * parallel.virtual_stages;
   require_usage(stages <= model.sublayers(),
-                "parallel.pipeline: {} processes with {} stages each are {} stages, but the model "
-                "has {} sublayers, and every stage needs one",
-                parallel.pipeline, parallel.virtual_stages, stages, model.sublayers());
+                "parallel.pipeline: {} with {} each are {}, but the model has {}, and every stage "
+                "needs one",
+                counted(parallel.pipeline, "process"), counted(parallel.virtual_stages, "stage"),
+                counted(stages, "stage"), counted(model.sublayers(), "sublayer"));
   require_usage(train.accumulate % parallel.data == 0,
-                "parallel.data: {} replicas cannot share the {} equal parts of a step's batch; "
+                "parallel.data: {} cannot share a step's batch, which train.accumulate makes {}; "
                 "make train.accumulate a multiple of parallel.data",
-                parallel.data, train.accumulate);
+                counted(parallel.data, "replica"), counted(train.accumulate, "equal part"));
 }
 
 // What stands at a path like "model.attention"; null where nothing does.
@@ -272,8 +273,9 @@ void refuse_misplaced(const Json& recipe) {
 
 std::string ParallelConfig::describe_processes() const {
   const std::string shared = tensor == 1 ? "" : fmt::format(" of {} processes", tensor);
-  return fmt::format("{} replicas with {} pipeline ranks{} each are {} processes", data, pipeline,
-                     shared, processes());
+  return fmt::format("{} with {}{}{} {}", counted(data, "replica"),
+                     counted(pipeline, "pipeline rank"), shared,
+                     data > 1 || tensor > 1 ? " each are" : " is", counted(processes(), "process"));
 }
 
 Precision precision_of(const TrainConfig& train) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/data/passes.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/hex.h"
@@ -54,8 +55,8 @@ void show_text(const std::string& description, const RunText& text, const Recipe
   const double held = text.record["validation_tokens"];
   const int64_t counted = std::ssize(text.validation.counted());
   observer.on_message(fmt::format(
-      "data: {}; {} tokens to train on (the run takes {}{:.3g} times as many), {} to validate{}",
-      description, format_count(there), fills_rows ? "" : "at most ", taken / there,
+      "data: {}; {} tokens to train on ({}{} in this run), {} to validate{}", description,
+      format_count(there), fills_rows ? "" : "at most ", format_passes(taken / there, "them"),
       format_count(held),
       text.validation.counts.empty()
           ? ""

@@ -104,6 +104,10 @@ TEST(Format, CountsRatesAndBytes) {
   EXPECT_EQ(counted(1, "step"), "1 step");
   EXPECT_EQ(counted(0, "step"), "0 steps");
   EXPECT_EQ(counted(12, "file"), "12 files");
+  EXPECT_EQ(counted(1, "entry"), "1 entry");
+  EXPECT_EQ(counted(2, "entry"), "2 entries");
+  EXPECT_EQ(counted(2, "key"), "2 keys");
+  EXPECT_EQ(counted(2, "process"), "2 processes");
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(950), "950");
   EXPECT_EQ(format_count(999.7), "1.0K");

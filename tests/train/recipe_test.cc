@@ -208,6 +208,15 @@ TEST(Recipe, ThatIsBrokenSaysWhere) {
   EXPECT_THAT(message_of<Error>([&] { load_recipe(file, {}); }), HasSubstr("an object"));
 }
 
+TEST(ParallelConfig, CountsItsProcessesInWords) {
+  EXPECT_EQ((ParallelConfig{.data = 1, .pipeline = 2}).describe_processes(),
+            "1 replica with 2 pipeline ranks is 2 processes");
+  EXPECT_EQ((ParallelConfig{.data = 2, .pipeline = 1}).describe_processes(),
+            "2 replicas with 1 pipeline rank each are 2 processes");
+  EXPECT_EQ((ParallelConfig{.data = 2, .pipeline = 4, .tensor = 2}).describe_processes(),
+            "2 replicas with 4 pipeline ranks of 2 processes each are 16 processes");
+}
+
 TEST(Recipe, IsNoStudy) {
   const std::string study = ATTNRES_SOURCE_DIR "/recipes/studies/block-size.json";
   EXPECT_THAT(message_of<UsageError>([&] { load_recipe(study, {"train.steps=3"}); }),
