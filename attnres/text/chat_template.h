@@ -31,9 +31,9 @@ struct ChatEnds {
 
 // The Jinja template that a model was taught conversations with, as Hugging Face's transformers
 // renders it (trim_blocks and lstrip_blocks are set; `messages`, `add_generation_prompt`,
-// `bos_token` and `eos_token` are given, no tools), within the limits of text/jinja/meter.h. Without
-// a template, a plain transcript: the system's text, an empty line, then "User: ..." and "Assistant: ..." in
-// lines. Immutable, so it serves any number of threads.
+// `bos_token` and `eos_token` are given, no tools), within the limits of text/jinja/meter.h.
+// Without a template, a plain transcript: the system's text, an empty line, then "User: ..." and
+// "Assistant: ..." in lines. Immutable, so it serves any number of threads.
 class ChatTemplate {
  public:
   struct ControlTokens {
