@@ -1,5 +1,6 @@
 #include "attnres/train/plain_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -48,10 +49,12 @@ class Tokenizing {
         tokenize_as(split_by_file(text_.corpus));
         return;
       case SplitRule::by_size:
+        least_ = within_half(least_);
         hold_out();
         // A token can have many bytes.
-        while (text_.may_grow && std::ssize(split_.validation.tokens) < recipe_.train.context) {
-          least_ *= 2;
+        while (text_.may_grow && std::ssize(split_.validation.tokens) < recipe_.train.context &&
+               within_half(2 * least_) > least_) {
+          least_ = within_half(2 * least_);
           hold_out();
         }
     }
@@ -62,6 +65,9 @@ class Tokenizing {
   int64_t least() const { return least_; }
 
  private:
+  int64_t within_half(int64_t bytes) const {
+    return text_.may_be_short ? std::clamp<int64_t>(text_.corpus.bytes / 2, 1, bytes) : bytes;
+  }
   void hold_out() {
     tokenize_as(split_by_size(text_.corpus, recipe_.data.validation_fraction, least_));
   }

@@ -24,6 +24,7 @@ struct PlainText {
   // by_size: bytes to hold out at least. Where that may grow, until they fill a context.
   int64_t least_validation_bytes = 1;
   bool may_grow = true;
+  bool may_be_short = false;  // no more than half of the text, though that fills no context
 };
 
 struct TokenizedText {

@@ -70,7 +70,13 @@ void show_text(const std::string& description, const RunText& text, const Recipe
   }
 }
 
+// Packed documents need not.
 void require_fills_a_context(const EvaluationTokens& validation, const Recipe& recipe) {
+  if (packs_documents(recipe)) {
+    require(validation.ids.size() >= 2, "validation text: {}, but scoring needs 2; give more text",
+            counted(std::ssize(validation.ids), "token"));
+    return;
+  }
   require(std::ssize(validation.ids) >= recipe.train.context,
           "validation text: {} tokens, but a context has {}; give more text, or a shorter "
           "train.context",
@@ -141,7 +147,9 @@ RunText read_plain_text(const TextPaths& paths, const Recipe& recipe, const Json
                 "data.weights: only tokenized sources have weights; tokenize each of them "
                 "(attnres tokenize --out), and name the folders as --data");
   const bool goes_on = !recorded.is_null();
-  PlainText plain = {.least_validation_bytes = recipe.train.context, .may_grow = !goes_on};
+  PlainText plain = {.least_validation_bytes = recipe.train.context,
+                     .may_grow = !goes_on,
+                     .may_be_short = !goes_on && packs_documents(recipe)};
   if (goes_on && rule_of(recorded) == SplitRule::by_file) plain.rule = SplitRule::by_file;
   if (!paths.validation.empty()) plain.rule = SplitRule::given;
   observer.on_activity("reading text");

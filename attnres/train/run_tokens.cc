@@ -92,16 +92,19 @@ void require_sources(const std::vector<OpenedTokens>& sources, const NamedNumber
 }
 
 int64_t held_out_tokens(const OpenedTokens& source, const Recipe& recipe, size_t sources) {
-  const int64_t context = recipe.train.context, length = source.tokens.size();
+  const int64_t length = source.tokens.size();
+  const bool packs = packing_named(recipe.data.packing) == Packing::documents;
+  // Rows of packed documents need not be full: half of a short source.
+  const int64_t context = packs ? std::min(recipe.train.context, length / 2) : recipe.train.context;
   const auto wanted = static_cast<int64_t>(
       std::llround(static_cast<double>(length) * recipe.data.validation_fraction));
   const int64_t held = std::clamp(
       wanted, context, std::max<int64_t>(context, kMostHeldOut / static_cast<int64_t>(sources)));
-  require(length > held + context,
+  require(packs ? context >= 2 : length > held + context,
           "{}: {} tokens are too few to hold some out for validation, since both parts need at "
-          "least a context of {}; give more text, a shorter train.context, or text of its own to "
-          "validate on (--validation)",
-          source.name, length, context);
+          "least {}; give more text, a shorter train.context, or text of its own to validate on "
+          "(--validation)",
+          source.name, length, packs ? "two" : fmt::format("a context of {}", context));
   return held;
 }
 

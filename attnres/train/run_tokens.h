@@ -36,7 +36,8 @@ struct RunTokens {
 };
 
 // Maps the tokens. With `holds_out` the end of each source is held out: the recipe's fraction of
-// it, a context at least, and kMostHeldOut tokens at most in all. Throws Error where a source has
+// it, a context at least (of packed documents half of the source, where that is less), and
+// kMostHeldOut tokens at most in all. Throws Error where a source has
 // too few tokens for that, and UsageError where data.weights does not name all of several sources
 // or another one.
 inline constexpr int64_t kMostHeldOut = int64_t{1} << 24;

@@ -144,6 +144,37 @@ TEST_F(TextOfARun, IsValidatedOnTextOfItsOwnThatItDoesNotTrainOn) {
               HasSubstr("is validation text as well"));
 }
 
+// The rows of packed documents need not be full: neither part has to fill a context.
+TEST_F(TextOfARun, MayBeShortWhereDocumentsArePacked) {
+  const std::string all = squares("a", 20);  // 380 bytes
+  write_text(base_ / "short", all);
+  tokenize_files({.files = find_document_files({base_ / "short"}), .out = base_ / "tokens"},
+                 ByteTokenizer());
+  const std::vector<std::string> long_context = {"train.context=500"};
+  const Recipe packed = recipe({"train.context=500", "data.packing=documents"});
+  for (const char* name : {"short", "tokens"}) {
+    const TextPaths paths = {{base_ / name}, {}};
+    EXPECT_THAT(message_of<Error>([&] { read(paths, recipe(long_context)); }),
+                AllOf(HasSubstr("are too few"), HasSubstr("500")));
+    const RunText text = read(paths, packed);
+    EXPECT_NEAR(bytes_of(text.validation.ids), std::ssize(all) / 2, 1);
+    EXPECT_EQ(bytes_of(text.validation.ids) + bytes_of(train_tokens(text)), std::ssize(all));
+    const Vocabulary vocabulary = vocabulary_of(ByteTokenizer());
+    EXPECT_EQ(batches_of(text.train, packed, vocabulary).batch(1, 0, 1).tokens(),
+              text.train[0].tokens.size() - 1);
+    const RunPaths run = record(text, packed);
+    EXPECT_EQ(read(paths, packed, read_run_json(run)).record, text.record);
+    EXPECT_EQ(read_held_out(run, ByteTokenizer()).ids, text.validation.ids);
+  }
+  // A tokenizer whose tokens have many bytes fills less.
+  const Recipe words = recipe({"train.context=180", "data.packing=documents", "tokenizer.kind=bpe",
+                               "tokenizer.vocab_size=264"});
+  EXPECT_EQ(read({{base_ / "short"}, {}}, words).record["least_validation_bytes"],
+            std::ssize(all) / 2);
+  write_text(base_ / "own", "own text");
+  EXPECT_EQ(read({{base_ / "short"}, {base_ / "own"}}, packed).validation.ids.size(), 9U);
+}
+
 TEST_F(TextOfARun, GoesOnAsItBegan) {
   const Recipe long_context =
       recipe({"train.context=700", "tokenizer.kind=sentencepiece", "tokenizer.vocab_size=300"});
