@@ -90,6 +90,13 @@ TokenRow TrainBatches::next_row(Mixture::Turn turn) const {
   fail("{}: its tokens have changed: none counts any more", tokens.pieces().front().name);
 }
 
+TrainBatches::Place TrainBatches::place(int64_t step, int64_t row) const {
+  const Mixture::Turn turn = mixture_.turn((step - 1) * settings_.rows + row);
+  if (settings_.order == RowOrder::epochs) return {turn.source, next_row(turn)};
+  const RandomStream draws(settings_.seed, "batches");
+  return {turn.source, rows_[turn.source].drawn(draws, step * kDrawsAStep + row)};
+}
+
 Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {
   require(step >= 1 && part >= 0 && count >= 1 && (part + 1) * count <= settings_.rows,
           "batch: part {} of {} rows in step {}: a step, counted from 1, has {} rows", part, count,
@@ -100,22 +107,16 @@ Batch TrainBatches::batch(int64_t step, int64_t part, int64_t count) const {
   auto* inputs = batch.inputs_BT.mutable_data_ptr<int64_t>();
   auto* targets = batch.targets_BT.mutable_data_ptr<int64_t>();
   std::vector<uint32_t> tokens(T + 1);
-  const RandomStream draws(settings_.seed, "batches");
   for (int64_t b = 0; b < count; ++b) {
-    const int64_t row = part * count + b;
-    const Mixture::Turn turn = mixture_.turn((step - 1) * settings_.rows + row);
-    const TokenRow at = settings_.order == RowOrder::epochs
-                            ? next_row(turn)
-                            : rows_[turn.source].drawn(draws, step * kDrawsAStep + row);
-    sources_[turn.source].tokens.read(at.first, at.count + 1, settings_.vocab_size, tokens.data());
+    const auto& [source, at] = place(step, part * count + b);
+    sources_[source].tokens.read(at.first, at.count + 1, settings_.vocab_size, tokens.data());
     for (int64_t t = 0; t < at.count; ++t) {
       inputs[b * T + t] = tokens[t] & ~kNoTarget;
       if ((tokens[t + 1] & kNoTarget) == 0) targets[b * T + t] = tokens[t + 1];
     }
     batch.filled.push_back(at.count);
     if (settings_.mask_documents) {
-      add_sequences(sources_[turn.source].tokens, at, settings_.end_of_document, T,
-                    batch.sequences);
+      add_sequences(sources_[source].tokens, at, settings_.end_of_document, T, batch.sequences);
     }
   }
   return batch;

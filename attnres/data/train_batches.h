@@ -53,6 +53,13 @@ class TrainBatches {
   // rest has targets of -100. Throws Error naming the place of a token outside the vocabulary.
   Batch batch(int64_t step, int64_t part, int64_t count) const;
 
+  // Where a row of a step lies: in which source, and which of its tokens. Rows count from 0.
+  struct Place {
+    int source = 0;
+    TokenRow row;
+  };
+  Place place(int64_t step, int64_t row) const;
+
   // Rows that a source has in an epoch.
   int64_t rows_of(int source) const { return rows_.at(source).size(); }
 

@@ -1,6 +1,7 @@
 #include "attnres/train/one_process.h"
 
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/train/divergence.h"
 #include "attnres/train/first_weights.h"
 
 namespace attnres {
@@ -21,7 +22,13 @@ StepResult OneProcess::run(int64_t step, double learning_rate) {
   for (int64_t part = 0; part < train.accumulate; ++part) {
     step_->forward_backward(batches_.batch(step, part, train.batch_size / train.accumulate));
   }
-  return step_->update(learning_rate);
+  try {
+    return step_->update(learning_rate);
+  } catch (Diverged& diverged) {
+    diverged.broken =
+        find_broken_rows(*training_->model, training_->optimizer, batches_, train, step);
+    throw;
+  }
 }
 
 void OneProcess::save_last() {

@@ -52,8 +52,14 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
   sums.tokens = all.tokens;
   for (auto& [site, load] : sums.expert_loads) load = all.expert_loads.at(site);
   std::optional<Timeline::Event> moving(std::in_place, timeline_.get(), "update", "parameters");
-  StepResult result = move_parameters(model_.parameters(), optimizer_, train, std::move(sums),
-                                      std::sqrt(squares[0]), learning_rate);
+  StepResult result;
+  try {
+    result = move_parameters(model_.parameters(), optimizer_, train, std::move(sums),
+                             std::sqrt(squares[0]), learning_rate);
+  } catch (Diverged& diverged) {  // on all ranks
+    diverged.broken = find_broken_rows(step);
+    throw;
+  }
   result.expert_loads = all.expert_loads;
   moving.reset();
   if (!place_.owners.empty()) {
@@ -62,6 +68,39 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
   }
   if (++traced_steps_ == kTracedSteps) write_trace();
   return result;
+}
+
+// Those of a replica compute its rows one after another.
+BrokenRows ParallelSteps::find_broken_rows(int64_t step) {
+  const TrainConfig& train = place_.recipe.train;
+  const int64_t all = train.batch_size, rows = all / place_.recipe.parallel.data;
+  std::vector<int64_t> is_broken(all);
+  std::vector<double> losses(all), targets(all);
+  for (int64_t row = place_.replica() * rows; row < (place_.replica() + 1) * rows; ++row) {
+    const LossNumbers numbers =
+        pipeline_.forward_backward({batches_.batch(step, row, 1)}, {.recompute = train.recompute});
+    // Of what this rank has. A sum of parts of a gradient is finite where they are.
+    const double squares = optimizer_.squared_gradient_norm([](const Parameter&) { return true; });
+    optimizer_.clear_gradients();
+    is_broken[row] = std::isfinite(numbers.loss) && std::isfinite(squares) ? 0 : 1;
+    losses[row] = numbers.loss;
+    targets[row] = static_cast<double>(numbers.targets);
+  }
+  sum_numbers(world_, is_broken);
+  sum_numbers(world_, losses);
+  sum_numbers(world_, targets);
+  BrokenRows broken;
+  double sum = 0, counted = 0;  // of all other rows
+  for (int64_t row = 0; row < all; ++row) {
+    if (is_broken[row] > 0) {
+      broken.rows.push_back({.row = row});
+    } else {
+      sum += losses[row];
+      counted += targets[row];
+    }
+  }
+  if (counted > 0) broken.loss_of_others = sum / counted;
+  return broken;
 }
 
 // Losses and targets are those of the replicas' last ranks, of a tensor group of each its tokens';

@@ -45,6 +45,7 @@ class ParallelSteps {
   void trace_into(std::vector<std::filesystem::path> files);
 
  private:
+  BrokenRows find_broken_rows(int64_t step);
   StepSums sum_over_ranks(StepSums sums) const;
   void write_trace();
 

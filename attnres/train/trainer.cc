@@ -10,6 +10,7 @@
 #include "attnres/support/machine.h"
 #include "attnres/support/program.h"
 #include "attnres/support/progress.h"
+#include "attnres/train/divergence.h"
 #include "attnres/train/expert_balance.h"
 #include "attnres/train/many_processes.h"
 #include "attnres/train/one_process.h"
@@ -48,16 +49,6 @@ Json stamped(int64_t step, const Json& line) {
 std::vector<Json> stamped(int64_t step, std::vector<Json> lines) {
   for (Json& line : lines) line = stamped(step, line);
   return lines;
-}
-
-[[noreturn]] void fail_diverged(int64_t step, const Diverged& what, const RunPaths& paths) {
-  const std::string saved = std::filesystem::exists(paths.last())
-                                ? paths.last().string() + " is the last good checkpoint"
-                                : "there is no earlier checkpoint";
-  fail(
-      "step {}: {}; training stopped, {}. Try a lower train.learning_rate or a longer "
-      "train.warmup",
-      step, what.what(), saved);
 }
 
 TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingState& state) {
@@ -149,7 +140,7 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
       }
     }
   } catch (const Diverged& what) {
-    fail_diverged(report.step, what, paths);
+    fail_diverged(job, text, report.step, what);
   }
   if (const std::string line = processes->end(); !line.empty()) observer.on_message(line);
 

@@ -21,6 +21,10 @@ void require_finite_weights(bool are_finite) {
   if (!are_finite) throw Diverged("the weights are no longer finite");
 }
 
+std::string describe_number(double number) {
+  return std::isnan(number) ? "nan" : fmt::format("{}", number);
+}
+
 StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optimizer,
                            const TrainConfig& config, StepSums sums, double gradient_norm,
                            double learning_rate) {
@@ -33,8 +37,9 @@ StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optim
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
     optimizer.clear_gradients();
     require(result.targets > 0, "training step: none of its targets counts");
-    throw Diverged(
-        fmt::format("the loss is {} and the gradient norm {}", result.loss, result.gradient_norm));
+    throw Diverged(fmt::format("the loss is {} and the gradient norm {}",
+                               describe_number(result.loss),
+                               describe_number(result.gradient_norm)));
   }
   const double too_long = config.clip > 0 ? std::max(1.0, result.gradient_norm / config.clip) : 1;
   optimizer.step(learning_rate, targets * too_long);

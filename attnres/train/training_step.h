@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "attnres/model/batch.h"
 #include "attnres/model/transformer.h"
@@ -20,11 +22,27 @@
 
 namespace attnres {
 
-// What should be a number no longer is: the learning rate was too high.
+// A row of a step, from 0, whose loss or gradient by itself is not finite.
+struct BrokenRow {
+  int64_t row = 0;
+  int64_t token = -1;  // of the row, the first whose loss is not; -1 where that is not known
+};
+
+// Of a step. None where all is well with each row alone.
+struct BrokenRows {
+  std::vector<BrokenRow> rows = {};
+  double loss_of_others = 0;  // mean over the targets of all other rows; 0 where there are none
+};
+
+// What should be a number no longer is: the learning rate was too high, or it is of the data.
 class Diverged : public Error {
  public:
   using Error::Error;
+  BrokenRows broken = {};
 };
+
+// As a message says it: "nan" without a sign, which means nothing.
+std::string describe_number(double number);
 
 // Whether the numbers of all parameters are finite; and throws Diverged unless they are.
 bool are_weights_finite(const Transformer& model);

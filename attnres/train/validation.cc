@@ -72,7 +72,7 @@ EvaluationTokens looked_at(const EvaluationTokens& tokens, const TrainConfig& co
 }
 
 void require_finite_loss(double loss) {
-  if (!std::isfinite(loss)) throw Diverged(fmt::format("the validation loss is {}", loss));
+  if (!std::isfinite(loss)) throw Diverged("the validation loss is " + describe_number(loss));
 }
 
 std::vector<int32_t> sample_prompt(const std::vector<int32_t>& tokens, const TrainConfig& config) {

@@ -11,6 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The error's text, which comes after any lines of progress.
 std::string error_of(const Result& result) {
@@ -141,7 +142,8 @@ TEST_F(BadInput, DataThatIsNoText) {
   const fs::path wide = folder / "wide.txt";
   write_text(wide, "\xff\xfe" + std::string(4000, 'a'));
   const fs::path study = folder / "study.json";
-  write_text(study, R"({"name": "s", "base": "recipe.json", "seeds": 1, "axes":
+  write_text(study,
+             R"({"name": "s", "question": "Does it?", "base": "recipe.json", "seeds": 1, "axes":
                        {"mixing": {"plain": {"model.depth_mixing": {"type": "residual"}}}}})");
   write_text(folder / "recipe.json", block_recipe().dump());
   const std::string model = " --model " +
@@ -306,7 +308,8 @@ TEST(Divergence, StopsAndKeepsTheLastGoodCheckpoint) {
   EXPECT_LT(good, 40);
   expect_error(result, 1,
                {fmt::format("step {}: ", good + 1), "training stopped", run.last().string(),
-                "train.learning_rate"});
+                "--set train.learning_rate=5 "});
+  EXPECT_THAT(error_of(result), Not(HasSubstr("of document")));
   const SafetensorsFile weights(run.last() / "model.safetensors");
   for (const std::string& name : weights.names()) {
     EXPECT_TRUE(weights.read(name).isfinite().all().item<bool>()) << name;

@@ -218,6 +218,37 @@ TEST_F(ParallelTraining, CountsNothingThatFillsUpRows) {
   }
 }
 
+// As one process does, but for the document.
+TEST_F(ParallelTraining, NamesTheRowsThatAreNotFinite) {
+  const fs::path large = out("large");
+  Json recipe = recipe_in_parts(block_recipe(), 60);
+  recipe["model"]["embedding_scale"] = 2;  // so that one is infinite
+  {
+    Transformer model(parse_recipe(recipe).model, /*vocab_size=*/256, /*seed=*/1);
+    model.parameters().find(kEmbeddingSite, "token_embedding")->tensor.detach()[255].fill_(3e38);
+    save_model_folder(large, model, ByteTokenizer(), /*context=*/16);
+  }
+  std::string marked = real_text(4000);
+  marked[700] = '\xff';
+  const fs::path data = out("marked.txt");
+  write_text(data, marked);
+  const auto message = [&](const std::string& name, const Layout& layout) {
+    TrainJob job = job_of(recipe, layout, data, out(name));
+    job.validation = {text()};
+    job.from = large;
+    return message_of<Error>([&] { train_in(layout, job); });
+  };
+  // The row's tokens among them.
+  const auto rows_of = [](const std::string& all) {
+    const size_t begin = all.find("Of the step's"), end = all.find(", of document");
+    return begin == std::string::npos ? "none" : all.substr(begin, end - begin);
+  };
+  const std::string rows = rows_of(message("alone", {}));
+  EXPECT_THAT(rows, HasSubstr("8 rows 1 alone is not finite: row "));
+  EXPECT_EQ(rows_of(message("data", {.data = 2})), rows);
+  EXPECT_EQ(rows_of(message("all", {.data = 2, .pipeline = 2, .tensor = 2})), rows);
+}
+
 // As published ones are: a few embeddings have no token.
 TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
   const Json recipe = recipe_in_parts(block_recipe());

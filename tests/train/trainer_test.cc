@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
 #include "attnres/train/checkpoint.h"
+#include "attnres/train/run_text.h"
 #include "attnres/train/schedule.h"
 #include "tests/larger.h"
 #include "tests/text/test_files.h"
@@ -22,6 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Trainer : public ::testing::Test {
  protected:
@@ -110,6 +114,51 @@ TEST_F(Trainer, AccumulationIsOneLargeBatch) {
   const std::vector<double> half = course(trained("half", {{"batch_size", 2}}));
   EXPECT_LT(largest_relative_difference(parts, whole), 1e-4);
   EXPECT_GT(largest_relative_difference(half, whole), 1e-2);
+}
+
+// Of a byte in one document, whose scaled embedding is infinite.
+TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
+  const fs::path texts = base_ / "texts", model = base_ / "large", own = base_ / "own.txt";
+  for (int i = 0; i < 40; ++i) {
+    const std::string last = i == 23 ? "marked\xff" : "same";
+    // In the order of their names, and each in a row of its own.
+    write_text(texts / fmt::format("{:02}", i), fmt::format("{:02} is a document, {}", i, last));
+  }
+  write_text(own, real_text(4000));
+  for (const char* type : {"residual", "block_attn_res"}) {
+    const Json overrides = {{"depth_mixing", {{"type", type}}}, {"embedding_scale", 2}};
+    TrainJob begun = job(type, {{"steps", 20}, {"checkpoint_every", 1}, {"seed", 4}}, overrides);
+    begun.recipe.data.packing = "documents";
+    begun.data = {texts};
+    begun.validation = {own};
+    Transformer large(begun.recipe.model, /*vocab_size=*/256, /*seed=*/1);
+    large.parameters().find(kEmbeddingSite, "token_embedding")->tensor.detach()[255].fill_(3e38);
+    fs::remove_all(model);
+    save_model_folder(model, large, ByteTokenizer(), /*context=*/32);
+    begun.from = model;
+    const std::string message = message_of<Error>([&] { attnres::train(begun); });
+    EXPECT_THAT(message, Not(HasSubstr("-nan")));
+    EXPECT_THAT(message, HasSubstr("Of the step's 4 rows 1 alone is not finite: row "));
+    EXPECT_THAT(message, HasSubstr("of document 24, which begins \"23 is a docume"));
+    const fs::path last = RunPaths{begun.out}.last();
+    EXPECT_THAT(message, HasSubstr("attnres train --from " + last.string() +
+                                   " --set train.seed=5 --out NEW --data WITHOUT_IT"));
+    // It is the step that has that row, which going on meets again.
+    const int64_t step = read_training_state(last).step + 1;
+    TrainObserver silent;
+    const RunText text = read_run_text({{texts}, {own}}, begun.recipe, Json(),
+                                       std::make_shared<ByteTokenizer>(), silent);
+    const TrainBatches batches =
+        batches_of(text.train, begun.recipe, vocabulary_of(ByteTokenizer()));
+    for (int64_t row = 0; row < 4; ++row) {
+      const bool is_named =
+          message.find(fmt::format("finite: row {},", row + 1)) != std::string::npos;
+      EXPECT_EQ(batches.batch(step, row, 1).inputs_BT.eq(255).any().item<bool>(), is_named) << row;
+    }
+    begun.from.clear();
+    begun.resume = true;
+    EXPECT_EQ(message_of<Error>([&] { attnres::train(begun); }), message);
+  }
 }
 
 TEST_F(Trainer, LogsWhatItDid) {
