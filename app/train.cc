@@ -239,9 +239,16 @@ void print_for_a_person(const TrainSummary& summary, const TrainJob& job) {
   fmt::print("validation loss {:.4f}, best {:.4f} at step {}\n", summary.final_loss,
              summary.best_loss, summary.best_step);
   const double gain = summary.unigram_entropy - summary.best_loss;
-  fmt::print("{}: {:.2f} nats {} the unigram entropy of the text, {:.4f}\n",
-             gain > 0 ? "it learned from context" : "it has not learned from context yet",
-             std::abs(gain), gain > 0 ? "below" : "above", summary.unigram_entropy);
+  if (summary.final_loss > summary.uniform_loss) {
+    fmt::print(
+        "it ends worse than a guess: {:.2f} nats above the loss of equal probabilities, {:.4f}; "
+        "try a lower train.learning_rate\n",
+        summary.final_loss - summary.uniform_loss, summary.uniform_loss);
+  } else {
+    fmt::print("{}: {:.2f} nats {} the unigram entropy of the text, {:.4f}\n",
+               gain > 0 ? "it learned from context" : "it has not learned from context yet",
+               std::abs(gain), gain > 0 ? "below" : "above", summary.unigram_entropy);
+  }
   fmt::print("model: {}\nnext:  {}\n", (RunPaths{summary.folder}.best()).string(),
              next_command(summary, job));
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/tensor_files.h"
@@ -17,6 +18,7 @@
 #include "attnres/text/ids.h"
 #include "attnres/train/estimate.h"
 #include "attnres/train/first_weights.h"
+#include "attnres/train/learning_rates.h"
 #include "attnres/train/run_folder.h"
 #include "attnres/train/schedule.h"
 
@@ -102,10 +104,21 @@ Json describe_run(const Recipe& recipe, const RunText& text, int64_t embeddings)
             {"products", describe_products(recipe)}}}};
 }
 
-// The settings that a run may go on with changed.
+// Where the same text lies now, so that the next to resume need not be told.
+void take_new_paths(Json& run, const Json& now, TrainObserver& observer) {
+  for (const char* key : {"paths", "validation_paths", "tokenizer"}) {
+    const Json &from = run["data"].value(key, Json()), &to = now.at("data").value(key, Json());
+    if (from == to || to.is_null()) continue;
+    run["data"][key] = to;
+    observer.on_message(fmt::format("from here on, data.{}: {}", key, shown(to)));
+  }
+}
+
+// The settings that a run may go on with changed, and where its text lies.
 void change_settings(const TrainJob& job, const Json& before, const Json& now, int64_t step,
                      TrainObserver& observer) {
-  const Json changed = with_changes(before, now, step);
+  Json changed = with_changes(before, now, step);
+  take_new_paths(changed, now, observer);
   if (changed == before) return;
   for (const std::string& change : differences(before.at("recipe"), changed.at("recipe"))) {
     observer.on_message(fmt::format("from step {} on, {}", step + 1, change));
@@ -173,6 +186,44 @@ std::shared_ptr<const Tokenizer> tokenizer_to_go_on_with(const TrainJob& job) {
   return tokenizer;
 }
 
+// Whether some parameter has a learning rate above zero.
+bool moves_weights(const Recipe& recipe) {
+  if (recipe.train.learning_rate == 0) return false;
+  if (recipe.train.rates.empty()) return true;
+  const Transformer shapes(recipe.model, recipe.tokenizer.vocab_size, /*seed=*/std::nullopt,
+                           precision_of(recipe.train), at::kMeta);
+  const std::vector<double> factors =
+      rate_factors(shapes.parameters(), shapes.sublayers(), recipe.train.rates);
+  for (size_t i = 0; i < factors.size(); ++i) {
+    if (is_differentiated(shapes.parameters().all()[i].kind) && factors[i] > 0) return true;
+  }
+  return false;
+}
+
+// Of learning rates that are hardly meant.
+void warn_of_rates(const Recipe& recipe, TrainObserver& observer) {
+  const TrainConfig& train = recipe.train;
+  const auto steps = static_cast<double>(train.steps), warmup = static_cast<double>(train.warmup);
+  const double decay = train.schedule == "wsd" ? train.decay_fraction * steps : 0;
+  if (train.warmup > train.steps) {
+    observer.on_message(
+        fmt::format("warning: train.warmup has {} steps and the run {}: the learning rate ends on "
+                    "its way up, at {:.1e}",
+                    train.warmup, train.steps, learning_rate_at(train, train.steps)));
+  } else if (train.warmup < train.steps && warmup + decay > steps) {
+    observer.on_message(fmt::format(
+        "warning: train.warmup has {} steps and the decay (train.decay_fraction) {:.0f}, which are "
+        "more than the run's {}: after the warm-up the learning rate falls at once, from {:.1e} to "
+        "{:.1e}",
+        train.warmup, decay, train.steps, train.learning_rate,
+        learning_rate_at(train, train.warmup + 1)));
+  }
+  if (moves_weights(recipe)) return;
+  observer.on_message(fmt::format(
+      "warning: {}: no weight will move",
+      train.learning_rate == 0 ? "train.learning_rate is 0" : "train.rates are 0 for all weights"));
+}
+
 // Where the weights are of a run that trained on some of what is held out now: of the same text it
 // held out another part, or the text has changed since.
 void warn_of_known_text(const fs::path& from, const Json& now, TrainObserver& observer) {
@@ -195,14 +246,10 @@ void warn_of_known_text(const fs::path& from, const Json& now, TrainObserver& ob
 }  // namespace
 
 std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
-  const TrainConfig& train = job.recipe.train;
-  if (train.precision == kBfloat16Precision) require_bfloat16_products("train.precision");
-  if (train.warmup > train.steps) {
-    observer.on_message(
-        fmt::format("warning: train.warmup has {} steps and the run {}: the learning rate ends on "
-                    "its way up, at {:.1e}",
-                    train.warmup, train.steps, learning_rate_at(train, train.steps)));
+  if (job.recipe.train.precision == kBfloat16Precision) {
+    require_bfloat16_products("train.precision");
   }
+  warn_of_rates(job.recipe, observer);
   const RunPaths paths{job.out};
   std::unique_ptr<FolderLock> lock;
   if (fs::exists(paths.run_json())) {

@@ -1,6 +1,7 @@
 #include "attnres/train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -63,6 +64,7 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   summary.final_loss = state.validation_loss;
   summary.unigram_entropy =
       unigram_entropy(text.validation.counted(), text.tokenizer->vocab_size());
+  summary.uniform_loss = std::log(static_cast<double>(text.tokenizer->vocab_size()));
   summary.tokens_per_second =
       state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0;
   summary.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());

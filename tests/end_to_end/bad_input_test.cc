@@ -293,6 +293,20 @@ TEST(TwoAtOnce, OneOfThemTrains) {
   EXPECT_TRUE(same_results(run, workshop.trained("alone")));
 }
 
+TEST(Divergence, ThatStaysFiniteIsNamed) {
+  Json recipe = block_recipe();
+  recipe["train"].update(
+      {{"learning_rate", 10.0}, {"warmup", 0}, {"schedule", "wsd"}, {"steps", 6}});
+  const Workshop workshop(recipe);
+  const Result result = workshop.train("run");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double loss = read_lines(RunPaths{workshop.folder("run")}.metrics()).back()["val_loss"];
+  ASSERT_GT(loss, std::log(256)) << "nothing to name: the test tests nothing";
+  EXPECT_THAT(result.out, HasSubstr(fmt::format("it ends worse than a guess: {:.2f} nats above",
+                                                loss - std::log(256))));
+  EXPECT_EQ(result.out.find("learned from context"), std::string::npos) << result.out;
+}
+
 TEST(Divergence, StopsAndKeepsTheLastGoodCheckpoint) {
   Json recipe = block_recipe();
   recipe["train"].update({{"learning_rate", 10.0},

@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 void expect_resumes(const Workshop& workshop, const std::string& name) {
   const Result result = workshop.resume(name);
@@ -57,6 +58,30 @@ void expect_exact_after_a_kill(const Json& recipe, const std::string& forgotten)
   zero_moments(forgetful, forgotten);
   workshop.train_here("forgetful", /*resume=*/true);
   EXPECT_FALSE(same_results(forgetful, whole));
+}
+
+TEST(ResumeOfText, RemembersWhereItLiesNow) {
+  const Workshop workshop(block_recipe());
+  const fs::path own = workshop.folder("own.txt"), moved = workshop.folder("moved.txt"),
+                 own_moved = workshop.folder("own_moved.txt");
+  write_text(own, real_text(50000).substr(40000));
+  const RunPaths run = workshop.trained("run", "--validation " + quoted(own));
+  fs::rename(workshop.data(), moved);
+  fs::rename(own, own_moved);
+  const auto resume = [&](int steps, const std::string& more = "") {
+    return workshop.resume("run", fmt::format("--set train.steps={} {}", steps, more));
+  };
+  EXPECT_THAT(resume(41).err, HasSubstr(workshop.data().string()));
+  const Result told = resume(42, "--data " + quoted(moved) + " --validation " + quoted(own_moved));
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(told.err, HasSubstr("data.paths: [\"" + moved.string()));
+  const Json data = read_run_json(run)["data"];
+  EXPECT_EQ(data["paths"], Json({moved.string()}));
+  EXPECT_EQ(data["validation_paths"], Json({own_moved.string()}));
+  const Result later = resume(44);
+  EXPECT_EQ(later.exit_code, 0) << later.err;
+  EXPECT_THAT(later.err, Not(HasSubstr("data.paths")));
+  EXPECT_EQ(run_program("eval --run " + quoted(run.folder)).exit_code, 0);
 }
 
 class Resume : public ::testing::TestWithParam<Mixing> {};

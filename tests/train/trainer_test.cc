@@ -161,6 +161,57 @@ TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
   }
 }
 
+struct Messages : TrainObserver {
+  void on_message(std::string_view line) override { lines += fmt::format("{}\n", line); }
+  std::string lines;
+};
+
+// What is said of a run of ten steps with these settings, and its rates.
+std::pair<std::string, std::vector<double>> told(const TrainJob& job) {
+  Messages messages;
+  attnres::train(job, messages);
+  std::vector<double> rates;
+  for (const Json& line : read_lines(RunPaths{job.out}.metrics())) rates.push_back(line["lr"]);
+  return {messages.lines, rates};
+}
+
+TEST_F(Trainer, WarnsWhereWarmUpAndDecayOverlap) {
+  const auto with = [&](const std::string& name, int warmup, double decay) {
+    return told(job(name, {{"steps", 10},
+                           {"schedule", "wsd"},
+                           {"warmup", warmup},
+                           {"decay_fraction", decay},
+                           {"learning_rate", 1e-3}}));
+  };
+  const auto [lines, rates] = with("jumps", 6, 0.8);
+  EXPECT_THAT(lines, HasSubstr("train.warmup has 6 steps and the decay (train.decay_fraction) 8"));
+  EXPECT_THAT(lines, HasSubstr(fmt::format("at once, from {:.1e} to {:.1e}", 1e-3, rates.at(6))));
+  EXPECT_LT(rates.at(6), 0.7 * rates.at(5));
+  const auto [fitting, without_jump] = with("fits", 6, 0.4);
+  EXPECT_THAT(fitting, Not(HasSubstr("at once")));
+  EXPECT_GT(without_jump.at(6), 0.7 * without_jump.at(5));
+}
+
+TEST_F(Trainer, WarnsWhereNoWeightWillMove) {
+  const auto weights = [&](const std::string& name) {
+    return read_file(RunPaths{base_ / name}.last() / "model.safetensors");
+  };
+  const auto first = [&](const TrainJob& job) {
+    save_model_folder(base_ / "first", Transformer(job.recipe.model, 256, /*seed=*/1),
+                      ByteTokenizer(), job.recipe.train.context);
+    return read_file(base_ / "first/model.safetensors");
+  };
+  const TrainJob at_zero = job("zero", {{"learning_rate", 0}}),
+                 frozen = job("frozen", {{"rates", {{"*", 0}}}}),
+                 mostly = job("mostly", {{"rates", {{"*proj*", 0}}}});
+  EXPECT_THAT(told(at_zero).first, HasSubstr("train.learning_rate is 0: no weight will move"));
+  EXPECT_EQ(weights("zero"), first(at_zero));
+  EXPECT_THAT(told(frozen).first, HasSubstr("train.rates are 0 for all weights: no weight"));
+  EXPECT_EQ(weights("frozen"), first(frozen));
+  EXPECT_THAT(told(mostly).first, Not(HasSubstr("no weight will move")));
+  EXPECT_NE(weights("mostly"), first(mostly));
+}
+
 TEST_F(Trainer, LogsWhatItDid) {
   const TrainJob made = job("run", {{"schedule", "wsd"}, {"warmup", 2}, {"decay_fraction", 0.5}});
   const TrainSummary summary = attnres::train(made);
