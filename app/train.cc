@@ -25,6 +25,7 @@
 #include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/shell.h"
+#include "attnres/text/ids.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/run_folder.h"
@@ -124,8 +125,6 @@ Recipe recipe_of_model(TrainJob& job, const Json& data, const std::vector<std::s
 TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   require_usage(!options.resume || options.from.empty(),
                 "--from begins a new run, --resume goes on with one that has begun; choose one");
-  require_usage(options.tokenizer.empty() || options.from.empty(),
-                "--from brings the model's tokenizer, so --tokenizer cannot name another");
   TrainJob job;
   job.resume = options.resume;
   if (!options.from.empty()) job.from = find_model_directory(options.from);
@@ -218,13 +217,15 @@ void print_for_a_program(const TrainSummary& summary) {
                          .dump());
 }
 
-// Who trained a model on conversations talks to it.
+// Who trained a model on conversations talks to it; one without a tokenizer goes on with ids.
 std::string next_command(const TrainSummary& summary, const TrainJob& job) {
   const bool chats = std::any_of(job.data.begin(), job.data.end(), [](const fs::path& data) {
     return is_token_folder(data) && read_token_index(data).marks_targets();
   });
   return fmt::format("{} generate --model {} {}", program(), for_shell(summary.folder.string()),
-                     chats ? "--chat" : "--prompt \"The \"");
+                     job.recipe.tokenizer.kind == kIds ? "--ids 0"
+                     : chats                           ? "--chat"
+                                                       : "--prompt \"The \"");
 }
 
 void print_for_a_person(const TrainSummary& summary, const TrainJob& job) {

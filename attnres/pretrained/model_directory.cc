@@ -366,14 +366,6 @@ std::unique_ptr<Tokenizer> model_ids(const fs::path& model) {
       stored.vocab_size, is_known ? static_cast<int32_t>(ends[0]) : -1, std::move(files));
 }
 
-std::unique_ptr<Tokenizer> model_tokenizer_or_ids(const fs::path& model) {
-  try {
-    return model_tokenizer(model);
-  } catch (const UnreadTokenizer&) {
-    return model_ids(model);
-  }
-}
-
 int64_t model_vocab_size(const fs::path& folder) {
   return read_stored_config(folder).vocab_size;
 }

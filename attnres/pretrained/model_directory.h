@@ -86,10 +86,8 @@ WeightFormat model_weight_format(const std::filesystem::path& model);
 std::unique_ptr<Tokenizer> model_tokenizer(const std::filesystem::path& model);
 
 // The model's token ids in the place of a tokenizer: with the files of one that is not read, and
-// the first of model_document_ids as the end of a document.
+// the first of model_document_ids as the end of a document (-1 where there is none).
 std::unique_ptr<Tokenizer> model_ids(const std::filesystem::path& model);
-// One of these: the ids where the tokenizer is not read.
-std::unique_ptr<Tokenizer> model_tokenizer_or_ids(const std::filesystem::path& model);
 
 // What config.json says of the model, without reading its weights, and its number of token
 // embeddings. Throw Error as load_model.

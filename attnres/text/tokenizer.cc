@@ -175,9 +175,9 @@ void TokenizerConfig::check() const {
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
                                           const std::vector<Passage>& training_text) {
   config.check();
-  require(config.kind != kIds,
-          "tokenizer.kind ids: no text becomes tokens without a tokenizer; train on tokens, "
-          "beginning with a model (--from)");
+  require_usage(config.kind != kIds,
+                "tokenizer.kind: ids are of a model without a tokenizer (train --from MODEL --data "
+                "IDS.bin); no text becomes ids");
   if (config.kind == "bytes") return std::make_unique<ByteTokenizer>();
   if (config.kind == "bpe") {
     return std::make_unique<BpeTokenizer>(train_bpe(training_text, config.vocab_size),

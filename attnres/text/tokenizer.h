@@ -26,7 +26,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string kind() const = 0;  // "bytes", "sentencepiece", "bpe", or "ids" without one
+  // As in TokenizerConfig: "bytes", "sentencepiece", "bpe", "ids".
+  virtual std::string kind() const = 0;
   virtual int64_t vocab_size() const = 0;
   // Ends every document of a training stream, and generation.
   virtual int32_t end_of_document() const = 0;
@@ -85,7 +86,7 @@ struct TokenizerConfig {
 };
 
 // The tokenizer that a configuration asks for; SentencePiece and byte-pair encoding are trained on
-// `training_text`.
+// `training_text`. Throws UsageError where it asks for ids, which no text becomes.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config,
                                           const std::vector<Passage>& training_text);
 

@@ -175,15 +175,41 @@ std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
   return lock;
 }
 
-// The model's; of one that is not read the ids, which tokenized text needs no more than.
-std::shared_ptr<const Tokenizer> tokenizer_to_go_on_with(const TrainJob& job) {
-  if (job.data.empty() || !are_tokens(job.data)) return model_tokenizer(job.from);
-  std::shared_ptr<const Tokenizer> tokenizer = model_tokenizer_or_ids(job.from);
-  require(tokenizer->end_of_document() >= 0,
-          "{}: the model has no tokenizer that is read here, and its configuration names no token "
-          "that ends a document; name one as eos_token_id",
-          job.from.string());
-  return tokenizer;
+// The model's ids, of which one must end a document.
+std::shared_ptr<const Tokenizer> ids_of_model(const fs::path& model) {
+  std::shared_ptr<const Tokenizer> ids = model_ids(model);
+  require(ids->end_of_document() >= 0,
+          "{}: does not say which token ends a document (eos_token_id of config.json); name a "
+          "folder with the files of its tokenizer (--tokenizer)",
+          model.string());
+  return ids;
+}
+
+// The model's own, or where it has none that is read the one that is named, or that the tokens
+// bring along, or none but ids.
+std::shared_ptr<const Tokenizer> tokenizer_of_model(const TrainJob& job) {
+  std::shared_ptr<const Tokenizer> own;
+  try {
+    own = model_tokenizer(job.from);
+  } catch (const UnreadTokenizer& unread) {
+    if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
+    if (!are_tokens(job.data)) {
+      fail("{}; to train on text, name a folder with a tokenizer's files (--tokenizer)",
+           unread.what());
+    }
+    const auto folder = tokenizer_of_tokens(job.data);
+    return folder ? load_tokenizer(*folder) : ids_of_model(job.from);
+  }
+  require_usage(job.tokenizer.empty(),
+                "--from brings the model's tokenizer, so --tokenizer cannot name another");
+  return own;
+}
+
+// That of a run which goes on.
+std::shared_ptr<const Tokenizer> saved_tokenizer(const TrainJob& job) {
+  const fs::path last = RunPaths{job.out}.last();
+  if (job.recipe.tokenizer.kind == kIds) return ids_of_model(last);
+  return load_tokenizer(last);
 }
 
 // Whether some parameter has a learning rate above zero.
@@ -271,7 +297,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
 
 std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
   if (job.loaded != nullptr) return job.loaded;
-  if (!job.from.empty()) return tokenizer_to_go_on_with(job);
+  if (!job.from.empty()) return tokenizer_of_model(job);
   if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
   if (!are_tokens(job.data)) return nullptr;
   const auto folder = tokenizer_of_tokens(job.data);
@@ -292,8 +318,7 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
   std::shared_ptr<const Tokenizer> tokenizer;
   if (job.resume && fs::exists(run.last())) {
     // Training a tokenizer again would give the same one, but takes its time.
-    tokenizer =
-        job.recipe.tokenizer.kind == kIds ? model_ids(run.last()) : load_tokenizer(run.last());
+    tokenizer = saved_tokenizer(job);
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
     if (!job.from.empty()) {
       require_same_model(job.recipe, job.from, *tokenizer);

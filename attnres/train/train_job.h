@@ -21,7 +21,8 @@ struct TrainJob {
   // recipe must describe that model; how it is trained is free. Moments and steps start anew.
   std::filesystem::path from = {};
   // A folder with the files of the tokenizer that a new run takes, which the recipe must describe.
-  // Empty: that of `from`, or of tokenized text; of plain text one is trained.
+  // Empty: that of `from`, or of tokenized text; of plain text one is trained. A model without a
+  // tokenizer that is read here is trained on token ids (text/ids.h).
   std::filesystem::path tokenizer = {};
   std::shared_ptr<const Tokenizer> loaded = {};  // that tokenizer, where it was loaded before
   bool resume = false;

@@ -133,6 +133,24 @@ TEST_F(Continue, WarnsWhereWhatIsHeldOutWasTrainedOn) {
                                 HasSubstr("data.validation_fraction was 0.05")));
 }
 
+TEST_F(Continue, OnIdsWithoutATokenizer) {
+  const fs::path bare = workshop_.folder("bare"), ids = workshop_.folder("ids.bin");
+  fs::copy(first_.best(), bare);
+  for (const fs::path& file : tokenizer_files(bare)) fs::remove(file);
+  std::string bytes;
+  for (const char c : real_text(8000)) bytes += {c, '\0'};
+  write_text(ids, bytes);
+  const fs::path out = workshop_.folder("on_ids");
+  const Result result = run_program("train --threads 1 --from " + quoted(bare) + " --data " +
+                                    quoted(ids) + " --out " + quoted(out) + " " + longer_);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("next:  attnres generate --model " + out.string() + " --ids 0"));
+  EXPECT_EQ(run_program("generate --model " + quoted(out) + " --ids 0 --max-tokens 3").exit_code,
+            0);
+  EXPECT_EQ(workshop_.resume("on_ids", "--set train.steps=6").exit_code, 0);
+}
+
 TEST_F(Continue, FromACheckpointAndFromAPlainModelDirectory) {
   const auto first_loss = [&](const fs::path& source, const std::string& name) {
     const Result result = run_program(from(source, name, longer_));

@@ -212,6 +212,53 @@ TEST_F(Trainer, WarnsWhereNoWeightWillMove) {
   EXPECT_NE(weights("mostly"), first(mostly));
 }
 
+// Token ids that others made, as of a model with the tokenizer that made them.
+TEST_F(Trainer, TrainsAModelWithoutATokenizerOnIds) {
+  const fs::path whole = base_ / "whole", bare = base_ / "bare", ids = base_ / "ids.bin";
+  std::string bytes;
+  for (const char c : real_text(20000)) bytes += {c, '\0'};
+  write_text(ids, bytes);
+  for (const fs::path& folder : {whole, bare}) {
+    save_model_folder(folder, Transformer(job("").recipe.model, 256, /*seed=*/1), ByteTokenizer(),
+                      /*context=*/32);
+  }
+  for (const fs::path& file : tokenizer_files(bare)) fs::remove(file);
+  write_text(bare / "tokenizer_of_others.json", "what is not read");
+  const auto begin = [&](const std::string& name, const fs::path& from, const char* kind) {
+    TrainJob begun = job(name);
+    begun.recipe.tokenizer = {kind, 256};
+    begun.from = from;
+    begun.data = {ids};
+    return begun;
+  };
+  attnres::train(begin("known", whole, "bytes"));
+  TrainJob on_ids = begin("ids", bare, "ids");
+  attnres::train(on_ids);
+  const RunPaths run{on_ids.out};
+  EXPECT_EQ(metrics_without_times(run), metrics_without_times({base_ / "known"}));
+  EXPECT_EQ(read_file(run.best() / "tokenizer_of_others.json"), "what is not read");
+  EXPECT_THROW(load_tokenizer(run.best()), UnreadTokenizer);
+  EXPECT_THAT(read_lines(run.samples()).back()["prompt"].get<std::string>(),
+              ::testing::MatchesRegex("([0-9]+ )*[0-9]+"));
+  // It goes on, and others with it.
+  on_ids.resume = true;
+  on_ids.recipe.train.steps = 10;
+  EXPECT_EQ(attnres::train(on_ids).steps, 10);
+  TrainJob next = begin("next", run.best(), "ids");
+  EXPECT_EQ(attnres::train(next).steps, 8);
+
+  // Text needs a tokenizer, which may be named.
+  TrainJob on_text = begin("text", bare, "bytes");
+  on_text.data = {base_ / "text.txt"};
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(on_text); }), HasSubstr("--tokenizer"));
+  on_text.tokenizer = whole;
+  EXPECT_EQ(attnres::train(on_text).steps, 8);
+  on_text.from = whole;
+  on_text.out = base_ / "two tokenizers";
+  EXPECT_THAT(message_of<UsageError>([&] { attnres::train(on_text); }),
+              HasSubstr("--tokenizer cannot name another"));
+}
+
 TEST_F(Trainer, LogsWhatItDid) {
   const TrainJob made = job("run", {{"schedule", "wsd"}, {"warmup", 2}, {"decay_fraction", 0.5}});
   const TrainSummary summary = attnres::train(made);
