@@ -259,7 +259,7 @@ void warn_of_known_text(const fs::path& from, const Json& now, TrainObserver& ob
   const auto differs = [&](const char* key) {
     return before.value(key, Json()) != now.value(key, Json());
   };
-  if (differs("paths")) return;
+  if (differs("paths") && differs("hash")) return;
   if (!differs("hash") && !differs("split") && !differs("validation_tokens")) return;
   const Recipe recipe = parse_recipe(record.at("recipe"));
   observer.on_message(fmt::format(
