@@ -98,8 +98,8 @@ void require_no_part_of_study(const std::filesystem::path& path);
 // Where recipes lie: beside the build folder, where they are installed, or here.
 std::optional<std::filesystem::path> find_recipes();
 
-// A recipe's file, or that of the recipe of this name which comes with the program. Throws UsageError
-// where a name, which is no path, is neither.
+// A recipe's file, or that of the recipe of this name which comes with the program. Throws
+// UsageError where a name, which is no path, is neither.
 std::filesystem::path find_recipe(const std::string& recipe);
 
 // The files and folders' text as one stream of tokens.
