@@ -205,6 +205,25 @@ std::string bytes(const Json& number) {
   return format_bytes(number.get<double>());
 }
 
+void print_next(const Json& next) {
+  if (next.is_null()) {
+    fmt::print("\nNo recipe was found that trains here in an hour; see {} train --help.\n",
+               program());
+    return;
+  }
+  const auto duration = [&](const char* key) {
+    return format_duration(next.at(key).get<double>());
+  };
+  fmt::print(
+      "\nNext, the largest recipe that trains here in an hour ({} parameters, {}):\n  {}\n"
+      "It takes about {}: {} to {}, {}.\n",
+      format_count(next.at("parameters").get<double>()), bytes(next.at("bytes")),
+      next.at("command").get<std::string>(), duration("seconds"), duration("seconds_at_least"),
+      duration("seconds_at_most"),
+      next.at("timed").get<bool>() ? "as the machine was more or less busy while steps were timed"
+                                   : "by the speeds above");
+}
+
 void print(const Json& report) {
   const auto line = [](const char* what, const std::string& text) {
     fmt::print("  {:<14}{}\n", what, text);
@@ -252,22 +271,7 @@ void print(const Json& report) {
   line("gnuplot", report.at("gnuplot").get<bool>()
                       ? "found"
                       : "not found: attnres report needs it (Debian: gnuplot-nox)");
-  if (next.is_null()) {
-    fmt::print("\nNo recipe was found that trains here in an hour; see {} train --help.\n",
-               program());
-    return;
-  }
-  const auto duration = [&](const char* key) {
-    return format_duration(next.at(key).get<double>());
-  };
-  fmt::print(
-      "\nNext, the largest recipe that trains here in an hour ({} parameters, {}):\n  {}\n"
-      "It takes about {}: {} to {}, {}.\n",
-      format_count(next.at("parameters").get<double>()), bytes(next.at("bytes")),
-      next.at("command").get<std::string>(), duration("seconds"), duration("seconds_at_least"),
-      duration("seconds_at_most"),
-      next.at("timed").get<bool>() ? "as the machine was more or less busy while steps were timed"
-                                   : "by the speeds above");
+  print_next(next);
 }
 
 }  // namespace
