@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kHour = 3600;
-constexpr double kLongStep = 1.5;     // seconds; one that takes longer is not timed
+constexpr double kLongStep = 3;       // seconds; one that takes longer is not timed
 constexpr double kTimingSeconds = 5;  // for the steps of a recipe
 constexpr int kMostTimed = 2;         // recipes
 constexpr double kOffBy = 0.3;        // what is only estimated
