@@ -51,7 +51,9 @@ void run_eval(const EvalOptions& options) {
   if (!options.run.empty()) require_run("--run", options.run);
   const OpenedModel opened = open_model(
       options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
-  const auto tokenizer = opened.tokenizer_or_ids();
+  const bool needs_text =
+      !options.data.empty() && !are_tokens({options.data.begin(), options.data.end()});
+  const auto tokenizer = needs_text ? opened.tokenizer() : opened.tokenizer_or_ids();
   require_usage(options.context <= opened.context,
                 "--context {}: this model's context is {} tokens", options.context, opened.context);
 

@@ -221,7 +221,7 @@ TEST_F(Inspected, RefusesWhatItCannotShow) {
     EXPECT_THAT(result.err, HasSubstr(part)) << arguments;
   };
   for (const char* what : {"--tokens", "--effects", "--all", "--matrix", "--draw-tokens x.svg"}) {
-    expect_refused(what, 2, "--data or --text");
+    expect_refused(what, 2, "--data, --text or --ids");
   }
   expect_refused("--site output --text abc", 2, "--tokens");
   expect_refused("--tokens --site 'attention 9' --text abc", 2, "attention 3");
