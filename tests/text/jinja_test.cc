@@ -132,6 +132,32 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   expect_bound(
       "{% set ns = namespace(x=[]) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}"
       "{% endfor %}{{ ns.x == ns.x }}");
+  // Chains of methods and loops, which hold what they are of.
+  expect_bound(
+      "{% set n = namespace(v=[]) %}{% for i in range(20000) %}{% set n.v = [n.v.index] %}{% "
+      "endfor %}");
+  expect_bound(
+      "{% set n = namespace(v=[]) %}{% for i in range(20000) %}{% for x in [n.v] %}"
+      "{% set n.v = [loop] %}{% endfor %}{% endfor %}");
+  // Filters that apply filters.
+  expect_bound("{{ 'a' | map(*(['map'] * 20000)) }}");
+  expect_bound("{{ range(90000) | map('default', *range(90000)) }}");
+  // Copies of a long text, and long names of what is not there.
+  const std::string long_text = "{% set t = ('a' * 1000) * 1000 %}{% set n = namespace(l=[]) %}";
+  for (const char* copy : {"t | string", "t.removeprefix('b')", "t + ''", "t.startswith(t)"}) {
+    expect_bound(long_text + "{% for i in range(90000) %}{% set x = " + copy + " %}{% endfor %}");
+  }
+  EXPECT_EQ(refusal(long_text + "{% for i in range(20) %}{% set n.l = n.l + [n[t]] %}{% endfor %}",
+                    {}, limits),
+            "");
+  EXPECT_LE(refusal(long_text + "{{ n[t].x }}", {}, limits).size(), 200u);
+}
+
+// What a loop was last asked about is no longer held by it then.
+TEST(Jinja, ForgetsWhatALoopWasAskedAbout) {
+  const std::string loop = "{% set n = namespace() %}{% for x in [1, 1] %}{% set n.l = loop %}";
+  EXPECT_EQ(rendered(loop + "{{ loop.changed(loop) }} {% endfor %}", {}), "True False ");
+  EXPECT_THAT(refusal(loop + "{% endfor %}{{ n.l.changed(n.l) }}"), HasSubstr("has ended"));
 }
 
 TEST(Jinja, EndsSourcesThatNestWithoutAnEnd) {

@@ -244,6 +244,15 @@ std::vector<Value> items_or_nothing(const Arguments& arguments) {
   return truth(operand(arguments)) ? items_of(operand(arguments)) : std::vector<Value>();
 }
 
+// What a filter or a test gives for an item, with the arguments from `first` on.
+Value applied(Builtin builtin, const Value& item, const Arguments& arguments, size_t first) {
+  const Level level(*Meter::current());
+  spend(1 + static_cast<int64_t>(arguments.given.size() / 4));
+  Arguments all = arguments.rest(first);
+  all.given.insert(all.given.begin(), item);
+  return builtin(all);
+}
+
 Value map(const Arguments& arguments) {
   std::vector<Value> out;
   const Value* path = arguments.find(std::string::npos, "attribute");
@@ -254,9 +263,8 @@ Value map(const Arguments& arguments) {
       out.push_back(found.is_undefined() ? otherwise : std::move(found));
       continue;
     }
-    Arguments all = arguments.rest(2);
-    all.given.insert(all.given.begin(), item);
-    out.push_back(need_filter(text_of(arguments.need(1, "filter")).bytes())(all));
+    const Builtin filter = need_filter(text_of(arguments.need(1, "filter")).bytes());
+    out.push_back(applied(filter, item, arguments, 2));
   }
   return Value::list(std::move(out));
 }
@@ -269,9 +277,8 @@ Value chosen(const Arguments& arguments, bool of_attribute, bool wanted) {
     const Value value = of_attribute ? path_of(item, arguments.need(1, "attribute")) : item;
     bool holds = truth(value);
     if (arguments.given.size() > test_at) {
-      Arguments all = arguments.rest(test_at + 1);
-      all.given.insert(all.given.begin(), value);
-      holds = truth(need_test(text_of(arguments.given[test_at]).bytes())(all));
+      const Builtin test = need_test(text_of(arguments.given[test_at]).bytes());
+      holds = truth(applied(test, value, arguments, test_at + 1));
     }
     if (holds == wanted) out.push_back(item);
   }

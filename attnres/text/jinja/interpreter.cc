@@ -10,7 +10,8 @@ namespace {
 
 // As Jinja's sandbox has it.
 constexpr int64_t kLongestRange = 100'000;
-// About what a scope that a macro keeps, or a name of a namespace, takes until the end.
+// About what a scope that a macro keeps, or a name of a namespace, takes until the end, and a
+// method while it is held.
 constexpr int64_t kKeptBytes = 256;
 
 Value range(const Arguments& arguments) {
@@ -104,6 +105,21 @@ class Interpreter::Within {
  private:
   Interpreter& interpreter_;
   std::shared_ptr<Scope> left_;
+};
+
+// What a loop keeps of itself could hold it.
+class Interpreter::EndOfLoop {
+ public:
+  explicit EndOfLoop(LoopNode& loop) : loop_(loop) {}
+  EndOfLoop(const EndOfLoop&) = delete;
+  EndOfLoop& operator=(const EndOfLoop&) = delete;
+  ~EndOfLoop() {
+    loop_.ended = true;
+    loop_.changed = Value();
+  }
+
+ private:
+  LoopNode& loop_;
 };
 
 Interpreter::Interpreter(Meter& meter) : meter_(meter), scope_(std::make_shared<Scope>()) {
@@ -237,9 +253,8 @@ std::vector<Value> Interpreter::loop_items(const Statement& loop) {
 }
 
 Interpreter::Flow Interpreter::execute_for(const Statement& loop, Text& out) {
-  auto state = std::make_shared<LoopNode>();
-  state->items = loop_items(loop);
-  const HeldBytes bytes(static_cast<int64_t>(state->items.size() * sizeof(Value)));
+  const auto state = std::make_shared<LoopNode>(loop_items(loop));
+  const EndOfLoop end(*state);
   if (state->items.empty()) {
     const Within scope(*this);
     return execute(loop.otherwise, out);
@@ -322,7 +337,8 @@ Value Interpreter::call(const Value& function, const Arguments& arguments) {
 Value Interpreter::attribute(const Value& object, const std::string& name) {
   const Builtin method = find_method(object, name);
   if (method == nullptr) return attribute_of(object, name);
-  return Value::function(name, [object, method](const Arguments& arguments) {
+  const auto bytes = std::make_shared<const HeldBytes>(kKeptBytes);
+  return Value::method(name, object, [object, method, bytes](const Arguments& arguments) {
     Arguments all = arguments;
     all.given.insert(all.given.begin(), object);
     return method(all);

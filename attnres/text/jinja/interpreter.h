@@ -29,6 +29,7 @@ class Interpreter {
     Names names;
   };
   class Within;
+  class EndOfLoop;
   enum class Flow { goes_on, breaks, continues };
 
   Flow execute(const Statements& statements, Text& out);

@@ -195,6 +195,7 @@ Value with_affix(const Arguments& arguments, bool at_end) {
   return Value::boolean(std::any_of(all.begin(), all.end(), [&](const Value& one) {
     require(one.as_text() != nullptr, "expected a str for the affix, got a {}", one.type());
     const std::string& bytes = one.as_text()->bytes();
+    spend(1 + static_cast<int64_t>(bytes.size() / 32));
     return at_end ? text.ends_with(bytes) : text.starts_with(bytes);
   }));
 }
@@ -207,11 +208,13 @@ Value endswith(const Arguments& arguments) {
 
 Value removeprefix(const Arguments& arguments) {
   const std::string& prefix = text_at(arguments, 1, "prefix").bytes();
+  spend(static_cast<int64_t>(prefix.size() / 32));
   const Text& text = self(arguments);
   return Value::text(text.bytes().starts_with(prefix) ? text.slice(prefix.size()) : text);
 }
 Value removesuffix(const Arguments& arguments) {
   const std::string& suffix = text_at(arguments, 1, "suffix").bytes();
+  spend(static_cast<int64_t>(suffix.size() / 32));
   const Text& text = self(arguments);
   return Value::text(text.bytes().ends_with(suffix) ? text.slice(0, text.size() - suffix.size())
                                                     : text);
@@ -391,6 +394,7 @@ Value cycle(const Arguments& arguments) {
 }
 Value changed(const Arguments& arguments) {
   LoopNode& loop = *arguments.given[0].as_loop();
+  require(!loop.ended, "loop.changed: the loop has ended");
   Value now = Value::list(arguments.rest(1).given);
   const bool other = loop.changed.is_undefined() || !equal(loop.changed, now);
   loop.changed = std::move(now);

@@ -63,6 +63,11 @@ Value repeat(const Value& value, int64_t times) {
     return Value::text(std::move(all));
   }
   const ListNode& list = *value.as_list();
+  constexpr int64_t kMost = int64_t{1} << 40;  // more than there may be, times a Value's bytes
+  const double count = static_cast<double>(times) * static_cast<double>(list.items.size());
+  const HeldBytes growing(count < static_cast<double>(kMost)
+                              ? static_cast<int64_t>(count) * static_cast<int64_t>(sizeof(Value))
+                              : kMost);
   std::vector<Value> items;
   for (int64_t i = 0; i < times; ++i) {
     spend(1 + static_cast<int64_t>(list.items.size()));

@@ -13,6 +13,8 @@ constexpr int kDeepestValue = 100;
 int depth_of(const Value& value) {
   if (const ListNode* list = value.as_list()) return list->depth;
   if (const DictNode* dict = value.as_dict()) return dict->depth;
+  if (const FunctionNode* function = value.as_function()) return function->depth;
+  if (const LoopNode* loop = value.as_loop()) return loop->depth;
   return 0;
 }
 
@@ -20,7 +22,24 @@ void require_shallow(int depth) {
   require(depth <= kDeepestValue, "it makes lists or dicts that are nested {} deep", depth);
 }
 
+// Of what holds these. Throws Error.
+int depth_around(const std::vector<Value>& items) {
+  int depth = 1;
+  for (const Value& item : items) depth = std::max(depth, depth_of(item) + 1);
+  require_shallow(depth);
+  return depth;
+}
+
+int64_t bytes_of(const std::vector<Value>& items) {
+  return static_cast<int64_t>(items.size() * sizeof(Value));
+}
+
 }  // namespace
+
+Text& Text::operator=(const Text& other) {
+  if (this != &other) *this = Text(other);
+  return *this;
+}
 
 void Text::append(const Text& more) {
   check_text_bytes(static_cast<int64_t>(size() + more.size()));
@@ -53,7 +72,8 @@ Text Text::slice(size_t begin, size_t count) const {
 }
 
 Value Value::undefined(std::string_view name) {
-  return Value(Held(Undefined{std::make_shared<const std::string>(name)}));
+  constexpr size_t kShown = 100;
+  return Value(Held(Undefined{std::make_shared<const std::string>(name.substr(0, kShown))}));
 }
 
 Value Value::text(Text value) {
@@ -61,11 +81,9 @@ Value Value::text(Text value) {
 }
 
 Value Value::list(std::vector<Value> items, bool tuple) {
-  int depth = 1;
-  for (const Value& item : items) depth = std::max(depth, depth_of(item) + 1);
-  require_shallow(depth);
+  const int depth = depth_around(items);
   spend(1 + static_cast<int64_t>(items.size() / 4));
-  const auto bytes = static_cast<int64_t>(items.size() * sizeof(Value) + sizeof(ListNode));
+  const int64_t bytes = bytes_of(items) + static_cast<int64_t>(sizeof(ListNode));
   return Value(Held(std::shared_ptr<const ListNode>(new ListNode{
       .items = std::move(items), .tuple = tuple, .depth = depth, .bytes = HeldBytes(bytes)})));
 }
@@ -84,6 +102,17 @@ Value Value::function(std::string name, std::function<Value(const Arguments&)> c
   return Value(
       Held(std::make_shared<const FunctionNode>(FunctionNode{std::move(name), std::move(call)})));
 }
+
+Value Value::method(std::string name, const Value& object,
+                    std::function<Value(const Arguments&)> call) {
+  const int depth = depth_of(object) + 1;
+  require_shallow(depth);
+  return Value(Held(
+      std::make_shared<const FunctionNode>(FunctionNode{std::move(name), std::move(call), depth})));
+}
+
+LoopNode::LoopNode(std::vector<Value> all)
+    : items(std::move(all)), depth(depth_around(items)), bytes(bytes_of(items)) {}
 
 const Text* Value::as_text() const {
   const auto* node = std::get_if<std::shared_ptr<const TextNode>>(&held_);

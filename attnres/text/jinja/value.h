@@ -18,6 +18,11 @@ namespace attnres::jinja {
 class Text {
  public:
   Text() = default;
+  // A copy takes steps, as what is appended does.
+  Text(const Text& other) { append(other); }
+  Text& operator=(const Text& other);
+  Text(Text&&) noexcept = default;
+  Text& operator=(Text&&) noexcept = default;
   Text(std::string_view bytes, bool written = false) { append(bytes, written); }
 
   const std::string& bytes() const { return bytes_; }
@@ -53,6 +58,7 @@ class Value {
  public:
   Value() : held_(Undefined{}) {}
 
+  // Of a long name the beginning.
   static Value undefined(std::string_view name);
   static Value none() { return Value(Held(None{})); }
   static Value boolean(bool value) { return Value(Held(value)); }
@@ -64,6 +70,9 @@ class Value {
   static Value list(std::vector<Value> items, bool tuple = false);
   static Value dict(std::vector<std::pair<Value, Value>> entries);
   static Value function(std::string name, std::function<Value(const Arguments&)> call);
+  // Of a function that holds an object.
+  static Value method(std::string name, const Value& object,
+                      std::function<Value(const Arguments&)> call);
   static Value space(std::shared_ptr<NamespaceNode> node) { return Value(Held(std::move(node))); }
   static Value loop(std::shared_ptr<LoopNode> node) { return Value(Held(std::move(node))); }
 
@@ -107,7 +116,7 @@ struct TextNode {
 struct ListNode {
   std::vector<Value> items;
   bool tuple;
-  int depth;  // of lists and dicts within each other
+  int depth;  // of what holds values, within each other
   HeldBytes bytes;
 };
 
@@ -130,13 +139,20 @@ struct NamespaceNode {
 struct FunctionNode {
   std::string name;
   std::function<Value(const Arguments&)> call;
+  int depth = 0;
 };
 
 // `loop` within a loop.
 struct LoopNode {
+  // Throws Error where the items are nested too deeply.
+  explicit LoopNode(std::vector<Value> all);
+
   std::vector<Value> items;
+  int depth;
+  HeldBytes bytes;
   size_t index = 0;
-  Value changed;  // what loop.changed was last asked about
+  bool ended = false;
+  Value changed;  // what loop.changed was last asked about; nothing once the loop has ended
 };
 
 // Of a call, a filter or a test.
