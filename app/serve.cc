@@ -27,6 +27,7 @@
 namespace attnres {
 namespace {
 
+constexpr double kMostSeconds = 1e9;  // clocks count no further than 292 years
 constexpr const char* kKeyVariable = "ATTNRES_API_KEY";
 
 struct ServeOptions {
@@ -183,7 +184,7 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   const auto seconds = [&](const char* name, double& value, const char* what) {
     command.add_option(name, value, what)
         ->type_name("SECONDS")
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(1e-3, kMostSeconds))
         ->group("Limits")
         ->capture_default_str();
   };
@@ -257,7 +258,7 @@ void add_serve_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--drain", options->drain, "for requests that run, when it ends")
       ->type_name("SECONDS")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, kMostSeconds))
       ->capture_default_str();
   command->add_option("--log", options->log, "a line a request on standard error: text, json, none")
       ->type_name("KIND")

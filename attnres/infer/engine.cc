@@ -19,6 +19,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -45,6 +46,7 @@ TokenRoom room_for(int64_t wanted, const Transformer& model, const EngineSetting
   SequencePoolSize size = size_of(settings);
   size.tokens = wanted;
   if (leader != nullptr) return leader->count_tokens(model, size);
+  give_back_freed_memory();  // of loading
   const int64_t free = available_memory();
   return {tokens_that_fit(model, size, free), free};
 }

@@ -67,6 +67,7 @@ std::unique_ptr<Transformer> load_together(const LoadPart& load, const TensorGro
 
 // All ranks call it.
 TokenRoom least_room(const Transformer& model, const SequencePoolSize& size, Communicator& ranks) {
+  give_back_freed_memory();  // of loading
   const int64_t free = available_memory() / launched_on_this_machine();
   std::vector<int64_t> tokens(ranks.size()), bytes(ranks.size());
   tokens[ranks.rank()] = tokens_that_fit(model, size, free);

@@ -35,10 +35,12 @@ bool is_address(const std::string& host) {
 
 void check_origin(const ApiSettings& settings, const HttpRequest& request) {
   const std::string origin = request.header("origin"), host = request.header("host");
+  bool is_named = false;
   for (const std::string& allowed : settings.origins) {
-    if (origin == allowed || (!host.empty() && host_of(allowed) == host_of(host))) return;
+    if (origin == allowed) return;
+    is_named = is_named || host_of(allowed) == host_of(host);
   }
-  if (settings.api_key.empty() && !host.empty() && !is_address(host_of(host))) {
+  if (settings.api_key.empty() && !host.empty() && !is_named && !is_address(host_of(host))) {
     throw ApiError(403, "host_not_allowed",
                    fmt::format("this server has no API key and is asked as {}: name it with "
                                "--origin if that is right",

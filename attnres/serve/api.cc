@@ -229,15 +229,17 @@ Exchange::Heard Api::hear(const Call& call, const std::function<void()>& while_s
   const auto silence = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(settings_.limits.comment_seconds));
   std::optional<Exchange::Heard> heard;
-  while (!heard) {
-    const auto until = std::min(call.deadline, Clock::now() + silence);
-    heard = call.exchange->next(while_silent ? until : call.deadline);
-    if (heard) break;
-    if (Clock::now() >= call.deadline) {
+  while (true) {
+    // Before what waits to be told, too: who reads slowly has no longer than others.
+    const auto now = Clock::now();
+    if (now >= call.deadline) {
       throw ApiError(
           504, "timeout",
           fmt::format("the request took longer than {} s", settings_.limits.request_seconds));
     }
+    const auto until = while_silent ? std::min(call.deadline, now + silence) : call.deadline;
+    heard = call.exchange->next(until);
+    if (heard) break;
     if (while_silent) while_silent();
   }
   if (heard->update.stopped != StopReason::failed) return *std::move(heard);

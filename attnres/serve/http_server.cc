@@ -62,6 +62,24 @@ class HttpServer::Implementation {
   int bind(const std::string& host, int port) { return listener_.bind(host, port); }
 
   void run() {
+    std::exception_ptr failure;
+    try {
+      take_all();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    // Connections' threads use what is served.
+    seats_.end();
+    seats_.wait_for_all();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  void stop() { listener_.stop(); }
+
+  const HttpSeats& seats() const { return seats_; }
+
+ private:
+  void take_all() {
     int socket;
     while ((socket = listener_.accept()) != -1) {
       if (socket == HttpListener::kNoRoom) {
@@ -70,15 +88,8 @@ class HttpServer::Implementation {
         take(socket);
       }
     }
-    seats_.end();
-    seats_.wait_for_all();
   }
 
-  void stop() { listener_.stop(); }
-
-  const HttpSeats& seats() const { return seats_; }
-
- private:
   // A thread for a connection; one that has no room is told so.
   void take(int socket) {
     HttpSeats::Taken seat;

@@ -16,16 +16,19 @@ constexpr const char* kGone = "the client has gone";
 // Tensors of every number of tokens leave gaps, of which long runs make more and more.
 class FreedMemory {
  public:
+  void add() { is_some_ = true; }
+  bool is_some() const { return is_some_; }
   // Not often, since the next step has to take it again.
-  void give_back_now_and_then() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_) return;
-    next_ = now + std::chrono::seconds(30);
+  std::chrono::steady_clock::time_point due() const { return due_; }
+  void give_back() {
     give_back_freed_memory();
+    is_some_ = false;
+    due_ = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   }
 
  private:
-  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now();
+  bool is_some_ = true;
+  std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace
@@ -114,18 +117,19 @@ void ModelLoop::run() {
     {
       std::unique_lock lock(mutex_);
       const auto has_work = [&] { return end_ || waiting_.size() > 0 || !running_.empty(); };
-      if (!has_work()) {
+      while (freed.is_some() && !wake_.wait_until(lock, freed.due(), has_work)) {
         lock.unlock();
-        freed.give_back_now_and_then();
+        freed.give_back();
         lock.lock();
-        wake_.wait(lock, has_work);
       }
+      wake_.wait(lock, has_work);
       if (end_) break;
       admitted = admit();
     }
     or_fail([&] { drop_ended(); });
     for (Sequence& sequence : admitted) begin(std::move(sequence));
     or_fail([&] { step(); });
+    freed.add();
   }
   fail_all(*end_);
 }

@@ -310,6 +310,7 @@ TEST(ApiRefusals, LetsOnlyNamedPagesAsk) {
   EXPECT_EQ(ask("http://evil.org:8080", "evil.org:8080").code(), "host_not_allowed");
   EXPECT_EQ(ask("", "evil.org").status, 403);
   EXPECT_EQ(ask("", "example.org").status, 200);  // behind a proxy
+  EXPECT_EQ(ask("https://evil.org", "example.org").code(), "origin_not_allowed");
   EXPECT_FALSE(ask("", "127.0.0.1").headers.contains("Access-Control-Allow-Origin"));
 }
 
