@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kLine = 64;                 // of a cache
 constexpr size_t kRegion = size_t{1} << 28;  // of addresses; pages come when written
 constexpr size_t kHugePage = size_t{1} << 21;
+constexpr size_t kMost = size_t{1} << 46;  // more than there are addresses for two of
 
 size_t class_of(size_t bytes) {
   return std::bit_width(bytes - 1) - std::bit_width(TensorMemory::kLeast - 1);
@@ -59,6 +60,7 @@ bool is_used = false;
 }  // namespace
 
 void* TensorMemory::take(size_t bytes) {
+  if (bytes > kMost) return nullptr;
   const size_t size_class = class_of(std::max(bytes, kLeast));
   const std::lock_guard lock(mutex_);
   if (classes_.size() <= size_class) classes_.resize(size_class + 1);
