@@ -13,23 +13,28 @@
 namespace attnres {
 namespace {
 
-constexpr size_t kDocumentsAtOnce = 4096;  // that a thread takes
-constexpr int64_t kTelling = 32;           // tokens; many documents begin alike
+constexpr size_t kDocumentsAtOnce = 4096;   // that a thread takes
+constexpr int64_t kTokensAtOnce = 1 << 24;  // whose documents are known at a time
+constexpr int64_t kTelling = 32;            // tokens; many documents begin alike
 
 struct Range {
   int64_t first = 0, count = 0;
 };
 
-// Documents that end there, and what follows the last.
-std::vector<Range> ranges_of(const std::vector<int64_t>& ends, int64_t size) {
+// Documents from `first` on that end there.
+std::vector<Range> ranges_from(int64_t first, const std::vector<int64_t>& ends) {
   std::vector<Range> ranges;
-  int64_t first = 0;
   for (const int64_t end : ends) {
     ranges.push_back({first, end - first});
     first = end;
   }
-  if (size > first) ranges.push_back({first, size - first});
   return ranges;
+}
+
+// Documents that end there, and what follows the last.
+std::vector<Range> ranges_of(std::vector<int64_t> ends, int64_t size) {
+  if (size > (ends.empty() ? 0 : ends.back())) ends.push_back(size);
+  return ranges_from(0, ends);
 }
 
 // What is looked for. Looking changes nothing but what was found, and may be done on many threads.
@@ -81,6 +86,17 @@ class Wanted {
   uint64_t hash_of_cut_ = 0;
 };
 
+void look_at_all(Wanted& wanted, const TrainingTokens& stream, const std::vector<Range>& documents,
+                 int64_t vocab_size) {
+  const size_t portions = (documents.size() + kDocumentsAtOnce - 1) / kDocumentsAtOnce;
+  in_parallel(portions, [&](size_t portion) {
+    const size_t end = std::min(documents.size(), (portion + 1) * kDocumentsAtOnce);
+    for (size_t i = portion * kDocumentsAtOnce; i < end; ++i) {
+      wanted.look_at(stream, documents[i], vocab_size);
+    }
+  });
+}
+
 }  // namespace
 
 int64_t ScoredDocuments::count() const {
@@ -100,15 +116,17 @@ std::vector<int64_t> find_shared_documents(const ScoredDocuments& scored,
                                            int64_t vocab_size, int32_t end_of_document) {
   Wanted wanted(scored);
   for (const TrainingTokens& stream : streams) {
-    const std::vector<Range> documents =
-        ranges_of(stream.ends(0, stream.size(), end_of_document), stream.size());
-    const size_t portions = (documents.size() + kDocumentsAtOnce - 1) / kDocumentsAtOnce;
-    in_parallel(portions, [&](size_t portion) {
-      const size_t end = std::min(documents.size(), (portion + 1) * kDocumentsAtOnce);
-      for (size_t i = portion * kDocumentsAtOnce; i < end; ++i) {
-        wanted.look_at(stream, documents[i], vocab_size);
+    int64_t begin = 0;  // of the document that goes on
+    for (int64_t at = 0; at < stream.size(); at += kTokensAtOnce) {
+      const int64_t count = std::min(kTokensAtOnce, stream.size() - at);
+      std::vector<int64_t> ends = stream.ends(at, count, end_of_document);
+      const bool is_last = at + count == stream.size();
+      if (is_last && (ends.empty() ? begin : ends.back()) < stream.size()) {
+        ends.push_back(stream.size());
       }
-    });
+      look_at_all(wanted, stream, ranges_from(begin, ends), vocab_size);
+      if (!ends.empty()) begin = ends.back();
+    }
   }
   return wanted.found();
 }

@@ -104,6 +104,15 @@ GivenValidation read_given_validation(const std::vector<fs::path>& paths,
           corpus.hash};
 }
 
+// Tokens whose documents nothing tells but they themselves.
+int64_t tokens_without_ends(const std::vector<TrainingTokens>& streams) {
+  int64_t count = 0;
+  for (const TrainingTokens& stream : streams) {
+    for (const TokenPiece& piece : stream.pieces()) count += piece.knows_ends ? 0 : piece.count;
+  }
+  return count;
+}
+
 // Which documents a run leaves out of what it validates on, as it has recorded them.
 std::vector<int64_t> left_out_of(const Json& data) {
   return data.value("validation_left_out", std::vector<int64_t>());
@@ -122,6 +131,14 @@ std::string leave_out_what_is_trained_on(ScoredDocuments& validation, RunText& t
     observer.on_activity("looking for validation text in what is trained on");
     std::vector<TrainingTokens> streams;
     for (const TrainBatches::Source& source : text.train) streams.push_back(source.tokens);
+    constexpr int64_t kMostRead = int64_t{1} << 34;  // half a minute from a disk
+    if (const int64_t count = tokens_without_ends(streams); count > kMostRead) {
+      observer.on_message(fmt::format(
+          "warning: {} tokens of .bin files are too many to be read for validation text among "
+          "them: whether they hold any is not known",
+          format_count(static_cast<double>(count))));
+      return "";
+    }
     shared =
         find_shared_documents(validation, streams, vocabulary.size, vocabulary.end_of_document);
   }
@@ -296,10 +313,10 @@ EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) 
   Corpus corpus = read_corpus(paths);
   if (rule == SplitRule::by_size) corpus = without_duplicates(std::move(corpus));
   require_unchanged(corpus.hash, corpus.description());
-  const DocumentSplit split =
-      rule == SplitRule::by_file
-          ? split_by_file(corpus)
-          : split_by_size(corpus, recipe.data.validation_fraction, data["least_validation_bytes"]);
+  const DocumentSplit split = rule == SplitRule::by_file
+                                  ? split_by_file(corpus)
+                                  : split_by_size(corpus, recipe.data.validation_fraction,
+                                                  data.at("least_validation_bytes"));
   return {tokenize(split.validation, tokenizer).tokens};
 }
 
