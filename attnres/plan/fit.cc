@@ -45,7 +45,7 @@ std::string remedy_of_standing(const PlannedModel& model, const Layout& layout,
   if (layout.size.ranks == model.cost().sublayers()) {
     return fmt::format("Every rank has one sublayer already. {}", share);
   }
-  if (layout.size.ranks == cluster.devices) {
+  if (layout.size.ranks * layout.tensor == cluster.devices) {
     return fmt::format("More ranks would each hold less, but {} is all that cluster {} has",
                        counted(cluster.devices, "device"), cluster.name);
   }
