@@ -130,13 +130,15 @@ std::string seen_list(const StudyData& data, const std::vector<std::string>& sen
          folded("Each in a sentence", items);
 }
 
+// Nothing where the study has none.
+std::string claim(const StudyText& study) {
+  if (study.claim.empty()) return "";
+  return "<h3>What the report claims</h3>\n<p>" + escape_html(study.claim) + "</p>\n";
+}
+
 std::string seen(const StudyData& data, const std::vector<std::string>& findings,
                  const std::vector<std::string>& sentences) {
-  std::string out;
-  if (!data.study.claim.empty()) {
-    out += "<h3>What the report claims</h3>\n<p>" + escape_html(data.study.claim) + "</p>\n";
-  }
-  out += "<h3>What we saw</h3>\n";
+  std::string out = claim(data.study) + "<h3>What we saw</h3>\n";
   if (!findings.empty()) out += list_of(findings);
   return out + seen_list(data, sentences) +
          how_to_read(
@@ -389,7 +391,7 @@ std::string study_page_text(const StudyData& data, const StudyPage& page,
       page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
                  under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
   if (study.smoke) {
-    out += kSmokeBanner;
+    out += kSmokeBanner + claim(study);
   } else {
     out += trained_box(data) + boxed_list("Read with care", study_cautions(data)) +
            section("seen", "Claim and result", seen(data, page.findings, page.sentences));
