@@ -30,7 +30,8 @@ size_t widest(const std::string& text, bool with_examples = true) {
   std::istringstream lines(text);
   size_t width = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (with_examples || !line.starts_with("  attnres ")) width = std::max(width, line.size());
+    const bool example = line.starts_with("  attnres ") || line.starts_with("  mpirun ");
+    if (with_examples || !example) width = std::max(width, line.size());
   }
   return width;
 }
@@ -103,9 +104,9 @@ TEST(CommandLine, PrintsItsCommandsAsItWasTyped) {
               AllOf(HasSubstr("\n  attnres train --recipe "), Not(HasSubstr(typed))));
   EXPECT_THAT(by_path("trian").err, HasSubstr("see " + typed + " --help"));
   EXPECT_THAT(run_program("trian").err, HasSubstr("see attnres --help"));
-  const std::string recipe = "train --recipe '" ATTNRES_SOURCE_DIR
-                             "/recipes/tiny-block-attn-res.json' --out '" +
-                             (fresh_folder("typed") / "run").string() + "' --set parallel.data=2";
+  const std::string recipe =
+      "train --recipe '" ATTNRES_SOURCE_DIR "/recipes/tiny-block-attn-res.json' --out '" +
+      (fresh_folder("typed") / "run").string() + "' --set parallel.data=2 train.accumulate=2";
   EXPECT_THAT(by_path(recipe).err, HasSubstr(mpirun_command(2) + " " + typed + " train"));
 }
 

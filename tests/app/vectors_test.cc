@@ -48,7 +48,7 @@ TEST_F(Vectors, DiagnoseNamesAMistake) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, StartsWith("attn_res: no final aggregation"));
   EXPECT_THAT(result.out, HasSubstr("departs first at mixed.8"));
-  EXPECT_EQ(result.err, "attnres: error: diagnose: 1 of 1 entries do not match\n");
+  EXPECT_EQ(result.err, "attnres: error: diagnose: 1 of 1 entry does not match\n");
 
   const Result as_json = run_program("diagnose --json " + mine.string());
   EXPECT_EQ(as_json.exit_code, 1);
