@@ -45,8 +45,9 @@ StudyFigure forest_figure(const StudyData& data, const Json& options, const std:
 // axis with its least outlined, as in Fig. 7, and a map of the differences to the baseline's.
 StudyFigure ratio_figure(const StudyData& data, const std::string& id);
 
-// As in Fig. 5, of shown_arms(): validation loss over training, mean over the seeds; and of one run of
-// each RMS of outputs, of states and of gradients per Transformer layer at several moments of it.
+// As in Fig. 5, of shown_arms(): validation loss over training, mean over the seeds; and of one run
+// of each RMS of outputs, of states and of gradients per Transformer layer at several moments of
+// it.
 StudyFigure dynamics_figure(const StudyData& data, const std::string& id);
 
 // As in Fig. 8, one run of each of shown_arms(): mean depth weights, where they lie in numbers, and

@@ -15,8 +15,8 @@ inline constexpr double kLibraryBytes = 160.0 * (1 << 20);  // libtorch, and wha
                                                             // its matrix products
 inline constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
-// Traffic per number that sublayers keep, of one forward and backward pass: forward, backward and as
-// a gradient, with temporaries. Measured, over widths of 64 to 512.
+// Traffic per number that sublayers keep, of one forward and backward pass: forward, backward and
+// as a gradient, with temporaries. Measured, over widths of 64 to 512.
 inline constexpr double kTouched = 24;
 // How fast mixing moves its numbers, over copies, where that is not measured.
 inline constexpr double kMixingOverCopies = 0.4;

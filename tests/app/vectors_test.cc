@@ -94,8 +94,7 @@ TEST(VectorsOfAll, AgreeWithPlainPython) {
   const std::string script = std::string(ATTNRES_SOURCE_DIR) + "/tests/python/vectors_check.py";
   const Result result = run_shell("python3 -B " + script + " " + path.string());
   const size_t entries = test_vector_entries().size() + 1;  // and the decays of Kimi K3
-  EXPECT_EQ(result.out, fmt::format("{0} of {0} entries agree\n", entries))
-      << result.err;
+  EXPECT_EQ(result.out, fmt::format("{0} of {0} entries agree\n", entries)) << result.err;
   EXPECT_EQ(result.exit_code, 0);
 }
 
