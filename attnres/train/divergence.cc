@@ -12,6 +12,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/program.h"
 #include "attnres/support/shell.h"
 #include "attnres/text/utf8.h"
 #include "attnres/train/run_folder.h"
@@ -58,7 +59,7 @@ std::string describe(const BrokenRow& broken, const TrainJob& job, const RunText
 
 // How to go on from a checkpoint, with settings that are not the run's.
 std::string command_to_go_on(const std::filesystem::path& last, const std::string& setting) {
-  return fmt::format("attnres train --from {} --set {} --out NEW", for_shell(last.string()),
+  return fmt::format("{} train --from {} --set {} --out NEW", program(), for_shell(last.string()),
                      setting);
 }
 
