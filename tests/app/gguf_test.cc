@@ -84,8 +84,8 @@ TEST_F(GgufModel, KeepsItsWeightsAsItHasThem) {
   EXPECT_EQ(scores(folder_), scores(folder_, "--weights f32"));
 }
 
-TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
-  const GgufFile file(exported("f32"));
+// The same model, with a tokenizer of a kind that is not read.
+void write_with_unread_tokenizer(const GgufFile& file, const fs::path& other) {
   GgufMetadata metadata = file.metadata();
   for (auto& [key, value] : metadata) {
     if (key == "tokenizer.ggml.model") value = std::string("bert");
@@ -95,8 +95,13 @@ TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
     const at::Tensor numbers = file.numbers(name);
     tensors.push_back({name, file.info(name).shape, GgufType::f32, [numbers] { return numbers; }});
   }
-  const fs::path other = folder_.parent_path() / "other.gguf";
   write_gguf(other, metadata, tensors);
+}
+
+TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
+  const GgufFile file(exported("f32"));
+  const fs::path other = folder_.parent_path() / "other.gguf";
+  write_with_unread_tokenizer(file, other);
   EXPECT_EQ(scores(other), scores(file.path()));
   expect_runs(fmt::format("generate --model {} --ids 5,17 --max-tokens 3", other.string()));
   const Result result = run_program(fmt::format("generate --model {} --prompt x", other.string()));
@@ -107,17 +112,8 @@ TEST_F(GgufModel, NeedsATokenizerForTextOnly) {
 // What needs no text takes it all the same, and what copies it says what becomes of the tokenizer.
 TEST_F(GgufModel, GoesWhereItsTokenizerIsNotRead) {
   const GgufFile file(exported("f32"));
-  GgufMetadata metadata = file.metadata();
-  for (auto& [key, value] : metadata) {
-    if (key == "tokenizer.ggml.model") value = std::string("bert");
-  }
-  std::vector<GgufTensor> tensors;
-  for (const std::string& name : file.names()) {
-    const at::Tensor numbers = file.numbers(name);
-    tensors.push_back({name, file.info(name).shape, GgufType::f32, [numbers] { return numbers; }});
-  }
   const fs::path other = folder_.parent_path() / "bert.gguf", base = folder_.parent_path();
-  write_gguf(other, metadata, tensors);
+  write_with_unread_tokenizer(file, other);
   const auto copied = [&](const std::string& arguments, const std::string& name) {
     const std::string out =
         expect_runs(fmt::format("{} --out {}", arguments, (base / name).string()));
