@@ -88,6 +88,17 @@ const AbsentFields& of_both() {
   return all;
 }
 
+// How messages become text.
+const AbsentFields& of_chat_template() {
+  static const AbsentFields fields = {
+      {"add_generation_prompt", {true}},
+      {"continue_final_message", {false}},
+      {"chat_template"},
+      {"chat_template_kwargs"},
+  };
+  return fields;
+}
+
 }  // namespace
 
 void refuse_absent_of_completions(const JsonFields& fields) {
@@ -108,27 +119,21 @@ void refuse_absent_of_chat(const JsonFields& fields) {
       {"suffix"},
       {"echo", {false}},
       {"add_special_tokens", {false}},
-      {"add_generation_prompt", {true}},
-      {"continue_final_message", {false}},
-      {"chat_template"},
-      {"chat_template_kwargs"},
   };
   refuse_all(fields, of_both());
   refuse_all(fields, own);
+  refuse_all(fields, of_chat_template());
 }
 
 void refuse_absent_of_tokenize(const JsonFields& fields) {
   static const AbsentFields own = {
       {"tools"},
       {"documents"},
-      {"add_generation_prompt", {true}},
-      {"continue_final_message", {false}},
-      {"chat_template"},
-      {"chat_template_kwargs"},
       {"return_token_strs", {false}},
       {"with_pieces", {false}},
   };
   refuse_all(fields, own);
+  refuse_all(fields, of_chat_template());
 }
 
 }  // namespace attnres
