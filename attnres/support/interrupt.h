@@ -3,12 +3,14 @@
 
 #include <csignal>
 
+#include "attnres/support/signal_stack.h"
+
 namespace attnres {
 
 // While it lives, the first SIGINT, SIGTERM or SIGHUP only makes interrupted() true; a SIGINT or
 // SIGTERM after that ends the process at once, as it would without a guard. A terminal that goes
 // away often sends two SIGHUP, so those never do; where it was ignored (nohup), it still is. One
-// guard lives at a time.
+// guard lives at a time, made by the main thread: the system delivers a process's signals there.
 class InterruptGuard {
  public:
   InterruptGuard();   // interrupted() is false again
@@ -17,6 +19,7 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
+  SignalStack stack_;
   struct sigaction previous_interrupt_, previous_terminate_, previous_hangup_;
 };
 

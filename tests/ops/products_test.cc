@@ -4,9 +4,16 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
 
 #include "attnres/ops/small_products/small_products.h"
 #include "attnres/support/error.h"
+#include "attnres/support/interrupt.h"
 #include "tests/tolerances.h"
 
 namespace attnres::products_test {
@@ -63,6 +70,34 @@ TEST(Products, AreThoseOfFloat64ByEveryProvider) {
       }
     }
   }
+}
+
+// Multiplies under a rain of signals; whether all came out as without.
+bool multiplies_under_signals() {
+  at::set_num_threads(1);
+  const Operands o = operands(128, 32, 96);
+  const Product which = Product::output;
+  const Tensor expected = product(which, o.x, o.weight, Provider::onednn);
+  const InterruptGuard guard;
+  const std::jthread sender([target = ::pthread_self()](const std::stop_token& stop) {
+    while (!stop.stop_requested()) ::pthread_kill(target, SIGHUP);
+  });
+  bool equal = true;
+  for (int i = 0; i < 1000; ++i) {
+    equal = equal && at::equal(product(which, o.x, o.weight, Provider::onednn), expected);
+  }
+  return equal && interrupted();
+}
+
+// oneDNN's kernels let the stack pointer point into their workspace on the heap, and a signal's
+// frame below it overwrites what lies there: uxlfoundation/oneDNN#4845.
+TEST(Products, AreUnharmedBySignals) {
+  if (!has_onednn_products()) GTEST_SKIP() << "not on this processor";
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(multiplies_under_signals() ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Products, OfWeightsGradientsInBfloat16AreSummedInFloat32) {

@@ -10,6 +10,7 @@
 #include "attnres/ops/matmul/weight_gradient.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/support/signal_stack.h"
 
 namespace attnres {
 namespace {
@@ -23,11 +24,17 @@ using Linear = Tensor(const Tensor& x, const Tensor& weight, const std::optional
 using LinearAndAdd = Tensor(const Tensor& x, const Tensor& other, const Tensor& weight,
                             const std::optional<Tensor>& bias, c10::string_view operation);
 
+// Of this thread as long as it lives: the handlers may be another's, such as Python's.
+void keep_signals_off_onednn() {
+  thread_local const SignalStack stack;
+}
+
 // a b^T.
 Tensor onednn_linear(const Tensor& a, const Tensor& b) {
   static const auto operation = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                     .typed<Linear>();
+  keep_signals_off_onednn();
   return operation.call(a, b, std::nullopt, "none", Scalars(), "");
 }
 
@@ -36,6 +43,7 @@ Tensor onednn_linear_and_add(const Tensor& a, const Tensor& b, const Tensor& sum
   static const auto operation = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
                                     .typed<LinearAndAdd>();
+  keep_signals_off_onednn();
   return operation.call(a, sum, b, std::nullopt, "add");
 }
 
