@@ -33,6 +33,9 @@ struct Activation {
 
   // Of equal shapes. situ is computed in float32 at least.
   at::Tensor operator()(const at::Tensor& gate, const at::Tensor& up) const;
+  // How many tensors of their shape are kept until the backward of it, and of the map that reads
+  // it, with gate and up where they are.
+  int kept() const;
 };
 
 }  // namespace attnres

@@ -140,7 +140,8 @@ SublayerCost Experts::cost(int64_t /*context*/) const {
   const double read = s.latent_width > 0 ? static_cast<double>(s.latent_width) : width;
   // As of a feed-forward; the scores; and what experts read, in their order, and wrote, and
   // weights.
-  return {.kept = 4 * hidden + 4 * static_cast<double>(s.count) + (2 * chosen + 1) * read + width,
+  return {.kept = activation_.kept() * hidden + 4 * static_cast<double>(s.count) +
+                  (2 * chosen + 1) * read + width,
           .widest = hidden,
           .active_experts = chosen / static_cast<double>(s.count)};
 }

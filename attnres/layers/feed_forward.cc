@@ -21,8 +21,7 @@ SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceCo
 
 SublayerCost FeedForward::cost(int64_t /*context*/) const {
   const auto hidden = static_cast<double>(hidden_);
-  // gate, silu(gate), up, their product
-  return {.kept = 4 * hidden, .widest = hidden};
+  return {.kept = activation_.kept() * hidden, .widest = hidden};
 }
 
 }  // namespace attnres
