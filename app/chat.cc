@@ -12,7 +12,6 @@
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
-#include "attnres/pretrained/model_chat_template.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/text/chat_template.h"
@@ -42,7 +41,7 @@ class Conversation {
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options.generation, opened, tokenizer_.get())),
-        template_(model_chat_template(opened.folder)),
+        template_(opened.directory.chat_template()),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}, leader) {
     const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());

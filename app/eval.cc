@@ -79,7 +79,7 @@ void run_eval(const EvalOptions& options) {
       std::isfinite(evaluation.loss),
       "{}: the loss on this text is not finite: the model's weights are damaged, or its training "
       "diverged",
-      opened.folder.string());
+      opened.directory.path().string());
 
   const bool has_bytes = tokenizer->kind() != kIds;
   if (options.json) {

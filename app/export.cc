@@ -14,7 +14,7 @@
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -45,20 +45,20 @@ GgufType gguf_type(const std::string& name) {
 void write_directory(const OpenedModel& opened, const ExportOptions& options) {
   const ModelConfig& config = opened.model->config();
   const bool is_public = options.format == "huggingface";
-  save_model_folder_like(options.out, *opened.model, opened.folder, opened.context,
+  save_model_folder_like(options.out, *opened.model, opened.directory, opened.context,
                          storage_type(options.type),
                          is_public ? public_layout(config) : layout_of(config));
   fmt::print("{}: {} parameters as {}\n", options.out, opened.model->parameters().count(),
              options.type);
   std::string why;
-  if (is_gguf_file(opened.folder) && opened.tokenizer_if_read(&why) == nullptr) {
+  if (opened.directory.gguf() != nullptr && opened.tokenizer_if_read(&why) == nullptr) {
     fmt::print("no tokenizer: {}\n", why);
   }
 }
 
 // llama.cpp ends a text at two more tokens: the end of a turn, and of a message.
 void add_other_ends(const OpenedModel& opened, const Tokenizer& tokenizer, GgufMetadata& keys) {
-  std::vector<int64_t> ends = model_ends(opened.folder, nullptr);
+  std::vector<int64_t> ends = opened.directory.ends(nullptr);
   std::erase_if(ends, [&](int64_t id) {
     return id < 0 || id >= opened.model->vocab_size() || id == tokenizer.end_of_document();
   });
@@ -70,7 +70,7 @@ void add_other_ends(const OpenedModel& opened, const Tokenizer& tokenizer, GgufM
 
 // Of a GGUF file those that it has; where no tokenizer is read, that there is none.
 GgufMetadata tokenizer_keys(const OpenedModel& opened, const Tokenizer* tokenizer) {
-  if (is_gguf_file(opened.folder)) return gguf_tokenizer_of(GgufFile(opened.folder));
+  if (const GgufFile* file = opened.directory.gguf()) return gguf_tokenizer_of(*file);
   if (tokenizer == nullptr) return gguf_without_tokenizer();
   GgufMetadata keys = gguf_tokenizer(*tokenizer, opened.model->vocab_size());
   add_other_ends(opened, *tokenizer, keys);
@@ -86,7 +86,7 @@ void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
              opened.model->parameters().count(), options.type,
              gguf_architecture(opened.model->config()));
   if (tokenizer == nullptr) {
-    fmt::print("{}\n", is_gguf_file(opened.folder)
+    fmt::print("{}\n", opened.directory.gguf() != nullptr
                            ? "tokenizer carried along unread: " + why
                            : "without a tokenizer, so llama.cpp takes token ids only: " + why);
   }

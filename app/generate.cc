@@ -16,7 +16,6 @@
 #include "app/processes.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/text_stream.h"
-#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"

@@ -8,7 +8,6 @@
 
 #include "app/token_ids.h"
 #include "attnres/infer/stop_strings.h"
-#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -199,7 +198,7 @@ void GenerateOptions::finish() {
 
 GenerationSettings settings_for(GenerationSettings settings, const OpenedModel& opened,
                                 const Tokenizer* tokenizer) {
-  settings.ends = model_ends(opened.folder, tokenizer);
+  settings.ends = opened.directory.ends(tokenizer);
   if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
   try {
     check_logit_bias(settings.sampling,

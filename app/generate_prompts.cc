@@ -17,7 +17,6 @@
 #include "attnres/infer/engine.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/text_stream.h"
-#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"

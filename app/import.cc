@@ -6,8 +6,7 @@
 #include "app/commands.h"
 #include "app/options.h"
 #include "attnres/data/corpus.h"
-#include "attnres/formats/gguf_reader.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -26,8 +25,8 @@ std::string describe_tokenizer(const OpenedModel& opened) {
   if (const auto tokenizer = opened.tokenizer_if_read(&why)) {
     return fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size());
   }
-  if (is_gguf_file(opened.folder)) return "no tokenizer\n" + why;
-  const std::vector<std::filesystem::path> files = tokenizer_files(opened.folder);
+  if (opened.directory.gguf() != nullptr) return "no tokenizer\n" + why;
+  const std::vector<std::filesystem::path> files = tokenizer_files(opened.directory.path());
   std::string names;
   for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.filename().string();
   return files.empty() ? "no tokenizer"
@@ -52,7 +51,7 @@ void run_import(const ImportOptions& options) {
     if (options.bytes) {
       save_model_folder(options.out, model, *byte_tokenizer(opened), opened.context);
     } else {
-      save_model_folder_like(options.out, model, opened.folder, opened.context);
+      save_model_folder_like(options.out, model, opened.directory, opened.context);
     }
   });
   fmt::print("{}: {} parameters, {} of width {}, {}\n", options.out, model.parameters().count(),

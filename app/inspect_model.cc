@@ -74,7 +74,7 @@ Json count_parameters(const Transformer& model) {
 void print_model(const OpenedModel& opened, const Json& parameters) {
   constexpr size_t kKeys = 18;
   const Transformer& model = *opened.model;
-  fmt::print("{}\n\n", opened.folder.string());
+  fmt::print("{}\n\n", opened.directory.path().string());
   const Json used = used_settings(model.config());
   for (const auto& [key, value] : used.items()) {
     fmt::print("{:{}}{}\n", key, kKeys, wrapped(setting_text(value), text_columns(), kKeys));

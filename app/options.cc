@@ -9,7 +9,7 @@
 
 #include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/find_model.h"
 #include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -90,10 +90,10 @@ CLI::Option* ModelOption::add_to(CLI::App& command) {
 }
 
 std::unique_ptr<Tokenizer> OpenedModel::tokenizer() const {
-  auto tokenizer = model_tokenizer(folder);
+  auto tokenizer = directory.tokenizer();
   require(tokenizer->vocab_size() <= model->vocab_size(),
           "{}: the tokenizer has {} tokens, but the model only {}; they do not belong together",
-          folder.string(), tokenizer->vocab_size(), model->vocab_size());
+          directory.path().string(), tokenizer->vocab_size(), model->vocab_size());
   return tokenizer;
 }
 
@@ -108,7 +108,7 @@ std::unique_ptr<Tokenizer> OpenedModel::tokenizer_if_read(std::string* why) cons
 
 std::unique_ptr<Tokenizer> OpenedModel::tokenizer_or_ids() const {
   auto tokenizer = tokenizer_if_read();
-  return tokenizer != nullptr ? std::move(tokenizer) : model_ids(folder);
+  return tokenizer != nullptr ? std::move(tokenizer) : directory.ids();
 }
 
 void PrecisionOption::add_to(CLI::App& command) {
@@ -127,32 +127,36 @@ void PrecisionOption::add_to(CLI::App& command) {
       ->type_name("FORMAT");
 }
 
-Precision PrecisionOption::get(const std::filesystem::path& model) const {
+Precision PrecisionOption::get(const ModelDirectory& model) const {
   if (name == kBfloat16Precision) require_bfloat16_products("--precision");
   Precision precision = parse_precision(name, "--precision");
   precision.weights =
-      weights.empty() ? model_weight_format(model) : parse_weight_format(weights, "--weights");
+      weights.empty() ? model.weight_format() : parse_weight_format(weights, "--weights");
   return precision;
 }
 
 OpenedModel open_model(const ModelOption& option) {
-  const std::filesystem::path folder = find_model_directory(option.path);
-  return {folder, load_model(folder), model_context(folder)};
+  ModelDirectory directory(find_model(option.path));
+  auto model = directory.load();
+  const int64_t context = directory.context();
+  return {std::move(directory), std::move(model), context};
 }
 
 LoadPart part_of_model(const ModelOption& option, const PrecisionOption& precision) {
   return [&](const TensorGroup& group) {
-    const std::filesystem::path folder = find_model_directory(option.path);
-    return load_model(folder, precision.get(folder), {}, &group);
+    const ModelDirectory directory(find_model(option.path));
+    return directory.load(precision.get(directory), {}, &group);
   };
 }
 
 OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision,
                        GroupLeader* leader) {
-  const std::filesystem::path folder = find_model_directory(option.path);
-  auto model = leader != nullptr ? leader->load(part_of_model(option, precision))
-                                 : load_model(folder, precision.get(folder));
-  return {folder, std::move(model), model_context(folder)};
+  ModelDirectory directory(find_model(option.path));
+  const Precision given = precision.get(directory);
+  const auto load = [&](const TensorGroup& group) { return directory.load(given, {}, &group); };
+  auto model = leader != nullptr ? leader->load(load) : directory.load(given);
+  const int64_t context = directory.context();
+  return {std::move(directory), std::move(model), context};
 }
 
 CLI::Option* as_path(CLI::Option* option) {

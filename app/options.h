@@ -12,6 +12,7 @@
 
 #include "attnres/infer/inference_group.h"
 #include "attnres/model/transformer.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/precision.h"
 #include "attnres/text/tokenizer.h"
 
@@ -52,12 +53,12 @@ struct PrecisionOption {
   std::string weights;  // empty where it is not given: as the model's file has them
 
   void add_to(CLI::App& command);
-  // Of the model at this path. Throws UsageError where this processor cannot.
-  Precision get(const std::filesystem::path& model) const;
+  // Of this model. Throws UsageError where this processor cannot.
+  Precision get(const ModelDirectory& model) const;
 };
 
 struct OpenedModel {
-  std::filesystem::path folder;  // or a GGUF file
+  ModelDirectory directory;
   std::unique_ptr<Transformer> model;
   int64_t context;
 

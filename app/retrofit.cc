@@ -8,8 +8,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/formats/gguf_reader.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -36,14 +35,14 @@ void run_retrofit(const RetrofitOptions& options) {
       retrofit(*opened.model, DepthMixing(mixing, opened.model->config().mixer_shape()));
   const double difference = largest_difference(*opened.model, *model, kTokensCompared);
   write_new(options.out, "folder",
-            [&] { save_model_folder_like(options.out, *model, opened.folder, opened.context); });
+            [&] { save_model_folder_like(options.out, *model, opened.directory, opened.context); });
   fmt::print(
       "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "
       "{:.1e} from those of {}\n",
       options.out, model->parameters().count() - opened.model->parameters().count(),
-      model->parameters().count(), kTokensCompared, difference, opened.folder.string());
+      model->parameters().count(), kTokensCompared, difference, opened.directory.path().string());
   std::string why;
-  if (is_gguf_file(opened.folder) && opened.tokenizer_if_read(&why) == nullptr) {
+  if (opened.directory.gguf() != nullptr && opened.tokenizer_if_read(&why) == nullptr) {
     fmt::print("no tokenizer: {}\n", why);
   }
 }

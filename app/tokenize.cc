@@ -12,8 +12,9 @@
 #include "app/options.h"
 #include "app/tokenize_folder.h"
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/pretrained/model_chat_template.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/chat_template_files.h"
+#include "attnres/pretrained/find_model.h"
+#include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
@@ -33,16 +34,21 @@ struct TokenizeOptions {
   bool jsonl = false;
 };
 
-// A model, or a folder with a tokenizer's files.
-std::filesystem::path find_tokenizer(const std::filesystem::path& path) {
-  const bool has_files = std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
-  return has_files ? path : find_model_directory(path);
-}
+struct FoundTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  ChatTemplate chat;
+  bool has_model;  // beside it
+};
 
-// Not a tokenizer alone.
-bool holds_model(const std::filesystem::path& found) {
-  return is_gguf_file(found) || path_exists(found / "model.safetensors") ||
-         path_exists(found / "model.safetensors.index.json");
+// Of a model, which need not be one that is computed here, or a folder with a tokenizer's files.
+FoundTokenizer find_tokenizer(const std::filesystem::path& path) {
+  const bool has_files = std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
+  const std::filesystem::path found = has_files ? path : find_model(path);
+  if (is_gguf_file(found)) {
+    const GgufFile file(found);
+    return {read_gguf_tokenizer(file), read_chat_template(file), /*has_model=*/true};
+  }
+  return {load_tokenizer(found), read_chat_template(found), has_tensor_files(found)};
 }
 
 std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer, bool special) {
@@ -76,14 +82,13 @@ void run_tokenize(const TokenizeOptions& options) {
     tokenize_with_own(options.folder, {options.trained, options.vocab_size});
     return;
   }
-  const std::filesystem::path found = find_tokenizer(options.model.path);
-  const std::unique_ptr<Tokenizer> tokenizer = model_tokenizer(found);
+  const FoundTokenizer found = find_tokenizer(options.model.path);
   TokenizeFolderOptions folder = options.folder;
-  if (holds_model(found)) folder.model = options.model.path;
+  if (found.has_model) folder.model = options.model.path;
   require_usage(folder.out.empty() || (!options.special && !options.jsonl),
                 "--special and --jsonl are for standard input, not for files (--out)");
   if (!folder.out.empty()) {
-    tokenize_into_folder(folder, *tokenizer, model_chat_template(found));
+    tokenize_into_folder(folder, *found.tokenizer, found.chat);
     return;
   }
   require_usage(folder.data.empty() && folder.field.empty() && !folder.chat && !folder.strict,
@@ -91,7 +96,7 @@ void run_tokenize(const TokenizeOptions& options) {
                 "tokens (--out)");
   if (!options.jsonl) {
     const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-    print_line(text, *tokenizer, options.special);
+    print_line(text, *found.tokenizer, options.special);
     return;
   }
   std::string line;

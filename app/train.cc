@@ -17,7 +17,7 @@
 #include "attnres/data/token_folder.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/parallel/together.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/find_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -90,11 +90,11 @@ void recall(const Json& run, const char* key, std::vector<fs::path>& given) {
 // it, of its recipe; else null.
 Json take_text_of_run(TrainJob& job, bool aloud) {
   if (!job.data.empty()) return nullptr;
-  const std::optional<RunPaths> paths = run_of_checkpoint(job.from);
+  const std::optional<RunPaths> paths = run_of_checkpoint(job.from->path());
   require_usage(paths.has_value(),
                 "--data: name the text to train on: {} does not say what it was trained on, as a "
                 "run's checkpoints do",
-                job.from.string());
+                job.from->path().string());
   const Json run = read_run_json(*paths);
   recall(run, "paths", job.data);
   recall(run, "validation_paths", job.validation);
@@ -113,8 +113,8 @@ Json take_text_of_run(TrainJob& job, bool aloud) {
 // text is taken, or null.
 Recipe recipe_of_model(TrainJob& job, const Json& data, const std::vector<std::string>& overrides,
                        bool aloud) {
-  Json recipe = {{"name", model_name(job.from) + "-continued"},
-                 {"model", write_config(model_config(job.from))}};
+  Json recipe = {{"name", model_name(job.from->path()) + "-continued"},
+                 {"model", write_config(job.from->config())}};
   if (!data.is_null()) recipe["data"] = data;
   describe_tokenizer(job, recipe);
   apply_overrides_aloud(recipe, overrides, aloud);
@@ -127,16 +127,18 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
                 "--from begins a new run, --resume goes on with one that has begun; choose one");
   TrainJob job;
   job.resume = options.resume;
-  if (!options.from.empty()) job.from = find_model_directory(options.from);
+  if (!options.from.empty()) {
+    job.from = std::make_shared<ModelDirectory>(find_model(options.from));
+  }
   job.data.assign(options.data.begin(), options.data.end());
   job.validation.assign(options.validation.begin(), options.validation.end());
   job.tokenizer = options.tokenizer;
   Json data_of_run;
-  if (!job.from.empty()) data_of_run = take_text_of_run(job, aloud);
+  if (job.from != nullptr) data_of_run = take_text_of_run(job, aloud);
   if (!options.recipe.empty()) {
     Json recipe = read_json(find_recipe(options.recipe));
     apply_overrides_aloud(recipe, options.overrides, aloud);
-    if (!job.resume && job.from.empty()) describe_tokenizer(job, recipe);
+    if (!job.resume && job.from == nullptr) describe_tokenizer(job, recipe);
     job.recipe = parse_recipe(recipe);
   } else if (!options.from.empty()) {
     job.recipe = recipe_of_model(job, data_of_run, options.overrides, aloud);

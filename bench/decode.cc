@@ -21,6 +21,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 #include "attnres/text/bytes.h"
@@ -132,14 +133,18 @@ class Decoding {
   std::vector<int64_t> sequences_;
 };
 
+std::unique_ptr<Transformer> as_stored(const std::filesystem::path& model) {
+  const ModelDirectory directory(model);
+  return directory.load({at::kFloat, at::kFloat, directory.weight_format()});
+}
+
 // Sequences that follow one prompt greedily, for bench/compare_decoding and compare_llama_cpp. A
 // GGUF file's weights stay as they are stored.
 class GreedyDecoding {
  public:
   GreedyDecoding(const std::filesystem::path& model, int64_t batch,
                  const std::vector<int64_t>& prompt, int64_t tokens)
-      : model_(load_model(model, {at::kFloat, at::kFloat, model_weight_format(model)})),
-        prompt_(at::tensor(prompt, at::kLong)) {
+      : model_(as_stored(model)), prompt_(at::tensor(prompt, at::kLong)) {
     pool_ = model_->make_pool({.sequences = batch, .tokens = batch * (prompt_.numel() + tokens)});
     for (int64_t i = 0; i < batch; ++i) sequences_.push_back(pool_->add());
   }

@@ -15,6 +15,7 @@
 
 #include "attnres/model/config.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/machine.h"

@@ -25,6 +25,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
 #include "attnres/train/optimizer.h"

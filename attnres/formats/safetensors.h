@@ -54,6 +54,8 @@ class SafetensorsFile {
   // throws Error when the data was damaged and, in the same pass, when `numbers` are to be finite
   // and a tensor holds NaN or infinity.
   bool verify_checksum(Numbers numbers = Numbers::any) const;
+  // As of MappedFile.
+  void release_pages() const { map_->release_pages(); }
 
  private:
   struct Entry {

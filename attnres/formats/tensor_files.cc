@@ -57,6 +57,10 @@ TensorFiles::TensorFiles(const fs::path& folder, const std::string& name) {
   for (const std::string& tensor : shards_[0].names()) shard_of_[tensor] = 0;
 }
 
+bool has_tensor_files(const fs::path& folder, const std::string& name) {
+  return path_exists(folder / file_name(name)) || path_exists(folder / index_name(name));
+}
+
 void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
   what_ = index.string();
   const Json json = read_json(index);
@@ -112,6 +116,10 @@ void TensorFiles::verify(const std::vector<std::string>& names, Numbers numbers)
   std::set<const SafetensorsFile*> files;
   for (const std::string& name : names) files.insert(&shard(name));
   for (const SafetensorsFile* file : files) file->verify_checksum(numbers);
+}
+
+void TensorFiles::release_pages() const {
+  for (const SafetensorsFile& shard : shards_) shard.release_pages();
 }
 
 std::string TensorFiles::checksum() const {

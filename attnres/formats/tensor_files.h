@@ -42,6 +42,9 @@ class TensorFiles {
   // damaged, or a number in it is not what `numbers` says.
   void verify(const std::vector<std::string>& names, Numbers numbers = Numbers::finite) const;
 
+  // As of MappedFile.
+  void release_pages() const;
+
   // Of all data, from the files' own; empty where one has none. Reads no data.
   std::string checksum() const;
 
@@ -53,6 +56,9 @@ class TensorFiles {
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, size_t> shard_of_;
 };
+
+// Whether there are such files.
+bool has_tensor_files(const std::filesystem::path& folder, const std::string& name = kWeights);
 
 // Of a file, or of each shard at most.
 inline constexpr uint64_t kShardBytes = uint64_t{5} << 30;

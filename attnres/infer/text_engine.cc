@@ -11,7 +11,7 @@
 #include "attnres/infer/inference_group.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/model/token_depth_weights.h"
-#include "attnres/pretrained/model_chat_template.h"
+#include "attnres/pretrained/find_model.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/precision.h"
@@ -20,26 +20,18 @@
 namespace attnres {
 namespace {
 
-std::unique_ptr<Tokenizer> tokenizer_if_read(const std::filesystem::path& model) {
-  try {
-    return model_tokenizer(model);
-  } catch (const UnreadTokenizer&) {
-    return nullptr;
-  }
-}
-
-std::unique_ptr<Transformer> load(const std::filesystem::path& folder, const std::string& weights,
+std::unique_ptr<Transformer> load(const ModelDirectory& directory, const std::string& weights,
                                   GroupLeader* leader) {
   Precision precision;
   precision.weights =
-      weights.empty() ? model_weight_format(folder) : parse_weight_format(weights, "weights");
-  if (leader == nullptr) return load_model(folder, precision);
+      weights.empty() ? directory.weight_format() : parse_weight_format(weights, "weights");
+  if (leader == nullptr) return directory.load(precision);
   return leader->load(
-      [&](const TensorGroup& group) { return load_model(folder, precision, {}, &group); });
+      [&](const TensorGroup& group) { return directory.load(precision, {}, &group); });
 }
 
-EngineSettings with_context_of(const std::filesystem::path& folder, EngineSettings settings) {
-  const int64_t most = model_context(folder);
+EngineSettings with_context_of(const ModelDirectory& directory, EngineSettings settings) {
+  const int64_t most = directory.context();
   require_usage(settings.context <= most, "context: this model's is {} tokens, got {}", most,
                 settings.context);
   if (settings.context == 0) settings.context = most;
@@ -89,14 +81,13 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
 }  // namespace
 
 struct TextEngine::Parts {
-  Parts(const std::filesystem::path& folder, const TextEngineSettings& settings,
-        GroupLeader* leader)
-      : tokenizer(tokenizer_if_read(folder)),
-        chat(model_chat_template(folder)),
+  Parts(const ModelDirectory& directory, const TextEngineSettings& settings, GroupLeader* leader)
+      : tokenizer(directory.tokenizer_if_read()),
+        chat(directory.chat_template()),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
-        ends(model_ends(folder, tokenizer.get())),
-        model(load(folder, settings.weights, leader)),
-        engine(*model, with_context_of(folder, settings.engine), leader),
+        ends(directory.ends(tokenizer.get())),
+        model(load(directory, settings.weights, leader)),
+        engine(*model, with_context_of(directory, settings.engine), leader),
         description(describe(*model, tokenizer.get(), chat, leader)) {}
 
   const Tokenizer& known_tokenizer() const {
@@ -119,7 +110,7 @@ struct TextEngine::Parts {
 TextEngine::TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings,
                        GroupLeader* leader) {
   if (settings.threads > 0) at::set_num_threads(settings.threads);
-  parts_ = std::make_unique<Parts>(find_model_directory(model), settings, leader);
+  parts_ = std::make_unique<Parts>(ModelDirectory(find_model(model)), settings, leader);
   parts_->description.name = name_of(model);
 }
 

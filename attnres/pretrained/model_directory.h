@@ -8,100 +8,88 @@
 // recipe's `model`; modeling_attnres.py beside it lets transformers load the folder. Tensors have
 // Hugging Face's names (model/parameter_names.h); a tied head is not stored.
 //
-// What reads a model takes a GGUF file of one of formats/gguf_layouts.h in the place of a folder
-// (formats/gguf_load.h), with the tokenizer in it.
+// A GGUF file of one of formats/gguf_layouts.h takes the place of a folder (formats/gguf_load.h),
+// with the tokenizer in it. save_model.h writes folders.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <optional>
+#include <string>
 #include <vector>
 
-#include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/weight_format.h"
+#include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
 
-// The path itself if it is a GGUF file or a folder that holds a model, or `checkpoints/best` of a
-// run's folder (before the first evaluation, `checkpoints/last`); a checkpoint whose writing was
-// interrupted is repaired first. Throws Error saying what is missing.
-std::filesystem::path find_model_directory(const std::filesystem::path& path);
+class GgufFile;
+struct GgufConfig;
 
-// Writes config.json and the weights into an existing folder, in layout_of the model's layout or
-// another one that has it. `context` is the number of tokens that the model was trained on at once.
-// Throws Error on numbers that are not finite as
-// `dtype`. Not atomic as a whole.
-void save_model(const Transformer& model, const std::filesystem::path& folder, int64_t context,
-                const DocumentIds& document_ids, at::ScalarType dtype = at::kFloat,
-                std::optional<FileLayout> layout = {});
+// Opened once: what it says, and the weights that are loaded, are those that lay there then.
+class ModelDirectory {
+ public:
+  // Opens the folder or GGUF file, whose weights stay mapped while this lives. Throws Error on a
+  // configuration that this program cannot run exactly, and on weights that are not there or whose
+  // files' headers are damaged. find_model says where a run has its model.
+  explicit ModelDirectory(const std::filesystem::path& path);
+  ModelDirectory(ModelDirectory&&) noexcept;
+  ModelDirectory& operator=(ModelDirectory&&) noexcept;
+  ~ModelDirectory();
 
-// The two halves of that, for processes that each hold a stage of the model: the tensors of files
-// (formats/tensor_files.h) in which the parameters of these sites lie, which share the parameters'
-// memory but where a layout or `dtype` has them in another form; and config.json.
-// `numbers`, where there is one, gives those of a whole parameter of which this process has a part,
-// or nothing where another process writes it.
-NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype = at::kFloat,
-                           std::optional<FileLayout> layout = {},
-                           const std::function<at::Tensor(const Parameter&)>& numbers = {});
-void save_model_config(const Transformer& stage, const std::filesystem::path& folder,
-                       int64_t context, const DocumentIds& document_ids,
-                       at::ScalarType dtype = at::kFloat, std::optional<FileLayout> layout = {});
+  const std::filesystem::path& path() const { return path_; }
+  // The file in the place of a folder, or null.
+  const GgufFile* gguf() const { return gguf_.get(); }
+  // A folder's weights, or null.
+  const TensorFiles* files() const { return files_.get(); }
 
-// save_model with a tokenizer's files, replacing the folder in one step: a process killed at any
-// moment leaves the old or the new one. Throws Error when the disk is full; then the old one
-// stands.
-void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
-                       const Tokenizer& tokenizer, int64_t context,
-                       at::ScalarType dtype = at::kFloat);
-// With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
-// what it says of the begin and the end of documents. Where `like` is a GGUF file, the files of the
-// tokenizer in it; none when that is not read.
-void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
-                            const std::filesystem::path& like, int64_t context,
-                            at::ScalarType dtype = at::kFloat,
-                            std::optional<FileLayout> layout = {});
+  // What config.json or the file's metadata say; the tokens that end a document are also those of
+  // generation_config.json.
+  const StoredConfig& stored() const { return stored_; }
+  const ModelConfig& config() const { return stored_.model; }
+  int64_t vocab_size() const { return stored_.vocab_size; }  // token embeddings
+  int64_t context() const { return stored_.context; }        // max_position_embeddings
 
-// Reads a folder of either kind, or of its model the stage that has these sites; weights stored in
-// float32, bfloat16 or float16 are converted to the parameters' dtype. Throws Error on a
-// configuration that this program cannot run exactly and on missing, unknown or wrongly shaped
-// tensors of the whole model, before there is memory for any; then on a damaged file, and on
-// numbers that are not finite. Only files that hold a tensor of the stage are looked at for those
-// two. Of a process of a tensor group its parts, for which each tensor is read whole.
-std::unique_ptr<Transformer> load_model(const std::filesystem::path& folder,
-                                        Precision precision = {}, const SiteSet& sites = {},
+  // How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
+  WeightFormat weight_format() const;
+
+  // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
+  std::unique_ptr<Tokenizer> tokenizer() const;
+  // Null in the place of that error; then `why` says why.
+  std::unique_ptr<Tokenizer> tokenizer_if_read(std::string* why = nullptr) const;
+  // The model's token ids in the place of a tokenizer: with the files of one that is not read, and
+  // the first of the tokens that end a document as its end (-1 where there is none).
+  std::unique_ptr<Tokenizer> ids() const;
+  // How the model was taught conversations (chat_template_files.h).
+  ChatTemplate chat_template() const;
+
+  // The tokens at which a text that the model writes ends: those that end a document, and the
+  // tokenizer's end of one where there is a tokenizer. Each once, in order.
+  std::vector<int64_t> ends(const Tokenizer* tokenizer) const;
+
+  // The stage of the model that has these sites; weights stored in float32, bfloat16 or float16 are
+  // converted to the parameters' dtype. Throws Error on missing, unknown or wrongly shaped tensors
+  // of the whole model, before there is memory for any; then on a damaged file, and on numbers that
+  // are not finite. Only files that hold a tensor of the stage are looked at for those two. Of a
+  // process of a tensor group its parts, for which each tensor is read whole.
+  std::unique_ptr<Transformer> load(Precision precision = {}, const SiteSet& sites = {},
+                                    const TensorGroup* group = nullptr) const;
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<const GgufFile> gguf_;
+  std::unique_ptr<const GgufConfig> gguf_config_;
+  StoredConfig stored_;
+  std::unique_ptr<const TensorFiles> files_;
+};
+
+// ModelDirectory::load of what lies there.
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& path, Precision precision = {},
+                                        const SiteSet& sites = {},
                                         const TensorGroup* group = nullptr);
-
-// How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
-WeightFormat model_weight_format(const std::filesystem::path& model);
-
-// Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
-std::unique_ptr<Tokenizer> model_tokenizer(const std::filesystem::path& model);
-
-// The model's token ids in the place of a tokenizer: with the files of one that is not read, and
-// the first of model_document_ids as the end of a document (-1 where there is none).
-std::unique_ptr<Tokenizer> model_ids(const std::filesystem::path& model);
-
-// What config.json says of the model, without reading its weights, and its number of token
-// embeddings. Throw Error as load_model.
-int64_t model_vocab_size(const std::filesystem::path& folder);
-ModelConfig model_config(const std::filesystem::path& folder);
-
-// Of config.json, with the tokens that end a document in generation_config.json.
-DocumentIds model_document_ids(const std::filesystem::path& folder);
-
-// The tokens at which a text that the model writes ends: those, and the tokenizer's end of a
-// document where there is a tokenizer. Each once.
-std::vector<int64_t> model_ends(const std::filesystem::path& folder, const Tokenizer* tokenizer);
-
-// max_position_embeddings. Throws Error when the folder does not say.
-int64_t model_context(const std::filesystem::path& folder);
 
 }  // namespace attnres

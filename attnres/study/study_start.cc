@@ -1,7 +1,7 @@
 #include "attnres/study/study_start.h"
 
 #include "attnres/model/retrofit.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 
 namespace attnres {
@@ -12,8 +12,9 @@ std::filesystem::path weights_to_begin_with(const StudyPaths& paths, const Study
   if (!needs_retrofit(before, run.recipe)) return last;
   const std::filesystem::path start = paths.start(run.name);
   make_folder(start.parent_path());
-  const auto model = retrofit(*load_model(last), run.recipe.model.depth_mixing);
-  save_model_folder_like(start, *model, last, run.recipe.train.context);
+  const ModelDirectory before_it(last);
+  const auto model = retrofit(*before_it.load(), run.recipe.model.depth_mixing);
+  save_model_folder_like(start, *model, before_it, run.recipe.train.context);
   return start;
 }
 

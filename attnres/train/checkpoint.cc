@@ -7,7 +7,7 @@
 
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/hex.h"
@@ -200,8 +200,9 @@ TrainingState read_training_state(const fs::path& folder) {
 Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64_t vocab_size,
                          const TrainConfig& config, const ModelPart& part) {
   const StateFile state = read_state(folder);
-  require_saved_together(TensorFiles(folder, kWeights), state.model_checksum);
-  auto loaded = load_model(folder, precision_of(config), part.sites, part.group);
+  const ModelDirectory directory(folder);
+  require_saved_together(*directory.files(), state.model_checksum);
+  auto loaded = directory.load(precision_of(config), part.sites, part.group);
   require_model(folder, *loaded, model, std::max(vocab_size, loaded->vocab_size()));
   Training training = part.factors.empty() ? Training(std::move(loaded), config)
                                            : Training(std::move(loaded), config, part.factors);

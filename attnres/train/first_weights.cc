@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/train/run_folder.h"
 
@@ -17,19 +16,21 @@ std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size,
     return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
                                          precision, at::kCPU, part.sites, part.group);
   }
-  return load_model(job.from, precision, part.sites, part.group);
+  return job.from->load(precision, part.sites, part.group);
 }
 
 }  // namespace
 
 int64_t embeddings_of(const TrainJob& job, int64_t vocab_size, FirstWeights weights) {
   if (weights == FirstWeights::drawn) return vocab_size;
-  if (weights == FirstWeights::of_checkpoint) return model_vocab_size(RunPaths{job.out}.last());
-  const int64_t there = model_vocab_size(job.from);
+  if (weights == FirstWeights::of_checkpoint) {
+    return ModelDirectory(RunPaths{job.out}.last()).vocab_size();
+  }
+  const int64_t there = job.from->vocab_size();
   require(there >= vocab_size,
           "{}: the model has {} token embeddings, but its tokenizer has {} tokens, and each needs "
           "one",
-          job.from.string(), there, vocab_size);
+          job.from->path().string(), there, vocab_size);
   return there;
 }
 

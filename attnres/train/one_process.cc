@@ -1,6 +1,6 @@
 #include "attnres/train/one_process.h"
 
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/train/divergence.h"
 #include "attnres/train/first_weights.h"
 

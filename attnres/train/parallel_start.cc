@@ -29,7 +29,7 @@ Json describe_job(const TrainJob& job) {
           {"data", names_of(job.data)},
           {"validation", names_of(job.validation)},
           {"out", job.out.string()},
-          {"from", job.from.string()},
+          {"from", job.from != nullptr ? job.from->path().string() : ""},
           {"resume", job.resume},
           {"trace", job.trace.string()},
           {"build", describe_build()}};

@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/ops/matmul/provider.h"
-#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
@@ -40,10 +38,11 @@ namespace {
       paths.folder.string(), step, steps);
 }
 
-// Throws Error unless the recipe describes the model and the tokenizer of the folder.
-void require_same_model(const Recipe& recipe, const fs::path& folder, const Tokenizer& tokenizer) {
+// Throws Error unless the recipe describes this model and its tokenizer.
+void require_same_model(const Recipe& recipe, const ModelDirectory& from,
+                        const Tokenizer& tokenizer) {
   const Json there = {
-      {"model", write_config(model_config(folder))},
+      {"model", write_config(from.config())},
       {"tokenizer", write_config(TokenizerConfig{tokenizer.kind(), tokenizer.vocab_size()})}};
   const Json here = {{"model", write_config(recipe.model)},
                      {"tokenizer", write_config(recipe.tokenizer)}};
@@ -52,7 +51,7 @@ void require_same_model(const Recipe& recipe, const fs::path& folder, const Toke
   require(list.empty(),
           "{}: to begin with its weights, the recipe must describe the same model and tokenizer, "
           "but these differ:{}\nundo the change, or leave --recipe out and set only train keys",
-          folder.string(), list);
+          from.path().string(), list);
 }
 
 void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config) {
@@ -64,13 +63,13 @@ void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config
 }
 
 // Which weights a run began with, wherever they lie.
-Json describe_origin(const fs::path& folder) {
-  Json origin = {{"name", model_name(folder)}};
-  if (fs::exists(folder / "training_state.json")) {
-    origin["step"] = read_training_state(folder).step;
+Json describe_origin(const ModelDirectory& from) {
+  Json origin = {{"name", model_name(from.path())}};
+  if (fs::exists(from.path() / "training_state.json")) {
+    origin["step"] = read_training_state(from.path()).step;
   }
-  if (is_gguf_file(folder)) return origin;
-  const std::string checksum = TensorFiles(folder).checksum();
+  if (from.files() == nullptr) return origin;
+  const std::string checksum = from.files()->checksum();
   if (!checksum.empty()) origin["checksum"] = checksum;
   return origin;
 }
@@ -158,7 +157,7 @@ void take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observ
 std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
                                       RunProcesses& processes) {
   const RunPaths paths{job.out};
-  const FirstWeights weights = job.from.empty() ? FirstWeights::drawn : FirstWeights::of_model;
+  const FirstWeights weights = job.from == nullptr ? FirstWeights::drawn : FirstWeights::of_model;
   processes.begin(weights);
   make_folder(paths.checkpoints());
   auto lock = std::make_unique<FolderLock>(paths.folder);
@@ -166,8 +165,8 @@ std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
   if (fs::exists(paths.run_json())) refuse_to_begin_over(paths);
   Json record =
       describe_run(job.recipe, text, embeddings_of(job, text.tokenizer->vocab_size(), weights));
-  if (!job.from.empty()) {
-    record["from"] = describe_origin(job.from);
+  if (job.from != nullptr) {
+    record["from"] = describe_origin(*job.from);
     // Before there is a run to resume: it could not find the weights again.
     processes.save_last();
   }
@@ -176,12 +175,12 @@ std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
 }
 
 // The model's ids, of which one must end a document.
-std::shared_ptr<const Tokenizer> ids_of_model(const fs::path& model) {
-  std::shared_ptr<const Tokenizer> ids = model_ids(model);
+std::shared_ptr<const Tokenizer> ids_of_model(const ModelDirectory& model) {
+  std::shared_ptr<const Tokenizer> ids = model.ids();
   require(ids->end_of_document() >= 0,
           "{}: does not say which token ends a document (eos_token_id of config.json); name a "
           "folder with the files of its tokenizer (--tokenizer)",
-          model.string());
+          model.path().string());
   return ids;
 }
 
@@ -190,7 +189,7 @@ std::shared_ptr<const Tokenizer> ids_of_model(const fs::path& model) {
 std::shared_ptr<const Tokenizer> tokenizer_of_model(const TrainJob& job) {
   std::shared_ptr<const Tokenizer> own;
   try {
-    own = model_tokenizer(job.from);
+    own = job.from->tokenizer();
   } catch (const UnreadTokenizer& unread) {
     if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
     if (!are_tokens(job.data)) {
@@ -198,7 +197,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of_model(const TrainJob& job) {
            unread.what());
     }
     const auto folder = tokenizer_of_tokens(job.data);
-    return folder ? load_tokenizer(*folder) : ids_of_model(job.from);
+    return folder ? load_tokenizer(*folder) : ids_of_model(*job.from);
   }
   require_usage(job.tokenizer.empty(),
                 "--from brings the model's tokenizer, so --tokenizer cannot name another");
@@ -208,7 +207,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of_model(const TrainJob& job) {
 // That of a run which goes on.
 std::shared_ptr<const Tokenizer> saved_tokenizer(const TrainJob& job) {
   const fs::path last = RunPaths{job.out}.last();
-  if (job.recipe.tokenizer.kind == kIds) return ids_of_model(last);
+  if (job.recipe.tokenizer.kind == kIds) return ids_of_model(ModelDirectory(last));
   return load_tokenizer(last);
 }
 
@@ -297,7 +296,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
 
 std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
   if (job.loaded != nullptr) return job.loaded;
-  if (!job.from.empty()) return tokenizer_of_model(job);
+  if (job.from != nullptr) return tokenizer_of_model(job);
   if (!job.tokenizer.empty()) return load_tokenizer(job.tokenizer);
   if (!are_tokens(job.data)) return nullptr;
   const auto folder = tokenizer_of_tokens(job.data);
@@ -309,10 +308,12 @@ std::shared_ptr<const Tokenizer> given_tokenizer(const TrainJob& job) {
 }
 
 RunText read_text(const TrainJob& job, TrainObserver& observer) {
-  require_usage(job.from.empty() || !job.data.empty(),
-                "--data: name the text to train on: {} does not say what it was trained on, as a "
-                "run's checkpoints do",
-                job.from.string());
+  if (job.from != nullptr) {
+    require_usage(!job.data.empty(),
+                  "--data: name the text to train on: {} does not say what it was trained on, as a "
+                  "run's checkpoints do",
+                  job.from->path().string());
+  }
   const RunPaths run{job.out};
   const bool goes_on = job.resume && fs::exists(run.run_json());
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -320,8 +321,8 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
     // Training a tokenizer again would give the same one, but takes its time.
     tokenizer = saved_tokenizer(job);
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {
-    if (!job.from.empty()) {
-      require_same_model(job.recipe, job.from, *tokenizer);
+    if (job.from != nullptr) {
+      require_same_model(job.recipe, *job.from, *tokenizer);
       // Throws where there are not enough.
       embeddings_of(job, tokenizer->vocab_size(), FirstWeights::of_model);
     }
@@ -331,7 +332,7 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
       {job.data, job.validation, /*runs=*/fs::absolute(job.out).lexically_normal().parent_path()},
       job.recipe, goes_on ? read_run_json(run) : Json(), std::move(tokenizer), observer);
   if (!job.tokenizer.empty()) text.record["tokenizer"] = fs::absolute(job.tokenizer).string();
-  if (!job.from.empty()) warn_of_known_text(job.from, text.record, observer);
+  if (job.from != nullptr) warn_of_known_text(job.from->path(), text.record, observer);
   return text;
 }
 

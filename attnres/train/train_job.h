@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/recipe.h"
 
@@ -17,9 +18,9 @@ struct TrainJob {
   std::vector<std::filesystem::path> data;
   std::vector<std::filesystem::path> validation = {};  // empty: of the data (see run_text.h)
   std::filesystem::path out;                           // the run folder (see run_folder.h)
-  // A model directory whose weights and tokenizer a new run begins with; empty: with neither. The
-  // recipe must describe that model; how it is trained is free. Moments and steps start anew.
-  std::filesystem::path from = {};
+  // A model whose weights and tokenizer a new run begins with; null: with neither. The recipe must
+  // describe that model; how it is trained is free. Moments and steps start anew.
+  std::shared_ptr<const ModelDirectory> from = {};
   // A folder with the files of the tokenizer that a new run takes, which the recipe must describe.
   // Empty: that of `from`, or of tokenized text; of plain text one is trained. A model without a
   // tokenizer that is read here is trained on token ids (text/ids.h).

@@ -8,6 +8,7 @@
 #include "attnres/infer/generate.h"
 #include "attnres/infer/score.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/utf8.h"
 #include "tests/app/program.h"

@@ -6,6 +6,7 @@
 
 #include "attnres/formats/gguf_model.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/support/packed_weight.h"
@@ -216,8 +217,8 @@ TEST_F(Export, SafetensorsHaveNoBlocks) {
 TEST(ShippedModel, IsWhatSaveModelWrites) {
   const fs::path folder = fresh_folder("saved");
   const fs::path shipped = kModel;
-  save_model(*load_model(shipped), folder, model_context(shipped), model_document_ids(shipped),
-             at::kBFloat16);
+  const ModelDirectory opened(shipped);
+  save_model(*opened.load(), folder, opened.context(), opened.stored().document_ids, at::kBFloat16);
   ByteTokenizer().save(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path name = entry.path().filename();

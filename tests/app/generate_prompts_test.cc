@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "attnres/infer/generate.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "attnres/model/token_depth_weights.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/json.h"
 #include "attnres/support/terminal.h"
 #include "attnres/text/bytes.h"

@@ -4,7 +4,7 @@
 #include <regex>
 
 #include "attnres/depth/mechanism.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "attnres/formats/safetensors.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/infer/generate.h"
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"

@@ -75,7 +75,7 @@ TEST_F(Continue, BeginsWithTheWeightsAtALongerContext) {
   const double loss = metrics[0]["loss"];
   EXPECT_LT(loss, before + 0.4);  // on text that the run may know
   EXPECT_NEAR(loss, loss_of_first_step(first_.best(), workshop_.data(), 64), 1e-5);
-  EXPECT_EQ(model_context(next.last()), 64);
+  EXPECT_EQ(ModelDirectory(next.last()).context(), 64);
 
   const Json run = read_run_json(next), old = read_run_json(first_);
   EXPECT_EQ(run["recipe"]["name"], "tiny-continued");

@@ -10,6 +10,7 @@
 
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
@@ -80,8 +81,8 @@ TEST_P(Architectures, ComeBackFromTheirFiles) {
   const Json given = read_json(fixture(name_) / "config.json");
   for (const FileLayout layout : {public_layout(model->config()), FileLayout::attnres}) {
     const fs::path folder = fresh_folder("saved");
-    save_model(*model, folder, /*context=*/128, model_document_ids(fixture(name_)), at::kFloat,
-               layout);
+    save_model(*model, folder, /*context=*/128,
+               ModelDirectory(fixture(name_)).stored().document_ids, at::kFloat, layout);
     const auto again = load_model(folder);
     EXPECT_EQ(write_config(again->config()), write_config(model->config()));
     EXPECT_LT(error_against_fixture(*again, name_), 1e-4);

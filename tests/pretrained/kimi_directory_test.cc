@@ -10,6 +10,7 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -111,7 +112,7 @@ TEST_P(SavedKimi, ComesBackExactly) {
   EXPECT_EQ(read_json(folder / "config.json")["model_type"], type);
   const auto loaded = load_model(folder);
   EXPECT_EQ(write_config(loaded->config()), write_config(model.config()));
-  EXPECT_EQ(model_context(folder), 64);
+  EXPECT_EQ(ModelDirectory(folder).context(), 64);
   const at::NoGradGuard no_grad;
   const at::Tensor ids = random_ids(2, 20);
   EXPECT_TRUE(loaded->hidden(ids).equal(model.hidden(ids)));
@@ -156,7 +157,7 @@ TEST(KimiK3Directory, KeepsWhatItDoesNotUse) {
   ASSERT_EQ(changed, 2);
   write_safetensors(from / "model.safetensors", tensors);
   const fs::path out = fresh_folder("out") / "copy";
-  save_model_folder_like(out, *load_model(from), from, /*context=*/64);
+  save_model_folder_like(out, *load_model(from), ModelDirectory(from), /*context=*/64);
   const SafetensorsFile after(out / "model.safetensors");
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(at::equal(after.read(name), tensor)) << name;

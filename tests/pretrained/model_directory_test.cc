@@ -10,6 +10,8 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/infer/score.h"
 #include "attnres/model/parameter_names.h"
+#include "attnres/pretrained/find_model.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
@@ -82,7 +84,7 @@ double error_against_transformers(const Transformer& model) {
 
 TEST(LlamaDirectory, ScoresAsTransformersDoes) {
   EXPECT_LT(error_against_transformers(*load_model(kLlama)), 5e-5);
-  EXPECT_EQ(model_context(kLlama), 64);
+  EXPECT_EQ(ModelDirectory(kLlama).context(), 64);
 }
 
 TEST(LlamaDirectory, EveryTensorAndSettingMatters) {
@@ -146,7 +148,7 @@ TEST_P(SavedModel, ComesBackExactly) {
   const auto loaded = load_model(folder);
   EXPECT_TRUE(at::equal(logits(*loaded), logits(model_)));
   EXPECT_EQ(loaded->config().depth_mixing, model_.config().depth_mixing);
-  EXPECT_EQ(model_context(folder), 64);
+  EXPECT_EQ(ModelDirectory(folder).context(), 64);
 }
 
 TEST_P(SavedModel, ComesBackRoundedFromShorterTypes) {
@@ -450,41 +452,40 @@ TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
     write_text(folder / "generation_config.json", Json{{"eos_token_id", ends}}.dump());
   };
   edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
-  EXPECT_EQ(model_document_ids(folder).end, 3);
+  EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, 3);
   write_ends(3);
-  EXPECT_EQ(model_document_ids(folder).end, 3);
+  EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, 3);
   write_ends(nullptr);
-  EXPECT_EQ(model_document_ids(folder).end, 3);
+  EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, 3);
   write_ends({9, 3, 7});
-  EXPECT_EQ(model_document_ids(folder).end, Json({3, 9, 7}));
-  EXPECT_THAT(model_ends(folder, nullptr), ElementsAre(3, 7, 9));
+  EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, Json({3, 9, 7}));
+  EXPECT_THAT(ModelDirectory(folder).ends(nullptr), ElementsAre(3, 7, 9));
   const ByteTokenizer bytes;
-  EXPECT_THAT(model_ends(folder, &bytes), ElementsAre(0, 3, 7, 9));
+  EXPECT_THAT(ModelDirectory(folder).ends(&bytes), ElementsAre(0, 3, 7, 9));
   edit_config(folder, [](Json& json) { json.erase("eos_token_id"); });
   write_ends(5);
-  EXPECT_EQ(model_document_ids(folder).end, 5);
+  EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, 5);
 
   // A copy says it in the one file that it has.
   const fs::path out = fresh_folder("out") / "copy";
   write_ends({5, 8});
-  save_model_folder_like(out, *load_model(folder), folder, /*context=*/64);
+  save_model_folder_like(out, *load_model(folder), ModelDirectory(folder), /*context=*/64);
   EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({5, 8}));
 
   write_ends("</s>");
-  EXPECT_THAT(message_of<Error>([&] { model_document_ids(folder); }),
+  EXPECT_THAT(message_of<Error>([&] { ModelDirectory{folder}; }),
               AllOf(HasSubstr("generation_config.json: eos_token_id"), HasSubstr("</s>")));
 }
 
 TEST(FindModelDirectory, TakesAModelOrTheBestCheckpointOfARun) {
   const fs::path run = fresh_folder("run");
-  EXPECT_EQ(find_model_directory(kLlama), kLlama);
+  EXPECT_EQ(find_model(kLlama), kLlama);
   fs::create_directories(run / "checkpoints");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(run); }),
-              HasSubstr("no checkpoint yet"));
+  EXPECT_THAT(message_of<Error>([&] { find_model(run); }), HasSubstr("no checkpoint yet"));
   const fs::path best = run / "checkpoints/best";
   write_text(best / "config.json", "{}");
-  EXPECT_EQ(find_model_directory(run), best);
-  EXPECT_EQ(find_model_directory(best), best);
+  EXPECT_EQ(find_model(run), best);
+  EXPECT_EQ(find_model(best), best);
 }
 
 TEST(FindModelDirectory, RepairsAnInterruptedCheckpoint) {
@@ -494,7 +495,7 @@ TEST(FindModelDirectory, RepairsAnInterruptedCheckpoint) {
     const fs::path best = run / "checkpoints/best";
     write_text(run / "checkpoints/best.new/config.json", "{}");
     write_text(run / "checkpoints/best.old/config.json", "{}");
-    EXPECT_EQ(find_model_directory(by_run ? run : best), best);
+    EXPECT_EQ(find_model(by_run ? run : best), best);
     EXPECT_TRUE(fs::exists(best / "config.json"));
     EXPECT_FALSE(fs::exists(run / "checkpoints/best.old"));
   }
@@ -505,7 +506,7 @@ TEST(FindModelDirectory, LeavesARunningTrainingAlone) {
   write_text(run / "checkpoints/best/config.json", "{}");
   write_text(run / "checkpoints/best.part/config.json", "{");
   const FolderLock training(run);
-  EXPECT_EQ(find_model_directory(run), run / "checkpoints/best");
+  EXPECT_EQ(find_model(run), run / "checkpoints/best");
   EXPECT_TRUE(fs::exists(run / "checkpoints/best.part"));
 }
 
@@ -515,9 +516,9 @@ TEST(FindModelDirectory, SaysWhatItMayNotRead) {
   fs::permissions(folder, fs::perms::none);
   {
     const WithoutRootsRights user;
-    EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "model"); }),
+    EXPECT_THAT(message_of<Error>([&] { find_model(folder / "model"); }),
                 HasSubstr("model: cannot be seen: Permission denied"));
-    EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }),
+    EXPECT_THAT(message_of<Error>([&] { find_model(folder); }),
                 HasSubstr("cannot be seen: Permission denied"));
   }
   fs::permissions(folder, fs::perms::owner_all);
@@ -527,13 +528,13 @@ TEST(FindModelDirectory, TouchesNothingOutsideARun) {
   const fs::path folder = fresh_folder("models");
   write_text(folder / "mine/config.json", "{}");
   write_text(folder / "mine.old/config.json", "{}");
-  find_model_directory(folder / "mine");
+  find_model(folder / "mine");
   EXPECT_TRUE(fs::exists(folder / "mine.old/config.json"));
 }
 
 TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
   const fs::path folder = fresh_folder("adapter");
-  const auto message = [&] { return message_of<Error>([&] { find_model_directory(folder); }); };
+  const auto message = [&] { return message_of<Error>([&] { find_model(folder); }); };
   write_text(folder / "adapter_config.json",
              R"({"peft_type": "LORA", "base_model_name_or_path": "meta/llama"})");
   EXPECT_THAT(message(), AllOf(HasSubstr("it is a LoRA adapter of meta/llama"),
@@ -553,20 +554,19 @@ TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
   const fs::path file = fresh_folder("file") / "model.safetensors";
   write_text(file, "");
   write_text(file.parent_path() / "config.json", "{}");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(file); }),
+  EXPECT_THAT(message_of<Error>([&] { find_model(file); }),
               HasSubstr("did you mean its folder, " + file.parent_path().string()));
 }
 
 TEST(FindModelDirectory, SaysWhatIsMissing) {
   const fs::path folder = fresh_folder("empty");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "nowhere"); }),
-              HasSubstr("no such"));
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }), HasSubstr("config.json"));
+  EXPECT_THAT(message_of<Error>([&] { find_model(folder / "nowhere"); }), HasSubstr("no such"));
+  EXPECT_THAT(message_of<Error>([&] { find_model(folder); }), HasSubstr("config.json"));
   write_text(folder / "file", "");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder / "file"); }),
+  EXPECT_THAT(message_of<Error>([&] { find_model(folder / "file"); }),
               HasSubstr("is neither a folder nor a GGUF file"));
   write_text(folder / "study.json", "{}");
-  EXPECT_THAT(message_of<Error>([&] { find_model_directory(folder); }),
+  EXPECT_THAT(message_of<Error>([&] { find_model(folder); }),
               HasSubstr("holds a study, whose runs have a model each; name one of them, " +
                         (folder / "runs/NAME").string()));
 }

@@ -8,6 +8,7 @@
 
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "tests/formats/gguf_models.h"
 #include "tests/model/small_models.h"

@@ -9,6 +9,7 @@
 #include "attnres/formats/tensor_files.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
 #include "tests/pretrained/fixture_models.h"

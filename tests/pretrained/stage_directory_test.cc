@@ -5,6 +5,7 @@
 
 #include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/model/stages.h"

@@ -11,6 +11,7 @@
 #include "attnres/formats/tensor_files.h"
 #include "attnres/parallel/thread_communicator.h"
 #include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/trainer.h"
@@ -235,7 +236,7 @@ TEST_F(ParallelTraining, NamesTheRowsThatAreNotFinite) {
   const auto message = [&](const std::string& name, const Layout& layout) {
     TrainJob job = job_of(recipe, layout, data, out(name));
     job.validation = {text()};
-    job.from = large;
+    job.from = std::make_shared<ModelDirectory>(large);
     return message_of<Error>([&] { train_in(layout, job); });
   };
   // The row's tokens among them.
@@ -259,7 +260,7 @@ TEST_F(ParallelTraining, BeginsWithAModelOfMoreEmbeddingsThanTokens) {
                               bool resume = false) {
     TrainJob job =
         job_of(recipe_in_parts(block_recipe(), steps), layout, text(), out(name), resume);
-    if (!resume) job.from = padded;
+    if (!resume) job.from = std::make_shared<ModelDirectory>(padded);
     train_in(layout, job);
   };
   train_from("alone", {}, 6);
@@ -314,7 +315,7 @@ TEST_F(ParallelTraining, BeginsWithAShardedModel) {
   recipe["train"]["rates"] = {{"model.layers.0.*", 0.0}};
   const auto run_from = [&](const std::string& name, const Layout& of_run) {
     TrainJob job = job_of(recipe, of_run, text(), out(name));
-    job.from = RunPaths{out("first")}.best();
+    job.from = std::make_shared<ModelDirectory>(RunPaths{out("first")}.best());
     train_in(of_run, job);
   };
   run_from("alone", {});

@@ -159,8 +159,8 @@ TEST_F(SharedCheckpoint, IsAModelDirectory) {
   for (const int number : {1, 2}) EXPECT_NEAR(size(number) / size(number + 2), 1, 0.2) << number;
   const auto model = load_model(folder_);
   EXPECT_TRUE(model->config().tie_embeddings);
-  EXPECT_EQ(model_context(folder_), 32);
-  EXPECT_EQ(model_tokenizer(folder_)->kind(), "bytes");
+  EXPECT_EQ(ModelDirectory(folder_).context(), 32);
+  EXPECT_EQ(ModelDirectory(folder_).tokenizer()->kind(), "bytes");
   // One process then writes one file again.
   save(tied_recipe(), kOne, 2);
   EXPECT_TRUE(fs::exists(folder_ / "optimizer.safetensors"));

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "attnres/pretrained/model_directory.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
 #include "attnres/train/checkpoint.h"
@@ -135,7 +135,7 @@ TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
     large.parameters().find(kEmbeddingSite, "token_embedding")->tensor.detach()[255].fill_(3e38);
     fs::remove_all(model);
     save_model_folder(model, large, ByteTokenizer(), /*context=*/32);
-    begun.from = model;
+    begun.from = std::make_shared<ModelDirectory>(model);
     const std::string message = message_of<Error>([&] { attnres::train(begun); });
     EXPECT_THAT(message, Not(HasSubstr("-nan")));
     EXPECT_THAT(message, HasSubstr("Of the step's 4 rows 1 alone is not finite: row "));
@@ -227,7 +227,7 @@ TEST_F(Trainer, TrainsAModelWithoutATokenizerOnIds) {
   const auto begin = [&](const std::string& name, const fs::path& from, const char* kind) {
     TrainJob begun = job(name);
     begun.recipe.tokenizer = {kind, 256};
-    begun.from = from;
+    begun.from = std::make_shared<ModelDirectory>(from);
     begun.data = {ids};
     return begun;
   };
@@ -253,7 +253,7 @@ TEST_F(Trainer, TrainsAModelWithoutATokenizerOnIds) {
   EXPECT_THAT(message_of<Error>([&] { attnres::train(on_text); }), HasSubstr("--tokenizer"));
   on_text.tokenizer = whole;
   EXPECT_EQ(attnres::train(on_text).steps, 8);
-  on_text.from = whole;
+  on_text.from = std::make_shared<ModelDirectory>(whole);
   on_text.out = base_ / "two tokenizers";
   EXPECT_THAT(message_of<UsageError>([&] { attnres::train(on_text); }),
               HasSubstr("--tokenizer cannot name another"));
@@ -479,6 +479,7 @@ TEST_F(Trainer, OverwritesNothingThatIsNotARuns) {
 
 TEST_F(Trainer, LooksAtTheFolderBeforeTheText) {
   TrainJob made = job("run");
+  made.from = std::make_shared<ModelDirectory>(model);
   made.data = {base_ / "no such text"};
   made.out = base_ / "text.txt" / "run";
   EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
@@ -487,9 +488,10 @@ TEST_F(Trainer, LooksAtTheFolderBeforeTheText) {
 
 TEST_F(Trainer, LooksAtTheModelBeforeTheText) {
   TrainJob made = job("run");
-  made.from = base_ / "model";
-  save_model_folder(made.from, Transformer(made.recipe.model, /*vocab_size=*/200, /*seed=*/1),
+  const fs::path model = base_ / "model";
+  save_model_folder(model, Transformer(made.recipe.model, /*vocab_size=*/200, /*seed=*/1),
                     ByteTokenizer(), /*context=*/16);
+  made.from = std::make_shared<ModelDirectory>(model);
   made.data = {base_ / "no such text"};
   EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
               HasSubstr("the model has 200 token embeddings, but its tokenizer has 256 tokens"));

@@ -1,4 +1,4 @@
-#include "attnres/pretrained/model_chat_template.h"
+#include "attnres/pretrained/chat_template_files.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -44,19 +44,19 @@ std::string token_in(const GgufFile& file, const char* key) {
 
 }  // namespace
 
-ChatTemplate model_chat_template(const fs::path& model) {
-  if (is_gguf_file(model)) {
-    const GgufFile file(model);
-    return ChatTemplate(file.text("tokenizer.chat_template", ""),
-                        {.begin = token_in(file, "tokenizer.ggml.bos_token_id"),
-                         .end = token_in(file, "tokenizer.ggml.eos_token_id")},
-                        "tokenizer.chat_template of " + model.filename().string());
-  }
+ChatTemplate read_chat_template(const GgufFile& file) {
+  return ChatTemplate(file.text("tokenizer.chat_template", ""),
+                      {.begin = token_in(file, "tokenizer.ggml.bos_token_id"),
+                       .end = token_in(file, "tokenizer.ggml.eos_token_id")},
+                      "tokenizer.chat_template of " + fs::path(file.path()).filename().string());
+}
+
+ChatTemplate read_chat_template(const fs::path& folder) {
   Json config = Json::object();
-  if (const fs::path path = model / "tokenizer_config.json"; path_exists(path)) {
+  if (const fs::path path = folder / "tokenizer_config.json"; path_exists(path)) {
     if (Json read = read_json(path); read.is_object()) config = std::move(read);
   }
-  const fs::path jinja = model / "chat_template.jinja";
+  const fs::path jinja = folder / "chat_template.jinja";
   const bool file = path_exists(jinja);
   return ChatTemplate(
       file ? read_file(jinja) : template_in(config),
