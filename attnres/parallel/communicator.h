@@ -1,5 +1,5 @@
 // What processes that train one model together say to each other. There is one over MPI
-// (mpi_communicator.h), and one between threads of a process (thread_communicator.h).
+// (mpi_communicator.h), and for tests one between threads of a process.
 //
 // The contract is such that NCCL fits it. It has no tags: it would need an ncclComm_t for each
 // channel and group, since within one channel the messages between two ranks are received in the

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::communicator_test {

@@ -9,10 +9,10 @@
 #include <mutex>
 
 #include "attnres/parallel/pipeline.h"
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
 #include "tests/model/named_configs.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::gradient_sums_test {

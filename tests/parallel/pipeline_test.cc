@@ -11,10 +11,10 @@
 #include <string>
 
 #include "attnres/parallel/gradient_sums.h"
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
 #include "tests/model/named_configs.h"
 #include "tests/model/stages.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing::pipeline_test {

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "attnres/parallel/tensor_ranks.h"
-#include "attnres/parallel/thread_communicator.h"
 #include "tests/model/small_models.h"
+#include "tests/parallel/thread_communicator.h"
 
 namespace attnres::testing {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <nlohmann/json.hpp>
 
-#include "attnres/parallel/thread_communicator.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::testing::together_test {

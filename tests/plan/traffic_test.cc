@@ -5,10 +5,10 @@
 
 #include <numeric>
 
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/parallel_steps.h"
 #include "attnres/train/run_text.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/plan/small_plans.h"
 
 namespace attnres::testing::plan_traffic_test {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "attnres/parallel/tensor_ranks.h"
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/support/error.h"
 #include "attnres/support/random.h"
 #include "tests/larger.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing::muon_test {

@@ -9,12 +9,12 @@
 #include <map>
 
 #include "attnres/formats/tensor_files.h"
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "attnres/train/parallel_start.h"
 #include "attnres/train/trainer.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
 #include "tests/train/tensor_bytes.h"
 #include "tests/train/tiny_runs.h"

@@ -13,11 +13,11 @@
 #include <map>
 #include <numeric>
 
-#include "attnres/parallel/thread_communicator.h"
 #include "attnres/parallel/together.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
+#include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"
 #include "tests/train/parts.h"
 #include "tests/train/tensor_bytes.h"

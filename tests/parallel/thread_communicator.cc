@@ -1,4 +1,4 @@
-#include "attnres/parallel/thread_communicator.h"
+#include "tests/parallel/thread_communicator.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
