@@ -3,9 +3,12 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "attnres/infer/evaluate.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/json.h"
@@ -28,6 +31,17 @@ size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+// Of how many layers the loss is worse without them: the exponential of their shares' entropy.
+double depth_of(const Json& layers) {
+  double total = 0, entropy = 0;
+  for (const Json& layer : layers) total += std::max(layer["change"].get<double>(), 0.0);
+  for (const Json& layer : layers) {
+    const double share = std::max(layer["change"].get<double>(), 0.0) / total;
+    if (share > 0) entropy -= share * std::log(share);
+  }
+  return total > 0 ? std::exp(entropy) : 0;
+}
+
 // A byte model with random weights.
 class Inspected : public ::testing::Test {
  protected:
@@ -46,7 +60,8 @@ class Inspected : public ::testing::Test {
   }
 
   const fs::path folder_ = fresh_folder("inspected");
-  const std::string text_ = "--text 'Two words, 2 numbers: 10\nand <more> of them é.'";
+  static constexpr const char* kText = "Two words, 2 numbers: 10\nand <more> of them é.";
+  const std::string text_ = fmt::format("--text '{}'", kText);
   const Transformer model_ =
       small_model(block_attn_res(), {.vocab_size = 256, .precision = at::kFloat});
 };
@@ -141,8 +156,10 @@ TEST_F(Inspected, EffectsHaveEveryPart) {
   EXPECT_EQ(json["effects"]["layers"].size(), 3u);
   EXPECT_EQ(json["effects"]["sublayers"][1]["name"], "feed-forward 1");
   EXPECT_EQ(json["effects"]["sources"][1]["name"], "block 1");
-  EXPECT_GT(json["effects"]["loss"].get<double>(), 0);
-  EXPECT_GE(json["effective_depth"].get<double>(), 0);
+  const std::vector<int32_t> ids = ByteTokenizer().encode(kText);
+  EXPECT_NEAR(json["effects"]["loss"].get<double>(),
+              evaluate(model_, ByteTokenizer(), {ids}, {.context = 64}).loss, 1e-5);
+  EXPECT_NEAR(json["effective_depth"].get<double>(), depth_of(json["effects"]["layers"]), 1e-9);
   for (const char* key : {"output_rms", "state_rms", "gradient_rms"}) {
     EXPECT_EQ(json["magnitudes"][key].size(), 6u) << key;
   }

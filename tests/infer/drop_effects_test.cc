@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "attnres/infer/evaluate.h"
 #include "attnres/support/error.h"
@@ -29,16 +30,19 @@ double loss_of(const Transformer& model) {
   return measure_drop_effects(model, tokens(), kContext).loss;
 }
 
-// The model with the last maps of the sublayers from `first` to `last` at zero: their outputs are.
+// The model with the last maps of the sublayers from `first` to `last` at zero, of experts each
+// expert's: their outputs are.
 double loss_without_outputs(const Transformer& model, int first, int last) {
+  const std::set<std::string> last_maps = {"o_proj", "down_proj", "w2", "shared_w2"};
   std::vector<std::pair<at::Tensor, at::Tensor>> saved;
+  std::set<int> sites;
   for (const Parameter& p : model.parameters().all()) {
-    if (p.site < first || p.site > last) continue;
-    if (p.role != (p.site % 2 == 0 ? "o_proj" : "down_proj")) continue;
+    if (p.site < first || p.site > last || !last_maps.contains(p.role)) continue;
     saved.emplace_back(p.tensor, p.tensor.detach().clone());
     p.tensor.detach().zero_();
+    sites.insert(p.site);
   }
-  EXPECT_EQ(saved.size(), static_cast<size_t>(last - first + 1));
+  EXPECT_EQ(std::ssize(sites), last - first + 1);
   const double loss = loss_of(model);
   for (const auto& [tensor, values] : saved) tensor.detach().copy_(values);
   return loss;
@@ -206,13 +210,26 @@ TEST(DropEffects, StartFromTheLossThatEvaluationGives) {
   EXPECT_NEAR(loss_of(model), expected.loss, kEqual);
 }
 
-TEST(DropEffects, AreFiniteForKimisLayers) {
+TEST(DropEffects, OfKimisLayersAreThoseOfLastMapsOfZeros) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int32_t> window = as_vector(random_ids(1, kContext));
+  const Batch batch = EvaluationBatches({window}, kContext, 1)[0];
   for (const bool k3 : {false, true}) {
-    const DropEffects effects =
-        measure_drop_effects(kimi_model(k3, block_attn_res(4)), tokens(), kContext);
-    for (const double change : effects.sublayers) EXPECT_TRUE(std::isfinite(change));
-    EXPECT_EQ(effects.sources.size(), 4u);
-    EXPECT_GE(effective_depth(effects.layers), 0);
+    const Transformer model = kimi_model(k3, block_attn_res(4));
+    const DropEffects effects = measure_drop_effects(model, tokens(), kContext);
+    ASSERT_EQ(std::ssize(effects.sublayers), model.sublayers());
+    for (int site = 0; site < model.sublayers(); ++site) {
+      EXPECT_NEAR(effects.sublayers[site], loss_without_outputs(model, site, site) - effects.loss,
+                  kEqual)
+          << site;
+    }
+    const DropEffects of_window = measure_drop_effects(model, window, kContext);
+    ASSERT_EQ(of_window.sources.size(), 4u);
+    for (const DropEffects::Source& source : of_window.sources) {
+      EXPECT_NEAR(source.change, loss_by_hand(model, batch, 4, source.name) - of_window.loss,
+                  kEqual)
+          << source.name;
+    }
   }
 }
 

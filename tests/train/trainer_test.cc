@@ -1,6 +1,7 @@
 #include "attnres/train/trainer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -319,6 +320,14 @@ TEST_F(Trainer, RunsOddSettings) {
     EXPECT_EQ(summary.steps, made.recipe.train.steps);
     EXPECT_TRUE(fs::exists(RunPaths{made.out}.last() / "optimizer.safetensors"));
     EXPECT_TRUE(fs::exists(RunPaths{made.out}.best() / "model.safetensors"));
+    // All of it was trained.
+    const Transformer first(made.recipe.model, /*vocab_size=*/256, made.recipe.train.seed);
+    const auto last = load_model(RunPaths{made.out}.last());
+    for (size_t k = 0; k < first.parameters().all().size(); ++k) {
+      const Parameter& p = first.parameters().all()[k];
+      if (p.kind != ParameterKind::matrix && p.kind != ParameterKind::embedding) continue;
+      EXPECT_FALSE(at::equal(p.tensor, last->parameters().all()[k].tensor)) << p.site << p.role;
+    }
   }
 }
 
