@@ -81,72 +81,103 @@ std::unique_ptr<RunProcesses> make_processes(const TrainJob& job, const RunText&
                                          *world);
 }
 
+// A run's steps, from where it stands to its last.
+class Steps {
+ public:
+  Steps(const TrainJob& job, TrainObserver& observer, RunProcesses& processes)
+      : config_(job.recipe.train),
+        observer_(observer),
+        processes_(processes),
+        state_(processes.state()),
+        logs_({job.out}, state_, static_cast<int>(job.recipe.model.sublayers())) {
+    report_.step = state_.step;
+    if (state_.best_step > 0) report_.validation_loss = state_.validation_loss;
+  }
+
+  int64_t now() const { return report_.step; }
+
+  // False where the observer stopped them before the last. Throws Diverged.
+  bool run() {
+    observer_.on_begin(state_.step, config_.steps);
+    for (bool stopped = false; state_.step < config_.steps && !stopped;) {
+      Json line = train_one();
+      const bool last = state_.step == config_.steps;
+      std::vector<Json> readings;
+      if (last || state_.step % config_.eval_every == 0) readings = validate(line);
+      logs_.add_step(line, readings);
+      observer_.on_step(report_);
+      stopped = !last && observer_.should_stop();
+      save(last || state_.step % config_.checkpoint_every == 0, stopped);
+    }
+    return state_.step == config_.steps;
+  }
+
+ private:
+  // The step's line of metrics.jsonl.
+  Json train_one() {
+    ++report_.step;
+    report_.learning_rate = learning_rate_at(config_, report_.step);
+    const double start = monotonic_seconds();
+    const StepResult result = processes_.run(report_.step, report_.learning_rate);
+    report_.seconds = monotonic_seconds() - start;
+    report_.loss = result.loss;
+    report_.gradient_norm = result.gradient_norm;
+    report_.tokens_per_second = static_cast<double>(result.tokens) / report_.seconds;
+    state_.step = report_.step;
+    state_.tokens += result.tokens;
+    state_.seconds += report_.seconds;
+    return metrics_line(report_, result.expert_loads, state_);
+  }
+
+  // What was read of the model on the way; adds the loss to the step's line.
+  std::vector<Json> validate(Json& line) {
+    state_.validation_loss = processes_.validation_loss();
+    line["val_loss"] = state_.validation_loss;
+    report_.validation_loss = state_.validation_loss;
+    const ProbeReading reading = processes_.probe();
+    report_.depth_weights = reading.depth_weights;
+    if (state_.validation_loss < state_.best_loss) {
+      state_.best_loss = state_.validation_loss;
+      state_.best_step = state_.step;
+      processes_.save_best();
+    }
+    return stamped(state_.step, reading.lines);
+  }
+
+  void save(bool due, bool stopped) {
+    if (due && config_.sample_tokens > 0) {
+      logs_.samples.append(stamped(state_.step, processes_.sample()));
+    }
+    state_.peak_bytes = std::max(state_.peak_bytes, peak_resident_bytes());
+    if (!due && !stopped) return;
+    logs_.sync(state_);
+    processes_.save_last();
+  }
+
+  const TrainConfig& config_;
+  TrainObserver& observer_;
+  RunProcesses& processes_;
+  TrainingState& state_;
+  RunLogs logs_;
+  StepReport report_;
+};
+
 TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicator* world) {
-  const TrainConfig& config = job.recipe.train;
-  const RunPaths paths{job.out};
   std::unique_ptr<FolderLock> lock = prepare_run(job, observer);
   const RunText text = read_text(job, observer);
   const std::unique_ptr<RunProcesses> processes = make_processes(job, text, world);
   lock = start_run(job, text, std::move(lock), observer, *processes);
-  TrainingState& state = processes->state();
-  RunLogs logs(paths, state, static_cast<int>(job.recipe.model.sublayers()));
-
-  StepReport report;
-  report.step = state.step;
-  if (state.best_step > 0) report.validation_loss = state.validation_loss;
-  const bool was_finished = state.step == config.steps;
+  const bool was_finished = processes->state().step == job.recipe.train.steps;
   bool stopped = false;
-  observer.on_begin(state.step, config.steps);
+  Steps steps(job, observer, *processes);
   try {
-    while (state.step < config.steps && !stopped) {
-      ++report.step;
-      report.learning_rate = learning_rate_at(config, report.step);
-      const double start = monotonic_seconds();
-      const StepResult result = processes->run(report.step, report.learning_rate);
-      report.seconds = monotonic_seconds() - start;
-      report.loss = result.loss;
-      report.gradient_norm = result.gradient_norm;
-      report.tokens_per_second = static_cast<double>(result.tokens) / report.seconds;
-      state.step = report.step;
-      state.tokens += result.tokens;
-      state.seconds += report.seconds;
-      Json line = metrics_line(report, result.expert_loads, state);
-      std::vector<Json> readings;
-
-      const bool last = state.step == config.steps;
-      if (last || state.step % config.eval_every == 0) {
-        state.validation_loss = processes->validation_loss();
-        line["val_loss"] = state.validation_loss;
-        report.validation_loss = state.validation_loss;
-        const ProbeReading reading = processes->probe();
-        report.depth_weights = reading.depth_weights;
-        readings = stamped(state.step, reading.lines);
-        if (state.validation_loss < state.best_loss) {
-          state.best_loss = state.validation_loss;
-          state.best_step = state.step;
-          processes->save_best();
-        }
-      }
-      logs.add_step(line, readings);
-      observer.on_step(report);
-
-      const bool due = last || state.step % config.checkpoint_every == 0;
-      stopped = !last && observer.should_stop();
-      if (due && config.sample_tokens > 0) {
-        logs.samples.append(stamped(state.step, processes->sample()));
-      }
-      state.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
-      if (due || stopped) {
-        logs.sync(state);
-        processes->save_last();
-      }
-    }
+    stopped = !steps.run();
   } catch (const Diverged& what) {
-    fail_diverged(job, text, report.step, what);
+    fail_diverged(job, text, steps.now(), what);
   }
   if (const std::string line = processes->end(); !line.empty()) observer.on_message(line);
 
-  TrainSummary summary = summarize(job, text, state);
+  TrainSummary summary = summarize(job, text, processes->state());
   summary.was_finished = was_finished;
   summary.was_stopped = stopped;
   return summary;
