@@ -178,80 +178,130 @@ struct AttentionForward {
   }
 };
 
+// Where the numbers of one call lie.
 template <class Storage>
-struct AttentionBackwardPass {
+struct AttentionBackwardCall {
   const AttentionSizes shape;
   const Storage *q, *k, *v, *o, *grad_o;
   const float* lse;
   Storage *grad_q, *grad_k, *grad_v;
+};
 
-  void head(int64_t b, int64_t g) const {
-    constexpr bool kPairs = !std::is_same_v<Storage, float>;
-    const int64_t T = shape.T, H = shape.H, N = shape.N, G = shape.G, K = shape.K;
-    const int64_t padded = shape.padded_keys(), earlier = shape.earlier_keys();
-    const int64_t tile = shape.tile_numbers();
-    const auto weights = tile_of<Storage>(tile), grad_scores = tile_of<Storage>(tile),
-               grad_scores_right = tile_of<Storage>(kPairs ? tile : 0);
-    const auto scores = tile_of<float>(tile), grad_weights = tile_of<float>(tile);
-    std::vector<Storage> keys_K(K * padded), q_K(K * kQueries), do_K(K * kQueries),
-        q_rows(K * kQueries), do_rows(K * kQueries);
-    std::vector<float> sums_q(K * kQueries), block(K * kQueries), sums_k(N * K), sums_v(N * K),
-        block_lse(kQueries), along(kQueries);
-    const Storage *k_head = k + (b * N * G + g) * K, *v_head = v + (b * N * G + g) * K;
-    kernel::transpose(AttentionRows<Storage>{k_head, G * K, N, K}, keys_K.data(), padded);
-    for_each_block(shape, g, [&](const AttentionBlock& of) {
-      const int64_t h = of.h, first = of.first, queries = of.queries;
-      const int64_t at = ((b * T + first) * H + h) * K, stride = H * K;
-      const AttentionRows<Storage> queries_here = {q + at, stride, queries, K},
-                                   grads_here = {grad_o + at, stride, queries, K};
-      transpose_right(queries_here, q_K.data());
-      transpose_right(grads_here, do_K.data());
-      arrange_right(queries_here, q_rows.data());
-      arrange_right(grads_here, do_rows.data());
-      for (int64_t i = 0; i < kQueries; ++i) {
-        // A query that is not there has weights of zero.
-        block_lse[i] = i < queries ? lse[(b * H + h) * T + first + i] : 1e30f;
-        along[i] = 0;
-        for (int64_t d = 0; i < queries && d < K; ++d) {
-          const int64_t number = at + i * stride + d;
-          along[i] += to_float(o[number]) * to_float(grad_o[number]);
-        }
-      }
-      of.for_each_tile([&](int64_t c, int64_t n) {
-        const int64_t even = (n + 1) / 2 * 2;
-        const int64_t rows = c * G * K;
-        multiply(n, kQueries, K, k_head + rows, G * K, q_K.data(), kQueries, scores.get(), kQueries,
-                 false);
-        multiply(n, kQueries, K, v_head + rows, G * K, do_K.data(), kQueries, grad_weights.get(),
-                 kQueries, false);
-        Storage *p = weights.get(), *ds = grad_scores.get(), *right = grad_scores_right.get();
-        if constexpr (!kPairs) right = ds;
-        kernel::attention_softmax_backward(
-            {.tile = {c, n, earlier + first, shape.window, shape.scale()},
-             .scores = scores.get(),
-             .grad_weights = grad_weights.get(),
-             .lse = block_lse.data(),
-             .along = along.data(),
-             .weights = p,
-             .grad_scores = ds,
-             .grad_scores_right = right});
-        multiply(n, K, kQueries, p, kQueries, do_rows.data(), K, sums_v.data() + c * K, K, true);
-        multiply(n, K, kQueries, ds, kQueries, q_rows.data(), K, sums_k.data() + c * K, K, true);
-        multiply(K, kQueries, kPairs ? even : n, keys_K.data() + c, padded, right, kQueries,
-                 sums_q.data(), kQueries, c > of.first_key);
-      });
-      kernel::transpose(AttentionRows<float>{sums_q.data(), kQueries, K, queries}, block.data(), K);
-      for (int64_t i = 0; i < queries; ++i) {
-        for (int64_t d = 0; d < K; ++d) put(block[i * K + d], grad_q + at + i * stride + d);
-      }
+// Of one head of keys and the heads that read it, block by block.
+template <class Storage>
+class HeadBackward {
+ public:
+  HeadBackward(const AttentionBackwardCall<Storage>& of, int64_t b, int64_t g)
+      : of_(of),
+        b_(b),
+        g_(g),
+        k_head_(of.k + (b * of.shape.N * of.shape.G + g) * K_),
+        v_head_(of.v + (b * of.shape.N * of.shape.G + g) * K_) {
+    kernel::transpose(AttentionRows<Storage>{k_head_, key_stride_, of.shape.N, K_}, keys_K_.data(),
+                      padded_);
+  }
+
+  void run() {
+    for_each_block(of_.shape, g_, [&](const AttentionBlock& block) {
+      read_queries(block);
+      block.for_each_tile([&](int64_t c, int64_t n) { add_tile(block, c, n); });
+      write_queries(block);
     });
-    for (int64_t t = 0; t < N; ++t) {
-      for (int64_t d = 0; d < K; ++d) {
-        const int64_t to = ((b * N + t) * G + g) * K + d;
-        put(sums_k[t * K + d], grad_k + to);
-        put(sums_v[t * K + d], grad_v + to);
+    write_keys();
+  }
+
+ private:
+  static constexpr bool kPairs = !std::is_same_v<Storage, float>;
+
+  int64_t place(const AttentionBlock& block) const {
+    return ((b_ * of_.shape.T + block.first) * of_.shape.H + block.h) * K_;
+  }
+
+  void read_queries(const AttentionBlock& block) {
+    const int64_t at = place(block);
+    const AttentionRows<Storage> queries = {of_.q + at, stride_, block.queries, K_},
+                                 grads = {of_.grad_o + at, stride_, block.queries, K_};
+    transpose_right(queries, q_K_.data());
+    transpose_right(grads, do_K_.data());
+    arrange_right(queries, q_rows_.data());
+    arrange_right(grads, do_rows_.data());
+    const float* lse = of_.lse + (b_ * of_.shape.H + block.h) * of_.shape.T + block.first;
+    for (int64_t i = 0; i < kQueries; ++i) {
+      // A query that is not there has weights of zero.
+      lse_[i] = i < block.queries ? lse[i] : 1e30f;
+      along_[i] = 0;
+      for (int64_t d = 0; i < block.queries && d < K_; ++d) {
+        const int64_t number = at + i * stride_ + d;
+        along_[i] += to_float(of_.o[number]) * to_float(of_.grad_o[number]);
       }
     }
+  }
+
+  // Of n keys from c on.
+  void add_tile(const AttentionBlock& block, int64_t c, int64_t n) {
+    const AttentionSizes& shape = of_.shape;
+    const int64_t even = (n + 1) / 2 * 2, rows = c * key_stride_;
+    multiply(n, kQueries, K_, k_head_ + rows, key_stride_, q_K_.data(), kQueries, scores_.get(),
+             kQueries, false);
+    multiply(n, kQueries, K_, v_head_ + rows, key_stride_, do_K_.data(), kQueries,
+             grad_weights_.get(), kQueries, false);
+    Storage *p = weights_.get(), *ds = grad_scores_.get(), *right = grad_scores_right_.get();
+    if constexpr (!kPairs) right = ds;
+    kernel::attention_softmax_backward(
+        {.tile = {c, n, shape.earlier_keys() + block.first, shape.window, shape.scale()},
+         .scores = scores_.get(),
+         .grad_weights = grad_weights_.get(),
+         .lse = lse_.data(),
+         .along = along_.data(),
+         .weights = p,
+         .grad_scores = ds,
+         .grad_scores_right = right});
+    multiply(n, K_, kQueries, p, kQueries, do_rows_.data(), K_, sums_v_.data() + c * K_, K_, true);
+    multiply(n, K_, kQueries, ds, kQueries, q_rows_.data(), K_, sums_k_.data() + c * K_, K_, true);
+    multiply(K_, kQueries, kPairs ? even : n, keys_K_.data() + c, padded_, right, kQueries,
+             sums_q_.data(), kQueries, c > block.first_key);
+  }
+
+  void write_queries(const AttentionBlock& block) {
+    kernel::transpose(AttentionRows<float>{sums_q_.data(), kQueries, K_, block.queries},
+                      rows_.data(), K_);
+    Storage* to = of_.grad_q + place(block);
+    for (int64_t i = 0; i < block.queries; ++i) {
+      for (int64_t d = 0; d < K_; ++d) put(rows_[i * K_ + d], to + i * stride_ + d);
+    }
+  }
+
+  void write_keys() const {
+    for (int64_t t = 0; t < of_.shape.N; ++t) {
+      for (int64_t d = 0; d < K_; ++d) {
+        const int64_t to = ((b_ * of_.shape.N + t) * of_.shape.G + g_) * K_ + d;
+        put(sums_k_[t * K_ + d], of_.grad_k + to);
+        put(sums_v_[t * K_ + d], of_.grad_v + to);
+      }
+    }
+  }
+
+  const AttentionBackwardCall<Storage>& of_;
+  const int64_t b_, g_, K_ = of_.shape.K, stride_ = of_.shape.H * K_,
+                        key_stride_ = of_.shape.G * K_, padded_ = of_.shape.padded_keys(),
+                        tile_ = of_.shape.tile_numbers();
+  const Storage *const k_head_, *const v_head_;
+  const std::unique_ptr<Storage[]> weights_ = tile_of<Storage>(tile_),
+                                   grad_scores_ = tile_of<Storage>(tile_),
+                                   grad_scores_right_ = tile_of<Storage>(kPairs ? tile_ : 0);
+  const std::unique_ptr<float[]> scores_ = tile_of<float>(tile_),
+                                 grad_weights_ = tile_of<float>(tile_);
+  std::vector<Storage> keys_K_ = std::vector<Storage>(K_ * padded_), q_K_ = block_of<Storage>(),
+                       do_K_ = block_of<Storage>(), q_rows_ = block_of<Storage>(),
+                       do_rows_ = block_of<Storage>();
+  std::vector<float> sums_q_ = block_of<float>(), rows_ = block_of<float>(),
+                     sums_k_ = std::vector<float>(of_.shape.N * K_),
+                     sums_v_ = std::vector<float>(of_.shape.N * K_),
+                     lse_ = std::vector<float>(kQueries), along_ = std::vector<float>(kQueries);
+
+  template <class T>
+  std::vector<T> block_of() const {
+    return std::vector<T>(K_ * kQueries);
   }
 };
 
@@ -329,17 +379,17 @@ AttentionGradients attention_backward_cpu(const Tensor& grad_o, const Tensor& q_
   const AttentionGradients result = attention_backward_meta(grads, q, k, v, o, lse, window);
   with_operand_type(q.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
-    const AttentionBackwardPass<Storage> backward{AttentionSizes(q, k, window),
-                                                  data<const Storage>(q),
-                                                  data<const Storage>(k),
-                                                  data<const Storage>(v),
-                                                  data<const Storage>(o),
-                                                  data<const Storage>(grads),
-                                                  data<const float>(lse),
-                                                  data<Storage>(std::get<0>(result)),
-                                                  data<Storage>(std::get<1>(result)),
-                                                  data<Storage>(std::get<2>(result))};
-    for_each_head(backward.shape, [&](int64_t b, int64_t g) { backward.head(b, g); });
+    const AttentionBackwardCall<Storage> call{AttentionSizes(q, k, window),
+                                              data<const Storage>(q),
+                                              data<const Storage>(k),
+                                              data<const Storage>(v),
+                                              data<const Storage>(o),
+                                              data<const Storage>(grads),
+                                              data<const float>(lse),
+                                              data<Storage>(std::get<0>(result)),
+                                              data<Storage>(std::get<1>(result)),
+                                              data<Storage>(std::get<2>(result))};
+    for_each_head(call.shape, [&](int64_t b, int64_t g) { HeadBackward(call, b, g).run(); });
   });
   return result;
 }
