@@ -132,6 +132,12 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   expect_bound(
       "{% set ns = namespace(x=[]) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}"
       "{% endfor %}{{ ns.x == ns.x }}");
+  for (const char* use : {"{ns.x: 1}", "{}.get(ns.x)", "ns.x in {}", "dict([[ns.x, 1]])"}) {
+    expect_bound(
+        "{% set ns = namespace(x=(1, 1)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}"
+        "{% endfor %}{{ " +
+        std::string(use) + " }}");
+  }
   // Chains of methods and loops, which hold what they are of.
   expect_bound(
       "{% set n = namespace(v=[]) %}{% for i in range(20000) %}{% set n.v = [n.v.index] %}{% "

@@ -226,6 +226,7 @@ double number_of(const Value& value) {
 }
 
 void require_hashable(const Value& key) {
+  spend(1);
   const ListNode* list = key.as_list();
   if (list != nullptr && list->tuple) {
     for (const Value& item : list->items) require_hashable(item);
