@@ -1,7 +1,6 @@
 // The inspect subcommand.
 #include "app/inspect.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,13 +12,12 @@
 
 #include "app/commands.h"
 #include "app/mixing_matrix.h"
+#include "app/options.h"
 #include "app/token_ids.h"
-#include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/score.h"
-#include "attnres/model/model_mixing_matrix.h"
-#include "attnres/support/config.h"
+#include "attnres/inspect/measure.h"
 #include "attnres/support/error.h"
-#include "attnres/support/format.h"
+#include "attnres/support/progress.h"
 #include "attnres/train/run_text.h"
 
 namespace attnres {
@@ -55,14 +53,6 @@ struct InspectOptions {
 // How much of the text is looked at, where --max-tokens does not say.
 constexpr int64_t kWeightsTokens = 8192, kEffectsTokens = 2048, kShownTokens = 64;
 
-// What was measured on the text.
-struct Measured {
-  std::vector<SiteDepthWeights> sites;
-  std::vector<MixingMatrix> matrices;
-  std::optional<InspectedTokens> tokens;
-  std::optional<InspectedEffects> effects;
-};
-
 std::vector<int32_t> given_ids(const InspectOptions& options, const Transformer& model) {
   try {
     std::vector<int32_t> ids = parse_ids(*options.ids_text);
@@ -89,86 +79,42 @@ std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Opened
   return read_held_out(run, tokenizer).ids;
 }
 
-// On one window of the text.
-std::vector<MixingMatrix> measure_matrices(const OpenedModel& opened,
-                                           const std::vector<int32_t>& tokens) {
-  constexpr int64_t kMostTokens = 512;
-  const EvaluationBatches batches({tokens}, std::min(opened.context, kMostTokens),
-                                  /*batch_size=*/1);
-  return mixing_matrices(*opened.model, batches[0].inputs_BT);
-}
-
-std::vector<SiteDepthWeights> measure_weights(const OpenedModel& opened,
-                                              const std::vector<int32_t>& tokens) {
-  const EvaluationBatches batches({tokens}, opened.context, /*batch_size=*/1);
-  DepthWeightAverage average(*opened.model);
-  const at::NoGradGuard no_grad;
-  for (int64_t i = 0; i < batches.size(); ++i) {
-    opened.model->hidden(batches[i].inputs_BT, {.observer = &average});
-  }
-  return average.sites();
-}
-
-Measured measure(const InspectOptions& options, const OpenedModel& opened) {
+Inspection inspect(const InspectOptions& options, const OpenedModel& opened) {
+  const Transformer& model = *opened.model;
+  Inspection inspection = inspect_model(model, opened.context);
+  if (!options.measures()) return inspection;
   const auto tokenizer =
       options.data.empty() && !options.text ? opened.tokenizer_or_ids() : opened.tokenizer();
   const std::vector<int32_t> text = text_to_inspect(options, opened, *tokenizer);
-  require(text.size() >= 2 ||
-              !(options.wants_weights() || options.wants_matrix() || options.wants_effects()),
-          "inspect: the text has {}; give at least 2, of which the last is only predicted",
-          counted(std::ssize(text), "token"));
   const auto beginning = [&](int64_t usual) {
     const int64_t most = options.max_tokens > 0 ? options.max_tokens : usual;
     return std::vector<int32_t>(text.begin(),
                                 text.begin() + std::min<int64_t>(std::ssize(text), most));
   };
-  Measured measured;
   if (options.wants_tokens()) {
-    measured.tokens = measure_tokens(opened, *tokenizer, beginning(kShownTokens), options.sites);
+    measure_tokens(model, *tokenizer, opened.context, beginning(kShownTokens), inspection);
+    if (!options.sites.empty()) choose_sites(options.sites, *inspection.tokens);
   }
-  if (options.wants_weights()) measured.sites = measure_weights(opened, beginning(kWeightsTokens));
+  if (options.wants_weights()) {
+    measure_depth_weights(model, opened.context, beginning(kWeightsTokens), inspection);
+  }
   if (options.wants_matrix()) {
-    measured.matrices = measure_matrices(opened, beginning(kWeightsTokens));
+    measure_matrices(model, opened.context, beginning(kWeightsTokens), inspection);
   }
   if (options.wants_effects()) {
-    measured.effects = measure_effects(opened, *tokenizer, beginning(kEffectsTokens));
+    ProgressLine progress;
+    measure_effects(
+        model, *tokenizer, opened.context, beginning(kEffectsTokens),
+        [&](int64_t done, int64_t total) {
+          progress.update(fmt::format("{}/{} parts left out", done, total));
+        },
+        inspection);
   }
-  return measured;
+  return inspection;
 }
 
-Json to_json(const std::vector<MixingMatrix>& matrices) {
-  Json list = Json::array();
-  for (const MixingMatrix& matrix : matrices) {
-    list.push_back({{"stream", matrix.stream},
-                    {"mean", matrix.mean},
-                    {"semiseparable_rank", semiseparable_rank(matrix.mean)},
-                    {"semiseparable_rank_of_samples", rank_of_samples(matrix)}});
-  }
-  return list;
-}
-
-void print_json(const InspectOptions& options, const OpenedModel& opened, const Json& parameters,
-                const Measured& measured) {
-  Json json = {{"model", write_config(opened.model->config())},
-               {"vocab_size", opened.model->vocab_size()},
-               {"context", opened.context},
-               {"parameters", parameters}};
-  if (options.wants_weights()) json["sites"] = to_json(measured.sites);
-  if (const auto summary = summarize(measured.sites)) {
-    json["embedding_share"] = summary->embedding_share;
-    if (summary->own_block) {
-      json["inter_block"] = 1 - *summary->own_block;
-      json["intra_block"] = *summary->own_block;
-    }
-  }
-  if (options.wants_matrix()) json["mixing_matrices"] = to_json(measured.matrices);
-  if (measured.tokens) json["tokens"] = to_json(*measured.tokens);
-  if (measured.effects) add_effects(json, *measured.effects);
-  fmt::print("{}\n", json.dump());
-}
-
-void print_text(const InspectOptions& options, const OpenedModel& opened, const Json& parameters,
-                const Measured& measured, const std::vector<std::filesystem::path>& drawings) {
+void print_text(const InspectOptions& options, const OpenedModel& opened,
+                const Inspection& inspection, const std::vector<std::filesystem::path>& drawings) {
   const char* separator = "";
   const auto begin_part = [&] {
     fmt::print("{}", separator);
@@ -179,23 +125,24 @@ void print_text(const InspectOptions& options, const OpenedModel& opened, const 
   };
   if (options.shows_model()) {
     begin_part();
-    print_model(opened, parameters);
+    print_model(opened.directory.path(), inspection);
     if (options.measures()) {
       begin_part();
-      measured.sites.empty() ? say_without_weights() : print_depth_weights(measured.sites);
+      inspection.sites->empty() ? say_without_weights() : print_depth_weights(inspection);
     }
   }
   if (options.all || options.matrix) {
     begin_part();
-    print_matrices(measured.matrices);
+    print_matrices(inspection.mixing_matrices);
   }
   if (options.tokens) {
     begin_part();
-    measured.tokens->sites.empty() ? say_without_weights() : print_tokens(*measured.tokens);
+    inspection.tokens->sites.empty() ? say_without_weights()
+                                     : print_tokens(*inspection.tokens, !options.sites.empty());
   }
-  if (measured.effects) {
+  if (options.wants_effects()) {
     begin_part();
-    print_effects(*measured.effects);
+    print_effects(inspection);
   }
   if (!drawings.empty()) begin_part();
   for (const std::filesystem::path& drawing : drawings) {
@@ -208,21 +155,25 @@ void run_inspect(const InspectOptions& options) {
   require_usage(options.sites.empty() || options.wants_tokens(),
                 "--site chooses what --tokens and --draw-tokens show: give one of them too");
   const OpenedModel opened = open_model(options.model);
-  const Json parameters = count_parameters(*opened.model);
-  Measured measured;
-  if (options.measures()) measured = measure(options, opened);
+  const Inspection inspection = inspect(options, opened);
   std::vector<std::filesystem::path> drawings;
   if (!options.draw_matrix.empty()) {
-    drawings = draw_matrices(measured.matrices, options.model.path, options.draw_matrix);
+    for (const InspectedMatrix& matrix : inspection.mixing_matrices) {
+      drawings.push_back(
+          draw_matrix(matrix.stream, matrix.mean, options.model.path, options.draw_matrix));
+    }
   }
   if (!options.draw_tokens.empty()) {
-    require(!measured.tokens->sites.empty(), "--draw-tokens: {} has no depth weights",
+    require(!inspection.tokens->sites.empty(), "--draw-tokens: {} has no depth weights",
             opened.model->config().depth_mixing.name());
-    draw_tokens(*measured.tokens, options.draw_tokens);
+    draw_tokens(*inspection.tokens, options.draw_tokens);
     drawings.emplace_back(options.draw_tokens);
   }
-  options.json ? print_json(options, opened, parameters, measured)
-               : print_text(options, opened, parameters, measured, drawings);
+  if (options.json) {
+    fmt::print("{}\n", inspection_to_json(inspection).dump());
+  } else {
+    print_text(options, opened, inspection, drawings);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the inspect subcommand shows, by what it is about.
+// What the inspect subcommand prints and draws of an inspection, by what it is about.
 #pragma once
 
 #include <cstdint>
@@ -6,24 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "app/options.h"
-#include "attnres/infer/drop_effects.h"
-#include "attnres/model/depth_weights.h"
-#include "attnres/model/grouped_depth_weights.h"
-#include "attnres/model/magnitudes.h"
-#include "attnres/model/source_similarity.h"
-#include "attnres/model/token_depth_weights.h"
-#include "attnres/support/json.h"
+#include "attnres/inspect/inspection.h"
 
 namespace attnres {
 
-// Of the model itself (inspect_model.cc): numbers in each part, and in all.
-Json count_parameters(const Transformer& model);
-void print_model(const OpenedModel& opened, const Json& parameters);
+// The model itself (inspect_model.cc), which lies at `path`.
+void print_model(const std::filesystem::path& path, const Inspection& inspection);
 
 // Depth weights as means over tokens (inspect_weights.cc).
-Json to_json(const std::vector<SiteDepthWeights>& sites);
-void print_depth_weights(const std::vector<SiteDepthWeights>& sites);
+void print_depth_weights(const Inspection& inspection);
 // "block 12" as "b12", "embedding" as "e".
 std::string initial_and_number(const std::string& source);
 
@@ -34,34 +25,16 @@ inline constexpr size_t kHeatRowName = 22;
 void print_heat(const std::string& what, const TokenDepthWeights& weights,
                 const std::vector<std::string>& row_names);
 
-// Depth weights token by token (inspect_tokens.cc).
-struct InspectedTokens {
-  std::vector<int32_t> ids;
-  // As they can be printed: "\n", "\xe2"; the ids of a model without a tokenizer.
-  std::vector<std::string> texts;
-  std::vector<TokenDepthWeights> sites;  // those asked for
-  bool chosen = false;                   // whether the sites were named
-};
-// `sites`: names of sites; empty for all. Throws UsageError on another name.
-InspectedTokens measure_tokens(const OpenedModel& opened, const Tokenizer& tokenizer,
-                               std::vector<int32_t> ids, const std::vector<std::string>& sites);
-Json to_json(const InspectedTokens& tokens);
-void print_tokens(const InspectedTokens& tokens);
+// Depth weights token by token (inspect_tokens.cc): only of the sites with these names. Throws
+// UsageError on another name.
+void choose_sites(const std::vector<std::string>& names, InspectedTokens& tokens);
+// Site by site, or the mean over them.
+void print_tokens(const InspectedTokens& tokens, bool by_site);
 // As an SVG file (draw_tokens.cc): a panel a site, attention beside feed-forward, a row a
 // Transformer layer. Throws Error if it cannot be written.
 void draw_tokens(const InspectedTokens& tokens, const std::filesystem::path& file);
 
 // What matters, and how much (inspect_effects.cc).
-struct InspectedEffects {
-  DropEffects drops;
-  Magnitudes magnitudes;
-  SourceSimilarity similarity;
-  std::vector<DepthWeightGroup> by_position, by_token_class;
-};
-InspectedEffects measure_effects(const OpenedModel& opened, const Tokenizer& tokenizer,
-                                 const std::vector<int32_t>& tokens);
-// Adds the keys effects, effective_depth, magnitudes, similarity, by_position, by_token_class.
-void add_effects(Json& json, const InspectedEffects& effects);
-void print_effects(const InspectedEffects& effects);
+void print_effects(const Inspection& inspection);
 
 }  // namespace attnres

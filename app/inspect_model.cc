@@ -7,20 +7,10 @@
 #include "app/inspect.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
-#include "attnres/support/mixer_parameters.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
-
-// The part of a model that a parameter belongs to.
-const char* part_of(const ParameterRegistry& parameters, const Parameter& parameter) {
-  if (parameter.kind == ParameterKind::embedding) return "embedding";
-  if (parameter.kind == ParameterKind::head) return "head";
-  if (parameter.role == "input_norm" || parameter.role == "output_norm") return "norms";
-  if (is_of_mixer(parameters, parameter)) return "depth mixing";
-  return parameter.site % 2 == 0 ? "attention" : "feed-forward";
-}
 
 // The configuration without what this model does not use.
 Json used_settings(const ModelConfig& config) {
@@ -57,34 +47,19 @@ std::string setting_text(const Json& value) {
 
 }  // namespace
 
-Json count_parameters(const Transformer& model) {
-  Json counts;
-  for (const char* part :
-       {"embedding", "attention", "feed-forward", "norms", "depth mixing", "head"}) {
-    counts[part] = 0;
-  }
-  for (const Parameter& parameter : model.parameters().all()) {
-    Json& count = counts[part_of(model.parameters(), parameter)];
-    count = count.get<int64_t>() + parameter.tensor.numel();
-  }
-  counts["total"] = model.parameters().count();
-  return counts;
-}
-
-void print_model(const OpenedModel& opened, const Json& parameters) {
+void print_model(const std::filesystem::path& path, const Inspection& inspection) {
   constexpr size_t kKeys = 18;
-  const Transformer& model = *opened.model;
-  fmt::print("{}\n\n", opened.directory.path().string());
-  const Json used = used_settings(model.config());
+  fmt::print("{}\n\n", path.string());
+  const Json used = used_settings(*inspection.model);
   for (const auto& [key, value] : used.items()) {
     fmt::print("{:{}}{}\n", key, kKeys, wrapped(setting_text(value), text_columns(), kKeys));
   }
-  fmt::print("{0:{4}}{1}\n{2:{4}}{3}\n\nparameters\n", "vocab_size", model.vocab_size(), "context",
-             opened.context, kKeys);
-  for (const auto& [part, count] : parameters.items()) {
-    const auto n = count.get<int64_t>();
-    fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, n,
-               100.0 * static_cast<double>(n) / static_cast<double>(model.parameters().count()));
+  fmt::print("{0:{4}}{1}\n{2:{4}}{3}\n\nparameters\n", "vocab_size", inspection.vocab_size,
+             "context", inspection.context, kKeys);
+  const auto total = static_cast<double>(inspection.parameters.back().second);
+  for (const auto& [part, count] : inspection.parameters) {
+    fmt::print("  {:14}{:>13}  {:5.1f} %\n", part, count,
+               100.0 * static_cast<double>(count) / total);
   }
 }
 

@@ -3,25 +3,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "app/inspect.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
-
-Json to_json(const std::vector<SiteDepthWeights>& sites) {
-  Json list = Json::array();
-  for (const SiteDepthWeights& site : sites) {
-    list.push_back({{"site", site.site},
-                    {"name", site.name},
-                    {"sources", site.sources},
-                    {"weights", site.weights},
-                    {"entropy", site.entropy}});
-  }
-  return list;
-}
 
 std::string initial_and_number(const std::string& source) {
   const size_t space = source.rfind(' ');
@@ -29,7 +15,8 @@ std::string initial_and_number(const std::string& source) {
   return source.substr(0, 1) + (numbered ? source.substr(space + 1) : "");
 }
 
-void print_depth_weights(const std::vector<SiteDepthWeights>& sites) {
+void print_depth_weights(const Inspection& inspection) {
+  const std::vector<SiteDepthWeights>& sites = *inspection.sites;
   constexpr size_t kNames = 16, kNumber = 4, kEntropy = 7;  // characters of columns
   std::vector<std::vector<std::string>> sources;
   for (const SiteDepthWeights& site : sites) sources.push_back(site.sources);
@@ -69,19 +56,18 @@ void print_depth_weights(const std::vector<SiteDepthWeights>& sites) {
                name_of(site.sources[site.dominant()]));
   }
 
-  const std::optional<DepthWeightSummary> summary = summarize(sites);
-  if (!summary) return;
+  if (!inspection.embedding_share) return;
   const auto print_share = [](const char* of, double share, const char* note) {
     constexpr size_t kShares = 24;
     fmt::print("{:{}}{}\n", of, kShares,
                wrapped(fmt::format("{:.3f} {}", share, note), text_columns(), kShares));
   };
   fmt::print("\n");
-  print_share("share of the embedding", summary->embedding_share,
+  print_share("share of the embedding", *inspection.embedding_share,
               "(mean over the sites with two sources or more)");
-  if (summary->own_block) {
-    print_share("earlier blocks", 1 - *summary->own_block, "");
-    print_share("own block", *summary->own_block, "(mean over the sites inside a block)");
+  if (inspection.intra_block) {
+    print_share("earlier blocks", *inspection.inter_block, "");
+    print_share("own block", *inspection.intra_block, "(mean over the sites inside a block)");
   }
 }
 

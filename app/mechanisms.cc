@@ -227,8 +227,9 @@ void run_mechanisms(MechanismsOptions options) {
     if (!options.matrix.empty()) {
       ParameterRegistry parameters(at::kDouble, /*seed=*/0);
       const auto mixer = mixing.make_mixer(shape, parameters);
-      draw_matrices(mixing_matrices(*mixer, shape.sublayers, shape.width),
-                    options.name + ", as it starts", options.matrix);
+      for (const auto& matrix : mixing_matrices(*mixer, shape.sublayers, shape.width)) {
+        draw_matrix(matrix.stream, matrix.mean, options.name + ", as it starts", options.matrix);
+      }
     }
   }
   if (options.json) {

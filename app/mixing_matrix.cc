@@ -17,57 +17,42 @@ std::string source_name(size_t i) {
   return i == 0 ? "e" : fmt::format("{}", i);
 }
 
-std::string of_stream(const MixingMatrix& matrix) {
-  return matrix.stream.empty() ? "" : fmt::format(" of the {} stream", matrix.stream);
+std::string of_stream(const std::string& stream) {
+  return stream.empty() ? "" : fmt::format(" of the {} stream", stream);
 }
 
 }  // namespace
 
-int rank_of_samples(const MixingMatrix& matrix) {
-  std::vector<int> ranks;
-  for (const Matrix& sample : matrix.samples) ranks.push_back(semiseparable_rank(sample));
-  std::sort(ranks.begin(), ranks.end());
-  return ranks[ranks.size() / 2];
-}
-
-std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>& matrices,
-                                                 const std::string& whose,
-                                                 const std::filesystem::path& file) {
-  std::vector<std::filesystem::path> files;
-  for (const MixingMatrix& matrix : matrices) {
-    HeatMap map = {.alt = "depth mixing matrix" + of_stream(matrix),
-                   .x_label = "source (e: the embedding)",
-                   .y_label = "site",
-                   .values = matrix.mean};
-    const int L = static_cast<int>(matrix.mean.size()) - 1;
-    double low = 0, high = 0;
-    for (int l = 0; l <= L; ++l) {
-      map.row_names.push_back(site_name(l, L));
-      map.column_names.push_back(source_name(l));
-      for (const double value : matrix.mean[l]) {
-        if (std::isnan(value)) continue;
-        low = std::min(low, value);
-        high = std::max(high, value);
-      }
+std::filesystem::path draw_matrix(const std::string& stream, const Matrix& mean,
+                                  const std::string& whose, const std::filesystem::path& file) {
+  HeatMap map = {.alt = "depth mixing matrix" + of_stream(stream),
+                 .x_label = "source (e: the embedding)",
+                 .y_label = "site",
+                 .values = mean};
+  const int L = static_cast<int>(mean.size()) - 1;
+  double low = 0, high = 0;
+  for (int l = 0; l <= L; ++l) {
+    map.row_names.push_back(site_name(l, L));
+    map.column_names.push_back(source_name(l));
+    for (const double value : mean[l]) {
+      if (std::isnan(value)) continue;
+      low = std::min(low, value);
+      high = std::max(high, value);
     }
-    map.low = low < 0 ? -std::max(-low, high) : 0;
-    map.high = low < 0 ? std::max(-low, high) : high;
-    std::filesystem::path path = file;
-    if (!matrix.stream.empty()) {
-      path.replace_extension(matrix.stream + file.extension().string());
-    }
-    const std::string title = "Depth mixing matrix" + of_stream(matrix) + " of " + whose;
-    write_file(path, draw_file(map, title));
-    files.push_back(path);
   }
-  return files;
+  map.low = low < 0 ? -std::max(-low, high) : 0;
+  map.high = low < 0 ? std::max(-low, high) : high;
+  std::filesystem::path path = file;
+  if (!stream.empty()) path.replace_extension(stream + file.extension().string());
+  write_file(path, draw_file(map, "Depth mixing matrix" + of_stream(stream) + " of " + whose));
+  return path;
 }
 
-void print_matrices(const std::vector<MixingMatrix>& matrices) {
-  for (const MixingMatrix& matrix : matrices) {
+void print_matrices(const std::vector<InspectedMatrix>& matrices) {
+  for (const InspectedMatrix& matrix : matrices) {
     print_wrapped(fmt::format(
         "depth mixing matrix{} (rows: sites; columns: e, the embedding, and sublayers' outputs)",
-        of_stream(matrix)));
+        of_stream(matrix.stream)));
     fmt::print("\n");
     const int L = static_cast<int>(matrix.mean.size()) - 1;
     fmt::print("{:16}", "");
@@ -83,7 +68,7 @@ void print_matrices(const std::vector<MixingMatrix>& matrices) {
     print_wrapped(fmt::format(
         "semiseparable rank {} of the mean over tokens and channels; {} of one channel of one "
         "token (median of {})",
-        semiseparable_rank(matrix.mean), rank_of_samples(matrix), matrix.samples.size()));
+        matrix.semiseparable_rank, matrix.semiseparable_rank_of_samples, kMixingMatrixSamples));
     fmt::print("\n");
   }
 }

@@ -6,20 +6,17 @@
 #include <vector>
 
 #include "attnres/depth/mixing_matrix.h"
+#include "attnres/inspect/inspection.h"
 
 namespace attnres {
 
-// Into an SVG file, with `whose` in its title; streams beside the first get files of their own,
-// with the stream's name before the ending. Returns the files. Throws Error if one cannot be
-// written.
-std::vector<std::filesystem::path> draw_matrices(const std::vector<MixingMatrix>& matrices,
-                                                 const std::string& whose,
-                                                 const std::filesystem::path& file);
+// The matrix of a stream (MixingMatrix) into an SVG file, with `whose` in its title; those of
+// streams beside the first into files of their own, with the stream's name before the ending.
+// Returns the file. Throws Error if it cannot be written.
+std::filesystem::path draw_matrix(const std::string& stream, const Matrix& mean,
+                                  const std::string& whose, const std::filesystem::path& file);
 
 // As tables, with their semiseparable ranks.
-void print_matrices(const std::vector<MixingMatrix>& matrices);
-
-// Of the single channels and tokens: the median.
-int rank_of_samples(const MixingMatrix& matrix);
+void print_matrices(const std::vector<InspectedMatrix>& matrices);
 
 }  // namespace attnres

@@ -12,8 +12,8 @@
 
 #include "attnres/infer/inference_group.h"
 #include "attnres/model/transformer.h"
+#include "attnres/parameters/precision.h"
 #include "attnres/pretrained/model_directory.h"
-#include "attnres/support/precision.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {

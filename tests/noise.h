@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
 
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/support/random.h"
 
 namespace attnres::testing {

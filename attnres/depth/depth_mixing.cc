@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attnres/support/mixer_parameters.h"
+#include "attnres/parameters/mixer_parameters.h"
 
 namespace attnres {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attnres/depth/depth_mixer.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/support/json.h"
-#include "attnres/support/parameters.h"
 
 namespace attnres {
 

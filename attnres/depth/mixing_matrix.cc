@@ -14,8 +14,7 @@ namespace attnres {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int kProbes = 4;    // random signs a token
-constexpr int kSamples = 32;  // single channels of single tokens
+constexpr int kProbes = 4;  // random signs a token
 
 at::Tensor random_rows(at::IntArrayRef sizes, const RandomStream& random, bool signs) {
   at::Tensor rows = at::empty(sizes, at::kDouble);
@@ -74,14 +73,14 @@ std::vector<MixingMatrix> MixingMatrixProbe::matrices() const {
   const int64_t numbers = sources_[0].numel();
   const RandomStream places(/*seed=*/0, "mixing_matrix.places");
   std::vector<int64_t> sampled;
-  for (int s = 0; s < kSamples; ++s) {
+  for (int s = 0; s < kMixingMatrixSamples; ++s) {
     sampled.push_back(static_cast<int64_t>(places.below(numbers, s)));
   }
   const at::Tensor sampled_places = at::tensor(sampled, at::kLong);
 
   std::vector<MixingMatrix> matrices;
   for (const std::string& name : names) {
-    MixingMatrix matrix{name, blank(size), std::vector<Matrix>(kSamples, blank(size))};
+    MixingMatrix matrix{name, blank(size), std::vector<Matrix>(kMixingMatrixSamples, blank(size))};
     for (size_t l = 0; l < size; ++l) {
       const auto read = reads_[l].find(name);
       if (read == reads_[l].end()) continue;
@@ -103,9 +102,10 @@ std::vector<MixingMatrix> MixingMatrixProbe::matrices() const {
       for (size_t i = 0; i <= l; ++i) {
         const bool unread = !diagonals[i].defined();
         matrix.mean[l][i] = unread ? 0 : diagonals[i].mean().item<double>();
-        const at::Tensor singles =
-            unread ? at::zeros({kSamples}, at::kDouble) : diagonals[i].take(sampled_places);
-        for (int s = 0; s < kSamples; ++s) matrix.samples[s][l][i] = singles[s].item<double>();
+        const at::Tensor singles = unread ? at::zeros({kMixingMatrixSamples}, at::kDouble)
+                                          : diagonals[i].take(sampled_places);
+        for (int s = 0; s < kMixingMatrixSamples; ++s)
+          matrix.samples[s][l][i] = singles[s].item<double>();
       }
     }
     matrices.push_back(std::move(matrix));

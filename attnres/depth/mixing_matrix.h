@@ -21,13 +21,15 @@ namespace attnres {
 
 using Matrix = std::vector<std::vector<double>>;  // rows of equal length
 
+inline constexpr int kMixingMatrixSamples = 32;
+
 struct MixingMatrix {
   std::string stream;  // which input of the sublayers this is, for mechanisms with several; or ""
   // [L + 1][L + 1]: row l is the site that reads, column i the source v_i. NaN above the diagonal,
   // and in rows of sites that do not read this stream.
   Matrix mean;
-  // The same of single channels of single tokens, drawn at random: what a mean over tokens and
-  // channels mixes up.
+  // The same of kMixingMatrixSamples single channels of single tokens, drawn at random: what a mean
+  // over tokens and channels mixes up.
   std::vector<Matrix> samples;
 };
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/support/tensor_group.h"
+#include "attnres/parameters/tensor_group.h"
 
 namespace attnres {
 

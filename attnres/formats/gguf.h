@@ -19,7 +19,7 @@
 #include <variant>
 #include <vector>
 
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres {
 

@@ -50,7 +50,7 @@ Json keys_of(const GgufFile& file, const std::string& name) {
 bool is_tied(const GgufFile& file) {
   if (!file.contains(kOutput)) return true;
   if (!file.contains(kTokenEmbedding)) return false;
-  const PackedWeight head = file.stored(kOutput), embedding = file.stored(kTokenEmbedding);
+  const PackedMatrix head = file.stored(kOutput), embedding = file.stored(kTokenEmbedding);
   return head.format == embedding.format && head.bytes.sizes() == embedding.bytes.sizes() &&
          std::memcmp(head.bytes.const_data_ptr(), embedding.bytes.const_data_ptr(),
                      head.bytes.nbytes()) == 0;

@@ -110,13 +110,13 @@ class GgufLoader {
     to[0].copy_(stored.view(to[0].sizes()));
   }
 
-  bool is_stored_so(const PackedWeight& packed, const PartList& parts) const {
+  bool is_stored_so(const PackedMatrix& packed, const PartList& parts) const {
     if (parts.size() != 1 || (parts[0].read && !parts[0].reads_rows)) return false;
-    const PackedWeight stored = file_.stored(parts[0].name);
+    const PackedMatrix stored = file_.stored(parts[0].name);
     return stored.format == packed.format && stored.bytes.sizes() == packed.bytes.sizes();
   }
 
-  void take_stored(const PackedWeight& packed, const GgufPart& part) const {
+  void take_stored(const PackedMatrix& packed, const GgufPart& part) const {
     const at::Tensor stored = file_.stored(part.name).bytes;
     const bool is_joined = packed.bytes.storage().nbytes() != packed.bytes.nbytes();
     if (is_joined || part.read) return read(part, stored, {packed.bytes});

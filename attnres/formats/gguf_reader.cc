@@ -80,7 +80,7 @@ bool none_has_all(const uint8_t* from, int64_t count, int64_t stride, Word bits)
   return none;
 }
 
-bool has_finite_numbers(const PackedWeight& stored) {
+bool has_finite_numbers(const PackedMatrix& stored) {
   constexpr uint16_t kHalfExponent = 0x7c00, kBfloat16Exponent = 0x7f80;
   constexpr uint32_t kFloatExponent = 0x7f800000;
   const auto* bytes = stored.bytes.const_data_ptr<uint8_t>();
@@ -365,7 +365,7 @@ const GgufFile::Entry& GgufFile::entry(const std::string& name) const {
   return found->second;
 }
 
-PackedWeight GgufFile::stored(const std::string& name) const {
+PackedMatrix GgufFile::stored(const std::string& name) const {
   const Entry& of = entry(name);
   const WeightFormat format = weight_format(of.info.type);
   std::vector<int64_t> shape = of.info.shape;
@@ -379,7 +379,7 @@ PackedWeight GgufFile::stored(const std::string& name) const {
 }
 
 at::Tensor GgufFile::numbers(const std::string& name) const {
-  const PackedWeight packed = stored(name);
+  const PackedMatrix packed = stored(name);
   return packed.format == WeightFormat::f32 ? packed.bytes.view(at::kFloat) : unpack_weight(packed);
 }
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "attnres/formats/gguf.h"
+#include "attnres/parameters/packed_matrix.h"
 #include "attnres/support/mapped_file.h"
-#include "attnres/support/packed_weight.h"
 
 namespace attnres {
 
@@ -47,7 +47,7 @@ class GgufFile {
   const GgufTensorInfo& info(const std::string& name) const { return entry(name).info; }
   // The tensor's bytes as they are in the file, which stays mapped while they live. Not to be
   // written to.
-  PackedWeight stored(const std::string& name) const;
+  PackedMatrix stored(const std::string& name) const;
   // float32, in the tensor's shape: a view where it is stored so.
   at::Tensor numbers(const std::string& name) const;
   // Throws Error naming the tensor when a number of it is NaN or infinite.

@@ -8,7 +8,7 @@
 
 #include "attnres/formats/architectures.h"
 #include "attnres/model/config.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

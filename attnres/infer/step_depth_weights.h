@@ -8,7 +8,7 @@
 
 #include "attnres/infer/generation_settings.h"
 #include "attnres/model/transformer.h"
-#include "attnres/support/tensor_group.h"
+#include "attnres/parameters/tensor_group.h"
 
 namespace attnres {
 

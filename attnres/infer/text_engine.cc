@@ -11,11 +11,11 @@
 #include "attnres/infer/inference_group.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/model/token_depth_weights.h"
+#include "attnres/parameters/precision.h"
+#include "attnres/parameters/weight_format.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
-#include "attnres/support/precision.h"
-#include "attnres/support/weight_format.h"
 
 namespace attnres {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -25,7 +25,7 @@ std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<
   if (stack.packed().defined()) {
     std::vector<MapWeight> weights;
     for (const int64_t i : indices) {
-      PackedWeight part = stack.packed();
+      PackedMatrix part = stack.packed();
       part.bytes = part.bytes.select(0, i);
       weights.emplace_back(parameters, part);
     }

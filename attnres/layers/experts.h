@@ -26,7 +26,7 @@
 #include "attnres/layers/activation.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -6,7 +6,7 @@
 #include "attnres/layers/activation.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -21,7 +21,7 @@
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/ops/rotary/rotary.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -33,11 +33,11 @@ std::vector<MapWeight> LinearGroup::parts_of(const MapWeight& joined, const at::
   return weights;
 }
 
-std::vector<MapWeight> LinearGroup::parts_of_packed(const PackedWeight& joined) const {
+std::vector<MapWeight> LinearGroup::parts_of_packed(const PackedMatrix& joined) const {
   std::vector<MapWeight> weights;
   int64_t first = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    PackedWeight part = joined;
+    PackedMatrix part = joined;
     part.bytes = joined.bytes.narrow(0, first, outputs_[i]);
     weights.emplace_back(parameters_[i], part);
     first += outputs_[i];

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attnres/layers/product_weight.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 
@@ -46,7 +46,7 @@ class LinearGroup {
 
  private:
   std::vector<MapWeight> parts_of(const MapWeight& joined, const at::Tensor& x) const;
-  std::vector<MapWeight> parts_of_packed(const PackedWeight& joined) const;
+  std::vector<MapWeight> parts_of_packed(const PackedMatrix& joined) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<int64_t> outputs_;

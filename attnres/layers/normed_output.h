@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

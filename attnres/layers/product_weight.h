@@ -1,6 +1,6 @@
 // A weight that linear maps multiply by. Products want it in the dtype of activations: where it is
 // kept in another one, that is a copy, renewed when the weight has changed. For inference it may be
-// packed (support/packed_weight.h).
+// packed (parameters/packed_matrix.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attnres/ops/matmul/matmul.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 
@@ -28,13 +28,13 @@ class ProductWeight {
   at::Tensor values(at::ScalarType dtype) const;
   // As a map of x takes it.
   MapWeight for_map_of(const at::Tensor& x) const;
-  const PackedWeight& packed() const { return packed_; }
+  const PackedMatrix& packed() const { return packed_; }
 
  private:
   struct Copy;
 
   at::Tensor whole_;
-  PackedWeight packed_;
+  PackedMatrix packed_;
   std::vector<at::Tensor> parameters_;
   std::shared_ptr<Copy> copy_;
 };

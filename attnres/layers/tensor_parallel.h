@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/tensor_group.h"
+#include "attnres/parameters/tensor_group.h"
 
 namespace attnres {
 

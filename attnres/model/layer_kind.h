@@ -15,7 +15,7 @@
 
 #include "attnres/layers/sublayer.h"
 #include "attnres/model/config.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

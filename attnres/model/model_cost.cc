@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "attnres/depth/mixing_cost.h"
+#include "attnres/parameters/mixer_parameters.h"
 #include "attnres/support/error.h"
-#include "attnres/support/mixer_parameters.h"
 
 namespace attnres {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "attnres/model/layer_kind.h"
-#include "attnres/support/mixer_parameters.h"
+#include "attnres/parameters/mixer_parameters.h"
 
 namespace attnres {
 

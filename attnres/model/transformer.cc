@@ -58,7 +58,7 @@ void keep_as(at::ScalarType dtype, DepthState& state) {
 // The rows with these numbers.
 at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
   if (!weight.packed().defined()) return at::embedding(weight.whole(), ids_T);
-  PackedWeight rows = weight.packed();
+  PackedMatrix rows = weight.packed();
   rows.bytes = rows.bytes.index_select(0, ids_T);
   return unpack_weight(rows);
 }

@@ -24,7 +24,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
 #include "attnres/parallel/timeline.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "attnres/parallel/communicator.h"
-#include "attnres/support/parameters.h"
-#include "attnres/support/tensor_group.h"
+#include "attnres/parameters/parameters.h"
+#include "attnres/parameters/tensor_group.h"
 
 namespace attnres {
 

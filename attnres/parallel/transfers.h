@@ -26,7 +26,7 @@
 #include "attnres/depth/depth_mixer.h"
 #include "attnres/depth/state_plan.h"
 #include "attnres/parallel/schedule.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "attnres/parameters/precision.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
-#include "attnres/support/precision.h"
 
 namespace attnres {
 namespace {

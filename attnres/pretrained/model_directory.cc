@@ -94,9 +94,9 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
 }
 
 void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
-                 const StoredForm& form, const PackedWeight& packed) {
+                 const StoredForm& form, const PackedMatrix& packed) {
   for (const StoredTensor& tensor : tensors) {
-    PackedWeight place = packed;
+    PackedMatrix place = packed;
     if (tensor.expert >= 0) place.bytes = place.bytes.select(0, tensor.expert);
     const at::Tensor numbers = weights.read(tensor.name);
     pack_weight(form.from_file ? form.from_file(numbers) : numbers, place);

@@ -21,7 +21,7 @@
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 #include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/inspect/inspection.h"
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -121,8 +122,9 @@ void read_run_folder(StudyData& data, size_t index) {
   try {
     data.runs[index] = std::move(read_runs({folder}).front());
     data.runs[index]->label = data.study.runs[index].name;
-    if (fs::exists(folder / "inspection.json")) {
-      data.inspections[index] = read_json(folder / "inspection.json");
+    if (const fs::path file = folder / "inspection.json"; fs::exists(file)) {
+      data.inspections[index] =
+          std::make_shared<const Inspection>(read_inspection(read_json(file), file.string()));
     }
   } catch (const Error& error) {
     data.notes.push_back(error.what());

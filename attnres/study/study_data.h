@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "attnres/support/json.h"
 
 namespace attnres {
+
+struct Inspection;  // inspect/inspection.h
 
 // A run by study.json. Numbers that were not measured are NaN.
 struct StudyRunRecord {
@@ -71,8 +74,9 @@ struct StudyData {
   StudyText study;
   StudyArms arms;
   std::vector<std::optional<RunData>> runs;  // as study.runs; none of one that has not begun
-  std::vector<Json> inspections;             // as study.runs; null where there is none
-  std::vector<std::string> notes;            // what could not be read
+  // As study.runs; null where there is none.
+  std::vector<std::shared_ptr<const Inspection>> inspections;
+  std::vector<std::string> notes;  // what could not be read
 
   // The run of an arm with the least seed that is done, or else that has begun.
   std::optional<size_t> shown_run(size_t arm) const;

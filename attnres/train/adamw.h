@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/train/recipe.h"
 
 namespace attnres {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attnres/model/transformer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

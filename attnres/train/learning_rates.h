@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "attnres/parameters/parameters.h"
 #include "attnres/support/json.h"
-#include "attnres/support/parameters.h"
 
 namespace attnres {
 

@@ -12,7 +12,7 @@
 
 #include <vector>
 
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/train/recipe.h"
 
 namespace attnres {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "attnres/model/transformer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/train/adamw.h"
 #include "attnres/train/muon.h"
 #include "attnres/train/recipe.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attnres/model/model_cost.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "attnres/train/recipe.h"
 
 namespace attnres {

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_model.h"
+#include "attnres/parameters/packed_matrix.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
-#include "attnres/support/packed_weight.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/train/recipe.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "attnres/ops/matmul/provider.h"
-#include "attnres/support/precision.h"
+#include "attnres/parameters/precision.h"
 #include "attnres/support/random.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/model/small_models.h"

@@ -147,7 +147,7 @@ TEST_P(GgufLoad, TakesStoredBytes) {
     for (const Parameter& parameter : back->parameters().all()) {
       if (!parameter.packed.defined() || parameter.role == "kv_b_proj") continue;
       const at::Tensor of = model.parameters().find(parameter.site, parameter.role)->tensor;
-      const PackedWeight expected = pack_weight(of.detach(), parameter.packed.format);
+      const PackedMatrix expected = pack_weight(of.detach(), parameter.packed.format);
       EXPECT_TRUE(at::equal(parameter.packed.bytes, expected.bytes)) << parameter.role;
       ++packed;
     }

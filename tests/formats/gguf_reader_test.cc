@@ -193,7 +193,7 @@ TEST(GgufReader, ReadsWhatIsStored) {
   write_gguf(path, {}, tensors);
   const GgufFile file(path);
   for (const GgufTensor& tensor : tensors) {
-    const PackedWeight stored = file.stored(tensor.name);
+    const PackedMatrix stored = file.stored(tensor.name);
     const at::Tensor numbers = file.numbers(tensor.name);
     EXPECT_EQ(stored.format, weight_format(tensor.type));
     for (int64_t row = 0; row < 4; ++row) {

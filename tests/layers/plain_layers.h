@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attnres/ops/rotary/rotary.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 #include "tests/noise.h"
 
 namespace attnres::testing {

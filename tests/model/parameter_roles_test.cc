@@ -7,8 +7,8 @@
 
 #include "attnres/model/layer_kind.h"
 #include "attnres/model/parameter_names.h"
+#include "attnres/parameters/mixer_parameters.h"
 #include "attnres/support/error.h"
-#include "attnres/support/mixer_parameters.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 

@@ -26,12 +26,12 @@ at::Tensor random(at::IntArrayRef shape, int seed) {
   return at::randn(shape, generator, at::kFloat);
 }
 
-at::Tensor linear_with(const at::Tensor& x, const PackedWeight& weight) {
+at::Tensor linear_with(const at::Tensor& x, const PackedMatrix& weight) {
   return linear_map(x, MapWeight(at::Tensor(), weight));
 }
 
 // Number by number, in double.
-at::Tensor meant(const PackedWeight& weight) {
+at::Tensor meant(const PackedMatrix& weight) {
   const int64_t N = weight.bytes.size(0), K = weight.columns, bytes = weight.bytes.size(1);
   at::Tensor values = at::empty({N, K}, at::kDouble);
   const auto* rows = weight.bytes.const_data_ptr<uint8_t>();
@@ -65,7 +65,7 @@ TEST(PackedWeight, KeepsNumbersAsItsFormatSays) {
                                                     {WeightFormat::q8_0, 1 / 220.0},
                                                     {WeightFormat::q4_0, 1 / 7.9}};
   for (const auto& [format, bound] : bounds) {
-    const PackedWeight packed = pack_weight(values, format);
+    const PackedMatrix packed = pack_weight(values, format);
     const at::Tensor kept = unpack_weight(packed);
     EXPECT_TRUE(at::equal(kept.to(at::kDouble), meant(packed).to(at::kFloat).to(at::kDouble)));
     const at::Tensor of = (kept - values).unflatten(-1, {-1, kPackedBlock}).abs().amax(-1) /
@@ -99,7 +99,7 @@ TEST(PackedWeight, MultipliesAsTheReferenceOnEveryInstructionSet) {
   on_every_target([] {
     for (const WeightFormat format : kFormats) {
       for (const auto& [N, K] : kSizes) {
-        const PackedWeight weight = pack_weight(random({N, K}, 2), format);
+        const PackedMatrix weight = pack_weight(random({N, K}, 2), format);
         for (const int64_t M : {1, 2, 3, 5, 8, 9, 32, 64}) {
           const at::Tensor x = random({M, K}, 3);
           const at::Tensor seen = has_blocks(format) ? rounded_in_blocks(x) : x.to(at::kDouble);
@@ -118,7 +118,7 @@ TEST(PackedWeight, MultipliesAsTheReferenceOnEveryInstructionSet) {
 
 TEST(PackedWeight, MultipliesManyRowsInFloat32) {
   for (const WeightFormat format : kFormats) {
-    const PackedWeight weight = pack_weight(random({130, 352}, 4), format);
+    const PackedMatrix weight = pack_weight(random({130, 352}, 4), format);
     const at::Tensor x = random({3, 50, 352}, 5);
     const at::Tensor expected = at::matmul(x.to(at::kDouble), meant(weight).t());
     EXPECT_LT(largest(linear_with(x, weight).to(at::kDouble) - expected), 2e-4);
@@ -126,7 +126,7 @@ TEST(PackedWeight, MultipliesManyRowsInFloat32) {
 }
 
 TEST(PackedWeight, TakesRowsOfBfloat16) {
-  const PackedWeight weight = pack_weight(random({16, 64}, 8), WeightFormat::q8_0);
+  const PackedMatrix weight = pack_weight(random({16, 64}, 8), WeightFormat::q8_0);
   const at::Tensor x = random({2, 64}, 9).to(at::kBFloat16);
   const at::Tensor y = linear_with(x, weight);
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
@@ -159,7 +159,7 @@ TEST(PackedWeight, RefusesWhatItCannotStoreOrMultiply) {
                 pack_weight(at::full({1, 32}, -1e6), WeightFormat::f16);
               }),
               HasSubstr("holds 65504 at most"));
-  const PackedWeight weight = pack_weight(odd, WeightFormat::f16);
+  const PackedMatrix weight = pack_weight(odd, WeightFormat::f16);
   EXPECT_THAT(refused([&] {
                 linear_with(random({2, 47}, 11), weight);
               }),

@@ -90,7 +90,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 
 // Whether a stream of packed numbers is faster than a product with unpacked ones. Without blocks
 // that is where it is with float32 numbers.
-bool is_streamed(const PackedWeight& weight, int64_t rows) {
+bool is_streamed(const PackedMatrix& weight, int64_t rows) {
   constexpr int64_t kMostRowsOfBlocks = 64;
   if (has_blocks(weight.format)) return rows <= kMostRowsOfBlocks;
   const ProductSizes sizes = {.M = rows, .N = weight.bytes.size(0), .K = weight.columns};
@@ -99,20 +99,20 @@ bool is_streamed(const PackedWeight& weight, int64_t rows) {
 
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
 
-Tensor product_with_unpacked(const Tensor& x_MK, const PackedWeight& weight) {
+Tensor product_with_unpacked(const Tensor& x_MK, const PackedMatrix& weight) {
   const int64_t N = weight.bytes.size(0);
   const int64_t rows = std::max<int64_t>(1, kUnpackedBytes / 4 / weight.columns);
   if (N <= rows) return product(Product::output, x_MK, unpack_weight(weight));
   Tensor y_MN = at::empty({x_MK.size(0), N}, x_MK.options());
   for (int64_t n = 0; n < N; n += rows) {
     const int64_t count = std::min(rows, N - n);
-    const PackedWeight part = {weight.bytes.narrow(0, n, count), weight.format, weight.columns};
+    const PackedMatrix part = {weight.bytes.narrow(0, n, count), weight.format, weight.columns};
     y_MN.narrow(1, n, count).copy_(product(Product::output, x_MK, unpack_weight(part)));
   }
   return y_MN;
 }
 
-Tensor packed_map(const Tensor& x, const PackedWeight& weight) {
+Tensor packed_map(const Tensor& x, const PackedMatrix& weight) {
   require(x.dim() >= 1 && weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
           "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight has "
           "{} columns",

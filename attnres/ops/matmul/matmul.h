@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "attnres/support/packed_weight.h"
+#include "attnres/parameters/packed_matrix.h"
 
 namespace attnres {
 
@@ -21,11 +21,11 @@ struct MapWeight {
   MapWeight(at::Tensor weight) : parameter(weight), values(std::move(weight)) {}
   MapWeight(at::Tensor of_parameter, at::Tensor of_values)
       : parameter(std::move(of_parameter)), values(std::move(of_values)) {}
-  MapWeight(at::Tensor of_parameter, PackedWeight of_packed)
+  MapWeight(at::Tensor of_parameter, PackedMatrix of_packed)
       : parameter(std::move(of_parameter)), packed(std::move(of_packed)) {}
 
   at::Tensor parameter, values;
-  PackedWeight packed;
+  PackedMatrix packed;
 };
 
 // x [..., K] and W's values [N, K] of one dtype and device give [..., N]. Throws Error naming the

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres::kernel {
 

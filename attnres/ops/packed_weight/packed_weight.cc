@@ -37,11 +37,11 @@ int64_t rows_in(const Tensor& values) {
 
 }  // namespace
 
-kernel::PackedRows rows_of(const PackedWeight& weight) {
+kernel::PackedRows rows_of(const PackedMatrix& weight) {
   return {weight.bytes.const_data_ptr<uint8_t>(), weight.format, weight.columns};
 }
 
-void pack_weight(const Tensor& values, const PackedWeight& weight) {
+void pack_weight(const Tensor& values, const PackedMatrix& weight) {
   const int64_t K = values.size(-1), row_bytes = weight.bytes.size(-1);
   require(K == weight.columns && values.numel() / K == weight.bytes.numel() / row_bytes,
           "packed weight: numbers of shape {} do not fit one of {} columns", shape_of(values),
@@ -60,19 +60,19 @@ void pack_weight(const Tensor& values, const PackedWeight& weight) {
   });
 }
 
-PackedWeight pack_weight(const Tensor& values, WeightFormat format) {
+PackedMatrix pack_weight(const Tensor& values, WeightFormat format) {
   const int64_t K = values.size(-1);
   require(!has_blocks(format) || K % kPackedBlock == 0,
           "packed weight: rows of {} numbers are no multiple of {}, as quantized ones have to be",
           K, kPackedBlock);
   std::vector<int64_t> shape = values.sizes().vec();
   shape.back() = packed_row_bytes(format, K);
-  PackedWeight packed = {at::empty(shape, at::kByte), format, K};
+  PackedMatrix packed = {at::empty(shape, at::kByte), format, K};
   pack_weight(values, packed);
   return packed;
 }
 
-Tensor unpack_weight(const PackedWeight& weight) {
+Tensor unpack_weight(const PackedMatrix& weight) {
   std::vector<int64_t> shape = weight.bytes.sizes().vec();
   shape.back() = weight.columns;
   Tensor values = at::empty(shape, at::kFloat);

@@ -7,20 +7,20 @@
 #include <cstdint>
 
 #include "attnres/ops/packed_weight/kernel.h"
-#include "attnres/support/packed_weight.h"
+#include "attnres/parameters/packed_matrix.h"
 
 namespace attnres {
 
 // Stores numbers [..., K] of any dtype in `weight`, which has their shape, rounded as kernel.h
 // says. Throws Error where they are not finite in its format.
-void pack_weight(const at::Tensor& values, const PackedWeight& weight);
+void pack_weight(const at::Tensor& values, const PackedMatrix& weight);
 // In memory of its own. Throws Error also where K is no multiple of 32 for a format with blocks.
-PackedWeight pack_weight(const at::Tensor& values, WeightFormat format);
+PackedMatrix pack_weight(const at::Tensor& values, WeightFormat format);
 
 // The numbers that it stands for, float32 [..., N, K].
-at::Tensor unpack_weight(const PackedWeight& weight);
+at::Tensor unpack_weight(const PackedMatrix& weight);
 
 // As kernels read it. `weight` has to outlive what is returned.
-kernel::PackedRows rows_of(const PackedWeight& weight);
+kernel::PackedRows rows_of(const PackedMatrix& weight);
 
 }  // namespace attnres

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres::reference {
 

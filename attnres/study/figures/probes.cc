@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <memory>
 
+#include "attnres/inspect/inspection.h"
 #include "attnres/study/html.h"
 #include "attnres/study/page_parts.h"
 #include "attnres/study/study_figures.h"
@@ -14,33 +15,8 @@ namespace {
 // An arm whose run was inspected.
 struct InspectedArm {
   std::string label;
-  const Json* inspection = nullptr;
+  std::shared_ptr<const Inspection> inspection;
 };
-
-std::string text_at(const Json& object, const char* pointer) {
-  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
-  return value && value->is_string() ? value->get<std::string>() : "";
-}
-
-double number_at(const Json& object, const char* pointer) {
-  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
-  return value && value->is_number() ? value->get<double>() : kNotMeasured;
-}
-
-// Empty where there is no list.
-const Json& list_at(const Json& object, const char* pointer) {
-  static const Json kEmpty = Json::array();
-  const Json* value = object.is_object() ? find(object, pointer) : nullptr;
-  return value && value->is_array() ? *value : kEmpty;
-}
-
-std::vector<double> numbers_of(const Json& list) {
-  std::vector<double> numbers;
-  for (const Json& item : list) {
-    numbers.push_back(item.is_number() ? item.get<double>() : kNotMeasured);
-  }
-  return numbers;
-}
 
 std::string layer_effects(const std::vector<InspectedArm>& arms, const std::string& id) {
   LinePlot plot{.alt = "Change of the loss without a Transformer layer",
@@ -48,10 +24,11 @@ std::string layer_effects(const std::vector<InspectedArm>& arms, const std::stri
                 .y_label = "change (nats per token)",
                 .whole_x = true};
   for (size_t i = 0; i < arms.size(); ++i) {
+    if (!arms[i].inspection->effects) continue;
     Curve curve{.style = line_style(i)};
-    for (const Json& layer : list_at(*arms[i].inspection, "/effects/layers")) {
-      curve.x.push_back(number_at(layer, "/layer"));
-      curve.y.push_back(number_at(layer, "/change"));
+    for (const DropEffects::Layer& layer : arms[i].inspection->effects->layers) {
+      curve.x.push_back(layer.layer);
+      curve.y.push_back(layer.change);
     }
     const bool any = std::any_of(curve.y.begin(), curve.y.end(),
                                  [](double change) { return std::isfinite(change); });
@@ -65,16 +42,16 @@ std::string layer_effects(const std::vector<InspectedArm>& arms, const std::stri
 std::string source_effects(const std::vector<InspectedArm>& arms, const std::string& id) {
   std::string panels;
   for (size_t i = 0; i < arms.size(); ++i) {
+    if (!arms[i].inspection->effects) continue;
     LinePlot plot{.alt = "Change of the loss without a source, " + arms[i].label,
                   .x_label = "source left out",
                   .y_label = "change (nats per token)"};
     Curve curve{.style = line_style(i)};
-    for (const Json& source : list_at(*arms[i].inspection, "/effects/sources")) {
-      const double change = number_at(source, "/change");
-      if (!std::isfinite(change)) continue;
+    for (const DropEffects::Source& source : arms[i].inspection->effects->sources) {
+      if (!std::isfinite(source.change)) continue;
       curve.x.push_back(static_cast<double>(plot.x_names.size()));
-      curve.y.push_back(change);
-      plot.x_names.push_back(plain_label(text_at(source, "/name")));
+      curve.y.push_back(source.change);
+      plot.x_names.push_back(plain_label(source.name));
     }
     if (curve.x.empty()) continue;
     plot.curves.push_back(std::move(curve));
@@ -85,17 +62,16 @@ std::string source_effects(const std::vector<InspectedArm>& arms, const std::str
 }
 
 std::string similarity_map(const InspectedArm& arm, const std::string& id) {
-  const Json& sources = list_at(*arm.inspection, "/similarity/sources");
+  if (!arm.inspection->similarity) return "";
+  const SourceSimilarity& similarity = *arm.inspection->similarity;
   HeatMap map{.alt = "Cosine similarity of sources, " + arm.label,
               .x_label = "source",
+              .values = similarity.cosine,
               .low = -1,
               .high = 1};
-  for (const Json& source : sources) {
-    map.row_names.push_back(plain_label(source.is_string() ? source.get<std::string>() : ""));
+  for (const std::string& source : similarity.sources) {
+    map.row_names.push_back(plain_label(source));
     map.column_names.push_back(std::to_string(map.column_names.size()));
-  }
-  for (const Json& row : list_at(*arm.inspection, "/similarity/cosine")) {
-    if (row.is_array()) map.values.push_back(numbers_of(row));
   }
   if (map.values.empty() || map.values.size() != map.row_names.size()) return "";
   for (auto& row : map.values) row.resize(map.column_names.size(), kNotMeasured);
@@ -118,32 +94,32 @@ struct GroupWeights {
   int64_t sites = 0;
 };
 
-GroupWeights group_weights(const Json& group) {
+GroupWeights group_weights(const DepthWeightGroup& group) {
   GroupWeights sums;
-  for (const Json& site : list_at(group, "/sites")) {
-    const std::vector<double> weights = numbers_of(list_at(site, "/weights"));
-    const double entropy = number_at(site, "/entropy");
-    if (weights.size() < 2 || !std::isfinite(weights.front() + weights.back() + entropy)) continue;
+  for (const SiteDepthWeights& site : group.sites) {
+    const std::vector<double>& weights = site.weights;
+    if (weights.size() < 2 || !std::isfinite(weights.front() + weights.back() + site.entropy))
+      continue;
     ++sums.sites;
     sums.embedding += weights.front();
     sums.newest += weights.back();
-    sums.entropy += entropy;
+    sums.entropy += site.entropy;
   }
   return sums;
 }
 
 // Rows are arms and groups of tokens.
-std::string group_table(const std::vector<InspectedArm>& arms, const char* pointer,
-                        const char* title) {
+std::string group_table(const std::vector<InspectedArm>& arms,
+                        std::vector<DepthWeightGroup> Inspection::*groups, const char* title) {
   std::vector<std::string> headings;
   std::vector<TableColumn> columns = {
       {"tokens", {}}, {"embedding", {}}, {"newest source", {}}, {"entropy (nats)", {}}};
   for (const InspectedArm& arm : arms) {
-    for (const Json& group : list_at(*arm.inspection, pointer)) {
+    for (const DepthWeightGroup& group : (*arm.inspection).*groups) {
       const GroupWeights sums = group_weights(group);
       if (sums.sites == 0) continue;
       headings.push_back(row_heading(arm.label));
-      columns[0].cells.push_back(escape_html(text_at(group, "/name")));
+      columns[0].cells.push_back(escape_html(group.name));
       for (const auto& [column, sum] :
            {std::pair(1, sums.embedding), std::pair(2, sums.newest), std::pair(3, sums.entropy)}) {
         columns[static_cast<size_t>(column)].cells.push_back(
@@ -159,8 +135,9 @@ std::string depth_table(const std::vector<InspectedArm>& arms) {
   std::vector<std::string> headings;
   std::vector<TableColumn> columns = {{"loss", {}}, {"effective depth", {}}};
   for (const InspectedArm& arm : arms) {
-    const double loss = number_at(*arm.inspection, "/effects/loss");
-    const double depth = number_at(*arm.inspection, "/effective_depth");
+    const auto& effects = arm.inspection->effects;
+    const double loss = effects ? effects->loss : kNotMeasured;
+    const double depth = arm.inspection->effective_depth.value_or(kNotMeasured);
     if (std::isnan(depth)) continue;
     headings.push_back(row_heading(arm.label));
     columns[0].cells.push_back(std::isnan(loss) ? kNoValue : format_loss(loss));
@@ -178,18 +155,18 @@ StudyFigure probes_figure(const StudyData& data, const std::string& id) {
   for (const size_t arm : data.shown_arms()) {
     const std::string& label = data.arms.arms[arm].label;
     const auto run = data.shown_run(arm);
-    if (!data.inspections[*run].is_object()) {
+    if (!data.inspections[*run]) {
       missing.push_back(label);
       continue;
     }
     entries.push_back({line_style(arms.size()), label});
-    arms.push_back({label, &data.inspections[*run]});
+    arms.push_back({label, data.inspections[*run]});
   }
   if (arms.empty()) return {nothing("No run has been inspected yet.")};
   const std::string effects = layer_effects(arms, id) + source_effects(arms, id);
   const std::string groups =
-      group_table(arms, "/by_position", "Depth weights by position") +
-      group_table(arms, "/by_token_class", "Depth weights by class of token");
+      group_table(arms, &Inspection::by_position, "Depth weights by position") +
+      group_table(arms, &Inspection::by_token_class, "Depth weights by class of token");
   std::string out = of_shown_arms(data) + depth_table(arms);
   if (!effects.empty()) {
     out += legend(entries) + row_of(effects) +

@@ -3,7 +3,7 @@
 // the mixer's is called kMixersRole + role there.
 #pragma once
 
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 

@@ -1,4 +1,4 @@
-#include "attnres/support/tensor_group.h"
+#include "attnres/parameters/tensor_group.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "attnres/model/source_similarity.h"
+#include "attnres/inspect/source_similarity.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "attnres/infer/drop_effects.h"
+#include "attnres/inspect/drop_effects.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "attnres/infer/evaluate.h"
+#include "attnres/model/depth_weights.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/support/error.h"
 
@@ -101,10 +102,10 @@ DropEffects measure_drop_effects(
     return change(&silencer);
   };
   for (int site = 0; site < sublayers; site += 2) {
-    effects.layers.push_back(change_without(site, site + 1));
+    effects.layers.push_back({site / 2 + 1, change_without(site, site + 1)});
   }
   for (int site = 0; site < sublayers; ++site) {
-    effects.sublayers.push_back(change_without(site, site));
+    effects.sublayers.push_back({site, site_name(site, sublayers), change_without(site, site)});
   }
   for (const std::string& source : sources) {
     effects.sources.push_back({source, change(nullptr, source)});

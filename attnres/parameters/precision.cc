@@ -1,4 +1,4 @@
-#include "attnres/support/precision.h"
+#include "attnres/parameters/precision.h"
 
 #include <fmt/ranges.h>
 

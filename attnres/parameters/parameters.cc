@@ -1,4 +1,4 @@
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -8,8 +8,8 @@
 #include <functional>
 #include <numeric>
 
+#include "attnres/parameters/mixer_parameters.h"
 #include "attnres/support/error.h"
-#include "attnres/support/mixer_parameters.h"
 
 namespace attnres {
 namespace {
@@ -182,7 +182,7 @@ ParameterRegistry::Joined ParameterRegistry::add_joined(int site, int64_t inputs
   int64_t first = 0;
   for (size_t i = 0; i < roles.size(); ++i) {
     const at::Tensor rows = joined.tensor.narrow(0, first, outputs[i]).detach();
-    PackedWeight packed = joined.packed;
+    PackedMatrix packed = joined.packed;
     if (packed.defined()) packed.bytes = packed.bytes.narrow(0, first, outputs[i]);
     keep({site, roles[i].role, kKind, rows, roles[i].shard, {site}, packed}, roles[i].init);
     first += outputs[i];

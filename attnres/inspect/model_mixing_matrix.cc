@@ -1,4 +1,4 @@
-#include "attnres/model/model_mixing_matrix.h"
+#include "attnres/inspect/model_mixing_matrix.h"
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,4 +1,4 @@
-#include "attnres/infer/drop_effects.h"
+#include "attnres/inspect/drop_effects.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -58,13 +58,13 @@ TEST_P(DroppedFrom, ASublayerGivesWhatALastMapOfZerosDoes) {
   ASSERT_EQ(effects.sublayers.size(), 6u);
   ASSERT_EQ(effects.layers.size(), 3u);
   for (const int site : {0, 3}) {
-    EXPECT_NEAR(effects.sublayers[site], loss_without_outputs(model, site, site) - effects.loss,
-                kEqual)
+    EXPECT_NEAR(effects.sublayers[site].change,
+                loss_without_outputs(model, site, site) - effects.loss, kEqual)
         << site;
   }
-  EXPECT_NEAR(effects.layers[1], loss_without_outputs(model, 2, 3) - effects.loss, kEqual);
+  EXPECT_NEAR(effects.layers[1].change, loss_without_outputs(model, 2, 3) - effects.loss, kEqual);
   // Negative control: another layer matters as much to hardly any model.
-  EXPECT_GT(std::abs(effects.layers[1] - effects.layers[0]), 1e-6);
+  EXPECT_GT(std::abs(effects.layers[1].change - effects.layers[0].change), 1e-6);
 }
 
 // Shows whether a dropped source has weight, and that the others' add up to one.
@@ -219,8 +219,8 @@ TEST(DropEffects, OfKimisLayersAreThoseOfLastMapsOfZeros) {
     const DropEffects effects = measure_drop_effects(model, tokens(), kContext);
     ASSERT_EQ(std::ssize(effects.sublayers), model.sublayers());
     for (int site = 0; site < model.sublayers(); ++site) {
-      EXPECT_NEAR(effects.sublayers[site], loss_without_outputs(model, site, site) - effects.loss,
-                  kEqual)
+      EXPECT_NEAR(effects.sublayers[site].change,
+                  loss_without_outputs(model, site, site) - effects.loss, kEqual)
           << site;
     }
     const DropEffects of_window = measure_drop_effects(model, window, kContext);

@@ -1,4 +1,4 @@
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres {
 
 // [..., N, K], of which `bytes` [..., N, packed_row_bytes(format, K)] are the rows.
-struct PackedWeight {
+struct PackedMatrix {
   at::Tensor bytes = {};
   WeightFormat format = WeightFormat::f32;
   int64_t columns = 0;  // K

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "attnres/support/packed_weight.h"
-#include "attnres/support/precision.h"
+#include "attnres/parameters/packed_matrix.h"
+#include "attnres/parameters/precision.h"
+#include "attnres/parameters/tensor_group.h"
 #include "attnres/support/random.h"
-#include "attnres/support/tensor_group.h"
 
 namespace attnres {
 
@@ -94,7 +94,7 @@ struct Parameter {
   at::Tensor tensor;  // a leaf that requires a gradient, if its kind has one; on `meta` if packed
   Shard shard = Shard::none;
   std::vector<int> used_at = {};  // the sites that compute with it, ascending
-  PackedWeight packed = {};       // in the place of the tensor's numbers, if it is defined
+  PackedMatrix packed = {};       // in the place of the tensor's numbers, if it is defined
 };
 
 // The dimension along which a parameter is cut into equal parts, or -1 where every process of a
@@ -155,7 +155,7 @@ class ParameterRegistry {
   // Weights of kind matrix, each [outputs, inputs], one below the other in one storage.
   struct Joined {
     at::Tensor tensor;
-    PackedWeight packed;
+    PackedMatrix packed;
   };
   Joined add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
 

@@ -14,13 +14,22 @@ namespace attnres {
 
 // Changes of the mean loss, nats a token, on one text: loss without the part - loss with all.
 struct DropEffects {
+  struct Layer {
+    int layer = 0;  // from 1
+    double change = 0;
+  };
+  struct Sublayer {
+    int site = 0;
+    std::string name;  // site_name
+    double change = 0;
+  };
   struct Source {
     std::string name;
     double change = 0;
   };
-  double loss = 0;                // with all
-  std::vector<double> layers;     // by Transformer layer: both its sublayers give zeros
-  std::vector<double> sublayers;  // by site: that sublayer gives zeros
+  double loss = 0;                  // with all
+  std::vector<Layer> layers;        // both sublayers of the Transformer layer give zeros
+  std::vector<Sublayer> sublayers;  // by site: that sublayer gives zeros
   // Of mechanisms with depth weights: the source has no weight at any site that has another one,
   // and the others' weights are renormalised (MixingAnalysis::dropped_source). The partial sum is
   // one source for all blocks.

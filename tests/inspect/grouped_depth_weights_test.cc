@@ -1,4 +1,4 @@
-#include "attnres/model/grouped_depth_weights.h"
+#include "attnres/inspect/grouped_depth_weights.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "attnres/support/weight_format.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres {
 
 // What is learned, with its gradients' sums; and what passes between layers, which linear maps
 // multiply. Norms, softmaxes, scores and losses are computed in float32 or better in any case.
-// For inference the large weights may be packed (support/packed_weight.h): where `weights` is not
-// f32 they have no gradients, and no numbers but those that are loaded.
+// For inference the large weights may be packed (parameters/packed_matrix.h): where `weights` is
+// not f32 they have no gradients, and no numbers but those that are loaded.
 struct Precision {
   Precision() = default;
   Precision(at::ScalarType both) : parameters(both), activations(both) {}
