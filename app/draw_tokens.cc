@@ -160,7 +160,7 @@ class TokensDrawing {
 }  // namespace
 
 void draw_tokens(const InspectedTokens& tokens, const std::filesystem::path& file) {
-  write_file(file, TokensDrawing(tokens).draw());
+  rewrite_file(file, TokensDrawing(tokens).draw());
 }
 
 }  // namespace attnres

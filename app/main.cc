@@ -233,7 +233,8 @@ int main(int argc, char** argv) {
   attnres::keep_standard_streams_taken();
   attnres::keep_freed_memory();
   attnres::terminate_otherwise = std::set_terminate(attnres::end_without_memory);
-  // A reader that stops reading (attnres ... | head) ends the program quietly.
+  // A reader that stops reading (attnres ... | head) ends the program quietly; under an
+  // InterruptGuard, after its work was saved.
   std::signal(SIGPIPE, SIG_DFL);
   std::signal(SIGBUS, attnres::end_without_mapped_file);
   // A file that reaches the limit on its size is an error of that write.
@@ -248,6 +249,7 @@ int main(int argc, char** argv) {
   } catch (const c10::Error& e) {
     return attnres::report(attnres::first_line(e.what_without_backtrace()), 1);
   } catch (const std::system_error& e) {
+    if (e.code() == std::errc::broken_pipe) std::raise(SIGPIPE);
     // fmt::print throws these, and does not know where it prints.
     return attnres::report(
         std::ferror(stdout) != 0 ? "cannot write the output: " + e.code().message() : e.what(), 1);

@@ -44,7 +44,7 @@ std::filesystem::path draw_matrix(const std::string& stream, const Matrix& mean,
   map.high = low < 0 ? std::max(-low, high) : high;
   std::filesystem::path path = file;
   if (!stream.empty()) path.replace_extension(stream + file.extension().string());
-  write_file(path, draw_file(map, "Depth mixing matrix" + of_stream(stream) + " of " + whose));
+  rewrite_file(path, draw_file(map, "Depth mixing matrix" + of_stream(stream) + " of " + whose));
   return path;
 }
 

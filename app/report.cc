@@ -190,7 +190,7 @@ void write_metrics(const ReportCommandOptions& options, bool of_study) {
   if (options.csv_is_printed()) {
     fmt::print("{}", table.csv);
   } else {
-    write_file(options.csv, table.csv);
+    rewrite_file(options.csv, table.csv);
   }
 }
 

@@ -49,7 +49,9 @@ void run_vectors(const VectorsOptions& options) {
     print_markdown();
     return;
   }
-  const WrittenVectors written = write_test_vectors(options.out, options.mechanisms);
+  WrittenVectors written;
+  write_new(options.out, "file",
+            [&] { written = write_test_vectors(options.out, options.mechanisms); });
   fmt::print("{}: {} of {}; docs/test-vectors.md describes them\n", options.out,
              counted(written.tensors, "tensor"), counted(written.entries, "entry"));
 }

@@ -27,8 +27,9 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (fs::temp_directory_path() / "attnres-plot-XXXXXX").string();
-    require(::mkdtemp(name.data()) != nullptr, "{}: cannot make a temporary folder: {}", name,
-            std::strerror(errno));
+    if (::mkdtemp(name.data()) == nullptr) {
+      fail("{}: cannot make a temporary folder: {}", name, std::strerror(errno));
+    }
     path_ = name;
   }
   ~TemporaryFolder() {

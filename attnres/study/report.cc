@@ -254,7 +254,7 @@ ReportSummary write_report(const std::vector<fs::path>& paths, const ReportOptio
   }
   const std::string text = page(runs, summary);
   if (options.out.has_parent_path()) make_folder(options.out.parent_path());
-  write_file(options.out, text);
+  rewrite_file(options.out, text);
   return summary;
 }
 

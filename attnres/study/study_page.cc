@@ -424,7 +424,7 @@ StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
   if (data.study.smoke) page.findings.clear();
   const std::string text = study_page_text(data, page, figures);
   if (page.page.has_parent_path()) make_folder(page.page.parent_path());
-  write_file(page.page, text);
+  rewrite_file(page.page, text);
   return page;
 }
 

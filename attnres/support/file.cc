@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +46,7 @@ class Descriptor {
 // Flushes a file, or a folder's list of names, to the disk.
 void flush(const fs::path& path) {
   const Descriptor file(path, O_RDONLY);
-  require(::fsync(file.get()) == 0, "{}: cannot flush to disk: {}", path.string(), last_error());
+  if (::fsync(file.get()) != 0) fail("{}: cannot flush to disk: {}", path.string(), last_error());
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {
@@ -137,6 +138,20 @@ void write_file(const fs::path& path, std::string_view text) {
   writer.finish();
 }
 
+void rewrite_file(const fs::path& path, std::string_view text) {
+  constexpr size_t kCompared = 8;
+  if (fs::exists(fs::status(path)) && fs::file_size(path) > 0) {
+    std::string begin(std::min(kCompared, text.size()), '\0');
+    const Descriptor file(path, O_RDONLY);
+    const ssize_t read = ::pread(file.get(), begin.data(), begin.size(), 0);
+    require(read == std::ssize(begin) && text.starts_with(begin),
+            "{}: is there already, and is something else than what would be written; name another "
+            "file",
+            path.string());
+  }
+  write_file(path, text);
+}
+
 int write_all(int descriptor, const void* data, uint64_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -156,8 +171,19 @@ std::string write_error(int error) {
   return text;
 }
 
+// Where a file is written that goes by this name: of a link, what it links to. Throws where that is
+// there and no file.
+fs::path place_of(const fs::path& path) {
+  struct stat there = {};
+  if (::stat(path.c_str(), &there) != 0) return path;
+  require(S_ISREG(there.st_mode), "{}: is {}; name a file", path.string(), kind_of(there.st_mode));
+  return fs::is_symlink(path) ? fs::canonical(path) : path;
+}
+
 AtomicWriter::AtomicWriter(const fs::path& path)
-    : path_(path), aside_(with_suffix(path, ".new")), descriptor_(open_and_lock(aside_, path_)) {
+    : path_(place_of(path)),
+      aside_(with_suffix(path, ".new")),
+      descriptor_(open_and_lock(aside_, path_)) {
   struct stat left = {};  // by a process that was killed
   const bool has_bytes = ::fstat(descriptor_, &left) == 0 && left.st_size > 0;
   if (has_bytes && ::ftruncate(descriptor_, 0) != 0) {
@@ -252,8 +278,9 @@ fs::path existing_part(const fs::path& path) {
 // Only trying tells: permissions, file systems and containers all have a say.
 void require_writable_folder(const fs::path& path) {
   std::string trial = (existing_part(path) / ".attnres-XXXXXX").string();
-  require(::mkdtemp(trial.data()) != nullptr, "{}: cannot make this folder: {}", path.string(),
-          last_error());
+  if (::mkdtemp(trial.data()) == nullptr) {
+    fail("{}: cannot make this folder: {}", path.string(), last_error());
+  }
   ::rmdir(trial.c_str());
 }
 

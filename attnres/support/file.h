@@ -39,9 +39,14 @@ int write_all(int descriptor, const void* data, uint64_t bytes);
 std::string write_error(int error);
 
 // Writes aside, flushes to the disk, then renames: the file has the old text or the new, never a
-// part. Throws Error (and removes what it wrote) when the disk is full, the folder is read-only, or
-// another process is writing the file.
+// part. Throws Error (and removes what it wrote) when the disk is full, the folder is read-only,
+// another process is writing the file, or a device, a pipe or a folder has its name. Of a link,
+// what it links to is written.
 void write_file(const std::filesystem::path& path, std::string_view text);
+
+// The same over what an earlier call wrote there: throws Error where what is there does not begin
+// as `text` does, so that a file of another kind is never lost.
+void rewrite_file(const std::filesystem::path& path, std::string_view text);
 
 // A file written piece by piece in the same way: finish() makes it stand, without it nothing
 // remains.

@@ -1,4 +1,5 @@
-// Ctrl-C, a dropped connection and the like, which let long work save what it has.
+// Ctrl-C, a dropped connection, a reader of the output that goes away: they let long work save what
+// it has.
 #pragma once
 
 #include <csignal>
@@ -7,10 +8,11 @@
 
 namespace attnres {
 
-// While it lives, the first SIGINT, SIGTERM or SIGHUP only makes interrupted() true; a SIGINT or
-// SIGTERM after that ends the process at once, as it would without a guard. A terminal that goes
-// away often sends two SIGHUP, so those never do; where it was ignored (nohup), it still is. One
-// guard lives at a time, made by the main thread: the system delivers a process's signals there.
+// While it lives, the first SIGINT, SIGTERM, SIGHUP or SIGPIPE only makes interrupted() true; a
+// SIGINT or SIGTERM after that ends the process at once, as it would without a guard. A terminal
+// that goes away often sends two SIGHUP, and every line to a reader that has gone a SIGPIPE, so
+// those never do; where SIGHUP was ignored (nohup), it still is. One guard lives at a time, made by
+// the main thread: the system delivers a process's signals there.
 class InterruptGuard {
  public:
   InterruptGuard();   // interrupted() is false again
@@ -20,7 +22,7 @@ class InterruptGuard {
 
  private:
   SignalStack stack_;
-  struct sigaction previous_interrupt_, previous_terminate_, previous_hangup_;
+  struct sigaction previous_interrupt_, previous_terminate_, previous_hangup_, previous_pipe_;
 };
 
 // Whether a signal came since the last guard was made. Cheap: ask as often as you like.

@@ -42,8 +42,8 @@ void LineLog::append(const Json& object) {
 }
 
 void LineLog::sync() {
-  require(::fsync(descriptor_) == 0, "{}: cannot flush to disk: {}", path_.string(),
-          std::strerror(errno));
+  if (::fsync(descriptor_) == 0) return;
+  fail("{}: cannot flush to disk: {}", path_.string(), std::strerror(errno));
 }
 
 }  // namespace attnres

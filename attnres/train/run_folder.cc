@@ -117,6 +117,13 @@ void require_free_folder(const RunPaths& paths) {
         "it; choose another --out",
         log.string());
   }
+  for (const auto& [file, what] : {std::pair("config.json", "a model"),
+                                   {"study.json", "a study"},
+                                   {"tokens.json", "tokens"}}) {
+    require(!path_exists(paths.folder / file),
+            "{}: holds {} ({}), beside which a run is not found; choose another --out",
+            paths.folder.string(), what, file);
+  }
   require_writable_folder(paths.folder);
 }
 

@@ -197,6 +197,18 @@ INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, 
                            return info.param == SIGINT ? "interrupt" : "terminate";
                          });
 
+TEST(ResumeAfterASignal, OfAReaderThatWentAway) {
+  Json recipe = block_recipe();
+  recipe["train"].update({{"steps", 400}, {"checkpoint_every", 1000}, {"eval_every", 5}});
+  const Workshop workshop(recipe);
+  const RunPaths run{workshop.folder("run")};
+  run_shell("'" ATTNRES_PROGRAM "' " + workshop.arguments("run") + " 2>&1 | head -n 4");
+  EXPECT_TRUE(fs::exists(run.last() / "model.safetensors"));
+  EXPECT_LT(steps_logged(run), 400);
+  EXPECT_EQ(workshop.resume("run").exit_code, 0);
+  expect_complete_logs(run);
+}
+
 TEST(ResumeFinished, SaysSoAndChangesNothing) {
   const Workshop workshop(block_recipe());
   const RunPaths run = workshop.trained("run");

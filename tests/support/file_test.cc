@@ -363,5 +363,42 @@ TEST_F(Lock, EndsWithItsProcess) {
   EXPECT_NO_THROW(FolderLock{folder_});
 }
 
+TEST_F(Files, TakeNoOthersPlace) {
+  const fs::path pipe = folder_ / "pipe", text = folder_ / "text", link = folder_ / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(write_file(pipe, "page"), Error);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_THROW(write_file(folder_, "page"), Error);
+
+  rewrite_file(text, "<!DOCTYPE html>1");
+  rewrite_file(text, "<!DOCTYPE html>2");
+  EXPECT_EQ(read_file(text), "<!DOCTYPE html>2");
+  EXPECT_THROW(rewrite_file(text, "run,step,loss"), Error);
+  write_file(text, "<!");
+  EXPECT_THROW(rewrite_file(text, "<!DOCTYPE html>3"), Error);
+  EXPECT_EQ(read_file(text), "<!");
+
+  fs::create_symlink(text, link);
+  write_file(link, "through it");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_file(text), "through it");
+}
+
+// What the system says, not what the library found on its way.
+TEST_F(Files, SayWhyThereIsNoFolder) {
+  const uid_t own = ::geteuid();
+  constexpr uid_t kNobody = 65534;  // root may write everywhere
+  fs::permissions(folder_, fs::perms(0555));
+  if (own == 0) ASSERT_EQ(::seteuid(kNobody), 0);
+  try {
+    require_writable_folder(folder_ / "run");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Permission denied"), std::string::npos);
+  }
+  ASSERT_EQ(::seteuid(own), 0);
+  fs::permissions(folder_, fs::perms::owner_all);
+}
+
 }  // namespace
 }  // namespace attnres::file_test

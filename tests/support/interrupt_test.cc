@@ -52,21 +52,24 @@ TEST(InterruptGuard, SecondSignalEndsTheProcess) {
             SIGTERM);
 }
 
-// A terminal that goes away and its shell send one each.
-TEST(InterruptGuard, SecondHangupLetsTheWorkBeSaved) {
-  EXPECT_EQ(ending_signal([] {
-              const InterruptGuard guard;
-              std::raise(SIGHUP);
-              std::raise(SIGHUP);
-              if (!interrupted()) std::abort();
-            }),
-            0);
-  EXPECT_EQ(ending_signal([] {
-              const InterruptGuard guard;
-              std::raise(SIGHUP);
-              std::raise(SIGTERM);
-            }),
-            SIGTERM);
+// A terminal that goes away and its shell send a hangup each, a pipe whose reader has gone a signal
+// for every line.
+TEST(InterruptGuard, SecondHangupOrLineLetsTheWorkBeSaved) {
+  for (const int signal : {SIGHUP, SIGPIPE}) {
+    EXPECT_EQ(ending_signal([&] {
+                const InterruptGuard guard;
+                std::raise(signal);
+                std::raise(signal);
+                if (!interrupted()) std::abort();
+              }),
+              0);
+    EXPECT_EQ(ending_signal([&] {
+                const InterruptGuard guard;
+                std::raise(signal);
+                std::raise(SIGTERM);
+              }),
+              SIGTERM);
+  }
 }
 
 TEST(InterruptGuard, LeavesHangupsIgnoredAsNohupDoes) {
@@ -80,7 +83,7 @@ TEST(InterruptGuard, LeavesHangupsIgnoredAsNohupDoes) {
 }
 
 TEST(InterruptGuard, RestoresWhatWasThere) {
-  for (const int signal : {SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGPIPE}) {
     EXPECT_EQ(ending_signal([&] {
                 { const InterruptGuard guard; }
                 std::raise(signal);

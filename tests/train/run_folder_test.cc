@@ -95,12 +95,13 @@ TEST(SameRun, NotesWhatChangedAndWhen) {
   EXPECT_EQ(noted["changes"][1], Json::parse(R"({"step": 15, "train.eval_every": [null, 5]})"));
 }
 
-TEST(FreeFolder, HoldsNoLogsOfSomethingElse) {
+TEST(FreeFolder, HoldsNothingThatARunWouldOverwriteOrHideBehind) {
   const RunPaths paths{fresh_folder("run")};
   EXPECT_NO_THROW(require_free_folder({paths.folder / "new"}));
   write_text(paths.folder / "notes.txt", "mine");
   EXPECT_NO_THROW(require_free_folder(paths));
-  for (const char* name : {"metrics.jsonl", "probes.jsonl", "samples.jsonl"}) {
+  for (const char* name : {"metrics.jsonl", "probes.jsonl", "samples.jsonl", "config.json",
+                           "study.json", "tokens.json"}) {
     write_text(paths.folder / name, "mine");
     EXPECT_THAT(message_of<Error>([&] { require_free_folder(paths); }), HasSubstr(name));
     std::filesystem::remove(paths.folder / name);
