@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, 
                            return info.param == SIGINT ? "interrupt" : "terminate";
                          });
 
-TEST(ResumeAfterASignal, OfAReaderThatWentAway) {
+TEST(ResumeAfterALostReader, GoesOnFromWhereItWas) {
   Json recipe = block_recipe();
   recipe["train"].update({{"steps", 400}, {"checkpoint_every", 1000}, {"eval_every", 5}});
   const Workshop workshop(recipe);
@@ -206,7 +206,7 @@ TEST(ResumeAfterASignal, OfAReaderThatWentAway) {
   EXPECT_TRUE(fs::exists(run.last() / "model.safetensors"));
   EXPECT_LT(steps_logged(run), 400);
   EXPECT_EQ(workshop.resume("run").exit_code, 0);
-  expect_complete_logs(run);
+  EXPECT_EQ(steps_logged(run), 400);
 }
 
 TEST(ResumeFinished, SaysSoAndChangesNothing) {
