@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/run_data.h"
+#include "attnres/plots/text_plot.h"
+#include "attnres/report/run_data.h"
 #include "attnres/study/study_data.h"
-#include "attnres/study/text_plot.h"
 
 namespace attnres {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/arms.h"
-#include "attnres/study/run_data.h"
+#include "attnres/report/arms.h"
+#include "attnres/report/run_data.h"
 #include "attnres/support/json.h"
 
 namespace attnres {

@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attnres/study/arm_table.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/arm_table.h"
+#include "attnres/report/settings.h"
+#include "attnres/report/speed.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/seed_curves.h"
-#include "attnres/study/settings.h"
-#include "attnres/study/speed.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/study/trained_box.h"
 #include "attnres/study/tuning_section.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "attnres/study/statistics.h"
+#include "attnres/report/statistics.h"
 #include "attnres/study/study_data.h"
 #include "attnres/support/csv.h"
 

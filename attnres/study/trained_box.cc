@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attnres/study/html.h"
+#include "attnres/plots/html.h"
 #include "attnres/support/format.h"
 
 namespace attnres {
