@@ -68,9 +68,9 @@ TEST_F(StudyFolder, RemembersFailuresOfRunsThatAreNotDone) {
   const std::vector<StudyRun> all = runs();
   train_run(all[0], /*to_its_end=*/true);
   const std::vector<RunStatus> failed(4, {.state = RunState::failed, .saved = {}, .error = "why"});
-  const StudyRecord record = {.name = "tiny", .question = "", .axes = {"mixing"}, .data = {}};
-  const std::vector<RunPlan> plans(4);
-  attnres::write_text(paths_.study_json(), study_json(record, all, failed, plans).dump());
+  const StudyRecord record =
+      with_runs({.name = "tiny", .axes = {"mixing"}}, all, failed, std::vector<RunPlan>(4));
+  attnres::write_text(paths_.study_json(), study_json(record).dump());
   const auto statuses = look_at_runs(paths_, all);
   EXPECT_EQ(statuses[0].state, RunState::done);
   EXPECT_EQ(statuses[0].error, "");
@@ -89,19 +89,19 @@ TEST_F(StudyFolder, RefusesRunsWhoseRecipeHasChanged) {
 }
 
 TEST_F(StudyFolder, RefusesFoldersOfOthers) {
-  EXPECT_TRUE(read_study_json(paths_, "tiny").is_null());
+  EXPECT_FALSE(read_begun_study(paths_, "tiny").has_value());
   attnres::write_text(paths_.study_json(), R"({"study": "other"})");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("holds the study other"));
   attnres::write_text(paths_.study_json(), R"({"runs": []})");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("not a study's"));
   fs::remove(paths_.study_json());
   attnres::write_text(paths_.folder / "run.json", "{}");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("holds a run"));
   fs::create_directories(paths_.folder / "runs");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("no study.json"));
 }
 
