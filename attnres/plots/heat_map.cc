@@ -33,49 +33,61 @@ bool is_dark(uint32_t color) {
   return luma < 140;
 }
 
-}  // namespace
+// Where the cells lie, in pixels.
+struct HeatLayout {
+  static constexpr int kRight = 14, kTop = 8;
+  int left, bottom, height;
+  double cell_width, cell_height;
+};
 
-std::string draw(const HeatMap& plot, const std::string& id) {
-  const size_t rows = plot.values.size();
-  const size_t columns = plot.column_names.size();
-  require(rows > 0 && columns > 0 && plot.row_names.size() == rows,
-          "plot \"{}\": expected a name for each row and column, came {} rows, {} names and {} "
-          "columns",
-          plot.alt, rows, plot.row_names.size(), columns);
-
-  constexpr int kRight = 14, kTop = 8, kBottom = 50, kAxis = 38, kCharacter = 8;
+HeatLayout layout_of(const HeatMap& plot) {
+  constexpr int kBottom = 50, kAxis = 38, kCharacter = 8;
+  const auto rows = static_cast<double>(plot.values.size());
+  const auto columns = static_cast<double>(plot.column_names.size());
   size_t longest = 3;
   for (const std::string& name : plot.row_names) longest = std::max(longest, name.size());
-  const int left = plot.small ? kRight : kAxis + kCharacter * static_cast<int>(longest);
-  const double cell_width = double(gnuplot::kWidth - left - kRight) / double(columns);
-  const double cell_height = std::clamp(330.0 / double(rows), 7.0, 30.0);
-  const int bottom = plot.small ? kTop : kBottom;
-  const int height = kTop + bottom + int(std::lround(cell_height * double(rows)));
-  const bool numbers = !plot.small && cell_width >= 15 + 7 * plot.decimals && cell_height >= 15;
-  const double half = std::min(cell_width, cell_height) >= 9 ? 0.475 : 0.502;
+  HeatLayout at;
+  at.left = plot.small ? HeatLayout::kRight : kAxis + kCharacter * static_cast<int>(longest);
+  at.bottom = plot.small ? HeatLayout::kTop : kBottom;
+  at.cell_width = double(gnuplot::kWidth - at.left - HeatLayout::kRight) / columns;
+  at.cell_height = std::clamp(330.0 / rows, 7.0, 30.0);
+  at.height = HeatLayout::kTop + at.bottom + int(std::lround(at.cell_height * rows));
+  return at;
+}
 
+// The data of gnuplot: cells, those that are outlined, and the values that are printed on them.
+struct HeatCells {
   std::string cells, outlines, dark, light;
-  for (size_t row = 0; row < rows; ++row) {
+};
+
+HeatCells cells_of(const HeatMap& plot, const HeatLayout& at) {
+  const bool numbers =
+      !plot.small && at.cell_width >= 15 + 7 * plot.decimals && at.cell_height >= 15;
+  const double half = std::min(at.cell_width, at.cell_height) >= 9 ? 0.475 : 0.502;
+  HeatCells data;
+  for (size_t row = 0; row < plot.values.size(); ++row) {
     for (size_t column = 0; column < plot.values[row].size(); ++column) {
       const double value = plot.values[row][column];
       if (!std::isfinite(value)) continue;
       const uint32_t color = heat_color(value, plot.low, plot.high);
       const std::string cell = fmt::format("{} {} {} {}", column, row, half, half);
-      cells += fmt::format("{} {}\n", cell, color);
-      if (!plot.outlined.empty() && plot.outlined[row][column]) outlines += cell + "\n";
+      data.cells += fmt::format("{} {}\n", cell, color);
+      if (!plot.outlined.empty() && plot.outlined[row][column]) data.outlines += cell + "\n";
       if (numbers) {
-        (is_dark(color) ? light : dark) +=
+        (is_dark(color) ? data.light : data.dark) +=
             fmt::format("{} {} {}\n", column, row, short_decimal(value, plot.decimals));
       }
     }
   }
+  return data;
+}
 
-  std::string script = gnuplot::terminal(height);
-  script += fmt::format(
+std::string axes_of(const HeatMap& plot, const HeatLayout& at) {
+  std::string script = fmt::format(
       "set lmargin at screen {:.5f}\nset rmargin at screen {:.5f}\n"
       "set tmargin at screen {:.5f}\nset bmargin at screen {:.5f}\n",
-      double(left) / gnuplot::kWidth, 1 - double(kRight) / gnuplot::kWidth,
-      1 - double(kTop) / height, double(bottom) / height);
+      double(at.left) / gnuplot::kWidth, 1 - double(HeatLayout::kRight) / gnuplot::kWidth,
+      1 - double(HeatLayout::kTop) / at.height, double(at.bottom) / at.height);
   script +=
       fmt::format("unset border\nset tics nomirror scale 0 textcolor {}\n", rgb(gnuplot::kInk));
   if (!plot.small) {
@@ -83,24 +95,38 @@ std::string draw(const HeatMap& plot, const std::string& id) {
         fmt::format("set xlabel {0} textcolor {2} offset 0,0.4\nset ylabel {1} textcolor {2}\n",
                     quote(plot.x_label), quote(plot.y_label), rgb(gnuplot::kInk));
   }
-  script += fmt::format("set xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n", columns - 1, rows - 1);
-  if (plot.small) {
-    script += "unset tics\n";
-  } else {
-    script += fmt::format(
-        "set xtics {}\nset ytics {}\n", gnuplot::ticks(plot.column_names, 13),
-        gnuplot::ticks(plot.row_names, std::max<size_t>(1, size_t(rows * cell_height / 17))));
-  }
-  gnuplot::Files files = {{"cells", cells}};
-  script += "plot 'cells' using 1:2:3:4:5 with boxxyerror lc rgb variable fs solid noborder";
-  if (!outlines.empty()) {
-    files["outlines"] = outlines;
+  const size_t rows = plot.values.size();
+  script += fmt::format("set xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n",
+                        plot.column_names.size() - 1, rows - 1);
+  if (plot.small) return script + "unset tics\n";
+  return script +
+         fmt::format("set xtics {}\nset ytics {}\n", gnuplot::ticks(plot.column_names, 13),
+                     gnuplot::ticks(plot.row_names,
+                                    std::max<size_t>(1, size_t(rows * at.cell_height / 17))));
+}
+
+}  // namespace
+
+std::string draw(const HeatMap& plot, const std::string& id) {
+  const size_t rows = plot.values.size(), columns = plot.column_names.size();
+  require(rows > 0 && columns > 0 && plot.row_names.size() == rows,
+          "plot \"{}\": expected a name for each row and column, came {} rows, {} names and {} "
+          "columns",
+          plot.alt, rows, plot.row_names.size(), columns);
+  const HeatLayout at = layout_of(plot);
+  const HeatCells data = cells_of(plot, at);
+  gnuplot::Files files = {{"cells", data.cells}};
+  std::string script =
+      gnuplot::terminal(at.height) + axes_of(plot, at) +
+      "plot 'cells' using 1:2:3:4:5 with boxxyerror lc rgb variable fs solid noborder";
+  if (!data.outlines.empty()) {
+    files["outlines"] = data.outlines;
     script += fmt::format(
         ", 'outlines' using 1:2:3:4 with boxxyerror lw 1.6 lc {0} fs empty border lc {0}",
         rgb(kOutline));
   }
-  for (const auto& [name, text, color] :
-       {std::tuple{"dark", &dark, gnuplot::kInk}, std::tuple{"light", &light, gnuplot::kWhite}}) {
+  for (const auto& [name, text, color] : {std::tuple{"dark", &data.dark, gnuplot::kInk},
+                                          std::tuple{"light", &data.light, gnuplot::kWhite}}) {
     if (text->empty()) continue;
     files[name] = *text;
     script +=

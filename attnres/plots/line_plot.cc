@@ -99,45 +99,87 @@ struct PlotRange {
   }
 };
 
-}  // namespace
-
-std::string draw(const LinePlot& plot, const std::string& id) {
+// What gnuplot draws: its data, the commands that draw it, and how far it reaches.
+struct DrawnCurves {
   gnuplot::Files files;
   std::string below, above;
-  PlotRange x_range, y_range;
+  PlotRange x, y;
+};
+
+void add_command(std::string& commands, const std::string& command) {
+  commands += (commands.empty() ? "" : ", ") + command;
+}
+
+void add_curve(DrawnCurves& drawn, const LinePlot& plot, const Curve& curve) {
   const auto drawable = [&](double x, double y) {
     return std::isfinite(x) && std::isfinite(y) && (!plot.log_x || x > 0) && (!plot.log_y || y > 0);
   };
-  const auto add = [](std::string& commands, const std::string& command) {
-    commands += (commands.empty() ? "" : ", ") + command;
-  };
-  for (const Curve& curve : plot.curves) {
-    const std::string name = fmt::format("curve{}", files.size());
-    std::string data, bars;
-    size_t points = 0;
-    for (size_t i = 0; i < curve.x.size(); ++i) {
-      const double x = curve.x[i], y = curve.y[i];
-      if (!drawable(x, y)) continue;
-      data += fmt::format("{:.9g} {:.9g}\n", x, y);
-      x_range.include(x);
-      y_range.include(y);
-      ++points;
-      if (curve.low.empty() || !drawable(curve.low[i], curve.high[i])) continue;
-      bars += fmt::format("{:.9g} {:.9g} {:.9g} {:.9g}\n", x, y, curve.low[i], curve.high[i]);
-      y_range.include(curve.low[i]);
-      y_range.include(curve.high[i]);
-    }
-    if (points == 0) continue;
-    files[name] = data;
-    const bool is_above = curve.kind == Curve::Kind::measured || curve.kind == Curve::Kind::points;
-    add(is_above ? above : below, curve_command(curve, name, points));
-    if (bars.empty()) continue;
-    files["bars-" + name] = bars;
-    add(below, fmt::format("'bars-{}' using 1:2:3:4 with yerrorbars lw 1.2 pt 7 ps 0 lc {}", name,
-                           rgb(curve.style.color)));
+  const std::string name = fmt::format("curve{}", drawn.files.size());
+  std::string data, bars;
+  size_t points = 0;
+  for (size_t i = 0; i < curve.x.size(); ++i) {
+    const double x = curve.x[i], y = curve.y[i];
+    if (!drawable(x, y)) continue;
+    data += fmt::format("{:.9g} {:.9g}\n", x, y);
+    drawn.x.include(x);
+    drawn.y.include(y);
+    ++points;
+    if (curve.low.empty() || !drawable(curve.low[i], curve.high[i])) continue;
+    bars += fmt::format("{:.9g} {:.9g} {:.9g} {:.9g}\n", x, y, curve.low[i], curve.high[i]);
+    drawn.y.include(curve.low[i]);
+    drawn.y.include(curve.high[i]);
   }
-  require(x_range.low <= x_range.high, "plot \"{}\": it has no finite point", plot.alt);
+  if (points == 0) return;
+  drawn.files[name] = data;
+  const bool is_above = curve.kind == Curve::Kind::measured || curve.kind == Curve::Kind::points;
+  add_command(is_above ? drawn.above : drawn.below, curve_command(curve, name, points));
+  if (bars.empty()) return;
+  drawn.files["bars-" + name] = bars;
+  add_command(drawn.below,
+              fmt::format("'bars-{}' using 1:2:3:4 with yerrorbars lw 1.2 pt 7 ps 0 lc {}", name,
+                          rgb(curve.style.color)));
+}
 
+std::string x_axis(const LinePlot& plot, const PlotRange& x) {
+  std::string script;
+  if (plot.log_x) {
+    const double slack = x.high > x.low ? std::pow(x.high / x.low, 0.04) : 2;
+    script = log_axis("x", x.low / slack, x.high * slack) +
+             fmt::format("set xrange [{:.9g}:{:.9g}]\n", x.low / slack, x.high * slack);
+  } else {
+    double slack = x.high > x.low ? 0.02 * (x.high - x.low) : 0.5;
+    if (!plot.x_names.empty()) slack = 0.3;
+    script = fmt::format("set xrange [{:.9g}:{:.9g}]\n", x.low - slack, x.high + slack);
+  }
+  if (plot.whole_x) {
+    const double step = std::max(1.0, std::ceil((x.high - x.low) / 12));
+    script += fmt::format("set xtics {:.9g},{:.9g},{:.9g}\n", x.low, step, x.high);
+  }
+  if (!plot.x_names.empty()) script += "set xtics " + named_ticks(plot.x_names) + "\n";
+  return script;
+}
+
+// Nothing where gnuplot's own is right.
+std::string y_axis(const LinePlot& plot, PlotRange y) {
+  const bool given = std::isfinite(plot.y_low) && std::isfinite(plot.y_high);
+  if (given) {
+    y = {plot.y_low, plot.y_high};
+  } else if (plot.log_y) {
+    const double slack = std::max(std::pow(y.high / y.low, 0.06), 1.001);
+    y = {y.low / slack, y.high * slack};
+  } else {
+    return "";
+  }
+  return (plot.log_y ? log_axis("y", y.low, y.high) : "") +
+         fmt::format("set yrange [{:.9g}:{:.9g}]\n", y.low, y.high);
+}
+
+}  // namespace
+
+std::string draw(const LinePlot& plot, const std::string& id) {
+  DrawnCurves drawn;
+  for (const Curve& curve : plot.curves) add_curve(drawn, plot, curve);
+  require(drawn.x.low <= drawn.x.high, "plot \"{}\": it has no finite point", plot.alt);
   std::string script = gnuplot::terminal(290);
   script += fmt::format(
       "set border 3 lc {0}\nset tics nomirror scale 0.5 textcolor {1}\n"
@@ -145,34 +187,10 @@ std::string draw(const LinePlot& plot, const std::string& id) {
       "set xlabel {2} textcolor {1}\nset ylabel {3} textcolor {1} offset 0.5\n"
       "set format '%g'\nset rmargin 2.5\nset tmargin 0.8\nset bars 0.6\n",
       rgb(gnuplot::kFrame), rgb(gnuplot::kInk), quote(plot.x_label), quote(plot.y_label));
-  const double x_low = x_range.low, x_high = x_range.high;
-  if (plot.log_x) {
-    const double slack = x_high > x_low ? std::pow(x_high / x_low, 0.04) : 2;
-    script += log_axis("x", x_low / slack, x_high * slack) +
-              fmt::format("set xrange [{:.9g}:{:.9g}]\n", x_low / slack, x_high * slack);
-  } else {
-    double slack = x_high > x_low ? 0.02 * (x_high - x_low) : 0.5;
-    if (!plot.x_names.empty()) slack = 0.3;
-    script += fmt::format("set xrange [{:.9g}:{:.9g}]\n", x_low - slack, x_high + slack);
-  }
-  if (plot.whole_x) {
-    const double step = std::max(1.0, std::ceil((x_high - x_low) / 12));
-    script += fmt::format("set xtics {:.9g},{:.9g},{:.9g}\n", x_low, step, x_high);
-  }
-  if (!plot.x_names.empty()) script += "set xtics " + named_ticks(plot.x_names) + "\n";
-  const bool given = std::isfinite(plot.y_low) && std::isfinite(plot.y_high);
-  if (given) {
-    y_range = {plot.y_low, plot.y_high};
-  } else if (plot.log_y) {
-    const double slack = std::max(std::pow(y_range.high / y_range.low, 0.06), 1.001);
-    y_range = {y_range.low / slack, y_range.high * slack};
-  }
-  if (plot.log_y) script += log_axis("y", y_range.low, y_range.high);
-  if (given || plot.log_y) {
-    script += fmt::format("set yrange [{:.9g}:{:.9g}]\n", y_range.low, y_range.high);
-  }
-  script += "plot " + below + (below.empty() || above.empty() ? "" : ", ") + above + "\n";
-  return gnuplot::inline_svg(script, files, id, plot.alt);
+  script += x_axis(plot, drawn.x) + y_axis(plot, drawn.y);
+  if (!drawn.above.empty()) add_command(drawn.below, drawn.above);
+  script += "plot " + drawn.below + "\n";
+  return gnuplot::inline_svg(script, drawn.files, id, plot.alt);
 }
 
 }  // namespace attnres
