@@ -36,10 +36,16 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   if (!run.obstacle.empty()) return {.state = RunState::failed, .error = run.obstacle};
   if (run.waits || !fs::exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
-  status.parameters = read_run_json(folder).value("parameters", int64_t{0});
-  if (!fs::exists(folder.last())) return status;
-  status.saved = read_training_state(folder.last());
-  if (status.saved->step >= run.recipe.train.steps) status.state = RunState::done;
+  const Json record = read_run_json(folder);
+  status.parameters = record.value("parameters", int64_t{0});
+  if (fs::exists(folder.last())) status.saved = read_training_state(folder.last());
+  if (status.saved && status.saved->step >= run.recipe.train.steps) {
+    status.state = RunState::done;
+  } else if (const Json* why = find(record, "/diverged/error"); why && why->is_string()) {
+    status.state = run.is_trial ? RunState::diverged : RunState::failed;
+    status.error = why->get<std::string>();
+    std::replace(status.error.begin(), status.error.end(), '\n', ' ');
+  }
   return status;
 }
 

@@ -50,7 +50,7 @@ struct RunStatus {
   bool has_ended() const { return state == RunState::done || state == RunState::diverged; }
 };
 
-// How far a run is by what lies in its folder, which does not tell whether it has failed.
+// How far a run is by what lies in its folder, which of all failures tells that it diverged.
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run);
 
 // Of every run, in their order, with the failures that study.json remembers of those not done. Runs

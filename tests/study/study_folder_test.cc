@@ -64,6 +64,22 @@ TEST_F(StudyFolder, TellsHowFarRunsAre) {
   EXPECT_EQ(logged_steps(paths_.run(all[2].name)), 8);
 }
 
+TEST_F(StudyFolder, TellsThatRunsDiverged) {
+  std::vector<StudyRun> all = runs();
+  train_run(all[0], /*to_its_end=*/false);
+  const RunPaths run = paths_.run(all[0].name);
+  Json record = read_run_json(run);
+  record["diverged"] = {{"step", 2}, {"error", "the loss is nan:\n  take another"}};
+  attnres::write_text(run.run_json(), record.dump());
+  const RunStatus failed = look_at_runs(paths_, all).at(0);
+  EXPECT_EQ(failed.state, RunState::failed);
+  EXPECT_EQ(failed.error, "the loss is nan:   take another");
+  EXPECT_EQ(failed.saved->step, 1);
+  EXPECT_FALSE(failed.has_ended());
+  all[0].is_trial = true;
+  EXPECT_EQ(look_at_runs(paths_, all).at(0).state, RunState::diverged);
+}
+
 TEST_F(StudyFolder, RemembersFailuresOfRunsThatAreNotDone) {
   const std::vector<StudyRun> all = runs();
   train_run(all[0], /*to_its_end=*/true);
