@@ -368,9 +368,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(*command);
   command->footer(
-      "Exit code 3: a loss or weights are no longer finite; run.json then has \"diverged\", and "
-      "the\n"
-      "last good checkpoint stands.\n\n"
+      "Exit code 3: losses or weights are no longer finite. The last good checkpoint stands, and\n"
+      "run.json says why, as \"diverged\".\n\n"
       "With parallel.data, pipeline or tensor in the recipe several processes train one model,\n"
       "started by mpirun or srun: docs/parallel.md.\n\n"
       "Examples:\n"

@@ -70,7 +70,7 @@ void note_divergence(const RunPaths& run, int64_t step, const std::string& messa
   try {
     Json record = read_run_json(run);
     record["diverged"] = {{"step", step}, {"error", message}};
-    write_file(run.run_json(), record.dump(2) + "\n");
+    write_file(run.run_json(), record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } catch (const Error&) {
     // A full disk does not keep the message itself from being seen.
   }
