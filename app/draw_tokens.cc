@@ -6,7 +6,7 @@
 #include <map>
 
 #include "app/inspect.h"
-#include "attnres/study/plot.h"
+#include "attnres/plots/plot.h"
 #include "attnres/support/file.h"
 #include "attnres/support/terminal.h"
 #include "attnres/text/utf8.h"

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "app/inspect.h"
-#include "attnres/study/plot.h"
+#include "attnres/plots/plot.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {

@@ -1,6 +1,7 @@
 // The program: attnres COMMAND [OPTIONS].
 //
-// Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
+// Exit codes: 0 done, 1 failed, 2 used wrongly, 3 training diverged, 130 interrupted
+// (support/error.h).
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -217,7 +218,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return report(explain(app, e), 2);
+    if (e.get_exit_code() != 0) return report(explain(app, e), kMisusedCode);
     std::ostringstream text;
     app.exit(e, text, text);  // --help, --version
     fmt::print("{}", text.str());
@@ -241,19 +242,20 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return attnres::run(argc, argv);
-  } catch (const attnres::UsageError& e) {
-    return attnres::report(e.what(), 2);
   } catch (const attnres::Interrupted& e) {
     attnres::tell("", e.what());
-    return 130;
+    return e.exit_code();
+  } catch (const attnres::Error& e) {
+    return attnres::report(e.what(), e.exit_code());
   } catch (const c10::Error& e) {
-    return attnres::report(attnres::first_line(e.what_without_backtrace()), 1);
+    return attnres::report(attnres::first_line(e.what_without_backtrace()), attnres::kFailedCode);
   } catch (const std::system_error& e) {
     if (e.code() == std::errc::broken_pipe) std::raise(SIGPIPE);
     // fmt::print throws these, and does not know where it prints.
     return attnres::report(
-        std::ferror(stdout) != 0 ? "cannot write the output: " + e.code().message() : e.what(), 1);
+        std::ferror(stdout) != 0 ? "cannot write the output: " + e.code().message() : e.what(),
+        attnres::kFailedCode);
   } catch (const std::exception& e) {
-    return attnres::report(e.what(), 1);
+    return attnres::report(e.what(), attnres::kFailedCode);
   }
 }

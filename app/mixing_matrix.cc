@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "attnres/model/depth_weights.h"
-#include "attnres/study/plot.h"
+#include "attnres/plots/plot.h"
 #include "attnres/support/file.h"
 #include "attnres/support/terminal.h"
 

@@ -1,5 +1,5 @@
 // The report subcommand.
-#include "attnres/study/report.h"
+#include "attnres/report/report.h"
 
 #include <fmt/core.h>
 
@@ -12,8 +12,8 @@
 
 #include "app/commands.h"
 #include "app/options.h"
-#include "attnres/study/arm_table.h"
-#include "attnres/study/metrics_table.h"
+#include "attnres/report/arm_table.h"
+#include "attnres/report/metrics_table.h"
 #include "attnres/study/study_data.h"
 #include "attnres/study/study_page.h"
 #include "attnres/support/error.h"

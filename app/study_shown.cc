@@ -67,7 +67,7 @@ std::string loss_text(const ArmResult& arm) {
 }
 
 void print_arms(const StudyOutlook& outlook) {
-  const std::vector<ArmResult> results = arm_results(outlook.runs, outlook.statuses);
+  const std::vector<ArmResult> results = arm_results(outlook.reached());
   std::vector<std::string> names;
   size_t width = 3;
   for (const ArmResult& result : results) {
@@ -157,8 +157,7 @@ void show_study(const StudyJob& job, bool as_json) {
   const StudySummary summary = run_study_shown(job);
   for (const std::string& note : summary.notes) fmt::print(stderr, "note: {}\n", note);
   if (as_json) {
-    const StudyOutlook& end = summary.outlook;
-    fmt::print("{}\n", study_json(end.record, end.runs, end.statuses, end.plans).dump());
+    fmt::print("{}\n", study_json(summary.outlook.reached()).dump());
   } else {
     print_summary(job, summary);
   }

@@ -31,6 +31,7 @@
 #include "attnres/train/run_folder.h"
 #include "attnres/train/run_start.h"
 #include "attnres/train/trainer.h"
+#include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -296,6 +297,8 @@ void run_train_with_others(const TrainOptions& options) {
     if (leads) throw;
   } catch (const CommonFailure&) {
     if (leads) throw;
+  } catch (const Diverged&) {  // all have seen it, and the others have left
+    throw;
   } catch (const Interrupted&) {
     throw;
   } catch (const c10::Error& error) {
@@ -365,6 +368,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(*command);
   command->footer(
+      "Exit code 3: losses or weights are no longer finite. The last good checkpoint stands, and\n"
+      "run.json says why, as \"diverged\".\n\n"
       "With parallel.data, pipeline or tensor in the recipe several processes train one model,\n"
       "started by mpirun or srun: docs/parallel.md.\n\n"
       "Examples:\n"

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "attnres/study/study_data.h"
 #include "attnres/study/study_folder.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -61,7 +62,7 @@ double weight_of_run(const LiveStudyRun& run) {
 }
 
 std::string state_of(const LiveStudyRun& run) {
-  return run.is_at_work ? kAtWork : run.record.state;
+  return run.is_at_work ? kAtWork : name_of(run.record.state);
 }
 
 int64_t count_in_state(const LiveStudy& study, std::string_view state) {
@@ -257,7 +258,7 @@ double LiveRun::seconds_per_step() const {
 }
 
 double LiveStudyRun::share() const {
-  if (record.state == name_of(RunState::diverged)) return 1;
+  if (record.state == RunState::diverged) return 1;
   if (record.steps == 0) return 0;
   return static_cast<double>(record.step) / static_cast<double>(record.steps);
 }
@@ -281,9 +282,10 @@ LiveRun read_live_run(const fs::path& folder) {
 
 LiveStudy read_live_study(const fs::path& folder) {
   const fs::path file = StudyPaths{folder}.study_json();
-  const StudyText text = parse_study_text(read_json(file), file.string());
-  LiveStudy study = {.name = one_line(text.name), .question = one_line(text.question), .runs = {}};
-  for (const StudyRunRecord& run : text.runs) study.runs.push_back(look_at_live(folder, run));
+  const StudyRecord record = parse_study_json(read_json(file), file.string());
+  LiveStudy study = {
+      .name = one_line(record.name), .question = one_line(record.question), .runs = {}};
+  for (const StudyRunRecord& run : record.runs) study.runs.push_back(look_at_live(folder, run));
   return study;
 }
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/run_data.h"
-#include "attnres/study/study_data.h"
-#include "attnres/study/text_plot.h"
+#include "attnres/plots/text_plot.h"
+#include "attnres/report/run_data.h"
+#include "attnres/study/study_record.h"
 
 namespace attnres {
 
@@ -37,7 +37,7 @@ struct LiveStudyRun {
   bool is_at_work = false;
   double quiet_seconds = kNotMeasured;  // since it last wrote something; NaN before it begins
 
-  bool has_ended() const { return record.state == "done" || record.state == "diverged"; }
+  bool has_ended() const { return record.has_ended(); }
   double share() const;  // of its steps
 };
 
@@ -49,7 +49,7 @@ struct LiveStudy {
   bool is_done() const;
 };
 
-// Throw Error as read_runs and parse_study_text.
+// Throw Error as read_runs and parse_study_json.
 LiveRun read_live_run(const std::filesystem::path& folder);
 LiveStudy read_live_study(const std::filesystem::path& folder);
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <map>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
-#include "attnres/study/plot.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/plots/plot.h"
 
 namespace attnres {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/loss_axes.h"
+#include "attnres/report/loss_axes.h"
 #include "attnres/study/study_data.h"
 
 namespace attnres {

@@ -15,6 +15,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/json.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/progress.h"
@@ -36,25 +37,23 @@ std::vector<std::string> absolute_texts(const char* option, const std::vector<fs
 }
 
 // What a study began with, which later calls may leave out but not change.
-std::vector<std::string> text_of(const StudyPaths& paths, const Json& before, const char* key,
-                                 const std::vector<fs::path>& given) {
-  const std::string option = fmt::format("--{}", key);
+std::vector<std::string> text_of(const StudyPaths& paths, const std::string& option,
+                                 const std::vector<fs::path>& given,
+                                 const std::vector<std::string>* before) {
   const std::vector<std::string> texts = absolute_texts(option.c_str(), given);
-  if (before.is_null()) return texts;
-  const std::vector<std::string> known = before.value(key, std::vector<std::string>());
-  require(texts.empty() || texts == known,
+  if (before == nullptr) return texts;
+  require(texts.empty() || texts == *before,
           "{}: this study began with the text {}; leave {} out, or choose another --out",
-          paths.folder.string(), known.empty() ? "that training takes without " + option : known[0],
-          option);
-  return known;
+          paths.folder.string(),
+          before->empty() ? "that training takes without " + option : before->front(), option);
+  return *before;
 }
 
 // Of each run: what the study began with.
-int threads_of(const StudyJob& job, const StudyPaths& paths, const Json& before) {
-  if (before.is_null()) {
+int threads_of(const StudyJob& job, const StudyPaths& paths, int known) {
+  if (known == 0) {
     return job.threads > 0 ? job.threads : std::max(describe_machine().cores / job.jobs, 1);
   }
-  const int known = before.at("threads");
   require(job.threads == 0 || job.threads == known,
           "{}: this study began with {} a run, and with another number results would differ in "
           "their last bits and speeds not compare; leave --threads out, or choose another --out",
@@ -64,19 +63,20 @@ int threads_of(const StudyJob& job, const StudyPaths& paths, const Json& before)
 
 // With what the study began with, where it has begun.
 StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
-  const Json before = read_study_json(paths, job.study.name);
-  StudyRecord record = {.name = job.study.name,
-                        .question = job.study.question,
-                        .axes = job.study.axis_names(),
-                        .data = text_of(paths, before, "data", job.data),
-                        .threads = threads_of(job, paths, before),
-                        .validation = text_of(paths, before, "validation", job.validation),
-                        .claim = job.study.claim,
-                        .baseline = job.study.baseline,
-                        .figures = job.study.figures,
-                        .chosen = job.study.chosen,
-                        .smoke = job.grid.smoke};
-  return record;
+  const std::optional<StudyRecord> before = read_begun_study(paths, job.study.name);
+  const StudyRecipe& study = job.study;
+  return {.name = study.name,
+          .question = study.question,
+          .claim = study.claim,
+          .axes = study.axis_names(),
+          .baseline = {study.baseline.begin(), study.baseline.end()},
+          .figures = parse_json(study.figures, "figures").get<std::vector<Json>>(),
+          .data = text_of(paths, "--data", job.data, before ? &before->data : nullptr),
+          .validation = text_of(paths, "--validation", job.validation,
+                                before ? &before->validation : nullptr),
+          .threads = threads_of(job, paths, before ? before->threads : 0),
+          .chosen = parse_json(study.chosen, "chosen"),
+          .smoke = job.grid.smoke};
 }
 
 bool any_left(const StudyOutlook& outlook) {
@@ -135,10 +135,10 @@ double bytes_of(const std::vector<fs::path>& texts) {
 
 // All but the page, which takes longer.
 void write_tables(const StudyPaths& paths, const StudyOutlook& study) {
-  const Json json = study_json(study.record, study.runs, study.statuses, study.plans);
-  write_file(paths.study_json(), json.dump(2) + "\n");
-  write_file(paths.runs_csv(), runs_csv(study.record, study.runs, study.statuses, study.plans));
-  write_file(paths.arms_csv(), arms_csv(study.record, study.runs, study.statuses, json));
+  const StudyRecord record = study.reached();
+  write_file(paths.study_json(), study_json(record).dump(2) + "\n");
+  write_file(paths.runs_csv(), runs_csv(record));
+  write_file(paths.arms_csv(), arms_csv(record));
 }
 
 // Returns what there is to say of it. A page that cannot be written takes nothing from what the
@@ -165,7 +165,7 @@ bool matches(const std::string& pattern, const StudyRun& run) {
 void update_tuning(const StudyJob& job, StudyOutlook& outlook) {
   if (!job.study.tune) return;
   const TrialLosses losses = trial_losses(outlook.runs, outlook.statuses);
-  outlook.record.tuning = tuning_json(job.study, job.grid.smoke, losses).dump();
+  outlook.record.tuning = tuning_json(job.study, job.grid.smoke, losses);
   outlook.notes = tuning_notes(job.study, job.grid.smoke, losses);
 }
 
@@ -225,6 +225,10 @@ std::vector<size_t> choose_runs(const std::vector<StudyRun>& runs,
     if (is_chosen[i]) chosen.push_back(i);
   }
   return chosen;
+}
+
+StudyRecord StudyOutlook::reached() const {
+  return with_runs(record, runs, statuses, plans);
 }
 
 double StudyOutlook::seconds(int jobs) const {

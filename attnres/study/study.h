@@ -39,7 +39,7 @@ void require_matches(const std::vector<StudyRun>& runs, const std::vector<std::s
 
 // What a study has in its folder already, and what the rest will take. Writes nothing.
 struct StudyOutlook {
-  StudyRecord record;          // with the text and threads that runs will have
+  StudyRecord record;          // with the text and threads that runs will have; without runs
   std::vector<StudyRun> runs;  // trials and the whole grid, as the trials in the folder make it
   std::vector<size_t> chosen;  // of them: which to train
   std::vector<RunStatus> statuses;
@@ -47,6 +47,8 @@ struct StudyOutlook {
   SpeedOf speed_of;            // what they go by
   std::vector<std::string> notes;
 
+  // The record, with all runs as far as they are.
+  StudyRecord reached() const;
   // Of the chosen runs that have not ended; of one that is unfinished, what is left.
   double seconds(int jobs) const;
 };

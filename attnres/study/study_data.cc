@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -16,72 +17,6 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-std::string text_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-double number_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : kNotMeasured;
-}
-
-int64_t whole_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? 0 : whole_number(*found).value_or(0);
-}
-
-std::vector<std::string> texts_of(const Json& object, const char* key) {
-  std::vector<std::string> texts;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return texts;
-  for (const Json& item : *found) {
-    if (item.is_string()) texts.push_back(item);
-  }
-  return texts;
-}
-
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
-
-StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
-                         const std::string& what) {
-  require(json.is_object() && is_file_name(text_of(json, "name")),
-          "{}: not a study's: expected runs with a name each, came {}", what, shown(json));
-  StudyRunRecord run;
-  run.name = text_of(json, "name");
-  const Json* arms = find(json, "/arms");
-  for (const std::string& axis : axes) {
-    run.arms.push_back(arms && arms->is_object() ? text_of(*arms, axis.c_str()) : "");
-  }
-  run.seed = whole_of(json, "seed");
-  run.is_trial = text_of(json, "role") == "trial";
-  run.state = text_of(json, "state");
-  run.step = whole_of(json, "step");
-  run.steps = whole_of(json, "steps");
-  run.parameters = whole_of(json, "parameters");
-  run.tokens = number_of(json, "tokens");
-  run.flops = number_of(json, "flops");
-  run.seconds = number_of(json, "seconds");
-  run.final_val_loss = number_of(json, "final_val_loss");
-  run.peak_bytes = number_of(json, "peak_bytes");
-  run.from = text_of(json, "from");
-  run.error = text_of(json, "error");
-  return run;
-}
-
-std::map<std::string, std::string> parse_baseline(const Json& json) {
-  std::map<std::string, std::string> baseline;
-  const auto found = json.find("baseline");
-  if (found == json.end() || !found->is_object()) return baseline;
-  for (const auto& [axis, arm] : found->items()) {
-    if (arm.is_string()) baseline[axis] = arm;
-  }
-  return baseline;
-}
-
 // The names of the axes that have more than one arm, or else of all.
 std::string label_of(const std::vector<std::string>& names, const std::vector<bool>& shown) {
   const bool any = std::find(shown.begin(), shown.end(), true) != shown.end();
@@ -93,7 +28,7 @@ std::string label_of(const std::vector<std::string>& names, const std::vector<bo
   return label;
 }
 
-std::vector<bool> varying_axes(const StudyText& study) {
+std::vector<bool> varying_axes(const StudyRecord& study) {
   std::vector<std::set<std::string>> arms(study.axes.size());
   for (const StudyRunRecord& run : study.runs) {
     if (run.is_trial) continue;
@@ -105,7 +40,7 @@ std::vector<bool> varying_axes(const StudyText& study) {
 }
 
 // By axis, with the default.
-std::map<std::string, std::string> baseline_of(const StudyText& study) {
+std::map<std::string, std::string> baseline_of(const StudyRecord& study) {
   if (!study.baseline.empty()) return study.baseline;
   std::map<std::string, std::string> baseline;
   for (const StudyRunRecord& run : study.runs) {
@@ -133,36 +68,7 @@ void read_run_folder(StudyData& data, size_t index) {
 
 }  // namespace
 
-StudyText parse_study_text(const Json& json, const std::string& what) {
-  require(json.is_object() && json.contains("runs") && json["runs"].is_array(),
-          "{}: not a study's: it has no list \"runs\"", what);
-  StudyText study;
-  study.name = text_of(json, "study");
-  study.question = text_of(json, "question");
-  study.claim = text_of(json, "claim");
-  study.axes = texts_of(json, "axes");
-  study.baseline = parse_baseline(json);
-  if (const Json* figures = find(json, "/figures"); figures && figures->is_array()) {
-    for (const Json& figure : *figures) {
-      if (figure.is_object()) study.figures.push_back(figure);
-    }
-  }
-  study.data = texts_of(json, "data");
-  study.validation = texts_of(json, "validation");
-  study.threads = whole_of(json, "threads");
-  if (const Json* tuning = find(json, "/tuning"); tuning && tuning->is_object()) {
-    study.tuning = *tuning;
-  }
-  if (const Json* chosen = find(json, "/chosen"); chosen && chosen->is_object()) {
-    study.chosen = texts_of(*chosen, "sentences");
-  }
-  const auto smoke = json.find("smoke");
-  study.smoke = smoke != json.end() && smoke->is_boolean() && smoke->get<bool>();
-  for (const Json& run : json["runs"]) study.runs.push_back(parse_run(run, study.axes, what));
-  return study;
-}
-
-std::optional<size_t> find_arm(const StudyArms& arms, const StudyText& study,
+std::optional<size_t> find_arm(const StudyArms& arms, const StudyRecord& study,
                                std::vector<std::string> names) {
   auto found = std::find(arms.names.begin(), arms.names.end(), names);
   const auto rate = std::find(study.axes.begin(), study.axes.end(), kRateAxis);
@@ -174,7 +80,7 @@ std::optional<size_t> find_arm(const StudyArms& arms, const StudyText& study,
   return static_cast<size_t>(found - arms.names.begin());
 }
 
-StudyArms compare_study(const StudyText& study) {
+StudyArms compare_study(const StudyRecord& study) {
   StudyArms out;
   const std::vector<bool> varying = varying_axes(study);
   for (size_t i = 0; i < study.runs.size(); ++i) {
@@ -269,7 +175,7 @@ StudyData read_study_data(const fs::path& folder) {
   data.folder = folder;
   const fs::path file = folder / "study.json";
   require(fs::exists(file), "{}: not a study's folder: it has no study.json", folder.string());
-  data.study = parse_study_text(read_json(file), file.string());
+  data.study = parse_study_json(read_json(file), file.string());
   data.arms = compare_study(data.study);
   data.runs.resize(data.study.runs.size());
   data.inspections.resize(data.study.runs.size());

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 
 namespace attnres {
 namespace {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
+#include "attnres/support/json.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -16,35 +17,17 @@ namespace {
 std::map<std::string, RunStatus> remembered_failures(const StudyPaths& paths) {
   std::map<std::string, RunStatus> failures;
   if (!fs::exists(paths.study_json())) return failures;
-  for (const Json& run : read_json(paths.study_json()).value("runs", Json::array())) {
-    if (!run.contains("error")) continue;
-    RunStatus& status = failures[run.at("name")];
-    const bool diverged = run.at("state") == name_of(RunState::diverged);
-    status.state = diverged ? RunState::diverged : RunState::failed;
-    status.error = run.at("error");
+  const fs::path file = paths.study_json();
+  for (const StudyRunRecord& run : parse_study_json(read_json(file), file.string()).runs) {
+    if (run.error.empty()) continue;
+    const bool diverged = run.state == RunState::diverged;
+    failures[run.name] = {.state = diverged ? RunState::diverged : RunState::failed,
+                          .error = run.error};
   }
   return failures;
 }
 
 }  // namespace
-
-const char* name_of(RunState state) {
-  switch (state) {
-    case RunState::waiting:
-      return "waiting";
-    case RunState::missing:
-      return "missing";
-    case RunState::unfinished:
-      return "unfinished";
-    case RunState::done:
-      return "done";
-    case RunState::failed:
-      return "failed";
-    case RunState::diverged:
-      return "diverged";
-  }
-  return "";
-}
 
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   const RunPaths folder = paths.run(run.name);
@@ -53,10 +36,16 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   if (!run.obstacle.empty()) return {.state = RunState::failed, .error = run.obstacle};
   if (run.waits || !fs::exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
-  status.parameters = read_run_json(folder).value("parameters", int64_t{0});
-  if (!fs::exists(folder.last())) return status;
-  status.saved = read_training_state(folder.last());
-  if (status.saved->step >= run.recipe.train.steps) status.state = RunState::done;
+  const Json record = read_run_json(folder);
+  status.parameters = record.value("parameters", int64_t{0});
+  if (fs::exists(folder.last())) status.saved = read_training_state(folder.last());
+  if (status.saved && status.saved->step >= run.recipe.train.steps) {
+    status.state = RunState::done;
+  } else if (const Json* why = find(record, "/diverged/error"); why && why->is_string()) {
+    status.state = run.is_trial ? RunState::diverged : RunState::failed;
+    status.error = why->get<std::string>();
+    std::replace(status.error.begin(), status.error.end(), '\n', ' ');
+  }
   return status;
 }
 
@@ -109,7 +98,7 @@ void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& 
           paths.folder.string(), list, (paths.folder / "runs").string());
 }
 
-Json read_study_json(const StudyPaths& paths, const std::string& name) {
+std::optional<StudyRecord> read_begun_study(const StudyPaths& paths, const std::string& name) {
   if (!fs::exists(paths.study_json())) {
     require(!fs::exists(paths.folder / "runs") && !fs::exists(paths.recipes()),
             "{}: holds runs or recipes, but no study.json: this folder is not a study's; choose "
@@ -118,15 +107,15 @@ Json read_study_json(const StudyPaths& paths, const std::string& name) {
     require(!fs::exists(paths.folder / "run.json"),
             "{}: holds a run, and a study would hide it; choose another --out",
             paths.folder.string());
-    return {};
+    return std::nullopt;
   }
-  Json json = read_json(paths.study_json());
+  const Json json = read_json(paths.study_json());
   require(json.is_object() && json.contains("study") && json["study"].is_string(),
           "{}: not a study's: it has no \"study\"; choose another --out",
           paths.study_json().string());
   require(json["study"] == name, "{}: holds the study {}; choose another --out for {}",
           paths.folder.string(), json["study"].get<std::string>(), name);
-  return json;
+  return parse_study_json(json, paths.study_json().string());
 }
 
 int64_t logged_steps(const RunPaths& run) {

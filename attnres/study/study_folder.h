@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "attnres/study/study_grid.h"
-#include "attnres/support/json.h"
+#include "attnres/study/study_record.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/run_folder.h"
 
@@ -40,16 +40,6 @@ struct StudyPaths {
   std::filesystem::path log(const std::string& run) const { return logs() / (run + ".log"); }
 };
 
-enum class RunState {
-  waiting,  // for trials that choose a setting of it
-  missing,
-  unfinished,
-  done,
-  failed,
-  diverged,  // a trial: its value is known to be too large
-};
-const char* name_of(RunState state);
-
 struct RunStatus {
   RunState state = RunState::missing;
   std::optional<TrainingState> saved = {};  // by its last checkpoint
@@ -60,7 +50,7 @@ struct RunStatus {
   bool has_ended() const { return state == RunState::done || state == RunState::diverged; }
 };
 
-// How far a run is by what lies in its folder, which does not tell whether it has failed.
+// How far a run is by what lies in its folder, which of all failures tells that it diverged.
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run);
 
 // Of every run, in their order, with the failures that study.json remembers of those not done. Runs
@@ -74,9 +64,9 @@ TrialLosses trial_losses(const std::vector<StudyRun>& runs, const std::vector<Ru
 // those that wait nothing is said: their recipes are not known.
 void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& runs);
 
-// study.json, or null where there is none. Throws Error where the folder is there, but holds
+// study.json, or nothing where there is none. Throws Error where the folder is there, but holds
 // something else, or another study than `name`.
-Json read_study_json(const StudyPaths& paths, const std::string& name);
+std::optional<StudyRecord> read_begun_study(const StudyPaths& paths, const std::string& name);
 
 // Steps that a run which is at work has done, by its log; 0 where there is none.
 int64_t logged_steps(const RunPaths& run);

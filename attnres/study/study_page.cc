@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attnres/study/arm_table.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/arm_table.h"
+#include "attnres/report/settings.h"
+#include "attnres/report/speed.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/seed_curves.h"
-#include "attnres/study/settings.h"
-#include "attnres/study/speed.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/study/trained_box.h"
 #include "attnres/study/tuning_section.h"
@@ -36,24 +36,25 @@ constexpr const char* kSmokeBanner =
     "it works. It says nothing of how the arms compare, or of what they cost; the same command "
     "without --smoke does.</p></aside>\n";
 
-int64_t runs_in_state(const StudyText& study, const char* state) {
+int64_t runs_in_state(const StudyRecord& study, RunState state) {
   return std::count_if(study.runs.begin(), study.runs.end(),
                        [&](const StudyRunRecord& run) { return run.state == state; });
 }
 
-std::string progress_sentence(const StudyText& study) {
-  std::string text = fmt::format("{} of {} done", runs_in_state(study, "done"),
+std::string progress_sentence(const StudyRecord& study) {
+  std::string text = fmt::format("{} of {} done", runs_in_state(study, RunState::done),
                                  counted(std::ssize(study.runs), "run"));
-  for (const char* state : {"failed", "diverged", "unfinished", "missing", "waiting"}) {
+  for (const RunState state : {RunState::failed, RunState::diverged, RunState::unfinished,
+                               RunState::missing, RunState::waiting}) {
     const int64_t count = runs_in_state(study, state);
-    if (count > 0) text += fmt::format(", {} {}", count, state);
+    if (count > 0) text += fmt::format(", {} {}", count, name_of(state));
   }
   return text + ".";
 }
 
-bool is_going_on(const StudyText& study) {
-  return runs_in_state(study, "waiting") + runs_in_state(study, "missing") +
-             runs_in_state(study, "unfinished") >
+bool is_going_on(const StudyRecord& study) {
+  return runs_in_state(study, RunState::waiting) + runs_in_state(study, RunState::missing) +
+             runs_in_state(study, RunState::unfinished) >
          0;
 }
 
@@ -131,7 +132,7 @@ std::string seen_list(const StudyData& data, const std::vector<std::string>& sen
 }
 
 // Nothing where the study has none.
-std::string claim(const StudyText& study) {
+std::string claim(const StudyRecord& study) {
   if (study.claim.empty()) return "";
   return "<h3>What the report claims</h3>\n<p>" + escape_html(study.claim) + "</p>\n";
 }
@@ -151,10 +152,9 @@ std::string count_or_none(double count) {
 }
 
 // Whether no run of an arm has come to an end, a bad one or not.
-bool is_to_come(const StudyText& study, const Arm& arm) {
+bool is_to_come(const StudyRecord& study, const Arm& arm) {
   return std::none_of(arm.runs.begin(), arm.runs.end(), [&](size_t run) {
-    const std::string& state = study.runs[run].state;
-    return state == "done" || state == "failed" || state == "diverged";
+    return study.runs[run].has_ended() || study.runs[run].state == RunState::failed;
   });
 }
 
@@ -228,7 +228,7 @@ std::string run_table(const StudyData& data) {
   for (const StudyRunRecord& run : data.study.runs) {
     headings.push_back(row_heading(run.name));
     const std::string cells[] = {
-        escape_html(run.state),
+        name_of(run.state),
         fmt::format("{}/{}", run.step, run.steps),
         std::isnan(run.final_val_loss) ? kNoValue : format_loss(run.final_val_loss),
         count_or_none(run.tokens),
@@ -384,7 +384,7 @@ bool compares(const Json& figure) {
 
 std::string study_page_text(const StudyData& data, const StudyPage& page,
                             const std::string& figures) {
-  const StudyText& study = data.study;
+  const StudyRecord& study = data.study;
   std::string under = fmt::format("<p class=\"verdict\">{}</p>\n", escape_html(study.question));
   under += fmt::format("<p class=\"progress\">{}</p>\n", escape_html(page.progress));
   std::string out =

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/study/arms.h"
+#include "attnres/report/arms.h"
 
 namespace attnres {
 

@@ -22,8 +22,6 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kInterruptedCode = 130;  // of a program that saved itself; see app/main.cc
-
 // Why a process ended, by the last thing that it said.
 std::string reason_of(int exit_code, const fs::path& log) {
   if (exit_code > 128 && exit_code != kInterruptedCode) {
@@ -41,11 +39,6 @@ std::string reason_of(int exit_code, const fs::path& log) {
   }
   if (exit_code == kInterruptedCode) return "was interrupted from elsewhere";
   return fmt::format("ended with code {}; see {}", exit_code, log.string());
-}
-
-// By what `train` says of losses and weights that are not finite.
-bool is_divergence(const std::string& error) {
-  return error.find("; training stopped, ") != std::string::npos;
 }
 
 // The processors of a job, or none where there are too few for all.
@@ -151,9 +144,9 @@ class Runner {
     } else if (stopping_ && exit_code == kInterruptedCode) {
       result_.was_stopped = true;
     } else {
-      const std::string error = reason_of(exit_code, paths_.log(name));
-      fail_run(run, error,
-               runs_[run].is_trial && is_divergence(error) ? RunState::diverged : RunState::failed);
+      const bool diverged = runs_[run].is_trial && exit_code == kDivergedCode;
+      fail_run(run, reason_of(exit_code, paths_.log(name)),
+               diverged ? RunState::diverged : RunState::failed);
     }
   }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attnres/study/html.h"
+#include "attnres/plots/html.h"
 #include "attnres/support/format.h"
 
 namespace attnres {
@@ -139,7 +139,7 @@ std::string trained_box(const StudyData& data) {
   add("Learning rate", rate_line(data, runs));
   add("Runs", seeds_line(data));
   std::string why;
-  for (const std::string& sentence : data.study.chosen) {
+  for (const std::string& sentence : data.study.chosen_sentences()) {
     why += "<p>" + escape_html(sentence) + "</p>\n";
   }
   return "<aside id=\"trained\"><h2>What was trained</h2>\n<dl>\n" + rows + "</dl>\n" + why +

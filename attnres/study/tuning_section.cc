@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "attnres/study/arm_table.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/arm_table.h"
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/format.h"
 

@@ -9,22 +9,28 @@
 
 namespace attnres {
 
-// Something failed: a file, a size, a device. The program ends with exit code 1.
+// What the program ends with where an error ends it.
+inline constexpr int kFailedCode = 1, kMisusedCode = 2, kDivergedCode = 3, kInterruptedCode = 130;
+
+// Something failed: a file, a size, a device.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  virtual int exit_code() const { return kFailedCode; }
 };
 
-// The caller asked for something that makes no sense: the program ends with exit code 2.
+// The caller asked for something that makes no sense.
 class UsageError : public Error {
  public:
   using Error::Error;
+  int exit_code() const override { return kMisusedCode; }
 };
 
-// Ctrl-C, after the work done so far was saved: exit code 130.
+// Ctrl-C, after the work done so far was saved.
 class Interrupted : public Error {
  public:
   using Error::Error;
+  int exit_code() const override { return kInterruptedCode; }
 };
 
 [[noreturn]] void throw_error(const std::string& message);

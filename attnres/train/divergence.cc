@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/json.h"
 #include "attnres/support/program.h"
 #include "attnres/support/shell.h"
 #include "attnres/text/utf8.h"
@@ -61,6 +64,16 @@ std::string describe(const BrokenRow& broken, const TrainJob& job, const RunText
 std::string command_to_go_on(const std::filesystem::path& last, const std::string& setting) {
   return fmt::format("{} train --from {} --set {} --out NEW", program(), for_shell(last.string()),
                      setting);
+}
+
+void note_divergence(const RunPaths& run, int64_t step, const std::string& message) {
+  try {
+    Json record = read_run_json(run);
+    record["diverged"] = {{"step", step}, {"error", message}};
+    write_file(run.run_json(), record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } catch (const Error&) {
+    // A full disk does not keep the message itself from being seen.
+  }
 }
 
 }  // namespace
@@ -122,7 +135,8 @@ void fail_diverged(const TrainJob& job, const RunText& text, int64_t step, const
                                     command_to_go_on(last, setting),
                                     is_of_data ? " --data WITHOUT_IT" : "")
                       : ", in a new run";
-  throw Error(message);
+  note_divergence(RunPaths{job.out}, step, message);
+  throw Diverged(message);
 }
 
 }  // namespace attnres

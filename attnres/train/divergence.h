@@ -13,8 +13,8 @@ namespace attnres {
 BrokenRows find_broken_rows(const Transformer& model, Optimizer& optimizer,
                             const TrainBatches& batches, const TrainConfig& config, int64_t step);
 
-// Throws Error: why the step failed, of rows of the data where they are, which checkpoint is the
-// last good one, and how a new run goes on from there.
+// Throws Diverged: why the step failed, of rows of the data where they are, which checkpoint is the
+// last good one, and how a new run goes on from there. The run's folder says the same (run.json).
 [[noreturn]] void fail_diverged(const TrainJob& job, const RunText& text, int64_t step,
                                 const Diverged& why);
 

@@ -2,7 +2,9 @@
 //   run.json          the resolved recipe, the build, the machine, the data (run_text.h), and of a
 //                     run that began with the weights of another (from): its name, the step where
 //                     it is known, and the checksum of its weights; and of one that went on with
-//                     other settings `changes`: a list of {step, key: [before, after]}
+//                     other settings `changes`: a list of {step, key: [before, after]}; and of
+//                     one whose loss or weights stopped being numbers, until it is resumed,
+//                     `diverged`: {step, error}
 //   metrics.jsonl     a line per step: step, tokens, seconds, loss, lr, grad_norm,
 //                     tokens_per_second, and val_loss where it was measured; with experts also
 //                     expert_load_max and expert_load_min, the load of the busiest and of the

@@ -113,10 +113,12 @@ void take_new_paths(Json& run, const Json& now, TrainObserver& observer) {
   }
 }
 
-// The settings that a run may go on with changed, and where its text lies.
+// The settings that a run may go on with changed, and where its text lies; that it diverged is to
+// be seen again.
 void change_settings(const TrainJob& job, const Json& before, const Json& now, int64_t step,
                      TrainObserver& observer) {
   Json changed = with_changes(before, now, step);
+  changed.erase("diverged");
   take_new_paths(changed, now, observer);
   if (changed == before) return;
   for (const std::string& change : differences(before.at("recipe"), changed.at("recipe"))) {

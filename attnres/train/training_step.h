@@ -38,6 +38,7 @@ struct BrokenRows {
 class Diverged : public Error {
  public:
   using Error::Error;
+  int exit_code() const override { return kDivergedCode; }
   BrokenRows broken = {};
 };
 

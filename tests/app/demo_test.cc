@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tests/app/program.h"
-#include "tests/study/fake_run.h"
+#include "tests/report/fake_run.h"
 
 namespace attnres::testing::demo_test {
 namespace {

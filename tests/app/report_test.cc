@@ -5,7 +5,7 @@
 
 #include "attnres/support/terminal.h"
 #include "tests/app/program.h"
-#include "tests/study/fake_run.h"
+#include "tests/report/fake_run.h"
 #include "tests/study/planted_study.h"
 
 namespace attnres::testing {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/app/program.h"
-#include "tests/study/fake_run.h"
+#include "tests/report/fake_run.h"
 
 namespace attnres::testing {
 namespace {

@@ -320,9 +320,12 @@ TEST(Divergence, StopsAndKeepsTheLastGoodCheckpoint) {
   const int64_t good = read_training_state(run.last()).step;
   EXPECT_GT(good, 1);
   EXPECT_LT(good, 40);
-  expect_error(result, 1,
+  expect_error(result, 3,
                {fmt::format("step {}: ", good + 1), "training stopped", run.last().string(),
                 "--set train.learning_rate=5 "});
+  const Json noted = read_run_json(run).at("diverged");
+  EXPECT_EQ(noted.at("step"), good + 1);
+  EXPECT_THAT(result.err, HasSubstr(noted.at("error").get<std::string>()));
   EXPECT_THAT(error_of(result), Not(HasSubstr("of document")));
   const SafetensorsFile weights(run.last() / "model.safetensors");
   for (const std::string& name : weights.names()) {

@@ -7,7 +7,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/support/terminal.h"
-#include "tests/study/fake_run.h"
+#include "tests/report/fake_run.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::live_view_test {

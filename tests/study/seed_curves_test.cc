@@ -38,7 +38,8 @@ StudyData planted() {
   StudyData data;
   data.study.axes = {"mixing"};
   data.study.baseline = {{"mixing", "residual"}};
-  const auto add = [&](const char* arm, int64_t seed, RunData run, const char* state = "done") {
+  const auto add = [&](const char* arm, int64_t seed, RunData run,
+                       RunState state = RunState::done) {
     const double last = run.metrics.empty() ? kNotMeasured : run.metrics.back().val_loss;
     StudyRunRecord& record = data.study.runs.emplace_back();
     record.name = arm + std::to_string(seed);
@@ -82,14 +83,14 @@ TEST(SeedCurves, OfDifferencesArePairedAndEndWithTheTablesMean) {
 // A seed that goes on is shown, and bends no mean.
 TEST(SeedCurves, AverageTheRunsThatAreDone) {
   StudyData data = planted();
-  data.study.runs[3].state = "unfinished";
+  data.study.runs[3].state = RunState::unfinished;
   data.runs[3]->metrics.pop_back();
   data.arms = compare_study(data.study);
   const SeedCurves block = validation_curves(data, 1, along_tokens);
   EXPECT_EQ(block.seeds.size(), 2u);
   EXPECT_THAT(block.mean.y, ElementsAre(2.75, 1.5));
   // Where none is done, as far as all go.
-  data.study.runs[2].state = "unfinished";
+  data.study.runs[2].state = RunState::unfinished;
   EXPECT_THAT(validation_curves(data, 1, along_tokens).mean.y, ElementsAre(3.25));
   data.runs[3]->metrics.clear();
   EXPECT_THAT(validation_curves(data, 1, along_tokens).mean.y, ElementsAre(2.75, 1.5));

@@ -2,20 +2,15 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
-
-#include "attnres/support/error.h"
 #include "tests/study/planted_study.h"
 
 namespace attnres::testing::study_data_test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 StudyArms compared(const Json& study) {
-  return compare_study(parse_study_text(study, "study.json"));
+  return compare_study(parse_study_json(study, "study.json"));
 }
 
 TEST(CompareStudy, ComparesWithinEqualOtherAxes) {
@@ -78,22 +73,6 @@ TEST(CompareStudy, OwnRatesAreComparedWithTheBaselinesOwn) {
   EXPECT_EQ(compared(study).baselines[1], std::nullopt) << "nothing was tuned";
   study["tuning"] = {{"key", "train.learning_rate"}};
   EXPECT_EQ(compared(study).baselines[1], 0u);
-}
-
-TEST(ParseStudyText, ReadsOlderFilesAndRefusesOthers) {
-  const StudyText old = parse_study_text(
-      {{"study", "old"}, {"runs", {{{"name", "a-seed1"}, {"state", "done"}}}}}, "study.json");
-  EXPECT_TRUE(old.figures.empty());
-  EXPECT_TRUE(old.tuning.is_null());
-  EXPECT_TRUE(std::isnan(old.runs[0].flops));
-  EXPECT_FALSE(old.runs[0].is_trial);
-  const auto parse = [](const Json& json) {
-    return [json] { parse_study_text(json, "x/study.json"); };
-  };
-  EXPECT_THAT(parse({{"study", "x"}}),
-              ThrowsMessage<Error>(HasSubstr("x/study.json: not a study's")));
-  EXPECT_THAT(parse({{"runs", {{{"name", "../../etc"}}}}}),
-              ThrowsMessage<Error>(HasSubstr("expected runs with a name each")));
 }
 
 }  // namespace

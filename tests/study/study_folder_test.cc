@@ -64,13 +64,29 @@ TEST_F(StudyFolder, TellsHowFarRunsAre) {
   EXPECT_EQ(logged_steps(paths_.run(all[2].name)), 8);
 }
 
+TEST_F(StudyFolder, TellsThatRunsDiverged) {
+  std::vector<StudyRun> all = runs();
+  train_run(all[0], /*to_its_end=*/false);
+  const RunPaths run = paths_.run(all[0].name);
+  Json record = read_run_json(run);
+  record["diverged"] = {{"step", 2}, {"error", "the loss is nan:\n  take another"}};
+  attnres::write_text(run.run_json(), record.dump());
+  const RunStatus failed = look_at_runs(paths_, all).at(0);
+  EXPECT_EQ(failed.state, RunState::failed);
+  EXPECT_EQ(failed.error, "the loss is nan:   take another");
+  EXPECT_EQ(failed.saved->step, 1);
+  EXPECT_FALSE(failed.has_ended());
+  all[0].is_trial = true;
+  EXPECT_EQ(look_at_runs(paths_, all).at(0).state, RunState::diverged);
+}
+
 TEST_F(StudyFolder, RemembersFailuresOfRunsThatAreNotDone) {
   const std::vector<StudyRun> all = runs();
   train_run(all[0], /*to_its_end=*/true);
   const std::vector<RunStatus> failed(4, {.state = RunState::failed, .saved = {}, .error = "why"});
-  const StudyRecord record = {.name = "tiny", .question = "", .axes = {"mixing"}, .data = {}};
-  const std::vector<RunPlan> plans(4);
-  attnres::write_text(paths_.study_json(), study_json(record, all, failed, plans).dump());
+  const StudyRecord record =
+      with_runs({.name = "tiny", .axes = {"mixing"}}, all, failed, std::vector<RunPlan>(4));
+  attnres::write_text(paths_.study_json(), study_json(record).dump());
   const auto statuses = look_at_runs(paths_, all);
   EXPECT_EQ(statuses[0].state, RunState::done);
   EXPECT_EQ(statuses[0].error, "");
@@ -89,19 +105,19 @@ TEST_F(StudyFolder, RefusesRunsWhoseRecipeHasChanged) {
 }
 
 TEST_F(StudyFolder, RefusesFoldersOfOthers) {
-  EXPECT_TRUE(read_study_json(paths_, "tiny").is_null());
+  EXPECT_FALSE(read_begun_study(paths_, "tiny").has_value());
   attnres::write_text(paths_.study_json(), R"({"study": "other"})");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("holds the study other"));
   attnres::write_text(paths_.study_json(), R"({"runs": []})");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("not a study's"));
   fs::remove(paths_.study_json());
   attnres::write_text(paths_.folder / "run.json", "{}");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("holds a run"));
   fs::create_directories(paths_.folder / "runs");
-  EXPECT_THAT(message_of<Error>([&] { read_study_json(paths_, "tiny"); }),
+  EXPECT_THAT(message_of<Error>([&] { read_begun_study(paths_, "tiny"); }),
               HasSubstr("no study.json"));
 }
 

@@ -33,7 +33,7 @@ class StudyInspection : public ::testing::Test {
            .data = {text},
            .out = StudyPaths{job_.out}.run("residual-seed1").folder});
     attnres::write_text(StudyPaths{job_.out}.study_json(),
-                        R"({"study": "tiny", "data": [], "threads": 1})");
+                        R"({"study": "tiny", "data": [], "threads": 1, "runs": []})");
   }
 
   StudySummary run_with(const std::string& script) const {

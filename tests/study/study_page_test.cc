@@ -8,7 +8,7 @@
 #include "attnres/study/study_figures.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "tests/study/fake_run.h"
+#include "tests/report/fake_run.h"
 #include "tests/study/planted_study.h"
 #include "tests/text/test_files.h"
 

@@ -37,11 +37,14 @@ std::vector<RunStatus> tiny_statuses() {
           {.state = RunState::failed, .saved = {}, .error = "a \"b\", c"}};
 }
 
-const StudyRecord kRecord = {
-    .name = "tiny", .question = "?", .axes = {"mixing"}, .data = {}, .threads = 1};
+StudyRecord tiny_record(const std::vector<RunStatus>& statuses,
+                        const RunPlan& plan = {.parameters = 8, .steps = 6, .flops = 30}) {
+  return with_runs({.name = "tiny", .question = "?", .axes = {"mixing"}, .threads = 1}, tiny_runs(),
+                   statuses, std::vector<RunPlan>(4, plan));
+}
 
 TEST(StudyResults, ArmsAreMeansOverTheSeedsThatAreDone) {
-  const auto arms = arm_results(tiny_runs(), tiny_statuses());
+  const auto arms = arm_results(tiny_record(tiny_statuses()));
   ASSERT_EQ(arms.size(), 2u);
   EXPECT_EQ(arms[0].arms, std::vector<std::string>{"residual"});
   EXPECT_EQ(arms[0].done, 2);
@@ -55,19 +58,16 @@ TEST(StudyResults, ArmsAreMeansOverTheSeedsThatAreDone) {
 }
 
 TEST(StudyResults, TablesHaveALineForEach) {
-  const auto runs = tiny_runs();
-  const auto statuses = tiny_statuses();
-  const std::vector<RunPlan> plans(4, {.parameters = 8, .steps = 6, .flops = 30});
-  const std::string table = runs_csv(kRecord, runs, statuses, plans);
+  const StudyRecord record = tiny_record(tiny_statuses());
+  const std::string table = runs_csv(record);
   EXPECT_THAT(
       table, HasSubstr("name,mixing,seed,role,state,step,steps,parameters,tokens,flops,from,"
                        "seconds,peak_bytes,final_val_loss,best_val_loss,best_step,error\n"
                        "residual-seed1,residual,1,run,done,6,6,7,600,30.0,,2.0,4096,2.0,2.0,0,\n"));
   EXPECT_THAT(table, HasSubstr("block-seed2,block,2,run,failed,0,6,8,0,30.0,,0.0,,,,0,"
                                "\"a \"\"b\"\", c\"\n"));
-  const Json json = study_json(kRecord, runs, statuses, plans);
-  EXPECT_THAT(arms_csv(kRecord, runs, statuses, json),
-              HasSubstr("block,2,1,5.0,,300.0,1,3.0,,,,one seed cannot tell,\n"));
+  const Json json = study_json(record);
+  EXPECT_THAT(arms_csv(record), HasSubstr("block,2,1,5.0,,300.0,1,3.0,,,,one seed cannot tell,\n"));
   EXPECT_EQ(json.at("runs").size(), 4u);
   EXPECT_EQ(json.at("runs").at(1).at("arms").at("mixing"), "block");
   EXPECT_EQ(json.at("runs").at(1).at("final_val_loss"), 5);
@@ -79,8 +79,7 @@ TEST(StudyResults, TablesHaveALineForEach) {
 TEST(StudyResults, ArmsAreComparedWithTheBaseline) {
   auto statuses = tiny_statuses();
   statuses[3] = done_with(9);
-  const Json json = study_json(kRecord, tiny_runs(), statuses, std::vector<RunPlan>(4));
-  const std::string table = arms_csv(kRecord, tiny_runs(), statuses, json);
+  const std::string table = arms_csv(tiny_record(statuses));
   EXPECT_THAT(table,
               HasSubstr("mixing,runs,done,mean_val_loss,val_loss_deviation,tokens_per_second,pairs,"
                         "mean_difference,difference_low,difference_high,p_value_holm,verdict,"

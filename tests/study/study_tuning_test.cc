@@ -161,13 +161,12 @@ TEST(StudyTuning, TrialsHaveAPlaceInTheTables) {
   const auto runs = plan_runs(study);
   const std::vector<RunStatus> statuses(runs.size());
   const std::vector<RunPlan> plans(runs.size());
-  const StudyRecord record = {.name = "s", .question = "", .axes = study.axis_names(), .data = {}};
-  EXPECT_THAT(runs_csv(record, runs, statuses, plans),
-              HasSubstr("name,mixing,width,rate,seed,role,state"));
-  EXPECT_THAT(runs_csv(record, runs, statuses, plans),
-              HasSubstr("\ntrial-block-w64-0.009,block,w64,,1,trial,"));
-  EXPECT_THAT(arm_results(runs, statuses), SizeIs(6));
-  const Json json = study_json(record, runs, statuses, plans);
+  const StudyRecord record =
+      with_runs({.name = "s", .axes = study.axis_names()}, runs, statuses, plans);
+  EXPECT_THAT(runs_csv(record), HasSubstr("name,mixing,width,rate,seed,role,state"));
+  EXPECT_THAT(runs_csv(record), HasSubstr("\ntrial-block-w64-0.009,block,w64,,1,trial,"));
+  EXPECT_THAT(arm_results(record), SizeIs(6));
+  const Json json = study_json(record);
   EXPECT_EQ(json.at("runs").at(0).at("role"), "trial");
   EXPECT_EQ(json.at("runs").at(12).at("arms").at("rate"), "common");
 }

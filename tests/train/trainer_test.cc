@@ -14,6 +14,7 @@
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/run_text.h"
 #include "attnres/train/schedule.h"
+#include "attnres/train/training_step.h"
 #include "tests/larger.h"
 #include "tests/text/test_files.h"
 #include "tests/train/event_records.h"
@@ -137,7 +138,7 @@ TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
     fs::remove_all(model);
     save_model_folder(model, large, ByteTokenizer(), /*context=*/32);
     begun.from = std::make_shared<ModelDirectory>(model);
-    const std::string message = message_of<Error>([&] { attnres::train(begun); });
+    const std::string message = message_of<Diverged>([&] { attnres::train(begun); });
     EXPECT_THAT(message, Not(HasSubstr("-nan")));
     EXPECT_THAT(message, HasSubstr("Of the step's 4 rows 1 alone is not finite: row "));
     EXPECT_THAT(message, HasSubstr("of document 24, which begins \"23 is a docume"));
@@ -146,6 +147,8 @@ TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
                                    " --set train.seed=5 --out NEW --data WITHOUT_IT"));
     // It is the step that has that row, which going on meets again.
     const int64_t step = read_training_state(last).step + 1;
+    const Json noted = {{"step", step}, {"error", message}};
+    EXPECT_EQ(read_run_json({begun.out}).at("diverged"), noted);
     TrainObserver silent;
     const RunText text = read_run_text({{texts}, {own}}, begun.recipe, Json(),
                                        std::make_shared<ByteTokenizer>(), silent);
@@ -156,10 +159,23 @@ TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
           message.find(fmt::format("finite: row {},", row + 1)) != std::string::npos;
       EXPECT_EQ(batches.batch(step, row, 1).inputs_BT.eq(255).any().item<bool>(), is_named) << row;
     }
-    begun.from.clear();
+    begun.from = nullptr;
     begun.resume = true;
-    EXPECT_EQ(message_of<Error>([&] { attnres::train(begun); }), message);
+    EXPECT_EQ(message_of<Diverged>([&] { attnres::train(begun); }), message);
+    EXPECT_EQ(read_run_json({begun.out}).at("diverged"), noted);
   }
+}
+
+TEST_F(Trainer, SaysNoLongerThatItDivergedWhereItGoesOn) {
+  const RunPaths run = trained("run");
+  const std::string before = read_file(run.run_json());
+  Json record = read_run_json(run);
+  record["diverged"] = {{"step", 8}, {"error", "the loss is nan"}};
+  attnres::write_text(run.run_json(), record.dump());
+  TrainJob again = job("run");
+  again.resume = true;
+  attnres::train(again);
+  EXPECT_EQ(read_file(run.run_json()), before);
 }
 
 struct Messages : TrainObserver {

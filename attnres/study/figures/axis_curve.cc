@@ -5,9 +5,9 @@
 #include <functional>
 #include <optional>
 
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 #include "attnres/study/axis_arms.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
-#include "attnres/study/run_figures.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/run_figures.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {

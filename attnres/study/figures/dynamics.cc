@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 #include "attnres/study/seed_curves.h"
 #include "attnres/study/study_figures.h"
 

@@ -4,15 +4,15 @@
 #include <cmath>
 #include <utility>
 
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 #include "attnres/study/axis_arms.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {
 namespace {
 
-constexpr size_t kLongestName = 34;
+constexpr size_t kLongestRowName = 34;
 constexpr size_t kPairsForInterval =
     3;  // that of two is so wide that nothing else is seen beside it
 
@@ -54,7 +54,7 @@ StudyFigure forest_figure(const StudyData& data, const Json& options, const std:
       continue;
     }
     rows.push_back(at);
-    plot.rows.push_back(plain_label(all.names[at], kLongestName));
+    plot.rows.push_back(plain_label(all.names[at], kLongestRowName));
   }
   if (rows.empty()) {
     return {nothing("No arm along this axis has a seed that its baseline has too.")};

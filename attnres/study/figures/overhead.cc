@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
-#include "attnres/study/speed.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/speed.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/support/format.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "attnres/inspect/inspection.h"
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <map>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
 #include "attnres/study/study_figures.h"
 
 namespace attnres {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <set>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
-#include "attnres/study/power_law.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/power_law.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/support/error.h"
 

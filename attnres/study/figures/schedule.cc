@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
-#include "attnres/study/html.h"
-#include "attnres/study/page_parts.h"
-#include "attnres/study/run_figures.h"
+#include "attnres/plots/html.h"
+#include "attnres/plots/page_parts.h"
+#include "attnres/report/run_figures.h"
 
 namespace attnres {
 namespace {

@@ -1,0 +1,31 @@
+#include "attnres/report/run_summary.h"
+
+#include <cmath>
+
+namespace attnres {
+
+RunSummary summarize(const RunData& run) {
+  RunSummary summary{.label = run.label, .mechanism = run.mechanism};
+  if (const Json* n = find(run.record, "/parameters"); n && n->is_number_integer()) {
+    summary.parameters = n->get<int64_t>();
+  }
+  if (const Json* seed = find(run.record, "/recipe/train/seed");
+      seed && seed->is_number_integer()) {
+    summary.seed = seed->get<int64_t>();
+  }
+  for (const Metric& metric : run.metrics) {
+    if (!std::isnan(metric.seconds)) summary.seconds = metric.seconds;
+    if (!std::isnan(metric.tokens)) summary.tokens = metric.tokens;
+    if (std::isnan(metric.val_loss) || metric.val_loss >= summary.best_val_loss) continue;
+    summary.best_val_loss = metric.val_loss;
+    summary.best_val_step = metric.step;
+  }
+  if (const Metric* last = last_validation(run)) {
+    summary.final_val_loss = last->val_loss;
+    summary.final_val_step = last->step;
+  }
+  summary.speed = measure_speed(run.metrics);
+  return summary;
+}
+
+}  // namespace attnres

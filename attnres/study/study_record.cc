@@ -1,0 +1,184 @@
+#include "attnres/study/study_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+constexpr RunState kRunStates[] = {RunState::waiting, RunState::missing, RunState::unfinished,
+                                   RunState::done,    RunState::failed,  RunState::diverged};
+
+Json whole_or_null(double value) {
+  return std::isfinite(value) ? Json(std::llround(value)) : Json();
+}
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+double number_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : kNotMeasured;
+}
+
+int64_t whole_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? 0 : whole_number(*found).value_or(0);
+}
+
+std::vector<std::string> texts_of(const Json& object, const char* key) {
+  std::vector<std::string> texts;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return texts;
+  for (const Json& item : *found) {
+    if (item.is_string()) texts.push_back(item);
+  }
+  return texts;
+}
+
+// Null where it is none.
+Json object_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_object() ? *found : Json();
+}
+
+RunState state_named(const std::string& name) {
+  const auto* state = std::find_if(std::begin(kRunStates), std::end(kRunStates),
+                                   [&](RunState known) { return name == name_of(known); });
+  return state == std::end(kRunStates) ? RunState::missing : *state;
+}
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
+                         const std::string& what) {
+  require(json.is_object() && is_file_name(text_of(json, "name")),
+          "{}: not a study's: expected runs with a name each, came {}", what, shown(json));
+  const Json arms = object_of(json, "arms");
+  StudyRunRecord run;
+  run.name = text_of(json, "name");
+  for (const std::string& axis : axes) run.arms.push_back(text_of(arms, axis.c_str()));
+  run.seed = whole_of(json, "seed");
+  run.is_trial = text_of(json, "role") == "trial";
+  run.state = state_named(text_of(json, "state"));
+  run.step = whole_of(json, "step");
+  run.steps = whole_of(json, "steps");
+  run.parameters = whole_of(json, "parameters");
+  run.tokens = number_of(json, "tokens");
+  run.flops = number_of(json, "flops");
+  run.from = text_of(json, "from");
+  run.seconds = number_of(json, "seconds");
+  run.peak_bytes = number_of(json, "peak_bytes");
+  run.final_val_loss = number_of(json, "final_val_loss");
+  run.best_val_loss = number_of(json, "best_val_loss");
+  run.best_step = whole_of(json, "best_step");
+  run.error = text_of(json, "error");
+  return run;
+}
+
+}  // namespace
+
+const char* name_of(RunState state) {
+  switch (state) {
+    case RunState::waiting:
+      return "waiting";
+    case RunState::missing:
+      return "missing";
+    case RunState::unfinished:
+      return "unfinished";
+    case RunState::done:
+      return "done";
+    case RunState::failed:
+      return "failed";
+    case RunState::diverged:
+      return "diverged";
+  }
+  return "";
+}
+
+std::vector<std::string> StudyRecord::chosen_sentences() const {
+  return texts_of(chosen, "sentences");
+}
+
+Json run_json(const StudyRecord& study, const StudyRunRecord& run) {
+  Json arms = Json::object();
+  for (size_t i = 0; i < run.arms.size(); ++i) {
+    if (!run.arms[i].empty()) arms[study.axes[i]] = run.arms[i];
+  }
+  Json json = {{"name", run.name},
+               {"arms", arms},
+               {"seed", run.seed},
+               {"role", run.is_trial ? "trial" : "run"},
+               {"state", name_of(run.state)},
+               {"step", run.step},
+               {"steps", run.steps},
+               {"parameters", run.parameters},
+               {"tokens", whole_or_null(run.tokens)},
+               {"flops", number_or_null(run.flops)},
+               {"from", run.from.empty() ? Json() : Json(run.from)},
+               {"seconds", number_or_null(run.seconds)},
+               {"peak_bytes", whole_or_null(run.peak_bytes)},
+               {"final_val_loss", number_or_null(run.final_val_loss)},
+               {"best_val_loss", number_or_null(run.best_val_loss)},
+               {"best_step", run.best_step}};
+  if (!run.error.empty()) json["error"] = run.error;
+  return json;
+}
+
+Json study_json(const StudyRecord& study) {
+  Json runs = Json::array(), baseline = Json::object();
+  for (const StudyRunRecord& run : study.runs) runs.push_back(run_json(study, run));
+  for (const auto& [axis, arm] : study.baseline) baseline[axis] = arm;
+  return {{"study", study.name},
+          {"question", study.question},
+          {"claim", study.claim},
+          {"figures", study.figures},
+          {"baseline", baseline},
+          {"axes", study.axes},
+          {"data", study.data},
+          {"validation", study.validation},
+          {"threads", study.threads},
+          {"tuning", study.tuning},
+          {"chosen", study.chosen},
+          {"smoke", study.smoke},
+          {"runs", runs}};
+}
+
+StudyRecord parse_study_json(const Json& json, const std::string& what) {
+  require(json.is_object() && json.contains("runs") && json["runs"].is_array(),
+          "{}: not a study's: it has no list \"runs\"", what);
+  StudyRecord study;
+  study.name = text_of(json, "study");
+  study.question = text_of(json, "question");
+  study.claim = text_of(json, "claim");
+  study.axes = texts_of(json, "axes");
+  const Json baseline = object_of(json, "baseline");
+  for (const auto& [axis, arm] : baseline.items()) {
+    if (arm.is_string()) study.baseline[axis] = arm;
+  }
+  if (const Json* figures = find(json, "/figures"); figures && figures->is_array()) {
+    for (const Json& figure : *figures) {
+      if (figure.is_object()) study.figures.push_back(figure);
+    }
+  }
+  study.data = texts_of(json, "data");
+  study.validation = texts_of(json, "validation");
+  study.threads = static_cast<int>(whole_of(json, "threads"));
+  study.tuning = object_of(json, "tuning");
+  study.chosen = object_of(json, "chosen");
+  const auto smoke = json.find("smoke");
+  study.smoke = smoke != json.end() && smoke->is_boolean() && smoke->get<bool>();
+  for (const Json& run : json["runs"]) study.runs.push_back(parse_run(run, study.axes, what));
+  return study;
+}
+
+}  // namespace attnres
