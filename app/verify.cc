@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "attnres/conformance/verify_operations.h"
+#include "attnres/ops/operation_problems.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
@@ -23,7 +24,8 @@ struct Worst {
   size_t instruction_set;
 
   double error() const { return operation->errors[instruction_set]; }
-  double part() const { return error() / operation->bound; }
+  // Of a bound of 0 any error is infinitely many times as large.
+  double part() const { return error() == 0 ? 0 : error() / operation->bound; }
 };
 
 Worst find_worst(const Verification& verification) {
@@ -55,6 +57,9 @@ void print_table(const Verification& verification) {
     }
     fmt::print("{}\n", operation.same_bits ? "" : "  other bits on other numbers of threads");
   }
+  for (const SkippedOperation& operation : verification.skipped) {
+    fmt::print("{:<39}{:<9}skipped: not on this processor\n", operation.name, operation.storage);
+  }
   fmt::print("\n");
 }
 
@@ -72,16 +77,21 @@ Json as_json(const Verification& verification, bool ok, double seconds) {
                           {"errors", errors},
                           {"same_bits", operation.same_bits}});
   }
+  Json skipped = Json::array();
+  for (const SkippedOperation& operation : verification.skipped) {
+    skipped.push_back({{"operation", operation.name}, {"storage", operation.storage}});
+  }
   return {{"ok", ok},
           {"instruction_sets", verification.instruction_sets},
           {"threads", verification.threads},
           {"seconds", seconds},
-          {"operations", operations}};
+          {"operations", operations},
+          {"skipped", skipped}};
 }
 
 void verify(double bound_factor, bool json) {
   const double start = monotonic_seconds();
-  const Verification verification = verify_operations(bound_factor);
+  const Verification verification = verify_operations(all_operation_problems(), bound_factor);
   const double seconds = monotonic_seconds() - start;
 
   const Worst worst = find_worst(verification);
@@ -102,10 +112,10 @@ void verify(double bound_factor, bool json) {
          unequal->name);
   }
   if (json) return;
-  fmt::print("verify: ok: {}, {}, same bits for {}{}, {:.1f} s\n", found,
+  fmt::print("verify: ok: {}, {}, same bits for {}{}, {} compared, {} skipped, {:.1f} s\n", found,
              counted(std::ssize(verification.instruction_sets), "instruction set"),
              verification.threads == 1 ? "" : "1 to ", counted(verification.threads, "thread"),
-             seconds);
+             verification.operations.size(), verification.skipped.size(), seconds);
 }
 
 }  // namespace
@@ -113,9 +123,10 @@ void verify(double bound_factor, bool json) {
 void add_verify_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("verify",
-                         "Compute what the kernels compute by the formulas too, in long double, "
-                         "for every instruction\n"
-                         "set of this machine, and compare. Takes some seconds; needs no model.");
+                         "Compute what the kernels compute by the formulas too, in float64 or "
+                         "better, for every\n"
+                         "instruction set of this machine, and compare. Takes some seconds; needs "
+                         "no model.");
   const auto factor = std::make_shared<double>(1);
   const auto json = std::make_shared<bool>(false);
   command->add_option("--bound-factor", *factor, "allow this many times the usual errors")
@@ -125,7 +136,9 @@ void add_verify_command(CLI::App& app) {
   command->footer(
       "Errors are relative to the largest magnitude of the same tensor, and at least to a tenth "
       "of\n"
-      "that of all results, or of all gradients.\n"
+      "that of all results, or of all gradients. What this processor has no products for is "
+      "skipped,\n"
+      "and counted in the last line.\n"
       "Exit code 1: an error is over its bound, or results depend on the number of threads.\n\n"
       "Example:\n  attnres verify");
   command->callback([factor, json] { verify(*factor, *json); });
