@@ -7,7 +7,7 @@
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/reference.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
-#include "attnres/support/precision.h"
+#include "attnres/parameters/precision.h"
 
 namespace attnres {
 namespace {
@@ -41,7 +41,7 @@ OperationProblem packing_problem(WeightFormat format, int64_t N, int64_t K) {
 }
 
 // Number by number.
-Tensor packed_numbers(const PackedWeight& weight) {
+Tensor packed_numbers(const PackedMatrix& weight) {
   const int64_t N = weight.bytes.size(0), K = weight.columns, bytes = weight.bytes.size(1);
   Tensor numbers = at::empty({N, K}, at::kDouble);
   const auto* rows = weight.bytes.const_data_ptr<uint8_t>();
@@ -69,7 +69,7 @@ OperationProblem streaming_problem(WeightFormat format, int64_t M, int64_t N, in
   OperationProblem problem;
   problem.inputs = {draw.rows({M, K}), draw.normal({N, K}, 1)};
   problem.compute = [format](const Tensors& in) -> Tensors {
-    const PackedWeight weight = pack_weight(in[1], format);
+    const PackedMatrix weight = pack_weight(in[1], format);
     return {streaming_product(in[0].contiguous(), rows_of(weight), in[1].size(0))};
   };
   problem.formula = [format](const Tensors& in) -> Tensors {
