@@ -48,7 +48,7 @@ std::vector<Provider> providers(Product which) {
   std::vector<Provider> providers = {Provider::libtorch};
   if (which == Product::output) providers.push_back(Provider::streaming);
   const bool has_onednn =
-      which == Product::weight_gradient ? has_small_products(at::kFloat) : has_onednn_products();
+      which == Product::weight_gradient ? has_small_products(at::kFloat) : processor().has_onednn;
   if (has_onednn) providers.push_back(Provider::onednn);
   return providers;
 }
@@ -92,7 +92,7 @@ bool multiplies_under_signals() {
 // oneDNN's kernels let the stack pointer point into their workspace on the heap, and a signal's
 // frame below it overwrites what lies there: uxlfoundation/oneDNN#4845.
 TEST(Products, AreUnharmedBySignals) {
-  if (!has_onednn_products()) GTEST_SKIP() << "not on this processor";
+  if (!processor().has_onednn) GTEST_SKIP() << "not on this processor";
   const pid_t child = ::fork();
   if (child == 0) ::_exit(multiplies_under_signals() ? 0 : 1);
   int status = 0;

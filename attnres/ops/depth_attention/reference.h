@@ -1,6 +1,4 @@
-// Depth attention of one token, written as the formula. Scalar is float, double, or
-// std::complex<double>, whose imaginary part carries a derivative (the complex step: exact to
-// rounding, with no step size to choose).
+// Depth attention of one token, written as the formula.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +7,9 @@
 #include <cstddef>
 #include <vector>
 
-namespace attnres::reference {
+#include "attnres/ops/reference.h"
 
-template <class Scalar>
-using Vector = std::vector<Scalar>;
-template <class Scalar>
-using Matrix = std::vector<Vector<Scalar>>;
+namespace attnres::reference {
 
 template <class Scalar>
 struct DepthAttention {
@@ -29,19 +24,6 @@ struct DepthAttentionGradients {
   Vector<Scalar> query_D;
   Vector<Scalar> key_gain_D;
 };
-
-template <class Scalar>
-Scalar dot(const Vector<Scalar>& a, const Vector<Scalar>& b) {
-  Scalar sum = 0;
-  for (size_t k = 0; k < a.size(); ++k) sum += a[k] * b[k];
-  return sum;
-}
-
-// 1 / RMS(v) with RMS(v) = sqrt(mean(v^2) + eps).
-template <class Scalar>
-Scalar inverse_rms(const Vector<Scalar>& v, double eps) {
-  return Scalar(1) / std::sqrt(dot(v, v) / Scalar(v.size()) + Scalar(eps));
-}
 
 template <class Scalar>
 Vector<Scalar> softmax(const Vector<Scalar>& s) {

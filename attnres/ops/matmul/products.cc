@@ -1,6 +1,5 @@
 #include "attnres/ops/matmul/products.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -118,15 +117,6 @@ void add_product(Tensor& sum, Product which, const Tensor& a, const Tensor& b) {
   } else {
     sum.add_(product(which, a, b));
   }
-}
-
-bool has_onednn_products() {
-  const auto has = [](const char* overload) {
-    return c10::Dispatcher::singleton()
-        .findSchema({"mkldnn::_linear_pointwise", overload})
-        .has_value();
-  };
-  return at::globalContext().userEnabledMkldnn() && has("") && has("binary");
 }
 
 }  // namespace attnres

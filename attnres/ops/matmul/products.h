@@ -18,7 +18,4 @@ at::Tensor product(Product which, const at::Tensor& a, const at::Tensor& b, Prov
 // Adds a product to `sum`, which may become another tensor.
 void add_product(at::Tensor& sum, Product which, const at::Tensor& a, const at::Tensor& b);
 
-// Whether this libtorch has what Provider::onednn needs.
-bool has_onednn_products();
-
 }  // namespace attnres

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 
-#include "attnres/ops/matmul/products.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -11,25 +10,7 @@ namespace {
 // Of float32 numbers up to so many are faster as a stream.
 constexpr int64_t kFewRows = 32;
 
-Processor find_out() {
-  Processor found;
-#ifdef __x86_64__
-  __builtin_cpu_init();
-  found.amd = __builtin_cpu_is("amd") != 0;
-  found.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  found.bfloat16 = __builtin_cpu_supports("avx512bf16") != 0;
-#endif
-  found.has_onednn = has_onednn_products();
-  return found;
-}
-
 }  // namespace
-
-const Processor& processor() {
-  static const Processor found = find_out();
-  return found;
-}
 
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes) {

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/ops/processor.h"
+
 namespace attnres {
 
 // Of y = x W^T, with x [M, K], W [N, K] and g = dL/dy [M, N].
@@ -31,16 +33,6 @@ enum class Provider {
   libtorch,   // at::mm
   onednn,     // mkldnn::_linear_pointwise; the weight's gradient in blocks (weight_gradient.h)
 };
-
-struct Processor {
-  bool amd = false;
-  bool avx512 = false;      // F, BW, DQ and VL
-  bool bfloat16 = false;    // products of bfloat16 numbers
-  bool has_onednn = false;  // this libtorch, in Provider::onednn's form
-};
-
-// This machine's.
-const Processor& processor();
 
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes);

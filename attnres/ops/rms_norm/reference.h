@@ -1,7 +1,7 @@
 // RMSNorm of one token, written as the formula.
 #pragma once
 
-#include "attnres/ops/depth_attention/reference.h"
+#include "attnres/ops/reference.h"
 
 namespace attnres::reference {
 

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
-#include "attnres/ops/matmul/provider.h"
+#include "attnres/ops/processor.h"
 
 namespace attnres {
 
