@@ -145,7 +145,7 @@ void serve_here(ServeOptions options, const PrecisionOption& precision,
   const OpenedInference opened = open_model(options.model, precision, make);
   TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine);
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
-  Api api(engine, loop, options.engine.sequences, options.api, make_log(options.log));
+  Api api(loop, options.api, make_log(options.log));
   HttpServer server(options.http,
                     {.admit = [&](const HttpRequest& head) { return api.refusal(head); },
                      .answer = [&](HttpRequest request) { return api(std::move(request)); },
