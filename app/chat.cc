@@ -37,12 +37,12 @@ bool is_command(const std::string& message) {
 
 class Conversation {
  public:
-  Conversation(const GenerateOptions& options, const OpenedModel& opened, GroupLeader* leader)
+  Conversation(const GenerateOptions& options, const OpenedInference& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options.generation, opened, tokenizer_.get())),
         template_(opened.directory.chat_template()),
-        engine_(*opened.model, {.context = opened.context, .sequences = 1}, leader) {
+        engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
     const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
     stops_ = ends.texts;
@@ -129,9 +129,9 @@ class Conversation {
 
 }  // namespace
 
-void chat(const GenerateOptions& options, GroupLeader* leader) {
-  const OpenedModel opened = open_model(options.model, options.precision, leader);
-  Conversation conversation(options, opened, leader);
+void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
+  const OpenedInference opened = open_model(options.model, options.precision, make);
+  Conversation conversation(options, opened);
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr, "attnres: {}. {}.\n",

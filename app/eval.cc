@@ -49,7 +49,7 @@ void run_eval(const EvalOptions& options) {
   require_usage(!options.model.path.empty() || !options.run.empty(),
                 "--model: name the model directory or the run to score with");
   if (!options.run.empty()) require_run("--run", options.run);
-  const OpenedModel opened = open_model(
+  const OpenedInference opened = open_model(
       options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
   const bool needs_text =
       !options.data.empty() && !are_tokens({options.data.begin(), options.data.end()});

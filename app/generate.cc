@@ -29,12 +29,11 @@ std::string prompt_text(const GenerateOptions& options) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-Generation run(const OpenedModel& opened, std::vector<int32_t> prompt,
+Generation run(const OpenedInference& opened, std::vector<int32_t> prompt,
                const GenerateOptions& options, const GenerationSettings& settings,
-               const std::function<bool(int32_t)>& on_token, GroupLeader* leader) {
+               const std::function<bool(int32_t)>& on_token) {
   prompt = fitted_prompt(std::move(prompt), opened.context, options);
-  const Generation generation =
-      generate(*opened.model, prompt, opened.context, settings, on_token, leader);
+  const Generation generation = generate(*opened.model, prompt, opened.context, settings, on_token);
   if (generation.reason == StopReason::context) {
     fmt::print(stderr, "attnres: stopped at the model's context of {} tokens\n", opened.context);
   }
@@ -46,8 +45,8 @@ void show(const std::string& piece) {
   std::fflush(stdout);
 }
 
-void continue_text(const OpenedModel& opened, const GenerateOptions& options,
-                   const std::string& prompt, GroupLeader* leader) {
+void continue_text(const OpenedInference& opened, const GenerateOptions& options,
+                   const std::string& prompt) {
   const auto tokenizer = opened.tokenizer();
   TextStream stream(*tokenizer, options.stop_texts);
   std::string text;
@@ -59,9 +58,8 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
     add(stream.add(id));
     return !stream.stopped();
   };
-  Generation generation =
-      run(opened, prompt_ids(prompt, *tokenizer), options,
-          settings_for(options.generation, opened, tokenizer.get()), on_token, leader);
+  Generation generation = run(opened, prompt_ids(prompt, *tokenizer), options,
+                              settings_for(options.generation, opened, tokenizer.get()), on_token);
   add(stream.finish());
   if (stream.stopped()) generation.reason = StopReason::stop_string;
   if (options.json) {
@@ -73,11 +71,11 @@ void continue_text(const OpenedModel& opened, const GenerateOptions& options,
 }
 
 // Needs no tokenizer.
-void continue_ids(const OpenedModel& opened, const GenerateOptions& options, GroupLeader* leader) {
+void continue_ids(const OpenedInference& opened, const GenerateOptions& options) {
   const std::vector<int32_t>& prompt = *options.ids;
   const GenerationSettings settings = settings_for(options.generation, opened, nullptr);
   try {
-    check_ids(*opened.model, prompt);
+    check_ids(opened.model->transformer(), prompt);
   } catch (const Error& e) {
     fail_usage("--ids: {}", e.what());
   }
@@ -87,7 +85,7 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options, Gro
     separator = ",";
     return true;
   };
-  const Generation generation = run(opened, prompt, options, settings, on_token, leader);
+  const Generation generation = run(opened, prompt, options, settings, on_token);
   if (options.json) {
     Json json = {{"ids", prompt}};
     json.update(generation_json(generation, nullptr));
@@ -96,19 +94,18 @@ void continue_ids(const OpenedModel& opened, const GenerateOptions& options, Gro
   show("\n");
 }
 
-void generate_here(GenerateOptions options, GroupLeader* leader) {
+void generate_here(GenerateOptions options, const MakeInferenceModel& make) {
   options.finish();
-  if (!options.prompts.empty()) return generate_prompts(options, leader);
-  if (options.chat) return chat(options, leader);
+  if (!options.prompts.empty()) return generate_prompts(options, make);
+  if (options.chat) return chat(options, make);
   const std::string prompt = prompt_text(options);
-  const OpenedModel opened = open_model(options.model, options.precision, leader);
-  options.ids ? continue_ids(opened, options, leader)
-              : continue_text(opened, options, prompt, leader);
+  const OpenedInference opened = open_model(options.model, options.precision, make);
+  options.ids ? continue_ids(opened, options) : continue_text(opened, options, prompt);
 }
 
 void run_generate(const CLI::App& command, const GenerateOptions& options) {
   run_in_group(command, options.machine, part_of_model(options.model, options.precision),
-               [&](GroupLeader* leader) { generate_here(options, leader); });
+               [&](const MakeInferenceModel& make) { generate_here(options, make); });
 }
 
 }  // namespace

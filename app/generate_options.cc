@@ -196,13 +196,13 @@ void GenerateOptions::finish() {
   }
 }
 
-GenerationSettings settings_for(GenerationSettings settings, const OpenedModel& opened,
+GenerationSettings settings_for(GenerationSettings settings, const OpenedInference& opened,
                                 const Tokenizer* tokenizer) {
   settings.ends = opened.directory.ends(tokenizer);
   if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
   try {
     check_logit_bias(settings.sampling,
-                     tokenizer != nullptr ? settings.vocabulary : opened.model->vocab_size());
+                     tokenizer != nullptr ? settings.vocabulary : opened.directory.vocab_size());
   } catch (const UsageError& e) {
     fail_usage("--{}", e.what());
   }

@@ -40,7 +40,7 @@ struct GenerateOptions {
 
 // Ends where the model's documents do, and takes tokens that the tokenizer has; those of the model
 // where there is none (null). Throws UsageError on a bias of another one.
-GenerationSettings settings_for(GenerationSettings settings, const OpenedModel& opened,
+GenerationSettings settings_for(GenerationSettings settings, const OpenedInference& opened,
                                 const Tokenizer* tokenizer);
 
 // The prompt, or with --truncate its end where the continuation needs the room, which is said.

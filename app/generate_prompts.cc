@@ -37,8 +37,8 @@ std::string text_of_prompts(const GenerateOptions& options) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-Prompt read_prompt(const std::string& line, const OpenedModel& opened, const Tokenizer* tokenizer,
-                   const GenerateOptions& options) {
+Prompt read_prompt(const std::string& line, const OpenedInference& opened,
+                   const Tokenizer* tokenizer, const GenerateOptions& options) {
   Json json = parse_json(line, "JSON");
   if (json.is_string()) json = Json{{"prompt", json}};
   require(json.is_object() && json.contains("prompt") != json.contains("ids"),
@@ -56,7 +56,7 @@ Prompt read_prompt(const std::string& line, const OpenedModel& opened, const Tok
               "\"ids\": expected token ids, got {}", shown(id));
       prompt.ids.push_back(static_cast<int32_t>(*number));
     }
-    check_ids(*opened.model, prompt.ids);
+    check_ids(opened.model->transformer(), prompt.ids);
   } else {
     require(json["prompt"].is_string(), "\"prompt\": expected a text, got {}",
             shown(json["prompt"]));
@@ -69,7 +69,7 @@ Prompt read_prompt(const std::string& line, const OpenedModel& opened, const Tok
   return prompt;
 }
 
-std::vector<Prompt> read_prompts(const std::string& text, const OpenedModel& opened,
+std::vector<Prompt> read_prompts(const std::string& text, const OpenedInference& opened,
                                  const Tokenizer* tokenizer, const GenerateOptions& options) {
   std::vector<Prompt> prompts;
   std::istringstream lines(text);
@@ -105,15 +105,16 @@ Json identity(const GenerateOptions& options, const std::string& prompts) {
 
 class PromptsRun {
  public:
-  PromptsRun(const GenerateOptions& options, const OpenedModel& opened, const Tokenizer* tokenizer,
-             const std::vector<Prompt>& prompts, ResumableLines& results, GroupLeader* leader)
+  PromptsRun(const GenerateOptions& options, const OpenedInference& opened,
+             const Tokenizer* tokenizer, const std::vector<Prompt>& prompts,
+             ResumableLines& results)
       : options_(options),
         opened_(opened),
         tokenizer_(tokenizer),
         settings_(settings_for(options.generation, opened, tokenizer)),
         prompts_(prompts),
         results_(results),
-        engine_(*opened.model, engine_settings(), leader) {}
+        engine_(*opened.model, engine_settings()) {}
 
   // Returns how many prompts failed.
   int64_t run() {
@@ -205,7 +206,7 @@ class PromptsRun {
   }
 
   const GenerateOptions& options_;
-  const OpenedModel& opened_;
+  const OpenedInference& opened_;
   const Tokenizer* tokenizer_;
   const GenerationSettings settings_;
   const std::vector<Prompt>& prompts_;
@@ -219,14 +220,13 @@ class PromptsRun {
 
 }  // namespace
 
-void generate_prompts(const GenerateOptions& options, GroupLeader* leader) {
+void generate_prompts(const GenerateOptions& options, const MakeInferenceModel& make) {
   const std::string text = text_of_prompts(options);
-  const OpenedModel opened = open_model(options.model, options.precision, leader);
+  const OpenedInference opened = open_model(options.model, options.precision, make);
   const std::unique_ptr<Tokenizer> tokenizer = opened.tokenizer_if_read();
   const std::vector<Prompt> prompts = read_prompts(text, opened, tokenizer.get(), options);
   ResumableLines results(options.out, identity(options, text));
-  const int64_t failed =
-      PromptsRun(options, opened, tokenizer.get(), prompts, results, leader).run();
+  const int64_t failed = PromptsRun(options, opened, tokenizer.get(), prompts, results).run();
   results.finish();
   require(failed == 0, "{} of {} failed; \"error\" in {} says why", failed,
           counted(std::ssize(prompts), "prompt"), options.out);

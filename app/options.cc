@@ -89,15 +89,15 @@ CLI::Option* ModelOption::add_to(CLI::App& command) {
       ->required();
 }
 
-std::unique_ptr<Tokenizer> OpenedModel::tokenizer() const {
+std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer() const {
   auto tokenizer = directory.tokenizer();
-  require(tokenizer->vocab_size() <= model->vocab_size(),
+  require(tokenizer->vocab_size() <= directory.vocab_size(),
           "{}: the tokenizer has {} tokens, but the model only {}; they do not belong together",
-          directory.path().string(), tokenizer->vocab_size(), model->vocab_size());
+          directory.path().string(), tokenizer->vocab_size(), directory.vocab_size());
   return tokenizer;
 }
 
-std::unique_ptr<Tokenizer> OpenedModel::tokenizer_if_read(std::string* why) const {
+std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_if_read(std::string* why) const {
   try {
     return tokenizer();
   } catch (const UnreadTokenizer& e) {
@@ -106,7 +106,7 @@ std::unique_ptr<Tokenizer> OpenedModel::tokenizer_if_read(std::string* why) cons
   }
 }
 
-std::unique_ptr<Tokenizer> OpenedModel::tokenizer_or_ids() const {
+std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_or_ids() const {
   auto tokenizer = tokenizer_if_read();
   return tokenizer != nullptr ? std::move(tokenizer) : directory.ids();
 }
@@ -139,24 +139,24 @@ OpenedModel open_model(const ModelOption& option) {
   ModelDirectory directory(find_model(option.path));
   auto model = directory.load();
   const int64_t context = directory.context();
-  return {std::move(directory), std::move(model), context};
+  return {{std::move(directory), context}, std::move(model)};
 }
 
-LoadPart part_of_model(const ModelOption& option, const PrecisionOption& precision) {
-  return [&](const TensorGroup& group) {
-    const ModelDirectory directory(find_model(option.path));
-    return directory.load(precision.get(directory), {}, &group);
-  };
-}
-
-OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision,
-                       GroupLeader* leader) {
+OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
+                           const MakeInferenceModel& make) {
   ModelDirectory directory(find_model(option.path));
   const Precision given = precision.get(directory);
-  const auto load = [&](const TensorGroup& group) { return directory.load(given, {}, &group); };
-  auto model = leader != nullptr ? leader->load(load) : directory.load(given);
+  auto model =
+      make([&](const TensorGroup* group) { return directory.load(given, /*sites=*/{}, group); });
   const int64_t context = directory.context();
-  return {std::move(directory), std::move(model), context};
+  return {{std::move(directory), context}, std::move(model)};
+}
+
+LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision) {
+  return [&](const TensorGroup* group) {
+    const ModelDirectory directory(find_model(option.path));
+    return directory.load(precision.get(directory), /*sites=*/{}, group);
+  };
 }
 
 CLI::Option* as_path(CLI::Option* option) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/infer/inference_group.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/model/transformer.h"
 #include "attnres/parameters/precision.h"
 #include "attnres/pretrained/model_directory.h"
@@ -57,9 +57,8 @@ struct PrecisionOption {
   Precision get(const ModelDirectory& model) const;
 };
 
-struct OpenedModel {
+struct OpenedDirectory {
   ModelDirectory directory;
-  std::unique_ptr<Transformer> model;
   int64_t context;
 
   // Throws Error when there is none, or one with more tokens than the model has embeddings.
@@ -71,12 +70,19 @@ struct OpenedModel {
 };
 
 // With its numbers in float32, each a parameter.
+struct OpenedModel : OpenedDirectory {
+  std::unique_ptr<Transformer> model;
+};
 OpenedModel open_model(const ModelOption& option);
-// To compute with. Of rank 0 of a tensor group with its leader.
-OpenedModel open_model(const ModelOption& option, const PrecisionOption& precision,
-                       GroupLeader* leader = nullptr);
-// The other ranks' parts of it. The options must outlive it.
-LoadPart part_of_model(const ModelOption& option, const PrecisionOption& precision);
+
+// To compute with.
+struct OpenedInference : OpenedDirectory {
+  std::unique_ptr<InferenceModel> model;
+};
+OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
+                           const MakeInferenceModel& make = make_local_model);
+// The part of it that another rank of a tensor group has. The options must outlive it.
+LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision);
 
 // Makes the option take paths: not empty, and as without the slashes that completion leaves at
 // their ends.

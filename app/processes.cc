@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/infer/inference_group.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/error.h"
@@ -35,10 +36,10 @@ Json options_of(const CLI::App& command) {
   return options;
 }
 
-void lead_group(Communicator& world, const std::function<void(GroupLeader*)>& lead) {
+void lead_group(Communicator& world, const std::function<void(const MakeInferenceModel&)>& lead) {
   GroupLeader leader(world);
   try {
-    lead(&leader);
+    lead([&](const LoadTransformer& load) { return leader.load(load); });
   } catch (...) {
     leader.end();
     throw;
@@ -79,11 +80,12 @@ void require_one_process(const CLI::App& command) {
       name, processes);
 }
 
-void run_in_group(const CLI::App& command, const MachineOptions& machine, const LoadPart& load,
-                  const std::function<void(GroupLeader*)>& lead) {
+void run_in_group(const CLI::App& command, const MachineOptions& machine,
+                  const LoadTransformer& load,
+                  const std::function<void(const MakeInferenceModel&)>& lead) {
   if (launched_processes() == 1) {
     machine.apply();
-    return lead(nullptr);
+    return lead(make_local_model);
   }
   const std::unique_ptr<Communicator> world = start_processes();
   const bool leads = world->rank() == 0;

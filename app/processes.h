@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "app/options.h"
-#include "attnres/infer/inference_group.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/parallel/communicator.h"
 
 namespace attnres {
@@ -23,10 +23,11 @@ void share_cpus(Communicator& world);
 // this command and it is one that each would run by itself.
 void require_one_process(const CLI::App& command);
 
-// Runs `command` by one process, or by several as a tensor group: rank 0 runs `lead` with the
-// group's leader, which is null of one process, and the others follow with their parts of the
-// model. Threads and device are set before.
-void run_in_group(const CLI::App& command, const MachineOptions& machine, const LoadPart& load,
-                  const std::function<void(GroupLeader*)>& lead);
+// Runs `command` by one process, or by several as a tensor group: rank 0 runs `lead` with what
+// makes the model, by this process or by all, and the others follow with the parts that `load`
+// gives them. Threads and device are set before.
+void run_in_group(const CLI::App& command, const MachineOptions& machine,
+                  const LoadTransformer& load,
+                  const std::function<void(const MakeInferenceModel&)>& lead);
 
 }  // namespace attnres

@@ -32,22 +32,22 @@ struct Score {
   std::vector<double> logprobs;
 };
 
-Score score(const OpenedModel& opened, std::vector<int32_t> ids, GroupLeader* leader) {
+Score score(const OpenedInference& opened, std::vector<int32_t> ids) {
   Score result;
-  result.logprobs = score_sequence(*opened.model, ids, opened.context, leader);
+  result.logprobs = score_sequence(*opened.model, ids, opened.context);
   result.ids = std::move(ids);
   return result;
 }
 
 // The ids of `text`, if the model can score them.
-std::vector<int32_t> checked_ids(const OpenedModel& opened, const std::string& text) {
+std::vector<int32_t> checked_ids(const OpenedInference& opened, const std::string& text) {
   std::vector<int32_t> ids = parse_ids(text);
-  check_sequence(*opened.model, ids, opened.context);
+  check_sequence(opened.model->transformer(), ids, opened.context);
   return ids;
 }
 
 // The file's sequences. All are checked, so that scoring does not end halfway.
-std::vector<std::vector<int32_t>> read_sequences(const OpenedModel& opened,
+std::vector<std::vector<int32_t>> read_sequences(const OpenedInference& opened,
                                                  const std::string& path) {
   std::vector<std::vector<int32_t>> sequences;
   std::istringstream lines(read_file(path));
@@ -78,13 +78,13 @@ void print_table(const Score& score) {
   fmt::print("sum                 {:13.6f}\n", sum);
 }
 
-void score_here(const ScoreOptions& options, GroupLeader* leader) {
+void score_here(const ScoreOptions& options, const MakeInferenceModel& make) {
   require_usage(options.ids.empty() != options.ids_file.empty(),
                 "score: expected either --ids 5,17,3 or --ids-file FILE");
-  const OpenedModel opened = open_model(options.model, options.precision, leader);
+  const OpenedInference opened = open_model(options.model, options.precision, make);
   if (!options.ids_file.empty()) {
     for (auto& ids : read_sequences(opened, options.ids_file)) {
-      print_json(score(opened, std::move(ids), leader));
+      print_json(score(opened, std::move(ids)));
     }
     return;
   }
@@ -94,13 +94,13 @@ void score_here(const ScoreOptions& options, GroupLeader* leader) {
   } catch (const Error& e) {
     fail_usage("--ids: {}", e.what());
   }
-  const Score result = score(opened, std::move(ids), leader);
+  const Score result = score(opened, std::move(ids));
   options.json ? print_json(result) : print_table(result);
 }
 
 void run_score(const CLI::App& command, const ScoreOptions& options) {
   run_in_group(command, options.machine, part_of_model(options.model, options.precision),
-               [&](GroupLeader* leader) { score_here(options, leader); });
+               [&](const MakeInferenceModel& make) { score_here(options, make); });
 }
 
 }  // namespace

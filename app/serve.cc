@@ -136,15 +136,16 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
   say(fmt::format("listening on http://{}:{}", host, port));
 }
 
-void serve_here(ServeOptions options, GroupLeader* leader) {
+void serve_here(ServeOptions options, const PrecisionOption& precision,
+                const MakeInferenceModel& make) {
   options.api.api_key = read_key(options);
   require_usage(options.log == "text" || options.log == "json" || options.log == "none",
                 "--log: expected text, json or none, got {}", options.log);
   options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
-  TextEngine engine(options.model.path, {.engine = options.engine, .weights = options.weights},
-                    leader);
+  const OpenedInference opened = open_model(options.model, precision, make);
+  TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine);
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
-  Api api(engine, loop, options.engine.sequences, options.api, make_log(options.log));
+  Api api(loop, options.api, make_log(options.log));
   HttpServer server(options.http,
                     {.admit = [&](const HttpRequest& head) { return api.refusal(head); },
                      .answer = [&](HttpRequest request) { return api(std::move(request)); },
@@ -170,7 +171,7 @@ void serve_here(ServeOptions options, GroupLeader* leader) {
 void run_serve(const CLI::App& command, const ServeOptions& options) {
   const PrecisionOption precision = {.weights = options.weights};
   run_in_group(command, options.machine, part_of_model(options.model, precision),
-               [&](GroupLeader* leader) { serve_here(options, leader); });
+               [&](const MakeInferenceModel& make) { serve_here(options, precision, make); });
 }
 
 void add_limits(CLI::App& command, ServeOptions& options) {

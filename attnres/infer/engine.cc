@@ -11,15 +11,14 @@
 #include <span>
 #include <utility>
 
-#include "attnres/infer/inference_group.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/step_depth_weights.h"
 #include "attnres/infer/step_plan.h"
 #include "attnres/layers/sequence_pool.h"
+#include "attnres/model/transformer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
-#include "attnres/support/machine.h"
-#include "attnres/support/memory.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -34,24 +33,7 @@ SequencePoolSize size_of(const EngineSettings& settings) {
           .tokens = settings.tokens};
 }
 
-int64_t bytes_of(const Transformer& model, const EngineSettings& settings, int64_t tokens) {
-  SequencePoolSize size = size_of(settings);
-  size.tokens = tokens;
-  return pool_bytes(model.kept(), size);
-}
-
-// Of `wanted` tokens, as many as there is memory for.
-TokenRoom room_for(int64_t wanted, const Transformer& model, const EngineSettings& settings,
-                   GroupLeader* leader) {
-  SequencePoolSize size = size_of(settings);
-  size.tokens = wanted;
-  if (leader != nullptr) return leader->count_tokens(model, size);
-  give_back_freed_memory();  // of loading
-  const int64_t free = available_memory();
-  return {tokens_that_fit(model, size, free), free};
-}
-
-EngineSettings checked(const Transformer& model, EngineSettings settings, GroupLeader* leader) {
+EngineSettings checked(const InferenceModel& model, EngineSettings settings) {
   require_usage(settings.context >= 2, "context: expected 2 tokens or more, got {}",
                 settings.context);
   require_usage(settings.sequences >= 1, "sequences: expected 1 or more, got {}",
@@ -63,14 +45,15 @@ EngineSettings checked(const Transformer& model, EngineSettings settings, GroupL
                 "tokens: expected room for one sequence of {} tokens at least, got {}",
                 settings.context, settings.tokens);
   if (settings.deterministic) settings.share_prefixes = false;
-  const int64_t wanted =
-      settings.tokens > 0 ? settings.tokens : settings.sequences * settings.context;
-  const TokenRoom room = room_for(wanted, model, settings, leader);
+  SequencePoolSize size = size_of(settings);
+  if (size.tokens == 0) size.tokens = settings.sequences * settings.context;
+  const TokenRoom room = model.count_tokens(size);
   const int64_t needed = settings.tokens > 0 ? settings.tokens : settings.context;
+  size.tokens = needed;
   require(room.tokens >= needed,
           "what is kept of {} tokens takes {} of memory, and {} are free; there is room for a "
           "context of {}",
-          needed, format_bytes(static_cast<double>(bytes_of(model, settings, needed))),
+          needed, format_bytes(static_cast<double>(pool_bytes(model.transformer().kept(), size))),
           format_bytes(static_cast<double>(room.free_bytes)), room.tokens);
   settings.tokens = room.tokens;
   return settings;
@@ -115,10 +98,10 @@ void for_each_of(int64_t count, const F& f) {
 
 }  // namespace
 
-Engine::Engine(const Transformer& model, const EngineSettings& settings, GroupLeader* leader)
+Engine::Engine(const InferenceModel& model, const EngineSettings& settings)
     : model_(model),
-      settings_(checked(model, settings, leader)),
-      decoder_(model, size_of(settings_), leader),
+      settings_(checked(model, settings)),
+      decoder_(model, size_of(settings_)),
       held_(decoder_) {}
 
 void Engine::check_request(const GenerationRequest& request) const {
@@ -134,8 +117,8 @@ void Engine::check_request(const GenerationRequest& request) const {
           "generate: the prompt has {} tokens, which leaves no room for more: this model's context "
           "is {} tokens; shorten the prompt",
           prompt_tokens, settings_.context);
-  check_ids(model_, request.prompt);
-  check_logit_bias(settings.sampling, vocabulary_of(model_, settings));
+  check_ids(model_.transformer(), request.prompt);
+  check_logit_bias(settings.sampling, vocabulary_of(model_.transformer(), settings));
 }
 
 int64_t Engine::submit(GenerationRequest request) {
@@ -143,7 +126,7 @@ int64_t Engine::submit(GenerationRequest request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = settings_.context - prompt_tokens;
   Request taken{.settings = std::move(request.settings), .ids = std::move(request.prompt)};
-  taken.settings.vocabulary = vocabulary_of(model_, taken.settings);
+  taken.settings.vocabulary = vocabulary_of(model_.transformer(), taken.settings);
   taken.number = next_request_++;
   taken.prompt_tokens = prompt_tokens;
   taken.limit = prompt_tokens + std::min(taken.settings.max_tokens, room);
@@ -291,7 +274,7 @@ at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
     wanted = wanted || request.settings.depth_weights;
   }
   if (!wanted) return decoder_.hidden(ids, more);
-  StepDepthWeights weights(model_.parameters().group(), std::ssize(ids));
+  StepDepthWeights weights(model_.transformer().parameters().group(), std::ssize(ids));
   at::Tensor hidden_TD = decoder_.hidden(ids, more, &weights);
   for (const Part& part : parts) {
     Request& request = *part.request;
@@ -354,7 +337,7 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
 
 void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
                     std::vector<RequestUpdate>* updates) {
-  const at::Tensor logits_TV = model_.logits(hidden_TD);
+  const at::Tensor logits_TV = model_.transformer().logits(hidden_TD);
   std::vector<RequestUpdate> chosen(complete.size());
   for_each_of(std::ssize(complete),
               [&](int64_t i) { chosen[i] = go_on(*complete[i].request, logits_TV[i]); });
@@ -373,7 +356,8 @@ void Engine::score_prompt(const Part& part, const at::Tensor& hidden_TD) const {
   const int64_t scored = std::min(part.tokens, request.prompt_tokens - 1 - first);
   for (int64_t done = 0; done < scored; done += kRowsScoredAtOnce) {
     const int64_t count = std::min(kRowsScoredAtOnce, scored - done);
-    const at::Tensor logits = model_.logits(hidden_TD.narrow(0, part.row + done, count));
+    const at::Tensor logits =
+        model_.transformer().logits(hidden_TD.narrow(0, part.row + done, count));
     const auto before = std::ssize(request.prompt_logprobs);
     request.prompt_logprobs.resize(before + count);
     for_each_of(count, [&](int64_t i) {

@@ -28,10 +28,11 @@
 #include <string>
 #include <vector>
 
+#include "attnres/infer/generation_settings.h"
 #include "attnres/infer/held_sequences.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/sampling.h"
 #include "attnres/infer/sequence_decoder.h"
-#include "attnres/model/transformer.h"
 
 namespace attnres {
 
@@ -40,30 +41,12 @@ struct GenerationRequest {
   GenerationSettings settings = {};
 };
 
-// What a step gave a request.
-struct RequestUpdate {
-  int64_t request = 0;
-  std::optional<int32_t> token = {};           // that it goes on with
-  std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
-  // Once, of the prompt's second token to its last.
-  std::vector<TokenLogprobs> prompt_logprobs = {};
-  int64_t shared_tokens = 0;  // of the prompt, that another sequence had computed
-  // Of the tokens that were read since the last update: the first has the whole prompt's. The
-  // newest token is read in the next step, and the last one not at all.
-  TokensDepthWeights depth = {};
-  std::vector<float> mean_hidden = {};     // once, [D]
-  std::optional<StopReason> stopped = {};  // nothing comes after this
-  std::string error = {};
-};
-
 class Engine {
  public:
   // The model must outlive it. Throws UsageError, "context: ", on settings that make no sense, and
-  // Error where what they keep does not fit into memory, with a context that does.
-  //
-  // Of rank 0 of a tensor group with its leader, which loaded the model and must outlive it too; a
-  // pass that fails ends the group.
-  Engine(const Transformer& model, const EngineSettings& settings, GroupLeader* leader = nullptr);
+  // Error where what they keep does not fit into memory, with a context that does. Where the model
+  // is a tensor group's, a pass that fails ends the group.
+  Engine(const InferenceModel& model, const EngineSettings& settings);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -125,7 +108,7 @@ class Engine {
   void end(int64_t request, bool keep);
   RequestUpdate fail(int64_t request, const std::string& error);
 
-  const Transformer& model_;
+  const InferenceModel& model_;
   EngineSettings settings_;
   SequenceDecoder decoder_;
   HeldSequences held_;

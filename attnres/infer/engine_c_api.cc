@@ -3,6 +3,7 @@
 #include <cmath>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 

@@ -16,7 +16,7 @@ EvaluationTokens first_windows(const EvaluationTokens& tokens, int64_t context,
   return tokens.first(std::max<int64_t>(max_tokens / context, 1) * context);
 }
 
-Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
+Evaluation evaluate(const InferenceModel& model, const Tokenizer& tokenizer,
                     const EvaluationTokens& tokens, const EvaluationSettings& settings) {
   const int64_t context = settings.context;
   require_usage(context >= 2, "context: an evaluation window needs at least 2 tokens, got {}",

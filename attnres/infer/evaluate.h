@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "attnres/data/evaluation_batches.h"
-#include "attnres/model/transformer.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -37,7 +37,7 @@ struct Evaluation {
 // tokens without text (the end of a document) cost nats and count no byte.
 // Throws Error when the stream has fewer than two tokens, one outside the model's vocabulary, or
 // none to score.
-Evaluation evaluate(const Transformer& model, const Tokenizer& tokenizer,
+Evaluation evaluate(const InferenceModel& model, const Tokenizer& tokenizer,
                     const EvaluationTokens& tokens, const EvaluationSettings& settings);
 
 }  // namespace attnres

@@ -6,17 +6,15 @@
 
 namespace attnres {
 
-Generation generate(const Transformer& model, const std::vector<int32_t>& prompt, int64_t context,
-                    const GenerationSettings& settings,
-                    const std::function<bool(int32_t)>& on_token, GroupLeader* leader) {
+Generation generate(const InferenceModel& model, const std::vector<int32_t>& prompt,
+                    int64_t context, const GenerationSettings& settings,
+                    const std::function<bool(int32_t)>& on_token) {
   require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
                 settings.max_tokens);
   const int64_t most = std::ssize(prompt) + std::max<int64_t>(settings.max_tokens, 1);
-  Engine engine(model,
-                {.context = std::max<int64_t>(std::min(context, most), 2),
-                 .sequences = 1,
-                 .share_prefixes = false},
-                leader);
+  Engine engine(model, {.context = std::max<int64_t>(std::min(context, most), 2),
+                        .sequences = 1,
+                        .share_prefixes = false});
   engine.submit({prompt, settings});
   Generation result;
   while (!engine.idle()) {

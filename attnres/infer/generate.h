@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attnres/infer/engine.h"
-#include "attnres/model/transformer.h"
+#include "attnres/infer/inference_model.h"
 
 namespace attnres {
 
@@ -17,11 +17,10 @@ struct Generation {
 };
 
 // An engine with one request, of at most `context` tokens of prompt and continuation. `on_token`
-// sees each token as it comes and says whether to go on; it may be empty. `leader` as Engine's.
-// Throws as Engine::submit, and Error where the request fails.
-Generation generate(const Transformer& model, const std::vector<int32_t>& prompt, int64_t context,
-                    const GenerationSettings& settings,
-                    const std::function<bool(int32_t)>& on_token = {},
-                    GroupLeader* leader = nullptr);
+// sees each token as it comes and says whether to go on; it may be empty. Throws as Engine::submit,
+// and Error where the request fails.
+Generation generate(const InferenceModel& model, const std::vector<int32_t>& prompt,
+                    int64_t context, const GenerationSettings& settings,
+                    const std::function<bool(int32_t)>& on_token = {});
 
 }  // namespace attnres

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace attnres {
@@ -78,5 +80,22 @@ struct TokensDepthWeights {
 
 // `stop_string`: whoever reads the tokens said so. `failed`: an error says why.
 enum class StopReason { end_of_document, max_tokens, context, stop_string, failed };
+
+// What a step gave a request.
+struct RequestUpdate {
+  int64_t request = 0;
+  std::optional<int32_t> token = {};           // that it goes on with
+  std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
+  // Once, where they were asked for: of the prompt's second token to its last.
+  std::vector<TokenLogprobs> prompt_logprobs = {};
+  int64_t shared_tokens = 0;  // of the prompt, that another sequence had computed
+  // Where they were asked for: of the tokens that were read since the last update, the first of
+  // which has the whole prompt's. The newest token is read in the next step, the last one not at
+  // all.
+  TokensDepthWeights depth = {};
+  std::vector<float> mean_hidden = {};     // [D], once, where it was asked for
+  std::optional<StopReason> stopped = {};  // nothing comes after this
+  std::string error = {};
+};
 
 }  // namespace attnres

@@ -2,39 +2,53 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
-#include "attnres/infer/sequence_decoder.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/layers/sequence_pool.h"
-#include "attnres/parallel/communicator.h"
 
 namespace attnres {
 
-// A pass over tokens of the pool's sequences, after what was done to these since the last one.
+struct LoadOrder {};
+
+struct CountTokensOrder {
+  SequencePoolSize size = {};
+};
+
+// In the place of the pool before.
+struct MakePoolOrder {
+  SequencePoolSize size = {};
+};
+
+struct ChangePoolOrder {
+  PoolChange change = {};
+  int64_t result = 0;  // on rank 0
+};
+
+// InferenceModel::decode.
 struct DecodeOrder {
-  std::vector<PoolChange> changes = {};
   std::vector<int32_t> ids = {};
   std::vector<Continuation> continuations = {};
   bool depth_weights = false;  // whether they are brought together
+
+  void show_to(auto& visitor) { visitor(ids, continuations, depth_weights); }
 };
 
-struct GroupOrder {
-  enum class Kind : int64_t {
-    load,           // the model
-    count_tokens,   // that a pool of `size` has room for on each rank
-    make_pool,      // of `size`, in the place of the one before
-    decode,         // `decoding`
-    read_sequence,  // `ids`, by itself and without a pool
-    end,
-  };
-  Kind kind = Kind::end;
-  SequencePoolSize size = {};
-  DecodeOrder decoding = {};
-  std::vector<int32_t> ids = {};
+// A pass over whole sequences, without a pool.
+struct ReadOrder {
+  int64_t sequences = 1;
+  std::vector<int64_t> ids = {};  // of sequence after sequence, all of one length
+
+  void show_to(auto& visitor) { visitor(sequences, ids); }
 };
 
-// Of rank 0, and of all others, who wait however long.
-void send_order(const GroupOrder& order, Communicator& ranks);
-GroupOrder receive_order(Communicator& ranks);
+struct EndOrder {};
+
+using GroupOrder = std::variant<LoadOrder, CountTokensOrder, MakePoolOrder, ChangePoolOrder,
+                                DecodeOrder, ReadOrder, EndOrder>;
+
+// What is sent at once: any number of changes, and what comes after them.
+using GroupOrders = std::vector<GroupOrder>;
 
 }  // namespace attnres

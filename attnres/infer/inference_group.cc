@@ -7,9 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "attnres/infer/step_depth_weights.h"
 #include "attnres/parallel/mpi_communicator.h"
+#include "attnres/parallel/orders.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
@@ -54,10 +57,10 @@ Json describe(const Transformer& model) {
   };
 }
 
-std::unique_ptr<Transformer> load_together(const LoadPart& load, const TensorGroup& group,
+std::unique_ptr<Transformer> load_together(const LoadTransformer& load, const TensorGroup& group,
                                            Communicator& ranks) {
   std::unique_ptr<Transformer> model;
-  do_together(ranks, [&] { model = load(group); });
+  do_together(ranks, [&] { model = load(&group); });
   require_alike(ranks, describe(*model),
                 "the processes of a tensor group must have the same model and build, but these "
                 "differ from rank 0's:",
@@ -78,106 +81,144 @@ TokenRoom least_room(const Transformer& model, const SequencePoolSize& size, Com
   return {*least, bytes[least - tokens.begin()]};
 }
 
+ReadOrder order_to_read(const at::Tensor& ids_BT) {
+  const at::Tensor ids = ids_BT.contiguous();
+  const auto* first = ids.const_data_ptr<int64_t>();
+  return {.sequences = ids.size(0), .ids = {first, first + ids.numel()}};
+}
+
 }  // namespace
 
-void GroupLeader::tell(const GroupOrder& order, const std::function<void()>& compute) {
+// Has `order` done by all, by this rank as `compute`, and gives what that gives.
+template <class Compute>
+auto GroupLeader::tell(GroupOrder order, const Compute& compute) {
+  untold_.push_back(std::move(order));
+  decltype(compute()) result = {};
   try {
     or_end_all(ranks_, [&] {
-      send_order(order, ranks_);
-      compute();
+      send_order(std::exchange(untold_, {}), ranks_);
+      result = compute();
     });
   } catch (const CommonFailure&) {
     has_ended_ = true;
     throw;
   }
+  return result;
 }
 
-std::unique_ptr<Transformer> GroupLeader::load(const LoadPart& load) {
-  std::unique_ptr<Transformer> model;
-  tell({.kind = GroupOrder::Kind::load}, [&] { model = load_together(load, group_, ranks_); });
-  return model;
-}
+// Rank 0's part, whose passes all make.
+class GroupLeader::Model : public InferenceModel {
+ public:
+  Model(GroupLeader& leader, std::unique_ptr<const Transformer> part)
+      : leader_(leader), part_(std::move(part)) {}
 
-TokenRoom GroupLeader::count_tokens(const Transformer& model, const SequencePoolSize& size) {
-  TokenRoom room;
-  tell({.kind = GroupOrder::Kind::count_tokens, .size = size},
-       [&] { room = least_room(model, size, ranks_); });
-  return room;
-}
+  const Transformer& transformer() const override { return part_.transformer(); }
 
-void GroupLeader::make_pools(const SequencePoolSize& size, const std::function<void()>& make_own) {
-  tell({.kind = GroupOrder::Kind::make_pool, .size = size}, make_own);
-}
+  TokenRoom count_tokens(const SequencePoolSize& size) const override {
+    return leader_.tell(CountTokensOrder{size},
+                        [&] { return least_room(transformer(), size, leader_.ranks_); });
+  }
 
-void GroupLeader::decode(DecodeOrder order, const std::function<void()>& compute) {
-  tell({.kind = GroupOrder::Kind::decode, .decoding = std::move(order)}, compute);
-}
+  std::unique_ptr<SequencePool> make_pool(const SequencePoolSize& size) const override {
+    return leader_.tell(MakePoolOrder{size}, [&] { return part_.make_pool(size); });
+  }
 
-void GroupLeader::read_sequence(const std::vector<int32_t>& ids,
-                                const std::function<void()>& compute) {
-  GroupOrder order = {.kind = GroupOrder::Kind::read_sequence};
-  order.ids = ids;
-  tell(order, compute);
+  int64_t change(SequencePool& pool, const PoolChange& change) const override {
+    const int64_t result = part_.change(pool, change);
+    leader_.untold_.push_back(ChangePoolOrder{change, result});
+    return result;
+  }
+
+  at::Tensor decode(SequencePool& pool, const std::vector<int32_t>& ids,
+                    const std::vector<Continuation>& continuations,
+                    StepDepthWeights* weights) const override {
+    return leader_.tell(DecodeOrder{ids, continuations, weights != nullptr},
+                        [&] { return part_.decode(pool, ids, continuations, weights); });
+  }
+
+  at::Tensor log_probabilities(const at::Tensor& ids_BT,
+                               const at::Tensor& targets_BT) const override {
+    return leader_.tell(order_to_read(ids_BT),
+                        [&] { return part_.log_probabilities(ids_BT, targets_BT); });
+  }
+
+  std::vector<DepthSite> depth_sites() const override {
+    return leader_.tell(ReadOrder{.ids = {0}}, [&] { return part_.depth_sites(); });
+  }
+
+ private:
+  GroupLeader& leader_;
+  LocalModel part_;
+};
+
+std::unique_ptr<InferenceModel> GroupLeader::load(const LoadTransformer& load) {
+  return std::make_unique<Model>(
+      *this, tell(LoadOrder{}, [&] { return load_together(load, group_, ranks_); }));
 }
 
 void GroupLeader::end() {
   if (has_ended_) return;
   has_ended_ = true;
-  tell({.kind = GroupOrder::Kind::end}, [] {});
+  tell(EndOrder{}, [] { return true; });
 }
 
 void GroupFollower::follow() {
   // Tensors of every number of tokens leave gaps, of which long runs make more and more.
   constexpr double kSecondsBetween = 30;
   double next = monotonic_seconds() + kSecondsBetween;
-  while (obey(receive_order(ranks_))) {
+  while (obey(hear())) {
     if (monotonic_seconds() < next) continue;
     give_back_freed_memory();
     next = monotonic_seconds() + kSecondsBetween;
   }
 }
 
-bool GroupFollower::obey(const GroupOrder& order) {
-  const at::NoGradGuard not_recording;
-  switch (order.kind) {
-    case GroupOrder::Kind::load:
-      model_ = load_together(load_, group_, ranks_);
-      return true;
-    case GroupOrder::Kind::count_tokens:
-      least_room(*model_, order.size, ranks_);
-      return true;
-    case GroupOrder::Kind::make_pool:
-      pool_.reset();
-      pool_ = model_->make_pool(order.size);
-      return true;
-    case GroupOrder::Kind::decode:
-      decode(order.decoding);
-      return true;
-    case GroupOrder::Kind::read_sequence: {
-      const at::Tensor ids_BT = at::empty({1, std::ssize(order.ids)}, at::kLong);
-      std::copy(order.ids.begin(), order.ids.end(), ids_BT.mutable_data_ptr<int64_t>());
-      model_->hidden(ids_BT);
-      return true;
-    }
-    case GroupOrder::Kind::end:
-      return false;
-  }
-  return false;
+GroupOrders GroupFollower::hear() {
+  return receive_order<GroupOrders>(ranks_, Patience::however_long);
 }
 
-void GroupFollower::decode(const DecodeOrder& order) {
-  for (const PoolChange& change : order.changes) {
-    const int64_t result = apply(change, *pool_);
-    require(result == change.result,
-            "tensor group: the sequences of rank {} are not those of rank 0: {} is {} there, and "
-            "{} here",
-            ranks_.rank(),
-            change.kind == PoolChange::Kind::truncate ? "a length" : "a sequence's number",
-            change.result, result);
+bool GroupFollower::obey(const GroupOrders& orders) {
+  const at::NoGradGuard not_recording;
+  for (const GroupOrder& order : orders) {
+    std::visit([&](const auto& known) { run(known); }, order);
+    if (std::holds_alternative<EndOrder>(order)) return false;
   }
+  return true;
+}
+
+void GroupFollower::run(const LoadOrder&) {
+  part_ = std::make_unique<LocalModel>(load_together(load_, group_, ranks_));
+}
+
+void GroupFollower::run(const CountTokensOrder& order) {
+  least_room(part_->transformer(), order.size, ranks_);
+}
+
+void GroupFollower::run(const MakePoolOrder& order) {
+  pool_.reset();
+  pool_ = part_->make_pool(order.size);
+}
+
+void GroupFollower::run(const ChangePoolOrder& order) {
+  const int64_t result = part_->change(*pool_, order.change);
+  require(result == order.result,
+          "tensor group: the sequences of rank {} are not those of rank 0: {} is {} there, and {} "
+          "here",
+          ranks_.rank(),
+          order.change.kind == PoolChange::Kind::truncate ? "a length" : "a sequence's number",
+          order.result, result);
+}
+
+void GroupFollower::run(const DecodeOrder& order) {
   StepDepthWeights weights(&group_, std::ssize(order.ids));
-  attnres::decode(*model_, *pool_, order.ids, order.continuations,
-                  order.depth_weights ? &weights : nullptr);
+  part_->decode(*pool_, order.ids, order.continuations, order.depth_weights ? &weights : nullptr);
+}
+
+void GroupFollower::run(const ReadOrder& order) {
+  const int64_t length = std::ssize(order.ids) / order.sequences;
+  const at::Tensor ids_BT = at::empty({order.sequences, length}, at::kLong);
+  std::copy(order.ids.begin(), order.ids.end(), ids_BT.mutable_data_ptr<int64_t>());
+  part_->transformer().hidden(ids_BT);
 }
 
 }  // namespace attnres

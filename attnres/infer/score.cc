@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "attnres/infer/inference_group.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -25,21 +24,17 @@ void check_sequence(const Transformer& model, const std::vector<int32_t>& ids, i
   check_ids(model, ids);
 }
 
-std::vector<double> score_sequence(const Transformer& model, const std::vector<int32_t>& ids,
-                                   int64_t context, GroupLeader* leader) {
-  check_sequence(model, ids, context);
+std::vector<double> score_sequence(const InferenceModel& model, const std::vector<int32_t>& ids,
+                                   int64_t context) {
+  check_sequence(model.transformer(), ids, context);
   const auto length = static_cast<int64_t>(ids.size());
   at::Tensor ids_BT = at::empty({1, length}, at::kLong);
   std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
-  at::Tensor logprobs_T;
-  const auto compute = [&] {
-    logprobs_T =
-        model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
-            .to(at::kDouble)
-            .view({-1})
-            .contiguous();
-  };
-  leader != nullptr ? leader->read_sequence({ids.begin(), ids.end() - 1}, compute) : compute();
+  const at::Tensor logprobs_T =
+      model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
+          .to(at::kDouble)
+          .view({-1})
+          .contiguous();
   require(logprobs_T.isfinite().all().item<bool>(),
           "scoring: the model's log-probabilities are not finite; its weights are damaged, or "
           "training diverged");

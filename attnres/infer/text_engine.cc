@@ -1,16 +1,15 @@
 #include "attnres/infer/text_engine.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "attnres/infer/engine.h"
-#include "attnres/infer/inference_group.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/text_stream.h"
-#include "attnres/model/token_depth_weights.h"
 #include "attnres/parameters/precision.h"
 #include "attnres/parameters/weight_format.h"
 #include "attnres/pretrained/find_model.h"
@@ -20,14 +19,11 @@
 namespace attnres {
 namespace {
 
-std::unique_ptr<Transformer> load(const ModelDirectory& directory, const std::string& weights,
-                                  GroupLeader* leader) {
+std::unique_ptr<Transformer> load(const ModelDirectory& directory, const std::string& weights) {
   Precision precision;
   precision.weights =
       weights.empty() ? directory.weight_format() : parse_weight_format(weights, "weights");
-  if (leader == nullptr) return directory.load(precision);
-  return leader->load(
-      [&](const TensorGroup& group) { return directory.load(precision, {}, &group); });
+  return directory.load(precision);
 }
 
 EngineSettings with_context_of(const ModelDirectory& directory, EngineSettings settings) {
@@ -44,20 +40,11 @@ std::string name_of(const std::filesystem::path& given) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-std::vector<DepthSite> sites_of(const Transformer& model, GroupLeader* leader) {
-  std::vector<DepthSite> sites;
-  const auto look = [&] {
-    for (const TokenDepthWeights& site : token_depth_weights(model, at::zeros({1}, at::kLong))) {
-      sites.push_back({site.site, site.name, site.sources});
-    }
-  };
-  leader != nullptr ? leader->read_sequence({0}, look) : look();
-  return sites;
-}
-
-ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
-                          const ChatTemplate& chat, GroupLeader* leader) {
+ModelDescription describe(const std::filesystem::path& path, const InferenceModel& opened,
+                          const Tokenizer* tokenizer, const ChatTemplate& chat) {
+  const Transformer& model = opened.transformer();
   ModelDescription description;
+  description.name = name_of(path);
   for (const Parameter& parameter : model.parameters().all()) {
     description.parameters +=
         c10::multiply_integers(whole_sizes(model.parameters().part(), parameter));
@@ -74,21 +61,21 @@ ModelDescription describe(const Transformer& model, const Tokenizer* tokenizer,
   if (tokenizer != nullptr && chat.error().empty()) {
     description.chat_template = chat.plain() ? "plain" : "jinja";
   }
-  description.sites = sites_of(model, leader);
+  description.sites = opened.depth_sites();
   return description;
 }
 
 }  // namespace
 
 struct TextEngine::Parts {
-  Parts(const ModelDirectory& directory, const TextEngineSettings& settings, GroupLeader* leader)
+  Parts(const std::filesystem::path& path, const ModelDirectory& directory,
+        const InferenceModel& model, const EngineSettings& settings)
       : tokenizer(directory.tokenizer_if_read()),
         chat(directory.chat_template()),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(directory.ends(tokenizer.get())),
-        model(load(directory, settings.weights, leader)),
-        engine(*model, with_context_of(directory, settings.engine), leader),
-        description(describe(*model, tokenizer.get(), chat, leader)) {}
+        engine(model, with_context_of(directory, settings)),
+        description(describe(path, model, tokenizer.get(), chat)) {}
 
   const Tokenizer& known_tokenizer() const {
     require(tokenizer != nullptr,
@@ -97,22 +84,27 @@ struct TextEngine::Parts {
   }
   GenerationRequest tokenized(const TextRequest& request) const;
 
-  std::unique_ptr<Tokenizer> tokenizer;  // null where it is not read
+  std::unique_ptr<const InferenceModel> owned;  // null where another has the model
+  std::unique_ptr<Tokenizer> tokenizer;         // null where it is not read
   ChatTemplate chat;
   ChatEnds chat_ends;
   std::vector<int64_t> ends;
-  std::unique_ptr<Transformer> model;
   Engine engine;
   ModelDescription description;
   std::map<int64_t, TextStream> streams;  // by request; none without a tokenizer
 };
 
-TextEngine::TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings,
-                       GroupLeader* leader) {
+TextEngine::TextEngine(const std::filesystem::path& path, const TextEngineSettings& settings) {
   if (settings.threads > 0) at::set_num_threads(settings.threads);
-  parts_ = std::make_unique<Parts>(ModelDirectory(find_model(model)), settings, leader);
-  parts_->description.name = name_of(model);
+  const ModelDirectory directory(find_model(path));
+  auto model = std::make_unique<LocalModel>(load(directory, settings.weights));
+  parts_ = std::make_unique<Parts>(path, directory, *model, settings.engine);
+  parts_->owned = std::move(model);
 }
+
+TextEngine::TextEngine(const std::filesystem::path& path, const ModelDirectory& directory,
+                       const InferenceModel& model, const EngineSettings& settings)
+    : parts_(std::make_unique<Parts>(path, directory, model, settings)) {}
 
 TextEngine::~TextEngine() = default;
 
@@ -145,21 +137,13 @@ bool TextEngine::cancel(int64_t request) {
 std::vector<TextUpdate> TextEngine::step() {
   std::vector<TextUpdate> updates;
   for (RequestUpdate& given : parts_->engine.step()) {
-    TextUpdate update{.request = given.request,
-                      .token = given.token,
-                      .logprobs = std::move(given.logprobs),
-                      .prompt_logprobs = std::move(given.prompt_logprobs),
-                      .shared_tokens = given.shared_tokens,
-                      .depth = std::move(given.depth),
-                      .mean_hidden = std::move(given.mean_hidden),
-                      .stopped = given.stopped,
-                      .error = std::move(given.error)};
-    const auto stream = parts_->streams.find(given.request);
+    TextUpdate update{std::move(given)};
+    const auto stream = parts_->streams.find(update.request);
     if (stream != parts_->streams.end()) {
-      if (given.token) update.text = stream->second.add(*given.token);
-      if (given.stopped) update.text += stream->second.finish();
+      if (update.token) update.text = stream->second.add(*update.token);
+      if (update.stopped) update.text += stream->second.finish();
       if (stream->second.stopped()) {
-        if (!given.stopped) parts_->engine.cancel(given.request);
+        if (!update.stopped) parts_->engine.cancel(update.request);
         update.stopped = StopReason::stop_string;
       }
       if (update.stopped) parts_->streams.erase(stream);

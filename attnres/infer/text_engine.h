@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,8 @@
 
 namespace attnres {
 
-class GroupLeader;
+class InferenceModel;
+class ModelDirectory;
 
 struct TextEngineSettings {
   EngineSettings engine = {};  // a context of 0 is the model's, a larger one is refused
@@ -48,30 +48,17 @@ struct TextMessage {
   std::string content;
 };
 
-// What a step gave a request.
-struct TextUpdate {
-  int64_t request = 0;
+struct TextUpdate : RequestUpdate {
   std::string text = {};  // whole characters that are new; none of a model without a tokenizer
-  std::optional<int32_t> token = {};
-  std::optional<TokenLogprobs> logprobs = {};  // of the token, where they were asked for
-  // Once, where they were asked for: of the prompt's second token to its last.
-  std::vector<TokenLogprobs> prompt_logprobs = {};
-  int64_t shared_tokens = 0;  // of the prompt, that another sequence had computed
-  // Where they were asked for: of the tokens that were read since the last update, the first of
-  // which has the whole prompt's. The newest token is read in the next step, the last one not at
-  // all.
-  TokensDepthWeights depth = {};
-  std::vector<float> mean_hidden = {};     // once, where it was asked for
-  std::optional<StopReason> stopped = {};  // nothing comes after this
-  std::string error = {};
 };
 
 class TextEngine {
  public:
-  // Loads a model directory, a run's folder or a GGUF file. Of rank 0 of a tensor group with its
-  // leader (infer/inference_group.h), which must outlive it.
-  explicit TextEngine(const std::filesystem::path& model, const TextEngineSettings& settings = {},
-                      GroupLeader* leader = nullptr);
+  // Loads a model directory, a run's folder or a GGUF file.
+  explicit TextEngine(const std::filesystem::path& path, const TextEngineSettings& settings = {});
+  // With a model of that path which is open already, and must outlive it.
+  TextEngine(const std::filesystem::path& path, const ModelDirectory& directory,
+             const InferenceModel& model, const EngineSettings& settings);
   TextEngine(const TextEngine&) = delete;
   TextEngine& operator=(const TextEngine&) = delete;
   ~TextEngine();

@@ -1,25 +1,18 @@
-// What the server answers: OpenAI's endpoints, and /v1/depth. docs/serving.md has every field.
+// What the server answers: who may ask for which endpoint (endpoints/), and what is counted and
+// logged of every request. docs/serving.md has every field.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "attnres/infer/text_engine.h"
 #include "attnres/serve/api_error.h"
-#include "attnres/serve/completion_request.h"
+#include "attnres/serve/backend.h"
+#include "attnres/serve/endpoints/endpoints.h"
 #include "attnres/serve/http_server.h"
-#include "attnres/serve/metrics.h"
-#include "attnres/serve/model_loop.h"
 #include "attnres/serve/settings.h"
-#include "attnres/support/json.h"
 
 namespace attnres {
 
@@ -37,9 +30,8 @@ class Api {
  public:
   using Log = std::function<void(const AnsweredRequest&)>;
 
-  // The engine's thread is the loop's; both must outlive this. `log` is called from any thread.
-  Api(const TextEngine& engine, ModelLoop& loop, int64_t slots, const ApiSettings& settings,
-      Log log);
+  // The backend must outlive this. `log` is called from any thread.
+  Api(Backend& backend, const ApiSettings& settings, Log log);
 
   // All from any thread. Of a request without its body: a reply where it may not ask, or there is
   // nothing that it could ask.
@@ -50,51 +42,13 @@ class Api {
                           const std::string& message);
 
  private:
-  struct Call;  // one request while it is answered
-  using CallPointer = std::shared_ptr<Call>;
-  using Endpoint = HttpReply (Api::*)(const CallPointer&);
+  endpoints::Endpoint endpoint_for(const HttpRequest& request) const;
+  HttpReply error_reply(endpoints::Call& call, const ApiError& error) const;
+  HttpReply refuse(const HttpRequest& request, const ApiError& error);
+  void finish(const endpoints::Call& call, int status);
 
-  static const std::map<std::string, std::map<std::string, Endpoint>>& endpoints();
-  Endpoint endpoint_for(const HttpRequest& request) const;
-  HttpReply error_reply(Call& call, const ApiError& error) const;
-
-  HttpReply completions(const CallPointer& call);
-  HttpReply chat_completions(const CallPointer& call);
-  HttpReply models(const CallPointer& call);
-  HttpReply model(const CallPointer& call);
-  HttpReply embeddings(const CallPointer& call);
-  HttpReply depth(const CallPointer& call);
-  HttpReply tokenize(const CallPointer& call);
-  HttpReply detokenize(const CallPointer& call);
-  HttpReply tokenizer_info(const CallPointer& call);
-  HttpReply show_page(const CallPointer& call);
-  HttpReply describe(const CallPointer& call);
-  HttpReply health(const CallPointer& call);
-  HttpReply metrics(const CallPointer& call);
-
-  HttpReply complete(const CallPointer& call, CompletionRequest request);
-  HttpReply whole_reply(Call& call);
-  void stream_reply(Call& call, const Send& send);
-  Exchange::Heard hear(const Call& call, const std::function<void()>& while_silent = {}) const;
-  template <class F>
-  void hear_all(Call& call, const F& on_piece, const std::function<void()>& while_silent = {});
-  std::shared_ptr<Exchange> start(const Call& call, std::vector<TextRequest> sequences);
-  Json model_json() const;
-  TextRequest sequence_for_depth(const HttpRequest& request);
-  void finish(const Call& call, int status);
-  void remember(const Call& call);
-
-  const TextEngine& engine_;
-  ModelLoop& loop_;
-  const int64_t slots_;
-  const ApiSettings settings_;
+  endpoints::Service service_;
   const Log log_;
-  const int64_t created_;  // seconds since 1970
-  Metrics metrics_;
-
-  std::mutex mutex_;                                      // of what follows
-  std::map<std::string, std::vector<int32_t>> finished_;  // ids of a request's first sequence
-  std::deque<std::string> finished_order_;
 };
 
 }  // namespace attnres

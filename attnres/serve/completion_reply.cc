@@ -47,23 +47,22 @@ std::string finish_reason(StopReason reason) {
 }
 
 Json depth_json(const TokensDepthWeights& depth, const std::vector<int32_t>& ids,
-                const TextEngine& engine) {
+                const Backend& backend) {
   Json tokens = Json::array();
-  const bool named = !engine.model().tokenizer.empty();
+  const bool named = !backend.model().tokenizer.empty();
   for (size_t i = 0; i < depth.weights.size(); ++i) {
     const int32_t id = ids.at(depth.first + i);
     Json token = {{"id", id}};
-    if (named) token["text"] = shown_token(engine.token_text(id));
+    if (named) token["text"] = shown_token(backend.token_text(id));
     tokens.push_back(std::move(token));
   }
   return {{"position", depth.first}, {"tokens", std::move(tokens)}, {"weights", depth.weights}};
 }
 
-SequenceReply::SequenceReply(const CompletionRequest& request, size_t index,
-                             const TextEngine& engine)
+SequenceReply::SequenceReply(const CompletionRequest& request, size_t index, const Backend& backend)
     : request_(request),
       index_(index),
-      engine_(engine),
+      backend_(backend),
       ids_(request.sequences[index].ids),
       prompt_tokens_(static_cast<int64_t>(ids_.size())),
       logprobs_(no_logprobs()) {}
@@ -79,7 +78,7 @@ Json SequenceReply::no_logprobs() const {
 
 void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) {
   const auto text_of = [&](int32_t token) {
-    return engine_.model().tokenizer.empty() ? std::to_string(token) : engine_.token_text(token);
+    return backend_.model().tokenizer.empty() ? std::to_string(token) : backend_.token_text(token);
   };
   const std::string bytes = text_of(id);
   if (request_.chat && logprobs != nullptr) {
@@ -133,7 +132,7 @@ Json SequenceReply::add(const TextUpdate& update) {
   if (!begun_) {
     cached_ = update.shared_tokens;
     if (request_.echo) {
-      if (!engine_.model().tokenizer.empty()) text = engine_.decode(ids_);
+      if (!backend_.model().tokenizer.empty()) text = backend_.decode(ids_);
       if (request_.logprobs >= 0) add_prompt(update, &logprobs);
     }
   }
@@ -178,7 +177,7 @@ Json SequenceReply::whole() const {
 
 Json SequenceReply::take_depth() {
   if (depth_.weights.empty()) return nullptr;
-  Json json = depth_json(depth_, ids_, engine_);
+  Json json = depth_json(depth_, ids_, backend_);
   depth_ = {};
   return json;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attnres/infer/text_engine.h"
+#include "attnres/serve/backend.h"
 #include "attnres/serve/completion_request.h"
 #include "attnres/support/json.h"
 
@@ -21,13 +22,13 @@ std::string finish_reason(StopReason reason);
 // The depth weights of some tokens of a sequence: {"position", "tokens", "weights"}. `ids` is all
 // of the sequence.
 Json depth_json(const TokensDepthWeights& depth, const std::vector<int32_t>& ids,
-                const TextEngine& engine);
+                const Backend& backend);
 
 // What one sequence was answered, as it comes.
 class SequenceReply {
  public:
   // Both must outlive it.
-  SequenceReply(const CompletionRequest& request, size_t index, const TextEngine& engine);
+  SequenceReply(const CompletionRequest& request, size_t index, const Backend& backend);
 
   // Takes what a step gave a sequence that has not failed, and returns the choice with just that:
   // of a stream, "delta" in the place of "message".
@@ -53,7 +54,7 @@ class SequenceReply {
 
   const CompletionRequest& request_;
   size_t index_;
-  const TextEngine& engine_;
+  const Backend& backend_;
   std::vector<int32_t> ids_;
   int64_t prompt_tokens_, cached_ = 0;
   bool begun_ = false;

@@ -23,9 +23,9 @@ constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
 constexpr size_t kMostStops = 16, kLongestStop = 1024, kMostBiases = 4096;
 
 std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
-                            const TextEngine& engine) {
+                            const Backend& backend) {
   try {
-    return engine.prompt_ids(text);
+    return backend.prompt_ids(text);
   } catch (const std::exception& e) {
     throw ApiError(400, "invalid_value", fmt::format("{}: {}", field, e.what()), field);
   }
@@ -66,7 +66,7 @@ uint64_t drawn_seed() {
 }
 
 // All but how many tokens and log-probabilities.
-GenerationSettings read_generation(const JsonFields& fields, const TextEngine& engine) {
+GenerationSettings read_generation(const JsonFields& fields, const Backend& backend) {
   GenerationSettings settings;
   SamplingSettings& sampling = settings.sampling;
   sampling.temperature = fields.number("temperature", 1);
@@ -79,7 +79,7 @@ GenerationSettings read_generation(const JsonFields& fields, const TextEngine& e
   sampling.repetition_penalty = fields.number("repetition_penalty", 1);
   sampling.seed = fields.bits("seed", 0);  // drawn in add_sequences where it is not given
   sampling.logit_bias = read_logit_bias(fields);
-  settings.depth_weights = fields.flag("depth_weights", false) && !engine.model().sites.empty();
+  settings.depth_weights = fields.flag("depth_weights", false) && !backend.model().sites.empty();
   return settings;
 }
 
@@ -109,7 +109,7 @@ std::vector<std::string> read_stops(const JsonFields& fields) {
 
 // n of each prompt, with seeds that follow each other; without one, each its own.
 void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
-                   const ApiLimits& limits, const TextEngine& engine, CompletionRequest* request) {
+                   const ApiLimits& limits, const Backend& backend, CompletionRequest* request) {
   const int64_t n = fields.whole("n", 1, 1, limits.sequences);
   if (fields.whole("best_of", n, 1, kNoLimit) != n) {
     refuse_unsupported("best_of", "this server has it as n only");
@@ -143,7 +143,7 @@ void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
                                  field, limits.depth_tokens, length),
                      field);
     }
-    check_sequence(field, prompt, engine);  // before there are n of it
+    check_sequence(field, prompt, backend);  // before there are n of it
     for (int64_t i = 0; i < n; ++i) {
       request->sequences.push_back(prompt);
       seed = drawn ? drawn_seed() : seed + 1;
@@ -204,22 +204,22 @@ std::vector<TextMessage> read_messages(const JsonFields& fields) {
 
 }  // namespace
 
-void check_model_name(const JsonFields& fields, const TextEngine& engine) {
-  const std::string name = fields.text("model", engine.model().name);
-  if (name != engine.model().name && !name.empty()) refuse_model(name, engine);
+void check_model_name(const JsonFields& fields, const Backend& backend) {
+  const std::string name = fields.text("model", backend.model().name);
+  if (name != backend.model().name && !name.empty()) refuse_model(name, backend);
 }
 
-void refuse_model(const std::string& name, const TextEngine& engine) {
+void refuse_model(const std::string& name, const Backend& backend) {
   throw ApiError(
       404, "model_not_found",
-      fmt::format("model: this server has {}, not {}", engine.model().name, shown(Json(name))),
+      fmt::format("model: this server has {}, not {}", backend.model().name, shown(Json(name))),
       "model");
 }
 
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               int64_t most, const TextEngine& engine) {
+                                               int64_t most, const Backend& backend) {
   constexpr const char* kExpected = "a text, token ids, or a list of either";
-  if (value.is_string()) return {ids_of(field, value.get<std::string>(), engine)};
+  if (value.is_string()) return {ids_of(field, value.get<std::string>(), backend)};
   if (!value.is_array() || value.empty()) refuse(field, kExpected, value);
   if (value[0].is_number()) {
     const auto ids = as_ids(value);
@@ -234,7 +234,7 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& prompt : value) {
     if (prompt.is_string()) {
-      prompts.push_back(ids_of(field, prompt.get<std::string>(), engine));
+      prompts.push_back(ids_of(field, prompt.get<std::string>(), backend));
     } else if (const auto ids = as_ids(prompt); ids && !ids->empty()) {
       prompts.push_back(*ids);
     } else {
@@ -244,60 +244,59 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   return prompts;
 }
 
-void check_sequence(const std::string& field, const TextRequest& sequence,
-                    const TextEngine& engine) {
+void check_sequence(const std::string& field, const TextRequest& sequence, const Backend& backend) {
   // One that is scored only may fill the context.
-  const int64_t most = engine.context() - (sequence.generation.max_tokens > 0 ? 1 : 0);
+  const int64_t most = backend.context() - (sequence.generation.max_tokens > 0 ? 1 : 0);
   if (std::ssize(sequence.ids) > most) {
     throw ApiError(400, "context_length_exceeded",
                    fmt::format("{}: {} tokens leave no room for more: this model's context is {} "
                                "tokens; shorten it",
-                               field, sequence.ids.size(), engine.context()),
+                               field, sequence.ids.size(), backend.context()),
                    field);
   }
   try {
-    engine.check(sequence);
+    backend.check(sequence);
   } catch (const std::exception& e) {
     refuse_as_engine(field, e.what());
   }
 }
 
-TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine) {
+TextRequest read_conversation(const JsonFields& fields, const Backend& backend) {
   const std::vector<TextMessage> messages = read_messages(fields);
   try {
-    return engine.chat_request(messages);
+    return backend.chat_request(messages);
   } catch (const std::exception& e) {
     throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()), "messages");
   }
 }
 
-CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
+CompletionRequest read_completion(const std::string& body, const Backend& backend,
                                   const ApiLimits& limits) {
   const JsonFields fields(body);
-  check_model_name(fields, engine);
+  check_model_name(fields, backend);
   refuse_absent_of_completions(fields);
   CompletionRequest request;
   request.echo = fields.flag("echo", false);
   request.logprobs = fields.whole("logprobs", -1, 0, kMostLogprobs);
   read_streaming(fields, &request);
-  TextRequest one{.generation = read_generation(fields, engine), .stops = read_stops(fields)};
+  TextRequest one{.generation = read_generation(fields, backend), .stops = read_stops(fields)};
   one.generation.max_tokens = most_tokens(fields, "max_tokens", kCompletionTokens, limits);
   one.generation.top_logprobs = request.logprobs;
   if (request.echo) one.generation.prompt_logprobs = request.logprobs;
   std::vector<TextRequest> prompts;
   for (std::vector<int32_t>& ids :
-       read_prompts("prompt", fields.find("prompt"), limits.sequences, engine)) {
+       read_prompts("prompt", fields.find("prompt"), limits.sequences, backend)) {
     one.ids = std::move(ids);
     prompts.push_back(one);
   }
-  add_sequences(fields, std::move(prompts), limits, engine, &request);
+  add_sequences(fields, std::move(prompts), limits, backend, &request);
   return request;
 }
 
-CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
+CompletionRequest read_chat(const std::string& body, const Backend& backend,
                             const ApiLimits& limits) {
   const JsonFields fields(body);
-  check_model_name(fields, engine);
+  check_model_name(fields, backend);
   refuse_absent_of_chat(fields);
   CompletionRequest request;
   request.chat = true;
@@ -305,17 +304,17 @@ CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
     request.logprobs = fields.whole("top_logprobs", 0, 0, kMostLogprobs);
   }
   read_streaming(fields, &request);
-  TextRequest one = read_conversation(fields, engine);
+  TextRequest one = read_conversation(fields, backend);
   const std::vector<int64_t> ends = std::move(one.generation.ends);
-  one.generation = read_generation(fields, engine);
+  one.generation = read_generation(fields, backend);
   one.generation.ends = ends;
   const std::string name =
       fields.find("max_completion_tokens").is_null() ? "max_tokens" : "max_completion_tokens";
-  one.generation.max_tokens = most_tokens(fields, name, engine.context(), limits);
+  one.generation.max_tokens = most_tokens(fields, name, backend.context(), limits);
   one.generation.top_logprobs = request.logprobs;
   const std::vector<std::string> stops = read_stops(fields);
   one.stops.insert(one.stops.end(), stops.begin(), stops.end());
-  add_sequences(fields, {std::move(one)}, limits, engine, &request);
+  add_sequences(fields, {std::move(one)}, limits, backend, &request);
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attnres/infer/text_engine.h"
+#include "attnres/serve/backend.h"
 #include "attnres/serve/json_fields.h"
 #include "attnres/serve/settings.h"
 
@@ -21,24 +22,23 @@ struct CompletionRequest {
 
 // Throw ApiError, 400 on what a field may not be and on what the engine does not take, 404 on
 // another model's name.
-CompletionRequest read_completion(const std::string& body, const TextEngine& engine,
+CompletionRequest read_completion(const std::string& body, const Backend& backend,
                                   const ApiLimits& limits);
-CompletionRequest read_chat(const std::string& body, const TextEngine& engine,
+CompletionRequest read_chat(const std::string& body, const Backend& backend,
                             const ApiLimits& limits);
 
 // What `prompt` or `input` may be: a text, ids, or a list of either, `most` of them. Each as ids.
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               int64_t most, const TextEngine& engine);
+                                               int64_t most, const Backend& backend);
 
 // Throws ApiError 400 where the engine does not take the sequence, whose ids come from `field`.
-void check_sequence(const std::string& field, const TextRequest& sequence,
-                    const TextEngine& engine);
+void check_sequence(const std::string& field, const TextRequest& sequence, const Backend& backend);
 
 // `messages` by the model's chat template. Throws ApiError 400 where they are not taken.
-TextRequest read_conversation(const JsonFields& fields, const TextEngine& engine);
+TextRequest read_conversation(const JsonFields& fields, const Backend& backend);
 
 // Throws ApiError 404 where `model` is given and is another one.
-void check_model_name(const JsonFields& fields, const TextEngine& engine);
-[[noreturn]] void refuse_model(const std::string& name, const TextEngine& engine);
+void check_model_name(const JsonFields& fields, const Backend& backend);
+[[noreturn]] void refuse_model(const std::string& name, const Backend& backend);
 
 }  // namespace attnres

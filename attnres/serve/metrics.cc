@@ -51,7 +51,7 @@ void Metrics::add_token(double seconds) {
   token_.add(seconds);
 }
 
-std::string Metrics::text(const LoopStatus& loop, int64_t slots) const {
+std::string Metrics::text(const LoopStatus& loop) const {
   const EngineCounts& engine = loop.engine;
   std::string text = header("attnres_requests_total", "Answered requests.", "counter");
   const std::lock_guard lock(mutex_);
@@ -62,7 +62,7 @@ std::string Metrics::text(const LoopStatus& loop, int64_t slots) const {
   text +=
       one("attnres_sequences_waiting", "Sequences that wait for a slot.", "gauge", loop.waiting);
   text += one("attnres_sequences_running", "Sequences that have one.", "gauge", loop.running);
-  text += one("attnres_slots", "Sequences that run at once at most.", "gauge", slots);
+  text += one("attnres_slots", "Sequences that run at once at most.", "gauge", loop.slots);
   text += one("attnres_cache_tokens", "Tokens that there is room for.", "gauge", engine.tokens);
   text += one("attnres_cache_free_tokens", "Of these, not in use.", "gauge", engine.free_tokens);
   text += one("attnres_prompt_tokens_total", "Tokens of prompts that were computed.", "counter",

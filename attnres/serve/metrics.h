@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "attnres/serve/model_loop.h"
+#include "attnres/serve/backend.h"
 
 namespace attnres {
 
@@ -32,7 +32,7 @@ class Metrics {
   void add_token(double seconds);        // from the one before
 
   // The text format of Prometheus, version 0.0.4.
-  std::string text(const LoopStatus& loop, int64_t slots) const;
+  std::string text(const LoopStatus& loop) const;
 
  private:
   mutable std::mutex mutex_;

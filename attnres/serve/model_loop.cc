@@ -33,35 +33,6 @@ class FreedMemory {
 
 }  // namespace
 
-std::optional<Exchange::Heard> Exchange::next(Time deadline) {
-  std::unique_lock lock(mutex_);
-  if (!heard_anew_.wait_until(lock, deadline, [&] { return !heard_.empty(); })) return std::nullopt;
-  Heard heard = std::move(heard_.front());
-  heard_.pop_front();
-  return heard;
-}
-
-void Exchange::cancel() {
-  const std::lock_guard lock(mutex_);
-  cancelled_ = true;
-  gone_ = nullptr;
-}
-
-bool Exchange::ended() const {
-  const std::lock_guard lock(mutex_);
-  return cancelled_ || (gone_ && gone_());
-}
-
-void Exchange::hear(Heard heard) {
-  const std::lock_guard lock(mutex_);
-  heard_.push_back(std::move(heard));
-  heard_anew_.notify_one();
-}
-
-void Exchange::fail(size_t sequence, const std::string& error, bool shuts_down) {
-  hear({sequence, {.stopped = StopReason::failed, .error = error}, shuts_down});
-}
-
 ModelLoop::ModelLoop(TextEngine& engine, int64_t slots, int64_t queue)
     : engine_(engine), slots_(slots), queue_(queue), thread_([this] { run(); }) {}
 
@@ -72,8 +43,7 @@ ModelLoop::~ModelLoop() {
 
 std::shared_ptr<Exchange> ModelLoop::submit(std::vector<TextRequest> sequences,
                                             const std::string& client, std::function<bool()> gone) {
-  auto exchange = std::make_shared<Exchange>();
-  exchange->gone_ = std::move(gone);
+  auto exchange = std::make_shared<Exchange>(std::move(gone));
   const std::lock_guard lock(mutex_);
   if (end_) throw ApiError(503, "shutting_down", *end_);
   const auto count = static_cast<int64_t>(sequences.size());
@@ -99,6 +69,7 @@ void ModelLoop::end(const std::string& error) {
 LoopStatus ModelLoop::status() const {
   const std::lock_guard lock(mutex_);
   LoopStatus status = status_;
+  status.slots = slots_;
   status.waiting = waiting_.size();
   return status;
 }

@@ -5,10 +5,9 @@
 // the rest; of what runs, the engine computes a token each and pieces of prompts in every step.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,60 +18,40 @@
 #include <vector>
 
 #include "attnres/infer/text_engine.h"
+#include "attnres/serve/backend.h"
+#include "attnres/serve/exchange.h"
 #include "attnres/serve/fair_queue.h"
 
 namespace attnres {
 
-// Sequences that belong together, as their asker sees them.
-class Exchange {
- public:
-  using Time = std::chrono::steady_clock::time_point;
-  struct Heard {
-    size_t sequence = 0;  // which of them
-    TextUpdate update = {};
-    bool shuts_down = false;  // why it failed
-  };
-
-  // Waits for what comes next; nothing where the deadline comes before.
-  std::optional<Heard> next(Time deadline);
-  // Nothing more is wanted: what waits or runs of it fails before the next step.
-  void cancel();
-
- private:
-  friend class ModelLoop;
-  bool ended() const;  // cancelled, or the asker has gone
-  void hear(Heard heard);
-  void fail(size_t sequence, const std::string& error, bool shuts_down = false);
-
-  mutable std::mutex mutex_;
-  std::condition_variable heard_anew_;
-  std::deque<Heard> heard_;
-  bool cancelled_ = false;
-  std::function<bool()> gone_;
-};
-
-struct LoopStatus {
-  int64_t waiting = 0, running = 0;  // sequences
-  int64_t finished = 0;              // since the start, those that failed among them
-  EngineCounts engine = {};          // after the last step
-};
-
-class ModelLoop {
+class ModelLoop : public Backend {
  public:
   // The engine must outlive it. `slots` sequences run at once, and `queue` wait.
   ModelLoop(TextEngine& engine, int64_t slots, int64_t queue);
-  ~ModelLoop();  // what waits or runs fails
+  ~ModelLoop() override;  // what waits or runs fails
 
-  // Sequences of which each is `check`ed. `gone` is asked before each step: what waits or runs of a
-  // client that has gone fails. Throws ApiError where the queue has no room for all, or the loop
-  // has ended.
+  const ModelDescription& model() const override { return engine_.model(); }
+  int64_t context() const override { return engine_.context(); }
+  void check(const TextRequest& request) const override { engine_.check(request); }
+  std::vector<int32_t> prompt_ids(const std::string& text) const override {
+    return engine_.prompt_ids(text);
+  }
+  std::vector<int32_t> encode(const std::string& text) const override {
+    return engine_.encode(text);
+  }
+  std::string decode(const std::vector<int32_t>& ids) const override { return engine_.decode(ids); }
+  std::string token_text(int32_t id) const override { return engine_.token_text(id); }
+  TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
+    return engine_.chat_request(messages);
+  }
+
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,
-                                   std::function<bool()> gone);
+                                   std::function<bool()> gone) override;
 
   // Ends all that waits or runs with this error, and takes nothing any more.
   void end(const std::string& error);
 
-  LoopStatus status() const;
+  LoopStatus status() const override;
 
  private:
   struct Sequence {

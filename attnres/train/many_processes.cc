@@ -1,9 +1,11 @@
 #include "attnres/train/many_processes.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "attnres/parallel/orders.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/format.h"
 #include "attnres/train/first_weights.h"
@@ -12,86 +14,88 @@
 
 namespace attnres {
 
-// What rank 0 says to the others.
-struct ManyProcesses::Order {
-  enum class Kind : int64_t {
-    begin,
-    check_folder,
-    step,
-    validation_loss,
-    probe,
-    sample,
-    save_last,
-    save_best,
-    end
+// What rank 0 says, and each rank then does.
+struct ManyProcesses::Orders {
+  struct Begin {
+    FirstWeights weights = FirstWeights::drawn;
+    void run(ManyProcesses& here) const { here.begin_here(weights); }
   };
-  Kind kind = Kind::end;
-  FirstWeights weights = FirstWeights::drawn;  // to begin with
-  int64_t step = 0;
-  double learning_rate = 0;
+  struct CheckFolder {
+    void run(ManyProcesses& here) const { here.check_folder_here(); }
+  };
+  struct Step {
+    int64_t step = 0;
+    double learning_rate = 0;
+    StepResult run(ManyProcesses& here) const { return here.steps_->run(step, learning_rate); }
+  };
+  struct ValidationLoss {
+    double run(ManyProcesses& here) const { return here.validation_->loss(); }
+  };
+  struct Probe {
+    ProbeReading run(ManyProcesses& here) const { return here.validation_->probe(); }
+  };
+  struct Sample {
+    std::vector<int32_t> run(ManyProcesses& here) const { return here.validation_->sample(); }
+  };
+  struct SaveLast {
+    void run(ManyProcesses& here) const { here.save_last_here(); }
+  };
+  struct SaveBest {
+    void run(ManyProcesses& here) const { here.save_best_here(); }
+  };
+  struct End {
+    ParallelTraffic run(ManyProcesses& here) const { return here.steps_->end(); }
+  };
+  using Any = std::variant<Begin, CheckFolder, Step, ValidationLoss, Probe, Sample, SaveLast,
+                           SaveBest, End>;
 };
+
+template <class Order>
+auto ManyProcesses::tell(const Order& order) {
+  send_order(Orders::Any(order), world_);
+  return order.run(*this);
+}
 
 ManyProcesses::ManyProcesses(const TrainJob& job, SharedText text, const Tokenizer* tokenizer,
                              Communicator& world)
     : job_(job), text_(std::move(text)), tokenizer_(tokenizer), world_(world) {}
 
-void ManyProcesses::tell(const Order& order) {
-  int64_t words[] = {static_cast<int64_t>(order.kind), static_cast<int64_t>(order.weights),
-                     order.step, std::bit_cast<int64_t>(order.learning_rate)};
-  broadcast_numbers(world_, words, 0);
-}
-
-ManyProcesses::Order ManyProcesses::hear() {
-  int64_t words[4] = {};
-  broadcast_numbers(world_, words, 0, "what rank 0 says is next");
-  return {static_cast<Order::Kind>(words[0]), static_cast<FirstWeights>(words[1]), words[2],
-          std::bit_cast<double>(words[3])};
-}
-
 void ManyProcesses::begin(FirstWeights weights) {
-  tell({.kind = Order::Kind::begin, .weights = weights});
-  begin_here(weights);
+  tell(Orders::Begin{weights});
 }
 
 void ManyProcesses::check_folder() {
-  tell({.kind = Order::Kind::check_folder});
-  check_folder_here();
+  tell(Orders::CheckFolder{});
 }
 
 StepResult ManyProcesses::run(int64_t step, double learning_rate) {
-  tell({.kind = Order::Kind::step, .step = step, .learning_rate = learning_rate});
-  return steps_->run(step, learning_rate);
+  return tell(Orders::Step{step, learning_rate});
 }
 
 double ManyProcesses::validation_loss() {
-  tell({.kind = Order::Kind::validation_loss});
-  return validation_->loss();
+  return tell(Orders::ValidationLoss{});
 }
 
 ProbeReading ManyProcesses::probe() {
-  tell({.kind = Order::Kind::probe});
-  return validation_->probe();
+  return tell(Orders::Probe{});
 }
 
 Json ManyProcesses::sample() {
-  tell({.kind = Order::Kind::sample});
+  const std::vector<int32_t> continuation = tell(Orders::Sample{});
   return sample_line(*tokenizer_, sample_prompt(text_.validation.ids, job_.recipe.train),
-                     validation_->sample());
+                     continuation);
 }
 
 void ManyProcesses::save_last() {
-  tell({.kind = Order::Kind::save_last});
-  save_last_here();
+  tell(Orders::SaveLast{});
 }
 
 void ManyProcesses::save_best() {
-  tell({.kind = Order::Kind::save_best});
-  save_best_here();
+  tell(Orders::SaveBest{});
 }
 
 std::string ManyProcesses::end() {
-  tell({.kind = Order::Kind::end});
-  const ParallelTraffic traffic = steps_->end();
+  const ParallelTraffic traffic = tell(Orders::End{});
   const auto sent = [&](Traffic kind) {
     return format_bytes(static_cast<double>(traffic.bytes_sent[static_cast<int>(kind)]));
   };
@@ -106,41 +110,13 @@ std::string ManyProcesses::end() {
 
 void ManyProcesses::follow() {
   try {
-    for (Order order = hear(); order.kind != Order::Kind::end; order = hear()) obey(order);
-    steps_->end();
+    for (bool ended = false; !ended;) {
+      const auto next = receive_order<Orders::Any>(world_, Patience::time_limit);
+      std::visit([&](const auto& order) { order.run(*this); }, next);
+      ended = std::holds_alternative<Orders::End>(next);
+    }
   } catch (const Diverged&) {
     // Rank 0 has seen the same, and says so.
-  }
-}
-
-void ManyProcesses::obey(const Order& order) {
-  switch (order.kind) {
-    case Order::Kind::begin:
-      begin_here(order.weights);
-      break;
-    case Order::Kind::check_folder:
-      check_folder_here();
-      break;
-    case Order::Kind::step:
-      steps_->run(order.step, order.learning_rate);
-      break;
-    case Order::Kind::validation_loss:
-      validation_->loss();
-      break;
-    case Order::Kind::probe:
-      validation_->probe();
-      break;
-    case Order::Kind::sample:
-      validation_->sample();
-      break;
-    case Order::Kind::save_last:
-      save_last_here();
-      break;
-    case Order::Kind::save_best:
-      save_best_here();
-      break;
-    case Order::Kind::end:
-      break;
   }
 }
 

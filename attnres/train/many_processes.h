@@ -40,11 +40,11 @@ class ManyProcesses : public RunProcesses {
   void follow();
 
  private:
-  struct Order;
+  struct Orders;
 
-  void tell(const Order& order);
-  Order hear();
-  void obey(const Order& order);
+  // To all, this rank among them: gives what the order gives here.
+  template <class Order>
+  auto tell(const Order& order);
   void begin_here(FirstWeights weights);
   void check_folder_here();
   void save_last_here();

@@ -8,6 +8,7 @@
 
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/support/memory.h"
 #include "attnres/train/training_step.h"
 
@@ -41,7 +42,7 @@ Validation::Validation(const RunText& text, const TrainConfig& config)
 double Validation::loss(const Transformer& model) const {
   // Its tensors are of other sizes than a step's: neither keeps memory that the other needs.
   give_back_freed_memory();
-  const double loss = evaluate(model, *text_.tokenizer, text_.validation,
+  const double loss = evaluate(LocalModel(model), *text_.tokenizer, text_.validation,
                                {.context = config_.context, .max_tokens = config_.eval_tokens})
                           .loss;
   give_back_freed_memory();
@@ -55,7 +56,7 @@ ProbeReading Validation::probe(const Transformer& model) const {
 
 Json Validation::sample(const Transformer& model) const {
   const std::vector<int32_t> prompt = sample_prompt(text_.validation.ids, config_);
-  const Generation generation = generate(model, prompt, config_.context,
+  const Generation generation = generate(LocalModel(model), prompt, config_.context,
                                          sample_settings(config_, vocabulary_of(*text_.tokenizer)));
   return sample_line(*text_.tokenizer, prompt, generation.tokens);
 }

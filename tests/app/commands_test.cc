@@ -6,6 +6,7 @@
 
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/generate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
@@ -76,7 +77,8 @@ TEST(Score, PrintsWhatTheModelSays) {
   const Json json = Json::parse(result.out);
   EXPECT_EQ(json["ids"], (Json{5, 17, 3}));
   // To the last bit.
-  EXPECT_EQ(json["logprobs"].get<std::vector<double>>(), score_sequence(*model, {5, 17, 3}, 64));
+  EXPECT_EQ(json["logprobs"].get<std::vector<double>>(),
+            score_sequence(LocalModel(*model), {5, 17, 3}, 64));
   EXPECT_EQ(result.err, "");
 }
 
@@ -181,7 +183,7 @@ TEST_F(ByteModel, EvalPrintsTheEvaluation) {
   const ByteTokenizer tokenizer;
   std::vector<int32_t> tokens = tokenizer.encode(read_file(data_));
   tokens.push_back(tokenizer.end_of_document());
-  const Evaluation expected = evaluate(model_, tokenizer, {tokens}, {.context = 64});
+  const Evaluation expected = evaluate(LocalModel(model_), tokenizer, {tokens}, {.context = 64});
   const Result result = run("eval", "--data " + data_.string() + " --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json json = Json::parse(result.out);
@@ -214,7 +216,7 @@ TEST_F(ByteModel, GeneratePrintsTheGreedyContinuation) {
   settings.max_tokens = 12;
   settings.ends = {0};
   const std::vector<int32_t> prompt = {'d', 'e', 'p', 't', 'h'};
-  const Generation expected = generate(model_, prompt, 64, settings);
+  const Generation expected = generate(LocalModel(model_), prompt, 64, settings);
   const Result result = run("generate", "--prompt depth --temperature 0 --max-tokens 12 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(Json::parse(result.out)["tokens"].get<std::vector<int32_t>>(), expected.tokens);

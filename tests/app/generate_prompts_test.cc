@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "attnres/infer/generate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
@@ -48,7 +49,7 @@ class ManyPrompts : public ::testing::Test {
   }
   // What each prompt gives by itself.
   std::vector<int32_t> alone(const std::string& prompt, uint64_t seed) const {
-    return generate(model_, ByteTokenizer().encode(prompt), 64,
+    return generate(LocalModel(model_), ByteTokenizer().encode(prompt), 64,
                     {.sampling = {.seed = seed}, .max_tokens = 20, .ends = {0}})
         .tokens;
   }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/infer/inference_model.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
@@ -53,7 +54,7 @@ TEST_F(Sampled, TakesWhatTheLibraryTakes) {
     settings.sampling = sampling;
     settings.max_tokens = 12;
     settings.ends = {0};
-    return generate(model_, {'d', 'e', 'p', 't', 'h'}, 64, settings).tokens;
+    return generate(LocalModel(model_), {'d', 'e', 'p', 't', 'h'}, 64, settings).tokens;
   };
   const auto without = tokens({});
   const auto expect_option = [&](const std::string& option, const SamplingSettings& sampling) {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "attnres/infer/evaluate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/json.h"
@@ -158,7 +159,7 @@ TEST_F(Inspected, EffectsHaveEveryPart) {
   EXPECT_EQ(json["effects"]["sources"][1]["name"], "block 1");
   const std::vector<int32_t> ids = ByteTokenizer().encode(kText);
   EXPECT_NEAR(json["effects"]["loss"].get<double>(),
-              evaluate(model_, ByteTokenizer(), {ids}, {.context = 64}).loss, 1e-5);
+              evaluate(LocalModel(model_), ByteTokenizer(), {ids}, {.context = 64}).loss, 1e-5);
   EXPECT_NEAR(json["effective_depth"].get<double>(), depth_of(json["effects"]["layers"]), 1e-9);
   for (const char* key : {"output_rms", "state_rms", "gradient_rms"}) {
     EXPECT_EQ(json["magnitudes"][key].size(), 6u) << key;

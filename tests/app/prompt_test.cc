@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/infer/generate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
@@ -48,7 +49,7 @@ class Prompt : public ::testing::Test {
     settings.sampling.temperature = 0;
     settings.max_tokens = max_tokens;
     settings.ends = {0};
-    return generate(model_, prompt, 64, settings).tokens;
+    return generate(LocalModel(model_), prompt, 64, settings).tokens;
   }
 
   const fs::path folder_ = fresh_folder("model"), text_ = fresh_folder("text") / "prompt.txt";

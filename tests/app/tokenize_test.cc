@@ -10,6 +10,7 @@
 #include <string>
 
 #include "attnres/data/token_folder.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/text/bytes.h"
@@ -225,7 +226,7 @@ Losses losses_by_hand(const fs::path& tokens, int64_t last, const fs::path& mode
     for (int64_t t = start; t < end; ++t) {
       window.push_back(static_cast<int32_t>(raw[t] & ~kNoTarget));
     }
-    const std::vector<double> scores = score_sequence(*model, window, 32);
+    const std::vector<double> scores = score_sequence(LocalModel(*model), window, 32);
     for (int64_t t = start + 1; t < end; ++t) {
       const bool counts = (raw[t] & kNoTarget) == 0;
       losses.everything -= scores[t - start - 1];

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 #include "tests/model/kinds_of_models.h"
@@ -73,7 +74,7 @@ double error_of(const Transformer& model, const std::vector<int32_t>& prompt,
                 const Outcome& outcome) {
   std::vector<int32_t> all = prompt;
   all.insert(all.end(), outcome.tokens.begin(), outcome.tokens.end());
-  const std::vector<double> expected = score_sequence(model, all, 1000);
+  const std::vector<double> expected = score_sequence(LocalModel(model), all, 1000);
   std::vector<double> got = chosen(outcome.prompt_logprobs);
   const std::vector<double> continued = chosen(outcome.logprobs);
   got.insert(got.end(), continued.begin(), continued.end());
@@ -90,6 +91,7 @@ class AnyModel : public ::testing::TestWithParam<KindOfModel> {
  protected:
   const at::NoGradGuard no_grad_;
   const Transformer model_ = GetParam().make();
+  const LocalModel local_{model_};
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, AnyModel, ::testing::ValuesIn(every_kind_of_model()),
@@ -98,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Models, AnyModel, ::testing::ValuesIn(every_kind_of_mod
 // Prompts of many lengths, in pieces, that come while others are being continued; two go on from
 // what the engine has of others, one of them in the middle of a piece.
 TEST_P(AnyModel, SequencesAreWhatTheyAreAlone) {
-  Engine engine(model_, {.context = 64, .sequences = 3, .step_tokens = 7});
+  Engine engine(local_, {.context = 64, .sequences = 3, .step_tokens = 7});
   std::vector<GenerationRequest> requests = {
       request_of(some_ids(25, 1), 6), request_of(some_ids(3, 2), 12, 5),
       request_of(some_ids(1, 3), 3), request_of(some_ids(30, 4), 1)};
@@ -138,7 +140,7 @@ TEST_P(AnyModel, SequencesAreWhatTheyAreAlone) {
 // A request that fails, or whose client leaves, leaves nothing behind that others begin with.
 TEST_P(AnyModel, NumbersThatAreNotFiniteStayTheirRequests) {
   model_.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::infinity());
-  Engine engine(model_, {.context = 100, .sequences = 3, .step_tokens = 8});
+  Engine engine(local_, {.context = 100, .sequences = 3, .step_tokens = 8});
   const auto without_17 = [](std::vector<int32_t> ids) {
     std::replace(ids.begin(), ids.end(), 17, 18);
     return ids;
@@ -180,10 +182,11 @@ class OneModel : public ::testing::Test {
  protected:
   const at::NoGradGuard no_grad_;
   const Transformer model_ = small_model(block_attn_res(), {.precision = at::kFloat});
+  const LocalModel local_{model_};
 };
 
 TEST_F(OneModel, GoesOnFromWhatAnotherSequenceBeganWith) {
-  Engine engine(model_, {.context = 100, .sequences = 2});
+  Engine engine(local_, {.context = 100, .sequences = 2});
   const std::vector<int32_t> prompt = some_ids(60, 1);
   engine.submit(request_of(prompt, 5));
   EXPECT_EQ(finish(engine)[0].shared, 0);
@@ -201,7 +204,7 @@ TEST_F(OneModel, GoesOnFromWhatAnotherSequenceBeganWith) {
 }
 
 TEST_F(OneModel, ReadsAPromptOnceThatTwoRequestsHaveAtOnce) {
-  Engine engine(model_, {.context = 100, .sequences = 2, .step_tokens = 16});
+  Engine engine(local_, {.context = 100, .sequences = 2, .step_tokens = 16});
   const std::vector<int32_t> prompt = some_ids(60, 1);
   for (const uint64_t seed : {1, 2}) engine.submit(request_of(prompt, 5, seed));
   const Outcomes outcomes = finish(engine);
@@ -213,7 +216,8 @@ TEST_F(OneModel, ReadsAPromptOnceThatTwoRequestsHaveAtOnce) {
 TEST(EngineOfManyRequests, SharesAPoolTooSmallForAll) {
   const at::NoGradGuard no_grad;
   const Transformer model = small_model(block_attn_res());
-  Engine engine(model, {.context = 100, .sequences = 4, .tokens = 130});
+  const LocalModel local(model);
+  Engine engine(local, {.context = 100, .sequences = 4, .tokens = 130});
   std::vector<std::vector<int32_t>> prompts;
   for (int i = 0; i < 12; ++i) {
     prompts.push_back(some_ids(20 + 5 * i, i % 5));
@@ -231,7 +235,7 @@ TEST(EngineOfManyRequests, SharesAPoolTooSmallForAll) {
 TEST_F(OneModel, DeterministicSequencesDependOnNothingElse) {
   const auto logprobs = [&](bool deterministic, int others) {
     Engine engine(
-        model_,
+        local_,
         {.context = 100, .sequences = 6, .step_tokens = 24, .deterministic = deterministic});
     for (int i = 0; i < others; ++i) engine.submit(request_of(some_ids(30 + i, 10 + i), 9, i));
     const int64_t watched = engine.submit(request_of(some_ids(50, 1), 8));
@@ -246,7 +250,7 @@ TEST_F(OneModel, DeterministicSequencesDependOnNothingElse) {
 }
 
 TEST_F(OneModel, ALongPromptDoesNotHoldUpOthers) {
-  Engine engine(model_, {.context = 400, .sequences = 3, .step_tokens = 16});
+  Engine engine(local_, {.context = 400, .sequences = 3, .step_tokens = 16});
   engine.submit(request_of(some_ids(2, 1), 50));
   Outcomes outcomes;
   take_step(engine, outcomes);
@@ -259,7 +263,7 @@ TEST_F(OneModel, ALongPromptDoesNotHoldUpOthers) {
 }
 
 TEST_F(OneModel, CancelledRequestsLeave) {
-  Engine engine(model_, {.context = 50, .sequences = 1});
+  Engine engine(local_, {.context = 50, .sequences = 1});
   const int64_t running = engine.submit(request_of(some_ids(20, 1), 20));
   const int64_t queued = engine.submit(request_of(some_ids(20, 2), 20));
   const int64_t last = engine.submit(request_of(some_ids(20, 3), 2));
@@ -274,7 +278,7 @@ TEST_F(OneModel, CancelledRequestsLeave) {
 }
 
 TEST_F(OneModel, EndsWhereTheContextIsFull) {
-  Engine engine(model_, {.context = 10});
+  Engine engine(local_, {.context = 10});
   engine.submit(request_of(some_ids(7, 1), 5));
   const Outcome outcome = finish(engine)[0];
   EXPECT_EQ(outcome.stopped, StopReason::context);
@@ -282,7 +286,7 @@ TEST_F(OneModel, EndsWhereTheContextIsFull) {
 }
 
 TEST_F(OneModel, ScoresAPromptThatFillsTheContext) {
-  Engine engine(model_, {.context = 40, .step_tokens = 16});
+  Engine engine(local_, {.context = 40, .step_tokens = 16});
   const std::vector<int32_t> prompt = some_ids(40, 1);
   engine.submit({prompt, {.max_tokens = 0, .prompt_logprobs = 2}});
   const Outcome outcome = finish(engine)[0];
@@ -294,7 +298,7 @@ TEST_F(OneModel, ScoresAPromptThatFillsTheContext) {
 }
 
 TEST_F(OneModel, RefusesRequestsThatCannotBe) {
-  Engine engine(model_, {.context = 10});
+  Engine engine(local_, {.context = 10});
   const auto refusal = [&](const GenerationRequest& request) {
     return message_of<Error>([&] { engine.submit(request); });
   };
@@ -308,7 +312,7 @@ TEST_F(OneModel, RefusesRequestsThatCannotBe) {
 
 TEST_F(OneModel, RefusesSettingsThatMakeNoSense) {
   const auto refusal = [&](const EngineSettings& settings) {
-    return message_of<Error>([&] { const Engine engine(model_, settings); });
+    return message_of<Error>([&] { const Engine engine(local_, settings); });
   };
   EXPECT_THAT(refusal({.context = 1}), HasSubstr("context: expected 2"));
   EXPECT_THAT(refusal({.context = 9, .sequences = 0}), HasSubstr("sequences: expected 1"));
@@ -318,7 +322,7 @@ TEST_F(OneModel, RefusesSettingsThatMakeNoSense) {
 
 TEST_F(OneModel, SaysWhichContextFitsIntoMemory) {
   const std::string refusal = message_of<Error>(
-      [&] { const Engine engine(model_, {.context = int64_t{1} << 42, .sequences = 2}); });
+      [&] { const Engine engine(local_, {.context = int64_t{1} << 42, .sequences = 2}); });
   EXPECT_THAT(refusal, AllOf(HasSubstr("of memory"), HasSubstr("room for a context of")));
   const int64_t fits = std::stoll(refusal.substr(refusal.rfind(' ') + 1));
   EXPECT_GT(fits, 1000000);
@@ -330,7 +334,8 @@ TEST(EngineFailures, EndOneRequest) {
   const Transformer model = small_model(residual(), {.precision = at::kFloat});
   // The embedding of one token is not a number.
   model.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::quiet_NaN());
-  Engine engine(model, {.context = 60});
+  const LocalModel local(model);
+  Engine engine(local, {.context = 60});
   const auto without_17 = [](std::vector<int32_t> ids) {
     std::replace(ids.begin(), ids.end(), 17, 18);
     return ids;
@@ -357,7 +362,8 @@ TEST(EngineFailures, EndRequestsThatGenerateNothing) {
   const at::NoGradGuard no_grad;
   const Transformer model = small_model(block_attn_res(), {.precision = at::kFloat});
   model.parameters().all()[0].tensor[17].fill_(std::numeric_limits<double>::infinity());
-  Engine engine(model, {.context = 60});
+  const LocalModel local(model);
+  Engine engine(local, {.context = 60});
   for (const bool depth : {false, true}) {
     GenerationRequest request = request_of({3, 17, 4}, 0);
     request.settings.mean_hidden = !depth;

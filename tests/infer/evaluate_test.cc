@@ -6,6 +6,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
@@ -24,13 +25,14 @@ class Evaluating : public ::testing::Test {
     double sum = 0;
     for (int64_t start = 0; start + 1 < tokens; start += kContext) {
       const auto end = tokens_.begin() + std::min(start + kContext, tokens);
-      const auto scores = score_sequence(model_, {tokens_.begin() + start, end}, kContext);
+      const auto scores = score_sequence(local_, {tokens_.begin() + start, end}, kContext);
       sum -= std::accumulate(scores.begin(), scores.end(), 0.0);
     }
     return sum;
   }
 
   const Transformer model_ = small_model(attn_res(), {.vocab_size = 256});
+  const LocalModel local_{model_};
   const std::vector<int32_t> tokens_ = as_vector(random_ids(1, 4217, 5, 256));
   const ByteTokenizer tokenizer_{};
 };
@@ -38,7 +40,7 @@ class Evaluating : public ::testing::Test {
 TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
   int64_t last_done = -1, last_total = 0;
   const Evaluation evaluation =
-      evaluate(model_, tokenizer_, {tokens_},
+      evaluate(local_, tokenizer_, {tokens_},
                {.context = kContext, .on_progress = [&](int64_t done, int64_t total) {
                   EXPECT_GT(done, last_done);
                   last_done = done;
@@ -55,13 +57,13 @@ TEST_F(Evaluating, IsTheMeanOverWindowsScoredOneByOne) {
 
 TEST_F(Evaluating, ALimitTakesTheFirstWholeWindows) {
   const Evaluation evaluation =
-      evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 39});
+      evaluate(local_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 39});
   EXPECT_EQ(evaluation.tokens, 27);
   EXPECT_NEAR(evaluation.loss, nats(30) / 27, 1e-10);
-  EXPECT_EQ(evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1}).tokens,
+  EXPECT_EQ(evaluate(local_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1}).tokens,
             9);
   EXPECT_EQ(
-      evaluate(model_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1 << 20}).tokens,
+      evaluate(local_, tokenizer_, {tokens_}, {.context = kContext, .max_tokens = 1 << 20}).tokens,
       421 * 9 + 6);
 }
 
@@ -74,7 +76,7 @@ TEST_F(Evaluating, CountsWhatCounts) {
   for (size_t start = 0; start + 1 < tokens_.size(); start += kContext) {
     const size_t end = std::min(start + kContext, tokens_.size());
     const auto scores =
-        score_sequence(model_, {tokens_.begin() + start, tokens_.begin() + end}, kContext);
+        score_sequence(local_, {tokens_.begin() + start, tokens_.begin() + end}, kContext);
     for (size_t t = start + 1; t < end; ++t) {
       all_nats -= scores[t - start - 1];
       ++all;
@@ -83,22 +85,24 @@ TEST_F(Evaluating, CountsWhatCounts) {
       ++count;
     }
   }
-  const Evaluation evaluation = evaluate(model_, tokenizer_, tokens, {.context = kContext});
+  const Evaluation evaluation = evaluate(local_, tokenizer_, tokens, {.context = kContext});
   EXPECT_EQ(evaluation.tokens, count);
   EXPECT_NEAR(evaluation.loss, nats / static_cast<double>(count), 1e-10);
   EXPECT_NEAR(evaluation.bits_per_byte, evaluation.loss / std::numbers::ln2, 1e-10);
   // Negative control: of all tokens it is another one.
   EXPECT_GT(std::abs(evaluation.loss - all_nats / static_cast<double>(all)), 1e-3);
   tokens.counts.assign(tokens_.size(), false);
-  EXPECT_THROW(evaluate(model_, tokenizer_, tokens, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(local_, tokenizer_, tokens, {.context = kContext}), Error);
 }
 
 TEST_F(Evaluating, RefusesWhatItCannotScore) {
-  EXPECT_THROW(evaluate(model_, tokenizer_, {{7}}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(model_, tokenizer_, {tokens_}, {.context = 1}), Error);
+  EXPECT_THROW(evaluate(local_, tokenizer_, {{7}}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(local_, tokenizer_, {tokens_}, {.context = 1}), Error);
   const auto small = small_model(residual());
-  EXPECT_THROW(evaluate(small, tokenizer_, {{1, 200, 3}}, {.context = kContext}), Error);
-  EXPECT_THROW(evaluate(small, tokenizer_, {{1, 2, 200}}, {.context = kContext}), Error);
+  EXPECT_THROW(evaluate(LocalModel(small), tokenizer_, {{1, 200, 3}}, {.context = kContext}),
+               Error);
+  EXPECT_THROW(evaluate(LocalModel(small), tokenizer_, {{1, 2, 200}}, {.context = kContext}),
+               Error);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
@@ -22,9 +23,10 @@ at::Tensor logits_of(const Transformer& model, const at::Tensor& ids_BT) {
 class Generating : public ::testing::Test {
  protected:
   Generating() { settings_.max_tokens = 20; }
-  Generation run() const { return generate(model_, prompt_, context_, settings_); }
+  Generation run() const { return generate(local_, prompt_, context_, settings_); }
 
   const Transformer model_ = small_model(block_attn_res(), {.precision = at::kFloat});
+  const LocalModel local_{model_};
   const std::vector<int32_t> prompt_ = {1, 2, 3};
   int64_t context_ = 64;
   GenerationSettings settings_;
@@ -34,7 +36,7 @@ TEST_F(Generating, GreedilyFollowsTheFullModel) {
   const at::NoGradGuard no_grad;
   settings_.sampling.temperature = 0;
   std::vector<int32_t> streamed;
-  const Generation generation = generate(model_, prompt_, context_, settings_, [&](int32_t token) {
+  const Generation generation = generate(local_, prompt_, context_, settings_, [&](int32_t token) {
     streamed.push_back(token);
     return true;
   });
@@ -88,7 +90,7 @@ TEST_F(Generating, TakesTokensOfASmallerVocabularyOnly) {
 TEST_F(Generating, RefusesTokensThatTheModelLacks) {
   for (const int32_t id : {-1, static_cast<int32_t>(kSmallVocabulary)}) {
     EXPECT_THAT(message_of<Error>([&] {
-                  generate(model_, {1, id}, context_, settings_);
+                  generate(local_, {1, id}, context_, settings_);
                 }),
                 HasSubstr("token id " + std::to_string(id)));
   }
@@ -109,7 +111,7 @@ TEST_F(Generating, NoTokensAskedForGivesNone) {
 TEST_F(Generating, StopsAfterTheTokenThatIsEnough) {
   const auto all = run().tokens;
   std::vector<int32_t> seen;
-  const Generation stopped = generate(model_, prompt_, context_, settings_, [&](int32_t token) {
+  const Generation stopped = generate(local_, prompt_, context_, settings_, [&](int32_t token) {
     seen.push_back(token);
     return seen.size() < 4;
   });
@@ -144,7 +146,7 @@ TEST_F(Generating, GivesTheModelsLogProbabilities) {
   const Generation generation = run();
   std::vector<int32_t> sequence = prompt_;
   sequence.insert(sequence.end(), generation.tokens.begin(), generation.tokens.end());
-  const std::vector<double> scores = score_sequence(model_, sequence, context_);
+  const std::vector<double> scores = score_sequence(local_, sequence, context_);
   ASSERT_EQ(generation.logprobs.size(), generation.tokens.size());
   for (size_t i = 0; i < generation.tokens.size(); ++i) {
     const TokenLogprobs& logprobs = generation.logprobs[i];
@@ -170,8 +172,8 @@ TEST_F(Generating, NeverCutsThePrompt) {
     EXPECT_THAT(e.what(), HasSubstr("3 tokens"));
   }
   context_ = 64;
-  EXPECT_THROW(generate(model_, {}, context_, settings_), Error);
-  EXPECT_THROW(generate(model_, {50}, context_, settings_), Error);
+  EXPECT_THROW(generate(local_, {}, context_, settings_), Error);
+  EXPECT_THROW(generate(local_, {50}, context_, settings_), Error);
 }
 
 }  // namespace

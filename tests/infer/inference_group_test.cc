@@ -13,8 +13,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "attnres/infer/engine.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/error.h"
@@ -73,9 +77,9 @@ std::vector<int32_t> joined(std::vector<int32_t> ids, const std::vector<int32_t>
 
 // Prompts in pieces that come while others are being continued, of which one is cancelled; then
 // some that begin as these did, on the whole and in part; and sequences that are scored.
-Answers answers_of(const Transformer& model, GroupLeader* leader) {
+Answers answers_of(const InferenceModel& model) {
   Answers answers;
-  Engine engine(model, {.context = 64, .sequences = 3, .step_tokens = 7}, leader);
+  Engine engine(model, {.context = 64, .sequences = 3, .step_tokens = 7});
   const auto step = [&] {
     for (const RequestUpdate& update : engine.step()) take(update, answers[update.request]);
   };
@@ -100,7 +104,7 @@ Answers answers_of(const Transformer& model, GroupLeader* leader) {
   engine.submit(request_of(joined({first.begin(), first.begin() + 20}, {7, 8, 9}), 4));
   engine.submit(request_of(some_ids(40, 5), 4));
   finish();
-  answers[-1].logprobs = score_sequence(model, some_ids(21, 6), 64, leader);
+  answers[-1].logprobs = score_sequence(model, some_ids(21, 6), 64);
   return answers;
 }
 
@@ -128,28 +132,28 @@ double largest_error(const Answers& actual, const Answers& expected) {
 }
 
 // What a follower does with what it is told, for negative controls.
-using Hears = std::function<void(GroupOrder&)>;
+using Hears = std::function<void(GroupOrders&)>;
 
 // Of rank 0, which leads a group that has the model.
-using Leads = std::function<void(const Transformer&, GroupLeader&, Communicator&)>;
+using Leads = std::function<void(const InferenceModel&, Communicator&)>;
 void in_a_group(const Transformer& whole, int size, const Leads& lead, const Hears& hears = {}) {
   run_on_threads(size, [&](Communicator& ranks) {
     at::set_num_threads(1);
     const at::NoGradGuard not_recording;
-    const LoadPart load = [&](const TensorGroup& group) {
-      return std::make_unique<Transformer>(part_of_model(whole, group));
+    const LoadTransformer load = [&](const TensorGroup* group) {
+      return std::make_unique<Transformer>(part_of_model(whole, *group));
     };
     if (ranks.rank() == 0) {
       GroupLeader leader(ranks);
       const auto model = leader.load(load);
-      lead(*model, leader, ranks);
+      lead(*model, ranks);
       leader.end();
     } else {
       GroupFollower follower(ranks, load);
       for (bool goes_on = true; goes_on;) {
-        GroupOrder order = receive_order(ranks);
-        if (hears) hears(order);
-        goes_on = follower.obey(order);
+        GroupOrders orders = follower.hear();
+        if (hears) hears(orders);
+        goes_on = follower.obey(orders);
       }
     }
     ranks.require_nothing_left();
@@ -159,10 +163,7 @@ void in_a_group(const Transformer& whole, int size, const Leads& lead, const Hea
 Answers answers_of_group(const Transformer& whole, int size, const Hears& hears = {}) {
   Answers answers;
   in_a_group(
-      whole, size,
-      [&](const Transformer& model, GroupLeader& leader, Communicator&) {
-        answers = answers_of(model, &leader);
-      },
+      whole, size, [&](const InferenceModel& model, Communicator&) { answers = answers_of(model); },
       hears);
   return answers;
 }
@@ -194,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, InAGroup, ::testing::ValuesIn(kinds()),
 TEST_P(InAGroup, RequestsGetTheNumbersOfOneProcess) {
   at::set_num_threads(1);
   const Transformer model = model_of(GetParam().config);
-  const Answers expected = answers_of(model, nullptr);
+  const Answers expected = answers_of(LocalModel(model));
   EXPECT_EQ(expected.size(), 9u);
   EXPECT_GT(expected.at(4).shared, 20);
   for (const auto& [request, answer] : expected) EXPECT_EQ(answer.error, "") << request;
@@ -213,12 +214,15 @@ TEST(InferenceGroup, FaultsAreNoticed) {
     // Only recurrent states have snapshots.
     const Transformer model = model_of(kind == snapshot ? kimi_config(false, residual())
                                                         : small_config(block_attn_res(3)));
-    const Answers expected = answers_of(model, nullptr);
+    const Answers expected = answers_of(LocalModel(model));
     const auto error_of = [&](const std::function<bool(const PoolChange&)>& misses) {
-      return largest_error(
-          answers_of_group(
-              model, 2, [&](GroupOrder& order) { std::erase_if(order.decoding.changes, misses); }),
-          expected);
+      const auto hears = [&](GroupOrders& orders) {
+        std::erase_if(orders, [&](const GroupOrder& order) {
+          const auto* change = std::get_if<ChangePoolOrder>(&order);
+          return change != nullptr && misses(change->change);
+        });
+      };
+      return largest_error(answers_of_group(model, 2, hears), expected);
     };
     int all = 0, heard = 0;
     EXPECT_LT(error_of([&](const PoolChange& change) {
@@ -243,28 +247,26 @@ TEST(InferenceGroup, FaultsAreNoticed) {
 // of its part of the sum, and its own rows; and at the end, once, its rows of the output.
 TEST(InferenceGroup, SendsWhatItHasTo) {
   const ModelConfig config = small_config(block_attn_res(3));
-  in_a_group(
-      model_of(config), 2, [&](const Transformer& model, GroupLeader& leader, Communicator& ranks) {
-        Engine engine(model, {.context = 64, .sequences = 1, .step_tokens = 16}, &leader);
-        engine.submit(request_of(some_ids(32, 1), 1));
-        while (!engine.idle()) engine.step();
-        const int64_t rows = config.width * int64_t{sizeof(double)} * 32 / 2;
-        EXPECT_EQ(ranks.bytes_sent(Traffic::tensor_group), (2 * config.sublayers() + 1) * rows);
-      });
+  in_a_group(model_of(config), 2, [&](const InferenceModel& model, Communicator& ranks) {
+    Engine engine(model, {.context = 64, .sequences = 1, .step_tokens = 16});
+    engine.submit(request_of(some_ids(32, 1), 1));
+    while (!engine.idle()) engine.step();
+    const int64_t rows = config.width * int64_t{sizeof(double)} * 32 / 2;
+    EXPECT_EQ(ranks.bytes_sent(Traffic::tensor_group), (2 * config.sublayers() + 1) * rows);
+  });
 }
 
 TEST(InferenceGroup, HasRoomForWhatTheLeastOfItsRanksHas) {
   in_a_group(model_of(small_config(residual())), 2,
-             [&](const Transformer& model, GroupLeader& leader, Communicator&) {
-               const TokenRoom room = leader.count_tokens(model, {.tokens = 1000});
+             [&](const InferenceModel& model, Communicator&) {
+               const TokenRoom room = model.count_tokens({.tokens = 1000});
                EXPECT_EQ(room.tokens, 1000);
-               EXPECT_LT(leader.count_tokens(model, {.tokens = int64_t{1} << 50}).tokens,
-                         int64_t{1} << 50);
-               EXPECT_THROW(Engine(model, {.context = int64_t{1} << 50}, &leader), Error);
+               EXPECT_LT(model.count_tokens({.tokens = int64_t{1} << 50}).tokens, int64_t{1} << 50);
+               EXPECT_THROW(Engine(model, {.context = int64_t{1} << 50}), Error);
              });
 }
 
-std::string refusal(const LoadPart& of_first, const LoadPart& of_others) {
+std::string refusal(const LoadTransformer& of_first, const LoadTransformer& of_others) {
   try {
     run_on_threads(2, [&](Communicator& ranks) {
       if (ranks.rank() == 0) {
@@ -281,10 +283,10 @@ std::string refusal(const LoadPart& of_first, const LoadPart& of_others) {
 }
 
 TEST(InferenceGroup, RefusesOtherModels) {
-  const auto loads = [](const ModelConfig& config, uint64_t seed) -> LoadPart {
-    return [=](const TensorGroup& group) {
+  const auto loads = [](const ModelConfig& config, uint64_t seed) -> LoadTransformer {
+    return [=](const TensorGroup* group) {
       return std::make_unique<Transformer>(config, kSmallVocabulary, seed, at::kFloat, at::kCPU,
-                                           SiteSet(), &group);
+                                           SiteSet(), group);
     };
   };
   const ModelConfig config = small_config(residual());
@@ -292,7 +294,7 @@ TEST(InferenceGroup, RefusesOtherModels) {
               AllOf(HasSubstr("rank 1: model.layers: 3 -> 4"), HasSubstr("the same model")));
   EXPECT_THAT(refusal(loads(config, 1), loads(config, 2)), HasSubstr("rank 1: numbers: "));
   EXPECT_THAT(refusal(loads(config, 1),
-                      [](const TensorGroup&) -> std::unique_ptr<Transformer> {
+                      [](const TensorGroup*) -> std::unique_ptr<Transformer> {
                         fail("a file is damaged");
                       }),
               HasSubstr("rank 1: a file is damaged"));
@@ -304,8 +306,8 @@ TEST(InferenceGroup, RefusesOtherModels) {
 // A rank that fails by itself ends the group: the leader says why.
 TEST(InferenceGroup, EndsWithARankThatFails) {
   try {
-    answers_of_group(model_of(small_config(residual())), 2, [](GroupOrder& order) {
-      if (order.kind == GroupOrder::Kind::decode) fail("memory ran out");
+    answers_of_group(model_of(small_config(residual())), 2, [](GroupOrders& orders) {
+      if (std::holds_alternative<DecodeOrder>(orders.back())) fail("memory ran out");
     });
     FAIL() << "a rank was missing";
   } catch (const Error& error) {

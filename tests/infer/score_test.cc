@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include "attnres/infer/inference_model.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
 
@@ -13,7 +14,7 @@ TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
   const at::NoGradGuard no_grad;
   const auto model = small_model(attn_res());
   const at::Tensor ids = random_ids(1, 9);
-  const std::vector<double> scores = score_sequence(model, as_vector(ids), 9);
+  const std::vector<double> scores = score_sequence(LocalModel(model), as_vector(ids), 9);
   ASSERT_EQ(scores.size(), 8u);
   const at::Tensor expected = model.logits(model.hidden(ids))[0].log_softmax(-1);
   for (int64_t t = 1; t < 9; ++t) {
@@ -24,10 +25,10 @@ TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
 
 TEST(ScoreSequence, RefusesWhatItCannotScore) {
   const auto model = small_model(residual());
-  EXPECT_THROW(score_sequence(model, {1}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, 50}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, -1}, 9), Error);
-  EXPECT_THROW(score_sequence(model, {1, 2, 3}, 2), Error);
+  EXPECT_THROW(score_sequence(LocalModel(model), {1}, 9), Error);
+  EXPECT_THROW(score_sequence(LocalModel(model), {1, 50}, 9), Error);
+  EXPECT_THROW(score_sequence(LocalModel(model), {1, -1}, 9), Error);
+  EXPECT_THROW(score_sequence(LocalModel(model), {1, 2, 3}, 2), Error);
 }
 
 }  // namespace

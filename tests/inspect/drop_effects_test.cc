@@ -10,6 +10,7 @@
 #include <set>
 
 #include "attnres/infer/evaluate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
 #include "tests/model/kinds_of_models.h"
@@ -206,7 +207,8 @@ TEST(DropEffects, OfASourceAreThoseOfTheEquationsWithoutIt) {
 
 TEST(DropEffects, StartFromTheLossThatEvaluationGives) {
   const Transformer model = small_model(block_attn_res(), {.vocab_size = 256});
-  const Evaluation expected = evaluate(model, ByteTokenizer(), {tokens()}, {.context = kContext});
+  const Evaluation expected =
+      evaluate(LocalModel(model), ByteTokenizer(), {tokens()}, {.context = kContext});
   EXPECT_NEAR(loss_of(model), expected.loss, kEqual);
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/safetensors.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/pretrained/find_model.h"
@@ -72,7 +73,8 @@ void edit_config(const fs::path& folder, const std::function<void(Json&)>& edit)
 double error_against_transformers(const Transformer& model) {
   double error = 0;
   for (const Json& score : read_json(kLlama / "scores.json")) {
-    const auto ours = score_sequence(model, score["ids"].get<std::vector<int32_t>>(), 64);
+    const auto ours =
+        score_sequence(LocalModel(model), score["ids"].get<std::vector<int32_t>>(), 64);
     const auto theirs = score["logprobs"].get<std::vector<double>>();
     EXPECT_EQ(ours.size(), theirs.size());
     for (size_t i = 0; i < ours.size(); ++i) {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "attnres/infer/generate.h"
+#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/model_directory.h"
@@ -41,7 +42,7 @@ const Transformer& model() {
 
 std::string greedy(const std::string& prompt, int64_t tokens) {
   const Generation generation =
-      generate(model(), bytes_of(prompt), 256,
+      generate(LocalModel(model()), bytes_of(prompt), 256,
                {.sampling = {.temperature = 0}, .max_tokens = tokens, .ends = {0}});
   return {generation.tokens.begin(), generation.tokens.end()};
 }
@@ -117,7 +118,8 @@ TEST_F(ApiTest, EchoesLogProbabilitiesOfThePrompt) {
   ASSERT_EQ(logprobs["top_logprobs"].size(), kPrompt.size() + 1);
   EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
   EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
-  const std::vector<double> expected = score_sequence(model(), bytes_of(kPrompt + next), 256);
+  const std::vector<double> expected =
+      score_sequence(LocalModel(model()), bytes_of(kPrompt + next), 256);
   int greedy_tokens = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     const double given = logprobs["token_logprobs"][i + 1];

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "attnres/infer/text_engine.h"
 #include "attnres/serve/api.h"
+#include "attnres/serve/model_loop.h"
 #include "attnres/support/json.h"
 
 namespace attnres::testing {
@@ -49,8 +51,7 @@ class Served {
                   const std::string& model = kModel)
       : engine(model, {.engine = {.sequences = slots}}),
         loop(engine, slots, settings.limits.queue),
-        api(engine, loop, slots, settings,
-            [this](const AnsweredRequest& request) { log.push_back(request); }) {}
+        api(loop, settings, [this](const AnsweredRequest& request) { log.push_back(request); }) {}
 
   Answer ask(const HttpRequest& request) {
     HttpRequest head = request;

@@ -1,0 +1,57 @@
+#include <fmt/core.h>
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "attnres/serve/absent_fields.h"
+#include "attnres/serve/api_error.h"
+#include "attnres/serve/endpoints/endpoints.h"
+#include "attnres/serve/json_fields.h"
+
+namespace attnres::endpoints {
+
+HttpReply tokenize(Service& service, const CallPointer& call) {
+  const JsonFields fields(call->http.body);
+  check_model_name(fields, service.backend);
+  refuse_absent_of_tokenize(fields);
+  const auto reply = [&](const std::vector<int32_t>& ids) {
+    return json_reply(
+        {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", service.backend.context()}});
+  };
+  if (!fields.find("messages").is_null()) {
+    return reply(read_conversation(fields, service.backend).ids);
+  }
+  const std::string prompt = fields.text("prompt", "");
+  try {
+    return reply(service.backend.encode(prompt));
+  } catch (const std::exception& e) {
+    throw ApiError(400, "invalid_value", fmt::format("prompt: {}", e.what()), "prompt");
+  }
+}
+
+HttpReply detokenize(Service& service, const CallPointer& call) {
+  const JsonFields fields(call->http.body);
+  check_model_name(fields, service.backend);
+  const auto ids = as_ids(fields.find("tokens"));
+  if (!ids) refuse("tokens", "a list of token ids", fields.find("tokens"));
+  try {
+    return json_reply({{"prompt", service.backend.decode(*ids)}});
+  } catch (const std::exception& e) {
+    throw ApiError(400, "invalid_value", fmt::format("tokens: {}", e.what()), "tokens");
+  }
+}
+
+HttpReply tokenizer_info(Service& service, const CallPointer& /*call*/) {
+  const ModelDescription& model = service.backend.model();
+  return json_reply({{"tokenizer_class", model.tokenizer},
+                     {"vocab_size", model.vocabulary},
+                     {"eos_token", model.end_of_document},
+                     {"bos_token", nullptr},
+                     {"pad_token", nullptr},
+                     {"chat_template", nullptr},
+                     {"model_max_length", service.backend.context()}});
+}
+
+}  // namespace attnres::endpoints
