@@ -104,7 +104,7 @@ void run_tokenize(const TokenizeOptions& options) {
     const Json text = parse_json(line, fmt::format("standard input, line {}", number));
     require(text.is_string(), "standard input, line {}: expected a text, found {}", number,
             shown(text));
-    print_line(text.get<std::string>(), *tokenizer, options.special);
+    print_line(text.get<std::string>(), *found.tokenizer, options.special);
   }
 }
 
