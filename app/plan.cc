@@ -61,9 +61,10 @@ void print_memory(const Plan& plan, const PlannedModel& model) {
                bytes(memory.received + memory.waiting_gradients), bytes(memory.total),
                sites_text(memory.sites, model.cost().sublayers()));
   }
-  print_wrapped(plan.shortage.empty()
-                    ? fmt::format("It fits: a device has {}.", format_bytes(plan.memory.capacity))
-                    : "It does not fit. " + plan.shortage);
+  print_wrapped((plan.shortage.empty() ? fmt::format("It fits: a device has {}.",
+                                                     format_bytes(plan.memory.capacity))
+                                       : "It does not fit. " + plan.shortage) +
+                " Columns are the most of each, \"in all\" the most at one moment.");
 }
 
 void print_mixing(const Plan& plan, const Recipe& recipe) {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "attnres/plan/cluster.h"
 #include "tests/app/program.h"
@@ -58,6 +59,21 @@ TEST(PlanCommand, Searches) {
   const Result none = run_program(planned("kimi-linear-48b", "rtx-4090-workstation") + "--search");
   EXPECT_EQ(none.exit_code, 0);
   EXPECT_THAT(none.out, AllOf(HasSubstr("None of"), HasSubstr("2 devices is all")));
+}
+
+// Each "$ attnres plan .." of docs/parallel.md, with what stands below it there.
+TEST(PlanCommand, PrintsWhatItsPageShows) {
+  const std::string source = ATTNRES_SOURCE_DIR;
+  const std::string page = read_file(source + "/docs/parallel.md");
+  const std::regex example("```\n\\$ (attnres plan (?:[^\n]*\\\\\n)*[^\n]*)\n([^`]*)```\n");
+  int examples = 0;
+  for (auto it = std::sregex_iterator(page.begin(), page.end(), example);
+       it != std::sregex_iterator(); ++it, ++examples) {
+    const Result result = run_shell(fmt::format("cd '{}' && {}", source, it->str(1)));
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(result.out, it->str(2)) << "put it into docs/parallel.md below: $ " << it->str(1);
+  }
+  EXPECT_EQ(examples, 2);
 }
 
 TEST(PlanCommand, SaysWhatDoesNotFit) {
