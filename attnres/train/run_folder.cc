@@ -78,9 +78,17 @@ void require_same_run(const std::filesystem::path& folder, const Json& before, c
   // The same text can still give other tokens: a damaged tokenizer, or another version of it.
   for (const char* key : {"hash", "tokens_hash", "split", "validation_hash"}) {
     const std::string path = std::string("data.") + key;
-    const auto of_data = differences(before.at("data").value(key, Json()),
-                                     after.at("data").value(key, Json()), path);
-    found.insert(found.end(), of_data.begin(), of_data.end());
+    for (std::string& difference : differences(before.at("data").value(key, Json()),
+                                               after.at("data").value(key, Json()), path)) {
+      const char* option = path == "data.hash"              ? "--data"
+                           : path == "data.validation_hash" ? "--validation"
+                                                            : nullptr;
+      if (option != nullptr) {
+        difference += fmt::format(
+            ": the text has changed; restore it, or name where it lies with {}", option);
+      }
+      found.push_back(std::move(difference));
+    }
   }
   if (found.empty()) return;
   std::string list;

@@ -151,6 +151,11 @@ void take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observ
   const bool saved = fs::exists(paths.last());
   require(saved || !before.contains("from"), "{}: the weights that this run began with are gone",
           paths.last().string());
+  if (!saved) {
+    observer.on_message(
+        fmt::format("warning: {} is not there: the run begins anew at step 1, and so do its logs",
+                    paths.last().string()));
+  }
   processes.begin(saved ? FirstWeights::of_checkpoint : FirstWeights::drawn);
   change_settings(job, before, now, processes.state().step, observer);
 }

@@ -51,6 +51,14 @@ TEST(SameRun, HasTheSameRecipeAndData) {
   EXPECT_THAT(message, HasSubstr("another --out"));
 }
 
+TEST(SameRun, SaysWhatToDoWhereItsTextHasChanged) {
+  Json other = run();
+  other["data"]["hash"] = "g";
+  EXPECT_THAT(message_of<Error>([&] { require_same_run("folder", run(), other); }),
+              HasSubstr("\n  data.hash: \"h\" -> \"g\": the text has changed; restore it, or name "
+                        "where it lies with --data\n"));
+}
+
 TEST(SameRun, HasTheSameRatesInTheirOrder) {
   const auto with_rates = [](const Json& rates) {
     Json json = run();
