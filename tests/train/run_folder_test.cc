@@ -11,6 +11,7 @@
 namespace attnres::run_folder_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -134,7 +135,9 @@ TEST(RunJson, IsARuns) {
     Json other = run();
     other[Json::json_pointer(part)] = {{"neither", "text"}};
     write_text(paths.run_json(), other.dump());
-    EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr(part));
+    EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }),
+                AllOf(HasSubstr(std::string(part) + ": expected a "),
+                      HasSubstr(R"(, got {"neither":"text"})")));
   }
   write_text(paths.run_json(), "[]");
   EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));
