@@ -122,7 +122,7 @@ TEST(PlanCommand, MeasuresThisMachine) {
             0);
   const Result again = run_program("plan --write-cluster " + file.string());
   EXPECT_EQ(again.exit_code, 1);
-  EXPECT_THAT(again.err, HasSubstr("is there already"));
+  EXPECT_THAT(again.err, HasSubstr("--write-cluster " + file.string() + ": is there already"));
   EXPECT_EQ(run_program("plan --write-cluster other.json --devices 4096").exit_code, 2);
 
   const fs::path of_recipe = file.parent_path() / "of-recipe.json";
