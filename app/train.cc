@@ -20,6 +20,7 @@
 #include "attnres/pretrained/find_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/program.h"
@@ -160,7 +161,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   job.trace = options.trace;
   job.out = options.out.empty() ? folder_of(job.recipe.name) : fs::path(options.out);
   const RunPaths paths{job.out};
-  if (job.resume && fs::exists(paths.run_json())) {
+  if (job.resume && path_exists(paths.run_json())) {
     const Json run = read_run_json(paths);
     recall(run, "paths", job.data);
     recall(run, "validation_paths", job.validation);
