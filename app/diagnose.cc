@@ -111,7 +111,7 @@ void add_diagnose_command(CLI::App& app) {
   const auto options = std::make_shared<DiagnoseOptions>();
   as_path(command->add_option(
               "file", options->file,
-              "safetensors file of results (mixed, input, gradient), any part of them, named\n"
+              "a safetensors file of results (mixed, input, gradient), any part of them, named "
               "as attnres vectors names them"))
       ->type_name("FILE")
       ->required();

@@ -111,11 +111,11 @@ void run_export(const ExportOptions& options) {
   const bool gguf = options.format == "gguf";
   require_usage(gguf || !options.type.starts_with('q'),
                 "--type {}: safetensors do not store it; use --format gguf, or bf16", options.type);
-  require_new(options.out, gguf ? "file" : "folder");
+  require_new("--out", options.out, gguf ? "file" : "folder");
   OpenedModel opened = open_model(options.model);
   if (options.approximate) opened.model = with_one_eps(*opened.model);
   if (options.format == "huggingface") public_layout(opened.model->config());
-  write_new(options.out, gguf ? "file" : "folder",
+  write_new("--out", options.out, gguf ? "file" : "folder",
             [&] { gguf ? write_gguf_file(opened, options) : write_directory(opened, options); });
 }
 

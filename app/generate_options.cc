@@ -47,6 +47,7 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
       .add_option("--temperature", sampling.temperature,
                   "0 takes the most likely token; higher is more random")
       ->type_name("T")
+      ->check(number())
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "only the K most likely tokens; 0 for all")
       ->type_name("K")
@@ -56,11 +57,13 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
       .add_option("--top-p", sampling.top_p,
                   "only the fewest most likely tokens that hold this probability")
       ->type_name("P")
+      ->check(number())
       ->capture_default_str();
   command
       .add_option("--min-p", sampling.min_p,
                   "only tokens at least this times as likely as the likeliest; 0 for all")
       ->type_name("P")
+      ->check(number())
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "equal seeds give equal text")
       ->type_name("N")
@@ -74,16 +77,19 @@ void add_penalties(CLI::App& command, SamplingSettings& sampling) {
                   "makes tokens of the prompt and the continuation less likely above 1: divides "
                   "positive logits, multiplies negative ones")
       ->type_name("X")
+      ->check(number())
       ->capture_default_str();
   command
       .add_option("--presence-penalty", sampling.presence_penalty,
                   "taken from the logit of every token of the continuation: -2 to 2")
       ->type_name("X")
+      ->check(number())
       ->capture_default_str();
   command
       .add_option("--frequency-penalty", sampling.frequency_penalty,
                   "taken from it for each time that the token came: -2 to 2")
       ->type_name("X")
+      ->check(number())
       ->capture_default_str();
 }
 

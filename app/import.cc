@@ -42,12 +42,12 @@ std::unique_ptr<Tokenizer> byte_tokenizer(const OpenedModel& opened) {
 }
 
 void run_import(const ImportOptions& options) {
-  require_new(options.out, "folder");
+  require_new("--out", options.out, "folder");
   const OpenedModel opened = open_model({options.from});
   const Transformer& model = *opened.model;
   std::string tokenizer = "byte tokenizer";
   if (!options.bytes) tokenizer = describe_tokenizer(opened);
-  write_new(options.out, "folder", [&] {
+  write_new("--out", options.out, "folder", [&] {
     if (options.bytes) {
       save_model_folder(options.out, model, *byte_tokenizer(opened), opened.context);
     } else {

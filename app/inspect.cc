@@ -17,6 +17,7 @@
 #include "attnres/infer/score.h"
 #include "attnres/inspect/measure.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/run_text.h"
 
@@ -72,7 +73,7 @@ std::vector<int32_t> text_to_inspect(const InspectOptions& options, const Opened
   }
   if (!options.data.empty()) return tokens_of(options.data, tokenizer);
   const RunPaths run{options.model.path};
-  require_usage(std::filesystem::exists(run.run_json()),
+  require_usage(path_exists(run.run_json()),
                 "--matrix, --tokens, --effects and --all are measured on a text: give it with "
                 "--data, --text or --ids, or name a run's folder with --model, for what the run "
                 "held out");

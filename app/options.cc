@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
+#include <system_error>
 
 #include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
@@ -24,8 +26,27 @@ CLI::Validator whole_number(uint64_t least, uint64_t most) {
     uint64_t n = 0;
     const char* end = text.data() + text.size();
     const auto [stop, code] = std::from_chars(text.data(), end, n);
-    if (code == std::errc() && stop == end && n >= least && n <= most) return "";
+    const bool is_whole = code == std::errc() && stop == end;
+    if (is_whole && n >= least && n <= most) return "";
+    // A limit that nobody reaches is named where it is reached.
+    const bool is_beyond = code == std::errc::result_out_of_range || (is_whole && n > most);
+    if (most >= INT64_MAX && !is_beyond) {
+      return fmt::format("expected a whole number, {} or more, got {}", least, text);
+    }
     return fmt::format("expected a whole number from {} to {}, got {}", least, most, text);
+  };
+  return {check, /*description=*/""};
+}
+
+CLI::Validator number(double least, double most) {
+  const auto check = [least, most](const std::string& text) -> std::string {
+    double x = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, x);
+    if (code == std::errc() && stop == end && x >= least && x <= most) return "";
+    const std::string limits =
+        std::isinf(most) ? "" : fmt::format(" from {:.9g} to {:.9g}", least, most);
+    return fmt::format("expected a number{}, got {}", limits, text);
   };
   return {check, /*description=*/""};
 }
@@ -174,16 +195,16 @@ CLI::Option* as_path(CLI::Option* option) {
       ""));
 }
 
-void require_new(const std::filesystem::path& out, const char* kind) {
-  require(!std::filesystem::exists(out), "--out {}: is there already; name a {} that is not",
-          out.string(), kind);
+void require_new(const char* option, const std::filesystem::path& out, const char* kind) {
+  require(!path_exists(out), "{} {}: is there already; name a {} that is not", option, out.string(),
+          kind);
 }
 
-void write_new(const std::filesystem::path& out, const char* kind,
+void write_new(const char* option, const std::filesystem::path& out, const char* kind,
                const std::function<void()>& write) {
   if (out.has_parent_path()) make_folder(out.parent_path());
   const PathLock lock(out);
-  require_new(out, kind);
+  require_new(option, out, kind);
   write();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,6 +21,8 @@ namespace attnres {
 
 // Checks an option that takes a whole number, before it is read: what does not fit is refused.
 CLI::Validator whole_number(uint64_t least, uint64_t most = INT64_MAX);
+// The same of any number.
+CLI::Validator number(double least = -INFINITY, double most = INFINITY);
 
 // Takes "2h", "90m", "45s" or "1.5d", and gives seconds. A number without a unit is of the one that
 // `unit` names, and refused where that is 0.
@@ -88,11 +91,12 @@ LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& 
 // their ends.
 CLI::Option* as_path(CLI::Option* option);
 
-// Throws Error when --out, which is to become a `kind` ("folder", "file"), is there already.
-void require_new(const std::filesystem::path& out, const char* kind);
+// Throws Error when what the option (--out) names, which is to become a `kind` ("folder", "file"),
+// is there already.
+void require_new(const char* option, const std::filesystem::path& out, const char* kind);
 
-// Makes --out by `write`, alone: throws Error as require_new, and while another process makes it.
-void write_new(const std::filesystem::path& out, const char* kind,
+// Makes it by `write`, alone: throws Error as require_new, and while another process makes it.
+void write_new(const char* option, const std::filesystem::path& out, const char* kind,
                const std::function<void()>& write);
 
 // Throws Error, naming the option, unless the folder is a run's.

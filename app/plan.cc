@@ -61,9 +61,10 @@ void print_memory(const Plan& plan, const PlannedModel& model) {
                bytes(memory.received + memory.waiting_gradients), bytes(memory.total),
                sites_text(memory.sites, model.cost().sublayers()));
   }
-  print_wrapped(plan.shortage.empty()
-                    ? fmt::format("It fits: a device has {}.", format_bytes(plan.memory.capacity))
-                    : "It does not fit. " + plan.shortage);
+  print_wrapped((plan.shortage.empty()
+                     ? fmt::format("It fits: a device has {}.", format_bytes(plan.memory.capacity))
+                     : "It does not fit. " + plan.shortage) +
+                " Columns are the most of each, \"in all\" the most at one moment.");
 }
 
 void print_mixing(const Plan& plan, const Recipe& recipe) {
@@ -222,7 +223,7 @@ void print_search(const SearchResult& result, const PlannedModel& model, const C
 
 void write_cluster_file(const PlanOptions& options) {
   std::string found;
-  write_new(options.write_cluster, "file", [&] {
+  write_new("--write-cluster", options.write_cluster, "file", [&] {
     Cluster cluster = measure_this_machine(options.devices > 0 ? options.devices : 1);
     std::string step;
     if (!options.recipe.empty()) {

@@ -22,7 +22,7 @@ const std::filesystem::path& with_folder(const std::filesystem::path& file) {
 
 ResumableLines::ResumableLines(const std::filesystem::path& file, const Json& of)
     : file_(file), part_(file.string() + ".part"), lock_(with_folder(file)) {
-  require_new(file_, "file");
+  require_new("--out", file_, "file");
   const std::string first_line = Json{{"results_of", of}}.dump() + "\n";
   const bool begun = path_exists(part_);
   if (begun) read_part(first_line);

@@ -26,7 +26,7 @@ struct RetrofitOptions {
 void run_retrofit(const RetrofitOptions& options) {
   require_usage(options.full != (options.block_size != 0),
                 "retrofit: give --block-size S (in sublayers, two a Transformer layer) or --full");
-  require_new(options.out, "folder");
+  require_new("--out", options.out, "folder");
   const OpenedModel opened = open_model(options.model);
   Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
                  {"norm_eps", "per_source_count"}};
@@ -34,7 +34,7 @@ void run_retrofit(const RetrofitOptions& options) {
   const auto model =
       retrofit(*opened.model, DepthMixing(mixing, opened.model->config().mixer_shape()));
   const double difference = largest_difference(*opened.model, *model, kTokensCompared);
-  write_new(options.out, "folder",
+  write_new("--out", options.out, "folder",
             [&] { save_model_folder_like(options.out, *model, opened.directory, opened.context); });
   fmt::print(
       "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "

@@ -45,6 +45,21 @@ struct ServeOptions {
   std::string log = "text";
 };
 
+// As browsers send it: a scheme, a host and perhaps a port, and no more.
+CLI::Validator page_origin() {
+  const auto check = [](const std::string& text) -> std::string {
+    const size_t scheme = text.find("://");
+    const bool is_one = scheme != std::string::npos && scheme > 0 && scheme + 3 < text.size() &&
+                        text.find_first_of("/?#@ *", scheme + 3) == std::string::npos;
+    if (is_one || text == "null") return "";  // null: of a page that is a file
+    return fmt::format(
+        "expected a scheme and a host, as browsers send them, such as https://example.org or "
+        "http://localhost:3000, got {}",
+        text);
+  };
+  return {check, /*description=*/""};
+}
+
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -185,7 +200,7 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   const auto seconds = [&](const char* name, double& value, const char* what) {
     command.add_option(name, value, what)
         ->type_name("SECONDS")
-        ->check(CLI::Range(1e-3, kMostSeconds))
+        ->check(number(1e-3, kMostSeconds))
         ->group("Limits")
         ->capture_default_str();
   };
@@ -256,10 +271,11 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--origin", options->api.origins,
                    "a page's origin that may ask, such as https://example.org; again for more")
       ->type_name("ORIGIN")
+      ->check(page_origin())
       ->allow_extra_args(false);
   command->add_option("--drain", options->drain, "for requests that run, when it ends")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, kMostSeconds))
+      ->check(number(0, kMostSeconds))
       ->capture_default_str();
   command->add_option("--log", options->log, "a line a request on standard error: text, json, none")
       ->type_name("KIND")

@@ -13,6 +13,7 @@
 #include "app/study_shown.h"
 #include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/program.h"
@@ -62,7 +63,7 @@ fs::path find_study(const std::string& recipe) {
                 "study {0}: is the folder of a study that has begun. The command that began it "
                 "goes on with it; {1} watch {2} shows how far it is",
                 recipe, program(), for_shell(recipe));
-  if (fs::exists(recipe)) return recipe;
+  if (path_exists(recipe)) return recipe;
   const auto folder = find_studies();
   require_usage(folder.has_value(), "study {}: no such file, and {}", recipe, kNoStudies);
   std::vector<std::string> names;

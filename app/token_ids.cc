@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -14,7 +15,7 @@ int32_t parse_id(const std::string& word) {
   const char* end = word.data() + word.size();
   const auto [stop, code] = std::from_chars(word.data(), end, id);
   require(code == std::errc() && stop == end,
-          "'{}' is not a token id; expected whole numbers such as 5,17,3", word);
+          "'{}' is not a token id; expected whole numbers such as 5,17,3", one_line(word));
   return id;
 }
 
@@ -29,8 +30,8 @@ std::vector<int32_t> parse_ids(const std::string& text) {
     const size_t before = ids.size();
     for (std::string word; words >> word;) ids.push_back(parse_id(word));
     require(!has_commas || ids.size() > before,
-            "'{}': a token id is missing {} a comma; expected whole numbers such as 5,17,3", text,
-            begin == 0 ? "before" : "after");
+            "'{}': a token id is missing {} a comma; expected whole numbers such as 5,17,3",
+            one_line(text), begin == 0 ? "before" : "after");
     begin = comma + 1;
   }
   return ids;

@@ -42,7 +42,8 @@ struct FoundTokenizer {
 
 // Of a model, which need not be one that is computed here, or a folder with a tokenizer's files.
 FoundTokenizer find_tokenizer(const std::filesystem::path& path) {
-  const bool has_files = std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
+  const bool has_files =
+      path_exists(path) && std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
   const std::filesystem::path found = has_files ? path : find_model(path);
   if (is_gguf_file(found)) {
     const GgufFile file(found);
@@ -104,7 +105,7 @@ void run_tokenize(const TokenizeOptions& options) {
     const Json text = parse_json(line, fmt::format("standard input, line {}", number));
     require(text.is_string(), "standard input, line {}: expected a text, found {}", number,
             shown(text));
-    print_line(text.get<std::string>(), *tokenizer, options.special);
+    print_line(text.get<std::string>(), *found.tokenizer, options.special);
   }
 }
 
@@ -138,7 +139,9 @@ void add_tokenize_command(CLI::App& app) {
                    "with --out, in place of --model: train a tokenizer on the data first, bpe or "
                    "sentencepiece")
       ->type_name("KIND");
-  command->add_option("--vocab-size", options->vocab_size, "its tokens")->capture_default_str();
+  command->add_option("--vocab-size", options->vocab_size, "its tokens")
+      ->check(whole_number(1))
+      ->capture_default_str();
   command
       ->add_option("--field", options->folder.field,
                    "of JSON lines, what to take; text if not given, messages with --chat")
@@ -152,6 +155,7 @@ void add_tokenize_command(CLI::App& app) {
   command
       ->add_option("--tokens-a-file", options->folder.tokens_a_file,
                    "about; what a kill can cost to do again")
+      ->check(whole_number(1))
       ->capture_default_str();
   as_path(command->add_option("--verify", options->verified,
                               "read such a folder again: whether all of it is as it was written"))

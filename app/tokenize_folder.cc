@@ -70,11 +70,15 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizeFolderOptions& options,
   const std::vector<std::string> sample =
       sample_text(files_of(options), field_of(options), kTrainedBytes);
   std::vector<Passage> passages;
-  for (const std::string& text : sample) passages.push_back({"the sample", text});
+  size_t bytes = 0;
+  for (const std::string& text : sample) {
+    passages.push_back({"the sample", text});
+    bytes += text.size();
+  }
   auto tokenizer = make_tokenizer(config, passages);
-  line.message(fmt::format("trained a tokenizer of {} on {}",
+  line.message(fmt::format("trained a tokenizer of {} on {} of text",
                            counted(tokenizer->vocab_size(), "token"),
-                           counted(std::ssize(sample), "document")));
+                           format_bytes(static_cast<double>(bytes))));
   return tokenizer;
 }
 

@@ -20,6 +20,7 @@
 #include "attnres/pretrained/find_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/program.h"
@@ -137,10 +138,12 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   Json data_of_run;
   if (job.from != nullptr) data_of_run = take_text_of_run(job, aloud);
   if (!options.recipe.empty()) {
-    Json recipe = read_json(find_recipe(options.recipe));
+    const fs::path file = find_recipe(options.recipe);
+    const Json written = read_recipe(file);
+    Json recipe = written;
     apply_overrides_aloud(recipe, options.overrides, aloud);
     if (!job.resume && job.from == nullptr) describe_tokenizer(job, recipe);
-    job.recipe = parse_recipe(recipe);
+    job.recipe = parse_recipe_of(file, written, recipe);
   } else if (!options.from.empty()) {
     job.recipe = recipe_of_model(job, data_of_run, options.overrides, aloud);
   } else {
@@ -149,15 +152,16 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
                   "go on with a run: --resume --out DIR, or from a model: --from DIR)");
     const RunPaths paths{options.out};
     require_run("--resume --out", options.out);
-    Json recipe = read_run_json(paths).at("recipe");
+    const Json written = read_run_json(paths).at("recipe");
+    Json recipe = written;
     apply_overrides_aloud(recipe, options.overrides, aloud);
-    job.recipe = parse_recipe(recipe);
+    job.recipe = parse_recipe_of(paths.run_json(), written, recipe);
   }
   job.force = options.force;
   job.trace = options.trace;
   job.out = options.out.empty() ? folder_of(job.recipe.name) : fs::path(options.out);
   const RunPaths paths{job.out};
-  if (job.resume && fs::exists(paths.run_json())) {
+  if (job.resume && path_exists(paths.run_json())) {
     const Json run = read_run_json(paths);
     recall(run, "paths", job.data);
     recall(run, "validation_paths", job.validation);

@@ -13,6 +13,7 @@
 #include "attnres/conformance/test_vectors.h"
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 
 namespace attnres {
@@ -45,7 +46,7 @@ const TestVectorEntry& find_entry(const std::string& file, const std::string& na
   }
   names.push_back(kDecayEntry);
   fail("{}: there are no test vectors '{}'; did you mean {}? attnres vectors writes them all", file,
-       name, nearest(name, names));
+       one_line(name), nearest(name, names));
 }
 
 // The file's tensors by entry, their names split at the slash.
@@ -57,7 +58,7 @@ std::map<std::string, Results> read_results(const std::string& path) {
     require(slash != std::string::npos,
             "{}: tensor '{}': expected ENTRY/NAME as in the file of attnres vectors, for example "
             "block_attn_res/mixed.3",
-            path, full_name);
+            path, one_line(full_name));
     const at::ScalarType dtype = file.info(full_name).dtype;
     require(dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16,
             "{}: tensor {} is {}: store float64, float32 or bfloat16", path, full_name,
@@ -72,8 +73,8 @@ void check_names_and_shapes(const std::string& file, const std::string& entry,
                             const Results& results, const TestVectors& expected) {
   for (const auto& [name, tensor] : results) {
     const at::Tensor known = expected.find(name);
-    require(known.defined(), "{}: {} has no tensor '{}'; did you mean {}?", file, entry, name,
-            nearest(name, names_of(expected)));
+    require(known.defined(), "{}: {} has no tensor '{}'; did you mean {}?", file, entry,
+            one_line(name), nearest(name, names_of(expected)));
     const Shape shape = tensor.sizes().vec(), known_shape = known.sizes().vec();
     require(shape == known_shape, "{}: tensor {}/{}: expected shape [{}], got [{}]", file, entry,
             name, fmt::join(known_shape, ", "), fmt::join(shape, ", "));

@@ -50,7 +50,7 @@ std::vector<std::string> sample_text(const std::vector<DocumentFile>& files,
       sample.push_back(std::move(text));
     }
   }
-  require(!sample.empty(), "no text to train a tokenizer on: the {} given hold none",
+  require(!sample.empty(), "no text to train a tokenizer on in {}; name files with text",
           counted(std::ssize(files), "file"));
   return sample;
 }

@@ -80,11 +80,18 @@ void TokenizeOutput::close_file() {
 
 void TokenizeOutput::finish() {
   close_file();
-  require(index_.tokens() > 0, "no text to tokenize: the {} given hold no document",
-          counted(std::ssize(job_.files), "file"));
+  if (index_.tokens() == 0) refuse_nothing();
   index_.finished = true;
   save();
   remove_hashes();
+}
+
+void TokenizeOutput::refuse_nothing() {
+  failed_ = true;  // nothing is written any more
+  fs::remove(token_index_path(job_.out));
+  fail("no text to tokenize in {}{}; name files with text", counted(std::ssize(job_.files), "file"),
+       counts_.binary > 0 ? fmt::format(" ({} skipped)", counted(counts_.binary, "binary file"))
+                          : "");
 }
 
 TokenizeResult TokenizeOutput::result() const {

@@ -55,6 +55,8 @@ class TokenizeOutput {
   void go_on(const Tokenizer& tokenizer);
   // Files that were not begun may have been mended meanwhile.
   void require_same_files(const Json& before, const Json& now) const;
+  // Leaves the folder as one in which nothing was begun. Throws Error.
+  [[noreturn]] void refuse_nothing();
   void save();
   // Of the documents that begin in a file, until all of them are known.
   std::filesystem::path hashes_path(const std::string& name) const;

@@ -45,11 +45,11 @@ std::string checksum_of_file(const SafetensorsFile& file) {
 TensorFiles::TensorFiles(const fs::path& folder, const std::string& name) {
   const fs::path single = folder / file_name(name), index = folder / index_name(name);
   what_ = single.string();
-  if (!fs::exists(single) && fs::exists(index)) {
+  if (!path_exists(single) && path_exists(index)) {
     open_shards(folder, index);
     return;
   }
-  if (!fs::exists(single)) {
+  if (!path_exists(single)) {
     fail("{}: {} is missing{}", folder.string(), file_name(name),
          name == kWeights ? what_it_holds_instead(folder) : "");
   }
@@ -78,7 +78,7 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
     const auto [entry, is_new] = shard_of_file.try_emplace(shard, shards_.size());
     if (is_new) {
       const fs::path path = folder / entry->first;
-      require(fs::exists(path), "{}: it lists {}, which is missing; restore it from a copy", what_,
+      require(path_exists(path), "{}: it lists {}, which is missing; restore it from a copy", what_,
               one_line(shard));
       shards_.emplace_back(path);
       require(!checksums.contains(shard) || checksums[shard] == checksum_of_file(shards_.back()),

@@ -46,7 +46,7 @@ fs::path find_model(const fs::path& path) {
   if (path_exists(folder / kConfigFile)) return path;
   for (const char* name : {"best", "last"}) {
     const fs::path checkpoint = path / "checkpoints" / name;
-    if (fs::exists(checkpoint / kConfigFile)) return checkpoint;
+    if (path_exists(checkpoint / kConfigFile)) return checkpoint;
   }
   require(!is_run, "{}: this run has no checkpoint yet", path.string());
   require(!path_exists(folder / "study.json"),

@@ -74,7 +74,7 @@ MetricsTable metrics_table(const std::vector<fs::path>& runs) {
   Table table;
   for (const fs::path& folder : runs) {
     const RunPaths run{folder};
-    require(fs::exists(run.run_json()), "{}: not a run folder: it has no run.json",
+    require(path_exists(run.run_json()), "{}: not a run folder: it has no run.json",
             folder.string());
     std::vector<std::string> notes;
     add_run(run, table, notes);

@@ -83,7 +83,7 @@ void read_probes(RunData& run) {
 
 void read_trace(RunData& run) {
   const fs::path path = run.path / "trace.json";
-  if (!fs::exists(path)) return;
+  if (!path_exists(path)) return;
   run.trace = Json::parse(read_file(path), /*callback=*/nullptr, /*allow_exceptions=*/false);
   if (!run.trace.is_discarded()) return;
   run.trace = Json();
@@ -120,10 +120,10 @@ void note_missing(RunData& run) {
 RunData read_run(const fs::path& path) {
   static constexpr const char* kExpected =
       "expected a folder that a training run wrote, with run.json and metrics.jsonl in it";
-  require(fs::exists(path), "{}: no such folder; {}", path.string(), kExpected);
+  require(path_exists(path), "{}: no such folder; {}", path.string(), kExpected);
   require(fs::is_directory(path), "{}: not a run folder: it is a file; {}", path.string(),
           kExpected);
-  require(fs::exists(path / "run.json"), "{}: not a run folder: it has no run.json; {}",
+  require(path_exists(path / "run.json"), "{}: not a run folder: it has no run.json; {}",
           path.string(), kExpected);
   RunData run;
   run.path = path;
@@ -179,7 +179,7 @@ Json number_or_null(double value) {
 
 std::vector<Json> read_run_log(const fs::path& path, std::vector<std::string>& notes) {
   const std::string file = path.filename().string();
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     notes.push_back("no " + file);
     return {};
   }

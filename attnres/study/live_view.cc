@@ -10,7 +10,9 @@
 #include "attnres/study/study_data.h"
 #include "attnres/study/study_folder.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/program.h"
 #include "attnres/support/shell.h"
 #include "attnres/support/terminal.h"
 
@@ -47,7 +49,7 @@ std::optional<int64_t> saved_step_of(const RunPaths& run) {
 LiveStudyRun look_at_live(const fs::path& study, const StudyRunRecord& record) {
   const RunPaths paths = StudyPaths{study}.run(record.name);
   LiveStudyRun run = {.record = record, .quiet_seconds = seconds_since_written(paths)};
-  if (run.has_ended() || !fs::exists(paths.run_json())) return run;
+  if (run.has_ended() || !path_exists(paths.run_json())) return run;
   const LiveRun live = read_live_run(paths.folder);
   run.is_at_work = live.is_at_work();
   run.record.step = std::max(record.step, live.step());
@@ -117,6 +119,7 @@ class Frame {
 
   void add(const std::string& line) { lines_.push_back(in_columns(line, style_.columns)); }
   void add_drawn(const std::string& line) { lines_.push_back(line); }
+  bool fits(const std::string& line) const { return characters(line) <= style_.columns; }
   size_t room() const {  // INT64_MAX where there is no limit
     if (style_.lines == 0) return INT64_MAX;
     return style_.lines > lines_.size() ? style_.lines - lines_.size() : 0;
@@ -151,7 +154,9 @@ std::string describe_model(const RunData& run) {
 }
 
 std::string describe_progress(const LiveRun& run) {
-  std::string state = time_left(double(run.steps - run.step()) * run.seconds_per_step());
+  const bool has_end = run.steps > 0;  // as far as run.json says
+  std::string state =
+      has_end ? time_left(double(run.steps - run.step()) * run.seconds_per_step()) : "";
   if (run.is_done()) {
     const double seconds = run.data.metrics.back().seconds;
     state = std::isfinite(seconds) ? "done in " + format_duration(seconds) : "done";
@@ -160,15 +165,22 @@ std::string describe_progress(const LiveRun& run) {
   } else if (!run.is_at_work()) {
     state = fmt::format("wrote nothing for {}", format_duration(run.quiet_seconds));
   }
-  return joined({fmt::format("step {}/{}", run.step(), run.steps), state}, "  ");
+  const std::string all = has_end ? fmt::format("/{}", run.steps) : "";
+  return joined({fmt::format("step {}{}", run.step(), all), state}, "  ");
 }
 
 // Nothing where it is at work, or has saved nothing to go on from.
 void add_way_on(const LiveRun& run, Frame& frame) {
   if (run.is_done() || run.is_at_work() || !run.saved_step) return;
-  frame.add(run.is_of_study ? "the command that began the study goes on with it"
-                            : "goes on with: attnres train --resume --out " +
-                                  for_shell(run.data.path.string()));
+  if (run.is_of_study) return frame.add("the command that began the study goes on with it");
+  const std::string command = program() + " train --resume --out",
+                    folder = for_shell(run.data.path.string()),
+                    line = fmt::format("goes on with: {} {}", command, folder);
+  if (frame.fits(line)) return frame.add(line);
+  // Nothing of it may be cut, and a shell takes it as it stands.
+  frame.add("goes on with:");
+  frame.add_drawn("  " + command + " \\");
+  frame.add_drawn("  " + folder);
 }
 
 void add_curve(const LiveRun& run, const char* name, double Metric::*value, int digits,

@@ -64,6 +64,9 @@ int threads_of(const StudyJob& job, const StudyPaths& paths, int known) {
 // With what the study began with, where it has begun.
 StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
   const std::optional<StudyRecord> before = read_begun_study(paths, job.study.name);
+  require(!before || before->smoke == job.grid.smoke, "{}: holds {}; choose another --out",
+          paths.folder.string(),
+          job.grid.smoke ? "the runs themselves, and no smoke test" : "a smoke test");
   const StudyRecipe& study = job.study;
   return {.name = study.name,
           .question = study.question,

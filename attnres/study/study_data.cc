@@ -53,11 +53,11 @@ std::map<std::string, std::string> baseline_of(const StudyRecord& study) {
 
 void read_run_folder(StudyData& data, size_t index) {
   const fs::path folder = data.folder / "runs" / data.study.runs[index].name;
-  if (!fs::exists(folder / "run.json")) return;
+  if (!path_exists(folder / "run.json")) return;
   try {
     data.runs[index] = std::move(read_runs({folder}).front());
     data.runs[index]->label = data.study.runs[index].name;
-    if (const fs::path file = folder / "inspection.json"; fs::exists(file)) {
+    if (const fs::path file = folder / "inspection.json"; path_exists(file)) {
       data.inspections[index] =
           std::make_shared<const Inspection>(read_inspection(read_json(file), file.string()));
     }
@@ -174,7 +174,7 @@ StudyData read_study_data(const fs::path& folder) {
   StudyData data;
   data.folder = folder;
   const fs::path file = folder / "study.json";
-  require(fs::exists(file), "{}: not a study's folder: it has no study.json", folder.string());
+  require(path_exists(file), "{}: not a study's folder: it has no study.json", folder.string());
   data.study = parse_study_json(read_json(file), file.string());
   data.arms = compare_study(data.study);
   data.runs.resize(data.study.runs.size());
@@ -186,7 +186,7 @@ StudyData read_study_data(const fs::path& folder) {
 }
 
 bool is_study_folder(const fs::path& path) {
-  return fs::is_directory(path) && fs::exists(path / "study.json");
+  return path_exists(path) && fs::is_directory(path) && path_exists(path / "study.json");
 }
 
 }  // namespace attnres

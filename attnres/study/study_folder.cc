@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
@@ -16,7 +17,7 @@ namespace {
 // Of runs that had failed when study.json was written.
 std::map<std::string, RunStatus> remembered_failures(const StudyPaths& paths) {
   std::map<std::string, RunStatus> failures;
-  if (!fs::exists(paths.study_json())) return failures;
+  if (!path_exists(paths.study_json())) return failures;
   const fs::path file = paths.study_json();
   for (const StudyRunRecord& run : parse_study_json(read_json(file), file.string()).runs) {
     if (run.error.empty()) continue;
@@ -34,11 +35,11 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   RunStatus status;
   if (run.waits) status.state = RunState::waiting;
   if (!run.obstacle.empty()) return {.state = RunState::failed, .error = run.obstacle};
-  if (run.waits || !fs::exists(folder.run_json())) return status;
+  if (run.waits || !path_exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
   const Json record = read_run_json(folder);
   status.parameters = record.value("parameters", int64_t{0});
-  if (fs::exists(folder.last())) status.saved = read_training_state(folder.last());
+  if (path_exists(folder.last())) status.saved = read_training_state(folder.last());
   if (status.saved && status.saved->step >= run.recipe.train.steps) {
     status.state = RunState::done;
   } else if (const Json* why = find(record, "/diverged/error"); why && why->is_string()) {
@@ -83,7 +84,7 @@ void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& 
   int changed = 0;
   for (const StudyRun& run : runs) {
     const RunPaths folder = paths.run(run.name);
-    if (run.waits || !run.obstacle.empty() || !fs::exists(folder.run_json())) continue;
+    if (run.waits || !run.obstacle.empty() || !path_exists(folder.run_json())) continue;
     // With every default filled in: a run of an older version lacks the keys that came after it.
     const Json before = recipe_to_json(parse_recipe(read_run_json(folder).at("recipe")));
     const auto found = differences(before, recipe_to_json(run.recipe));
@@ -99,12 +100,12 @@ void require_same_recipes(const StudyPaths& paths, const std::vector<StudyRun>& 
 }
 
 std::optional<StudyRecord> read_begun_study(const StudyPaths& paths, const std::string& name) {
-  if (!fs::exists(paths.study_json())) {
-    require(!fs::exists(paths.folder / "runs") && !fs::exists(paths.recipes()),
+  if (!path_exists(paths.study_json())) {
+    require(!path_exists(paths.folder / "runs") && !path_exists(paths.recipes()),
             "{}: holds runs or recipes, but no study.json: this folder is not a study's; choose "
             "another --out",
             paths.folder.string());
-    require(!fs::exists(paths.folder / "run.json"),
+    require(!path_exists(paths.folder / "run.json"),
             "{}: holds a run, and a study would hide it; choose another --out",
             paths.folder.string());
     return std::nullopt;

@@ -34,7 +34,7 @@ constexpr size_t kMostCurves = 12;
 constexpr const char* kSmokeBanner =
     "<aside class=\"banner\"><h2>Smoke test</h2><p>Every run was tiny: this page shows that all of "
     "it works. It says nothing of how the arms compare, or of what they cost; the same command "
-    "without --smoke does.</p></aside>\n";
+    "without --smoke, in another folder, does.</p></aside>\n";
 
 int64_t runs_in_state(const StudyRecord& study, RunState state) {
   return std::count_if(study.runs.begin(), study.runs.end(),

@@ -29,7 +29,7 @@ std::string reason_of(int exit_code, const fs::path& log) {
     return fmt::format("ended by signal {} ({}){}", signal, ::strsignal(signal),
                        signal == SIGKILL ? ", as where memory runs out" : "");
   }
-  const std::string text = fs::exists(log) ? read_file(log) : "";
+  const std::string text = path_exists(log) ? read_file(log) : "";
   constexpr std::string_view kError = "attnres: error: ";
   if (const size_t at = text.rfind(kError); at != std::string::npos) {
     std::string error = text.substr(at + kError.size());
@@ -98,7 +98,7 @@ class Runner {
 
   bool should_be_inspected(size_t run) const {
     return options_.inspect && !runs_[run].is_trial && statuses_[run].state == RunState::done &&
-           !fs::exists(paths_.inspection(runs_[run].name));
+           !path_exists(paths_.inspection(runs_[run].name));
   }
 
   bool should_stop() {
@@ -217,7 +217,7 @@ class Runner {
   }
 
   const RunStatus& status_of(const std::string& name) const { return statuses_[by_name_.at(name)]; }
-  bool has_begun(size_t run) const { return fs::exists(paths_.run(runs_[run].name).run_json()); }
+  bool has_begun(size_t run) const { return path_exists(paths_.run(runs_[run].name).run_json()); }
   // Of a run that has not ended.
   bool may_end(size_t run) const { return is_waiting(run) || is_at_work(run); }
 

@@ -59,9 +59,10 @@ void apply_override(Json& config, const std::string& assignment) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t dot = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, dot - begin);
-    require_usage(!key.empty() && (at->is_object() || at->is_null()),
-                  "--set {}: {} is not an object with keys", one_line(assignment),
-                  one_line(path.substr(0, begin)));
+    require_usage(!key.empty(), "--set {}: a key is missing beside a dot", one_line(assignment));
+    require_usage(at->is_object() || at->is_null(), "--set {}: {} is not an object with keys",
+                  one_line(assignment),
+                  begin == 0 ? "the configuration" : one_line(path.substr(0, begin - 1)));
     at = &(*at)[key];
     begin = dot + 1;
   }

@@ -108,7 +108,7 @@ BrokenRows find_broken_rows(const Transformer& model, Optimizer& optimizer,
 void fail_diverged(const TrainJob& job, const RunText& text, int64_t step, const Diverged& why) {
   const TrainConfig& config = job.recipe.train;
   const std::filesystem::path last = RunPaths{job.out}.last();
-  const bool is_saved = std::filesystem::exists(last);
+  const bool is_saved = path_exists(last);
   std::string message = fmt::format(
       "step {}: {}; training stopped, {}. ", step, why.what(),
       is_saved ? last.string() + " is the last good checkpoint" : "there is no earlier checkpoint");

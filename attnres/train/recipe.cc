@@ -169,7 +169,9 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
   };
   const auto all = [](const std::string&) { return true; };
   std::vector<Setting> left;
-  if (changed("model.depth_mixing.type")) {
+  // What is no mechanism's name parse_recipe refuses, with what it is a part of.
+  if (changed("model.depth_mixing.type") &&
+      value_at(after, "model.depth_mixing.type").is_string()) {
     const std::vector<std::string>& known =
         find_mechanism(value_at(after, "model.depth_mixing")).settings;
     const auto is_unknown = [&](const std::string& name) {
@@ -297,6 +299,29 @@ Recipe parse_recipe(const Json& json) {
   return {file.name, model, file.data, file.train, file.parallel, file.tokenizer};
 }
 
+Recipe parse_recipe_of(const std::filesystem::path& file, const Json& written, const Json& recipe) {
+  const auto refusal_of = [](const Json& json) -> std::string {
+    try {
+      parse_recipe(json);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  try {
+    return parse_recipe(recipe);
+  } catch (const UsageError& error) {
+    if (refusal_of(written) != error.what()) throw;  // the overrides are wrong
+    fail_usage("{}: {}", file.string(), error.what());
+  }
+}
+
+Json read_recipe(const std::filesystem::path& file) {
+  Json recipe = read_json(file);
+  require_usage(recipe.is_object(), "{}: expected an object, got {}", file.string(), shown(recipe));
+  return recipe;
+}
+
 std::vector<std::string> apply_overrides(Json& recipe, const std::vector<std::string>& overrides) {
   const Json before = recipe;
   for (const std::string& assignment : overrides) apply_override(recipe, assignment);
@@ -312,9 +337,10 @@ std::vector<std::string> apply_overrides(Json& recipe, const std::vector<std::st
 }
 
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
-  Json json = read_json(file);
-  apply_overrides(json, overrides);
-  return parse_recipe(json);
+  const Json written = read_recipe(file);
+  Json recipe = written;
+  apply_overrides(recipe, overrides);
+  return parse_recipe_of(file, written, recipe);
 }
 
 Json recipe_to_json(const Recipe& recipe) {

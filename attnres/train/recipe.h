@@ -128,6 +128,11 @@ Precision precision_of(const TrainConfig& train);
 
 // Checks everything that can be checked without the data. Throws UsageError naming the key.
 Recipe parse_recipe(const Json& json);
+// parse_recipe of what a file holds with overrides applied, beside what was `written` there. Where
+// that is refused for the same reason, the message names the file.
+Recipe parse_recipe_of(const std::filesystem::path& file, const Json& written, const Json& recipe);
+// A recipe's file, which is not checked further. Throws UsageError unless it holds an object.
+Json read_recipe(const std::filesystem::path& file);
 // Applies overrides (each key=value, see apply_override) to a recipe or a part of one. Where one
 // takes a choice back, the settings of what was chosen go with it, unless they are overridden too:
 //   model.depth_mixing.type  the settings that the new mechanism does not have

@@ -25,16 +25,18 @@ Json without_changeable(Json recipe) {
 
 Json read_run_json(const RunPaths& paths) {
   Json run = read_json(paths.run_json());
-  const auto require_part = [&](const char* pointer, auto&& is_right) {
+  const std::string file = paths.run_json().string();
+  const auto require_part = [&](const char* pointer, const char* expected, auto&& is_right) {
     const Json::json_pointer part(pointer);
-    require(run.contains(part) && is_right(run.at(part)), "{}: not a run's: it has no {}",
-            paths.run_json().string(), pointer);
+    require(run.contains(part), "{}: not a run's: it has no {}", file, pointer);
+    require(is_right(run.at(part)), "{}: not a run's: {}: expected {}, got {}", file, pointer,
+            expected, shown(run.at(part)));
   };
   const auto is_text = [](const Json& value) { return value.is_string(); };
-  require_part("/recipe/name", is_text);
-  require_part("/recipe/train/steps", whole_number);
-  require_part("/data/hash", is_text);
-  require_part("/data/paths", [&](const Json& paths) {
+  require_part("/recipe/name", "a text", is_text);
+  require_part("/recipe/train/steps", "a whole number", whole_number);
+  require_part("/data/hash", "a text", is_text);
+  require_part("/data/paths", "a list of paths", [&](const Json& paths) {
     return paths.is_array() && std::all_of(paths.begin(), paths.end(), is_text);
   });
   // Before there were epochs, rows were drawn.
@@ -48,7 +50,7 @@ std::optional<RunPaths> run_of_checkpoint(const std::filesystem::path& folder) {
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder);
   const RunPaths run{whole.parent_path().parent_path()};
   const bool is_checkpoint = whole.parent_path() == run.checkpoints();
-  if (!is_checkpoint || !std::filesystem::exists(run.run_json())) return std::nullopt;
+  if (!is_checkpoint || !path_exists(run.run_json())) return std::nullopt;
   return run;
 }
 
@@ -78,9 +80,17 @@ void require_same_run(const std::filesystem::path& folder, const Json& before, c
   // The same text can still give other tokens: a damaged tokenizer, or another version of it.
   for (const char* key : {"hash", "tokens_hash", "split", "validation_hash"}) {
     const std::string path = std::string("data.") + key;
-    const auto of_data = differences(before.at("data").value(key, Json()),
-                                     after.at("data").value(key, Json()), path);
-    found.insert(found.end(), of_data.begin(), of_data.end());
+    for (std::string& difference : differences(before.at("data").value(key, Json()),
+                                               after.at("data").value(key, Json()), path)) {
+      const char* option = path == "data.hash"              ? "--data"
+                           : path == "data.validation_hash" ? "--validation"
+                                                            : nullptr;
+      if (option != nullptr) {
+        difference += fmt::format(
+            ": the text has changed; restore it, or name where it lies with {}", option);
+      }
+      found.push_back(std::move(difference));
+    }
   }
   if (found.empty()) return;
   std::string list;

@@ -11,6 +11,7 @@
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/text/ids.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void refuse_to_begin_over(const RunPaths& paths) {
-  const int64_t step = fs::exists(paths.last()) ? read_training_state(paths.last()).step : 0;
+  const int64_t step = path_exists(paths.last()) ? read_training_state(paths.last()).step : 0;
   const Json run = read_run_json(paths);
   const int64_t steps = run["recipe"]["train"]["steps"];
   if (step >= steps) {
@@ -65,7 +66,7 @@ void require_described(const Tokenizer& tokenizer, const TokenizerConfig& config
 // Which weights a run began with, wherever they lie.
 Json describe_origin(const ModelDirectory& from) {
   Json origin = {{"name", model_name(from.path())}};
-  if (fs::exists(from.path() / "training_state.json")) {
+  if (path_exists(from.path() / "training_state.json")) {
     origin["step"] = read_training_state(from.path()).step;
   }
   if (from.files() == nullptr) return origin;
@@ -148,9 +149,14 @@ void take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observ
   // With the defaults of keys that are younger than the run.
   before["recipe"] = recipe_to_json(parse_recipe(before["recipe"]));
   require_same_run(paths.folder, before, now);
-  const bool saved = fs::exists(paths.last());
+  const bool saved = path_exists(paths.last());
   require(saved || !before.contains("from"), "{}: the weights that this run began with are gone",
           paths.last().string());
+  if (!saved) {
+    observer.on_message(
+        fmt::format("warning: {} is not there: the run begins anew at step 1, and so do its logs",
+                    paths.last().string()));
+  }
   processes.begin(saved ? FirstWeights::of_checkpoint : FirstWeights::drawn);
   change_settings(job, before, now, processes.state().step, observer);
 }
@@ -164,7 +170,7 @@ std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
   make_folder(paths.checkpoints());
   auto lock = std::make_unique<FolderLock>(paths.folder);
   // By another process, since we looked.
-  if (fs::exists(paths.run_json())) refuse_to_begin_over(paths);
+  if (path_exists(paths.run_json())) refuse_to_begin_over(paths);
   Json record =
       describe_run(job.recipe, text, embeddings_of(job, text.tokenizer->vocab_size(), weights));
   if (job.from != nullptr) {
@@ -279,7 +285,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
   warn_of_rates(job.recipe, observer);
   const RunPaths paths{job.out};
   std::unique_ptr<FolderLock> lock;
-  if (fs::exists(paths.run_json())) {
+  if (path_exists(paths.run_json())) {
     lock = std::make_unique<FolderLock>(paths.folder);
     if (!job.resume) refuse_to_begin_over(paths);
     recover_folder(paths.last());
@@ -317,9 +323,9 @@ RunText read_text(const TrainJob& job, TrainObserver& observer) {
                   job.from->path().string());
   }
   const RunPaths run{job.out};
-  const bool goes_on = job.resume && fs::exists(run.run_json());
+  const bool goes_on = job.resume && path_exists(run.run_json());
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (job.resume && fs::exists(run.last())) {
+  if (job.resume && path_exists(run.last())) {
     // Training a tokenizer again would give the same one, but takes its time.
     tokenizer = saved_tokenizer(job);
   } else if (tokenizer = given_tokenizer(job); tokenizer != nullptr) {

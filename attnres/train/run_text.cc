@@ -5,9 +5,12 @@
 
 #include "attnres/data/passes.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/hex.h"
+#include "attnres/support/program.h"
 #include "attnres/support/random.h"
+#include "attnres/support/shell.h"
 #include "attnres/train/plain_text.h"
 
 namespace attnres {
@@ -39,6 +42,14 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   std::vector<fs::path> paths;
   for (const Json& path : data.at(key)) paths.emplace_back(path.get<std::string>());
   return paths;
+}
+
+// Of a run that was trained on it.
+void require_there(const std::vector<fs::path>& paths, const std::string& advice) {
+  for (const fs::path& path : paths) {
+    require(path_exists(path), "{}: the text of this run is no longer there; {}", path.string(),
+            advice);
+  }
 }
 
 bool packs_documents(const Recipe& recipe) {
@@ -255,6 +266,10 @@ RunText open_tokenized_text(const TextPaths& paths, const Recipe& recipe, const 
 
 RunText read_run_text(const TextPaths& paths, const Recipe& recipe, const Json& recorded,
                       std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer) {
+  if (!recorded.is_null()) {
+    require_there(paths.data, "put it back, or name where it lies now with --data");
+    require_there(paths.validation, "put it back, or name where it lies now with --validation");
+  }
   std::string description;
   RunText text =
       are_tokens(paths.data)
@@ -291,16 +306,21 @@ EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) 
   const Json& data = record.at("data");
   const SplitRule rule = rule_of(record);
   const Recipe recipe = parse_recipe(record.at("recipe"));
-  const char* key = rule == SplitRule::given ? "validation_paths" : "paths";
-  const std::vector<fs::path> paths = paths_in(data, key);
-  const std::string before = data.at(rule == SplitRule::given ? "validation_hash" : "hash");
+  const bool given = rule == SplitRule::given;
+  const std::vector<fs::path> paths = paths_in(data, given ? "validation_paths" : "paths");
+  require_there(
+      paths,
+      fmt::format("put it back, name where it lies now ({} train --resume --out {} "
+                  "{} PATH), or score another with --model and --data",
+                  program(), for_shell(run.folder.string()), given ? "--validation" : "--data"));
+  const std::string before = data.at(given ? "validation_hash" : "hash");
   const auto require_unchanged = [&](uint64_t hash, const std::string& description) {
     require(hex(hash) == before,
             "{}: the text of this run has changed, so what it held out is no longer known (hash "
             "{}, now {}: {}, from {}); restore the text, or score another with --model and --data",
             run.folder.string(), before, hex(hash), description, paths.front().string());
   };
-  if (rule == SplitRule::given) {
+  if (given) {
     GivenValidation text = read_given_validation(paths, tokenizer);
     require_unchanged(text.hash, text.description);
     return without_documents(text.documents, left_out_of(data)).tokens;

@@ -94,7 +94,7 @@ void write_sharded_folder(const fs::path& path, const std::vector<HeldTensors>& 
     if (leads) writer = std::make_unique<FolderWriter>(path);
   });
   do_together(world, [&] {
-    require(fs::exists(filling),
+    require(path_exists(filling),
             "{}: rank 0 has made this folder, but rank {} does not see it; all processes must see "
             "the run's folder",
             filling.string(), world.rank());

@@ -70,6 +70,26 @@ TEST(Program, ChecksWhatIsShared) {
   expect_fails("inspect --device tpu" + with_model, 2, {"--device", "cuda"});
 }
 
+// A lock, or a chain of links, hides what is there.
+TEST(Program, SaysWhatCannotBeSeen) {
+  const fs::path folder = fresh_folder("hidden");
+  fs::create_symlink("loop", folder / "loop");
+  const std::string loop = (folder / "loop").string();
+  for (const char* command :
+       {"report ", "watch ", "train --recipe tiny-residual --out ", "train --resume --out ",
+        "inspect --model ", "eval --run ", "tokenize --model ", "generate --model "}) {
+    expect_fails(command + loop, 1, {loop, "cannot be seen: Too many levels of symbolic links"});
+  }
+}
+
+TEST(Serve, TakesOriginsThatBrowsersSend) {
+  for (const char* origin : {"foo", "example.org", "https://", "https://example.org/", "*"}) {
+    expect_fails(fmt::format("serve --model {} --origin '{}'", kLlama, origin), 2,
+                 {"--origin: expected a scheme and a host", "such as https://example.org"});
+  }
+  expect_fails("serve --model nowhere --origin http://localhost:3000", 1, {"nowhere"});
+}
+
 TEST(Score, PrintsWhatTheModelSays) {
   const auto model = load_model(kLlama);
   const Result result = run_program("score --model " + kLlama + " --ids 5,17,3 --json --threads 1");
@@ -119,6 +139,9 @@ TEST(Score, RefusesBadIds) {
     write_text(file, fmt::format("1,2\n\n{}\n", last));
     expect_fails(fmt::format("{} --ids-file {}", score, file.string()), 1, {"line 3", part});
   }
+  write_text(file, std::string("GGUF\3\0\0 1,2", 11));
+  expect_fails(fmt::format("{} --ids-file {}", score, file.string()), 1,
+               {"line 1", "'GGUF   ' is not a token id; expected whole numbers"});
   write_text(file, "\n\n");
   expect_fails(fmt::format("{} --ids-file {}", score, file.string()), 1, {"no token ids"});
 }

@@ -157,7 +157,7 @@ TEST_F(Sampled, NamesTheOptionThatIsWrong) {
         {"--prompt a --stop '\xe9'", "--stop: expected valid UTF-8"},
         {"--ids 1 --stop a", "--ids excludes --stop"},
         {"--prompt a --logprobs 3", "--logprobs: they are shown with --json"},
-        {"--prompt a --json --logprobs -1", "--logprobs: expected a whole number from 0"}}) {
+        {"--prompt a --json --logprobs -1", "--logprobs: expected a whole number, 0 or more"}}) {
     const Result result = run(wrong);
     EXPECT_EQ(result.exit_code, 2) << wrong;
     EXPECT_THAT(result.err, AllOf(HasSubstr("error: "), HasSubstr(said))) << wrong;

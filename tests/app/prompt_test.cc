@@ -145,8 +145,9 @@ TEST_F(Prompt, OfIdsEndsWhereTheConfigurationSays) {
 TEST_F(Prompt, SettingsAreNamedAsTheOptionsAre) {
   for (const auto& [wrong, said] :
        {std::pair{"--top-p 1.5", "--top-p: expected more than 0 and at most 1, got 1.5"},
-        {"--top-k -1", "--top-k: expected a whole number from 0 to"},
-        {"--seed -1", "--seed: expected a whole number from 0 to 18446744073709551615, got -1"},
+        {"--top-k -1", "--top-k: expected a whole number, 0 or more, got -1"},
+        {"--seed -1", "--seed: expected a whole number, 0 or more, got -1"},
+        {"--temperature hot", "--temperature: expected a number, got hot"},
         {"--seed 18446744073709551616", "--seed: expected a whole number"},
         {"--max-tokens 9223372036854775808", "--max-tokens: expected a whole number from 1 to"}}) {
     const Result result = run(std::string("--prompt a ") + wrong);

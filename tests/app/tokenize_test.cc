@@ -182,6 +182,8 @@ TEST_F(TokenizeAndTrain, TrainsATokenizerOfItsOwn) {
                   path("text.jsonl"), path("tokens"));
   const Result result = run_program(command);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("trained a tokenizer of 500 tokens on 5"));
+  EXPECT_THAT(result.err, HasSubstr(" KiB of text"));
   const TokenIndex index = read_token_index(base_ / "tokens");
   EXPECT_EQ(index.tokenizer, "bpe");
   EXPECT_EQ(index.vocab_size, 500);

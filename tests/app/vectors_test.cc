@@ -73,7 +73,10 @@ TEST_F(Vectors, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(no_mechanism.err, HasSubstr("there is no mechanism attn_rse"));
   EXPECT_EQ(run_program("vectors").exit_code, 2);
   EXPECT_EQ(run_program("vectors --markdown --out x").exit_code, 2);
-  EXPECT_EQ(run_program("diagnose").exit_code, 2);
+  const Result nothing = run_program("diagnose");
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("diagnose: name a safetensors file of results"));
+  EXPECT_THAT(nothing.err, HasSubstr("named as attnres vectors names them; see "));
 
   const Result no_file = run_program("diagnose nowhere.safetensors");
   EXPECT_EQ(no_file.exit_code, 1);

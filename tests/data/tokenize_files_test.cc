@@ -200,6 +200,15 @@ TEST_F(TokenizeFiles, CountsWhatIsBrokenAndSaysWhere) {
   EXPECT_THAT(refused(job(data_, "none")), HasSubstr("no text to tokenize"));
 }
 
+TEST_F(TokenizeFiles, WithoutTextLeaveNothingInTheWay) {
+  write_text(data_ / "a.bin", std::string("GGUF\3\0\0\0", 8));
+  EXPECT_EQ(refused(job(data_, "tokens")),
+            "no text to tokenize in 1 file (1 binary file skipped); name files with text");
+  write_text(base_ / "right.txt", "text");
+  tokenize_files(job(base_ / "right.txt", "tokens"), tokenizer_);
+  EXPECT_EQ(tokens_in("tokens"), stream_of({"text"}));
+}
+
 TEST_F(TokenizeFiles, LeavesOutTextThatIsNone) {
   write_text(data_ / "a.bin", std::string("\x7f"
                                           "ELF\0\0",

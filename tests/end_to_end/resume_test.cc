@@ -11,6 +11,7 @@ namespace attnres::testing::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -71,7 +72,8 @@ TEST(ResumeOfText, RemembersWhereItLiesNow) {
   const auto resume = [&](int steps, const std::string& more = "") {
     return workshop.resume("run", fmt::format("--set train.steps={} {}", steps, more));
   };
-  EXPECT_THAT(resume(41).err, HasSubstr(workshop.data().string()));
+  EXPECT_THAT(resume(41).err, AllOf(HasSubstr(workshop.data().string()),
+                                    HasSubstr("where it lies now with --data")));
   const Result told = resume(42, "--data " + quoted(moved) + " --validation " + quoted(own_moved));
   ASSERT_EQ(told.exit_code, 0) << told.err;
   EXPECT_THAT(told.err, HasSubstr("data.paths: [\"" + moved.string()));

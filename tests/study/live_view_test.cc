@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
+#include "attnres/support/json.h"
 #include "attnres/support/terminal.h"
 #include "tests/report/fake_run.h"
 #include "tests/text/test_files.h"
@@ -94,6 +96,24 @@ TEST_F(LiveRunTest, SaysHowOneThatStoppedGoesOn) {
   EXPECT_THAT(draw_live(run, {}), HasSubstr("wrote nothing for 10m00s\ngoes on with: "));
   run.is_of_study = true;
   EXPECT_THAT(draw_live(run, {}), HasSubstr("the command that began the study goes on with it"));
+}
+
+TEST_F(LiveRunTest, SaysItWholeInANarrowTerminal) {
+  LiveRun run = live(block_);
+  run.data.path = "runs/block";
+  run.saved_step = 150;
+  run.quiet_seconds = 600;
+  EXPECT_THAT(draw_live(run, {.columns = 40}),
+              HasSubstr("\ngoes on with:\n  attnres train --resume --out \\\n  runs/block\n"));
+}
+
+TEST_F(LiveRunTest, CountsNoTimeToAnEndThatRunJsonDoesNotSay) {
+  const fs::path folder = block_.write(folder_);
+  Json record = parse_json(read_file(folder / "run.json"), "run.json");
+  record["recipe"]["train"]["steps"] = "x";
+  write_text(folder / "run.json", record.dump());
+  EXPECT_THAT(draw_live(read_live_run(folder), {}),
+              AllOf(HasSubstr("\nstep 200\n"), Not(HasSubstr(" left"))));
 }
 
 TEST_F(LiveRunTest, HasNoMapWithoutDepthWeights) {

@@ -104,6 +104,19 @@ TEST_F(StudyFolder, RefusesRunsWhoseRecipeHasChanged) {
                     Not(HasSubstr("residual-seed1")), HasSubstr("another --out")));
 }
 
+TEST_F(StudyFolder, KeepsSmokeTestsApart) {
+  StudyJob job = {.study = read_study(write_study(base_ / "s.json", tiny_study())),
+                  .out = paths_.folder};
+  for (const bool smoke : {true, false}) {
+    const Json study = {{"study", "tiny"}, {"smoke", smoke}, {"runs", Json::array()}};
+    attnres::write_text(paths_.study_json(), study.dump());
+    job.grid.smoke = !smoke;
+    EXPECT_THAT(message_of<Error>([&] { look_ahead(job); }),
+                AllOf(HasSubstr(paths_.folder.string() + ": holds "), HasSubstr("smoke test"),
+                      HasSubstr("; choose another --out")));
+  }
+}
+
 TEST_F(StudyFolder, RefusesFoldersOfOthers) {
   EXPECT_FALSE(read_begun_study(paths_, "tiny").has_value());
   attnres::write_text(paths_.study_json(), R"({"study": "other"})");

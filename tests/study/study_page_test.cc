@@ -308,6 +308,7 @@ TEST(StudyPage, OfTinyRunsHasABannerAndNoVerdict) {
   EXPECT_THAT(summary.findings, IsEmpty());
   EXPECT_FALSE(has(real, "Smoke test"));
   EXPECT_TRUE(has(page, "<aside class=\"banner\"><h2>Smoke test</h2>"));
+  EXPECT_TRUE(has(page, "the same command without --smoke, in another folder, does"));
   for (const char* verdict : {"is better than", "<h2>Arms</h2>", "What we saw", "p-value",
                               "Time per token", "tokens/s"}) {
     EXPECT_TRUE(has(real, verdict)) << verdict;

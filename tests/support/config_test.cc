@@ -151,6 +151,22 @@ TEST(Override, RefusesJsonThatAFileMayNotHold) {
   EXPECT_TRUE(config.empty());
 }
 
+TEST(Override, NamesWhatHasNoKeys) {
+  const auto refused = [](Json config, const char* assignment) {
+    try {
+      apply_override(config, assignment);
+    } catch (const UsageError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused({{"name", "x"}}, "name.first=1"),
+            "--set name.first=1: name is not an object with keys");
+  EXPECT_EQ(refused(Json::array({1}), "a=1"),
+            "--set a=1: the configuration is not an object with keys");
+  EXPECT_EQ(refused({}, ".a=1"), "--set .a=1: a key is missing beside a dot");
+}
+
 TEST(Override, RefusesWhatMakesNoSense) {
   Json config = Json::parse(R"({"name": "x"})");
   for (const char* assignment : {"steps", "=1", "name.first=1", "a..b=1", ".a=1", "a.=1"}) {

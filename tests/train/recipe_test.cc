@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(Recipe, FillsInDefaultsAndReadsThemBack) {
   const Recipe recipe = parse_recipe({{"model", {{"layers", 3}}}, {"train", {{"steps", 7}}}});
@@ -177,6 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"train.rates=0.1", {"train.rates", "an object of numbers"}},
         BadValue{"train.recompute=1", {"train.recompute", "true or false"}},
         BadValue{"train=3", {"train", "an object", "3"}},
+        BadValue{"model=3", {"model: expected an object, got 3"}},
+        BadValue{"model.depth_mixing=3", {"model.depth_mixing: expected an object, got 3"}},
         BadValue{"model.layers=0", {"model.layers"}},
         BadValue{"model.width=30", {"model.width", "30", "4 heads"}},
         BadValue{"model.kv_heads=3", {"model.kv_heads"}},
@@ -206,6 +209,19 @@ TEST(Recipe, ThatIsBrokenSaysWhere) {
               AllOf(HasSubstr("r.json"), HasSubstr("line 3, column 1")));
   write_text(file, "[1]");
   EXPECT_THAT(message_of<Error>([&] { load_recipe(file, {}); }), HasSubstr("an object"));
+  EXPECT_EQ(message_of<UsageError>([&] { load_recipe(file, {"train.steps=2"}); }),
+            file.string() + ": expected an object, got [1]");
+}
+
+TEST(Recipe, NamesTheFileOfAMistakeThatIsItsOwn) {
+  const fs::path file = fresh_folder("recipe") / "r.json";
+  write_text(file, R"({"trian": {"steps": 7}})");
+  EXPECT_THAT(message_of<UsageError>([&] { load_recipe(file, {"train.steps=2"}); }),
+              StartsWith(file.string() + ": unknown key trian"));
+  write_text(file, "{}");
+  EXPECT_THAT(message_of<UsageError>([&] { load_recipe(file, {"train.stepps=2"}); }),
+              StartsWith("unknown key train.stepps"));
+  EXPECT_NO_THROW(load_recipe(file, {"model={}"}));
 }
 
 TEST(ParallelConfig, CountsItsProcessesInWords) {

@@ -11,6 +11,7 @@
 namespace attnres::run_folder_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -49,6 +50,14 @@ TEST(SameRun, HasTheSameRecipeAndData) {
   EXPECT_THAT(message, HasSubstr("\n  data.tokens_hash: \"t\" -> \"u\""));
   EXPECT_THAT(message, Not(HasSubstr("data.hash")));
   EXPECT_THAT(message, HasSubstr("another --out"));
+}
+
+TEST(SameRun, SaysWhatToDoWhereItsTextHasChanged) {
+  Json other = run();
+  other["data"]["hash"] = "g";
+  EXPECT_THAT(message_of<Error>([&] { require_same_run("folder", run(), other); }),
+              HasSubstr("\n  data.hash: \"h\" -> \"g\": the text has changed; restore it, or name "
+                        "where it lies with --data\n"));
 }
 
 TEST(SameRun, HasTheSameRatesInTheirOrder) {
@@ -126,7 +135,9 @@ TEST(RunJson, IsARuns) {
     Json other = run();
     other[Json::json_pointer(part)] = {{"neither", "text"}};
     write_text(paths.run_json(), other.dump());
-    EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr(part));
+    EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }),
+                AllOf(HasSubstr(std::string(part) + ": expected a "),
+                      HasSubstr(R"(, got {"neither":"text"})")));
   }
   write_text(paths.run_json(), "[]");
   EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));

@@ -199,6 +199,21 @@ TEST_F(TextOfARun, HeldOutIsReadAgain) {
               AllOf(HasSubstr("has changed"), HasSubstr(data_.string()), HasSubstr("4 files")));
 }
 
+TEST_F(TextOfARun, ThatIsGoneCanBeNamedElsewhere) {
+  write_text(base_ / "own", squares("e", 60));
+  const TextPaths paths = {{data_}, {base_ / "own"}};
+  const RunPaths run = record(read(paths));
+  fs::remove(base_ / "own");
+  const std::string gone = (base_ / "own").string() + ": the text of this run is no longer there; ";
+  EXPECT_THAT(message_of<Error>([&] { read(paths, recipe(), read_run_json(run)); }),
+              AllOf(HasSubstr(gone), HasSubstr("name where it lies now with --validation")));
+  EXPECT_THAT(message_of<Error>([&] { read_held_out(run, ByteTokenizer()); }),
+              AllOf(HasSubstr(gone), HasSubstr("train --resume"), HasSubstr("--validation PATH")));
+  fs::remove_all(data_);
+  EXPECT_THAT(message_of<Error>([&] { read(paths, recipe(), read_run_json(run)); }),
+              HasSubstr("no longer there; put it back, or name where it lies now with --data"));
+}
+
 // run.json as it was written before it recorded a split, for the texts above. The hashes are those
 // of another program (FNV-1a and SplitMix64 in Python), whose rule held out the first file.
 Json old_record(const fs::path& data) {

@@ -495,6 +495,18 @@ TEST_F(Trainer, StopsWhereItIsToldAndGoesOnExactly) {
   EXPECT_EQ(event_sizes(whole).size(), 1u + 8);
 }
 
+TEST_F(Trainer, SaysThatItBeginsAnewWithoutACheckpoint) {
+  const RunPaths run = trained("run");
+  fs::remove_all(run.checkpoints());
+  TrainJob again = job("run");
+  again.resume = true;
+  Notes notes;
+  attnres::train(again, notes);
+  EXPECT_EQ(notes.begun.first, 0);
+  EXPECT_THAT(notes.messages, Contains(HasSubstr(run.last().string() +
+                                                 " is not there: the run begins anew at step 1")));
+}
+
 TEST_F(Trainer, OverwritesNothingThatIsNotARuns) {
   const TrainJob made = job("mine");
   write_text(made.out / "metrics.jsonl", "precious");
