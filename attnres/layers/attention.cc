@@ -10,20 +10,19 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
-Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
-    : shape_(shape), activations_(parameters.precision().activations) {
-  const int64_t d = shape.width;
+
+Attention::Attention(const AttentionShape& shape, const LayerPlace& place,
+                     ParameterRegistry& parameters)
+    : shape_(shape), norm_eps_(place.norm_eps), activations_(parameters.precision().activations) {
   const int64_t q = shape.heads * shape.head_width, kv = shape.kv_heads * shape.head_width;
-  const auto normal = [&](double gain) { return Init::normal(shape.init_std * gain); };
-  const double gain = shape.needs.init_gain;
-  qkv_proj_ = LinearGroup(parameters, site, d,
-                          {{"q_proj", q, normal(1), Shard::outputs},
-                           {"k_proj", kv, normal(1), Shard::outputs},
-                           {"v_proj", kv, normal(gain), Shard::outputs}});
-  o_proj_ = Linear(parameters, site, q,
-                   {"o_proj", d, normal(gain * shape.needs.output_init_gain), Shard::inputs});
+  qkv_proj_ = LinearGroup(parameters, place.site, place.width,
+                          {{"q_proj", q, place.plain_init(), Shard::outputs},
+                           {"k_proj", kv, place.plain_init(), Shard::outputs},
+                           {"v_proj", kv, place.inner_init(), Shard::outputs}});
+  o_proj_ =
+      Linear(parameters, place.site, q, {"o_proj", place.width, place.last_init(), Shard::inputs});
   const auto add_bias = [&](const char* role, int64_t outputs) {
-    return parameters.add(site, role, ParameterKind::bias, {outputs}, Init::zeros(),
+    return parameters.add(place.site, role, ParameterKind::bias, {outputs}, Init::zeros(),
                           Shard::outputs);
   };
   if (shape.qkv_bias) {
@@ -32,7 +31,8 @@ Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& p
     v_bias_ = add_bias("v_bias", kv);
   }
   const auto add_norm = [&](const char* role) {
-    return parameters.add(site, role, ParameterKind::norm_gain, {shape.head_width}, Init::ones());
+    return parameters.add(place.site, role, ParameterKind::norm_gain, {shape.head_width},
+                          Init::ones());
   };
   if (shape.qk_norm) {
     q_norm_ = add_norm("q_layernorm");
@@ -52,8 +52,8 @@ AttentionHeads Attention::heads_of(const SublayerInput& input) const {
   AttentionHeads heads = {by_head(qkv[0], q_bias_), by_head(qkv[1], k_bias_),
                           by_head(qkv[2], v_bias_)};
   if (shape_.qk_norm) {
-    heads.q = rms_norm(heads.q, q_norm_, shape_.norm_eps);
-    heads.k = rms_norm(heads.k, k_norm_, shape_.norm_eps);
+    heads.q = rms_norm(heads.q, q_norm_, norm_eps_);
+    heads.k = rms_norm(heads.k, k_norm_, norm_eps_);
   }
   if (input.adapt_heads) input.adapt_heads(heads);
   if (shape_.score_scale > 0) {

@@ -10,6 +10,7 @@
 #include "attnres/layers/delta_attention.h"
 #include "attnres/layers/experts.h"
 #include "attnres/layers/latent_attention.h"
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/rope_scaling.h"
 #include "attnres/support/json.h"
 
@@ -120,6 +121,9 @@ struct ModelConfig {
   bool is_residual() const { return depth_mixing.settings<ResidualSettings>() != nullptr; }
 
   int sublayers() const { return static_cast<int>(2 * layers); }  // L
+  LayerPlace layer_place(int site, const SublayerNeeds& needs) const {
+    return {width, norm_eps, init_std, needs, site};
+  }
   MixerShape mixer_shape() const {
     return {width, sublayers(), norm_eps, heads, kv_heads, init_std, head_width};
   }

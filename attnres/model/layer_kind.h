@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/model/config.h"
 #include "attnres/support/parameters.h"
@@ -66,8 +67,8 @@ struct LayerKind {
   // Checks them and fills in defaults. Throws UsageError naming the key, `path` of the model before
   // it.
   std::function<void(ModelConfig& config, const std::string& path)> resolve;
-  std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const SublayerNeeds& needs,
-                                          int site, ParameterRegistry& parameters)>
+  std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const LayerPlace& place,
+                                          ParameterRegistry& parameters)>
       make;
   // The numbers of a recipe's model, by key, that a tensor group's processes share out equally.
   std::function<std::vector<std::pair<std::string, int64_t>>(const ModelConfig& config)> shared_out;

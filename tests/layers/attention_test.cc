@@ -28,13 +28,7 @@ constexpr int64_t kWidth = 10, kTokens = 9;
 constexpr double kEps = 1e-3;
 
 AttentionShape shape_of_test() {
-  return {.width = kWidth,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_width = 6,
-          .rotary = rotary_frequencies(6, 7),
-          .norm_eps = kEps,
-          .init_std = 0.3};
+  return {.heads = 4, .kv_heads = 2, .head_width = 6, .rotary = rotary_frequencies(6, 7)};
 }
 
 struct PlainAttention {
@@ -51,7 +45,7 @@ struct PlainAttention {
     }
     if (map == "v") return y;
     if (shape.qk_norm) {
-      y = rms_normed(y, parameter(parameters, (map + "_layernorm").c_str()), shape.norm_eps);
+      y = rms_normed(y, parameter(parameters, (map + "_layernorm").c_str()), kEps);
     }
     return shape.rotary ? testing::turned(y, *shape.rotary, static_cast<double>(position)) : y;
   }
@@ -108,7 +102,8 @@ TEST(Attention, IsItsFormulaWithWhatModelsAdd) {
   const at::Tensor x_TD = random_tensor({kTokens, kWidth}, 1);
   for (const AttentionShape& shape : shapes) {
     ParameterRegistry parameters(at::kDouble, /*seed=*/1);
-    const Attention attention(shape, 0, parameters);
+    const Attention attention(shape, {.width = kWidth, .norm_eps = kEps, .init_std = 0.3},
+                              parameters);
     move_all(parameters);
     const at::Tensor y = attention.forward({.x = x_TD}, {}).y;
     EXPECT_TRUE(close(y, plain(shape, parameters, x_TD)));
@@ -131,7 +126,8 @@ TEST(Attention, CountsTheKeysThatAreSeen) {
   ParameterRegistry parameters(at::kDouble, std::nullopt, at::kMeta);
   const auto multiply_adds = [&](int64_t window, int64_t context) {
     shape.window = window;
-    return Attention(shape, static_cast<int>(parameters.all().size()), parameters)
+    const auto site = static_cast<int>(parameters.all().size());
+    return Attention(shape, {.width = kWidth, .site = site}, parameters)
         .cost(context)
         .multiply_adds;
   };

@@ -20,7 +20,7 @@ std::vector<ModelConfig> models() {
 // The roles that the sublayer of a site adds, by itself.
 std::set<std::string> roles_at(const ModelConfig& config, int site) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/std::nullopt, at::kMeta);
-  layer_kind(config, site).make(config, {}, site, parameters);
+  layer_kind(config, site).make(config, config.layer_place(site, {}), parameters);
   std::set<std::string> roles;
   for (const Parameter& parameter : parameters.all()) roles.insert(parameter.role);
   return roles;

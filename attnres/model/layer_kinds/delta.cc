@@ -12,10 +12,9 @@ void resolve_delta(ModelConfig& config, const std::string& path) {
   config.delta_attention.resolve(config.width, config.heads, path + ".delta_attention");
 }
 
-std::unique_ptr<Sublayer> make_delta(const ModelConfig& config, const SublayerNeeds& needs,
-                                     int site, ParameterRegistry& parameters) {
-  return std::make_unique<DeltaAttention>(config.delta_attention, config.width, config.norm_eps,
-                                          config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_delta(const ModelConfig& config, const LayerPlace& place,
+                                     ParameterRegistry& parameters) {
+  return std::make_unique<DeltaAttention>(config.delta_attention, place, parameters);
 }
 
 HuggingFaceNames delta_in_hugging_face() {

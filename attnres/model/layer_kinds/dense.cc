@@ -4,10 +4,9 @@
 namespace attnres {
 namespace {
 
-std::unique_ptr<Sublayer> make_dense(const ModelConfig& config, const SublayerNeeds& needs,
-                                     int site, ParameterRegistry& parameters) {
-  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.activation,
-                                       config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_dense(const ModelConfig& config, const LayerPlace& place,
+                                     ParameterRegistry& parameters) {
+  return std::make_unique<FeedForward>(config.ffn_width, config.activation, place, parameters);
 }
 
 }  // namespace

@@ -9,10 +9,9 @@ void resolve_experts(ModelConfig& config, const std::string& path) {
   config.experts.resolve(config.ffn_width, path + ".experts");
 }
 
-std::unique_ptr<Sublayer> make_experts(const ModelConfig& config, const SublayerNeeds& needs,
-                                       int site, ParameterRegistry& parameters) {
-  return std::make_unique<Experts>(config.experts, config.activation, config.width, config.norm_eps,
-                                   config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_experts(const ModelConfig& config, const LayerPlace& place,
+                                       ParameterRegistry& parameters) {
+  return std::make_unique<Experts>(config.experts, config.activation, place, parameters);
 }
 
 HuggingFaceNames experts_in_hugging_face() {

@@ -33,43 +33,39 @@ void resolve_sliding_window(ModelConfig& config, const std::string& path) {
 }
 
 // All but its positions and its window.
-AttentionShape shape_of_heads(const ModelConfig& config, const SublayerNeeds& needs) {
-  return {.width = config.width,
-          .heads = config.heads,
+AttentionShape shape_of_heads(const ModelConfig& config) {
+  return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_width = config.head_width,
           .qkv_bias = config.grouped_query.qkv_bias,
           .qk_norm = config.grouped_query.qk_norm,
-          .norm_eps = config.norm_eps,
-          .score_scale = config.grouped_query.score_scale,
-          .init_std = config.init_std,
-          .needs = needs};
+          .score_scale = config.grouped_query.score_scale};
 }
 
 RotaryFrequencies frequencies_of(const ModelConfig& config) {
   return scaled_frequencies(config.head_width, config.rope_theta, config.rope_scaling);
 }
 
-std::unique_ptr<Sublayer> make_grouped_query(const ModelConfig& config, const SublayerNeeds& needs,
-                                             int site, ParameterRegistry& parameters) {
-  AttentionShape shape = shape_of_heads(config, needs);
+std::unique_ptr<Sublayer> make_grouped_query(const ModelConfig& config, const LayerPlace& place,
+                                             ParameterRegistry& parameters) {
+  AttentionShape shape = shape_of_heads(config);
   shape.rotary = frequencies_of(config);
-  return std::make_unique<Attention>(shape, site, parameters);
+  return std::make_unique<Attention>(shape, place, parameters);
 }
 
-std::unique_ptr<Sublayer> make_sliding_window(const ModelConfig& config, const SublayerNeeds& needs,
-                                              int site, ParameterRegistry& parameters) {
-  AttentionShape shape = shape_of_heads(config, needs);
+std::unique_ptr<Sublayer> make_sliding_window(const ModelConfig& config, const LayerPlace& place,
+                                              ParameterRegistry& parameters) {
+  AttentionShape shape = shape_of_heads(config);
   const double own_theta = config.sliding_window.rope_theta;
   shape.rotary =
       own_theta > 0 ? rotary_frequencies(config.head_width, own_theta) : frequencies_of(config);
   shape.window = config.sliding_window.window;
-  return std::make_unique<Attention>(shape, site, parameters);
+  return std::make_unique<Attention>(shape, place, parameters);
 }
 
-std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const SublayerNeeds& needs, int site,
+std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const LayerPlace& place,
                                     ParameterRegistry& parameters) {
-  return std::make_unique<Attention>(shape_of_heads(config, needs), site, parameters);
+  return std::make_unique<Attention>(shape_of_heads(config), place, parameters);
 }
 
 std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config,

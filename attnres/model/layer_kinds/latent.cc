@@ -17,10 +17,9 @@ RotaryFrequencies latent_frequencies(const ModelConfig& config) {
   return scaled_frequencies(settings.shared_key_width, config.rope_theta, config.rope_scaling);
 }
 
-std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const SublayerNeeds& needs,
-                                      int site, ParameterRegistry& parameters) {
-  return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
-                                           config.init_std, needs, site, parameters,
+std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const LayerPlace& place,
+                                      ParameterRegistry& parameters) {
+  return std::make_unique<LatentAttention>(config.latent_attention, config.heads, place, parameters,
                                            latent_frequencies(config));
 }
 
