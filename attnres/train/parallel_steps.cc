@@ -17,8 +17,13 @@ ParallelSteps::ParallelSteps(const ParallelPlace& place, Training& part, TrainBa
       model_(*part.model),
       optimizer_(part.optimizer),
       pipeline_(model_, place.plan, place.ranks.pipeline()),
-      gradient_sums_(model_, place.shapes, place.plan.sites_by_rank(), place.ranks.pipeline(),
-                     place.ranks.replicas(), place.ranks.tensor(), place.owners),
+      gradient_sums_({.model = model_,
+                      .whole = place.shapes,
+                      .sites = place.plan.sites_by_rank(),
+                      .pipeline = place.ranks.pipeline(),
+                      .replicas = place.ranks.replicas(),
+                      .tensor = place.ranks.tensor(),
+                      .owners = place.owners}),
       batches_(std::move(batches)) {}
 
 StepResult ParallelSteps::run(int64_t step, double learning_rate) {

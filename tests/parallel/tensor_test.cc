@@ -109,8 +109,12 @@ Result in_groups(const Transformer& whole, int size, const std::vector<Batch>& b
     const FaultyGroup group(honest, options.sum);
     const Transformer model = part_of_model(whole, group, plan.sites_of(stage_rank));
     Pipeline pipeline(model, plan, *stages);
-    GradientSums sums(model, whole, plan.sites_by_rank(), *stages, *alone,
-                      options.sums_gradients ? ranks.get() : nullptr);
+    GradientSums sums({.model = model,
+                       .whole = whole,
+                       .sites = plan.sites_by_rank(),
+                       .pipeline = *stages,
+                       .replicas = *alone,
+                       .tensor = options.sums_gradients ? ranks.get() : nullptr});
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
     sums.add_up();
