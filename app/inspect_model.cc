@@ -5,6 +5,7 @@
 #include <set>
 
 #include "app/inspect.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 #include "attnres/support/mixer_parameters.h"
@@ -35,7 +36,7 @@ Json used_settings(const ModelConfig& config) {
     if (!read.contains(key)) used.erase(key);
   }
   if (!config.activation.is_situ()) used["activation"] = {{"type", config.activation.type}};
-  if (!config.has_grouped_query() && !config.latent_attention.rotary) {
+  if (!config.has_grouped_query() && !config.settings<LatentAttentionSettings>().rotary) {
     for (const char* of_positions : {"rope_theta", "rope_scaling"}) used.erase(of_positions);
   }
   const Json defaults = write_config(ModelConfig());

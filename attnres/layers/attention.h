@@ -20,6 +20,36 @@
 
 namespace attnres {
 
+inline constexpr const char* kGroupedQuery = "grouped_query";    // with rotary positions
+inline constexpr const char* kSlidingWindow = "sliding_window";  // the same in a window
+inline constexpr const char* kNope = "nope";                     // the same without positions
+
+// What each of them may have.
+struct GroupedQuerySettings {
+  bool qkv_bias = false;
+  bool qk_norm = false;    // of queries and keys, head by head
+  double score_scale = 0;  // 0 stands for 1 / sqrt(head_width)
+
+  template <class V>
+  void visit(V& v) {
+    v("qkv_bias", qkv_bias);
+    v("qk_norm", qk_norm);
+    v("score_scale", score_scale);
+  }
+};
+
+struct SlidingWindowSettings {
+  int64_t window = 4096;  // tokens that a token sees, itself one of them
+  // 0: positions are the model's, scaled as they are. Else its own, unscaled (Gemma 3).
+  double rope_theta = 0;
+
+  template <class V>
+  void visit(V& v) {
+    v("window", window);
+    v("rope_theta", rope_theta);
+  }
+};
+
 struct AttentionShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;                          // divides heads

@@ -23,6 +23,8 @@
 
 namespace attnres {
 
+inline constexpr const char* kDelta = "delta";
+
 struct DeltaAttentionInputs;
 
 struct DeltaAttentionSettings {

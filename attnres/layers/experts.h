@@ -31,6 +31,8 @@
 
 namespace attnres {
 
+inline constexpr const char* kExperts = "experts";
+
 struct ExpertsSettings {
   int64_t count = 0;         // E; 0: every feed-forward is dense
   int64_t chosen = 2;        // per token

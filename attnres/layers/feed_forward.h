@@ -11,6 +11,8 @@
 
 namespace attnres {
 
+inline constexpr const char* kDense = "dense";
+
 class FeedForward : public Sublayer {
  public:
   // Adds gate_proj and up_proj [hidden, D] and down_proj [D, hidden] at this site.

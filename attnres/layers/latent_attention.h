@@ -26,6 +26,8 @@
 
 namespace attnres {
 
+inline constexpr const char* kLatent = "latent";
+
 struct LatentAttentionSettings {
   int64_t kv_rank = 0;           // R; 0 stands for half the width
   int64_t q_rank = 0;            // 0: the query map has full rank

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attnres/depth/mechanism.h"
+#include "attnres/layers/experts.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 
@@ -45,6 +46,16 @@ void shorten(std::vector<std::string>& kinds) {
   }
 }
 
+std::vector<const KindSettings*> settings_of_kinds() {
+  std::vector<const KindSettings*> all;
+  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
+    for (const LayerKind& kind : *kinds) {
+      if (!kind.settings.key.empty()) all.push_back(&kind.settings);
+    }
+  }
+  return all;
+}
+
 // Settings of what the model does not have would be silently without effect.
 void require_used(const std::string& path, const std::string& key, bool is_default,
                   const std::string& missing) {
@@ -58,9 +69,8 @@ void resolve_layers(const std::string& path, ModelConfig& config) {
     for (const LayerKind& kind : *kinds) {
       if (kind.is_in(config)) {
         kind.resolve(config, path);
-      } else if (!kind.settings.empty()) {
-        require_used(path, kind.settings, given[kind.settings] == defaults[kind.settings],
-                     kind.missing);
+      } else if (const std::string& key = kind.settings.key; !key.empty()) {
+        require_used(path, key, given[key] == defaults[key], kind.missing);
       }
     }
   }
@@ -76,6 +86,19 @@ bool ModelConfig::has_attention(const std::string& kind) const {
 
 bool ModelConfig::has_grouped_query() const {
   return has_attention(kGroupedQuery) || has_attention(kSlidingWindow) || has_attention(kNope);
+}
+
+bool ModelConfig::has_experts(int64_t layer) const {
+  const auto& experts = settings<ExpertsSettings>();
+  return experts.count > 0 && layer >= experts.dense_layers;
+}
+
+void ModelConfig::visit_settings(ConfigReader& v) {
+  for (const KindSettings* of_kind : settings_of_kinds()) of_kind->read(v, *this);
+}
+
+void ModelConfig::visit_settings(ConfigWriter& v) {
+  for (const KindSettings* of_kind : settings_of_kinds()) of_kind->write(v, *this);
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {

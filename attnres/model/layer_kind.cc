@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "attnres/layers/experts.h"
+#include "attnres/layers/feed_forward.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"

@@ -56,12 +56,19 @@ struct GgufPart {
   bool reads_rows = false;
 };
 
+// The object of a recipe's model that has a kind's own settings (ModelConfig::settings).
+struct KindSettings {
+  std::string key = {};  // "delta_attention"; empty: there are none
+  std::function<void(ConfigReader& v, ModelConfig& config)> read = {};
+  std::function<void(ConfigWriter& v, ModelConfig& config)> write = {};
+};
+
 struct LayerKind {
   std::string name;  // "delta"; of an attention as in a recipe
   // Keys of a recipe's model that it reads and a model without such layers would not have.
   std::vector<std::string> keys;
-  std::string settings;  // of them, the object that is its own; empty: it has none
-  std::string missing;   // "delta attention": what a model with these settings alone lacks
+  KindSettings settings = {};  // under one of these keys
+  std::string missing;         // "delta attention": what a model with these settings alone lacks
   // Whether a model has layers of this kind, or others that read its settings.
   std::function<bool(const ModelConfig& config)> is_in;
   // Checks them and fills in defaults. Throws UsageError naming the key, `path` of the model before

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "attnres/layers/experts.h"
 #include "attnres/layers/layer_place.h"
 #include "attnres/layers/normed_output.h"
 #include "attnres/layers/tensor_parallel.h"

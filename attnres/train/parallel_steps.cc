@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/layers/experts.h"
 #include "attnres/support/file.h"
 
 namespace attnres {
@@ -121,7 +122,7 @@ StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
   sums.targets = static_cast<int64_t>(numbers[1]);
   sums.tokens = static_cast<int64_t>(numbers[2]);
 
-  const int64_t experts = place_.recipe.model.experts.count;
+  const int64_t experts = place_.recipe.model.settings<ExpertsSettings>().count;
   if (experts == 0) return sums;
   const at::Tensor loads_LE = at::zeros({place_.shapes.sublayers(), experts}, at::kLong);
   std::vector<int64_t> have(place_.shapes.sublayers());

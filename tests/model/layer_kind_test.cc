@@ -5,6 +5,11 @@
 
 #include <set>
 
+#include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/feed_forward.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/parameter_names.h"
 #include "tests/model/small_models.h"
 
@@ -123,7 +128,7 @@ TEST(LayerKinds, AreInTheModelsThatHaveThem) {
   EXPECT_EQ(in(small_config(residual())), (std::set<std::string>{kGroupedQuery, kDense}));
   ModelConfig kimi = kimi_config(/*k3=*/false, residual());
   EXPECT_EQ(in(kimi), (std::set<std::string>{kDelta, kLatent, kDense, kExperts}));
-  kimi.experts.dense_layers = 0;
+  kimi.settings<ExpertsSettings>().dense_layers = 0;
   EXPECT_EQ(in(kimi), (std::set<std::string>{kDelta, kLatent, kExperts}));
 }
 

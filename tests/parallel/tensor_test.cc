@@ -10,6 +10,7 @@
 #include <numeric>
 #include <string>
 
+#include "attnres/layers/experts.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
@@ -333,7 +334,7 @@ TEST(TensorGroup, RefusesUnequalParts) {
   EXPECT_THAT(message(kimi_config(false, residual()), 4),
               HasSubstr("model.delta_attention.heads: 2"));
   ModelConfig config = kimi_config(false, residual());
-  config.experts.width = 13;
+  config.settings<ExpertsSettings>().width = 13;
   EXPECT_THAT(message(config, 2), HasSubstr("model.experts.width: 13"));
 }
 

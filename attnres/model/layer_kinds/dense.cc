@@ -15,7 +15,6 @@ LayerKind dense_kind() {
   return {
       .name = kDense,
       .keys = {"ffn_width"},
-      .settings = "",
       .missing = "dense feed-forward",
       .is_in = [](const ModelConfig& config) { return !config.has_experts(0); },
       .resolve = [](ModelConfig&, const std::string&) {},
