@@ -27,10 +27,8 @@ const char* part_of(const ParameterRegistry& parameters, const Parameter& parame
 Json used_settings(const ModelConfig& config) {
   Json used = write_config(config);
   std::set<std::string> unused, read;
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      (kind.is_in(config) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
-    }
+  for (const LayerKind* kind : all_kinds()) {
+    (kind->is_in(config) ? read : unused).insert(kind->keys.begin(), kind->keys.end());
   }
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);

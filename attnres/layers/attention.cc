@@ -25,7 +25,7 @@ Attention::Attention(const AttentionShape& shape, const LayerPlace& place,
     return parameters.add(place.site, role, ParameterKind::bias, {outputs}, Init::zeros(),
                           Shard::outputs);
   };
-  if (shape.qkv_bias) {
+  if (shape.settings.qkv_bias) {
     q_bias_ = add_bias("q_bias", q);
     k_bias_ = add_bias("k_bias", kv);
     v_bias_ = add_bias("v_bias", kv);
@@ -34,7 +34,7 @@ Attention::Attention(const AttentionShape& shape, const LayerPlace& place,
     return parameters.add(place.site, role, ParameterKind::norm_gain, {shape.head_width},
                           Init::ones());
   };
-  if (shape.qk_norm) {
+  if (shape.settings.qk_norm) {
     q_norm_ = add_norm("q_layernorm");
     k_norm_ = add_norm("k_layernorm");
   }
@@ -51,13 +51,14 @@ AttentionHeads Attention::heads_of(const SublayerInput& input) const {
   };
   AttentionHeads heads = {by_head(qkv[0], q_bias_), by_head(qkv[1], k_bias_),
                           by_head(qkv[2], v_bias_)};
-  if (shape_.qk_norm) {
+  if (shape_.settings.qk_norm) {
     heads.q = rms_norm(heads.q, q_norm_, norm_eps_);
     heads.k = rms_norm(heads.k, k_norm_, norm_eps_);
   }
   if (input.adapt_heads) input.adapt_heads(heads);
-  if (shape_.score_scale > 0) {
-    heads.q = heads.q * (shape_.score_scale * std::sqrt(static_cast<double>(shape_.head_width)));
+  if (shape_.settings.score_scale > 0) {
+    heads.q =
+        heads.q * (shape_.settings.score_scale * std::sqrt(static_cast<double>(shape_.head_width)));
   }
   return heads;
 }
@@ -93,7 +94,7 @@ SublayerCost Attention::cost(int64_t context) const {
   const auto heads = static_cast<double>(shape_.heads);
   // Two products of each key that is seen. Queries, keys, values, what attention gives, and its
   // normaliser are kept; before a norm, its inputs too.
-  const double normed = shape_.qk_norm ? q + kv : 0;
+  const double normed = shape_.settings.qk_norm ? q + kv : 0;
   return {.multiply_adds = 2 * seen_keys(context) * q, .kept = 2 * q + 2 * kv + heads + normed};
 }
 

@@ -24,7 +24,7 @@ inline constexpr const char* kGroupedQuery = "grouped_query";    // with rotary 
 inline constexpr const char* kSlidingWindow = "sliding_window";  // the same in a window
 inline constexpr const char* kNope = "nope";                     // the same without positions
 
-// What each of them may have.
+// What all three may have.
 struct GroupedQuerySettings {
   bool qkv_bias = false;
   bool qk_norm = false;    // of queries and keys, head by head
@@ -56,9 +56,7 @@ struct AttentionShape {
   int64_t head_width = 0;                        // K, even
   std::optional<RotaryFrequencies> rotary = {};  // none: no positions (NoPE, arXiv 2305.19466)
   int64_t window = 0;                            // 0: all earlier tokens
-  bool qkv_bias = false;
-  bool qk_norm = false;
-  double score_scale = 0;  // 0: 1 / sqrt(K)
+  GroupedQuerySettings settings = {};
 };
 
 class Attention : public Sublayer {

@@ -46,16 +46,6 @@ void shorten(std::vector<std::string>& kinds) {
   }
 }
 
-std::vector<const KindSettings*> settings_of_kinds() {
-  std::vector<const KindSettings*> all;
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      if (!kind.settings.key.empty()) all.push_back(&kind.settings);
-    }
-  }
-  return all;
-}
-
 // Settings of what the model does not have would be silently without effect.
 void require_used(const std::string& path, const std::string& key, bool is_default,
                   const std::string& missing) {
@@ -65,13 +55,11 @@ void require_used(const std::string& path, const std::string& key, bool is_defau
 
 void resolve_layers(const std::string& path, ModelConfig& config) {
   const Json given = write_config(config), defaults = write_config(ModelConfig());
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      if (kind.is_in(config)) {
-        kind.resolve(config, path);
-      } else if (const std::string& key = kind.settings.key; !key.empty()) {
-        require_used(path, key, given[key] == defaults[key], kind.missing);
-      }
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->is_in(config)) {
+      kind->resolve(config, path);
+    } else if (const std::string& key = kind->settings.key; !key.empty()) {
+      require_used(path, key, given[key] == defaults[key], kind->missing);
     }
   }
   config.activation.check(path + ".activation");
@@ -94,11 +82,15 @@ bool ModelConfig::has_experts(int64_t layer) const {
 }
 
 void ModelConfig::visit_settings(ConfigReader& v) {
-  for (const KindSettings* of_kind : settings_of_kinds()) of_kind->read(v, *this);
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->settings.read) kind->settings.read(v, *this);
+  }
 }
 
 void ModelConfig::visit_settings(ConfigWriter& v) {
-  for (const KindSettings* of_kind : settings_of_kinds()) of_kind->write(v, *this);
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->settings.write) kind->settings.write(v, *this);
+  }
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {

@@ -66,7 +66,7 @@ struct ModelConfig {
     v("tie_embeddings", tie_embeddings);
   }
 
-  // The settings of a kind of layer, by their type (layer_kinds/); the defaults where none are
+  // The settings of a kind of layer (layer_kinds/), by their type; the defaults where none are
   // given.
   template <class Settings>
   const Settings& settings() const {
@@ -94,7 +94,8 @@ struct ModelConfig {
 
   int sublayers() const { return static_cast<int>(2 * layers); }  // L
   LayerPlace layer_place(int site, const SublayerNeeds& needs) const {
-    return {width, norm_eps, init_std, needs, site};
+    return {
+        .width = width, .norm_eps = norm_eps, .init_std = init_std, .needs = needs, .site = site};
   }
   MixerShape mixer_shape() const {
     return {width, sublayers(), norm_eps, heads, kv_heads, init_std, head_width};

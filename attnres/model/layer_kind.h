@@ -88,6 +88,7 @@ struct LayerKind {
 // Those that `model.attention` can name, and those that feed-forwards are.
 const std::vector<LayerKind>& attention_kinds();
 const std::vector<LayerKind>& feed_forward_kinds();
+std::vector<const LayerKind*> all_kinds();  // the former, then the latter
 
 // What the sublayer at a site is.
 const LayerKind& layer_kind(const ModelConfig& config, int site);

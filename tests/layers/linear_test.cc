@@ -101,8 +101,7 @@ const ShardedLayer kLayers[] = {
                                      .kv_heads = 2 / parts,
                                      .head_width = 6,
                                      .window = 2,
-                                     .qkv_bias = true,
-                                     .qk_norm = true};
+                                     .settings = {.qkv_bias = true, .qk_norm = true}};
        return std::make_unique<Attention>(shape, kPlace, parameters);
      }},
     {"latent",

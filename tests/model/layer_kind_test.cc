@@ -50,10 +50,8 @@ std::set<std::string> named_roles(const LayerKind& kind) {
 
 TEST(LayerKinds, NameTheParametersThatTheirLayersHave) {
   const auto roles = roles_of_kinds();
-  for (const auto* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      EXPECT_EQ(named_roles(kind), roles.at(kind.name)) << kind.name;
-    }
+  for (const LayerKind* kind : all_kinds()) {
+    EXPECT_EQ(named_roles(*kind), roles.at(kind->name)) << kind->name;
   }
   // Control: they are not all alike.
   EXPECT_NE(roles.at(kDelta), roles.at(kLatent));
@@ -118,10 +116,8 @@ TEST(LayerKinds, HaveAPlaceForEveryParameterInGguf) {
 TEST(LayerKinds, AreInTheModelsThatHaveThem) {
   const auto in = [](const ModelConfig& config) {
     std::set<std::string> names;
-    for (const auto* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-      for (const LayerKind& kind : *kinds) {
-        if (kind.is_in(config)) names.insert(kind.name);
-      }
+    for (const LayerKind* kind : all_kinds()) {
+      if (kind->is_in(config)) names.insert(kind->name);
     }
     return names;
   };

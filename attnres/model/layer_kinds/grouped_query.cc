@@ -35,13 +35,10 @@ void resolve_sliding_window(ModelConfig& config, const std::string& path) {
 
 // All but its positions and its window.
 AttentionShape shape_of_heads(const ModelConfig& config) {
-  const auto& settings = config.settings<GroupedQuerySettings>();
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_width = config.head_width,
-          .qkv_bias = settings.qkv_bias,
-          .qk_norm = settings.qk_norm,
-          .score_scale = settings.score_scale};
+          .settings = config.settings<GroupedQuerySettings>()};
 }
 
 RotaryFrequencies frequencies_of(const ModelConfig& config) {
