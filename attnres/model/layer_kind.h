@@ -56,6 +56,9 @@ struct GgufPart {
   bool reads_rows = false;
 };
 
+// Numbers of a recipe's model.
+using NumbersByKey = std::vector<std::pair<std::string, int64_t>>;
+
 // The object of a recipe's model that has a kind's own settings (ModelConfig::settings).
 struct KindSettings {
   std::string key = {};  // "delta_attention"; empty: there are none
@@ -77,8 +80,8 @@ struct LayerKind {
   std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const LayerPlace& place,
                                           ParameterRegistry& parameters)>
       make;
-  // The numbers of a recipe's model, by key, that a tensor group's processes share out equally.
-  std::function<std::vector<std::pair<std::string, int64_t>>(const ModelConfig& config)> shared_out;
+  // What a tensor group's processes share out equally.
+  std::function<NumbersByKey(const ModelConfig& config)> shared_out;
   HuggingFaceNames hugging_face;
   // In a file of an architecture that has such layers.
   std::function<std::vector<GgufPart>(const ModelConfig& config, GgufArchitecture architecture)>

@@ -85,11 +85,9 @@ LayerKind delta_kind() {
           .is_in = [](const ModelConfig& config) { return config.has_attention(kDelta); },
           .resolve = resolve_delta,
           .make = make_delta,
-          .shared_out =
-              [](const ModelConfig& config) {
-                return std::vector<std::pair<std::string, int64_t>>{
-                    {"delta_attention.heads", config.settings<DeltaAttentionSettings>().heads}};
-              },
+          .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+            return {{"delta_attention.heads", config.settings<DeltaAttentionSettings>().heads}};
+          },
           .hugging_face = delta_in_hugging_face(),
           .gguf = delta_in_gguf};
 }

@@ -12,23 +12,21 @@ std::unique_ptr<Sublayer> make_dense(const ModelConfig& config, const LayerPlace
 }  // namespace
 
 LayerKind dense_kind() {
-  return {
-      .name = kDense,
-      .keys = {"ffn_width"},
-      .missing = "dense feed-forward",
-      .is_in = [](const ModelConfig& config) { return !config.has_experts(0); },
-      .resolve = [](ModelConfig&, const std::string&) {},
-      .make = make_dense,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"ffn_width", config.ffn_width}};
+  return {.name = kDense,
+          .keys = {"ffn_width"},
+          .missing = "dense feed-forward",
+          .is_in = [](const ModelConfig& config) { return !config.has_experts(0); },
+          .resolve = [](ModelConfig&, const std::string&) {},
+          .make = make_dense,
+          .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+            return {{"ffn_width", config.ffn_width}};
           },
-      .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"}),
-      .gguf = [](const ModelConfig&, GgufArchitecture) -> std::vector<GgufPart> {
-        return {{"ffn_gate.weight", {"gate_proj"}},
-                {"ffn_up.weight", {"up_proj"}},
-                {"ffn_down.weight", {"down_proj"}}};
-      }};
+          .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"}),
+          .gguf = [](const ModelConfig&, GgufArchitecture) -> std::vector<GgufPart> {
+            return {{"ffn_gate.weight", {"gate_proj"}},
+                    {"ffn_up.weight", {"up_proj"}},
+                    {"ffn_down.weight", {"down_proj"}}};
+          }};
 }
 
 }  // namespace attnres

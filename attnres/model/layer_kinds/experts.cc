@@ -62,11 +62,9 @@ LayerKind experts_kind() {
           [](const ModelConfig& config) { return config.settings<ExpertsSettings>().count != 0; },
       .resolve = resolve_experts,
       .make = make_experts,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{
-                {"experts.width", config.settings<ExpertsSettings>().width}};
-          },
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"experts.width", config.settings<ExpertsSettings>().width}};
+      },
       .hugging_face = experts_in_hugging_face(),
       .gguf = experts_in_gguf};
 }

@@ -119,11 +119,9 @@ LayerKind grouped_query_kind() {
       .is_in = [](const ModelConfig& config) { return config.has_grouped_query(); },
       .resolve = resolve_grouped_query,
       .make = make_grouped_query,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"heads", config.heads},
-                                                                {"kv_heads", config.kv_heads}};
-          },
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"heads", config.heads}, {"kv_heads", config.kv_heads}};
+      },
       .hugging_face = grouped_query_in_hugging_face(),
       .gguf = grouped_query_in_gguf};
 }

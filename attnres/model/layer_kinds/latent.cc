@@ -76,10 +76,9 @@ LayerKind latent_kind() {
       .is_in = [](const ModelConfig& config) { return config.has_attention(kLatent); },
       .resolve = resolve_latent,
       .make = make_latent,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"heads", config.heads}};
-          },
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"heads", config.heads}};
+      },
       .hugging_face = weights_in(
           "self_attn.", {"q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa",
                          "kv_a_layernorm", "kv_b_proj", "g_proj", "o_proj"}),
