@@ -5,6 +5,7 @@
 #include <set>
 
 #include "app/inspect.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 #include "attnres/support/terminal.h"
@@ -16,16 +17,14 @@ namespace {
 Json used_settings(const ModelConfig& config) {
   Json used = write_config(config);
   std::set<std::string> unused, read;
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      (kind.is_in(config) ? read : unused).insert(kind.keys.begin(), kind.keys.end());
-    }
+  for (const LayerKind* kind : all_kinds()) {
+    (kind->is_in(config) ? read : unused).insert(kind->keys.begin(), kind->keys.end());
   }
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);
   }
   if (!config.activation.is_situ()) used["activation"] = {{"type", config.activation.type}};
-  if (!config.has_grouped_query() && !config.latent_attention.rotary) {
+  if (!config.has_grouped_query() && !config.settings<LatentAttentionSettings>().rotary) {
     for (const char* of_positions : {"rope_theta", "rope_scaling"}) used.erase(of_positions);
   }
   const Json defaults = write_config(ModelConfig());

@@ -8,6 +8,10 @@
 
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -15,9 +19,10 @@ namespace {
 
 // Both of Kimi's files need experts after the first dense layers, and shared ones.
 bool has_kimi_layers(const ModelConfig& model) {
-  return has_kimi_attention(model) && model.experts.count > 0 && model.experts.shared > 0 &&
-         !has_gemma_parts(model) && !model.latent_attention.rotary &&
-         model.latent_attention.score_scale == 0;
+  const auto& latent = model.settings<LatentAttentionSettings>();
+  const auto& experts = model.settings<ExpertsSettings>();
+  return has_kimi_attention(model) && experts.count > 0 && experts.shared > 0 &&
+         !has_gemma_parts(model) && !latent.rotary && latent.score_scale == 0;
 }
 
 // Why it is none of the public ones, for people.
@@ -41,7 +46,8 @@ std::string why_not_public(const ModelConfig& model) {
         "connections, Kimi K3 plain block_attn_res",
         mixing.to_json().dump());
   }
-  if (model.is_residual() && has_llama_attention(model) && model.experts.count == 0) {
+  if (model.is_residual() && has_llama_attention(model) &&
+      model.settings<ExpertsSettings>().count == 0) {
     return "its windows, norms, biases, positions and activation together are those of none that "
            "attnres knows (Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 3)";
   }
@@ -78,17 +84,19 @@ bool has_gemma_parts(const ModelConfig& model) {
 }
 
 bool has_deepseek_layers(const ModelConfig& model) {
-  const ExpertsSettings& experts = model.experts;
-  return model.attention == std::vector<std::string>{kLatent} && model.latent_attention.rotary &&
-         !model.latent_attention.output_gate && experts.count > 0 && experts.shared > 0 &&
+  const auto& latent = model.settings<LatentAttentionSettings>();
+  const auto& experts = model.settings<ExpertsSettings>();
+  return model.attention == std::vector<std::string>{kLatent} && latent.rotary &&
+         !latent.output_gate && experts.count > 0 && experts.shared > 0 &&
          experts.latent_width == 0 && model.is_residual() && model.activation.type == "silu" &&
          !has_gemma_parts(model);
 }
 
 bool is_without_k3_parts(const ModelConfig& model) {
-  return model.is_residual() && model.delta_attention.gate_lower_bound == 0 &&
-         !model.delta_attention.has_full_rank_gate() && !model.latent_attention.output_gate &&
-         model.experts.latent_width == 0 && !model.activation.is_situ();
+  const auto& delta = model.settings<DeltaAttentionSettings>();
+  return model.is_residual() && delta.gate_lower_bound == 0 && !delta.has_full_rank_gate() &&
+         !model.settings<LatentAttentionSettings>().output_gate &&
+         model.settings<ExpertsSettings>().latent_width == 0 && !model.activation.is_situ();
 }
 
 int64_t layers_in_block(const ModelConfig& model) {

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "attnres/formats/rope_json.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/config.h"
 
 namespace attnres {
@@ -24,7 +26,7 @@ double read_score_scale(const ConfigKeys& keys, const StoredRope& rope, double u
 }
 
 double mscale_all_dim(const ModelConfig& model) {
-  const LatentAttentionSettings& settings = model.latent_attention;
+  const LatentAttentionSettings& settings = model.settings<LatentAttentionSettings>();
   const double factor = std::sqrt(settings.score_scale / usual_score_scale(settings));
   return (factor - 1) / (0.1 * std::log(model.rope_scaling.factor));
 }
@@ -60,8 +62,8 @@ Json read_experts_of_deepseek(const ConfigKeys& keys) {
 }  // namespace
 
 Json to_deepseek_json(const ModelConfig& model) {
-  const LatentAttentionSettings& latent = model.latent_attention;
-  const ExpertsSettings& experts = model.experts;
+  const LatentAttentionSettings& latent = model.settings<LatentAttentionSettings>();
+  const ExpertsSettings& experts = model.settings<ExpertsSettings>();
   Json rope = rope_parameters_json({model.rope_theta, model.rope_scaling});
   if (latent.score_scale > 0) rope["mscale_all_dim"] = mscale_all_dim(model);
   Json json = {{"architectures", Json::array({"DeepseekV3ForCausalLM"})},

@@ -7,6 +7,9 @@
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_parts.h"
 #include "attnres/formats/gguf_rope.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
@@ -16,7 +19,7 @@ namespace {
 constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
 
 void write_latent(const ModelConfig& config, GgufKeys& keys) {
-  const LatentAttentionSettings& latent = config.latent_attention;
+  const LatentAttentionSettings& latent = config.settings<LatentAttentionSettings>();
   keys.add("attention.kv_lora_rank", latent.kv_rank);
   keys.add("attention.key_length", latent.kv_rank + latent.shared_key_width);
   keys.add("attention.value_length", latent.kv_rank);
@@ -43,7 +46,7 @@ Json read_gguf_latent(const ConfigKeys& keys) {
 }
 
 void write_experts(const ModelConfig& config, GgufKeys& keys) {
-  const ExpertsSettings& experts = config.experts;
+  const ExpertsSettings& experts = config.settings<ExpertsSettings>();
   const bool any = experts.count > 0;
   keys.add("leading_dense_block_count", any ? experts.dense_layers : config.layers);
   keys.add("expert_count", experts.count);
@@ -79,30 +82,31 @@ void check_deepseek(const ModelConfig& config) {
           "model.rope_scaling.type {} with a factor of {}: llama.cpp computes deepseek2 with none, "
           "or with yarn and a factor above 1; write safetensors",
           scaling.type, scaling.factor);
-  require(is_yarn || config.latent_attention.score_scale == 0,
+  const auto& latent = config.settings<LatentAttentionSettings>();
+  require(is_yarn || latent.score_scale == 0,
           "model.latent_attention.score_scale {}: llama.cpp scales deepseek2's scores with yarn "
           "only; write safetensors",
-          config.latent_attention.score_scale);
+          latent.score_scale);
   const bool is_lite = config.layers == 26 || config.layers == 27;
-  require(!is_lite || config.latent_attention.q_rank == 0,
+  require(!is_lite || latent.q_rank == 0,
           "model.latent_attention.q_rank {}: llama.cpp takes deepseek2 of {} layers for one "
           "without it; write safetensors",
-          config.latent_attention.q_rank, config.layers);
+          latent.q_rank, config.layers);
 }
 
 void write_deepseek(const ModelConfig& config, GgufKeys& keys) {
+  const auto& latent = config.settings<LatentAttentionSettings>();
   keys.add("attention.head_count_kv", int64_t{1});
-  keys.add("attention.q_lora_rank", config.latent_attention.q_rank);  // required, 0 or not
+  keys.add("attention.q_lora_rank", latent.q_rank);  // required, 0 or not
   write_latent(config, keys);
   write_experts(config, keys);
-  const ExpertsSettings& experts = config.experts;
+  const ExpertsSettings& experts = config.settings<ExpertsSettings>();
   if (experts.chosen_groups < experts.groups) {
     keys.add("expert_group_count", experts.groups);
     keys.add("expert_group_used_count", experts.chosen_groups);
   }
   const RopeScaling& scaling = config.rope_scaling;
   if (scaling.is_none()) return write_gguf_rope(config, 1, keys);
-  const LatentAttentionSettings& latent = config.latent_attention;
   const double usual = usual_score_scale(latent.key_width + latent.shared_key_width);
   const double scale = latent.score_scale == 0 ? 1 : latent.score_scale / usual;
   const double of_log = std::sqrt(scale) / yarn_magnitude(scaling) - 1;  // 0.1 l ln(factor)
@@ -155,18 +159,21 @@ void check_kimi(const ModelConfig& config) {
       has_kimi_attention(config),
       "model.attention: llama.cpp computes grouped_query in every layer, or some layers of each "
       "of delta and latent; this model has another mixture");
-  require(config.delta_attention.heads == config.heads,
+  const auto& delta = config.settings<DeltaAttentionSettings>();
+  const auto& latent = config.settings<LatentAttentionSettings>();
+  const auto& experts = config.settings<ExpertsSettings>();
+  require(delta.heads == config.heads,
           "model.delta_attention.heads {}: llama.cpp computes as many as latent attention has, {}",
-          config.delta_attention.heads, config.heads);
-  require(config.experts.groups == 1 && config.experts.latent_norm,
+          delta.heads, config.heads);
+  require(experts.groups == 1 && experts.latent_norm,
           "model.experts.groups {} and latent_norm {}: llama.cpp computes 1 and true; write "
           "safetensors",
-          config.experts.groups, config.experts.latent_norm);
+          experts.groups, experts.latent_norm);
   require(
-      !config.latent_attention.rotary && config.latent_attention.score_scale == 0,
+      !latent.rotary && latent.score_scale == 0,
       "model.latent_attention.rotary or score_scale: llama.cpp computes latent attention beside "
       "delta attention without them; write safetensors");
-  require(config.experts.renormalize,
+  require(experts.renormalize,
           "model.experts.renormalize false: llama.cpp always divides these experts' weights by "
           "their sum; write safetensors");
 }
@@ -177,15 +184,15 @@ void write_kimi(const ModelConfig& config, GgufKeys& keys) {
     kv_heads.push_back(config.attention_of(layer) == kDelta ? 0 : 1);
   }
   keys.add_value("attention.head_count_kv", kv_heads);
-  const DeltaAttentionSettings& delta = config.delta_attention;
+  const DeltaAttentionSettings& delta = config.settings<DeltaAttentionSettings>();
   keys.add("ssm.conv_kernel", delta.conv_width);
   keys.add("kda.head_dim", delta.head_width);
   if (delta.gate_lower_bound != 0) keys.add("kda.gate_lower_bound", delta.gate_lower_bound);
-  const int64_t q_rank = config.latent_attention.q_rank;
+  const int64_t q_rank = config.settings<LatentAttentionSettings>().q_rank;
   if (q_rank > 0) keys.add("attention.q_lora_rank", q_rank);
   write_latent(config, keys);
   write_experts(config, keys);
-  const ExpertsSettings& experts = config.experts;
+  const ExpertsSettings& experts = config.settings<ExpertsSettings>();
   if (experts.count > 0 && experts.latent_width > 0) {
     keys.add("expert_latent_length", experts.latent_width);
   }

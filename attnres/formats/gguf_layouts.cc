@@ -10,6 +10,8 @@
 #include "attnres/formats/gguf_latent.h"
 #include "attnres/formats/gguf_llama.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -66,7 +68,7 @@ std::string llama_name(const ModelConfig& config) {
           "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "
           "attention only, and this model's is grouped_query");
   require(
-      config.experts.count == 0,
+      config.settings<ExpertsSettings>().count == 0,
       "model.experts: llama.cpp computes these experts with delta and latent attention only, and "
       "this model's is grouped_query");
   require(!config.activation.is_situ(),
@@ -85,8 +87,9 @@ std::string llama_name(const ModelConfig& config) {
 
 // Whether the architecture kimi-linear has everything that the model has.
 bool llama_cpp_reads_as_kimi_linear(const ModelConfig& config) {
-  return is_without_k3_parts(config) && config.latent_attention.q_rank == 0 &&
-         (config.experts.count == 0 || config.experts.shared > 0);
+  const auto& experts = config.settings<ExpertsSettings>();
+  return is_without_k3_parts(config) && config.settings<LatentAttentionSettings>().q_rank == 0 &&
+         (experts.count == 0 || experts.shared > 0);
 }
 
 std::string name_of(const ModelConfig& config) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_rope.h"
+#include "attnres/layers/attention.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
@@ -110,7 +111,7 @@ void check_gemma3(const ModelConfig& config) {
   check_gguf_rope(config.rope_scaling, /*computes_llama3=*/false, "gemma3");
   const double usual = 1 / std::sqrt(static_cast<double>(config.head_width));
   const auto shown = [&](double scale) { return scale == 0 ? usual : scale; };
-  const double given = shown(config.grouped_query.score_scale),
+  const double given = shown(config.settings<GroupedQuerySettings>().score_scale),
                computed = shown(
                    gemma_score_scale(config.layers, config.width, config.heads, config.head_width));
   require(std::abs(given / computed - 1) < 1e-6,
@@ -121,7 +122,7 @@ void check_gemma3(const ModelConfig& config) {
   require(config.rope_scaling.type != "yarn",
           "model.rope_scaling.type yarn: llama.cpp does not leave it out in layers with a window; "
           "write safetensors");
-  require(config.rope_scaling.is_none() || config.sliding_window.rope_theta > 0,
+  require(config.rope_scaling.is_none() || config.settings<SlidingWindowSettings>().rope_theta > 0,
           "model.sliding_window.rope_theta 0 with rope_scaling: llama.cpp does not scale the "
           "positions of layers with a window; write safetensors");
 }
@@ -133,10 +134,10 @@ void write_gemma3(const ModelConfig& config, GgufKeys& keys) {
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     windows.push_back(config.attention_of(layer) == kSlidingWindow);
   }
-  const double theta = config.sliding_window.rope_theta;
-  keys.add(kWindow, config.sliding_window.window);
+  const auto& settings = config.settings<SlidingWindowSettings>();
+  keys.add(kWindow, settings.window);
   keys.add_value(kWindowPattern, windows);
-  keys.add(kWindowTheta, theta > 0 ? theta : config.rope_theta);
+  keys.add(kWindowTheta, settings.rope_theta > 0 ? settings.rope_theta : config.rope_theta);
 }
 
 // Whether layers have a window: a list, or a period whose last layer has none.

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "attnres/formats/architectures.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 
@@ -10,8 +13,10 @@ namespace attnres {
 namespace {
 
 Json common(const ModelConfig& model) {
+  const auto& latent = model.settings<LatentAttentionSettings>();
+  const auto& experts = model.settings<ExpertsSettings>();
   Json q_rank;  // null: the query map has full rank
-  if (model.latent_attention.q_rank > 0) q_rank = model.latent_attention.q_rank;
+  if (latent.q_rank > 0) q_rank = latent.q_rank;
   return {{"hidden_size", model.width},
           {"intermediate_size", model.ffn_width},
           {"num_hidden_layers", model.layers},
@@ -19,24 +24,24 @@ Json common(const ModelConfig& model) {
           {"num_key_value_heads", model.heads},
           {"rms_norm_eps", model.norm_eps},
           {"initializer_range", model.init_std},
-          {"kv_lora_rank", model.latent_attention.kv_rank},
+          {"kv_lora_rank", latent.kv_rank},
           {"q_lora_rank", q_rank},
-          {"qk_nope_head_dim", model.latent_attention.key_width},
-          {"qk_rope_head_dim", model.latent_attention.shared_key_width},
-          {"v_head_dim", model.latent_attention.value_width},
+          {"qk_nope_head_dim", latent.key_width},
+          {"qk_rope_head_dim", latent.shared_key_width},
+          {"v_head_dim", latent.value_width},
           {"mla_use_nope", true},
-          {"num_experts", model.experts.count},
-          {"num_experts_per_token", model.experts.chosen},
-          {"num_shared_experts", model.experts.shared},
-          {"moe_intermediate_size", model.experts.width},
+          {"num_experts", experts.count},
+          {"num_experts_per_token", experts.chosen},
+          {"num_shared_experts", experts.shared},
+          {"moe_intermediate_size", experts.width},
           {"moe_router_activation_func", "sigmoid"},
-          {"moe_renormalize", model.experts.renormalize},
-          {"routed_scaling_factor", model.experts.scaling},
-          {"first_k_dense_replace", std::min(model.experts.dense_layers, model.layers)},
+          {"moe_renormalize", experts.renormalize},
+          {"routed_scaling_factor", experts.scaling},
+          {"first_k_dense_replace", std::min(experts.dense_layers, model.layers)},
           {"moe_layer_freq", 1},
           {"use_grouped_topk", true},
-          {"num_expert_group", model.experts.groups},
-          {"topk_group", model.experts.chosen_groups},
+          {"num_expert_group", experts.groups},
+          {"topk_group", experts.chosen_groups},
           {"use_cache", true}};
 }
 
@@ -50,9 +55,10 @@ Json layers_of(const ModelConfig& model, const char* kind) {
 }
 
 Json linear_attention(const ModelConfig& model) {
-  return {{"num_heads", model.delta_attention.heads},
-          {"head_dim", model.delta_attention.head_width},
-          {"short_conv_kernel_size", model.delta_attention.conv_width},
+  const auto& delta = model.settings<DeltaAttentionSettings>();
+  return {{"num_heads", delta.heads},
+          {"head_dim", delta.head_width},
+          {"short_conv_kernel_size", delta.conv_width},
           {"kda_layers", layers_of(model, kDelta)},
           {"full_attn_layers", layers_of(model, kLatent)}};
 }
@@ -200,15 +206,17 @@ Json to_kimi_k3_text_json(const ModelConfig& model) {
   }
   const int64_t block = layers_in_block(model);
   json["attn_res_block_size"] = block > 0 ? Json(block) : Json(nullptr);
-  json["mla_use_output_gate"] = model.latent_attention.output_gate;
-  if (model.experts.latent_width > 0) {
-    json["routed_expert_hidden_size"] = model.experts.latent_width;
-    json["latent_moe_use_norm"] = model.experts.latent_norm;
+  json["mla_use_output_gate"] = model.settings<LatentAttentionSettings>().output_gate;
+  const auto& experts = model.settings<ExpertsSettings>();
+  if (experts.latent_width > 0) {
+    json["routed_expert_hidden_size"] = experts.latent_width;
+    json["latent_moe_use_norm"] = experts.latent_norm;
   }
+  const auto& delta = model.settings<DeltaAttentionSettings>();
   Json linear = linear_attention(model);
-  linear["use_full_rank_gate"] = model.delta_attention.has_full_rank_gate();
-  if (model.delta_attention.gate_lower_bound < 0) {
-    linear["gate_lower_bound"] = model.delta_attention.gate_lower_bound;
+  linear["use_full_rank_gate"] = delta.has_full_rank_gate();
+  if (delta.gate_lower_bound < 0) {
+    linear["gate_lower_bound"] = delta.gate_lower_bound;
   }
   json["linear_attn_config"] = linear;
   return json;

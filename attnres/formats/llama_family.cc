@@ -6,6 +6,10 @@
 #include <optional>
 
 #include "attnres/formats/rope_json.h"
+#include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -23,7 +27,7 @@ struct LlamaParts {
 
 // Whether its score_scale is that of a whole number, as Gemma's files hold it.
 bool has_whole_score_scale(const ModelConfig& model) {
-  const double scale = model.grouped_query.score_scale;
+  const double scale = model.settings<GroupedQuerySettings>().score_scale;
   return scale == 0 || std::abs(scale * std::sqrt(std::round(1 / (scale * scale))) - 1) < 1e-12;
 }
 
@@ -33,20 +37,21 @@ double gemma_embedding_scale(int64_t width) {
 
 // None where it has what no member has, or parts of Gemma without the others.
 std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
-  const bool is_dense = model.experts.count == 0 && model.is_residual();
+  const auto& settings = model.settings<GroupedQuerySettings>();
+  const bool is_dense = model.settings<ExpertsSettings>().count == 0 && model.is_residual();
   if (!is_dense || model.has_attention(kDelta) || model.has_attention(kLatent)) return {};
-  LlamaParts parts = {.qkv_bias = model.grouped_query.qkv_bias,
-                      .qk_norm = model.grouped_query.qk_norm,
+  LlamaParts parts = {.qkv_bias = settings.qkv_bias,
+                      .qk_norm = settings.qk_norm,
                       .windows = model.has_attention(kSlidingWindow),
                       .all_windows = model.attention == std::vector<std::string>{kSlidingWindow},
-                      .own_window_theta = model.sliding_window.rope_theta > 0,
+                      .own_window_theta = model.settings<SlidingWindowSettings>().rope_theta > 0,
                       .nope = model.has_attention(kNope),
                       .gemma = model.output_norm};
   const bool has_gemma_parts =
       model.activation.type == "gelu_tanh" && has_whole_score_scale(model) &&
       std::abs(model.embedding_scale / gemma_embedding_scale(model.width) - 1) < 1e-6;
-  const bool has_none = model.activation.type == "silu" && model.embedding_scale == 1 &&
-                        model.grouped_query.score_scale == 0;
+  const bool has_none =
+      model.activation.type == "silu" && model.embedding_scale == 1 && settings.score_scale == 0;
   if (parts.gemma ? !has_gemma_parts : !has_none) return {};
   return parts;
 }
@@ -107,7 +112,7 @@ void write_some_windows(const ModelConfig& model, Json& json) {
   const bool uses = model.has_attention(kSlidingWindow);
   json["layer_types"] = layer_types_json(model);
   json["use_sliding_window"] = uses;
-  json["sliding_window"] = uses ? Json(model.sliding_window.window) : Json();
+  json["sliding_window"] = uses ? Json(model.settings<SlidingWindowSettings>().window) : Json();
 }
 
 void read_mistral(const ConfigKeys& keys, Json& model) {
@@ -117,7 +122,7 @@ void read_mistral(const ConfigKeys& keys, Json& model) {
 }
 
 void write_mistral(const ModelConfig& model, Json& json) {
-  json["sliding_window"] = model.sliding_window.window;
+  json["sliding_window"] = model.settings<SlidingWindowSettings>().window;
 }
 
 // no_rope_layers is 1 for a layer that has rotary positions.
@@ -215,14 +220,15 @@ void write_gemma3(const ModelConfig& model, Json& json) {
   json.erase("rope_theta");
   json.erase("rope_scaling");
   json["hidden_activation"] = "gelu_pytorch_tanh";
-  const double window_theta = model.sliding_window.rope_theta;
+  const auto& windows = model.settings<SlidingWindowSettings>();
   const StoredRope full = {model.rope_theta, model.rope_scaling},
-                   window = {.theta = window_theta > 0 ? window_theta : model.rope_theta};
+                   window = {.theta =
+                                 windows.rope_theta > 0 ? windows.rope_theta : model.rope_theta};
   json["rope_parameters"] = {{kFullLayer, rope_parameters_json(full)},
                              {kWindowLayer, rope_parameters_json(window)}};
   json["layer_types"] = layer_types_json(model);
-  json["sliding_window"] = model.sliding_window.window;
-  const double scale = model.grouped_query.score_scale;
+  json["sliding_window"] = windows.window;
+  const double scale = model.settings<GroupedQuerySettings>().score_scale;
   json["query_pre_attn_scalar"] =
       scale == 0 ? model.head_width : static_cast<int64_t>(std::llround(1 / (scale * scale)));
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/layer_kinds/paired_rows.h"
 
 namespace attnres {
@@ -22,7 +23,7 @@ StoredForm stored_form(FileLayout layout, const ModelConfig& model, const Parame
             .from_file = [](const at::Tensor& stored) { return stored + 1; }};
   }
   if (layout != FileLayout::deepseek_v3) return {};
-  const LatentAttentionSettings& latent = model.latent_attention;
+  const LatentAttentionSettings& latent = model.settings<LatentAttentionSettings>();
   const int64_t pairs = latent.shared_key_width / 2;
   if (parameter.role == "kv_a_proj_with_mqa") return paired({1, latent.kv_rank, pairs});
   const bool is_query = parameter.role == "q_proj" || parameter.role == "q_b_proj";

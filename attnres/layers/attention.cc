@@ -10,31 +10,31 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
-Attention::Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters)
-    : shape_(shape), activations_(parameters.precision().activations) {
-  const int64_t d = shape.width;
+
+Attention::Attention(const AttentionShape& shape, const LayerPlace& place,
+                     ParameterRegistry& parameters)
+    : shape_(shape), norm_eps_(place.norm_eps), activations_(parameters.precision().activations) {
   const int64_t q = shape.heads * shape.head_width, kv = shape.kv_heads * shape.head_width;
-  const auto normal = [&](double gain) { return Init::normal(shape.init_std * gain); };
-  const double gain = shape.needs.init_gain;
-  qkv_proj_ = LinearGroup(parameters, site, d,
-                          {{"q_proj", q, normal(1), Shard::outputs},
-                           {"k_proj", kv, normal(1), Shard::outputs},
-                           {"v_proj", kv, normal(gain), Shard::outputs}});
-  o_proj_ = Linear(parameters, site, q,
-                   {"o_proj", d, normal(gain * shape.needs.output_init_gain), Shard::inputs});
+  qkv_proj_ = LinearGroup(parameters, place.site, place.width,
+                          {{"q_proj", q, place.plain_init(), Shard::outputs},
+                           {"k_proj", kv, place.plain_init(), Shard::outputs},
+                           {"v_proj", kv, place.inner_init(), Shard::outputs}});
+  o_proj_ =
+      Linear(parameters, place.site, q, {"o_proj", place.width, place.last_init(), Shard::inputs});
   const auto add_bias = [&](const char* role, int64_t outputs) {
-    return parameters.add(site, role, ParameterKind::bias, {outputs}, Init::zeros(),
+    return parameters.add(place.site, role, ParameterKind::bias, {outputs}, Init::zeros(),
                           Shard::outputs);
   };
-  if (shape.qkv_bias) {
+  if (shape.settings.qkv_bias) {
     q_bias_ = add_bias("q_bias", q);
     k_bias_ = add_bias("k_bias", kv);
     v_bias_ = add_bias("v_bias", kv);
   }
   const auto add_norm = [&](const char* role) {
-    return parameters.add(site, role, ParameterKind::norm_gain, {shape.head_width}, Init::ones());
+    return parameters.add(place.site, role, ParameterKind::norm_gain, {shape.head_width},
+                          Init::ones());
   };
-  if (shape.qk_norm) {
+  if (shape.settings.qk_norm) {
     q_norm_ = add_norm("q_layernorm");
     k_norm_ = add_norm("k_layernorm");
   }
@@ -51,13 +51,14 @@ AttentionHeads Attention::heads_of(const SublayerInput& input) const {
   };
   AttentionHeads heads = {by_head(qkv[0], q_bias_), by_head(qkv[1], k_bias_),
                           by_head(qkv[2], v_bias_)};
-  if (shape_.qk_norm) {
-    heads.q = rms_norm(heads.q, q_norm_, shape_.norm_eps);
-    heads.k = rms_norm(heads.k, k_norm_, shape_.norm_eps);
+  if (shape_.settings.qk_norm) {
+    heads.q = rms_norm(heads.q, q_norm_, norm_eps_);
+    heads.k = rms_norm(heads.k, k_norm_, norm_eps_);
   }
   if (input.adapt_heads) input.adapt_heads(heads);
-  if (shape_.score_scale > 0) {
-    heads.q = heads.q * (shape_.score_scale * std::sqrt(static_cast<double>(shape_.head_width)));
+  if (shape_.settings.score_scale > 0) {
+    heads.q =
+        heads.q * (shape_.settings.score_scale * std::sqrt(static_cast<double>(shape_.head_width)));
   }
   return heads;
 }
@@ -93,7 +94,7 @@ SublayerCost Attention::cost(int64_t context) const {
   const auto heads = static_cast<double>(shape_.heads);
   // Two products of each key that is seen. Queries, keys, values, what attention gives, and its
   // normaliser are kept; before a norm, its inputs too.
-  const double normed = shape_.qk_norm ? q + kv : 0;
+  const double normed = shape_.settings.qk_norm ? q + kv : 0;
   return {.multiply_adds = 2 * seen_keys(context) * q, .kept = 2 * q + 2 * kv + heads + normed};
 }
 

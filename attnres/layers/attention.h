@@ -1,9 +1,10 @@
 // Causal grouped-query self-attention (Ainslie et al., arXiv 2305.13245). With K channels a head:
 //
-//   q, k, v = W_q x + b_q, W_k x + b_k, W_v x + b_v     b: with qkv_bias (Qwen 2)
-//   q, k = RMSNorm(q), RMSNorm(k)                       of each head, with qk_norm (Qwen 3, Gemma
-//   3) q, k = rotary(q), rotary(k)                         where there are frequencies o_t = sum_s
-//   softmax_s(score_scale q_t . k_s) v_s    over s <= t, with a window s > t - window y = W_o o
+//   q, k, v = W_q x + b_q, W_k x + b_k, W_v x + b_v      b: with qkv_bias (Qwen 2)
+//   q, k = RMSNorm(q), RMSNorm(k)                        of each head: with qk_norm (Qwen 3)
+//   q, k = rotary(q), rotary(k)                          where there are frequencies
+//   o_t = sum_s softmax_s(score_scale q_t . k_s) v_s     s <= t; with a window s > t - window
+//   y = W_o o
 //
 // Query head h reads key-value head h / (heads / kv_heads).
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/ops/rotary/rotary.h"
@@ -18,27 +20,51 @@
 
 namespace attnres {
 
+inline constexpr const char* kGroupedQuery = "grouped_query";    // with rotary positions
+inline constexpr const char* kSlidingWindow = "sliding_window";  // the same in a window
+inline constexpr const char* kNope = "nope";                     // the same without positions
+
+// What all three may have.
+struct GroupedQuerySettings {
+  bool qkv_bias = false;
+  bool qk_norm = false;    // of queries and keys, head by head
+  double score_scale = 0;  // 0 stands for 1 / sqrt(head_width)
+
+  template <class V>
+  void visit(V& v) {
+    v("qkv_bias", qkv_bias);
+    v("qk_norm", qk_norm);
+    v("score_scale", score_scale);
+  }
+};
+
+struct SlidingWindowSettings {
+  int64_t window = 4096;  // tokens that a token sees, itself one of them
+  // 0: positions are the model's, scaled as they are. Else its own, unscaled (Gemma 3).
+  double rope_theta = 0;
+
+  template <class V>
+  void visit(V& v) {
+    v("window", window);
+    v("rope_theta", rope_theta);
+  }
+};
+
 struct AttentionShape {
-  int64_t width = 0;  // d
   int64_t heads = 0;
   int64_t kv_heads = 0;                          // divides heads
   int64_t head_width = 0;                        // K, even
   std::optional<RotaryFrequencies> rotary = {};  // none: no positions (NoPE, arXiv 2305.19466)
   int64_t window = 0;                            // 0: all earlier tokens
-  bool qkv_bias = false;
-  bool qk_norm = false;
-  double norm_eps = 1e-6;  // of qk_norm
-  double score_scale = 0;  // 0: 1 / sqrt(K)
-  double init_std = 0.02;
-  SublayerNeeds needs = {};
+  GroupedQuerySettings settings = {};
 };
 
 class Attention : public Sublayer {
  public:
-  // Adds q_proj [heads K, d], k_proj and v_proj [kv_heads K, d], o_proj [d, heads K] at this site;
+  // Adds q_proj [heads K, D], k_proj and v_proj [kv_heads K, D], o_proj [D, heads K] at this site;
   // with qkv_bias q_bias [heads K], k_bias and v_bias [kv_heads K]; with qk_norm q_layernorm and
   // k_layernorm [K].
-  Attention(const AttentionShape& shape, int site, ParameterRegistry& parameters);
+  Attention(const AttentionShape& shape, const LayerPlace& place, ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
   SublayerCost cost(int64_t context) const override;
@@ -49,7 +75,8 @@ class Attention : public Sublayer {
   // Keys that a token sees on average among `context`.
   double seen_keys(int64_t context) const;
 
-  AttentionShape shape_;        // with this process's part of the heads
+  AttentionShape shape_;  // with this process's part of the heads
+  double norm_eps_;
   at::ScalarType activations_;  // their dtype
   LinearGroup qkv_proj_;
   at::Tensor q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias

@@ -114,15 +114,17 @@ void DeltaAttentionSettings::resolve(int64_t width, int64_t model_heads, const s
                 one_line(output_gate));
 }
 
-DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t width,
-                               double norm_eps, double init_std, const SublayerNeeds& needs,
-                               int site, ParameterRegistry& parameters)
-    : settings_(settings), norm_eps_(norm_eps), activations_(parameters.precision().activations) {
-  require_usage(!needs.adapt_heads,
+DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, const LayerPlace& place,
+                               ParameterRegistry& parameters)
+    : settings_(settings),
+      norm_eps_(place.norm_eps),
+      activations_(parameters.precision().activations) {
+  require_usage(!place.needs.adapt_heads,
                 "delta attention cannot serve this depth mixing, which changes the keys and values "
                 "of attention; choose another mechanism, or attention in every layer");
-  const int64_t H = settings.heads, K = settings.head_width, P = H * K, D = width;
-  const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
+  const int64_t H = settings.heads, K = settings.head_width, P = H * K, D = place.width;
+  const int site = place.site;
+  const Init plain = place.plain_init();
   const auto add_convolution = [&](const char* role) {
     return parameters.add(site, role, ParameterKind::convolution, {P, settings.conv_width},
                           Init::uniform(1 / std::sqrt(static_cast<double>(settings.conv_width))),
@@ -132,13 +134,13 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
   // them.
   const bool full_rank = settings.has_full_rank_gate();
   input_proj_ = LinearGroup(parameters, site, D,
-                            {{"q_proj", P, normal(1), Shard::outputs},
-                             {"k_proj", P, normal(1), Shard::outputs},
-                             {"v_proj", P, normal(needs.init_gain), Shard::outputs},
-                             {"f_a_proj", K, normal(1)},
-                             {"b_proj", H, normal(1), Shard::outputs},
-                             full_rank ? MatrixRole{"g_proj", P, normal(1), Shard::outputs}
-                                       : MatrixRole{"g_a_proj", K, normal(1)}});
+                            {{"q_proj", P, plain, Shard::outputs},
+                             {"k_proj", P, plain, Shard::outputs},
+                             {"v_proj", P, place.inner_init(), Shard::outputs},
+                             {"f_a_proj", K, plain},
+                             {"b_proj", H, plain, Shard::outputs},
+                             full_rank ? MatrixRole{"g_proj", P, plain, Shard::outputs}
+                                       : MatrixRole{"g_a_proj", K, plain}});
   q_conv_ = add_convolution("q_conv1d");
   k_conv_ = add_convolution("k_conv1d");
   v_conv_ = add_convolution("v_conv1d");
@@ -146,13 +148,12 @@ DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, int64_t w
       parameters.add(site, "A_log", ParameterKind::decay, {H}, log_uniform_rates(), Shard::outputs);
   dt_bias_ = parameters.add(site, "dt_bias", ParameterKind::decay, {P}, log_uniform_steps(),
                             Shard::outputs);
-  f_b_proj_ = Linear(parameters, site, K, {"f_b_proj", P, normal(1), Shard::outputs});
+  f_b_proj_ = Linear(parameters, site, K, {"f_b_proj", P, plain, Shard::outputs});
   if (!full_rank) {
-    g_b_proj_ = Linear(parameters, site, K, {"g_b_proj", P, normal(1), Shard::outputs});
+    g_b_proj_ = Linear(parameters, site, K, {"g_b_proj", P, plain, Shard::outputs});
   }
   o_norm_ = parameters.add(site, "o_norm", ParameterKind::norm_gain, {K}, Init::ones());
-  o_proj_ = Linear(parameters, site, P,
-                   {"o_proj", D, normal(needs.init_gain * needs.output_init_gain), Shard::inputs});
+  o_proj_ = Linear(parameters, site, P, {"o_proj", D, place.last_init(), Shard::inputs});
   settings_.heads /= parameters.part().size;
 }
 

@@ -16,11 +16,14 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/parameters/parameters.h"
 
 namespace attnres {
+
+inline constexpr const char* kDelta = "delta";
 
 struct DeltaAttentionInputs;
 
@@ -52,8 +55,7 @@ class DeltaAttention : public Sublayer {
   // [P, conv_width], A_log [H], dt_bias [P], f_a_proj [K, D], f_b_proj [P, K], b_proj [H, D],
   // g_a_proj [K, D] and g_b_proj [P, K] or g_proj [P, D], o_norm [K], o_proj [D, P].
   // Throws UsageError when a mechanism wants to adapt heads, which KDA has no keys and values for.
-  DeltaAttention(const DeltaAttentionSettings& settings, int64_t width, double norm_eps,
-                 double init_std, const SublayerNeeds& needs, int site,
+  DeltaAttention(const DeltaAttentionSettings& settings, const LayerPlace& place,
                  ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;

@@ -65,23 +65,23 @@ void ExpertsSettings::resolve(int64_t ffn_width, const std::string& path) {
   if (width == 0) width = std::max<int64_t>(ffn_width / chosen, 1);
 }
 
-Experts::Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
-                 double norm_eps, double init_std, const SublayerNeeds& needs, int site,
-                 ParameterRegistry& parameters)
+Experts::Experts(const ExpertsSettings& settings, const Activation& activation,
+                 const LayerPlace& place, ParameterRegistry& parameters)
     : settings_(settings),
-      width_(width),
+      width_(place.width),
       activation_(activation),
-      norm_eps_(norm_eps),
+      norm_eps_(place.norm_eps),
       group_(parameters.group()) {
-  const auto normal = [&](double gain) { return Init::normal(init_std * gain); };
-  const auto add_stack = [&](const char* role, int64_t out, int64_t in, double gain, Shard shard) {
-    return ProductWeight(parameters.add_weight(site, role, ParameterKind::matrix,
-                                               {settings.count, out, in}, normal(gain), shard));
-  };
-  const int64_t E = settings.count, F = settings.width, D = width;
+  const int site = place.site;
+  const Init inner = place.inner_init(), last = place.last_init();
+  const int64_t E = settings.count, F = settings.width, D = place.width;
   const int64_t I = settings.latent_width > 0 ? settings.latent_width : D;
-  const double inner = needs.init_gain, last = needs.init_gain * needs.output_init_gain;
-  gate_ = parameters.add(site, "gate", ParameterKind::matrix, {E, D}, normal(1));
+  const auto add_stack = [&](const char* role, int64_t out, int64_t in, const Init& init,
+                             Shard shard) {
+    return ProductWeight(
+        parameters.add_weight(site, role, ParameterKind::matrix, {E, out, in}, init, shard));
+  };
+  gate_ = parameters.add(site, "gate", ParameterKind::matrix, {E, D}, place.plain_init());
   bias_ = parameters.add(site, "e_score_correction_bias", ParameterKind::router_bias, {E},
                          Init::zeros());
   w1_ = add_stack("w1", F, I, inner, Shard::outputs);
@@ -89,17 +89,17 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation, 
   w3_ = add_stack("w3", F, I, inner, Shard::outputs);
   if (const int64_t shared = settings.shared * F; shared > 0) {
     shared_w1_and_w3_ = LinearGroup(parameters, site, D,
-                                    {{"shared_w1", shared, normal(inner), Shard::outputs},
-                                     {"shared_w3", shared, normal(inner), Shard::outputs}});
-    shared_w2_ = Linear(parameters, site, shared, {"shared_w2", D, normal(last), Shard::inputs});
+                                    {{"shared_w1", shared, inner, Shard::outputs},
+                                     {"shared_w3", shared, inner, Shard::outputs}});
+    shared_w2_ = Linear(parameters, site, shared, {"shared_w2", D, last, Shard::inputs});
   }
   if (settings.latent_width > 0) {
-    latent_down_ = Linear(parameters, site, D, {"routed_expert_down_proj", I, normal(inner)});
+    latent_down_ = Linear(parameters, site, D, {"routed_expert_down_proj", I, inner});
     if (settings.latent_norm) {
       latent_norm_ =
           parameters.add(site, "routed_expert_norm", ParameterKind::norm_gain, {I}, Init::ones());
     }
-    latent_up_ = Linear(parameters, site, I, {"routed_expert_up_proj", D, normal(last)});
+    latent_up_ = Linear(parameters, site, I, {"routed_expert_up_proj", D, last});
   }
   settings_.width /= parameters.part().size;
 }

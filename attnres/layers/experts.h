@@ -24,11 +24,14 @@
 #include <string>
 
 #include "attnres/layers/activation.h"
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/parameters/parameters.h"
 
 namespace attnres {
+
+inline constexpr const char* kExperts = "experts";
 
 struct ExpertsSettings {
   int64_t count = 0;         // E; 0: every feed-forward is dense
@@ -68,8 +71,7 @@ class Experts : public Sublayer {
   // [E]; w1, w3 [E, F, I], w2 [E, I, F]; with shared experts shared_w1, shared_w3 [shared F, D],
   // shared_w2 [D, shared F]; with a latent width routed_expert_down_proj [I, D], routed_expert_norm
   // [I] (with latent_norm), routed_expert_up_proj [D, I].
-  Experts(const ExpertsSettings& settings, const Activation& activation, int64_t width,
-          double norm_eps, double init_std, const SublayerNeeds& needs, int site,
+  Experts(const ExpertsSettings& settings, const Activation& activation, const LayerPlace& place,
           ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;

@@ -2,16 +2,14 @@
 
 namespace attnres {
 
-FeedForward::FeedForward(int64_t width, int64_t hidden, const Activation& activation,
-                         double init_std, const SublayerNeeds& needs, int site,
+FeedForward::FeedForward(int64_t hidden, const Activation& activation, const LayerPlace& place,
                          ParameterRegistry& parameters)
     : hidden_(hidden / parameters.part().size), activation_(activation) {
-  const Init inner = Init::normal(init_std * needs.init_gain);
-  const Init last = Init::normal(init_std * needs.init_gain * needs.output_init_gain);
-  gate_and_up_proj_ = LinearGroup(
-      parameters, site, width,
-      {{"gate_proj", hidden, inner, Shard::outputs}, {"up_proj", hidden, inner, Shard::outputs}});
-  down_proj_ = Linear(parameters, site, hidden, {"down_proj", width, last, Shard::inputs});
+  gate_and_up_proj_ = LinearGroup(parameters, place.site, place.width,
+                                  {{"gate_proj", hidden, place.inner_init(), Shard::outputs},
+                                   {"up_proj", hidden, place.inner_init(), Shard::outputs}});
+  down_proj_ = Linear(parameters, place.site, hidden,
+                      {"down_proj", place.width, place.last_init(), Shard::inputs});
 }
 
 SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceContext&) const {

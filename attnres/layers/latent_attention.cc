@@ -49,26 +49,26 @@ void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::s
   require_usage(score_scale >= 0, "{}.score_scale: expected 0 or more, got {}", path, score_scale);
 }
 
-LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t width,
-                                 int64_t heads, double init_std, const SublayerNeeds& needs,
-                                 int site, ParameterRegistry& parameters,
+LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t heads,
+                                 const LayerPlace& place, ParameterRegistry& parameters,
                                  RotaryFrequencies frequencies)
     : settings_(settings),
       heads_(heads / parameters.part().size),
       frequencies_(std::move(frequencies)),
       activations_(parameters.precision().activations) {
-  require_usage(!needs.separate_qkv,
+  require_usage(!place.needs.separate_qkv,
                 "latent attention has no separate inputs for queries, keys and values, which this "
                 "depth mixing needs: choose another attention or another depth mixing");
-  require_usage(!needs.adapt_heads,
+  require_usage(!place.needs.adapt_heads,
                 "latent attention has no keys and values of its own that a depth mixing could "
                 "change, which this one needs: choose another attention or another depth mixing");
+  const int site = place.site;
   const auto add_norm = [&](const char* role, int64_t size) {
     return parameters.add(site, role, ParameterKind::norm_gain, {size}, Init::ones());
   };
   const LatentAttentionSettings& s = settings_;
   const int64_t query = heads * (s.key_width + s.shared_key_width), value = heads * s.value_width;
-  const Init plain = Init::normal(init_std), scaled = Init::normal(init_std * needs.init_gain);
+  const Init plain = place.plain_init(), inner = place.inner_init();
   std::vector<MatrixRole> roles;
   if (s.q_rank > 0) {
     roles.push_back({"q_a_proj", s.q_rank, plain});
@@ -76,8 +76,8 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
     roles.push_back({"q_proj", query, plain, Shard::outputs});
   }
   roles.push_back({"kv_a_proj_with_mqa", s.kv_rank + s.shared_key_width, plain});
-  if (s.output_gate) roles.push_back({"g_proj", value, scaled, Shard::outputs});
-  input_proj_ = LinearGroup(parameters, site, width, roles);
+  if (s.output_gate) roles.push_back({"g_proj", value, inner, Shard::outputs});
+  input_proj_ = LinearGroup(parameters, site, place.width, roles);
   if (s.q_rank > 0) {
     q_a_norm_ = add_norm("q_a_layernorm", s.q_rank);
     q_b_proj_ = Linear(parameters, site, s.q_rank, {"q_b_proj", query, plain, Shard::outputs});
@@ -86,15 +86,13 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
   // Each head's rows are first of the key map, then of the value map, which alone has the gain.
   const int64_t key_size = s.key_width * s.kv_rank, value_size = s.value_width * s.kv_rank;
   const auto keys_or_values = [=](const RandomStream& random, int64_t i) {
-    return (i % (key_size + value_size) < key_size ? plain : scaled).value(random, i);
+    return (i % (key_size + value_size) < key_size ? plain : inner).value(random, i);
   };
   kv_b_proj_ = Linear(
       parameters, site, s.kv_rank,
       {"kv_b_proj", heads * (s.key_width + s.value_width), {keys_or_values}, Shard::outputs});
   o_proj_ =
-      Linear(parameters, site, value,
-             {"o_proj", width, Init::normal(init_std * needs.init_gain * needs.output_init_gain),
-              Shard::inputs});
+      Linear(parameters, site, value, {"o_proj", place.width, place.last_init(), Shard::inputs});
 }
 
 SublayerOutput LatentAttention::forward(const SublayerInput& input,

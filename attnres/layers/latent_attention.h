@@ -18,12 +18,15 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/parameters/parameters.h"
 
 namespace attnres {
+
+inline constexpr const char* kLatent = "latent";
 
 struct LatentAttentionSettings {
   int64_t kv_rank = 0;           // R; 0 stands for half the width
@@ -59,8 +62,7 @@ class LatentAttention : public Sublayer {
   // g_proj [H value_width, D] with an output gate; o_proj [D, H value_width].
   // Throws UsageError when a mechanism wants inputs of their own for keys and values, which come
   // from one latent here, or to adapt heads. The frequencies are used with `rotary` only.
-  LatentAttention(const LatentAttentionSettings& settings, int64_t width, int64_t heads,
-                  double init_std, const SublayerNeeds& needs, int site,
+  LatentAttention(const LatentAttentionSettings& settings, int64_t heads, const LayerPlace& place,
                   ParameterRegistry& parameters, RotaryFrequencies frequencies = {});
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;

@@ -4,12 +4,13 @@
 
 namespace attnres {
 
-NormedOutput::NormedOutput(std::unique_ptr<Sublayer> sublayer, int64_t width, double norm_eps,
-                           int site, ParameterRegistry& parameters)
+NormedOutput::NormedOutput(std::unique_ptr<Sublayer> sublayer, const LayerPlace& place,
+                           ParameterRegistry& parameters)
     : sublayer_(std::move(sublayer)),
-      width_(width),
-      norm_eps_(norm_eps),
-      gain_(parameters.add(site, "output_norm", ParameterKind::norm_gain, {width}, Init::ones())) {}
+      width_(place.width),
+      norm_eps_(place.norm_eps),
+      gain_(parameters.add(place.site, "output_norm", ParameterKind::norm_gain, {place.width},
+                           Init::ones())) {}
 
 SublayerOutput NormedOutput::forward(const SublayerInput& input,
                                      const SequenceContext& context) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/parameters/parameters.h"
 
@@ -12,8 +13,8 @@ namespace attnres {
 
 class NormedOutput : public Sublayer {
  public:
-  // Adds output_norm [width] at this site.
-  NormedOutput(std::unique_ptr<Sublayer> sublayer, int64_t width, double norm_eps, int site,
+  // Adds output_norm [D] at this site.
+  NormedOutput(std::unique_ptr<Sublayer> sublayer, const LayerPlace& place,
                ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext& context) const override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attnres/depth/mechanism.h"
+#include "attnres/layers/experts.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/support/config.h"
 
@@ -54,14 +55,11 @@ void require_used(const std::string& path, const std::string& key, bool is_defau
 
 void resolve_layers(const std::string& path, ModelConfig& config) {
   const Json given = write_config(config), defaults = write_config(ModelConfig());
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      if (kind.is_in(config)) {
-        kind.resolve(config, path);
-      } else if (!kind.settings.empty()) {
-        require_used(path, kind.settings, given[kind.settings] == defaults[kind.settings],
-                     kind.missing);
-      }
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->is_in(config)) {
+      kind->resolve(config, path);
+    } else if (const std::string& key = kind->settings.key; !key.empty()) {
+      require_used(path, key, given[key] == defaults[key], kind->missing);
     }
   }
   config.activation.check(path + ".activation");
@@ -76,6 +74,23 @@ bool ModelConfig::has_attention(const std::string& kind) const {
 
 bool ModelConfig::has_grouped_query() const {
   return has_attention(kGroupedQuery) || has_attention(kSlidingWindow) || has_attention(kNope);
+}
+
+bool ModelConfig::has_experts(int64_t layer) const {
+  const auto& experts = settings<ExpertsSettings>();
+  return experts.count > 0 && layer >= experts.dense_layers;
+}
+
+void ModelConfig::visit_settings(ConfigReader& v) {
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->settings.read) kind->settings.read(v, *this);
+  }
+}
+
+void ModelConfig::visit_settings(ConfigWriter& v) {
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->settings.write) kind->settings.write(v, *this);
+  }
 }
 
 ModelConfig read_model_config(const Json& json, const std::string& path) {

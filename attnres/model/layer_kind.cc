@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "attnres/layers/experts.h"
+#include "attnres/layers/feed_forward.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -21,12 +23,10 @@ const LayerKind* find_kind(const std::vector<LayerKind>& kinds, const std::strin
 // What cannot be shared out equally, if there is anything.
 std::optional<std::pair<std::string, int64_t>> find_unequal(const ModelConfig& config,
                                                             int64_t parts) {
-  for (const std::vector<LayerKind>* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      if (!kind.is_in(config)) continue;
-      for (const auto& [key, number] : kind.shared_out(config)) {
-        if (number % parts != 0) return std::pair(key, number);
-      }
+  for (const LayerKind* kind : all_kinds()) {
+    if (!kind->is_in(config)) continue;
+    for (const auto& [key, number] : kind->shared_out(config)) {
+      if (number % parts != 0) return std::pair(key, number);
     }
   }
   return std::nullopt;
@@ -48,6 +48,13 @@ const std::vector<LayerKind>& attention_kinds() {
 
 const std::vector<LayerKind>& feed_forward_kinds() {
   static const std::vector<LayerKind> all = {dense_kind(), experts_kind()};
+  return all;
+}
+
+std::vector<const LayerKind*> all_kinds() {
+  std::vector<const LayerKind*> all;
+  for (const LayerKind& kind : attention_kinds()) all.push_back(&kind);
+  for (const LayerKind& kind : feed_forward_kinds()) all.push_back(&kind);
   return all;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/model/config.h"
 #include "attnres/parameters/parameters.h"
@@ -55,22 +56,32 @@ struct GgufPart {
   bool reads_rows = false;
 };
 
+// Numbers of a recipe's model.
+using NumbersByKey = std::vector<std::pair<std::string, int64_t>>;
+
+// The object of a recipe's model that has a kind's own settings (ModelConfig::settings).
+struct KindSettings {
+  std::string key = {};  // "delta_attention"; empty: there are none
+  std::function<void(ConfigReader& v, ModelConfig& config)> read = {};
+  std::function<void(ConfigWriter& v, ModelConfig& config)> write = {};
+};
+
 struct LayerKind {
   std::string name;  // "delta"; of an attention as in a recipe
   // Keys of a recipe's model that it reads and a model without such layers would not have.
   std::vector<std::string> keys;
-  std::string settings;  // of them, the object that is its own; empty: it has none
-  std::string missing;   // "delta attention": what a model with these settings alone lacks
+  KindSettings settings = {};  // under one of these keys
+  std::string missing;         // "delta attention": what a model with these settings alone lacks
   // Whether a model has layers of this kind, or others that read its settings.
   std::function<bool(const ModelConfig& config)> is_in;
   // Checks them and fills in defaults. Throws UsageError naming the key, `path` of the model before
   // it.
   std::function<void(ModelConfig& config, const std::string& path)> resolve;
-  std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const SublayerNeeds& needs,
-                                          int site, ParameterRegistry& parameters)>
+  std::function<std::unique_ptr<Sublayer>(const ModelConfig& config, const LayerPlace& place,
+                                          ParameterRegistry& parameters)>
       make;
-  // The numbers of a recipe's model, by key, that a tensor group's processes share out equally.
-  std::function<std::vector<std::pair<std::string, int64_t>>(const ModelConfig& config)> shared_out;
+  // What a tensor group's processes share out equally.
+  std::function<NumbersByKey(const ModelConfig& config)> shared_out;
   HuggingFaceNames hugging_face;
   // In a file of an architecture that has such layers.
   std::function<std::vector<GgufPart>(const ModelConfig& config, GgufArchitecture architecture)>
@@ -80,6 +91,7 @@ struct LayerKind {
 // Those that `model.attention` can name, and those that feed-forwards are.
 const std::vector<LayerKind>& attention_kinds();
 const std::vector<LayerKind>& feed_forward_kinds();
+std::vector<const LayerKind*> all_kinds();  // the former, then the latter
 
 // What the sublayer at a site is.
 const LayerKind& layer_kind(const ModelConfig& config, int site);

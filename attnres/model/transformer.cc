@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "attnres/layers/experts.h"
+#include "attnres/layers/layer_place.h"
 #include "attnres/layers/normed_output.h"
 #include "attnres/layers/tensor_parallel.h"
 #include "attnres/model/layer_kind.h"
@@ -109,13 +109,13 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
   for (int site = 0; site < L; ++site) {
     if (!sites_.has(site)) continue;
     std::unique_ptr<Sublayer>& sublayer = sublayers_[site];
-    sublayer = layer_kind(config, site).make(config, mixer_->needs(site), site, parameters_);
+    const LayerPlace place = config.layer_place(site, mixer_->needs(site));
+    sublayer = layer_kind(config, site).make(config, place, parameters_);
     if (group != nullptr) {
       sublayer = std::make_unique<TensorParallel>(std::move(sublayer), *group);
     }
     if (!config.output_norm) continue;
-    sublayer = std::make_unique<NormedOutput>(std::move(sublayer), config.width, config.norm_eps,
-                                              site, parameters_);
+    sublayer = std::make_unique<NormedOutput>(std::move(sublayer), place, parameters_);
   }
   head_ = config.tie_embeddings
               ? embedding_

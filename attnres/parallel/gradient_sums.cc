@@ -79,18 +79,15 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
   size_t summed_;
 };
 
-GradientSums::GradientSums(const Transformer& model, const Transformer& whole,
-                           const std::vector<SiteSet>& sites, Communicator& pipeline,
-                           Communicator& replicas, Communicator* tensor,
-                           const std::vector<int>& owners, int64_t bucket_bytes)
-    : model_(model),
-      replicas_(replicas),
-      tensor_(tensor),
-      updates_shared_(owners.empty() || replicas.rank() == kOwnerOfShared) {
-  find_shared(whole, sites, pipeline);
-  if (tensor != nullptr) find_not_cut(whole, owners);
-  if (replicas.size() == 1) return;
-  find_summed(whole, sites.at(pipeline.rank()), owners);
+GradientSums::GradientSums(const GradientHolders& holders, int64_t bucket_bytes)
+    : model_(holders.model),
+      replicas_(holders.replicas),
+      tensor_(holders.tensor),
+      updates_shared_(holders.owners.empty() || replicas_.rank() == kOwnerOfShared) {
+  find_shared(holders);
+  if (tensor_ != nullptr) find_not_cut(holders);
+  if (replicas_.size() == 1) return;
+  find_summed(holders);
   make_buckets(bucket_bytes);
   for (size_t i = 0; i < summed_.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(summed_[i].parameter->tensor,
@@ -104,18 +101,17 @@ GradientSums::~GradientSums() {
   }
 }
 
-void GradientSums::find_shared(const Transformer& whole, const std::vector<SiteSet>& sites,
-                               Communicator& pipeline) {
+void GradientSums::find_shared(const GradientHolders& holders) {
   std::map<std::vector<size_t>, std::vector<const Parameter*>> shared_by;
-  for (const Parameter& p : whole.parameters().all()) {
+  for (const Parameter& p : holders.whole.parameters().all()) {
     if (!is_differentiated(p.kind)) continue;
-    const std::vector<size_t> ranks = stages_with(p, sites);
+    const std::vector<size_t> ranks = stages_with(p, holders.sites);
     if (ranks.size() > 1) shared_by[ranks].push_back(&p);
   }
-  const size_t own = pipeline.rank();
+  const size_t own = holders.pipeline.rank();
   for (const auto& [ranks, parameters] : shared_by) {
     const bool holds = std::find(ranks.begin(), ranks.end(), own) != ranks.end();
-    Shared shared = {.holders = pipeline.split(holds ? 0 : -1)};
+    Shared shared = {.holders = holders.pipeline.split(holds ? 0 : -1)};
     if (!holds) continue;
     for (const Parameter* p : parameters) {
       const Parameter* here = model_.parameters().find(p->site, p->role);
@@ -126,17 +122,18 @@ void GradientSums::find_shared(const Transformer& whole, const std::vector<SiteS
   }
 }
 
-void GradientSums::find_summed(const Transformer& whole, const SiteSet& sites,
-                               const std::vector<int>& owners) {
-  for (size_t n = 0; n < whole.parameters().all().size(); ++n) {
-    const Parameter& of_whole = whole.parameters().all()[n];
+void GradientSums::find_summed(const GradientHolders& holders) {
+  const SiteSet& sites = holders.sites.at(holders.pipeline.rank());
+  const auto& all = holders.whole.parameters().all();
+  for (size_t n = 0; n < all.size(); ++n) {
+    const Parameter& of_whole = all[n];
     const Parameter* p = model_.parameters().find(of_whole.site, of_whole.role);
     if (p == nullptr || !is_differentiated(p->kind)) continue;
     std::vector<int> own;
     std::copy_if(p->used_at.begin(), p->used_at.end(), std::back_inserter(own),
                  [&](int site) { return sites.has(site); });
     const bool comes_at_once = own.size() == 1 && is_of_sublayers(p->kind);
-    const auto owner = owners.empty() ? std::nullopt : std::optional(owners.at(n));
+    const auto owner = holders.owners.empty() ? std::nullopt : std::optional(holders.owners.at(n));
     summed_.push_back({.parameter = p,
                        .owner = owner,
                        .site = comes_at_once ? own.front() : first_of_stage(own.front(), sites),
@@ -147,12 +144,15 @@ void GradientSums::find_summed(const Transformer& whole, const SiteSet& sites,
                    [](const Summed& a, const Summed& b) { return a.site > b.site; });
 }
 
-void GradientSums::find_not_cut(const Transformer& whole, const std::vector<int>& owners) {
-  for (size_t n = 0; n < whole.parameters().all().size(); ++n) {
-    const Parameter& of_whole = whole.parameters().all()[n];
+void GradientSums::find_not_cut(const GradientHolders& holders) {
+  const auto& all = holders.whole.parameters().all();
+  for (size_t n = 0; n < all.size(); ++n) {
+    const Parameter& of_whole = all[n];
     const Parameter* p = model_.parameters().find(of_whole.site, of_whole.role);
     if (p == nullptr || !is_differentiated(p->kind) || cut_dimension(*p) >= 0) continue;
-    if (owners.empty() || owners.at(n) == replicas_.rank()) not_cut_.push_back(p->tensor);
+    if (holders.owners.empty() || holders.owners.at(n) == replicas_.rank()) {
+      not_cut_.push_back(p->tensor);
+    }
   }
 }
 

@@ -33,17 +33,22 @@ inline constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
 // Sums that are under way at one time, each with a copy of its gradients.
 inline constexpr size_t kBucketsUnderWay = 8;
 
+// Whose gradients are added up: a model, and the processes that hold parts of it.
+struct GradientHolders {
+  const Transformer& model;        // what this process holds of the whole
+  const Transformer& whole;        // whose numbers are not looked at
+  std::vector<SiteSet> sites;      // of each rank of the pipeline
+  Communicator& pipeline;          // that this process is a rank of
+  Communicator& replicas;          // the processes that hold the same as this one
+  Communicator* tensor = nullptr;  // its tensor group, or none
+  std::vector<int> owners = {};    // of the whole's parameters, the replicas; empty: all replicas
+};
+
 class GradientSums {
  public:
-  // `model` is what this process holds of `whole`, whose numbers are not looked at; `sites` what
-  // each rank of its pipeline does; `replicas` are the processes that hold the same as this one;
-  // `tensor` its tensor group, or null. `owners` has the replica that updates each parameter of the
-  // whole; where it is empty all of them do. All ranks of all of them make one. The model and the
-  // processes must outlive it.
-  GradientSums(const Transformer& model, const Transformer& whole,
-               const std::vector<SiteSet>& sites, Communicator& pipeline, Communicator& replicas,
-               Communicator* tensor = nullptr, const std::vector<int>& owners = {},
-               int64_t bucket_bytes = kGradientBucketBytes);
+  // All ranks of all the processes make one. The model and the processes must outlive it.
+  explicit GradientSums(const GradientHolders& holders,
+                        int64_t bucket_bytes = kGradientBucketBytes);
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -97,10 +102,9 @@ class GradientSums {
     std::vector<at::Tensor> parameters = {};
   };
 
-  void find_shared(const Transformer& whole, const std::vector<SiteSet>& sites,
-                   Communicator& pipeline);
-  void find_summed(const Transformer& whole, const SiteSet& sites, const std::vector<int>& owners);
-  void find_not_cut(const Transformer& whole, const std::vector<int>& owners);
+  void find_shared(const GradientHolders& holders);
+  void find_summed(const GradientHolders& holders);
+  void find_not_cut(const GradientHolders& holders);
   void make_buckets(int64_t bucket_bytes);
   std::vector<at::Tensor> tensors_of(const Bucket& bucket) const;
   bool is_here(const std::optional<int>& owner) const {

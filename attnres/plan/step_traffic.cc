@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "attnres/layers/experts.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -85,7 +86,7 @@ Exchanges exchanges_at(const PlannedModel& model, const SiteRange& sites) {
     if (site == output) continue;
     // The sublayer's inputs, and its output.
     add(mixer.needs(site).separate_qkv ? 4 : 2, config.width);
-    const ExpertsSettings& experts = config.experts;
+    const ExpertsSettings& experts = config.settings<ExpertsSettings>();
     const bool has_experts = site % 2 == 1 && config.has_experts(site / 2);
     if (has_experts && experts.latent_width > 0 && experts.latent_norm) {
       add(1, experts.latent_width);

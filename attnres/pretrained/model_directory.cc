@@ -13,6 +13,7 @@
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/stored_form.h"
+#include "attnres/layers/experts.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/chat_template_files.h"
@@ -63,7 +64,7 @@ void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
   Parameter parameter;
   for (parameter.site = 1; parameter.site < model.sublayers(); parameter.site += 2) {
     const bool dense = !model.has_experts(parameter.site / 2);
-    const ExpertsSettings& experts = model.experts;
+    const ExpertsSettings& experts = model.settings<ExpertsSettings>();
     parameter.role = dense ? "down_proj" : "w1";
     const std::string name = hugging_face_name(parameter, model.sublayers(), experts.count - 1);
     const int64_t read = experts.latent_width > 0 ? experts.latent_width : model.width;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/layers/experts.h"
 #include "attnres/support/file.h"
 
 namespace attnres {
@@ -17,8 +18,13 @@ ParallelSteps::ParallelSteps(const ParallelPlace& place, Training& part, TrainBa
       model_(*part.model),
       optimizer_(part.optimizer),
       pipeline_(model_, place.plan, place.ranks.pipeline()),
-      gradient_sums_(model_, place.shapes, place.plan.sites_by_rank(), place.ranks.pipeline(),
-                     place.ranks.replicas(), place.ranks.tensor(), place.owners),
+      gradient_sums_({.model = model_,
+                      .whole = place.shapes,
+                      .sites = place.plan.sites_by_rank(),
+                      .pipeline = place.ranks.pipeline(),
+                      .replicas = place.ranks.replicas(),
+                      .tensor = place.ranks.tensor(),
+                      .owners = place.owners}),
       batches_(std::move(batches)) {}
 
 StepResult ParallelSteps::run(int64_t step, double learning_rate) {
@@ -116,7 +122,7 @@ StepSums ParallelSteps::sum_over_ranks(StepSums sums) const {
   sums.targets = static_cast<int64_t>(numbers[1]);
   sums.tokens = static_cast<int64_t>(numbers[2]);
 
-  const int64_t experts = place_.recipe.model.experts.count;
+  const int64_t experts = place_.recipe.model.settings<ExpertsSettings>().count;
   if (experts == 0) return sums;
   const at::Tensor loads_LE = at::zeros({place_.shapes.sublayers(), experts}, at::kLong);
   std::vector<int64_t> have(place_.shapes.sublayers());

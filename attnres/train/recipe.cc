@@ -191,7 +191,9 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
     const Json kinds = value_at(after, "model.attention");
     for (const LayerKind& kind : attention_kinds()) {
       const bool is_gone = std::find(kinds.begin(), kinds.end(), kind.name) == kinds.end();
-      if (is_gone && !kind.settings.empty()) collect(after, "model." + kind.settings, all, left);
+      if (is_gone && !kind.settings.key.empty()) {
+        collect(after, "model." + kind.settings.key, all, left);
+      }
     }
   }
   if (changed("model.experts.count") && value_at(after, "model.experts.count") == 0) {

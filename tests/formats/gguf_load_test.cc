@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_model.h"
+#include "attnres/layers/delta_attention.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -203,7 +204,7 @@ TEST(GgufLoaded, KnowsTiedHeads) {
 TEST(GgufLoaded, GivesTheSameModelWithFoldedGates) {
   const Transformer model = perturbed_model(gguf_kimi({{"depth_mixing", block_attn_res(2)}}));
   const auto back = loaded_gguf(saved_gguf(model));
-  EXPECT_TRUE(back->config().delta_attention.has_full_rank_gate());
+  EXPECT_TRUE(back->config().settings<DeltaAttentionSettings>().has_full_rank_gate());
   EXPECT_FALSE(back->config().activation.is_situ());
   EXPECT_LT(difference(model, *back), 2e-4);
   // As another gate would not pass.

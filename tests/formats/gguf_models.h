@@ -9,6 +9,7 @@
 
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_model.h"
+#include "attnres/layers/delta_attention.h"
 #include "attnres/support/config.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"

@@ -20,6 +20,7 @@
 #include "attnres/infer/engine.h"
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
+#include "attnres/layers/delta_attention.h"
 #include "attnres/parallel/together.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
@@ -180,7 +181,7 @@ std::vector<NamedConfig> kinds() {
   add("full", attn_res());
   add("mhc", {{"type", "mhc"}});
   all.push_back({"kimi", kimi_config(/*k3=*/false, block_attn_res(3))});
-  all.back().config.heads = all.back().config.delta_attention.heads = 4;
+  all.back().config.heads = all.back().config.settings<DeltaAttentionSettings>().heads = 4;
   return all;
 }
 

@@ -99,7 +99,7 @@ TEST(FeedForward, IsItsFormulaWithEitherActivation) {
   constexpr int64_t kWidth = 5, kHidden = 7;
   for (const Activation& activation : {Activation{}, Activation{"situ", 0.7, 0.9}}) {
     ParameterRegistry parameters(at::kDouble, 1);
-    const FeedForward layer(kWidth, kHidden, activation, 0.5, {}, 0, parameters);
+    const FeedForward layer(kHidden, activation, {.width = kWidth, .init_std = 0.5}, parameters);
     const at::Tensor x = random_tensor({2, 3, kWidth}, 3);
     const auto forward = [&] { return layer.forward({.x = x}, {}).y; };
     Vector expected;

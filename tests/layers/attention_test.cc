@@ -28,13 +28,7 @@ constexpr int64_t kWidth = 10, kTokens = 9;
 constexpr double kEps = 1e-3;
 
 AttentionShape shape_of_test() {
-  return {.width = kWidth,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_width = 6,
-          .rotary = rotary_frequencies(6, 7),
-          .norm_eps = kEps,
-          .init_std = 0.3};
+  return {.heads = 4, .kv_heads = 2, .head_width = 6, .rotary = rotary_frequencies(6, 7)};
 }
 
 struct PlainAttention {
@@ -45,21 +39,21 @@ struct PlainAttention {
   Vector head(const std::string& map, const Vector& x, int64_t h, int64_t position) const {
     const auto K = static_cast<size_t>(shape.head_width), first = static_cast<size_t>(h) * K;
     Vector y = times(parameter(parameters, (map + "_proj").c_str()), x, first, first + K);
-    if (shape.qkv_bias) {
+    if (shape.settings.qkv_bias) {
       const Vector bias = as_vector(parameter(parameters, (map + "_bias").c_str()));
       for (size_t k = 0; k < K; ++k) y[k] += bias[first + k];
     }
     if (map == "v") return y;
-    if (shape.qk_norm) {
-      y = rms_normed(y, parameter(parameters, (map + "_layernorm").c_str()), shape.norm_eps);
+    if (shape.settings.qk_norm) {
+      y = rms_normed(y, parameter(parameters, (map + "_layernorm").c_str()), kEps);
     }
     return shape.rotary ? testing::turned(y, *shape.rotary, static_cast<double>(position)) : y;
   }
 
   Vector operator()(const std::vector<Vector>& x, int64_t t) const {
     const auto K = static_cast<size_t>(shape.head_width);
-    const double scale =
-        shape.score_scale > 0 ? shape.score_scale : 1 / std::sqrt(static_cast<double>(K));
+    const double scale = shape.settings.score_scale > 0 ? shape.settings.score_scale
+                                                        : 1 / std::sqrt(static_cast<double>(K));
     Vector all;
     for (int64_t h = 0; h < shape.heads; ++h) {
       const int64_t shared = h / (shape.heads / shape.kv_heads);
@@ -96,19 +90,20 @@ at::Tensor plain(const AttentionShape& shape, const ParameterRegistry& parameter
 TEST(Attention, IsItsFormulaWithWhatModelsAdd) {
   const at::NoGradGuard no_grad;
   std::vector<AttentionShape> shapes(8, shape_of_test());
-  shapes[1].qkv_bias = true;
-  shapes[2].qk_norm = true;
-  shapes[3].score_scale = 0.9;
+  shapes[1].settings.qkv_bias = true;
+  shapes[2].settings.qk_norm = true;
+  shapes[3].settings.score_scale = 0.9;
   shapes[4].window = 3;
   shapes[5].rotary.reset();
   shapes[6].rotary->magnitude = 1.4;
   shapes[7] = shapes[4];
-  shapes[7].qkv_bias = shapes[7].qk_norm = true;
-  shapes[7].score_scale = 0.9;
+  shapes[7].settings.qkv_bias = shapes[7].settings.qk_norm = true;
+  shapes[7].settings.score_scale = 0.9;
   const at::Tensor x_TD = random_tensor({kTokens, kWidth}, 1);
   for (const AttentionShape& shape : shapes) {
     ParameterRegistry parameters(at::kDouble, /*seed=*/1);
-    const Attention attention(shape, 0, parameters);
+    const Attention attention(shape, {.width = kWidth, .norm_eps = kEps, .init_std = 0.3},
+                              parameters);
     move_all(parameters);
     const at::Tensor y = attention.forward({.x = x_TD}, {}).y;
     EXPECT_TRUE(close(y, plain(shape, parameters, x_TD)));
@@ -116,11 +111,12 @@ TEST(Attention, IsItsFormulaWithWhatModelsAdd) {
     for (int changed = 0; changed < 5; ++changed) {
       AttentionShape other = shape;
       if (changed == 0) other.window = shape.window == 0 ? 3 : shape.window + 1;
-      if (changed == 1) other.score_scale = shape.score_scale > 0 ? 0 : 0.9;
+      if (changed == 1) other.settings.score_scale = shape.settings.score_scale > 0 ? 0 : 0.9;
       if (changed == 2) other.rotary = rotary_frequencies(6, shape.rotary ? 9 : 7);
-      if (changed == 3 && shape.qkv_bias) other.qkv_bias = false;
-      if (changed == 4 && shape.qk_norm) other.qk_norm = false;
-      const bool is_same = (changed == 3 && !shape.qkv_bias) || (changed == 4 && !shape.qk_norm);
+      if (changed == 3 && shape.settings.qkv_bias) other.settings.qkv_bias = false;
+      if (changed == 4 && shape.settings.qk_norm) other.settings.qk_norm = false;
+      const bool is_same =
+          (changed == 3 && !shape.settings.qkv_bias) || (changed == 4 && !shape.settings.qk_norm);
       EXPECT_EQ(close(y, plain(other, parameters, x_TD)), is_same) << changed;
     }
   }
@@ -131,7 +127,8 @@ TEST(Attention, CountsTheKeysThatAreSeen) {
   ParameterRegistry parameters(at::kDouble, std::nullopt, at::kMeta);
   const auto multiply_adds = [&](int64_t window, int64_t context) {
     shape.window = window;
-    return Attention(shape, static_cast<int>(parameters.all().size()), parameters)
+    const auto site = static_cast<int>(parameters.all().size());
+    return Attention(shape, {.width = kWidth, .site = site}, parameters)
         .cost(context)
         .multiply_adds;
   };

@@ -47,7 +47,7 @@ struct Layer {
   explicit Layer(const DeltaAttentionSettings& settings, at::ScalarType dtype = at::kDouble)
       : settings(settings),
         parameters(dtype, /*seed=*/5),
-        attention(settings, kWidth, kNormEps, /*init_std=*/0.7, {}, /*site=*/0, parameters) {
+        attention(settings, {.width = kWidth, .norm_eps = kNormEps, .init_std = 0.7}, parameters) {
     for (const Parameter& p : parameters.all()) {
       if (p.kind != ParameterKind::matrix) testing::add_noise(p, 0.5);
       // Rates near one, so that earlier tokens are seen.
@@ -305,8 +305,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, DeltaAttentionLayer, ::testing::ValuesIn(kVar
 TEST(DeltaAttention, StartsAsItSays) {
   ParameterRegistry parameters(at::kDouble, 1);
   const DeltaAttentionSettings settings = {.heads = 16, .head_width = 64};
-  const DeltaAttention attention(settings, 32, kNormEps, 0.02,
-                                 {.init_gain = 3, .output_init_gain = 5}, 0, parameters);
+  const DeltaAttention attention(
+      settings, {.width = 32, .needs = {.init_gain = 3, .output_init_gain = 5}}, parameters);
   const auto of = [&](const char* role) { return parameters.find(0, role)->tensor.detach(); };
   const auto lies_in = [](const Tensor& x, double low, double high) {
     const double least = x.min().item<double>(), most = x.max().item<double>();
@@ -374,8 +374,8 @@ TEST(DeltaAttention, ResolvesItsSettings) {
 TEST(DeltaAttention, RefusesToAdaptHeads) {
   ParameterRegistry parameters(at::kDouble, 1);
   EXPECT_THAT(refusal([&] {
-                DeltaAttention(kVariants[0].settings, kWidth, kNormEps, 0.02, {.adapt_heads = true},
-                               0, parameters);
+                DeltaAttention(kVariants[0].settings,
+                               {.width = kWidth, .needs = {.adapt_heads = true}}, parameters);
               }),
               HasSubstr("delta attention"));
 }

@@ -59,7 +59,8 @@ const Variant kVariants[] = {
 struct Bench {
   explicit Bench(const Variant& variant, at::ScalarType dtype = at::kDouble)
       : parameters(dtype, 1),
-        layer(variant.settings, variant.activation, kWidth, kNormEps, 0.5, {}, 0, parameters) {
+        layer(variant.settings, variant.activation,
+              {.width = kWidth, .norm_eps = kNormEps, .init_std = 0.5}, parameters) {
     testing::move_all(parameters);
   }
   SublayerOutput operator()(const at::Tensor& x) const { return layer.forward({.x = x}, {}); }
@@ -353,7 +354,7 @@ TEST(Balance, BringsARouterTowardsEqualLoad) {
 TEST(Experts, ParametersAreWhatTheyAre) {
   const auto parameters_of = [](ParameterRegistry& parameters, const Variant& variant,
                                 const SublayerNeeds& needs) {
-    Experts(variant.settings, variant.activation, kWidth, kNormEps, 0.02, needs, 0, parameters);
+    Experts(variant.settings, variant.activation, {.width = kWidth, .needs = needs}, parameters);
   };
   for (const Variant& variant : kVariants) {
     ParameterRegistry plain(at::kDouble, 1), scaled(at::kDouble, 1);

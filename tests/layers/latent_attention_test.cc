@@ -61,7 +61,8 @@ RotaryFrequencies frequencies_of(const LatentAttentionSettings& settings) {
 struct Bench {
   explicit Bench(const LatentAttentionSettings& settings, at::ScalarType dtype = at::kDouble)
       : parameters(dtype, 1),
-        layer(settings, kWidth, kHeads, 0.4, {}, 0, parameters, frequencies_of(settings)) {
+        layer(settings, kHeads, {.width = kWidth, .init_std = 0.4}, parameters,
+              frequencies_of(settings)) {
     testing::move_all(parameters);
   }
   at::Tensor operator()(const at::Tensor& x, testing::SideBySide* decoded = nullptr) const {
@@ -252,14 +253,15 @@ TEST(LatentAttention, SeesNoLaterToken) {
 TEST(LatentAttention, ParametersAreWhatTheyAre) {
   ParameterRegistry parameters(at::kDouble, 1);
   const LatentAttentionSettings& k3 = kVariants[1].settings;
-  const LatentAttention scaled(k3, 64, kHeads, 0.02, {.init_gain = 0.5, .output_init_gain = 0.5}, 0,
-                               parameters);
+  LayerPlace place = {.width = 64, .needs = {.init_gain = 0.5, .output_init_gain = 0.5}};
+  const LatentAttention scaled(k3, kHeads, place, parameters);
   for (const Parameter& p : parameters.all()) {
     const bool norm = p.role.find("layernorm") != std::string::npos;
     EXPECT_EQ(p.kind, norm ? ParameterKind::norm_gain : ParameterKind::matrix) << p.role;
   }
   ParameterRegistry others(at::kDouble, 1);
-  const LatentAttention plain(k3, 64, kHeads, 0.02, {}, 0, others);
+  place.needs = {};
+  const LatentAttention plain(k3, kHeads, place, others);
   const auto gain = [&](const char* role) {
     return parameter(parameters, role) / parameter(others, role);
   };
@@ -310,7 +312,7 @@ TEST(LatentAttention, RefusesWhatItCannotServe) {
   const auto message = [](const SublayerNeeds& needs) {
     return refusal([&] {
       ParameterRegistry parameters(at::kDouble, 1);
-      LatentAttention(kVariants[0].settings, kWidth, kHeads, 0.02, needs, 0, parameters);
+      LatentAttention(kVariants[0].settings, kHeads, {.width = kWidth, .needs = needs}, parameters);
     });
   };
   EXPECT_EQ(message({}), "");

@@ -80,6 +80,7 @@ TEST(LinearGroup, GivesTheFirstRolesInputsOfTheirOwn) {
 }
 
 constexpr int64_t kWidth = 12;
+const LayerPlace kPlace = {.width = kWidth, .init_std = 0.3};
 
 using MakeLayer = std::unique_ptr<Sublayer> (*)(int64_t parts, ParameterRegistry&);
 
@@ -91,20 +92,17 @@ struct ShardedLayer {
 const ShardedLayer kLayers[] = {
     {"attention",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
-       const AttentionShape shape = {
-           .width = kWidth, .heads = 4 / parts, .kv_heads = 2 / parts, .head_width = 6};
-       return std::make_unique<Attention>(shape, 0, parameters);
+       const AttentionShape shape = {.heads = 4 / parts, .kv_heads = 2 / parts, .head_width = 6};
+       return std::make_unique<Attention>(shape, kPlace, parameters);
      }},
     {"attention with biases",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
-       const AttentionShape shape = {.width = kWidth,
-                                     .heads = 4 / parts,
+       const AttentionShape shape = {.heads = 4 / parts,
                                      .kv_heads = 2 / parts,
                                      .head_width = 6,
                                      .window = 2,
-                                     .qkv_bias = true,
-                                     .qk_norm = true};
-       return std::make_unique<Attention>(shape, 0, parameters);
+                                     .settings = {.qkv_bias = true, .qk_norm = true}};
+       return std::make_unique<Attention>(shape, kPlace, parameters);
      }},
     {"latent",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
@@ -114,33 +112,28 @@ const ShardedLayer kLayers[] = {
                                                  .shared_key_width = 2,
                                                  .value_width = 3,
                                                  .output_gate = true};
-       return std::make_unique<LatentAttention>(settings, kWidth, 4 / parts, 0.3, SublayerNeeds{},
-                                                0, parameters);
+       return std::make_unique<LatentAttention>(settings, 4 / parts, kPlace, parameters);
      }},
     {"delta",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
        const DeltaAttentionSettings settings = {
            .heads = 4 / parts, .head_width = 5, .conv_width = 3};
-       return std::make_unique<DeltaAttention>(settings, kWidth, 1e-6, 0.3, SublayerNeeds{}, 0,
-                                               parameters);
+       return std::make_unique<DeltaAttention>(settings, kPlace, parameters);
      }},
     {"delta with a gate of full rank",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
        const DeltaAttentionSettings settings = {
            .heads = 4 / parts, .head_width = 5, .conv_width = 3, .output_gate = "full_rank"};
-       return std::make_unique<DeltaAttention>(settings, kWidth, 1e-6, 0.3, SublayerNeeds{}, 0,
-                                               parameters);
+       return std::make_unique<DeltaAttention>(settings, kPlace, parameters);
      }},
     {"feed-forward",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
-       return std::make_unique<FeedForward>(kWidth, 16 / parts, Activation{}, 0.3, SublayerNeeds{},
-                                            0, parameters);
+       return std::make_unique<FeedForward>(16 / parts, Activation{}, kPlace, parameters);
      }},
     {"experts",
      [](int64_t parts, ParameterRegistry& parameters) -> std::unique_ptr<Sublayer> {
        const ExpertsSettings settings = {.count = 5, .chosen = 2, .width = 8 / parts, .shared = 1};
-       return std::make_unique<Experts>(settings, Activation{}, kWidth, 1e-6, 0.3, SublayerNeeds{},
-                                        0, parameters);
+       return std::make_unique<Experts>(settings, Activation{}, kPlace, parameters);
      }},
 };
 

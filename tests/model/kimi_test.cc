@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
+#include "attnres/layers/attention.h"
 #include "attnres/support/config.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"

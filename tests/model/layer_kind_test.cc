@@ -5,6 +5,11 @@
 
 #include <set>
 
+#include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/experts.h"
+#include "attnres/layers/feed_forward.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/parameter_names.h"
 #include "tests/model/small_models.h"
 
@@ -20,7 +25,7 @@ std::vector<ModelConfig> models() {
 // The roles that the sublayer of a site adds, by itself.
 std::set<std::string> roles_at(const ModelConfig& config, int site) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/std::nullopt, at::kMeta);
-  layer_kind(config, site).make(config, {}, site, parameters);
+  layer_kind(config, site).make(config, config.layer_place(site, {}), parameters);
   std::set<std::string> roles;
   for (const Parameter& parameter : parameters.all()) roles.insert(parameter.role);
   return roles;
@@ -45,10 +50,8 @@ std::set<std::string> named_roles(const LayerKind& kind) {
 
 TEST(LayerKinds, NameTheParametersThatTheirLayersHave) {
   const auto roles = roles_of_kinds();
-  for (const auto* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-    for (const LayerKind& kind : *kinds) {
-      EXPECT_EQ(named_roles(kind), roles.at(kind.name)) << kind.name;
-    }
+  for (const LayerKind* kind : all_kinds()) {
+    EXPECT_EQ(named_roles(*kind), roles.at(kind->name)) << kind->name;
   }
   // Control: they are not all alike.
   EXPECT_NE(roles.at(kDelta), roles.at(kLatent));
@@ -113,17 +116,15 @@ TEST(LayerKinds, HaveAPlaceForEveryParameterInGguf) {
 TEST(LayerKinds, AreInTheModelsThatHaveThem) {
   const auto in = [](const ModelConfig& config) {
     std::set<std::string> names;
-    for (const auto* kinds : {&attention_kinds(), &feed_forward_kinds()}) {
-      for (const LayerKind& kind : *kinds) {
-        if (kind.is_in(config)) names.insert(kind.name);
-      }
+    for (const LayerKind* kind : all_kinds()) {
+      if (kind->is_in(config)) names.insert(kind->name);
     }
     return names;
   };
   EXPECT_EQ(in(small_config(residual())), (std::set<std::string>{kGroupedQuery, kDense}));
   ModelConfig kimi = kimi_config(/*k3=*/false, residual());
   EXPECT_EQ(in(kimi), (std::set<std::string>{kDelta, kLatent, kDense, kExperts}));
-  kimi.experts.dense_layers = 0;
+  kimi.settings<ExpertsSettings>().dense_layers = 0;
   EXPECT_EQ(in(kimi), (std::set<std::string>{kDelta, kLatent, kExperts}));
 }
 

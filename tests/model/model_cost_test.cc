@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "attnres/layers/experts.h"
 #include "tests/model/small_models.h"
 
 namespace attnres::model_cost_test {
@@ -66,12 +67,12 @@ TEST(ModelCost, LinearMapsAreTheProductsOfAForwardPass) {
 TEST(ModelCost, OfExpertsCountsTheChosen) {
   ModelConfig config = testing::kimi_config(true, testing::residual());
   const double before = ModelCost(config, testing::kSmallVocabulary).linear_maps();
-  config.experts.chosen += 1;
+  auto& experts = config.settings<ExpertsSettings>();
+  experts.chosen += 1;
   const double after = ModelCost(config, testing::kSmallVocabulary).linear_maps();
-  const int64_t width =
-      config.experts.latent_width > 0 ? config.experts.latent_width : config.width;
-  const auto sites = static_cast<double>(config.layers - config.experts.dense_layers);
-  EXPECT_EQ(after - before, sites * static_cast<double>(3 * config.experts.width * width));
+  const int64_t width = experts.latent_width > 0 ? experts.latent_width : config.width;
+  const auto sites = static_cast<double>(config.layers - experts.dense_layers);
+  EXPECT_EQ(after - before, sites * static_cast<double>(3 * experts.width * width));
 }
 
 TEST(ModelCost, BetweenTokensGrowsWithTheContextWhereAttentionSeesAll) {

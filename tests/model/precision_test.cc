@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "attnres/layers/experts.h"
 #include "attnres/model/transformer.h"
 #include "tests/model/kinds_of_models.h"
 #include "tests/tolerances.h"
@@ -65,7 +66,7 @@ TEST_P(EveryKind, IsTheModelOfFloat64ButForRounding) {
   const Transformer mixed = gentle(GetParam().make_in(kMixed)), exact = gentle(GetParam().make());
   const at::Tensor ids = random_ids(2, 7), targets = random_ids(2, 7, 6);
   // A rounding can send a token to another expert.
-  const double more = mixed.config().experts.count > 0 ? 8 : 1;
+  const double more = mixed.config().settings<ExpertsSettings>().count > 0 ? 8 : 1;
   const double expected = exact.loss(ids, targets).item<double>();
   const at::Tensor loss = mixed.loss(ids, targets);
   EXPECT_EQ(loss.scalar_type(), at::kFloat);

@@ -8,6 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "attnres/layers/attention.h"
+#include "attnres/layers/delta_attention.h"
+#include "attnres/layers/latent_attention.h"
 #include "attnres/model/transformer.h"
 #include "attnres/support/random.h"
 #include "tests/layers/side_by_side.h"

@@ -43,6 +43,14 @@ struct World {
   explicit World(Communicator& all)
       : pipeline(all.split(all.rank() / 2)), replicas(all.split(all.rank() % 2)) {}
 
+  GradientHolders holders_of(const Transformer& model) const {
+    return {.model = model,
+            .whole = whole_model(),
+            .sites = kSites,
+            .pipeline = *pipeline,
+            .replicas = *replicas};
+  }
+
   std::unique_ptr<Communicator> pipeline, replicas;
 };
 
@@ -54,9 +62,7 @@ TEST(GradientSums, AreOfAllWhoHoldAParameter) {
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
-      GradientSums(model, whole_model(), kSites, *world.pipeline, *world.replicas,
-                   /*tensor=*/nullptr, {}, bucket_bytes)
-          .add_up();
+      GradientSums(world.holders_of(model), bucket_bytes).add_up();
       for (const Parameter& p : model.parameters().all()) {
         at::Tensor expected = at::zeros_like(p.tensor);
         for (const size_t holder : stages_with(p, kSites)) {
@@ -80,8 +86,9 @@ TEST(GradientSums, GoToTheReplicaThatUpdates) {
       const Transformer model = model_at(world.pipeline->rank());
       const Transformer& whole = whole_model();
       const std::vector<int> owners = update_owners(whole.parameters(), kSites, 3);
-      GradientSums sums(model, whole_model(), kSites, *world.pipeline, *world.replicas,
-                        /*tensor=*/nullptr, owners, bucket_bytes);
+      GradientHolders holders = world.holders_of(model);
+      holders.owners = owners;
+      GradientSums sums(holders, bucket_bytes);
       for (const Parameter& p : model.parameters().all()) {
         p.tensor.mutable_grad() = part_of(p, all.rank());
       }
@@ -128,7 +135,7 @@ TEST(GradientSums, KnowWhoHasNone) {
   run_on_threads(6, [](Communicator& all) {
     const World world(all);
     const Transformer model = model_at(world.pipeline->rank());
-    GradientSums sums(model, whole_model(), kSites, *world.pipeline, *world.replicas);
+    GradientSums sums(world.holders_of(model));
     const Parameter& first = model.parameters().all().front();
     if (all.rank() == 1) first.tensor.mutable_grad() = part_of(first, 1);
     sums.add_up();
@@ -174,8 +181,12 @@ TEST(GradientSums, BeginWhileTheBackwardRuns) {
         }
         // Called with sums for the backward, or none.
         const auto gradients = [&](int64_t bucket_bytes, bool overlaps) {
-          GradientSums sums(model, model, plan.sites_by_rank(), *alone, replicas,
-                            /*tensor=*/nullptr, {}, bucket_bytes);
+          GradientSums sums({.model = model,
+                             .whole = model,
+                             .sites = plan.sites_by_rank(),
+                             .pipeline = *alone,
+                             .replicas = replicas},
+                            bucket_bytes);
           for (const Parameter& p : model.parameters().all()) p.tensor.mutable_grad().reset();
           const int64_t sent = replicas.bytes_sent(Traffic::parameter_gradient);
           pipeline.forward_backward(batches, {.recompute = recompute}, overlaps ? &sums : nullptr);
@@ -210,7 +221,11 @@ TEST(GradientSums, BeginAsSoonAsGradientsAreFinal) {
     const Transformer model(small_config(residual()), kSmallVocabulary, /*seed=*/1, at::kDouble);
     const at::Tensor late = model.parameters().find(0, "q_proj")->tensor,
                      early = model.parameters().find(6, "head")->tensor;
-    GradientSums sums(model, model, {SiteSet(all_sites)}, *alone, replicas, /*tensor=*/nullptr, {},
+    GradientSums sums({.model = model,
+                       .whole = model,
+                       .sites = {SiteSet(all_sites)},
+                       .pipeline = *alone,
+                       .replicas = replicas},
                       /*bucket_bytes=*/1);
     const auto sent = [&] { return replicas.bytes_sent(Traffic::parameter_gradient); };
     early.sum().backward();
@@ -233,7 +248,11 @@ TEST(GradientSums, CountEveryParameterOnce) {
   run_on_threads(2, [&](Communicator& pipeline) {
     const auto alone = pipeline.split(pipeline.rank());
     const Transformer model = model_at(pipeline.rank());
-    const GradientSums sums(model, whole_model(), kSites, pipeline, *alone);
+    const GradientSums sums({.model = model,
+                             .whole = whole_model(),
+                             .sites = kSites,
+                             .pipeline = pipeline,
+                             .replicas = *alone});
     const std::lock_guard lock(one_at_a_time);
     for (const Parameter& p : model.parameters().all()) {
       held += p.tensor.numel();

@@ -103,7 +103,11 @@ void compute_in_a_pipeline(Communicator& world) {
     expected_loss += loss.sum.item<double>();
   }
   const auto alone = world.split(world.rank());
-  GradientSums sums(model, whole, plan.sites_by_rank(), world, *alone);
+  GradientSums sums({.model = model,
+                     .whole = whole,
+                     .sites = plan.sites_by_rank(),
+                     .pipeline = world,
+                     .replicas = *alone});
   const LossNumbers numbers = Pipeline(model, plan, world).forward_backward(batches, {});
   sums.add_up();
   if (world.rank() == 2) {

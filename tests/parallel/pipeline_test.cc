@@ -162,7 +162,11 @@ Result in_a_pipeline(const ModelConfig& config, const PipelineSize& size, Transf
     const Transformer model = model_of(config, options.precision, plan.sites_of(world.rank()));
     Pipeline pipeline(model, plan, communicator);
     const auto alone = world.split(world.rank());
-    GradientSums sums(model, shapes, plan.sites_by_rank(), communicator, *alone);
+    GradientSums sums({.model = model,
+                       .whole = shapes,
+                       .sites = plan.sites_by_rank(),
+                       .pipeline = communicator,
+                       .replicas = *alone});
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
     sums.add_up();

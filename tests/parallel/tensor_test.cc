@@ -10,6 +10,7 @@
 #include <numeric>
 #include <string>
 
+#include "attnres/layers/experts.h"
 #include "attnres/model/layer_kind.h"
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/parallel/pipeline.h"
@@ -109,8 +110,12 @@ Result in_groups(const Transformer& whole, int size, const std::vector<Batch>& b
     const FaultyGroup group(honest, options.sum);
     const Transformer model = part_of_model(whole, group, plan.sites_of(stage_rank));
     Pipeline pipeline(model, plan, *stages);
-    GradientSums sums(model, whole, plan.sites_by_rank(), *stages, *alone,
-                      options.sums_gradients ? ranks.get() : nullptr);
+    GradientSums sums({.model = model,
+                       .whole = whole,
+                       .sites = plan.sites_by_rank(),
+                       .pipeline = *stages,
+                       .replicas = *alone,
+                       .tensor = options.sums_gradients ? ranks.get() : nullptr});
     const LossNumbers numbers =
         pipeline.forward_backward(batches, {.recompute = options.recompute});
     sums.add_up();
@@ -329,7 +334,7 @@ TEST(TensorGroup, RefusesUnequalParts) {
   EXPECT_THAT(message(kimi_config(false, residual()), 4),
               HasSubstr("model.delta_attention.heads: 2"));
   ModelConfig config = kimi_config(false, residual());
-  config.experts.width = 13;
+  config.settings<ExpertsSettings>().width = 13;
   EXPECT_THAT(message(config, 2), HasSubstr("model.experts.width: 13"));
 }
 

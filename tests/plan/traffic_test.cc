@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "attnres/layers/experts.h"
 #include "attnres/train/checkpoint.h"
 #include "attnres/train/parallel_steps.h"
 #include "attnres/train/run_text.h"
@@ -103,7 +104,8 @@ TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
     }
   }
   Recipe latent = small_plan_recipe(blocks_of(2), 3, {{"tensor", 2}});
-  latent.model.experts = {.count = 4, .chosen = 2, .width = 24, .latent_width = 16};
+  latent.model.settings<ExpertsSettings>() = {
+      .count = 4, .chosen = 2, .width = 24, .latent_width = 16};
   expect_counted(latent, "latent experts");
 }
 

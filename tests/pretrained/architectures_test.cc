@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/layers/attention.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
@@ -277,7 +278,7 @@ TEST(ArchitecturesThatAreNotComputed, AreRefusedByName) {
 TEST(PublicLayouts, AreThoseOfTheFamily) {
   ModelConfig config = load_model(fixture("qwen3_tiny"))->config();
   EXPECT_EQ(public_layout(config), FileLayout::llama);
-  config.grouped_query.qkv_bias = true;
+  config.settings<GroupedQuerySettings>().qkv_bias = true;
   EXPECT_EQ(layout_of(config), FileLayout::attnres);
   EXPECT_THAT(message_of<Error>([&] { public_layout(config); }),
               HasSubstr("its windows, norms, biases, positions and activation together"));

@@ -9,6 +9,7 @@
 
 #include "attnres/formats/safetensors.h"
 #include "attnres/formats/tensor_files.h"
+#include "attnres/layers/experts.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/config.h"
@@ -85,7 +86,7 @@ TEST(KimiDirectories, SayWhetherExpertsRenormalize) {
       (json.contains("text_config") ? json["text_config"] : json)["moe_renormalize"] = false;
     });
     const auto model = load_model(folder);
-    EXPECT_FALSE(model->config().experts.renormalize);
+    EXPECT_FALSE(model->config().settings<ExpertsSettings>().renormalize);
     if (std::string(name) == "kimi_linear_tiny") {
       EXPECT_GT(error_against_fixture(*model, name), 1e-3);
     }
@@ -126,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(KimiK3Directory, HoldsLatentExpertsWithoutTheirNorm) {
   ModelConfig config = kimi_config(/*k3=*/true, block_attn_res(4));
-  config.experts.latent_norm = false;
+  config.settings<ExpertsSettings>().latent_norm = false;
   const Transformer model = perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1));
   const fs::path folder = fresh_folder("saved");
   save_model(model, folder, /*context=*/64, /*document_ids=*/0);

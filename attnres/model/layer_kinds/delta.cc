@@ -9,13 +9,14 @@ namespace attnres {
 namespace {
 
 void resolve_delta(ModelConfig& config, const std::string& path) {
-  config.delta_attention.resolve(config.width, config.heads, path + ".delta_attention");
+  config.settings<DeltaAttentionSettings>().resolve(config.width, config.heads,
+                                                    path + ".delta_attention");
 }
 
-std::unique_ptr<Sublayer> make_delta(const ModelConfig& config, const SublayerNeeds& needs,
-                                     int site, ParameterRegistry& parameters) {
-  return std::make_unique<DeltaAttention>(config.delta_attention, config.width, config.norm_eps,
-                                          config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_delta(const ModelConfig& config, const LayerPlace& place,
+                                     ParameterRegistry& parameters) {
+  return std::make_unique<DeltaAttention>(config.settings<DeltaAttentionSettings>(), place,
+                                          parameters);
 }
 
 HuggingFaceNames delta_in_hugging_face() {
@@ -59,7 +60,7 @@ std::vector<GgufPart> delta_in_gguf(const ModelConfig& config, GgufArchitecture 
                        },
                    .read = read_decay});
   parts.push_back({"ssm_beta.weight", {"b_proj"}});
-  if (config.delta_attention.has_full_rank_gate()) {
+  if (config.settings<DeltaAttentionSettings>().has_full_rank_gate()) {
     parts.push_back({"ssm_g.weight", {"g_proj"}});
   } else if (k3) {
     parts.push_back({"ssm_g.weight", {"g_b_proj", "g_a_proj"}, matrix, [](const Tensors& maps) {
@@ -79,16 +80,14 @@ std::vector<GgufPart> delta_in_gguf(const ModelConfig& config, GgufArchitecture 
 LayerKind delta_kind() {
   return {.name = kDelta,
           .keys = {"delta_attention"},
-          .settings = "delta_attention",
+          .settings = settings_under<DeltaAttentionSettings>("delta_attention"),
           .missing = "delta attention",
           .is_in = [](const ModelConfig& config) { return config.has_attention(kDelta); },
           .resolve = resolve_delta,
           .make = make_delta,
-          .shared_out =
-              [](const ModelConfig& config) {
-                return std::vector<std::pair<std::string, int64_t>>{
-                    {"delta_attention.heads", config.delta_attention.heads}};
-              },
+          .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+            return {{"delta_attention.heads", config.settings<DeltaAttentionSettings>().heads}};
+          },
           .hugging_face = delta_in_hugging_face(),
           .gguf = delta_in_gguf};
 }

@@ -4,33 +4,29 @@
 namespace attnres {
 namespace {
 
-std::unique_ptr<Sublayer> make_dense(const ModelConfig& config, const SublayerNeeds& needs,
-                                     int site, ParameterRegistry& parameters) {
-  return std::make_unique<FeedForward>(config.width, config.ffn_width, config.activation,
-                                       config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_dense(const ModelConfig& config, const LayerPlace& place,
+                                     ParameterRegistry& parameters) {
+  return std::make_unique<FeedForward>(config.ffn_width, config.activation, place, parameters);
 }
 
 }  // namespace
 
 LayerKind dense_kind() {
-  return {
-      .name = kDense,
-      .keys = {"ffn_width"},
-      .settings = "",
-      .missing = "dense feed-forward",
-      .is_in = [](const ModelConfig& config) { return !config.has_experts(0); },
-      .resolve = [](ModelConfig&, const std::string&) {},
-      .make = make_dense,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"ffn_width", config.ffn_width}};
+  return {.name = kDense,
+          .keys = {"ffn_width"},
+          .missing = "dense feed-forward",
+          .is_in = [](const ModelConfig& config) { return !config.has_experts(0); },
+          .resolve = [](ModelConfig&, const std::string&) {},
+          .make = make_dense,
+          .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+            return {{"ffn_width", config.ffn_width}};
           },
-      .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"}),
-      .gguf = [](const ModelConfig&, GgufArchitecture) -> std::vector<GgufPart> {
-        return {{"ffn_gate.weight", {"gate_proj"}},
-                {"ffn_up.weight", {"up_proj"}},
-                {"ffn_down.weight", {"down_proj"}}};
-      }};
+          .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"}),
+          .gguf = [](const ModelConfig&, GgufArchitecture) -> std::vector<GgufPart> {
+            return {{"ffn_gate.weight", {"gate_proj"}},
+                    {"ffn_up.weight", {"up_proj"}},
+                    {"ffn_down.weight", {"down_proj"}}};
+          }};
 }
 
 }  // namespace attnres

@@ -6,13 +6,13 @@ namespace attnres {
 namespace {
 
 void resolve_experts(ModelConfig& config, const std::string& path) {
-  config.experts.resolve(config.ffn_width, path + ".experts");
+  config.settings<ExpertsSettings>().resolve(config.ffn_width, path + ".experts");
 }
 
-std::unique_ptr<Sublayer> make_experts(const ModelConfig& config, const SublayerNeeds& needs,
-                                       int site, ParameterRegistry& parameters) {
-  return std::make_unique<Experts>(config.experts, config.activation, config.width, config.norm_eps,
-                                   config.init_std, needs, site, parameters);
+std::unique_ptr<Sublayer> make_experts(const ModelConfig& config, const LayerPlace& place,
+                                       ParameterRegistry& parameters) {
+  return std::make_unique<Experts>(config.settings<ExpertsSettings>(), config.activation, place,
+                                   parameters);
 }
 
 HuggingFaceNames experts_in_hugging_face() {
@@ -29,19 +29,20 @@ HuggingFaceNames experts_in_hugging_face() {
 
 std::vector<GgufPart> experts_in_gguf(const ModelConfig& config, GgufArchitecture) {
   using enum GgufPart::Storage;
+  const ExpertsSettings& settings = config.settings<ExpertsSettings>();
   std::vector<GgufPart> parts = {{"ffn_gate_inp.weight", {"gate"}, exact},
                                  {"exp_probs_b.bias", {"e_score_correction_bias"}, exact},
                                  {"ffn_gate_exps.weight", {"w1"}},
                                  {"ffn_down_exps.weight", {"w2"}},
                                  {"ffn_up_exps.weight", {"w3"}}};
-  if (config.experts.shared > 0) {
+  if (settings.shared > 0) {
     parts.push_back({"ffn_gate_shexp.weight", {"shared_w1"}});
     parts.push_back({"ffn_down_shexp.weight", {"shared_w2"}});
     parts.push_back({"ffn_up_shexp.weight", {"shared_w3"}});
   }
-  if (config.experts.latent_width > 0) {
+  if (settings.latent_width > 0) {
     parts.push_back({"ffn_routed_down.weight", {"routed_expert_down_proj"}});
-    if (config.experts.latent_norm) {
+    if (settings.latent_norm) {
       parts.push_back({"ffn_routed_norm.weight", {"routed_expert_norm"}, exact});
     }
     parts.push_back({"ffn_routed_up.weight", {"routed_expert_up_proj"}});
@@ -52,20 +53,20 @@ std::vector<GgufPart> experts_in_gguf(const ModelConfig& config, GgufArchitectur
 }  // namespace
 
 LayerKind experts_kind() {
-  return {.name = kExperts,
-          .keys = {"experts"},
-          .settings = "experts",
-          .missing = "experts (count is 0)",
-          .is_in = [](const ModelConfig& config) { return config.experts.count != 0; },
-          .resolve = resolve_experts,
-          .make = make_experts,
-          .shared_out =
-              [](const ModelConfig& config) {
-                return std::vector<std::pair<std::string, int64_t>>{
-                    {"experts.width", config.experts.width}};
-              },
-          .hugging_face = experts_in_hugging_face(),
-          .gguf = experts_in_gguf};
+  return {
+      .name = kExperts,
+      .keys = {"experts"},
+      .settings = settings_under<ExpertsSettings>("experts"),
+      .missing = "experts (count is 0)",
+      .is_in =
+          [](const ModelConfig& config) { return config.settings<ExpertsSettings>().count != 0; },
+      .resolve = resolve_experts,
+      .make = make_experts,
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"experts.width", config.settings<ExpertsSettings>().width}};
+      },
+      .hugging_face = experts_in_hugging_face(),
+      .gguf = experts_in_gguf};
 }
 
 }  // namespace attnres

@@ -20,61 +20,58 @@ void resolve_grouped_query(ModelConfig& config, const std::string& path) {
   require_usage(config.head_width % 2 == 0,
                 "{}.head_width: rotary positions need an even one, got {}", path,
                 config.head_width);
-  require_usage(config.grouped_query.score_scale >= 0,
-                "{}.grouped_query.score_scale: expected 0 or more, got {}", path,
-                config.grouped_query.score_scale);
+  const double score_scale = config.settings<GroupedQuerySettings>().score_scale;
+  require_usage(score_scale >= 0, "{}.grouped_query.score_scale: expected 0 or more, got {}", path,
+                score_scale);
 }
 
 void resolve_sliding_window(ModelConfig& config, const std::string& path) {
-  check_whole(path + ".sliding_window", "window", config.sliding_window.window, 1);
-  require_usage(config.sliding_window.rope_theta >= 0,
+  const auto& settings = config.settings<SlidingWindowSettings>();
+  check_whole(path + ".sliding_window", "window", settings.window, 1);
+  require_usage(settings.rope_theta >= 0,
                 "{}.sliding_window.rope_theta: expected 0 or more, got {}", path,
-                config.sliding_window.rope_theta);
+                settings.rope_theta);
 }
 
 // All but its positions and its window.
-AttentionShape shape_of_heads(const ModelConfig& config, const SublayerNeeds& needs) {
-  return {.width = config.width,
-          .heads = config.heads,
+AttentionShape shape_of_heads(const ModelConfig& config) {
+  return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_width = config.head_width,
-          .qkv_bias = config.grouped_query.qkv_bias,
-          .qk_norm = config.grouped_query.qk_norm,
-          .norm_eps = config.norm_eps,
-          .score_scale = config.grouped_query.score_scale,
-          .init_std = config.init_std,
-          .needs = needs};
+          .settings = config.settings<GroupedQuerySettings>()};
 }
 
 RotaryFrequencies frequencies_of(const ModelConfig& config) {
   return scaled_frequencies(config.head_width, config.rope_theta, config.rope_scaling);
 }
 
-std::unique_ptr<Sublayer> make_grouped_query(const ModelConfig& config, const SublayerNeeds& needs,
-                                             int site, ParameterRegistry& parameters) {
-  AttentionShape shape = shape_of_heads(config, needs);
+std::unique_ptr<Sublayer> make_grouped_query(const ModelConfig& config, const LayerPlace& place,
+                                             ParameterRegistry& parameters) {
+  AttentionShape shape = shape_of_heads(config);
   shape.rotary = frequencies_of(config);
-  return std::make_unique<Attention>(shape, site, parameters);
+  return std::make_unique<Attention>(shape, place, parameters);
 }
 
-std::unique_ptr<Sublayer> make_sliding_window(const ModelConfig& config, const SublayerNeeds& needs,
-                                              int site, ParameterRegistry& parameters) {
-  AttentionShape shape = shape_of_heads(config, needs);
-  const double own_theta = config.sliding_window.rope_theta;
-  shape.rotary =
-      own_theta > 0 ? rotary_frequencies(config.head_width, own_theta) : frequencies_of(config);
-  shape.window = config.sliding_window.window;
-  return std::make_unique<Attention>(shape, site, parameters);
+std::unique_ptr<Sublayer> make_sliding_window(const ModelConfig& config, const LayerPlace& place,
+                                              ParameterRegistry& parameters) {
+  const auto& settings = config.settings<SlidingWindowSettings>();
+  AttentionShape shape = shape_of_heads(config);
+  shape.rotary = settings.rope_theta > 0
+                     ? rotary_frequencies(config.head_width, settings.rope_theta)
+                     : frequencies_of(config);
+  shape.window = settings.window;
+  return std::make_unique<Attention>(shape, place, parameters);
 }
 
-std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const SublayerNeeds& needs, int site,
+std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const LayerPlace& place,
                                     ParameterRegistry& parameters) {
-  return std::make_unique<Attention>(shape_of_heads(config, needs), site, parameters);
+  return std::make_unique<Attention>(shape_of_heads(config), place, parameters);
 }
 
 std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config,
                                             GgufArchitecture architecture) {
   using enum GgufPart::Storage;
+  const auto& settings = config.settings<GroupedQuerySettings>();
   // Others keep the pairs of rotary positions in halves, as here.
   const bool side_by_side =
       architecture == GgufArchitecture::llama || architecture == GgufArchitecture::smollm3;
@@ -87,12 +84,12 @@ std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config,
                                  rotary_map("k", config.kv_heads),
                                  {.name = "attn_v.weight", .roles = {"v_proj"}},
                                  {.name = "attn_output.weight", .roles = {"o_proj"}}};
-  if (config.grouped_query.qkv_bias) {
+  if (settings.qkv_bias) {
     for (const std::string map : {"q", "k", "v"}) {
       parts.push_back({"attn_" + map + ".bias", {map + "_bias"}, exact});
     }
   }
-  if (config.grouped_query.qk_norm) {
+  if (settings.qk_norm) {
     for (const std::string map : {"q", "k"}) {
       parts.push_back({"attn_" + map + "_norm.weight", {map + "_layernorm"}, exact});
     }
@@ -117,23 +114,22 @@ LayerKind grouped_query_kind() {
   return {
       .name = kGroupedQuery,
       .keys = {"heads", "kv_heads", "head_width", "grouped_query", "rope_theta", "rope_scaling"},
-      .settings = "grouped_query",
+      .settings = settings_under<GroupedQuerySettings>("grouped_query"),
       .missing = "grouped_query attention",
       .is_in = [](const ModelConfig& config) { return config.has_grouped_query(); },
       .resolve = resolve_grouped_query,
       .make = make_grouped_query,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"heads", config.heads},
-                                                                {"kv_heads", config.kv_heads}};
-          },
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"heads", config.heads}, {"kv_heads", config.kv_heads}};
+      },
       .hugging_face = grouped_query_in_hugging_face(),
       .gguf = grouped_query_in_gguf};
 }
 
 LayerKind sliding_window_kind() {
   LayerKind kind = grouped_query_kind();
-  kind.name = kind.settings = kSlidingWindow;
+  kind.name = kSlidingWindow;
+  kind.settings = settings_under<SlidingWindowSettings>("sliding_window");
   kind.keys.push_back("sliding_window");
   kind.missing = "sliding_window attention";
   kind.is_in = [](const ModelConfig& config) { return config.has_attention(kSlidingWindow); };
@@ -145,7 +141,7 @@ LayerKind sliding_window_kind() {
 LayerKind nope_kind() {
   LayerKind kind = grouped_query_kind();
   kind.name = kNope;
-  kind.settings = "";
+  kind.settings = {};
   kind.missing = "nope attention";
   kind.is_in = [](const ModelConfig& config) { return config.has_attention(kNope); };
   kind.resolve = [](ModelConfig&, const std::string&) {};

@@ -8,26 +8,26 @@ namespace attnres {
 namespace {
 
 void resolve_latent(ModelConfig& config, const std::string& path) {
-  config.latent_attention.resolve(config.width, config.heads, path + ".latent_attention");
+  config.settings<LatentAttentionSettings>().resolve(config.width, config.heads,
+                                                     path + ".latent_attention");
 }
 
 RotaryFrequencies latent_frequencies(const ModelConfig& config) {
-  const LatentAttentionSettings& settings = config.latent_attention;
+  const LatentAttentionSettings& settings = config.settings<LatentAttentionSettings>();
   if (!settings.rotary) return {};
   return scaled_frequencies(settings.shared_key_width, config.rope_theta, config.rope_scaling);
 }
 
-std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const SublayerNeeds& needs,
-                                      int site, ParameterRegistry& parameters) {
-  return std::make_unique<LatentAttention>(config.latent_attention, config.width, config.heads,
-                                           config.init_std, needs, site, parameters,
-                                           latent_frequencies(config));
+std::unique_ptr<Sublayer> make_latent(const ModelConfig& config, const LayerPlace& place,
+                                      ParameterRegistry& parameters) {
+  return std::make_unique<LatentAttention>(config.settings<LatentAttentionSettings>(), config.heads,
+                                           place, parameters, latent_frequencies(config));
 }
 
 std::vector<GgufPart> latent_in_gguf(const ModelConfig& config, GgufArchitecture) {
   using enum GgufPart::Storage;
   using Tensors = std::vector<at::Tensor>;
-  const LatentAttentionSettings& settings = config.latent_attention;
+  const LatentAttentionSettings& settings = config.settings<LatentAttentionSettings>();
   std::vector<GgufPart> parts;
   // A map whose last outputs, of each head, rotary positions may turn.
   const auto add_map = [&](const char* name, const char* role, int64_t of_heads, int64_t before) {
@@ -71,15 +71,14 @@ LayerKind latent_kind() {
   return {
       .name = kLatent,
       .keys = {"heads", "latent_attention", "rope_theta", "rope_scaling"},
-      .settings = "latent_attention",
+      .settings = settings_under<LatentAttentionSettings>("latent_attention"),
       .missing = "latent attention",
       .is_in = [](const ModelConfig& config) { return config.has_attention(kLatent); },
       .resolve = resolve_latent,
       .make = make_latent,
-      .shared_out =
-          [](const ModelConfig& config) {
-            return std::vector<std::pair<std::string, int64_t>>{{"heads", config.heads}};
-          },
+      .shared_out = [](const ModelConfig& config) -> NumbersByKey {
+        return {{"heads", config.heads}};
+      },
       .hugging_face = weights_in(
           "self_attn.", {"q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa",
                          "kv_a_layernorm", "kv_b_proj", "g_proj", "o_proj"}),

@@ -2,8 +2,16 @@
 #pragma once
 
 #include "attnres/model/layer_kind.h"
+#include "attnres/support/config.h"
 
 namespace attnres {
+
+// What a recipe's model has under this key.
+template <class Settings>
+KindSettings settings_under(const char* key) {
+  const auto visit = [key](auto& v, ModelConfig& config) { v(key, config.settings<Settings>()); };
+  return {key, visit, visit};
+}
 
 LayerKind grouped_query_kind();  // layers/attention.h, as the next two
 LayerKind sliding_window_kind();
