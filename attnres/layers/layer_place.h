@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "attnres/layers/sublayer.h"
-#include "attnres/support/parameters.h"
+#include "attnres/parameters/parameters.h"
 
 namespace attnres {
 
