@@ -208,7 +208,8 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   HttpLimits& http = options.http;
   count("--max-queue", limits.queue, 0, "sequences that wait for a slot");
   count("--max-prompt-tokens", limits.prompt_tokens, 0, "of one prompt; 0: what the context holds");
-  count("--max-new-tokens", limits.new_tokens, 0, "of one sequence; 0: what the context holds");
+  count("--max-new-tokens", limits.new_tokens, 0,
+        "of one sequence; 0: what the context holds, where it is cut");
   count("--max-sequences", limits.sequences, 1, "of one request, prompts times n");
   count("--max-depth-tokens", limits.depth_tokens, 1,
         "of a text whose depth weights are asked for");

@@ -82,6 +82,15 @@ HeatCells cells_of(const HeatMap& plot, const HeatLayout& at) {
   return data;
 }
 
+// Beside its rows, from bottom to top; "" where there are too few of them for it.
+std::string y_label_of(const HeatMap& plot, const HeatLayout& at) {
+  constexpr double kCharacter = 7;
+  const double rows = at.height - HeatLayout::kTop - at.bottom;
+  const bool fits =
+      kCharacter * static_cast<double>(plot.y_label.size()) <= rows + 2 * HeatLayout::kTop;
+  return fits ? plot.y_label : "";
+}
+
 std::string axes_of(const HeatMap& plot, const HeatLayout& at) {
   std::string script = fmt::format(
       "set lmargin at screen {:.5f}\nset rmargin at screen {:.5f}\n"
@@ -93,7 +102,7 @@ std::string axes_of(const HeatMap& plot, const HeatLayout& at) {
   if (!plot.small) {
     script +=
         fmt::format("set xlabel {0} textcolor {2} offset 0,0.4\nset ylabel {1} textcolor {2}\n",
-                    quote(plot.x_label), quote(plot.y_label), rgb(gnuplot::kInk));
+                    quote(plot.x_label), quote(y_label_of(plot, at)), rgb(gnuplot::kInk));
   }
   const size_t rows = plot.values.size();
   script += fmt::format("set xrange [-0.5:{}.5]\nset yrange [{}.5:-0.5]\n",

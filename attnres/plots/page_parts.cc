@@ -76,7 +76,8 @@ std::string numbers_table(const char* what, const std::vector<std::string>& head
                           const std::vector<TableColumn>& columns, const std::vector<bool>& best) {
   std::string out =
       fmt::format("<div class=\"wide\"><table class=\"numbers\">\n<thead><tr><th>{}</th>", what);
-  const auto class_of = [](const TableColumn& column) {
+  const auto class_of = [](const TableColumn& column, bool is_none = false) {
+    if (is_none) return column.is_words ? " class=\"none words\"" : " class=\"none\"";
     return column.is_words ? " class=\"words\"" : "";
   };
   for (const TableColumn& column : columns) {
@@ -86,10 +87,9 @@ std::string numbers_table(const char* what, const std::vector<std::string>& head
   for (size_t i = 0; i < headings.size(); ++i) {
     out += (!best.empty() && best[i] ? "<tr class=\"best\">" : "<tr>") + headings[i];
     for (const TableColumn& column : columns) {
-      const bool is_none = column.cells[i] == kNoValue;
       out +=
           fmt::format("<td{} data-name=\"{}\">{}</td>",
-                      is_none ? " class=\"none\"" : class_of(column), column.name, column.cells[i]);
+                      class_of(column, column.cells[i] == kNoValue), column.name, column.cells[i]);
     }
     out += "</tr>\n";
   }

@@ -325,6 +325,7 @@ std::string entropy_figure(const std::vector<RunData>& runs) {
       .alt = "Depth entropy against step", .x_label = "step", .y_label = "mean entropy (nats)"};
   std::vector<bool> drawn(runs.size());
   bool has_uniform = false;
+  size_t most_steps = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     const auto entropies = runs[i].probes.find("depth_entropy");
     if (entropies == runs[i].probes.end()) continue;
@@ -343,12 +344,14 @@ std::string entropy_figure(const std::vector<RunData>& runs) {
     }
     if (measured.x.empty()) continue;
     drawn[i] = true;
+    most_steps = std::max(most_steps, measured.x.size());
     has_uniform = has_uniform || !uniform.x.empty();
     if (!uniform.x.empty()) plot.curves.push_back(std::move(uniform));
     plot.curves.push_back(std::move(measured));
   }
   const Shown shown(runs, drawn);
   if (shown.indices.empty()) return nothing("No run has depth entropies in its probes.");
+  if (most_steps == 1) return nothing("Depth entropies are there of one step; a curve takes two.");
   return legend_of(runs, shown.indices) + row_of(figure("Depth entropy", draw(plot, "entropy"))) +
          fmt::format(
              "<p class=\"key\">Mean over the sites that have two sources or more. Lower: a "

@@ -189,11 +189,13 @@ std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& 
     entries.push_back({line_style(i), data.arms.arms[arms[i]].label});
   }
   const bool cuts = by_tokens.cuts || by_time.cuts;
-  return legend(entries) + row_of(figures + difference_plot(data, arms)) +
-         how_to_read(fmt::format("Marked line: mean over the seeds that are done. Pale lines: the "
-                                 "seeds, where they are "
-                                 "several. The baseline’s is taken off seed by seed.{}",
-                                 cuts ? " The steep start is cut off at the top." : ""));
+  const std::string difference = difference_plot(data, arms);
+  return legend(entries) + row_of(figures + difference) +
+         how_to_read(
+             fmt::format("Marked line: mean over the seeds that are done. Pale lines: the "
+                         "seeds, where they are several.{}{}",
+                         difference.empty() ? "" : " The baseline’s is taken off seed by seed.",
+                         cuts ? " The steep start is cut off at the top." : ""));
 }
 
 std::string seed_loss_figure(const StudyData& data, const std::vector<size_t>& arms,

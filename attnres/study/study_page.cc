@@ -141,10 +141,11 @@ std::string seen(const StudyData& data, const std::vector<std::string>& findings
                  const std::vector<std::string>& sentences) {
   std::string out = claim(data.study) + "<h3>What we saw</h3>\n";
   if (!findings.empty()) out += list_of(findings);
-  return out + seen_list(data, sentences) +
-         how_to_read(
-             "Differences of final validation losses in nats per token, seed by seed; "
-             "negative is lower. p by Holm’s correction for all arms of the table.");
+  out += seen_list(data, sentences);
+  if (sentences.empty()) return out;
+  return out + how_to_read(
+                   "Differences of final validation losses in nats per token, seed by seed; "
+                   "negative is lower. p by Holm’s correction for all arms of the table.");
 }
 
 std::string count_or_none(double count) {

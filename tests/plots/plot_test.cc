@@ -267,6 +267,17 @@ TEST(HeatMap, PrintsItsNumbersAndLeavesBlanks) {
   EXPECT_EQ(count(svg, "<polygon"), 4);
 }
 
+TEST(HeatMap, NamesItsRowsWhereTheNameHasRoom) {
+  HeatMap map = heat_map();
+  map.y_label = "Transformer layer";
+  EXPECT_THAT(draw(map, "h"), Not(HasSubstr("Transformer")));
+  for (const auto& name : {"three", "four"}) {
+    map.row_names.emplace_back(name);
+    map.values.push_back({0, 0, 0});
+  }
+  EXPECT_THAT(draw(map, "h"), HasSubstr("Transformer layer"));
+}
+
 TEST(HeatMap, IsLegibleOnAPhone) {
   expect_legible_on_a_phone(draw(heat_map(), "h"));
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <regex>
 
+#include "attnres/plots/page_parts.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/report/fake_run.h"
@@ -288,6 +289,22 @@ TEST_F(ReportTest, CellsNameTheirColumns) {
   for (std::sregex_iterator it(text.begin(), text.end(), cell), end; it != end; ++it) {
     EXPECT_TRUE(has(text, ">" + (*it)[1].str() + "</th>"));
   }
+}
+
+TEST_F(ReportTest, WordsStandLeftWhereThereAreNone) {
+  const std::string table =
+      numbers_table("arm", {row_heading("a"), row_heading("b")},
+                    {{"query", {"learned", kNoValue}, true}, {"size", {"4", kNoValue}}});
+  EXPECT_TRUE(has(table, "<td class=\"none words\" data-name=\"query\">"));
+  EXPECT_TRUE(has(table, "<td class=\"none\" data-name=\"size\">"));
+}
+
+TEST_F(ReportTest, OneProbeIsNoCurve) {
+  FakeRun run = full_;
+  run.steps = 20;
+  const std::string text = page({run.write(folder_ / "short")});
+  EXPECT_TRUE(has(text, "Depth entropies are there of one step; a curve takes two."));
+  EXPECT_EQ(plot(text, "Depth entropy against step"), "");
 }
 
 // Seeds make the page say what they tell; single runs have nothing to say of it.

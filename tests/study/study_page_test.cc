@@ -319,6 +319,22 @@ TEST(StudyPage, OfTinyRunsHasABannerAndNoVerdict) {
   EXPECT_TRUE(has(page, "<h2>Runs</h2>"));
 }
 
+TEST(StudyPage, SpeaksOfABaselineWhereItShowsOne) {
+  const fs::path folder = full_study("baseline");
+  const auto shows_and_says = [](const std::string& page) {
+    return std::pair(has(page, "Validation loss minus the baseline’s"),
+                     has(page, "The baseline’s is taken off seed by seed."));
+  };
+  const auto [shows, says] = shows_and_says(page_of(folder));
+  EXPECT_EQ(shows, says);
+  Json study = parse_json(read_file(folder / "study.json"), "study");
+  study["baseline"] = Json::object();
+  const std::string page = page_of(write_json(folder, study));
+  EXPECT_EQ(shows_and_says(page), std::pair(false, false));
+  EXPECT_TRUE(has(page, "This study names no baseline"));
+  EXPECT_FALSE(has(page, "seed by seed; negative is lower"));
+}
+
 // Whatever lacks what, the page is written and says so.
 TEST(StudyPage, SaysWhatIsMissing) {
   const fs::path folder = full_study("lacking");
