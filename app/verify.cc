@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/options.h"
 #include "attnres/conformance/verify_operations.h"
 #include "attnres/ops/operation_problems.h"
 #include "attnres/support/error.h"
@@ -130,7 +131,7 @@ void add_verify_command(CLI::App& app) {
   const auto factor = std::make_shared<double>(1);
   const auto json = std::make_shared<bool>(false);
   command->add_option("--bound-factor", *factor, "allow this many times the usual errors")
-      ->check(CLI::PositiveNumber)
+      ->check(number(1e-9, 1e9))
       ->capture_default_str();
   command->add_flag("--json", *json, "print JSON");
   command->footer(

@@ -88,7 +88,12 @@ TEST(Verify, FailsWhereAnErrorIsOverItsBound) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr(" !"));
   EXPECT_THAT(result.err, HasSubstr("attnres: error: verify: worst error "));
-  EXPECT_EQ(run_program("verify --bound-factor 0").exit_code, 2);
+  for (const char* factor : {"0", "large"}) {
+    const Result refused = run_program(fmt::format("verify --bound-factor {}", factor));
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err,
+                HasSubstr(fmt::format("expected a number from 1e-09 to 1e+09, got {}", factor)));
+  }
 }
 
 }  // namespace

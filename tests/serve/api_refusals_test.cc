@@ -194,6 +194,15 @@ TEST(ApiRefusals, HoldsToItsLimits) {
   EXPECT_EQ(served.post("/v1/depth", {{"prompt", "123456789"}}).code(), "prompt_too_long");
 }
 
+// As docs/serving.md has it of --max-new-tokens: the context is no error.
+TEST(ApiRefusals, CutsATextWhereTheContextEnds) {
+  Served served;
+  const Answer answer =
+      served.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1'000'000}});
+  ASSERT_EQ(answer.status, 200) << answer.text;
+  EXPECT_LT(answer.json()["usage"]["completion_tokens"], 1'000'000);
+}
+
 // One prompt that is asked for many times is looked at once, before there are copies of it.
 TEST(ApiRefusals, LooksAtAPromptBeforeItCopiesIt) {
   Served served;
