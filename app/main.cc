@@ -138,6 +138,14 @@ std::string unexpected_word(const CLI::App& command, const std::string& word) {
   return what;
 }
 
+// An option that takes one value and was given another; null where none was.
+const CLI::Option* option_given_twice(const CLI::App& command) {
+  const auto options = command.get_options([](const CLI::Option* option) {
+    return option->get_items_expected_max() == 1 && option->count() > 1;
+  });
+  return options.empty() ? nullptr : options[0];
+}
+
 // What is wrong with the command line.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
@@ -152,6 +160,12 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const bool lacks_words = words != nullptr && words->get_required() && words->count() == 0;
   if (lacks_words && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     return fmt::format("{}: name {}{}", command.get_name(), words->get_description(), help);
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const CLI::Option* option = option_given_twice(command)) {
+      return fmt::format("{}: is given {} times; give it once{}", option->get_name(),
+                         option->count(), help);
+    }
   }
   return first_line(error.what()) + help;
 }

@@ -50,7 +50,7 @@ void run_vectors(const VectorsOptions& options) {
     return;
   }
   WrittenVectors written;
-  write_new(options.out, "file",
+  write_new("--out", options.out, "file",
             [&] { written = write_test_vectors(options.out, options.mechanisms); });
   fmt::print("{}: {} of {}; docs/test-vectors.md describes them\n", options.out,
              counted(written.tensors, "tensor"), counted(written.entries, "entry"));

@@ -29,8 +29,8 @@ Json read_run_json(const RunPaths& paths) {
   const auto require_part = [&](const char* pointer, const char* expected, auto&& is_right) {
     const Json::json_pointer part(pointer);
     require(run.contains(part), "{}: not a run's: it has no {}", file, pointer);
-    require(is_right(run.at(part)), "{}: not a run's: {}: expected {}, got {}", file, pointer,
-            expected, shown(run.at(part)));
+    require(static_cast<bool>(is_right(run.at(part))), "{}: not a run's: {}: expected {}, got {}",
+            file, pointer, expected, shown(run.at(part)));
   };
   const auto is_text = [](const Json& value) { return value.is_string(); };
   require_part("/recipe/name", "a text", is_text);
@@ -122,7 +122,7 @@ Json with_changes(const Json& before, const Json& after, int64_t step) {
 void require_free_folder(const RunPaths& paths) {
   for (const auto& log : {paths.metrics(), paths.probes(), paths.samples()}) {
     require(
-        !std::filesystem::exists(log),
+        !path_exists(log),
         "{}: is there, but no run.json: this folder is not a run's, and training would overwrite "
         "it; choose another --out",
         log.string());

@@ -56,6 +56,7 @@ TEST(Program, NamesTheNearestCommandAndOption) {
   expect_fails("scor --ids 1,2", 2, {"unknown command scor", "score"});
   expect_fails("score --modle x --model y", 2, {"unknown option --modle", "--model"});
   expect_fails("", 2, {"--help"});
+  expect_fails("inspect --model a --model b", 2, {"--model: is given 2 times; give it once; see"});
 }
 
 TEST(Program, ChecksWhatIsShared) {
