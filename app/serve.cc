@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -128,7 +129,7 @@ Api::Log make_log(const std::string& kind) {
 }
 
 void say(const std::string& message) {
-  fmt::print(stderr, "attnres: {}\n", message);
+  std::fputs(fmt::format("attnres: {}\n", message).c_str(), stderr);  // a reader may be gone
 }
 
 void introduce(const TextEngine& engine, const ServeOptions& options, int port) {
@@ -171,6 +172,7 @@ void serve_here(ServeOptions options, const PrecisionOption& precision,
                          }});
   const int port = server.bind(options.host, options.port);
   const InterruptGuard interrupt;
+  std::signal(SIGPIPE, SIG_IGN);  // the log's reader may go: that is no reason to end
   introduce(engine, options, port);
   std::future<void> served = std::async(std::launch::async, [&] { server.run(); });
   using std::chrono::milliseconds;

@@ -1,7 +1,9 @@
 #include "attnres/pretrained/chat_template_files.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,12 +44,32 @@ std::string token_in(const GgufFile& file, const char* key) {
   return (*texts)[*number];
 }
 
+// Beside those of a text's begin and end, as transformers names them and as a GGUF file does.
+constexpr std::pair<const char*, const char*> kOtherTokens[] = {
+    {"unk_token", "tokenizer.ggml.unknown_token_id"},
+    {"sep_token", "tokenizer.ggml.seperator_token_id"},
+    {"pad_token", "tokenizer.ggml.padding_token_id"},
+    {"cls_token", "tokenizer.ggml.cls_token_id"},
+    {"mask_token", "tokenizer.ggml.mask_token_id"}};
+
+template <class TextOf>
+std::map<std::string, std::string> other_tokens(TextOf text_of) {
+  std::map<std::string, std::string> tokens;
+  for (const auto& [name, key] : kOtherTokens) {
+    if (std::string text = text_of(name, key); !text.empty()) tokens[name] = std::move(text);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 ChatTemplate read_chat_template(const GgufFile& file) {
   return ChatTemplate(file.text("tokenizer.chat_template", ""),
                       {.begin = token_in(file, "tokenizer.ggml.bos_token_id"),
-                       .end = token_in(file, "tokenizer.ggml.eos_token_id")},
+                       .end = token_in(file, "tokenizer.ggml.eos_token_id"),
+                       .others = other_tokens([&](const char* /*name*/, const char* key) {
+                         return token_in(file, key);
+                       })},
                       "tokenizer.chat_template of " + fs::path(file.path()).filename().string());
 }
 
@@ -58,10 +80,13 @@ ChatTemplate read_chat_template(const fs::path& folder) {
   }
   const fs::path jinja = folder / "chat_template.jinja";
   const bool file = path_exists(jinja);
-  return ChatTemplate(
-      file ? read_file(jinja) : template_in(config),
-      {.begin = token_in(config, "bos_token"), .end = token_in(config, "eos_token")},
-      file ? "chat_template.jinja" : "chat_template of tokenizer_config.json");
+  return ChatTemplate(file ? read_file(jinja) : template_in(config),
+                      {.begin = token_in(config, "bos_token"),
+                       .end = token_in(config, "eos_token"),
+                       .others = other_tokens([&](const char* name, const char* /*key*/) {
+                         return token_in(config, name);
+                       })},
+                      file ? "chat_template.jinja" : "chat_template of tokenizer_config.json");
 }
 
 }  // namespace attnres

@@ -1,6 +1,8 @@
 #include "attnres/text/chat_template.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -47,7 +49,7 @@ std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages, bool 
 
 jinja::Value value_of(const std::vector<ChatMessage>& messages) {
   using jinja::Value;
-  std::vector<Value> list;
+  jinja::Values list;
   for (const auto& [role, content] : messages) {
     list.push_back(
         Value::dict({{Value::text("role"), Value::text(role)},
@@ -72,25 +74,31 @@ struct ChatTemplate::Program {
   jinja::Statements statements;
 };
 
-ChatTemplate::ChatTemplate(const std::string& jinja, ControlTokens tokens, std::string name)
+ChatTemplate::ChatTemplate(const std::string& jinja, ChatTokens tokens, std::string name)
     : tokens_(std::move(tokens)), name_(std::move(name)) {
   if (jinja.empty()) return;
   try {
     program_ = std::make_shared<const Program>(Program{jinja::parse(jinja)});
-  } catch (const Error& e) {
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
     error_ = fmt::format("{}, {}", name_, e.what());
   }
 }
 
 std::vector<ChatPart> ChatTemplate::render(const std::vector<ChatMessage>& messages,
                                            bool to_go_on) const {
+  using jinja::Value;
   jinja::Meter meter({});
   jinja::Interpreter interpreter(meter);
-  return parts_of(interpreter.render(program_->statements,
-                                     {{"messages", value_of(messages)},
-                                      {"add_generation_prompt", jinja::Value::boolean(to_go_on)},
-                                      {"bos_token", jinja::Value::text(tokens_.begin)},
-                                      {"eos_token", jinja::Value::text(tokens_.end)}}));
+  jinja::Interpreter::Names names = {{"messages", value_of(messages)},
+                                     {"add_generation_prompt", Value::boolean(to_go_on)},
+                                     {"tools", Value::none()},
+                                     {"documents", Value::none()},
+                                     {"bos_token", Value::text(tokens_.begin)},
+                                     {"eos_token", Value::text(tokens_.end)}};
+  for (const auto& [name, text] : tokens_.others) names.emplace(name, Value::text(text));
+  return parts_of(interpreter.render(program_->statements, std::move(names)));
 }
 
 std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& messages,
@@ -106,7 +114,9 @@ std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& mess
   if (plain()) return transcript(messages, to_go_on);
   try {
     return render(messages, to_go_on);
-  } catch (const Error& e) {
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
     fail("this model's chat template does not take this conversation: {}, {}", name_, e.what());
   }
 }
@@ -129,7 +139,9 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
          render({{"user", "a question"}, {"assistant", std::string(kAnswer)}}, false)) {
       text += part.text;
     }
-  } catch (const Error&) {
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
     return {};  // the model's own end of a text remains
   }
   const size_t answer = text.rfind(kAnswer);

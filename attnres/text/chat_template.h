@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,20 +30,24 @@ struct ChatEnds {
   std::vector<std::string> texts = {};
 };
 
+// A model's special tokens, as texts.
+struct ChatTokens {
+  std::string begin = "", end = "";  // empty where the model has none
+  // Those that a template may ask for by their names in tokenizer_config.json, "pad_token".
+  std::map<std::string, std::string> others = {};
+};
+
 // The Jinja template that a model was taught conversations with, as Hugging Face's transformers
 // renders it (trim_blocks and lstrip_blocks are set; `messages`, `add_generation_prompt`,
-// `bos_token` and `eos_token` are given, no tools), within the limits of text/jinja/meter.h.
+// `bos_token`, `eos_token` and the model's other special tokens are given, `tools` and `documents`
+// are none), within the limits of text/jinja/meter.h.
 // Without a template, a plain transcript: the system's text, an empty line, then "User: ..." and
 // "Assistant: ..." in lines. Immutable, so it serves any number of threads.
 class ChatTemplate {
  public:
-  struct ControlTokens {
-    std::string begin, end;  // as texts; empty where the model has none
-  };
-
   // Plain of an empty text. What cannot be read is said when it is used.
   // `name` is what errors call it.
-  explicit ChatTemplate(const std::string& jinja = "", ControlTokens tokens = {},
+  explicit ChatTemplate(const std::string& jinja = "", ChatTokens tokens = {},
                         std::string name = "the template");
 
   bool plain() const { return program_ == nullptr && error_.empty(); }
@@ -64,7 +69,7 @@ class ChatTemplate {
   std::vector<ChatPart> checked(const std::vector<ChatMessage>& messages, bool to_go_on) const;
 
   std::shared_ptr<const Program> program_;
-  ControlTokens tokens_;
+  ChatTokens tokens_;
   std::string name_;
   std::string error_;
 };

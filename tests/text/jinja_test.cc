@@ -18,6 +18,7 @@ namespace attnres::jinja_test {
 namespace {
 
 using jinja::Value;
+using jinja::Values;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -28,7 +29,7 @@ Value value_of(const Json& json) {
   if (json.is_number()) return Value::number(json.get<double>());
   if (json.is_string()) return Value::text(json.get<std::string>());
   if (json.is_array()) {
-    std::vector<Value> items;
+    Values items;
     for (const Json& item : json) items.push_back(value_of(item));
     return Value::list(std::move(items));
   }

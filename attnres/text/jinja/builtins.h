@@ -40,10 +40,16 @@ Value item_of(const Value& object, const Value& key);
 Value slice_of(const Value& object, const Value* begin, const Value* end, const Value* step);
 
 // Texts, with what is written kept.
+// As Python has `format % values`: of a tuple each, of a dict by their names, else one. Throws
+// Error on conversions that there are not, and on as many digits as no text needs.
+Text percent_format(const Text& format, const Value& values);
+// What stands behind the colon of "{:.2f}".format(value): fill, alignment, sign, 0, width, a comma,
+// precision and kind. Throws Error on anything else.
+Text formatted(const Value& value, std::string_view spec);
 size_t find_bytes(std::string_view text, std::string_view part, size_t from = 0);
 Text replaced(const Text& text, std::string_view old, const Text& other, int64_t count);
 Text stripped(const Text& text, const Value& characters, bool left, bool right);
-std::vector<Value> split_lines(const Text& text);
+Values split_lines(const Text& text, bool keeps_ends = false);
 Text upper_case(const Text& text);
 Text lower_case(const Text& text);
 

@@ -10,6 +10,8 @@ using TokenKind = Token::Kind;
 
 // Of brackets and statements within each other, and of members and filters one after another.
 constexpr int kDeepestNesting = 100;
+// Of all of those in an expression: what is evaluated may be as deep (meter.h).
+constexpr int kDeepestExpression = 1000;
 
 void require_chain(int links) {
   require(links <= kDeepestNesting, "more than {} members or filters one after another",
@@ -33,8 +35,15 @@ ExpressionPtr ExpressionParser::node(Kind kind, std::string word) const {
 
 ExpressionPtr ExpressionParser::holding(Kind kind, ExpressionPtr part, std::string word) const {
   ExpressionPtr made = node(kind, std::move(word));
-  made->parts.push_back(std::move(part));
+  add(*made, std::move(part));
   return made;
+}
+
+void ExpressionParser::add(Expression& to, ExpressionPtr part) {
+  if (part != nullptr) to.depth = std::max(to.depth, part->depth + 1);
+  require(to.depth <= kDeepestExpression, "an expression is nested more than {} deep",
+          kDeepestExpression);
+  to.parts.push_back(std::move(part));
 }
 
 ExpressionPtr ExpressionParser::sequence(bool conditions) {
@@ -47,7 +56,7 @@ ExpressionPtr ExpressionParser::sequence(bool conditions) {
         tokens_.is_symbol(")")) {
       break;
     }
-    tuple->parts.push_back(part());
+    add(*tuple, part());
   }
   return tuple;
 }
@@ -58,9 +67,9 @@ ExpressionPtr ExpressionParser::expression() {
   for (int links = 0; tokens_.is_name("if"); require_chain(++links)) {
     ExpressionPtr condition = node(Kind::condition);
     tokens_.next();
-    condition->parts.push_back(either());
-    condition->parts.push_back(std::move(value));
-    condition->parts.push_back(tokens_.skip_name("else") ? expression() : nullptr);
+    add(*condition, either());
+    add(*condition, std::move(value));
+    add(*condition, tokens_.skip_name("else") ? expression() : nullptr);
     value = std::move(condition);
   }
   return value;
@@ -73,7 +82,7 @@ ExpressionPtr ExpressionParser::joined(Kind kind, std::string_view word, bool sy
   ExpressionPtr all = holding(kind, std::move(first));
   while (follows()) {
     tokens_.next();
-    all->parts.push_back((this->*part)());
+    add(*all, (this->*part)());
   }
   return all;
 }
@@ -89,7 +98,7 @@ ExpressionPtr ExpressionParser::chained(std::initializer_list<std::string_view> 
   ExpressionPtr all = holding(Kind::chain, std::move(first));
   while (follows()) {
     all->words.push_back(tokens_.next().value);
-    all->parts.push_back((this->*part)());
+    add(*all, (this->*part)());
   }
   return all;
 }
@@ -141,7 +150,7 @@ ExpressionPtr ExpressionParser::comparison() {
   ExpressionPtr all = holding(Kind::comparison, std::move(first));
   for (; !word.empty(); word = comparison_word()) {
     all->words.push_back(std::move(word));
-    all->parts.push_back(sum());
+    add(*all, sum());
   }
   return all;
 }
@@ -167,7 +176,7 @@ ExpressionPtr ExpressionParser::signed_part() {
   const Nested level(depth_);
   tokens_.next();
   ExpressionPtr part = signed_part();
-  if (minus) part = holding(Kind::minus, std::move(part));
+  part = holding(minus ? Kind::minus : Kind::plus, std::move(part));
   return with_members(std::move(part));
 }
 
@@ -224,7 +233,7 @@ ExpressionPtr ExpressionParser::list() {
   tokens_.expect_symbol("[");
   ExpressionPtr made = node(Kind::list);
   while (!tokens_.is_symbol("]")) {
-    made->parts.push_back(expression());
+    add(*made, expression());
     if (!tokens_.skip_symbol(",")) break;
   }
   tokens_.expect_symbol("]");
@@ -235,9 +244,9 @@ ExpressionPtr ExpressionParser::dict() {
   tokens_.expect_symbol("{");
   ExpressionPtr made = node(Kind::dict);
   while (!tokens_.is_symbol("}")) {
-    made->parts.push_back(expression());
+    add(*made, expression());
     tokens_.expect_symbol(":");
-    made->parts.push_back(expression());
+    add(*made, expression());
     if (!tokens_.skip_symbol(",")) break;
   }
   tokens_.expect_symbol("}");
@@ -250,7 +259,7 @@ ExpressionPtr ExpressionParser::with_members(ExpressionPtr part) {
       const Token token = tokens_.next();
       if (token.kind == TokenKind::integer) {
         part = holding(Kind::item, std::move(part));
-        part->parts.push_back(number(token));
+        add(*part, number(token));
         continue;
       }
       require(token.kind == TokenKind::name, "expected a name or a number after the dot");
@@ -271,10 +280,10 @@ ExpressionPtr ExpressionParser::item(ExpressionPtr part) {
   const auto bound = [&]() -> ExpressionPtr {
     return tokens_.is_symbol(":") || tokens_.is_symbol("]") ? nullptr : expression();
   };
-  made->parts.push_back(tokens_.is_symbol(":") ? nullptr : sequence());
+  add(*made, tokens_.is_symbol(":") ? nullptr : sequence());
   if (tokens_.is_symbol(":")) {
     made->kind = Kind::slice;
-    while (made->parts.size() < 4 && tokens_.skip_symbol(":")) made->parts.push_back(bound());
+    while (made->parts.size() < 4 && tokens_.skip_symbol(":")) add(*made, bound());
     made->parts.resize(4);
   }
   tokens_.expect_symbol("]");
@@ -311,7 +320,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr part) {
     arguments(*made);
   } else if (argument_follows()) {
     made->words.emplace_back();
-    made->parts.push_back(with_members(primary()));
+    add(*made, with_members(primary()));
   }
   return negated ? holding(Kind::negation, std::move(made)) : std::move(made);
 }
@@ -333,7 +342,7 @@ void ExpressionParser::arguments(Expression& call) {
       tokens_.next();
     }
     call.words.push_back(std::move(word));
-    call.parts.push_back(expression());
+    add(call, expression());
     if (!tokens_.skip_symbol(",")) break;
   }
   tokens_.expect_symbol(")");
@@ -370,17 +379,24 @@ std::vector<Parameter> ExpressionParser::parameters() {
 }
 
 Target ExpressionParser::target(bool namespaces) {
-  Target target;
-  const bool parentheses = tokens_.skip_symbol("(");
+  const Nested level(depth_);
+  Target all;
+  bool unpacks = false;
   do {
-    if (tokens_.is_name("in") || tokens_.is_symbol("=")) break;
-    Target::Place place{.name = tokens_.any_name()};
-    if (namespaces && tokens_.skip_symbol(".")) place.attribute = tokens_.any_name();
-    target.places.push_back(std::move(place));
-    target.unpacks = target.unpacks || tokens_.is_symbol(",");
-  } while (tokens_.skip_symbol(","));
-  if (parentheses) tokens_.expect_symbol(")");
-  return target;
+    const bool ends = tokens_.is_name("in") || tokens_.is_symbol("=") || tokens_.is_symbol(")") ||
+                      tokens_.is(TokenKind::block_end);
+    if (unpacks && ends) break;
+    require(!ends, "expected a name, got {}", tokens_.described());
+    if (tokens_.skip_symbol("(")) {
+      all.parts.push_back(target(namespaces));
+      tokens_.expect_symbol(")");
+    } else {
+      Target one{.name = tokens_.any_name()};
+      if (namespaces && tokens_.skip_symbol(".")) one.attribute = tokens_.any_name();
+      all.parts.push_back(std::move(one));
+    }
+  } while (tokens_.skip_symbol(",") && (unpacks = true));
+  return unpacks ? std::move(all) : std::move(all.parts[0]);
 }
 
 }  // namespace attnres::jinja

@@ -21,7 +21,8 @@ class ExpressionParser {
   ExpressionPtr filters_after_name();
   // (name, name=default ..), taken if it is there.
   std::vector<Parameter> parameters();
-  // An assignment's left side; with namespaces where they may be assigned to.
+  // An assignment's left side, of parts in parentheses too; with namespaces where they may be
+  // assigned to.
   Target target(bool namespaces);
 
   // One level of what stands within something else.
@@ -43,6 +44,8 @@ class ExpressionParser {
 
   ExpressionPtr node(Kind kind, std::string word = "") const;
   ExpressionPtr holding(Kind kind, ExpressionPtr part, std::string word = "") const;
+  // One part more. Throws Error where it gets too deep.
+  static void add(Expression& to, ExpressionPtr part);
   ExpressionPtr joined(Kind kind, std::string_view word, bool symbol, Parse part);
   ExpressionPtr chained(std::initializer_list<std::string_view> operators, Parse part);
   ExpressionPtr either();

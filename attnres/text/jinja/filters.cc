@@ -1,9 +1,15 @@
+#include <unicode/uchar.h>
+#include <unicode/utf8.h>
+
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "attnres/text/jinja/builtins.h"
+#include "attnres/text/utf8.h"
 
 namespace attnres::jinja {
 namespace {
@@ -57,11 +63,11 @@ Value default_value(const Arguments& arguments) {
 }
 
 Value first(const Arguments& arguments) {
-  const std::vector<Value> items = items_of(operand(arguments));
+  const Values items = items_of(operand(arguments));
   return items.empty() ? Value::undefined("the first of nothing") : items.front();
 }
 Value last(const Arguments& arguments) {
-  const std::vector<Value> items = items_of(operand(arguments));
+  const Values items = items_of(operand(arguments));
   return items.empty() ? Value::undefined("the last of nothing") : items.back();
 }
 Value length(const Arguments& arguments) {
@@ -81,27 +87,72 @@ Value items_of_dict(const Arguments& arguments) {
   return find_method(operand(arguments), "items")(arguments);
 }
 
+// What Python's int() and float() take: a sign, and single underscores between digits, which are
+// left out, as blanks around it are. Empty of anything else with those.
+std::string plain_number(const Text& text) {
+  std::string number = stripped(text, Value::none(), true, true).bytes();
+  const size_t sign = number.starts_with('+') || number.starts_with('-') ? 1 : 0;
+  if (number.size() > sign && (number[sign] == '+' || number[sign] == '-')) return "";
+  if (number.starts_with('+')) number.erase(0, 1);
+  const auto digit_at = [&](size_t at) {
+    return at < number.size() && std::isxdigit(static_cast<unsigned char>(number[at])) != 0;
+  };
+  for (size_t at = number.find('_'); at != number.npos; at = number.find('_', at + 1)) {
+    const bool prefix = at > 0 && std::string_view("xXoObB").find(number[at - 1]) != number.npos;
+    if ((!prefix && (at == 0 || !digit_at(at - 1))) || !digit_at(at + 1)) return "";
+  }
+  std::erase(number, '_');
+  return number;
+}
+
+// Nothing where it isn't a number as a whole.
+std::optional<double> read_real(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  const bool whole = read.ec == std::errc() && read.ptr == end && !text.ends_with(')');
+  return whole ? std::optional(number) : std::nullopt;
+}
+
+// Base 0 is what the prefix says.
+std::optional<int64_t> read_whole(std::string text, int64_t base) {
+  const size_t sign = text.starts_with('-') ? 1 : 0;
+  constexpr std::pair<std::string_view, int64_t> kPrefixes[] = {{"0x", 16}, {"0X", 16}, {"0o", 8},
+                                                                {"0O", 8},  {"0b", 2},  {"0B", 2}};
+  for (const auto& [prefix, of] : kPrefixes) {
+    if ((base != 0 && base != of) || text.compare(sign, 2, prefix) != 0) continue;
+    base = of;
+    text.erase(sign, 2);
+    break;
+  }
+  if (text.find('-', sign) != text.npos) return std::nullopt;
+  if (base == 0) {
+    base = 10;
+    const size_t digit = text.find_first_not_of('0', sign);
+    if (text.compare(sign, 1, "0") == 0 && digit != text.npos) return std::nullopt;
+  }
+  if (base < 2 || base > 36) return std::nullopt;
+  int64_t whole = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, whole, static_cast<int>(base));
+  return read.ec == std::errc() && read.ptr == end ? std::optional(whole) : std::nullopt;
+}
+
 Value to_int(const Arguments& arguments) {
   const Value& value = operand(arguments);
   Value otherwise = arguments.get(1, "default", Value::integer(0));
-  if (const double* number = value.as_number()) {
-    return std::abs(*number) < 9e18 ? Value::integer(static_cast<int64_t>(*number)) : otherwise;
+  std::optional<double> real;
+  if (value.as_number() != nullptr) {
+    real = number_of(value);
+  } else if (const Text* text = value.as_text()) {
+    const std::string number = plain_number(*text);
+    const int64_t base = integer_of(arguments.get(2, "base", Value::integer(10)), "base");
+    if (const auto whole = read_whole(number, base)) return Value::integer(*whole);
+    real = read_real(number);
+  } else if (is_numeric(value)) {
+    return Value::integer(integer_of(value, "int"));
   }
-  if (is_numeric(value)) return Value::integer(integer_of(value, "int"));
-  if (value.as_text() == nullptr) return otherwise;
-  const std::string text = stripped(*value.as_text(), Value::none(), true, true).bytes();
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  int64_t integer = 0;
-  const int base = static_cast<int>(
-      std::clamp<int64_t>(integer_of(arguments.get(2, "base", Value::integer(10)), "base"), 2, 36));
-  const auto whole = std::from_chars(begin, text.data() + text.size(), integer, base);
-  if (whole.ec == std::errc() && whole.ptr == text.data() + text.size()) {
-    return Value::integer(integer);
-  }
-  double number = 0;
-  const auto real = std::from_chars(begin, text.data() + text.size(), number);
-  const bool read = real.ec == std::errc() && real.ptr == text.data() + text.size();
-  return read && std::abs(number) < 9e18 ? Value::integer(static_cast<int64_t>(number)) : otherwise;
+  return real && std::abs(*real) < 9e18 ? Value::integer(static_cast<int64_t>(*real)) : otherwise;
 }
 
 Value to_float(const Arguments& arguments) {
@@ -109,26 +160,54 @@ Value to_float(const Arguments& arguments) {
   if (is_numeric(value)) return Value::number(number_of(value));
   Value otherwise = arguments.get(1, "default", Value::number(0));
   if (value.as_text() == nullptr) return otherwise;
-  const std::string text = stripped(*value.as_text(), Value::none(), true, true).bytes();
-  double number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? Value::number(number)
-                                                                         : otherwise;
+  const auto real = read_real(plain_number(*value.as_text()));
+  return real ? Value::number(*real) : otherwise;
+}
+
+// Halves to the even digit, as Python's round(): of the exact value, which 1.115 is a little below.
+double rounded_real(double value, int64_t places) {
+  if (places > 323 || !std::isfinite(value)) return value;
+  if (places < -308) return 0 * value;
+  if (places < 0) {
+    const double unit = std::pow(10.0, static_cast<double>(-places));
+    return std::nearbyint(value / unit) * unit;
+  }
+  double rounded = 0;
+  const std::string digits = fmt::format("{:.{}f}", value, places);
+  std::from_chars(digits.data(), digits.data() + digits.size(), rounded);
+  return rounded;
+}
+
+// An int stays one.
+int64_t rounded_whole(int64_t value, int64_t places) {
+  if (places >= 0) return value;
+  if (places < -18) return 0;
+  int64_t unit = 1;
+  for (int64_t i = 0; i < -places; ++i) unit *= 10;
+  const int64_t rest = value % unit;
+  const int64_t below = value - rest;
+  const int64_t twice = std::abs(rest) - (unit - std::abs(rest));
+  const bool away = twice > 0 || (twice == 0 && below / unit % 2 != 0);
+  const Value moved = Value::integer(away ? (value < 0 ? -unit : unit) : 0);
+  return *operate("+", Value::integer(below), moved).as_integer();
 }
 
 Value round(const Arguments& arguments) {
+  const Value& value = operand(arguments);
   const int64_t places = integer_of(arguments.get(1, "precision", Value::integer(0)), "precision");
   const std::string method = text_of(arguments.get(2, "method", Value::text("common"))).bytes();
+  if (method == "common") {
+    if (value.as_number() != nullptr) return Value::number(rounded_real(number_of(value), places));
+    return Value::integer(rounded_whole(integer_of(value, "round"), places));
+  }
+  require(method == "ceil" || method == "floor", "round: expected common, ceil or floor");
   const double scale = std::pow(10.0, static_cast<double>(std::clamp<int64_t>(places, -300, 300)));
-  const double scaled = number_of(operand(arguments)) * scale;
-  const double rounded = method == "ceil"    ? std::ceil(scaled)
-                         : method == "floor" ? std::floor(scaled)
-                                             : std::nearbyint(scaled);
-  return Value::number(rounded / scale);
+  const double scaled = number_of(value) * scale;
+  return Value::number((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
 Value reverse(const Arguments& arguments) {
-  std::vector<Value> all = items_of(operand(arguments));
+  Values all = items_of(operand(arguments));
   std::reverse(all.begin(), all.end());
   if (operand(arguments).as_text() == nullptr) return Value::list(std::move(all));
   Text text;
@@ -157,9 +236,8 @@ Value key_of(const Value& value, const Value& path, bool by_case) {
   return by_case || key.as_text() == nullptr ? key : Value::text(lower_case(*key.as_text()));
 }
 
-std::vector<Value> sorted(std::vector<Value> items, const Value& path, bool by_case,
-                          bool reversed) {
-  std::vector<std::pair<Value, Value>> keyed;
+Values sorted(Values items, const Value& path, bool by_case, bool reversed) {
+  Entries keyed;
   for (Value& item : items) {
     Value key = key_of(item, path, by_case);
     keyed.emplace_back(std::move(key), std::move(item));
@@ -167,7 +245,7 @@ std::vector<Value> sorted(std::vector<Value> items, const Value& path, bool by_c
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reversed ? less(b.first, a.first) : less(a.first, b.first);
   });
-  std::vector<Value> out;
+  Values out;
   for (auto& [key, item] : keyed) out.push_back(std::move(item));
   return out;
 }
@@ -191,10 +269,11 @@ Value dictsort(const Arguments& arguments) {
 Value unique(const Arguments& arguments) {
   const bool by_case = truth(flag(arguments, 1, "case_sensitive", false));
   const Value path = arguments.get(2, "attribute", Value::none());
-  std::vector<Value> keys;
-  std::vector<Value> out;
+  Values keys;
+  Values out;
   for (const Value& item : items_of(operand(arguments))) {
     Value key = key_of(item, path, by_case);
+    require_hashable(key);
     if (std::any_of(keys.begin(), keys.end(),
                     [&](const Value& seen) { return equal(seen, key); })) {
       continue;
@@ -206,7 +285,7 @@ Value unique(const Arguments& arguments) {
 }
 
 Value extreme(const Arguments& arguments, bool greatest) {
-  const std::vector<Value> all =
+  const Values all =
       sorted(items_of(operand(arguments)), arguments.get(2, "attribute", Value::none()),
              truth(flag(arguments, 1, "case_sensitive", false)), greatest);
   return all.empty() ? Value::undefined("the extreme of nothing") : all.front();
@@ -240,21 +319,20 @@ Value join_items(const Arguments& arguments) {
 }
 
 // What `map`, `select` and their kin go through: nothing of none, too.
-std::vector<Value> items_or_nothing(const Arguments& arguments) {
-  return truth(operand(arguments)) ? items_of(operand(arguments)) : std::vector<Value>();
+Values items_or_nothing(const Arguments& arguments) {
+  return truth(operand(arguments)) ? items_of(operand(arguments)) : Values();
 }
 
 // What a filter or a test gives for an item, with the arguments from `first` on.
 Value applied(Builtin builtin, const Value& item, const Arguments& arguments, size_t first) {
   const Level level(*Meter::current());
-  spend(1 + static_cast<int64_t>(arguments.given.size() / 4));
   Arguments all = arguments.rest(first);
   all.given.insert(all.given.begin(), item);
   return builtin(all);
 }
 
 Value map(const Arguments& arguments) {
-  std::vector<Value> out;
+  Values out;
   const Value* path = arguments.find(std::string::npos, "attribute");
   const Value otherwise = arguments.get(std::string::npos, "default", Value());
   for (const Value& item : items_or_nothing(arguments)) {
@@ -271,7 +349,7 @@ Value map(const Arguments& arguments) {
 
 // Those of which a test holds; of an attribute where there is one; truth where there is no test.
 Value chosen(const Arguments& arguments, bool of_attribute, bool wanted) {
-  std::vector<Value> out;
+  Values out;
   const size_t test_at = of_attribute ? 2 : 1;
   for (const Value& item : items_or_nothing(arguments)) {
     const Value value = of_attribute ? path_of(item, arguments.need(1, "attribute")) : item;
@@ -297,7 +375,9 @@ Value rejectattr(const Arguments& arguments) {
   return chosen(arguments, true, false);
 }
 
+// Of a dict none, which has its items otherwise.
 Value attr(const Arguments& arguments) {
+  if (operand(arguments).as_dict() != nullptr) return Value::undefined("an attribute of a dict");
   return attribute_of(operand(arguments), text_of(arguments.need(1, "name")).bytes());
 }
 
@@ -305,8 +385,8 @@ Value batch(const Arguments& arguments) {
   const int64_t size = integer_of(arguments.need(1, "linecount"), "batch");
   require(size > 0, "batch: expected a positive number, got {}", size);
   const Value fill = arguments.get(2, "fill_with", Value::none());
-  std::vector<Value> rows;
-  std::vector<Value> row;
+  Values rows;
+  Values row;
   for (const Value& item : items_of(operand(arguments))) {
     row.push_back(item);
     if (static_cast<int64_t>(row.size()) == size) {
@@ -321,6 +401,37 @@ Value batch(const Arguments& arguments) {
   return Value::list(std::move(rows));
 }
 
+// So many lists, the first of which are longer by one where they cannot be equal.
+Value slices(const Arguments& arguments) {
+  const int64_t count = integer_of(arguments.need(1, "slices"), "slice");
+  require(count > 0 && count <= 100'000, "slice: expected 1 to 100000, got {}", count);
+  const Value fill = arguments.get(2, "fill_with", Value::none());
+  const Values all = items_of(operand(arguments));
+  const int64_t size = std::ssize(all) / count, longer = std::ssize(all) % count;
+  Values rows;
+  auto next = all.begin();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto end = next + size + (i < longer ? 1 : 0);
+    Values row(next, end);
+    if (i >= longer && !fill.is_none()) row.push_back(fill);
+    rows.push_back(Value::list(std::move(row)));
+    next = end;
+  }
+  return Value::list(std::move(rows));
+}
+
+// As `format % values`.
+Value format_filter(const Arguments& arguments) {
+  const Text pattern = text_of(operand(arguments));
+  if (arguments.named.empty()) {
+    return Value::text(percent_format(pattern, Value::list(arguments.rest(1).given, true)));
+  }
+  require(arguments.given.size() == 1, "format: expected values with names or without, got both");
+  Entries entries;
+  for (const auto& [name, value] : arguments.named) entries.emplace_back(Value::text(name), value);
+  return Value::text(percent_format(pattern, Value::dict(std::move(entries))));
+}
+
 Value indent(const Arguments& arguments) {
   const Value width = arguments.get(1, "width", Value::integer(4));
   const bool first_too = truth(flag(arguments, 2, "first", false));
@@ -333,7 +444,7 @@ Value indent(const Arguments& arguments) {
   }
   Text text = text_of(operand(arguments));
   text.append("\n");
-  const std::vector<Value> lines = split_lines(text);
+  const Values lines = split_lines(text);
   Text out;
   for (size_t i = 0; i < lines.size(); ++i) {
     const Text& line = *lines[i].as_text();
@@ -375,9 +486,26 @@ Value title_filter(const Arguments& arguments) {
   return Value::text(std::move(out));
 }
 
+// Runs of letters, numbers and underscores.
 Value wordcount(const Arguments& arguments) {
-  Arguments words{.given = {Value::text(text_of(operand(arguments)))}};
-  return Value::integer(length_of(find_text_method("split")(words)));
+  const Text text = text_of(operand(arguments));
+  const std::string& bytes = text.bytes();
+  spend(static_cast<int64_t>(bytes.size() / 8));
+  int64_t words = 0;
+  bool within = false;
+  for (size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = utf8_step(std::string_view(bytes).substr(at));
+    int32_t offset = 0;
+    UChar32 c = 0;
+    U8_NEXT(bytes.data() + at, offset, static_cast<int32_t>(step.bytes), c);
+    const bool word =
+        c == '_' ||
+        (c >= 0 && (u_isalpha(c) || u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE) != U_NT_NONE));
+    if (word && !within) ++words;
+    within = word;
+    at += step.bytes;
+  }
+  return Value::integer(words);
 }
 
 // As transformers has it: json.dumps, and characters beyond ASCII as they are.
@@ -392,7 +520,7 @@ Value tojson(const Arguments& arguments) {
   }
   const Value separators = arguments.get(3, "separators", Value::none());
   if (!separators.is_none()) {
-    const std::vector<Value> both = items_of(separators);
+    const Values both = items_of(separators);
     require(both.size() == 2, "tojson: expected two separators");
     style.between = text_of(both[0]).bytes();
     style.after_key = text_of(both[1]).bytes();
@@ -417,6 +545,7 @@ Builtin find_filter(std::string_view name) {
                                                               {"escape", escape},
                                                               {"first", first},
                                                               {"float", to_float},
+                                                              {"format", format_filter},
                                                               {"indent", indent},
                                                               {"int", to_int},
                                                               {"items", items_of_dict},
@@ -436,6 +565,7 @@ Builtin find_filter(std::string_view name) {
                                                               {"safe", safe},
                                                               {"select", select},
                                                               {"selectattr", selectattr},
+                                                              {"slice", slices},
                                                               {"sort", sort},
                                                               {"string", string},
                                                               {"sum", sum},

@@ -1,7 +1,9 @@
 #include "attnres/text/jinja/interpreter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
+#include <utility>
 
 #include "attnres/text/jinja/builtins.h"
 
@@ -24,7 +26,7 @@ Value range(const Arguments& arguments) {
       (static_cast<double>(end) - static_cast<double>(begin)) / static_cast<double>(step);
   require(count <= static_cast<double>(kLongestRange), "range: expected at most {} numbers",
           kLongestRange);
-  std::vector<Value> items;
+  Values items;
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
     items.push_back(Value::integer(i));
     if (__builtin_add_overflow(i, step, &i)) break;
@@ -52,7 +54,7 @@ Value make_dict(const Arguments& arguments) {
       entries = dict->entries;
     } else {
       for (const Value& pair : items_of(first)) {
-        const std::vector<Value> parts = items_of(pair);
+        const Values parts = items_of(pair);
         require(parts.size() == 2, "dict: expected pairs");
         set_entry(entries, parts[0], parts[1]);
       }
@@ -67,9 +69,23 @@ Value raise_exception(const Arguments& arguments) {
 }
 
 Value strftime_now(const Arguments& arguments) {
-  const std::string format = text_of(arguments.need(0, "format")).bytes();
-  require(format.size() <= 256, "strftime_now: expected a format of at most 256 bytes");
-  const std::time_t now = std::time(nullptr);
+  const std::string given = text_of(arguments.need(0, "format")).bytes();
+  require(given.size() <= 256, "strftime_now: expected a format of at most 256 bytes");
+  using std::chrono::system_clock;
+  const auto time = system_clock::now();
+  const std::time_t now = system_clock::to_time_t(time);
+  const auto past = time - system_clock::from_time_t(now);
+  std::string format;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const bool pair = given[i] == '%' && i + 1 < given.size();
+    if (pair && given[i + 1] == 'f') {  // which Python has beside C's
+      const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(past).count();
+      format += fmt::format("{:06}", micros);
+    } else {
+      format += given.substr(i, pair ? 2 : 1);
+    }
+    i += pair ? 1 : 0;
+  }
   std::tm parts{};
   localtime_r(&now, &parts);
   char text[4096];
@@ -158,7 +174,9 @@ Value Interpreter::make_namespace(const Arguments& arguments) {
   auto space = std::make_shared<NamespaceNode>();
   const Value dict = make_dict(arguments);
   for (const auto& [key, value] : dict.as_dict()->entries) {
-    space->entries.emplace_back(text_of(key).bytes(), value);
+    const Text name = text_of(key);
+    meter_.hold(static_cast<int64_t>(name.size()) + kKeptBytes);
+    space->entries.emplace_back(name.bytes(), value);
   }
   spaces_.push_back(space);
   return Value::space(std::move(space));
@@ -173,12 +191,6 @@ Interpreter::Flow Interpreter::execute(const Statements& statements, Text& out) 
     if (flow != Flow::goes_on) return flow;
   }
   return Flow::goes_on;
-}
-
-Text Interpreter::body_text(const Statements& body) {
-  Text text;
-  execute(body, text);
-  return text;
 }
 
 Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
@@ -210,11 +222,12 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
     }
     case set_body:
     case filter: {
-      Value body;
+      Text text;
       {
         const Within scope(*this);
-        body = Value::text(body_text(statement.body));
+        if (const Flow flow = execute(statement.body, text); flow != Flow::goes_on) return flow;
       }
+      Value body = Value::text(std::move(text));
       if (statement.filters != nullptr) {
         filtered_ = std::move(body);
         body = evaluate(*statement.filters);
@@ -228,8 +241,10 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
     }
     case group:
     case with: {
+      Values values;
+      for (const auto& [target, value] : statement.assignments) values.push_back(evaluate(*value));
       const Within scope(*this);
-      for (const auto& [target, value] : statement.assignments) assign(target, evaluate(*value));
+      for (size_t i = 0; i < values.size(); ++i) assign(statement.assignments[i].first, values[i]);
       return execute(statement.body, out);
     }
     case break_:
@@ -240,10 +255,10 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
   return Flow::goes_on;
 }
 
-std::vector<Value> Interpreter::loop_items(const Statement& loop) {
-  std::vector<Value> items = items_of(evaluate(*loop.value));
+Values Interpreter::loop_items(const Statement& loop) {
+  Values items = items_of(evaluate(*loop.value));
   if (loop.condition == nullptr) return items;
-  std::vector<Value> chosen;
+  Values chosen;
   for (Value& item : items) {
     const Within scope(*this);
     assign(loop.target, item);
@@ -255,40 +270,40 @@ std::vector<Value> Interpreter::loop_items(const Statement& loop) {
 Interpreter::Flow Interpreter::execute_for(const Statement& loop, Text& out) {
   const auto state = std::make_shared<LoopNode>(loop_items(loop));
   const EndOfLoop end(*state);
-  if (state->items.empty()) {
-    const Within scope(*this);
-    return execute(loop.otherwise, out);
-  }
+  bool ran_to_end = false;  // any of its rounds: then there is no `else`
   for (; state->index < state->items.size(); ++state->index) {
     const Within scope(*this);
     meter_.spend(1);
     assign(loop.target, state->items[state->index]);
     scope_->names["loop"] = Value::loop(state);
-    if (execute(loop.body, out) == Flow::breaks) break;
+    const Flow flow = execute(loop.body, out);
+    if (flow == Flow::breaks) break;
+    ran_to_end = ran_to_end || flow == Flow::goes_on;
   }
-  return Flow::goes_on;
+  if (ran_to_end) return Flow::goes_on;
+  const Within scope(*this);
+  return execute(loop.otherwise, out);
 }
 
 void Interpreter::assign(const Target& target, const Value& value) {
-  if (!target.unpacks) return assign_place(target.places.at(0), value);
-  const std::vector<Value> parts = items_of(value);
-  require(parts.size() == target.places.size(), "expected {} values to assign, got {}",
-          target.places.size(), parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) assign_place(target.places[i], parts[i]);
-}
-
-void Interpreter::assign_place(const Target::Place& place, const Value& value) {
-  if (place.attribute.empty()) {
-    scope_->names[place.name] = value;
+  if (!target.parts.empty()) {
+    const Values parts = items_of(value);
+    require(parts.size() == target.parts.size(), "expected {} values to assign, got {}",
+            target.parts.size(), parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) assign(target.parts[i], parts[i]);
     return;
   }
-  const Value* space = find(place.name);
-  require(space != nullptr && space->as_space() != nullptr, "{} is no namespace", place.name);
-  if (Value* entry = space->as_space()->find(place.attribute)) {
+  if (target.attribute.empty()) {
+    scope_->names[target.name] = value;
+    return;
+  }
+  const Value* space = find(target.name);
+  require(space != nullptr && space->as_space() != nullptr, "{} is no namespace", target.name);
+  if (Value* entry = space->as_space()->find(target.attribute)) {
     *entry = value;
   } else {
     meter_.hold(kKeptBytes);
-    space->as_space()->entries.emplace_back(place.attribute, value);
+    space->as_space()->entries.emplace_back(target.attribute, value);
   }
 }
 
@@ -308,7 +323,9 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
   require(arguments.given.size() <= macro.parameters.size(),
           "macro {}: expected at most {} arguments, got {}", macro.word, macro.parameters.size(),
           arguments.given.size());
+  const auto search_steps = [](size_t names) { return 1 + static_cast<int64_t>(names / 4); };
   for (const auto& [name, value] : arguments.named) {
+    meter_.spend(search_steps(macro.parameters.size()));
     const bool known =
         name == "caller" ||
         std::any_of(macro.parameters.begin(), macro.parameters.end(),
@@ -318,6 +335,7 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
   }
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& parameter = macro.parameters[i];
+    meter_.spend(search_steps(arguments.named.size()));
     if (const Value* given = arguments.find(i, parameter.name)) {
       scope_->names[parameter.name] = *given;
     } else {
@@ -325,7 +343,9 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
           parameter.otherwise ? evaluate(*parameter.otherwise) : Value::undefined(parameter.name);
     }
   }
-  return Value::text(body_text(macro.body));
+  Text text;
+  execute(macro.body, text);
+  return Value::text(std::move(text));
 }
 
 Value Interpreter::call(const Value& function, const Arguments& arguments) {
@@ -339,7 +359,7 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (method == nullptr) return attribute_of(object, name);
   const auto bytes = std::make_shared<const HeldBytes>(kKeptBytes);
   return Value::method(name, object, [object, method, bytes](const Arguments& arguments) {
-    Arguments all = arguments;
+    Arguments all = arguments.rest(0);
     all.given.insert(all.given.begin(), object);
     return method(all);
   });
@@ -462,7 +482,7 @@ Value Interpreter::evaluate_parts(const Expression& expression) {
     for (const ExpressionPtr& part : expression.parts) text.append(text_of(evaluate(*part)));
     return Value::text(std::move(text));
   }
-  std::vector<Value> items;
+  Values items;
   items.reserve(expression.parts.size());
   for (const ExpressionPtr& part : expression.parts) items.push_back(evaluate(*part));
   if (expression.kind != Expression::Kind::dict) {
@@ -501,6 +521,11 @@ Value Interpreter::evaluate(const Expression& expression) {
       const Value value = evaluate(*expression.parts[0]);
       if (value.as_number() != nullptr) return Value::number(-number_of(value));
       return operate("-", Value::integer(0), value);
+    }
+    case Expression::Kind::plus: {
+      const Value value = evaluate(*expression.parts[0]);
+      require(is_numeric(value), "+ has no meaning before a {}", value.type());
+      return value.as_number() ? value : Value::integer(integer_of(value, ""));
     }
     case Expression::Kind::condition:
       return evaluate_condition(expression);

@@ -35,10 +35,8 @@ class Interpreter {
   Flow execute(const Statements& statements, Text& out);
   Flow execute(const Statement& statement, Text& out);
   Flow execute_for(const Statement& loop, Text& out);
-  Text body_text(const Statements& body);
-  std::vector<Value> loop_items(const Statement& loop);
+  Values loop_items(const Statement& loop);
   void assign(const Target& target, const Value& value);
-  void assign_place(const Target::Place& place, const Value& value);
   Value macro(const Statement& macro, std::string name);
   Value call_macro(const Statement& macro, const std::shared_ptr<Scope>& scope,
                    const Arguments& arguments);

@@ -1,7 +1,10 @@
 // What rendering a template takes, and its bounds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "attnres/support/error.h"
@@ -63,6 +66,34 @@ class HeldBytes {
  private:
   Meter* meter_;
   int64_t bytes_;
+};
+
+// Allocates for a container whose bytes are counted so, before it grows.
+template <class T>
+class Counted {
+ public:
+  using value_type = T;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+
+  Counted() : meter_(Meter::current()) {}
+  template <class Other>
+  Counted(const Counted<Other>& other) : meter_(other.meter()) {}
+
+  T* allocate(size_t count) {
+    if (meter_ != nullptr) meter_->hold(static_cast<int64_t>(count * sizeof(T)));
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* first, size_t count) {
+    std::allocator<T>().deallocate(first, count);
+    if (meter_ != nullptr) meter_->release(static_cast<int64_t>(count * sizeof(T)));
+  }
+  Counted select_on_container_copy_construction() const { return {}; }
+  Meter* meter() const { return meter_; }
+  bool operator==(const Counted& other) const { return meter_ == other.meter_; }
+
+ private:
+  Meter* meter_;
 };
 
 // One level of what is evaluated.

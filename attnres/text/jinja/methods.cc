@@ -5,7 +5,10 @@
 #include <unicode/utf8.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "attnres/text/jinja/builtins.h"
@@ -40,7 +43,7 @@ bool is_blank(std::string_view text) {
 template <class Change>
 Text mapped(const Text& text, Change change) {
   Text out;
-  const std::vector<size_t> offsets = character_offsets(text.bytes());
+  const Offsets offsets = character_offsets(text.bytes());
   spend(static_cast<int64_t>(offsets.size() / 2));
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::string_view bytes =
@@ -84,6 +87,12 @@ Value title(const Arguments& arguments) {
   }));
 }
 
+Value swapcase(const Arguments& arguments) {
+  return Value::text(mapped(self(arguments), [](std::string_view bytes, size_t) {
+    return cased(bytes, /*upper=*/!u_isupper(character(bytes)));
+  }));
+}
+
 Value strip_sides(const Arguments& arguments, bool left, bool right) {
   return Value::text(
       stripped(self(arguments), arguments.get(1, "chars", Value::none()), left, right));
@@ -99,10 +108,10 @@ Value rstrip(const Arguments& arguments) {
 }
 
 // At blanks, any number of them one separator.
-std::vector<Value> split_at_blanks(const Text& text, int64_t most, bool from_right) {
+Values split_at_blanks(const Text& text, int64_t most, bool from_right) {
   const std::string_view bytes = text.bytes();
-  const std::vector<size_t> offsets = character_offsets(bytes);
-  std::vector<std::pair<size_t, size_t>> words;
+  const Offsets offsets = character_offsets(bytes);
+  std::vector<std::pair<size_t, size_t>, Counted<std::pair<size_t, size_t>>> words;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     if (is_blank(bytes.substr(offsets[i], offsets[i + 1] - offsets[i]))) continue;
     if (!words.empty() && words.back().second == offsets[i]) {
@@ -113,7 +122,7 @@ std::vector<Value> split_at_blanks(const Text& text, int64_t most, bool from_rig
   }
   // What is beyond the number of splits stays one word, with its blanks.
   const auto size = static_cast<int64_t>(words.size());
-  if (most >= 0 && size > most + 1) {
+  if (most >= 0 && size > most) {
     if (from_right) {
       words.erase(words.begin(), words.begin() + (size - most - 1));
       words[0].first = 0;
@@ -122,27 +131,25 @@ std::vector<Value> split_at_blanks(const Text& text, int64_t most, bool from_rig
       words.back().second = bytes.size();
     }
   }
-  std::vector<Value> parts;
+  Values parts;
   for (const auto& [begin, end] : words)
     parts.push_back(Value::text(text.slice(begin, end - begin)));
   return parts;
 }
 
-std::vector<Value> split_at(const Text& text, const std::string& separator, int64_t most,
-                            bool from_right) {
+Values split_at(const Text& text, const std::string& separator, int64_t most, bool from_right) {
   require(!separator.empty(), "split: the separator is empty");
-  std::vector<size_t> places;
+  Offsets places;
   for (size_t at = find_bytes(text.bytes(), separator); at != std::string::npos;
        at = find_bytes(text.bytes(), separator, at + separator.size())) {
     places.push_back(at);
-    if (!from_right && most >= 0 && static_cast<int64_t>(places.size()) >= most) break;
+    if (!from_right && most >= 0 && std::ssize(places) >= most) break;
   }
-  const auto beyond = static_cast<int64_t>(places.size()) - most;
-  if (most >= 0 && beyond > 0) {
+  if (const int64_t beyond = std::ssize(places) - most; most >= 0 && beyond > 0) {
     places.erase(from_right ? places.begin() : places.begin() + most,
                  from_right ? places.begin() + beyond : places.end());
   }
-  std::vector<Value> parts;
+  Values parts;
   size_t begin = 0;
   for (const size_t at : places) {
     parts.push_back(Value::text(text.slice(begin, at - begin)));
@@ -154,7 +161,8 @@ std::vector<Value> split_at(const Text& text, const std::string& separator, int6
 
 Value split_from(const Arguments& arguments, bool from_right) {
   const Value separator = arguments.get(1, "sep", Value::none());
-  const int64_t most = integer_of(arguments.get(2, "maxsplit", Value::integer(-1)), "maxsplit");
+  const int64_t given = integer_of(arguments.get(2, "maxsplit", Value::integer(-1)), "maxsplit");
+  const int64_t most = std::clamp(given, int64_t{-1}, std::numeric_limits<int64_t>::max() - 1);
   if (separator.is_none()) return Value::list(split_at_blanks(self(arguments), most, from_right));
   return Value::list(
       split_at(self(arguments), text_at(arguments, 1, "sep").bytes(), most, from_right));
@@ -166,12 +174,13 @@ Value rsplit(const Arguments& arguments) {
   return split_from(arguments, true);
 }
 Value splitlines(const Arguments& arguments) {
-  return Value::list(split_lines(self(arguments)));
+  return Value::list(
+      split_lines(self(arguments), truth(arguments.get(1, "keepends", Value::boolean(false)))));
 }
 
 Value partition_from(const Arguments& arguments, bool from_right) {
   const Text& separator = text_at(arguments, 1, "sep");
-  std::vector<Value> parts = split_at(self(arguments), separator.bytes(), 1, from_right);
+  Values parts = split_at(self(arguments), separator.bytes(), 1, from_right);
   if (parts.size() == 2) {
     parts.insert(parts.begin() + 1, Value::text(separator));
   } else {
@@ -186,18 +195,43 @@ Value rpartition(const Arguments& arguments) {
   return partition_from(arguments, true);
 }
 
+// What is looked through: from the character of the third argument to that of the fourth.
+struct Part {
+  std::string_view bytes;
+  int64_t before = 0;  // characters
+};
+
+// Null where it begins behind the text's end, where nothing is found.
+std::optional<Part> part_of(const Arguments& arguments) {
+  const std::string_view text = self(arguments).bytes();
+  const Value begin = arguments.get(2, "start", Value::none());
+  const Value end = arguments.get(3, "end", Value::none());
+  if (begin.is_none() && end.is_none()) return Part{text};
+  const Offsets offsets = character_offsets(text);
+  const int64_t size = std::ssize(offsets) - 1;
+  const auto place = [&](const Value& given, int64_t otherwise) {
+    const int64_t at = given.is_none() ? otherwise : integer_of(given, "a bound");
+    return at >= 0 ? at : at < -size ? 0 : at + size;
+  };
+  const int64_t from = place(begin, 0), to = std::min(place(end, size), size);
+  if (from > size || to < from) return std::nullopt;
+  const size_t first = offsets[static_cast<size_t>(from)];
+  return Part{text.substr(first, offsets[static_cast<size_t>(to)] - first), from};
+}
+
 // One, or any of a tuple.
 Value with_affix(const Arguments& arguments, bool at_end) {
-  const std::string& text = self(arguments).bytes();
   const Value& affix = arguments.need(1, "the affix");
-  const std::vector<Value> all =
-      affix.as_list() && affix.as_list()->tuple ? affix.as_list()->items : std::vector{affix};
-  return Value::boolean(std::any_of(all.begin(), all.end(), [&](const Value& one) {
+  const std::optional<Part> part = part_of(arguments);
+  const auto fits = [&](const Value& one) {
     require(one.as_text() != nullptr, "expected a str for the affix, got a {}", one.type());
     const std::string& bytes = one.as_text()->bytes();
     spend(1 + static_cast<int64_t>(bytes.size() / 32));
-    return at_end ? text.ends_with(bytes) : text.starts_with(bytes);
-  }));
+    return part && (at_end ? part->bytes.ends_with(bytes) : part->bytes.starts_with(bytes));
+  };
+  const ListNode* all = affix.as_list();
+  if (all == nullptr || !all->tuple) return Value::boolean(fits(affix));
+  return Value::boolean(std::any_of(all->items.begin(), all->items.end(), fits));
 }
 Value startswith(const Arguments& arguments) {
   return with_affix(arguments, false);
@@ -228,12 +262,14 @@ Value replace(const Arguments& arguments) {
 
 // In characters; -1 where it isn't found.
 int64_t place_of(const Arguments& arguments, bool last) {
-  const std::string& text = self(arguments).bytes();
-  const std::string& part = text_at(arguments, 1, "sub").bytes();
-  if (last) spend(static_cast<int64_t>(text.size() * part.size() / 32));
-  const size_t at = last ? text.rfind(part) : find_bytes(text, part);
+  const std::string& sought = text_at(arguments, 1, "sub").bytes();
+  const std::optional<Part> part = part_of(arguments);
+  if (!part) return -1;
+  const std::string_view text = part->bytes;
+  if (last) spend(1 + static_cast<int64_t>(text.size() * std::max<size_t>(sought.size(), 1) / 32));
+  const size_t at = last ? text.rfind(sought) : find_bytes(text, sought);
   if (at == text.npos) return -1;
-  return static_cast<int64_t>(character_offsets(std::string_view(text).substr(0, at)).size()) - 1;
+  return part->before + std::ssize(character_offsets(text.substr(0, at))) - 1;
 }
 Value find(const Arguments& arguments) {
   return Value::integer(place_of(arguments, false));
@@ -241,16 +277,30 @@ Value find(const Arguments& arguments) {
 Value rfind(const Arguments& arguments) {
   return Value::integer(place_of(arguments, true));
 }
-Value index(const Arguments& arguments) {
-  const int64_t place = place_of(arguments, false);
+Value index_from(const Arguments& arguments, bool last) {
+  const int64_t place = place_of(arguments, last);
   require(place >= 0, "index: it isn't in the text");
   return Value::integer(place);
 }
+Value index(const Arguments& arguments) {
+  return index_from(arguments, false);
+}
+Value rindex(const Arguments& arguments) {
+  return index_from(arguments, true);
+}
 
+// Nothing is before each character, and at the end.
 Value count(const Arguments& arguments) {
-  const std::vector<Value> parts =
-      split_at(self(arguments), text_at(arguments, 1, "sub").bytes(), -1, false);
-  return Value::integer(static_cast<int64_t>(parts.size()) - 1);
+  const std::string& sought = text_at(arguments, 1, "sub").bytes();
+  const std::optional<Part> part = part_of(arguments);
+  if (!part) return Value::integer(0);
+  if (sought.empty()) return Value::integer(std::ssize(character_offsets(part->bytes)));
+  int64_t times = 0;
+  for (size_t at = find_bytes(part->bytes, sought); at != part->bytes.npos;
+       at = find_bytes(part->bytes, sought, at + sought.size())) {
+    ++times;
+  }
+  return Value::integer(times);
 }
 
 Value join(const Arguments& arguments) {
@@ -264,7 +314,7 @@ Value join(const Arguments& arguments) {
   return Value::text(std::move(out));
 }
 
-// {} and {0} and {name}, without formats.
+// {} and {0} and {name}, with !r or !s, and a format behind a colon.
 Value format(const Arguments& arguments) {
   const Text& text = self(arguments);
   const std::string& bytes = text.bytes();
@@ -281,35 +331,71 @@ Value format(const Arguments& arguments) {
     }
     const size_t end = bytes.find('}', brace);
     require(bytes[brace] == '{' && end != bytes.npos, "format: a brace without its other");
-    const std::string field = bytes.substr(brace + 1, end - brace - 1);
+    std::string field = bytes.substr(brace + 1, end - brace - 1);
+    const size_t colon = std::min(field.find(':'), field.size());
+    const std::string spec = field.substr(std::min(colon + 1, field.size()));
+    field.resize(colon);
+    const bool as_repr = field.ends_with("!r"), as_text = field.ends_with("!s");
+    if (as_repr || as_text) field.resize(field.size() - 2);
     const bool place =
         !field.empty() && field.size() < 4 &&
         std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
-    require(field.find_first_of(":!.[") == field.npos, "format: {{{}}} is not supported", field);
-    out.append(text_of(field.empty() ? arguments.need(next++, "of format")
-                       : place       ? arguments.need(1 + std::stoul(field), "of format")
-                                     : arguments.need(std::string::npos, field)));
+    require(field.find_first_of("!.[") == field.npos, "format: {{{}}} is not supported",
+            field.substr(0, 100));
+    const Value& value = field.empty() ? arguments.need(next++, "of format")
+                         : place       ? arguments.need(1 + std::stoul(field), "of format")
+                                       : arguments.need(std::string::npos, field);
+    out.append(formatted(as_repr   ? Value::text(repr_of(value))
+                         : as_text ? Value::text(text_of(value))
+                                   : value,
+                         spec));
     at = end + 1;
   }
   return Value::text(std::move(out));
 }
 
-Value center(const Arguments& arguments) {
-  const Text& text = self(arguments);
+// As many characters as the width; `left` says how many of those that are missing come first.
+template <class Left>
+Value padded(const Arguments& arguments, Left left) {
   const int64_t width = integer_of(arguments.get(1, "width", Value::integer(80)), "width");
-  const int64_t blanks = std::max<int64_t>(width - length_of(arguments.given[0]), 0);
-  check_text_bytes(blanks);
-  const int64_t left = blanks / 2 + (blanks & width & 1);
-  Text out(std::string(static_cast<size_t>(left), ' '));
-  out.append(text);
-  out.append(std::string(static_cast<size_t>(blanks - left), ' '));
+  const Value fill = arguments.get(2, "fillchar", Value::text(" "));
+  require(fill.as_text() != nullptr && length_of(fill) == 1,
+          "expected one character to fill with, got {} of a {}", length_of(fill), fill.type());
+  const int64_t size = length_of(arguments.given[0]);
+  const int64_t missing = width > size ? width - size : 0;
+  const int64_t before = left(missing, width);
+  Text out = *operate("*", fill, Value::integer(before)).as_text();
+  out.append(self(arguments));
+  out.append(*operate("*", fill, Value::integer(missing - before)).as_text());
+  return Value::text(std::move(out));
+}
+Value center(const Arguments& arguments) {
+  return padded(arguments,
+                [](int64_t missing, int64_t width) { return missing / 2 + (missing & width & 1); });
+}
+Value ljust(const Arguments& arguments) {
+  return padded(arguments, [](int64_t, int64_t) { return int64_t{0}; });
+}
+Value rjust(const Arguments& arguments) {
+  return padded(arguments, [](int64_t missing, int64_t) { return missing; });
+}
+// Zeros behind the sign.
+Value zfill(const Arguments& arguments) {
+  const int64_t width = integer_of(arguments.need(1, "width"), "width");
+  const Text& text = self(arguments);
+  const bool sign = text.bytes().starts_with('+') || text.bytes().starts_with('-');
+  const int64_t size = length_of(arguments.given[0]);
+  Text out = text.slice(0, sign ? 1 : 0);
+  const Value zeros = Value::integer(width > size ? width - size : 0);
+  out.append(*operate("*", Value::text("0"), zeros).as_text());
+  out.append(text.slice(sign ? 1 : 0));
   return Value::text(std::move(out));
 }
 
 template <class Is>
 Value all_are(const Arguments& arguments, Is is) {
   const std::string_view text = self(arguments).bytes();
-  const std::vector<size_t> offsets = character_offsets(text);
+  const Offsets offsets = character_offsets(text);
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     if (!is(character(text.substr(offsets[i], offsets[i + 1] - offsets[i])))) {
       return Value::boolean(false);
@@ -317,14 +403,26 @@ Value all_are(const Arguments& arguments, Is is) {
   }
   return Value::boolean(!text.empty());
 }
-Value isdigit(const Arguments& arguments) {
+bool is_number(UChar32 c) {
+  return u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+}
+Value isdecimal(const Arguments& arguments) {
   return all_are(arguments, u_isdigit);
+}
+Value isdigit(const Arguments& arguments) {
+  return all_are(arguments, [](UChar32 c) {
+    const int32_t type = u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE);
+    return type == U_NT_DECIMAL || type == U_NT_DIGIT;
+  });
+}
+Value isnumeric(const Arguments& arguments) {
+  return all_are(arguments, is_number);
 }
 Value isalpha(const Arguments& arguments) {
   return all_are(arguments, u_isalpha);
 }
 Value isalnum(const Arguments& arguments) {
-  return all_are(arguments, u_isalnum);
+  return all_are(arguments, [](UChar32 c) { return u_isalpha(c) || is_number(c); });
 }
 Value isspace(const Arguments& arguments) {
   return all_are(arguments, u_isUWhiteSpace);
@@ -351,19 +449,19 @@ Value get(const Arguments& arguments) {
   return found ? *found : arguments.get(2, "default", Value::none());
 }
 Value keys(const Arguments& arguments) {
-  return Value::list(items_of(arguments.given[0]));
+  return Value::view("dict_keys", items_of(arguments.given[0]));
 }
 Value values(const Arguments& arguments) {
-  std::vector<Value> all;
+  Values all;
   for (const auto& entry : dict_of(arguments).entries) all.push_back(entry.second);
-  return Value::list(std::move(all));
+  return Value::view("dict_values", std::move(all));
 }
 Value items(const Arguments& arguments) {
-  std::vector<Value> all;
+  Values all;
   for (const auto& [key, value] : dict_of(arguments).entries) {
     all.push_back(Value::list({key, value}, /*tuple=*/true));
   }
-  return Value::list(std::move(all));
+  return Value::view("dict_items", std::move(all));
 }
 Value copy(const Arguments& arguments) {
   return arguments.given[0];
@@ -424,19 +522,24 @@ const Methods& methods_of_texts() {
                                   {"find", find},
                                   {"rfind", rfind},
                                   {"index", index},
+                                  {"rindex", rindex},
                                   {"count", count},
                                   {"join", join},
                                   {"format", format},
                                   {"isdigit", isdigit},
-                                  {"isnumeric", isdigit},
-                                  {"isdecimal", isdigit},
+                                  {"isnumeric", isnumeric},
+                                  {"isdecimal", isdecimal},
                                   {"isalpha", isalpha},
                                   {"isalnum", isalnum},
                                   {"isspace", isspace},
                                   {"isupper", isupper},
                                   {"islower", islower},
                                   {"casefold", lower},
-                                  {"center", center}};
+                                  {"swapcase", swapcase},
+                                  {"center", center},
+                                  {"ljust", ljust},
+                                  {"rjust", rjust},
+                                  {"zfill", zfill}};
   return methods;
 }
 
@@ -454,7 +557,9 @@ const Methods& methods_of(const Value& object) {
   static const Methods none;
   if (object.as_text() != nullptr) return methods_of_texts();
   if (object.as_dict() != nullptr) return of_dicts;
-  if (const ListNode* list = object.as_list()) return list->tuple ? of_tuples : of_lists;
+  if (const ListNode* list = object.as_list()) {
+    return list->view != nullptr ? none : list->tuple ? of_tuples : of_lists;
+  }
   return object.as_loop() != nullptr ? of_loops : none;
 }
 
@@ -474,7 +579,7 @@ Text lower_case(const Text& text) {
 
 Text stripped(const Text& text, const Value& characters, bool left, bool right) {
   const std::string_view bytes = text.bytes();
-  const std::vector<size_t> offsets = character_offsets(bytes);
+  const Offsets offsets = character_offsets(bytes);
   std::set<std::string> all;
   if (characters.as_text() != nullptr) {
     for (const Value& one : items_of(characters)) all.insert(one.as_text()->bytes());
@@ -492,8 +597,8 @@ Text stripped(const Text& text, const Value& characters, bool left, bool right) 
   return text.slice(offsets[begin], offsets[end] - offsets[begin]);
 }
 
-std::vector<Value> split_lines(const Text& text) {
-  std::vector<Value> lines;
+Values split_lines(const Text& text, bool keeps_ends) {
+  Values lines;
   const std::string_view bytes = text.bytes();
   size_t begin = 0;
   for (size_t at = 0; at < bytes.size();) {
@@ -503,8 +608,8 @@ std::vector<Value> split_lines(const Text& text) {
     const bool breaks = (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
                         c == 0x2028 || c == 0x2029;
     if (breaks) {
-      lines.push_back(Value::text(text.slice(begin, at - begin)));
       if (c == '\r' && end < bytes.size() && bytes[end] == '\n') ++end;
+      lines.push_back(Value::text(text.slice(begin, (keeps_ends ? end : at) - begin)));
       begin = end;
     }
     at = end;

@@ -55,6 +55,15 @@ Value operate_integers(std::string_view symbol, int64_t a, int64_t b) {
   return Value::integer(value);
 }
 
+// A list or a tuple, not what only loops go through.
+bool is_sequence(const Value& value) {
+  return value.as_list() != nullptr && value.as_list()->view == nullptr;
+}
+
+bool is_whole(const Value& value) {
+  return value.as_integer() != nullptr || value.as_boolean() != nullptr;
+}
+
 Value repeat(const Value& value, int64_t times) {
   times = std::max<int64_t>(times, 0);
   if (const Text* text = value.as_text()) {
@@ -63,12 +72,7 @@ Value repeat(const Value& value, int64_t times) {
     return Value::text(std::move(all));
   }
   const ListNode& list = *value.as_list();
-  constexpr int64_t kMost = int64_t{1} << 40;  // more than there may be, times a Value's bytes
-  const double count = static_cast<double>(times) * static_cast<double>(list.items.size());
-  const HeldBytes growing(count < static_cast<double>(kMost)
-                              ? static_cast<int64_t>(count) * static_cast<int64_t>(sizeof(Value))
-                              : kMost);
-  std::vector<Value> items;
+  Values items;
   for (int64_t i = 0; i < times; ++i) {
     spend(1 + static_cast<int64_t>(list.items.size()));
     items.insert(items.end(), list.items.begin(), list.items.end());
@@ -107,7 +111,7 @@ Value loop_attribute(const LoopNode& loop, const std::string& name) {
   if (name == "depth0") return Value::integer(0);
   if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
   if (name == "nextitem" && index + 1 < size) return loop.items[loop.index + 1];
-  return Value::undefined(fmt::format("loop.{}", name));
+  return Value::undefined(name);
 }
 
 // Python's bounds of a slice.
@@ -147,16 +151,16 @@ Value operate(std::string_view symbol, const Value& a, const Value& b) {
     text.append(*b.as_text());
     return Value::text(std::move(text));
   }
-  if (symbol == "+" && a.as_list() && b.as_list() && a.type() == b.type()) {
-    std::vector<Value> items = a.as_list()->items;
+  if (symbol == "+" && is_sequence(a) && is_sequence(b) && a.type() == b.type()) {
+    Values items = items_of(a);
     items.insert(items.end(), b.as_list()->items.begin(), b.as_list()->items.end());
-    spend(static_cast<int64_t>(items.size() / 4));
     return Value::list(std::move(items), a.as_list()->tuple);
   }
   if (symbol == "*") {
-    if ((a.as_text() || a.as_list()) && b.as_integer()) return repeat(a, *b.as_integer());
-    if ((b.as_text() || b.as_list()) && a.as_integer()) return repeat(b, *a.as_integer());
+    if ((a.as_text() || is_sequence(a)) && is_whole(b)) return repeat(a, integer_of(b, ""));
+    if ((b.as_text() || is_sequence(b)) && is_whole(a)) return repeat(b, integer_of(a, ""));
   }
+  if (symbol == "%" && a.as_text()) return Value::text(percent_format(*a.as_text(), b));
   refuse(symbol, a, b);
 }
 
@@ -188,12 +192,11 @@ Value item_of(const Value& object, const Value& key) {
     return found ? *found : Value::undefined("an item of a dict");
   }
   if (key.as_text() != nullptr) return attribute_of(object, key.as_text()->bytes());
-  const bool index = key.as_integer() != nullptr || key.as_boolean() != nullptr;
-  if (!index || (object.as_list() == nullptr && object.as_text() == nullptr)) {
+  if (!is_whole(key) || (!is_sequence(object) && object.as_text() == nullptr)) {
     return Value::undefined(fmt::format("an item of a {}", object.type()));
   }
-  const std::vector<size_t> offsets =
-      object.as_text() ? character_offsets(object.as_text()->bytes()) : std::vector<size_t>();
+  const Offsets offsets =
+      object.as_text() ? character_offsets(object.as_text()->bytes()) : Offsets();
   const auto size =
       static_cast<int64_t>(object.as_text() ? offsets.size() - 1 : object.as_list()->items.size());
   int64_t at = integer_of(key, "an index");
@@ -208,11 +211,10 @@ Value slice_of(const Value& object, const Value* begin, const Value* end, const 
   if (object.is_undefined()) fail("{} is undefined", object.undefined_name());
   const Text* text = object.as_text();
   const ListNode* list = object.as_list();
-  require(text != nullptr || list != nullptr, "a {} cannot be sliced", object.type());
+  require(text != nullptr || is_sequence(object), "a {} cannot be sliced", object.type());
   const int64_t stride = step ? integer_of(*step, "a slice") : 1;
   require(stride != 0, "a slice's step must not be 0");
-  const std::vector<size_t> offsets =
-      text ? character_offsets(text->bytes()) : std::vector<size_t>();
+  const Offsets offsets = text ? character_offsets(text->bytes()) : Offsets();
   const auto size = static_cast<int64_t>(text ? offsets.size() - 1 : list->items.size());
   const auto [first, last] = bounds_of(size, begin, end, stride);
   if (text != nullptr && stride == 1) {
@@ -221,7 +223,7 @@ Value slice_of(const Value& object, const Value* begin, const Value* end, const 
         text->slice(from, offsets[static_cast<size_t>(std::max(first, last))] - from));
   }
   Text part;
-  std::vector<Value> items;
+  Values items;
   for (int64_t at = first; stride > 0 ? at < last : at > last;) {
     const auto place = static_cast<size_t>(at);
     if (text != nullptr) {
@@ -231,7 +233,6 @@ Value slice_of(const Value& object, const Value* begin, const Value* end, const 
     }
     if (__builtin_add_overflow(at, stride, &at)) break;
   }
-  spend(static_cast<int64_t>(items.size() / 4));
   return text ? Value::text(std::move(part)) : Value::list(std::move(items), list->tuple);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 #include "attnres/text/jinja/expression_parser.h"
 
@@ -74,6 +75,14 @@ class Parser {
     return all;
   }
 
+  // One that leaves no loop around it.
+  Statements body_of_its_own(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
+    Statements all = body(end);
+    loops_ = loops;
+    return all;
+  }
+
   Statement block() {
     const std::string name = tokens_.any_name();
     if (name == "if") return if_block("endif");
@@ -83,14 +92,14 @@ class Parser {
       Statement macro = made(Kind::macro, tokens_.any_name());
       require(tokens_.is_symbol("("), "expected ( after macro {}", macro.word);
       macro.parameters = expressions_.parameters();
-      macro.body = body("endmacro");
+      macro.body = body_of_its_own("endmacro");
       return macro;
     }
     if (name == "call") {
       Statement call = made(Kind::call);
       call.parameters = expressions_.parameters();
       call.value = expressions_.call();
-      call.body = body("endcall");
+      call.body = body_of_its_own("endcall");
       return call;
     }
     if (name == "filter") return filter_block();

@@ -26,6 +26,10 @@ bool is_iterable(const Value& value) {
   return value.as_text() || value.as_list() || value.as_dict() || value.is_undefined();
 }
 
+bool is_indexed(const Value& value) {
+  return is_iterable(value) && (value.as_list() == nullptr || value.as_list()->view == nullptr);
+}
+
 bool is_same(const Value& a, const Value& b) {
   return a.type() == b.type() && a.identity() == b.identity() && equal(a, b);
 }
@@ -49,7 +53,7 @@ const std::map<std::string_view, Builtin>& tests() {
       {"string", [](A a) { return Value::boolean(operand(a).as_text() != nullptr); }},
       {"mapping", [](A a) { return Value::boolean(operand(a).as_dict() != nullptr); }},
       {"iterable", [](A a) { return holds(is_iterable, a); }},
-      {"sequence", [](A a) { return holds(is_iterable, a); }},
+      {"sequence", [](A a) { return holds(is_indexed, a); }},
       {"callable", [](A a) { return Value::boolean(operand(a).as_function() != nullptr); }},
       {"sameas", [](A a) { return Value::boolean(is_same(operand(a), a.need(1, "other"))); }},
       {"odd", [](A a) { return Value::boolean(rest_of(a, 2) == 1); }},

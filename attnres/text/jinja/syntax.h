@@ -26,6 +26,7 @@ struct Expression {
     either,      // parts: or
     negation,    // parts[0]: not
     minus,       // parts[0]
+    plus,        // parts[0]
     condition,   // parts: if, then, else (null: undefined)
     attribute,   // parts[0].word
     item,        // parts[0][parts[1]]
@@ -43,6 +44,7 @@ struct Expression {
   std::vector<std::string> words = {};
   std::vector<ExpressionPtr> parts = {};
   Value constant = {};
+  int depth = 1;  // of what it is made of, within each other
 };
 
 struct Statement;
@@ -50,12 +52,9 @@ using Statements = std::vector<Statement>;
 
 // What is assigned to: a name, a name of a namespace, or as many of these as an item has parts.
 struct Target {
-  struct Place {
-    std::string name;
-    std::string attribute = "";
-  };
-  std::vector<Place> places;
-  bool unpacks = false;
+  std::string name = "";
+  std::string attribute = "";
+  std::vector<Target> parts = {};  // none of a name
 };
 
 struct Parameter {

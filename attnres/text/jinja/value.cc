@@ -23,15 +23,18 @@ void require_shallow(int depth) {
 }
 
 // Of what holds these. Throws Error.
-int depth_around(const std::vector<Value>& items) {
+int depth_around(const Values& items) {
   int depth = 1;
   for (const Value& item : items) depth = std::max(depth, depth_of(item) + 1);
   require_shallow(depth);
   return depth;
 }
 
-int64_t bytes_of(const std::vector<Value>& items) {
-  return static_cast<int64_t>(items.size() * sizeof(Value));
+// Of names, however long.
+bool same(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  spend(static_cast<int64_t>(a.size() / 32));
+  return a == b;
 }
 
 }  // namespace
@@ -80,12 +83,18 @@ Value Value::text(Text value) {
   return Value(Held(std::make_shared<const TextNode>(std::move(value))));
 }
 
-Value Value::list(std::vector<Value> items, bool tuple) {
+Value Value::list(Values items, bool tuple) {
   const int depth = depth_around(items);
   spend(1 + static_cast<int64_t>(items.size() / 4));
-  const int64_t bytes = bytes_of(items) + static_cast<int64_t>(sizeof(ListNode));
-  return Value(Held(std::shared_ptr<const ListNode>(new ListNode{
-      .items = std::move(items), .tuple = tuple, .depth = depth, .bytes = HeldBytes(bytes)})));
+  return Value(Held(std::shared_ptr<const ListNode>(
+      new ListNode{.items = std::move(items), .tuple = tuple, .depth = depth})));
+}
+
+Value Value::view(const char* type, Values items) {
+  const int depth = depth_around(items);
+  spend(1 + static_cast<int64_t>(items.size() / 4));
+  return Value(Held(std::shared_ptr<const ListNode>(
+      new ListNode{.items = std::move(items), .tuple = false, .depth = depth, .view = type})));
 }
 
 Value Value::dict(Entries entries) {
@@ -93,9 +102,8 @@ Value Value::dict(Entries entries) {
   for (const auto& [key, value] : entries) depth = std::max(depth, depth_of(value) + 1);
   require_shallow(depth);
   spend(1 + static_cast<int64_t>(entries.size() / 2));
-  const auto bytes = static_cast<int64_t>(entries.size() * sizeof(entries[0]) + sizeof(DictNode));
   return Value(Held(std::shared_ptr<const DictNode>(
-      new DictNode{.entries = std::move(entries), .depth = depth, .bytes = HeldBytes(bytes)})));
+      new DictNode{.entries = std::move(entries), .depth = depth})));
 }
 
 Value Value::function(std::string name, std::function<Value(const Arguments&)> call) {
@@ -111,8 +119,7 @@ Value Value::method(std::string name, const Value& object,
       std::make_shared<const FunctionNode>(FunctionNode{std::move(name), std::move(call), depth})));
 }
 
-LoopNode::LoopNode(std::vector<Value> all)
-    : items(std::move(all)), depth(depth_around(items)), bytes(bytes_of(items)) {}
+LoopNode::LoopNode(Values all) : items(std::move(all)), depth(depth_around(items)) {}
 
 const Text* Value::as_text() const {
   const auto* node = std::get_if<std::shared_ptr<const TextNode>>(&held_);
@@ -152,6 +159,7 @@ std::string Value::type() const {
                                          "float",     "str",      "list",       "dict",
                                          "Namespace", "function", "LoopContext"};
   if (as_list() != nullptr && as_list()->tuple) return "tuple";
+  if (as_list() != nullptr && as_list()->view != nullptr) return as_list()->view;
   return std::string(kTypes[held_.index()]);
 }
 
@@ -170,7 +178,7 @@ const Value* DictNode::find(const Value& key) const {
 const Value* DictNode::find(std::string_view key) const {
   spend(1 + static_cast<int64_t>(entries.size() / 8));
   for (const auto& [name, value] : entries) {
-    if (name.as_text() != nullptr && name.as_text()->bytes() == key) return &value;
+    if (name.as_text() != nullptr && same(name.as_text()->bytes(), key)) return &value;
   }
   return nullptr;
 }
@@ -178,7 +186,7 @@ const Value* DictNode::find(std::string_view key) const {
 Value* NamespaceNode::find(std::string_view name) {
   spend(1 + static_cast<int64_t>(entries.size() / 8));
   for (auto& [key, value] : entries) {
-    if (key == name) return &value;
+    if (same(key, name)) return &value;
   }
   return nullptr;
 }
@@ -203,6 +211,8 @@ const Value& Arguments::need(size_t index, std::string_view name) const {
 }
 
 Arguments Arguments::rest(size_t first) const {
+  spend(1 + static_cast<int64_t>(given.size() / 4 + named.size() / 2));
+  for (const auto& [name, value] : named) spend(static_cast<int64_t>(name.size() / 32));
   Arguments others = *this;
   const size_t leave = std::min(first, given.size());
   others.given.erase(others.given.begin(), others.given.begin() + static_cast<int64_t>(leave));
@@ -295,9 +305,9 @@ bool less(const Value& a, const Value& b) {
   fail("a {} and a {} have no order", a.type(), b.type());
 }
 
-std::vector<size_t> character_offsets(std::string_view text) {
+Offsets character_offsets(std::string_view text) {
   spend(1 + static_cast<int64_t>(text.size() / 8));
-  std::vector<size_t> offsets;
+  Offsets offsets;
   offsets.reserve(text.size() + 1);
   for (size_t at = 0; at < text.size(); at += utf8_step(text.substr(at)).bytes) {
     offsets.push_back(at);
@@ -317,15 +327,15 @@ int64_t length_of(const Value& value) {
   return 0;
 }
 
-std::vector<Value> items_of(const Value& value) {
-  std::vector<Value> items;
+Values items_of(const Value& value) {
+  Values items;
   if (const ListNode* list = value.as_list()) {
     items = list->items;
   } else if (const DictNode* dict = value.as_dict()) {
     for (const auto& entry : dict->entries) items.push_back(entry.first);
   } else if (const Text* text = value.as_text()) {
     spend(static_cast<int64_t>(text->size()));
-    const std::vector<size_t> offsets = character_offsets(text->bytes());
+    const Offsets offsets = character_offsets(text->bytes());
     for (size_t i = 0; i + 1 < offsets.size(); ++i) {
       items.push_back(Value::text(text->slice(offsets[i], offsets[i + 1] - offsets[i])));
     }

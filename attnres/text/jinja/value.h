@@ -39,6 +39,10 @@ class Text {
   std::string written_;  // a byte of 0 or 1 for each; empty where none was written
 };
 
+class Value;
+using Values = std::vector<Value, Counted<Value>>;
+using Entries = std::vector<std::pair<Value, Value>, Counted<std::pair<Value, Value>>>;
+
 struct TextNode;
 struct ListNode;
 struct DictNode;
@@ -66,9 +70,11 @@ class Value {
   static Value number(double value) { return Value(Held(value)); }
   static Value text(Text value);
   static Value text(std::string_view value) { return text(Text(value)); }
-  // Throws Error where they would be nested too deeply.
-  static Value list(std::vector<Value> items, bool tuple = false);
-  static Value dict(std::vector<std::pair<Value, Value>> entries);
+  // These throw Error where they would be nested too deeply.
+  static Value list(Values items, bool tuple = false);
+  // What a dict's method gives, which only loops and filters take: "dict_items".
+  static Value view(const char* type, Values items);
+  static Value dict(Entries entries);
   static Value function(std::string name, std::function<Value(const Arguments&)> call);
   // Of a function that holds an object.
   static Value method(std::string name, const Value& object,
@@ -104,8 +110,6 @@ class Value {
   Held held_;
 };
 
-using Entries = std::vector<std::pair<Value, Value>>;
-
 struct TextNode {
   explicit TextNode(Text value)
       : text(std::move(value)), bytes(static_cast<int64_t>(text.size() + sizeof(TextNode))) {}
@@ -114,10 +118,11 @@ struct TextNode {
 };
 
 struct ListNode {
-  std::vector<Value> items;
+  Values items;
   bool tuple;
-  int depth;  // of what holds values, within each other
-  HeldBytes bytes;
+  int depth;                   // of what holds values, within each other
+  const char* view = nullptr;  // the type's name where it is a dict's view
+  HeldBytes bytes = HeldBytes(sizeof(ListNode));
 };
 
 struct DictNode {
@@ -126,7 +131,7 @@ struct DictNode {
 
   Entries entries;
   int depth;
-  HeldBytes bytes;
+  HeldBytes bytes = HeldBytes(sizeof(DictNode));
 };
 
 struct NamespaceNode {
@@ -145,11 +150,10 @@ struct FunctionNode {
 // `loop` within a loop.
 struct LoopNode {
   // Throws Error where the items are nested too deeply.
-  explicit LoopNode(std::vector<Value> all);
+  explicit LoopNode(Values all);
 
-  std::vector<Value> items;
+  Values items;
   int depth;
-  HeldBytes bytes;
   size_t index = 0;
   bool ended = false;
   Value changed;  // what loop.changed was last asked about; nothing once the loop has ended
@@ -162,11 +166,12 @@ struct Arguments {
   Value get(size_t index, std::string_view name, Value otherwise) const;
   // Throws Error where it isn't given.
   const Value& need(size_t index, std::string_view name) const;
-  // Without the first.
+  // A copy without the first, which takes steps.
   Arguments rest(size_t first) const;
 
-  std::vector<Value> given = {};
-  std::vector<std::pair<std::string, Value>> named = {};
+  using Named = std::vector<std::pair<std::string, Value>, Counted<std::pair<std::string, Value>>>;
+  Values given = {};
+  Named named = {};
 };
 
 // Python's bool(), == and <. less() throws Error on values that have no order.
@@ -181,11 +186,12 @@ double number_of(const Value& value);
 void require_hashable(const Value& key);
 
 // What a loop goes through: items, keys, characters; nothing of what is undefined. Throws Error.
-std::vector<Value> items_of(const Value& value);
+Values items_of(const Value& value);
 // Throws Error on what has no length.
 int64_t length_of(const Value& value);
 // The offsets at which characters begin, and the end.
-std::vector<size_t> character_offsets(std::string_view text);
+using Offsets = std::vector<size_t, Counted<size_t>>;
+Offsets character_offsets(std::string_view text);
 
 // Python's str() and repr(), and json.dumps().
 Text text_of(const Value& value);

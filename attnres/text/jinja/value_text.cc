@@ -108,6 +108,10 @@ void append_quoted(Text& out, const Text& text, std::string_view quote, Escape e
 void append_repr(Text& out, const Value& value);
 
 void append_list(Text& out, const ListNode& list) {
+  if (list.view != nullptr) {
+    out.append(list.view);
+    out.append("(");
+  }
   out.append(list.tuple ? "(" : "[");
   for (size_t i = 0; i < list.items.size(); ++i) {
     if (i > 0) out.append(", ");
@@ -115,6 +119,7 @@ void append_list(Text& out, const ListNode& list) {
   }
   if (list.tuple && list.items.size() == 1) out.append(",");
   out.append(list.tuple ? ")" : "]");
+  if (list.view != nullptr) out.append(")");
 }
 
 void append_repr(Text& out, const Value& value) {
@@ -156,7 +161,7 @@ class JsonWriter {
       out_.append(number_text(*number, /*json=*/true));
     } else if (value.as_integer() != nullptr) {
       out_.append(text_of(value));
-    } else if (const ListNode* list = value.as_list()) {
+    } else if (const ListNode* list = value.as_list(); list != nullptr && list->view == nullptr) {
       write_items("[", "]", list->items, level, [&](const Value& item) { write(item, level + 1); });
     } else if (const DictNode* dict = value.as_dict()) {
       write_dict(*dict, level);
