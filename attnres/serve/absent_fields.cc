@@ -1,9 +1,13 @@
 #include "attnres/serve/absent_fields.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "attnres/support/json.h"
 
 namespace attnres {
 namespace {
@@ -123,6 +127,17 @@ void refuse_absent_of_chat(const JsonFields& fields) {
   refuse_all(fields, of_both());
   refuse_all(fields, own);
   refuse_all(fields, of_chat_template());
+}
+
+void refuse_absent_of_message(const Json& message) {
+  // What templates write of a message, beside its role and content.
+  for (const char* name : {"name", "tool_calls", "tool_call_id", "function_call", "audio",
+                           "reasoning", "reasoning_content", "thinking", "prefix"}) {
+    const Json value = message.value(name, Json());
+    if (means_nothing(value) || value == Json(false)) continue;
+    refuse_unsupported(fmt::format("messages: {}", name),
+                       fmt::format("this server does not have it, got {}", shown(value)));
+  }
 }
 
 void refuse_absent_of_tokenize(const JsonFields& fields) {

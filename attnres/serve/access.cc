@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/serve/http_head.h"
 
 namespace attnres {
 namespace {
@@ -16,8 +17,9 @@ bool equal_keys(const std::string& given, const std::string& key) {
   return difference == 0;
 }
 
-// Without scheme and port: of "http://[::1]:80" "::1".
+// Without scheme and port, in lower case: of "http://[::1]:80" "::1".
 std::string host_of(std::string address) {
+  address = lower_case(address);
   if (const size_t scheme = address.find("://"); scheme != std::string::npos) {
     address.erase(0, scheme + 3);
   }
@@ -55,8 +57,9 @@ void check_origin(const ApiSettings& settings, const HttpRequest& request) {
 
 void check_key(const ApiSettings& settings, const HttpRequest& request) {
   if (settings.api_key.empty()) return;
-  const std::string given = request.header("authorization"), scheme = "Bearer ";
-  if (given.starts_with(scheme) && equal_keys(given.substr(scheme.size()), settings.api_key)) {
+  const std::string given = request.header("authorization"), scheme = "bearer ";
+  if (lower_case(given.substr(0, scheme.size())) == scheme &&
+      equal_keys(given.substr(scheme.size()), settings.api_key)) {
     return;
   }
   throw ApiError(401, "invalid_api_key",

@@ -195,6 +195,7 @@ std::vector<TextMessage> read_messages(const JsonFields& fields) {
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
       refuse("messages", "objects with a role and a content", message);
     }
+    refuse_absent_of_message(message);
     std::string role = message["role"].get<std::string>();
     if (role == "developer") role = "system";
     messages.push_back({role, read_content(message.value("content", Json()))});

@@ -68,13 +68,18 @@ HttpHead HttpConnection::read_head() {
   std::string line = read_line(&left, long_path);
   if (line.empty()) line = read_line(&left, long_path);  // that old clients send after a body
   HttpHead head = parse_request_line(line);
-  const HttpRefusal too_large = too_large_head(limits_);
-  for (int headers = 0; !(line = read_line(&left, too_large)).empty(); ++headers) {
-    if (headers == kMostHeaders) throw too_large;
-    add_header(line, &head);
-  }
+  read_headers(left, &head);
   frame(&head);
   return head;
+}
+
+void HttpConnection::read_headers(int64_t left, HttpHead* head) {
+  const HttpRefusal too_large = too_large_head(limits_);
+  std::string line;
+  for (int headers = 0; !(line = read_line(&left, too_large)).empty(); ++headers) {
+    if (headers == kMostHeaders) throw too_large;
+    add_header(line, head);
+  }
 }
 
 std::string HttpConnection::read_body(const HttpHead& head) {
@@ -96,10 +101,8 @@ std::string HttpConnection::read_body(const HttpHead& head) {
                         fmt::format("the body: expected a chunk of {} bytes, got more", size));
     }
   }
-  // Trailers, which mean nothing here.
-  int64_t trailers = limits_.header_bytes;
-  while (!read_line(&trailers, too_large_head(limits_)).empty()) {
-  }
+  HttpHead trailers;  // which mean nothing here
+  read_headers(limits_.header_bytes, &trailers);
   return body;
 }
 
@@ -163,6 +166,7 @@ void HttpConnection::read(int64_t size, std::string* to) {
 bool HttpConnection::write(std::string_view data) {
   const Clock::time_point deadline = in_seconds(limits_.write_seconds);
   bool waits = false;
+  HttpSeats::Waits before = HttpSeats::Waits::for_none;
   while (!data.empty()) {
     const ssize_t count = ::send(socket_, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) {
@@ -170,10 +174,13 @@ bool HttpConnection::write(std::string_view data) {
       continue;
     }
     if (!try_again()) return false;
-    if (!waits) waits = seats_.set(seat_, HttpSeats::Waits::for_client_to_read);
+    if (!waits) {
+      before = seats_.waits(seat_);
+      waits = seats_.set(seat_, HttpSeats::Waits::for_client_to_read);
+    }
     if (!waits || !await(socket_, POLLOUT, deadline)) return false;
   }
-  return !waits || seats_.set(seat_, HttpSeats::Waits::for_none);
+  return !waits || seats_.set(seat_, before);
 }
 
 void HttpConnection::linger() {

@@ -49,6 +49,8 @@ class HttpConnection {
   void require_more();
   // A line that may have so many bytes, and takes them off; beyond them it is refused.
   std::string read_line(int64_t* left, const HttpRefusal& too_long);
+  // Up to the empty line.
+  void read_headers(int64_t left, HttpHead* head);
   void read(int64_t size, std::string* to);
 
   int socket_;

@@ -18,12 +18,6 @@ constexpr size_t kLongestMethod = 32, kLongestPath = 1024;
   throw HttpRefusal(400, "bad_request", fmt::format("{}, got {}", what, one_line(got)));
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
 // RFC 9110, 5.6.2.
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -35,6 +29,12 @@ std::string_view without_blanks(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+}
+
+// Beside tabs.
+bool has_controls(std::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](unsigned char c) { return (c < ' ' && c != '\t') || c == 0x7F; });
 }
 
 // Digits only: no sign, nothing around them.
@@ -64,18 +64,51 @@ std::string decoded(std::string_view path) {
   return text;
 }
 
+// Without the query; of http://host:80/path the path, and the host and port.
+std::string_view path_of(std::string_view target, std::string* authority) {
+  target = target.substr(0, target.find('?'));
+  const size_t scheme = target.find("://");
+  if (scheme == std::string_view::npos) return target;
+  const std::string name = lower_case(target.substr(0, scheme));
+  if (name != "http" && name != "https") return target;
+  const std::string_view rest = target.substr(scheme + 3);
+  const size_t path = rest.find('/');
+  *authority = rest.substr(0, path);
+  if (authority->empty()) refuse_line("the request's target: expected a host", target);
+  return path == std::string_view::npos ? "/" : rest.substr(path);
+}
+
+// Which server is asked (RFC 9112, 3.2): HTTP/1.1 has to say it.
+void check_host(HttpHead* head) {
+  const auto found = head->headers.find("host");
+  const bool there = found != head->headers.end() && !found->second.empty();
+  if (!there && !head->is_old) refuse_line("the header host: expected a host", "none");
+  if (!head->authority.empty()) head->headers["host"] = head->authority;
+  const std::string host = head->header("host");
+  constexpr const char* kNone = " \t\"#,/<>?@\\^`{|}";
+  if (host.find_first_of(kNone) != host.npos) {
+    refuse_line("the host: expected a name or an address, and a port", host);
+  }
+}
+
 // Whether a comma-separated list has this word.
 bool has_word(const std::string& list, const std::string& word) {
   std::string_view rest = list;
   while (true) {
     const size_t comma = rest.find(',');
-    if (lower(without_blanks(rest.substr(0, comma))) == word) return true;
+    if (lower_case(without_blanks(rest.substr(0, comma))) == word) return true;
     if (comma == std::string_view::npos) return false;
     rest.remove_prefix(comma + 1);
   }
 }
 
 }  // namespace
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
 
 HttpHead parse_request_line(std::string_view line) {
   const size_t method_end = line.find(' ');
@@ -92,17 +125,21 @@ HttpHead parse_request_line(std::string_view line) {
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     refuse_line("the protocol: expected HTTP/1.1", version);
   }
-  const std::string_view path = target.substr(0, target.find('?'));
+  if (!std::all_of(target.begin(), target.end(),
+                   [](unsigned char c) { return c > ' ' && c < 0x7F; })) {
+    refuse_line("the request's target: expected visible characters of ASCII", target);
+  }
+  HttpHead head{.method = std::string(method), .is_old = version == "HTTP/1.0"};
+  const std::string_view path = path_of(target, &head.authority);
   if (path.size() > kLongestPath) {
     throw HttpRefusal(
         414, "path_too_long",
         fmt::format("the path: expected {} bytes at most, got {}", kLongestPath, path.size()));
   }
   const bool is_path = path.starts_with('/') || path == "*";  // of OPTIONS
-  if (!is_path || target.find_first_of(" \t\r") != std::string_view::npos) {
-    refuse_line("the request's target: expected a path that begins with /", target);
-  }
-  return {.method = std::string(method), .path = decoded(path), .is_old = version == "HTTP/1.0"};
+  if (!is_path) refuse_line("the request's target: expected a path that begins with /", target);
+  head.path = decoded(path);
+  return head;
 }
 
 void add_header(std::string_view line, HttpHead* head) {
@@ -110,10 +147,9 @@ void add_header(std::string_view line, HttpHead* head) {
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) {
     refuse_line("a header: expected NAME: VALUE", line);
   }
-  const std::string name = lower(line.substr(0, colon));
+  const std::string name = lower_case(line.substr(0, colon));
   const std::string_view value = without_blanks(line.substr(colon + 1));
-  if (std::any_of(value.begin(), value.end(),
-                  [](unsigned char c) { return (c < ' ' && c != '\t') || c == 0x7F; })) {
+  if (has_controls(value)) {
     refuse_line(fmt::format("the header {}: expected no control characters", name), value);
   }
   const auto [found, is_new] = head->headers.emplace(name, value);
@@ -127,6 +163,11 @@ void add_header(std::string_view line, HttpHead* head) {
 }
 
 void frame(HttpHead* head) {
+  check_host(head);
+  for (const char* name : {"expect", "content-encoding"}) {  // whose words have no case
+    const auto found = head->headers.find(name);
+    if (found != head->headers.end()) found->second = lower_case(found->second);
+  }
   const auto encoding = head->headers.find("transfer-encoding");
   const auto length = head->headers.find("content-length");
   if (length != head->headers.end() && !parse_size<10>(length->second, &head->content_length)) {
@@ -139,7 +180,7 @@ void frame(HttpHead* head) {
                       : "the header transfer-encoding: expected none beside content-length",
                   encoding->second);
     }
-    if (lower(encoding->second) != "chunked") {
+    if (lower_case(encoding->second) != "chunked") {
       throw HttpRefusal(501, "unsupported_transfer_encoding",
                         fmt::format("the header transfer-encoding: expected chunked, got {}",
                                     one_line(encoding->second)));
@@ -151,7 +192,9 @@ void frame(HttpHead* head) {
 
 int64_t parse_chunk_size(std::string_view line) {
   int64_t size = 0;
-  if (!parse_size<16>(without_blanks(line.substr(0, line.find(';'))), &size)) {
+  const std::string_view digits = line.substr(0, line.find(';'));
+  const size_t end = digits.find_last_not_of(" \t") + 1;  // 0 of blanks alone
+  if (has_controls(line) || !parse_size<16>(digits.substr(0, end), &size)) {
     refuse_line("the body: expected a chunk's size in hexadecimal digits", line);
   }
   return size;

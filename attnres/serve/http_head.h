@@ -22,6 +22,7 @@ struct HttpRefusal : std::runtime_error {
 
 struct HttpHead {
   std::string method = {}, path = {};               // the path without what follows a question mark
+  std::string authority = {};                       // of a whole address
   std::map<std::string, std::string> headers = {};  // by their names in lower case
   bool is_old = false;                              // of HTTP/1.0, which has no chunks
   bool is_last = false;                             // the client wants no other on the connection
@@ -35,10 +36,15 @@ struct HttpHead {
   }
 };
 
-// Lines are without their ends. These throw HttpRefusal 400, 414 and 501.
+// Of words that have no case, such as names of headers and of hosts.
+std::string lower_case(std::string_view text);
+
+// Lines are without their ends. These throw HttpRefusal 400, 414 and 501. The line may name the
+// whole address, http://host/path, whose host then comes before the header's.
 HttpHead parse_request_line(std::string_view line);
 void add_header(std::string_view line, HttpHead* head);
-// After the last header: how long the body is, and whether another request may follow.
+// After the last header: whose server is asked, how long the body is, and whether another request
+// may follow.
 void frame(HttpHead* head);
 
 // What the line before a chunk says, whose extensions mean nothing here.

@@ -30,6 +30,11 @@ bool HttpSeats::set(Taken seat, Waits waits) {
   return true;
 }
 
+HttpSeats::Waits HttpSeats::waits(Taken seat) const {
+  const std::lock_guard lock(mutex_);
+  return seat->waits;
+}
+
 bool HttpSeats::gives_way(Taken seat) const {
   const std::lock_guard lock(mutex_);
   return seat->gives_way;

@@ -35,6 +35,7 @@ class HttpSeats {
   // From its connection's thread: false where it has to give way, or waits for a request and the
   // server ends.
   bool set(Taken seat, Waits waits);
+  Waits waits(Taken seat) const;
   bool gives_way(Taken seat) const;
 
   // Whoever waits longest gives way at once. False where nobody waits.

@@ -1,9 +1,11 @@
 #include "attnres/serve/http_server.h"
 
+#include <fmt/chrono.h>
 #include <fmt/core.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -40,6 +42,7 @@ void check_body(const HttpHead& head) {
 
 std::string head_of(const HttpReply& reply, bool is_chunked, bool is_last) {
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, status_text(reply.status));
+  head += fmt::format("Date: {:%a, %d %b %Y %H:%M:%S} GMT\r\n", fmt::gmtime(std::time(nullptr)));
   for (const auto& [name, value] : reply.headers) head += fmt::format("{}: {}\r\n", name, value);
   if (reply.status != 204) head += fmt::format("Content-Type: {}\r\n", reply.type);
   if (is_chunked) head += "Transfer-Encoding: chunked\r\n";

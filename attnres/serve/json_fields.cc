@@ -29,7 +29,13 @@ void refuse(const std::string& field, const std::string& expected, const Json& g
 }
 
 void refuse_unsupported(const std::string& field, const std::string& why) {
-  throw ApiError(400, "unsupported", fmt::format("{}: {}", field, why), field);
+  throw ApiError(400, "unsupported", fmt::format("{}: {}", field, why),
+                 field.substr(0, field.find(':')));
+}
+
+bool means_nothing(const Json& value) {
+  return (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+         (!value.is_primitive() && value.empty()) || value.is_null();
 }
 
 JsonFields::JsonFields(const std::string& body) : large_(lock_if_large(body)) {
@@ -109,9 +115,7 @@ std::vector<std::string> JsonFields::texts(const std::string& name) const {
 
 void JsonFields::require_none(const std::string& name) const {
   const Json& value = find(name);
-  const bool none = (value.is_string() && value.get_ref<const std::string&>().empty()) ||
-                    (!value.is_primitive() && value.empty()) || value.is_null();
-  if (none) return;
+  if (means_nothing(value)) return;
   refuse_unsupported(name, fmt::format("this server does not have it, got {}", shown(value)));
 }
 

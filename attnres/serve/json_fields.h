@@ -40,6 +40,9 @@ class JsonFields {
   Json object_;
 };
 
+// null, an empty text, an empty list, an empty object.
+bool means_nothing(const Json& value);
+
 // `field` may say more after a colon: "messages: content".
 [[noreturn]] void refuse(const std::string& field, const std::string& expected, const Json& got);
 

@@ -3,6 +3,8 @@
 #include <unicode/utf8.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <optional>
 
 #include "attnres/support/error.h"
@@ -259,12 +261,36 @@ class Lexer {
     return at;
   }
 
+  // 0x1F, 0o17, 0b11. False where another number begins here.
+  bool read_based() {
+    const std::string_view text = std::string_view(source_).substr(at_);
+    if (text.size() < 3 || text[0] != '0') return false;
+    const int base = text[1] == 'x' || text[1] == 'X'   ? 16
+                     : text[1] == 'o' || text[1] == 'O' ? 8
+                     : text[1] == 'b' || text[1] == 'B' ? 2
+                                                        : 0;
+    if (base == 0) return false;
+    size_t end = 2;
+    while (end < text.size() && is_name(text[end])) ++end;
+    std::string digits(text.substr(2, end - 2));
+    std::erase(digits, '_');
+    int64_t value = 0;
+    const char* last = digits.data() + digits.size();
+    const auto read = std::from_chars(digits.data(), last, value, base);
+    require(read.ec == std::errc() && read.ptr == last, "{} is no number of 63 bits",
+            text.substr(0, std::min<size_t>(end, 100)));
+    add(Token::Kind::integer, std::to_string(value));
+    at_ += end;
+    return true;
+  }
+
   void read_number() {
+    // a.0.b is an index of an index.
+    const bool index = at_ > 0 && source_[at_ - 1] == '.';
+    if (!index && read_based()) return;
     const size_t begin = at_;
     size_t end = digits_end(at_);
     const auto digit_at = [&](size_t at) { return at < source_.size() && is_digit(source_[at]); };
-    // a.0.b is an index of an index.
-    const bool index = begin > 0 && source_[begin - 1] == '.';
     bool whole = true;
     if (!index && end < source_.size() && source_[end] == '.' && digit_at(end + 1)) {
       end = digits_end(end + 1);
