@@ -54,6 +54,13 @@ TEST(ChatTemplate, RendersWhatItSays) {
             "<|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant<|im_middle|>");
 }
 
+TEST(ChatTemplate, IsGivenWhatTransformersGives) {
+  const ChatTemplate chat(
+      "{{ tools is none }} {{ documents is none }} {{ pad_token }} {{ unk_token is defined }}",
+      {.others = {{"pad_token", "<pad>"}}});
+  EXPECT_EQ(rendered(chat, kMessages), "True True <pad> False");
+}
+
 TEST(ChatTemplate, IsATranscriptWithoutOne) {
   const ChatTemplate plain;
   EXPECT_TRUE(plain.plain());
@@ -76,7 +83,8 @@ TEST(ChatTemplate, RefusesWhatItHasNoPlaceFor) {
 }
 
 TEST(ChatTemplate, ThatCannotBeReadIsSaidWhereItIsUsed) {
-  for (const char* jinja : {"{% for m in messages %}", "{{ messages", "{% unheard of %}"}) {
+  for (const char* jinja : {"{% for m in messages %}", "{{ messages", "{% unheard of %}",
+                            "{% set = 1 %}", "{% for in [1] %}x{% endfor %}"}) {
     const ChatTemplate chat(jinja);
     EXPECT_FALSE(chat.error().empty()) << jinja;
     EXPECT_FALSE(chat.plain());

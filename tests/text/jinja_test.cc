@@ -1,6 +1,7 @@
 // Templates as Python's Jinja renders them, set up as transformers does
 // (tests/clients/chat_template_check.py renders the same cases again), and what loops, recurs or
 // grows without an end.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -149,6 +150,25 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   // Filters that apply filters.
   expect_bound("{{ 'a' | map(*(['map'] * 20000)) }}");
   expect_bound("{{ range(90000) | map('default', *range(90000)) }}");
+  // What is given by names, of each item and for each parameter.
+  expect_bound(
+      "{% set n = namespace(l=[]) %}{% for i in range(300) %}{% set n.l = n.l + [[i ~ '', 1]] %}"
+      "{% endfor %}{% set d = dict(n.l) %}{{ range(9000) | map('default', **d) }}");
+  std::string parameters, values;
+  for (int i = 0; i < 400; ++i) {
+    parameters += fmt::format("p{}, ", i);
+    values += fmt::format("'p{}': 1, ", i);
+  }
+  expect_bound("{% macro f(" + parameters + ") %}{% endmacro %}{% set d = {" + values +
+               "} %}{% for i in range(200) %}{{ f(**d) }}{% endfor %}");
+  // Formats.
+  expect_bound("{{ ('%9999d' * 200) % ((1,) * 200) }}");
+  expect_bound("{{ '%99999999999d' % 1 }}");
+  expect_bound("{{ '{:.99999999999f}'.format(1) }}");
+  expect_bound("{{ 'a'.ljust(10 ** 12) }}{{ 'a'.zfill(10 ** 12) }}");
+  expect_bound("{{ [1] | slice(10 ** 12) }}");
+  // What is made on the way: where each of a million characters begins.
+  expect_bound("{{ ('a' * 10 ** 6)[0] }}");
   // Copies of a long text, and long names of what is not there.
   const std::string long_text = "{% set t = ('a' * 1000) * 1000 %}{% set n = namespace(l=[]) %}";
   for (const char* copy : {"t | string", "t.removeprefix('b')", "t + ''", "t.startswith(t)"}) {
@@ -158,6 +178,14 @@ TEST(Jinja, EndsWhatHasNoEnd) {
                     {}, limits),
             "");
   EXPECT_LE(refusal(long_text + "{{ n[t].x }}", {}, limits).size(), 200u);
+}
+
+// Twenty thousand times a tuple of a hundred thousand would be copied.
+TEST(Jinja, LooksAtATupleWithoutACopy) {
+  EXPECT_EQ(rendered("{% set t = ('a',) * 100000 %}{% for i in range(20000) %}"
+                     "{% set q = 'a'.startswith(t) %}{% endfor %}",
+                     {}),
+            "");
 }
 
 // What a loop was last asked about is no longer held by it then.
@@ -179,6 +207,10 @@ TEST(Jinja, EndsSourcesThatNestWithoutAnEnd) {
     EXPECT_NE(refusal(repeated(part, 100'000)), "") << part;
   }
   EXPECT_NE(refusal("{% if 1 %}" + repeated("{% elif 1 %}", 100'000) + "{% endif %}"), "");
+  // Each within its bound, and all of them together not.
+  std::string within = "a";
+  for (int i = 0; i < 40; ++i) within = "(" + within + ")" + repeated(".b", 90);
+  EXPECT_THAT(refusal("{{ " + within + " }}"), HasSubstr("more than 1000 deep"));
   // Chains of operators are no nesting.
   EXPECT_EQ(rendered("{{ 1" + repeated(" + 1", 20'000) + " }}", {}), "20001");
 }
@@ -201,6 +233,14 @@ TEST(Jinja, CountsWithoutOverflow) {
   EXPECT_EQ(
       rendered("{{ 'abc'[-9223372036854775807 - 1:] }}{{ [1, 2][::9223372036854775807] }}", {}),
       "abc[1]");
+  EXPECT_EQ(rendered("{{ 'a b'.rsplit(none, 9223372036854775807) }}", {}), "['a', 'b']");
+}
+
+TEST(Jinja, TellsMicrosecondsAsPythonDoes) {
+  const std::string now = rendered("{{ strftime_now('%f %%f') }}", {});
+  ASSERT_EQ(now.size(), 9);
+  EXPECT_EQ(now.find_first_not_of("0123456789"), 6);
+  EXPECT_EQ(now.substr(6), " %f");
 }
 
 TEST(ChatTemplate, NamesTheTemplateThatRecursWithoutAnEnd) {

@@ -72,7 +72,9 @@ Value repeat(const Value& value, int64_t times) {
     return Value::text(std::move(all));
   }
   const ListNode& list = *value.as_list();
+  const double count = static_cast<double>(times) * static_cast<double>(list.items.size());
   Values items;
+  items.reserve(static_cast<size_t>(std::min(count, 1e12)));
   for (int64_t i = 0; i < times; ++i) {
     spend(1 + static_cast<int64_t>(list.items.size()));
     items.insert(items.end(), list.items.begin(), list.items.end());
