@@ -177,6 +177,30 @@ TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
   }
 }
 
+// What a template would write of a message.
+TEST(ApiRefusals, RefusesFieldsOfMessages) {
+  Served served;
+  const auto ask = [&](const std::string& path, const char* fields) {
+    Json message = {{"role", "user"}, {"content", "a"}};
+    message.update(Json::parse(fields));
+    return served.post(path, {{"messages", Json::array({message})}, {"max_tokens", 1}});
+  };
+  for (const std::string path : {"/v1/chat/completions", "/tokenize"}) {
+    for (const char* fields :
+         {R"({"name": "Ann"})", R"({"tool_calls": [{"id": "1"}]})", R"({"tool_call_id": "1"})",
+          R"({"function_call": {"name": "f"}})", R"({"reasoning_content": "so"})"}) {
+      const Answer answer = ask(path, fields);
+      EXPECT_EQ(answer.status, 400) << fields;
+      EXPECT_EQ(answer.code(), "unsupported") << fields;
+      EXPECT_EQ(answer.param(), "messages");
+      EXPECT_THAT(answer.text, HasSubstr(Json::parse(fields).begin().key()));
+    }
+    for (const char* fields : {R"({"name": null})", R"({"tool_calls": []})", R"({"id": "x"})"}) {
+      EXPECT_EQ(ask(path, fields).status, 200) << path << fields;
+    }
+  }
+}
+
 TEST(ApiRefusals, HoldsToItsLimits) {
   ApiSettings settings;
   settings.limits = {.prompt_tokens = 10, .new_tokens = 20, .sequences = 3, .depth_tokens = 8};
@@ -294,8 +318,9 @@ TEST(ApiRefusals, AsksForItsKey) {
     return served.ask(request).status;
   };
   EXPECT_EQ(status("/v1/models", "Bearer secret"), 200);
-  for (const char* wrong :
-       {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret1", "Basic secret"}) {
+  EXPECT_EQ(status("/v1/models", "bearer secret"), 200);  // a scheme has no case, a key has
+  for (const char* wrong : {"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret1",
+                            "Bearer SECRET", "Basic secret"}) {
     EXPECT_EQ(status("/v1/models", wrong), 401) << wrong;
   }
   EXPECT_EQ(status("/health", ""), 200);
@@ -311,6 +336,7 @@ TEST(ApiRefusals, LetsOnlyNamedPagesAsk) {
   EXPECT_EQ(ask("", "127.0.0.1:8080").status, 200);
   EXPECT_EQ(ask("http://localhost:8080", "localhost:8080").status, 200);
   EXPECT_EQ(ask("http://[::1]:8080", "[::1]:8080").status, 200);
+  EXPECT_EQ(ask("http://localhost:8080", "LOCALHOST:8080").status, 200);
   const Answer named = ask("https://example.org", "127.0.0.1:8080");
   EXPECT_EQ(named.status, 200);
   EXPECT_EQ(named.headers.at("Access-Control-Allow-Origin"), "https://example.org");

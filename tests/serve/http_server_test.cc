@@ -3,11 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <functional>
 #include <future>
 #include <latch>
@@ -17,6 +20,8 @@
 #include <utility>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/serve/http_connection.h"
+#include "attnres/serve/http_seats.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "tests/serve/http_client.h"
@@ -81,8 +86,8 @@ HttpReply echo(const HttpRequest& request) {
 TEST(HttpServer, RefusesDifferentLengthsOfOneBody) {
   const Running server({}, echo);
   const auto ask = [&](const std::string& another) {
-    return server.ask("POST /a HTTP/1.1\r\nConnection: close\r\nContent-Length: 5\r\n" + another +
-                      "\r\nfirst");
+    return server.ask("POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n" +
+                      another + "\r\nfirst");
   };
   EXPECT_THAT(ask("Content-Length: 3\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(ask("Content-Length: 5\r\n"), StartsWith("HTTP/1.1 200"));
@@ -98,7 +103,8 @@ TEST(HttpServer, AnswersOneRequestAfterAnother) {
     const std::string expected = "POST /a/b " + body;
     EXPECT_EQ(client.read_to(expected), expected);
   }
-  EXPECT_THAT(server.ask("GET /x?y=1 HTTP/1.1\r\nConnection: close\r\n\r\n"), HasSubstr("GET /x "));
+  EXPECT_THAT(server.ask("GET /x?y=1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+              HasSubstr("GET /x "));
 }
 
 TEST(HttpServer, RefusesWhatIsWrongOrTooMuch) {
@@ -118,13 +124,13 @@ TEST(HttpServer, RefusesWhatIsWrongOrTooMuch) {
 TEST(HttpServer, SaysThatHeadersAreTooLarge) {
   const Running server({}, echo);
   const auto ask = [&](size_t bytes) {
-    return server.ask("GET /x HTTP/1.1\r\nX: " + std::string(bytes, 'a') +
+    return server.ask("GET /x HTTP/1.1\r\nHost: a\r\nX: " + std::string(bytes, 'a') +
                       "\r\nConnection: close\r\n\r\n");
   };
   EXPECT_THAT(ask(30'000), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(ask(33'000), StartsWith("HTTP/1.1 431"));
   EXPECT_EQ(server.refused(), 1);
-  std::string many = "GET /x HTTP/1.1\r\n";
+  std::string many = "GET /x HTTP/1.1\r\nHost: a\r\n";
   for (int i = 0; i < 101; ++i) many += "a:\r\n";
   EXPECT_THAT(server.ask(many + "\r\n"), StartsWith("HTTP/1.1 431"));
 }
@@ -134,43 +140,78 @@ TEST(HttpServer, ReadsRequestsStrictly) {
   const Running server({}, echo);
   const std::string body = "Content-Length: 4\r\n\r\nbody";
   for (const std::string& request : std::vector<std::string>{
-           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n" + body,
            "POST /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-           "POST /a HTTP/1.1\r\nContent-Length: -4\r\n\r\nbody",
-           "POST /a HTTP/1.1\r\nContent-Length: +4\r\n\r\nbody",
-           "POST /a HTTP/1.1\r\nContent-Length: 4, 4\r\n\r\nbody",
-           "POST /a HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\nbody",
-           "POST /a HTTP/1.1\r\nX : a\r\n" + body,
-           "POST /a HTTP/1.1\r\n X: a\r\n" + body,
-           "POST /a HTTP/1.1\r\nX: a\r\n folded\r\n" + body,
-           "POST /a HTTP/1.1\r\nX\r\n" + body,
-           "POST /a HTTP/1.1\r\nX: a\x01\r\n" + body,
-           "POST /a HTTP/1.1\r\nX: a\rY: b\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: -4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4, 4\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\nbody",
+           "POST /a HTTP/1.1\r\nHost: a\r\nX : a\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\n X: a\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nX: a\r\n folded\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nX\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nX: a\x01\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nX: a\rY: b\r\n" + body,
            "POST /a HTTP/1.1\nX: a\n" + body,
            "POST /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n" + body,
+           "POST /a HTTP/1.1\r\n" + body,  // no host
+           "POST /a HTTP/1.1\r\nHost:\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a/b\r\n" + body,
+           "POST http:///a HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST http://b@a/a HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST ftp://a/a HTTP/1.1\r\nHost: a\r\n" + body,
            "POST /a HTTP/2.0\r\n" + body,
-           "POST  /a HTTP/1.1\r\n" + body,
-           "POST /a b HTTP/1.1\r\n" + body,
-           "POST a HTTP/1.1\r\n" + body,
-           "POST /%4 HTTP/1.1\r\n" + body,
-           "PO(ST /a HTTP/1.1\r\n" + body,
-           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\na\r\n0\r\n\r\n",
-           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\na\r\n0\r\n\r\n",
-           "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+           "POST  /a HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST /a b HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST a HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST /%4 HTTP/1.1\r\nHost: a\r\n" + body,
+           "PO(ST /a HTTP/1.1\r\nHost: a\r\n" + body,
+           "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\na\r\n0\r\n\r\n",
+           "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\na\r\n0\r\n\r\n",
+           "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
        }) {
     const std::string answer = server.ask(request);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << request;
     EXPECT_THAT(answer, HasSubstr("Connection: close")) << request;
   }
-  EXPECT_THAT(server.ask("POST /a HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"),
+  const std::string chunks = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string rest :
+       {" 1\r\na\r\n0\r\n\r\n", "\t1\r\na\r\n0\r\n\r\n", " \r\n0\r\n\r\n",
+        "1;x\ry\r\na\r\n0\r\n\r\n", "0\r\nGET /x HTTP/1.1\r\n\r\n", "0\r\nX: a\rb\r\n\r\n"}) {
+    EXPECT_THAT(server.ask(chunks + rest), StartsWith("HTTP/1.1 400")) << rest;
+  }
+  for (const char wrong : {'\0', '\1', '\t', '\x7F', '\x80', '\xFF'}) {
+    const std::string target = std::string("/a?") + wrong + "b";
+    EXPECT_THAT(server.ask("GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n"),
+                StartsWith("HTTP/1.1 400"))
+        << int{wrong};
+  }
+  EXPECT_THAT(server.ask("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"),
               StartsWith("HTTP/1.1 501"));
-  EXPECT_THAT(server.ask("POST /%61?b=/ HTTP/1.1\r\nConnection: x, Close\r\n" + body),
+  EXPECT_THAT(server.ask("POST /%61?b=/ HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n" + body),
               HasSubstr("POST /a body"));
+}
+
+TEST(HttpServer, TakesAWholeAddress) {
+  const Running server({}, [](const HttpRequest& request) {
+    return HttpReply{.body = request.path + " of " + request.header("host")};
+  });
+  const std::string rest = " HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n";
+  EXPECT_THAT(server.ask("GET HTTP://a:80/x?y=http://b/" + rest), HasSubstr("/x of a:80"));
+  EXPECT_THAT(server.ask("GET http://a?y" + rest), HasSubstr("/ of a"));
+  EXPECT_THAT(server.ask("GET /x?y=http://b/" + rest), HasSubstr("/x of other"));
+}
+
+TEST(HttpServer, SaysWhenItAnswers) {
+  const Running server({}, echo);
+  EXPECT_THAT(server.ask(post("/", "")),
+              ::testing::ContainsRegex("Date: [A-Z][a-z][a-z], [0-9][0-9] [A-Z][a-z][a-z] "
+                                       "[0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT\r\n"));
 }
 
 TEST(HttpServer, ReadsChunksAndTheirTrailers) {
   const Running server({.body_bytes = 100}, echo);
-  const std::string begin = "POST /a HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n";
+  const std::string begin = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n";
   Client client(server.port);
   for (const std::string trailers : {"", "Digest: abc\r\nX: y\r\n"}) {
     client.send(begin + "3\r\none\r\n7;name=\"value\"\r\n and tw\r\n00001\r\no\r\n0\r\n" +
@@ -189,11 +230,12 @@ TEST(HttpServer, ReadsChunksAndTheirTrailers) {
 TEST(HttpServer, TakesNoBodyForARequest) {
   const Running server({}, echo);
   const std::string hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
-  const std::string answer = server.ask(
-      "GET /x HTTP/1.1\r\nContent-Length: " + std::to_string(hidden.size()) + "\r\n\r\n" + hidden);
+  const std::string answer =
+      server.ask("GET /x HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(hidden.size()) +
+                 "\r\n\r\n" + hidden);
   EXPECT_THAT(answer, HasSubstr("GET /x"));
   EXPECT_THAT(answer, Not(HasSubstr("hidden")));
-  EXPECT_THAT(server.ask("POST /none HTTP/1.1\r\nConnection: close\r\n\r\n"),
+  EXPECT_THAT(server.ask("POST /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
               HasSubstr("POST /none "));
 }
 
@@ -202,8 +244,8 @@ TEST(HttpServer, RefusesPackedBodiesUnread) {
   const Running server({}, echo);
   for (const std::string packed : {"gzip", "br", "deflate", "gzip, gzip"}) {
     Client client(server.port);
-    client.send("POST /a HTTP/1.1\r\nContent-Length: 1000\r\nContent-Encoding: " + packed +
-                "\r\n\r\n");
+    client.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\nContent-Encoding: " +
+                packed + "\r\n\r\n");
     EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 415")) << packed;  // without the body
   }
   EXPECT_THAT(
@@ -218,7 +260,8 @@ TEST(HttpServer, AsksWhoMayBeforeItReadsABody) {
     return HttpReply{.status = 401, .body = "who are you?"};
   });
   Client client(server.port);
-  client.send("POST /a HTTP/1.1\r\nContent-Length: 8000000\r\nContent-Encoding: br\r\n\r\n");
+  client.send(
+      "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\nContent-Encoding: br\r\n\r\n");
   const std::string answer = client.read_all();
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 401"));
   EXPECT_THAT(answer, HasSubstr("who are you?"));
@@ -231,7 +274,8 @@ TEST(HttpServer, AsksWhoMayBeforeItReadsABody) {
 TEST(HttpServer, TellsAClientThatItsBodyIsWanted) {
   const Running server({.body_bytes = 10}, echo);
   const auto head = [](int bytes) {
-    return "POST /a HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: " +
+    return "POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: "
+           "close\r\nContent-Length: " +
            std::to_string(bytes) + "\r\n\r\n";
   };
   Client client(server.port);
@@ -240,6 +284,50 @@ TEST(HttpServer, TellsAClientThatItsBodyIsWanted) {
   client.send("body");
   EXPECT_THAT(client.read_all(), HasSubstr("POST /a body"));
   EXPECT_THAT(server.ask(head(11)), StartsWith("HTTP/1.1 413"));
+  Client other(server.port);
+  other.send("POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(other.read_to("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+// Where the client was slow to take that, its connection still waits for its body.
+TEST(HttpConnection, GivesWayAfterAContinueThatHadToWait) {
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  HttpSeats seats(1, 0);
+  HttpSeats::Taken seat, another;
+  ASSERT_TRUE(seats.take(sockets[0], &seat));
+  const HttpLimits limits = {.read_seconds = 1000, .write_seconds = 1000};
+  HttpConnection connection(sockets[0], limits, seats, seat);
+  const std::string request =
+      "POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+  ASSERT_EQ(::send(sockets[1], request.data(), request.size(), 0), std::ssize(request));
+  ASSERT_TRUE(connection.await_request());
+  const HttpHead head = connection.read_head();
+  const std::string filling(1 << 16, 'a');
+  while (::send(sockets[0], filling.data(), filling.size(), MSG_DONTWAIT) > 0) {
+  }
+  auto body = std::async(std::launch::async, [&] { return connection.read_body(head); });
+  std::string received;
+  std::string piece(1 << 16, ' ');
+  while (!received.ends_with("100 Continue\r\n\r\n")) {
+    const ssize_t count = ::recv(sockets[1], piece.data(), piece.size(), 0);
+    ASSERT_GT(count, 0);
+    received.append(piece, 0, static_cast<size_t>(count));
+  }
+  while (seats.waits(seat) == HttpSeats::Waits::for_client_to_read) std::this_thread::yield();
+  const bool taken = seats.take(sockets[1], &another);
+  EXPECT_TRUE(taken);
+  ::shutdown(sockets[1], SHUT_RDWR);  // so that it ends, whether or not it gives way
+  try {
+    body.get();
+    ADD_FAILURE() << "a body that was not sent";
+  } catch (const HttpRefusal& e) {
+    EXPECT_EQ(e.status, 503);
+  } catch (const HttpConnection::Gone&) {
+    EXPECT_FALSE(taken);
+  }
+  ::close(sockets[0]);
+  ::close(sockets[1]);
 }
 
 // 2,700 times the whole of an answer, for 8 KB.
@@ -248,8 +336,8 @@ TEST(HttpServer, GivesNoPartsOfAnswers) {
   std::string all = "bytes=0-";
   for (int i = 0; i < 2700; ++i) all += ",0-";
   for (const std::string& range : {std::string("bytes=0-1"), std::string("bytes=9-1"), all}) {
-    const std::string answer =
-        server.ask("GET /whole HTTP/1.1\r\nConnection: close\r\nRange: " + range + "\r\n\r\n");
+    const std::string answer = server.ask(
+        "GET /whole HTTP/1.1\r\nHost: a\r\nConnection: close\r\nRange: " + range + "\r\n\r\n");
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
     EXPECT_THAT(answer, HasSubstr("Content-Length: 11\r\n"));
     EXPECT_TRUE(answer.ends_with("\r\n\r\nGET /whole ")) << answer;
@@ -263,7 +351,7 @@ TEST(HttpServer, DoesNotWaitForASlowClient) {
   client.send("POST / HTTP/1.1\r\nHost: a\r\nX: ");
   EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 408"));
   Client half(server.port);
-  half.send("POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf");
+  half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
   EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(server.ask(post("/", "fine")), HasSubstr("POST / fine"));
   EXPECT_EQ(server.refused(), 2);
@@ -315,7 +403,7 @@ TEST(HttpServer, RefusesOneConnectionTooMany) {
 TEST(HttpServer, ThoseThatWaitGiveWay) {
   Held held({.connections = 4, .grace_seconds = 0, .read_seconds = 1000, .idle_seconds = 1000});
   Client half(held.server.port);
-  half.send("POST /half HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
+  half.send("POST /half HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
   half.read_to("\r\n\r\n");  // it waits for the rest from here on
   half.send("half");
   Client silent(held.server.port), silent_too(held.server.port);
@@ -340,7 +428,7 @@ TEST(HttpServer, ThoseThatWaitGiveWay) {
 TEST(HttpServer, HalfARequestGivesWayAndIsToldSo) {
   const Running server({.connections = 1, .grace_seconds = 0, .read_seconds = 1000}, echo);
   Client half(server.port);
-  half.send("POST /half HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
+  half.send("POST /half HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n");
   half.read_to("\r\n\r\n");
   EXPECT_THAT(server.ask(post("/whole", "")), HasSubstr("POST /whole"));
   EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503"));
@@ -402,7 +490,7 @@ TEST(HttpServer, StreamsToAnOldClient) {
     }};
   });
   EXPECT_THAT(server.ask("GET / HTTP/1.0\r\n\r\n"), ::testing::EndsWith("\r\n\r\none two"));
-  EXPECT_THAT(server.ask("GET / HTTP/1.1\r\nConnection: close\r\n\r\n"),
+  EXPECT_THAT(server.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
               ::testing::EndsWith("\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"));
   EXPECT_THAT(server.ask("HEAD / HTTP/1.0\r\n\r\n"), ::testing::EndsWith("\r\n\r\n"));
 }
@@ -460,7 +548,7 @@ class Program {
   }
   ~Program() {
     if (pid_ > 0) end(SIGKILL);
-    std::fclose(said_);
+    if (said_ != nullptr) std::fclose(said_);
   }
 
   // The next line, empty at the end.
@@ -477,6 +565,11 @@ class Program {
       if (at != std::string::npos) return std::stoi(text.substr(at + begin.size()));
     }
     return -1;
+  }
+  // Whatever it says then is read by nobody.
+  void stop_reading() {
+    std::fclose(said_);
+    said_ = nullptr;
   }
   int end(int signal) {
     ::kill(pid_, signal);
@@ -502,6 +595,20 @@ TEST(ServeProgram, ServesAndEndsWhenItIsTold) {
   EXPECT_EQ(program.end(SIGTERM), 0);
 }
 
+TEST(ServeProgram, ServesOnWithoutAReaderOfItsLog) {
+  Program program({"--model", testing::kModel});
+  const int port = program.port();
+  ASSERT_GT(port, 0);
+  program.stop_reading();
+  for (int i = 0; i < 3; ++i) {
+    Client client(port);
+    client.send("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 200"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // that it looks for a signal
+  }
+  EXPECT_EQ(program.end(SIGTERM), 0);
+}
+
 // On the head alone: none of the body is waited for.
 TEST(ServeProgram, AsksForItsKeyBeforeABody) {
   const std::filesystem::path key = fresh_folder("serve_key") / "key";
@@ -511,7 +618,7 @@ TEST(ServeProgram, AsksForItsKeyBeforeABody) {
   ASSERT_GT(port, 0);
   const auto ask = [&](const std::string& given) {
     Client client(port);
-    client.send("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer " + given +
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + given +
                 "\r\nContent-Encoding: br\r\nContent-Length: 405\r\n\r\n");
     return client.read_all();
   };
