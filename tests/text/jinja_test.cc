@@ -180,6 +180,15 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   EXPECT_LE(refusal(long_text + "{{ n[t].x }}", {}, limits).size(), 200u);
 }
 
+// Each holds a text until the one within it is there.
+TEST(Jinja, CountsTextsThatAreBeingMade) {
+  std::string joined = "t";
+  for (int i = 0; i < 20; ++i) joined = "(t ~ " + joined + ") | length";
+  const std::string source = "{% set t = 'a' * 500000 %}{{ " + joined + " }}";
+  EXPECT_EQ(rendered(source, {}), "500006");
+  EXPECT_THAT(refusal(source, {}, {.held_bytes = 8 << 20}), HasSubstr("MiB"));
+}
+
 // Twenty thousand times a tuple of a hundred thousand would be copied.
 TEST(Jinja, LooksAtATupleWithoutACopy) {
   EXPECT_EQ(rendered("{% set t = ('a',) * 100000 %}{% for i in range(20000) %}"

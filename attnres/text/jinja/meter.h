@@ -54,18 +54,26 @@ void check_text_bytes(int64_t bytes);
 // The bytes of a value, while it lives. What is made without a meter counts nowhere.
 class HeldBytes {
  public:
-  explicit HeldBytes(int64_t bytes) : meter_(Meter::current()), bytes_(bytes) {
-    if (meter_ != nullptr) meter_->hold(bytes_);
+  explicit HeldBytes(int64_t bytes = 0) : meter_(Meter::current()) { add(bytes); }
+  HeldBytes(HeldBytes&& other) noexcept
+      : meter_(other.meter_), bytes_(std::exchange(other.bytes_, 0)) {}
+  HeldBytes& operator=(HeldBytes&& other) noexcept {
+    std::swap(meter_, other.meter_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
   }
-  HeldBytes(const HeldBytes&) = delete;
-  HeldBytes& operator=(const HeldBytes&) = delete;
   ~HeldBytes() {
     if (meter_ != nullptr) meter_->release(bytes_);
   }
 
+  void add(int64_t bytes) {
+    if (meter_ != nullptr) meter_->hold(bytes);
+    bytes_ += bytes;
+  }
+
  private:
   Meter* meter_;
-  int64_t bytes_;
+  int64_t bytes_ = 0;
 };
 
 // Allocates for a container whose bytes are counted so, before it grows.

@@ -44,10 +44,16 @@ Text& Text::operator=(const Text& other) {
   return *this;
 }
 
+void Text::hold(size_t bytes, bool marked) {
+  check_text_bytes(static_cast<int64_t>(size() + bytes));
+  spend(1 + static_cast<int64_t>(bytes / 32));
+  held_.add(static_cast<int64_t>(bytes + (marked ? size() + bytes - written_.size() : 0)));
+}
+
 void Text::append(const Text& more) {
-  check_text_bytes(static_cast<int64_t>(size() + more.size()));
-  spend(1 + static_cast<int64_t>(more.size() / 32));
-  if (!more.written_.empty() || !written_.empty()) {
+  const bool marked = !more.written_.empty() || !written_.empty();
+  hold(more.size(), marked);
+  if (marked) {
     written_.resize(bytes_.size(), 0);
     written_ += more.written_;
     written_.resize(bytes_.size() + more.size(), 0);
@@ -56,9 +62,9 @@ void Text::append(const Text& more) {
 }
 
 void Text::append(std::string_view more, bool written) {
-  check_text_bytes(static_cast<int64_t>(size() + more.size()));
-  spend(1 + static_cast<int64_t>(more.size() / 32));
-  if (written || !written_.empty()) {
+  const bool marked = written || !written_.empty();
+  hold(more.size(), marked);
+  if (marked) {
     written_.resize(bytes_.size(), 0);
     written_.resize(bytes_.size() + more.size(), written ? 1 : 0);
   }
@@ -68,9 +74,9 @@ void Text::append(std::string_view more, bool written) {
 Text Text::slice(size_t begin, size_t count) const {
   Text part;
   begin = std::min(begin, size());
+  part.hold(std::min(count, size() - begin), !written_.empty());
   part.bytes_ = bytes_.substr(begin, count);
   if (!written_.empty()) part.written_ = written_.substr(begin, count);
-  spend(1 + static_cast<int64_t>(part.size() / 32));
   return part;
 }
 

@@ -29,14 +29,18 @@ class Text {
   size_t size() const { return bytes_.size(); }
   bool written(size_t at) const { return !written_.empty() && written_[at] != 0; }
 
-  // Throws Error where a text would be too long.
+  // Throw Error where a text would be too long, or all values take too much.
   void append(const Text& more);
   void append(std::string_view more, bool written = false);
   Text slice(size_t begin, size_t count = std::string::npos) const;
 
  private:
+  // Before so many bytes are appended, with marks or without.
+  void hold(size_t bytes, bool marked);
+
   std::string bytes_;
   std::string written_;  // a byte of 0 or 1 for each; empty where none was written
+  HeldBytes held_;
 };
 
 class Value;
@@ -111,10 +115,9 @@ class Value {
 };
 
 struct TextNode {
-  explicit TextNode(Text value)
-      : text(std::move(value)), bytes(static_cast<int64_t>(text.size() + sizeof(TextNode))) {}
+  explicit TextNode(Text value) : text(std::move(value)) {}
   Text text;
-  HeldBytes bytes;
+  HeldBytes bytes = HeldBytes(sizeof(TextNode));
 };
 
 struct ListNode {
