@@ -85,7 +85,8 @@ def compare(server, template, name):
     taken = 0
     for messages in CONVERSATIONS:
         try:
-            expected = template.render(messages=messages, add_generation_prompt=True, **TOKENS)
+            expected = template.render(
+                messages=messages, add_generation_prompt=True, tools=None, documents=None, **TOKENS)
         except jinja2.exceptions.UndefinedError:  # the template needs what only tools give
             continue
         except jinja2.exceptions.TemplateError:  # it refuses the conversation

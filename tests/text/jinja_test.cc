@@ -161,6 +161,7 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   }
   expect_bound("{% macro f(" + parameters + ") %}{% endmacro %}{% set d = {" + values +
                "} %}{% for i in range(200) %}{{ f(**d) }}{% endfor %}");
+  expect_bound("{% set d = {" + values + "} %}{{ ('{p399}' * 9000).format(**d) }}");
   // Formats.
   expect_bound("{{ ('%9999d' * 200) % ((1,) * 200) }}");
   expect_bound("{{ '%99999999999d' % 1 }}");

@@ -323,9 +323,8 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
   require(arguments.given.size() <= macro.parameters.size(),
           "macro {}: expected at most {} arguments, got {}", macro.word, macro.parameters.size(),
           arguments.given.size());
-  const auto search_steps = [](size_t names) { return 1 + static_cast<int64_t>(names / 4); };
   for (const auto& [name, value] : arguments.named) {
-    meter_.spend(search_steps(macro.parameters.size()));
+    meter_.spend(static_cast<int64_t>(macro.parameters.size() / 4));
     const bool known =
         name == "caller" ||
         std::any_of(macro.parameters.begin(), macro.parameters.end(),
@@ -335,7 +334,6 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
   }
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& parameter = macro.parameters[i];
-    meter_.spend(search_steps(arguments.named.size()));
     if (const Value* given = arguments.find(i, parameter.name)) {
       scope_->names[parameter.name] = *given;
     } else {

@@ -199,6 +199,7 @@ Value* NamespaceNode::find(std::string_view name) {
 
 const Value* Arguments::find(size_t index, std::string_view name) const {
   if (index < given.size()) return &given[index];
+  spend(static_cast<int64_t>(named.size() / 4));
   for (const auto& [key, value] : named) {
     if (key == name) return &value;
   }
