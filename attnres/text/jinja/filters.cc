@@ -173,8 +173,10 @@ double rounded_real(double value, int64_t places) {
     return std::nearbyint(value / unit) * unit;
   }
   double rounded = 0;
-  const std::string digits = fmt::format("{:.{}f}", value, places);
-  std::from_chars(digits.data(), digits.data() + digits.size(), rounded);
+  char digits[1024];  // 309 before the point, 323 behind it at most
+  const auto written = std::to_chars(digits, digits + sizeof digits, value,
+                                     std::chars_format::fixed, static_cast<int>(places));
+  std::from_chars(digits, written.ptr, rounded);
   return rounded;
 }
 
