@@ -516,7 +516,6 @@ TEST_F(Trainer, OverwritesNothingThatIsNotARuns) {
 
 TEST_F(Trainer, LooksAtTheFolderBeforeTheText) {
   TrainJob made = job("run");
-  made.from = std::make_shared<ModelDirectory>(model);
   made.data = {base_ / "no such text"};
   made.out = base_ / "text.txt" / "run";
   EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
