@@ -193,23 +193,12 @@ TEST_P(ResumeAfterASignal, IsExact) {
   expect_complete_logs(run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGPIPE),
                          [](const auto& info) -> std::string {
                            if (info.param == SIGHUP) return "hangup";
+                           if (info.param == SIGPIPE) return "lost_reader";
                            return info.param == SIGINT ? "interrupt" : "terminate";
                          });
-
-TEST(ResumeAfterALostReader, GoesOnFromWhereItWas) {
-  Json recipe = block_recipe();
-  recipe["train"].update({{"steps", 400}, {"checkpoint_every", 1000}, {"eval_every", 5}});
-  const Workshop workshop(recipe);
-  const RunPaths run{workshop.folder("run")};
-  run_shell("'" ATTNRES_PROGRAM "' " + workshop.arguments("run") + " 2>&1 | head -n 4");
-  EXPECT_TRUE(fs::exists(run.last() / "model.safetensors"));
-  EXPECT_LT(steps_logged(run), 400);
-  EXPECT_EQ(workshop.resume("run").exit_code, 0);
-  EXPECT_EQ(steps_logged(run), 400);
-}
 
 TEST(ResumeFinished, SaysSoAndChangesNothing) {
   const Workshop workshop(block_recipe());

@@ -301,7 +301,7 @@ TEST_F(ReportTest, WordsStandLeftWhereThereAreNone) {
 
 TEST_F(ReportTest, OneProbeIsNoCurve) {
   FakeRun run = full_;
-  run.steps = 20;
+  run.steps = 15;
   const std::string text = page({run.write(folder_ / "short")});
   EXPECT_TRUE(has(text, "Depth entropies are there of one step; a curve takes two."));
   EXPECT_EQ(plot(text, "Depth entropy against step"), "");

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <map>
 #include <regex>
 
@@ -327,7 +328,12 @@ TEST(StudyPage, SpeaksOfABaselineWhereItShowsOne) {
   };
   const auto [shows, says] = shows_and_says(page_of(folder));
   EXPECT_EQ(shows, says);
-  Json study = parse_json(read_file(folder / "study.json"), "study");
+  // An arm "residual" would be one.
+  std::string text = read_file(folder / "study.json");
+  for (size_t at = 0; (at = text.find("\"residual\"", at)) != std::string::npos;) {
+    text.replace(at, std::strlen("\"residual\""), "\"plain\"");
+  }
+  Json study = parse_json(text, "study");
   study["baseline"] = Json::object();
   const std::string page = page_of(write_json(folder, study));
   EXPECT_EQ(shows_and_says(page), std::pair(false, false));
