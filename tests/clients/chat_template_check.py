@@ -26,7 +26,8 @@ from server import MODEL, PROGRAM, ROOT, Server
 SOURCES = "llama-cpp-python==0.3.36"
 TEMPLATES = ROOT / "build" / "chat-templates"
 CASES = ROOT / "tests" / "fixtures" / "jinja_cases.json"
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+# The second is the model's own, of byte 0.
+TOKENS = {"bos_token": "<s>", "eos_token": "\u0100"}
 CONVERSATIONS = [
     [{"role": "user", "content": "Who's there?"}],
     [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": " Who's \"there\"? "}],
@@ -103,13 +104,13 @@ def compare(server, template, name):
                 messages=messages, add_generation_prompt=True, tools=None, documents=None, **TOKENS)
         except jinja2.exceptions.UndefinedError:  # the template needs what only tools give
             continue
-        except jinja2.exceptions.TemplateError:  # it refuses the conversation
+        except (jinja2.exceptions.TemplateError, TypeError):  # it refuses the conversation
             expected = None
         status, reply = server.post("/tokenize", {"messages": messages})
         if expected is None:
             check(status == 400, f"{name}: refused here as by Python, got {status}")
             continue
-        got = bytes(reply["tokens"]).decode() if status == 200 else reply
+        got = bytes(reply["tokens"]).decode().replace("\0", TOKENS["eos_token"]) if status == 200 else reply
         check(got == expected, f"{name}: expected {expected!r}\n  got {got!r}")
         taken += got == expected
     return taken

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from array import array
 from pathlib import Path
 
 from checks import Checks
@@ -55,8 +56,8 @@ class Program:
 
     def bits_per_byte(self, windows):
         """Of windows that are equally long."""
-        file = self.folder / "windows.bin"
-        file.write_bytes(b"".join(map(bytes, windows)))
+        file = self.folder / "windows.bin"  # tokens of 16 bits
+        file.write_bytes(array("H", [byte for window in windows for byte in window]).tobytes())
         said = self.run("eval", "--model", MODEL, "--data", file, "--context", str(len(windows[0])),
                         "--json")  # fmt: skip
         result = json.loads(said)
