@@ -88,15 +88,7 @@ class Parrot : public Backend {
 class Endpoints : public ::testing::Test {
  protected:
   Answer ask(const std::string& method, const std::string& path, const std::string& body = "") {
-    const HttpReply reply = api_({.method = method, .path = path, .body = body});
-    Answer answer{reply.status, reply.type, reply.body, reply.headers};
-    if (reply.stream) {
-      reply.stream([&](std::string_view piece) {
-        answer.text += piece;
-        return true;
-      });
-    }
-    return answer;
+    return answer_of(api_({.method = method, .path = path, .body = body}));
   }
   Answer post(const std::string& path, const Json& body) { return ask("POST", path, body.dump()); }
 

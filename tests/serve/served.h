@@ -45,6 +45,18 @@ struct Answer {
   }
 };
 
+// With all of its stream.
+inline Answer answer_of(const HttpReply& reply) {
+  Answer answer{reply.status, reply.type, reply.body, reply.headers};
+  if (reply.stream) {
+    reply.stream([&](std::string_view piece) {
+      answer.text += piece;
+      return true;
+    });
+  }
+  return answer;
+}
+
 class Served {
  public:
   explicit Served(const ApiSettings& settings = {}, int64_t slots = 4,
@@ -57,15 +69,7 @@ class Served {
     HttpRequest head = request;
     head.body = "";
     const std::optional<HttpReply> refused = api.refusal(head);
-    const HttpReply reply = refused ? *refused : api(request);
-    Answer answer{reply.status, reply.type, reply.body, reply.headers};
-    if (reply.stream) {
-      reply.stream([&](std::string_view piece) {
-        answer.text += piece;
-        return true;
-      });
-    }
-    return answer;
+    return answer_of(refused ? *refused : api(request));
   }
   Answer post(const std::string& path, const Json& body) {
     return ask({.method = "POST", .path = path, .body = body.dump()});
