@@ -19,6 +19,7 @@ namespace attnres::endpoints_test {
 namespace {
 
 using testing::Answer;
+using testing::answer_of;
 using ::testing::HasSubstr;
 
 // Bytes are its tokens, and it continues every text by "!?".
