@@ -100,8 +100,10 @@ def check_saved(report, name):
     """What save_pretrained writes: in transformers, here, and in attnres."""
     model, ids, folder = retrofitted(name), token_ids(256), report.folder / f"{name}, saved"
     ours, text = log_probabilities(logits_of(model, ids), ids), generated(model)
+    # Of a model that is as sharp, float32 in transformers is half of the bound away from it.
+    exact = log_probabilities(logits_of(copy.deepcopy(model).double(), ids), ids)
     model.save_pretrained(folder)
-    report.compare(f"{name}, saved, in attnres", score(folder, ids), ours, BOUND)
+    report.compare(f"{name}, saved, in attnres", score(folder, ids), exact, BOUND)
 
     for shards in ({}, {"max_shard_size": "5KB"}):
         model.save_pretrained(folder, **shards)
@@ -112,7 +114,7 @@ def check_saved(report, name):
         report.equal(f"{what}: 30 tokens generated", generated(loaded), text)
         again = report.folder / f"{name}, again"
         loaded.save_pretrained(again)
-        report.compare(f"{what}, saved again, in attnres", score(again, ids), ours, BOUND)
+        report.compare(f"{what}, saved again, in attnres", score(again, ids), exact, BOUND)
 
     bfloat16 = AutoModelForCausalLM.from_pretrained(
         folder, trust_remote_code=True, dtype=torch.bfloat16, attn_implementation="eager"
