@@ -193,7 +193,8 @@ TEST_P(ResumeAfterASignal, IsExact) {
   expect_complete_logs(run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGPIPE),
+INSTANTIATE_TEST_SUITE_P(Signals, ResumeAfterASignal,
+                         ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGPIPE),
                          [](const auto& info) -> std::string {
                            if (info.param == SIGHUP) return "hangup";
                            if (info.param == SIGPIPE) return "lost_reader";
