@@ -110,21 +110,26 @@ CLI::Option* ModelOption::add_to(CLI::App& command) {
       ->required();
 }
 
+namespace {
+
+void require_together(const Tokenizer& tokenizer, const ModelDirectory& directory) {
+  require(tokenizer.vocab_size() <= directory.vocab_size(),
+          "{}: the tokenizer has {} tokens, but the model only {}; they do not belong together",
+          directory.path().string(), tokenizer.vocab_size(), directory.vocab_size());
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer() const {
   auto tokenizer = directory.tokenizer();
-  require(tokenizer->vocab_size() <= directory.vocab_size(),
-          "{}: the tokenizer has {} tokens, but the model only {}; they do not belong together",
-          directory.path().string(), tokenizer->vocab_size(), directory.vocab_size());
+  require_together(*tokenizer, directory);
   return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_if_read(std::string* why) const {
-  try {
-    return tokenizer();
-  } catch (const UnreadTokenizer& e) {
-    if (why != nullptr) *why = e.what();
-    return nullptr;
-  }
+  auto tokenizer = directory.tokenizer_if_read(why);
+  if (tokenizer != nullptr) require_together(*tokenizer, directory);
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_or_ids() const {
