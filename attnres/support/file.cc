@@ -140,7 +140,9 @@ void write_file(const fs::path& path, std::string_view text) {
 
 void rewrite_file(const fs::path& path, std::string_view text) {
   constexpr size_t kCompared = 8;
-  if (fs::exists(fs::status(path)) && fs::file_size(path) > 0) {
+  // What is no file, or cannot be seen, write_file refuses.
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored) && fs::file_size(path) > 0) {
     std::string begin(std::min(kCompared, text.size()), '\0');
     const Descriptor file(path, O_RDONLY);
     const ssize_t read = ::pread(file.get(), begin.data(), begin.size(), 0);

@@ -367,6 +367,7 @@ TEST_F(Files, TakeNoOthersPlace) {
   const fs::path pipe = folder_ / "pipe", text = folder_ / "text", link = folder_ / "link";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THROW(write_file(pipe, "page"), Error);
+  EXPECT_THROW(rewrite_file(pipe, "page"), Error);
   EXPECT_TRUE(fs::is_fifo(pipe));
   EXPECT_THROW(write_file(folder_, "page"), Error);
 
@@ -389,7 +390,9 @@ TEST_F(Files, SayWhyThereIsNoFolder) {
   const uid_t own = ::geteuid();
   constexpr uid_t kNobody = 65534;  // root may write everywhere
   fs::permissions(folder_, fs::perms(0555));
-  if (own == 0) ASSERT_EQ(::seteuid(kNobody), 0);
+  if (own == 0) {
+    ASSERT_EQ(::seteuid(kNobody), 0);
+  }
   try {
     require_writable_folder(folder_ / "run");
     ADD_FAILURE();
