@@ -26,7 +26,7 @@
 #include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/shell.h"
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 
 namespace attnres {
 namespace {

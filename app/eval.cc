@@ -16,7 +16,7 @@
 #include "attnres/support/json.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/ids.h"
-#include "attnres/train/run_text.h"
+#include "attnres/train/text/run_text.h"
 
 namespace attnres {
 namespace {

@@ -19,7 +19,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/run_text.h"
+#include "attnres/train/text/run_text.h"
 
 namespace attnres {
 namespace {

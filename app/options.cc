@@ -17,7 +17,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
 

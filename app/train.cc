@@ -28,11 +28,11 @@
 #include "attnres/support/shell.h"
 #include "attnres/text/ids.h"
 #include "attnres/text/tokenizer.h"
-#include "attnres/train/parallel_start.h"
-#include "attnres/train/run_folder.h"
-#include "attnres/train/run_start.h"
+#include "attnres/train/parallel/parallel_start.h"
+#include "attnres/train/run/run_start.h"
+#include "attnres/train/run_folder/run_folder.h"
+#include "attnres/train/step/training_step.h"
 #include "attnres/train/trainer.h"
-#include "attnres/train/training_step.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

@@ -22,7 +22,7 @@
 #include "attnres/support/interrupt.h"
 #include "attnres/support/progress.h"
 #include "attnres/support/terminal.h"
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

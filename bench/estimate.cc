@@ -3,7 +3,7 @@
 // Per recipe, seconds a step: the median of 20 real ones; as time_steps times it; as estimated from
 // the machine's speed; both over the first; and that speed, copies and mixing in GB/s. Run it on a
 // machine that does nothing else.
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 
 #include <ATen/ops/randint.h>
 #include <fmt/core.h>
@@ -15,8 +15,8 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/support/progress.h"
-#include "attnres/train/optimizer.h"
-#include "attnres/train/training_step.h"
+#include "attnres/train/optimizers/optimizer.h"
+#include "attnres/train/step/training_step.h"
 #include "bench/benchmark.h"
 
 namespace attnres {

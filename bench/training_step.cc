@@ -3,7 +3,7 @@
 // bench_training_step [OPTIONS].
 //
 // With --serve it answers requests instead, one JSON object a line (bench/README.md).
-#include "attnres/train/training_step.h"
+#include "attnres/train/step/training_step.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -28,7 +28,7 @@
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/json.h"
 #include "attnres/support/machine.h"
-#include "attnres/train/optimizer.h"
+#include "attnres/train/optimizers/optimizer.h"
 #include "bench/benchmark.h"
 
 namespace attnres::bench {

@@ -16,8 +16,8 @@
 #include "attnres/parallel/schedule.h"
 #include "attnres/parallel/transfers.h"
 #include "attnres/plan/cluster.h"
-#include "attnres/train/recipe.h"
-#include "attnres/train/training_cost.h"
+#include "attnres/train/estimate/training_cost.h"
+#include "attnres/train/recipe/recipe.h"
 
 namespace attnres {
 

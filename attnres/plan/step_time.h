@@ -1,7 +1,7 @@
 // How long a step takes, by simulating the schedule that runs (parallel/schedule.h).
 //
 //   stage    multiply-adds x 2 / FLOP/s + what activations move / memory bandwidth, as
-//            train/estimate.h has them; a backward takes two forwards, three with recomputation
+//            train/estimate/ has them; a backward takes two forwards, three with recomputation
 //            and in a tensor group of n, for each gather or sum, (n - 1) / n x bytes / link and a
 //            latency, while nothing is computed
 //   receive  bytes / link + latency x messages, while the receiver computes something else

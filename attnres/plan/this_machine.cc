@@ -9,8 +9,8 @@
 #include "attnres/plan/plan.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
-#include "attnres/train/estimate.h"
-#include "attnres/train/training_cost.h"
+#include "attnres/train/estimate/estimate.h"
+#include "attnres/train/estimate/training_cost.h"
 
 namespace attnres {
 namespace {

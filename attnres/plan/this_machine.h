@@ -19,7 +19,7 @@ Cluster measure_this_machine(int64_t devices);
 // much more FLOP/s and bandwidth.
 Cluster fitted_to(double seconds, const PlannedModel& model, Cluster cluster);
 // What a step takes here, in seconds: with so many devices at work at once, each on the whole model
-// and random tokens (train/estimate.h: time_step). Allocates what these trainings would.
+// and random tokens (train/estimate/estimate.h: time_step). Allocates what these trainings would.
 double measure_step(const PlannedModel& model, int64_t devices);
 
 }  // namespace attnres

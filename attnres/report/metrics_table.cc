@@ -8,7 +8,7 @@
 #include "attnres/support/csv.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
 namespace fs = std::filesystem;

@@ -13,8 +13,8 @@ struct MetricsTable {
 };
 
 // A line for each step of each run: the run's folder, then the keys of metrics.jsonl, "step" first,
-// and the probes that are single numbers, with their site: "output_rms/3" (train/probe.h). Cells of
-// what was not measured at a step are empty. Throws Error for a path that is not a run folder.
+// and the probes that are single numbers, with their site: "output_rms/3" (train/step/probe.h).
+// Cells of what was not measured at a step are empty. Throws Error for what is no run folder.
 MetricsTable metrics_table(const std::vector<std::filesystem::path>& runs);
 
 }  // namespace attnres

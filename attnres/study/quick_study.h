@@ -11,7 +11,7 @@
 #include "attnres/study/study_plan.h"
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/json.h"
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 
 namespace attnres {
 

@@ -4,7 +4,7 @@
 //   runs.csv        a line per run        arms.csv   a line per combination of arms, over its seeds
 //   report.html     what the runs tell so far (see study_page.h)
 //   recipes/        of each run, NAME.json
-//   runs/           a run folder each (see train/run_folder.h); where the study inspects its
+//   runs/           a run folder each (train/run_folder/run_folder.h); where the study inspects its
 //                   models, also inspection.json, of `attnres inspect --all --json`
 //   starts/         retrofitted models that runs begin with, NAME
 //   logs/           what each run printed at its last attempt, NAME.log
@@ -17,8 +17,8 @@
 
 #include "attnres/study/study_grid.h"
 #include "attnres/study/study_record.h"
-#include "attnres/train/checkpoint.h"
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/checkpoint.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attnres/study/study_tuning.h"
-#include "attnres/train/recipe.h"
+#include "attnres/train/recipe/recipe.h"
 
 namespace attnres {
 

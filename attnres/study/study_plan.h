@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "attnres/study/study_grid.h"
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 
 namespace attnres {
 

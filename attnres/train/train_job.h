@@ -7,7 +7,7 @@
 
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/text/tokenizer.h"
-#include "attnres/train/recipe.h"
+#include "attnres/train/recipe/recipe.h"
 
 namespace attnres {
 

@@ -12,7 +12,7 @@
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/sentencepiece.h"
-#include "attnres/train/recipe.h"
+#include "attnres/train/recipe/recipe.h"
 #include "tests/app/program.h"
 #include "tests/formats/gguf_parser.h"
 

@@ -3,7 +3,7 @@
 
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder/checkpoint.h"
 #include "tests/end_to_end/runs.h"
 
 namespace attnres::testing::bad_input_test {

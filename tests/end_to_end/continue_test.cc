@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "attnres/pretrained/model_directory.h"
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder/checkpoint.h"
 #include "tests/end_to_end/runs.h"
 
 namespace attnres::testing::continue_test {

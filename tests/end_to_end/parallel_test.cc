@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "attnres/parallel/mpi_communicator.h"
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder/checkpoint.h"
 #include "tests/end_to_end/processes.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/parallel/mpirun.h"

@@ -17,7 +17,7 @@
 #include "attnres/data/train_batches.h"
 #include "attnres/support/progress.h"
 #include "attnres/text/bytes.h"
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder/checkpoint.h"
 #include "attnres/train/trainer.h"
 #include "tests/app/program.h"
 #include "tests/text/test_files.h"

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "attnres/plan/fit.h"
-#include "attnres/train/estimate.h"
-#include "attnres/train/optimizer.h"
+#include "attnres/train/estimate/estimate.h"
+#include "attnres/train/optimizers/optimizer.h"
 #include "tests/plan/small_plans.h"
 
 namespace attnres::testing::plan_memory_test {

@@ -3,7 +3,7 @@
 #include "attnres/parallel/gradient_sums.h"
 #include "attnres/plan/step_time.h"
 #include "attnres/plan/this_machine.h"
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 #include "tests/plan/small_plans.h"
 
 namespace attnres::testing::plan_time_test {

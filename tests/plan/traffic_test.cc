@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "attnres/layers/experts.h"
-#include "attnres/train/checkpoint.h"
-#include "attnres/train/parallel_steps.h"
-#include "attnres/train/run_text.h"
+#include "attnres/train/parallel/parallel_steps.h"
+#include "attnres/train/run_folder/checkpoint.h"
+#include "attnres/train/text/run_text.h"
 #include "tests/parallel/thread_communicator.h"
 #include "tests/plan/small_plans.h"
 

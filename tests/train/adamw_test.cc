@@ -1,4 +1,4 @@
-#include "attnres/train/adamw.h"
+#include "attnres/train/optimizers/adamw.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

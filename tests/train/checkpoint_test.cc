@@ -1,4 +1,4 @@
-#include "attnres/train/checkpoint.h"
+#include "attnres/train/run_folder/checkpoint.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

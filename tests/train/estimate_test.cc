@@ -1,4 +1,4 @@
-#include "attnres/train/estimate.h"
+#include "attnres/train/estimate/estimate.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -18,10 +18,10 @@
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/memory.h"
-#include "attnres/train/optimizer.h"
-#include "attnres/train/probe.h"
-#include "attnres/train/training_cost.h"
-#include "attnres/train/training_step.h"
+#include "attnres/train/estimate/training_cost.h"
+#include "attnres/train/optimizers/optimizer.h"
+#include "attnres/train/step/probe.h"
+#include "attnres/train/step/training_step.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::estimate_test {

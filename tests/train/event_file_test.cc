@@ -1,4 +1,4 @@
-#include "attnres/train/event_file.h"
+#include "attnres/train/run_folder/event_file.h"
 
 #include <gmock/gmock.h>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attnres/support/file.h"
-#include "attnres/train/event_file.h"
+#include "attnres/train/run_folder/event_file.h"
 
 namespace attnres::testing {
 

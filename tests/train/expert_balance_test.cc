@@ -1,4 +1,4 @@
-#include "attnres/train/expert_balance.h"
+#include "attnres/train/step/expert_balance.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "attnres/train/learning_rates.h"
+#include "attnres/train/recipe/learning_rates.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "attnres/support/error.h"
-#include "attnres/train/optimizer.h"
+#include "attnres/train/optimizers/optimizer.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 

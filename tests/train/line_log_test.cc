@@ -1,4 +1,4 @@
-#include "attnres/train/line_log.h"
+#include "attnres/train/run_folder/line_log.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "attnres/train/muon.h"
+#include "attnres/train/optimizers/muon.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "attnres/train/optimizer.h"
+#include "attnres/train/optimizers/optimizer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,4 @@
-#include "attnres/train/parallel_steps.h"
+#include "attnres/train/parallel/parallel_steps.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
@@ -12,7 +12,7 @@
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/text/bytes.h"
-#include "attnres/train/parallel_start.h"
+#include "attnres/train/parallel/parallel_start.h"
 #include "attnres/train/trainer.h"
 #include "tests/parallel/thread_communicator.h"
 #include "tests/text/test_files.h"

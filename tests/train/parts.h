@@ -12,8 +12,8 @@
 #include <string>
 
 #include "attnres/support/random.h"
-#include "attnres/train/checkpoint.h"
-#include "attnres/train/parallel_place.h"
+#include "attnres/train/parallel/parallel_place.h"
+#include "attnres/train/run_folder/checkpoint.h"
 
 namespace attnres::testing {
 

@@ -1,4 +1,4 @@
-#include "attnres/train/probe.h"
+#include "attnres/train/step/probe.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "attnres/train/recipe.h"
+#include "attnres/train/recipe/recipe.h"
 
 #include <gmock/gmock.h>
 

@@ -1,11 +1,11 @@
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
-#include "attnres/train/recipe.h"
+#include "attnres/train/recipe/recipe.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::run_folder_test {

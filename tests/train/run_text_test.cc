@@ -1,4 +1,4 @@
-#include "attnres/train/run_text.h"
+#include "attnres/train/text/run_text.h"
 
 #include <gmock/gmock.h>
 

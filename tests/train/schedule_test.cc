@@ -1,4 +1,4 @@
-#include "attnres/train/schedule.h"
+#include "attnres/train/recipe/schedule.h"
 
 #include <gtest/gtest.h>
 

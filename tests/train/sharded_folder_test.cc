@@ -1,4 +1,4 @@
-#include "attnres/train/sharded_folder.h"
+#include "attnres/train/run_folder/sharded_folder.h"
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>

@@ -14,7 +14,7 @@
 #include "attnres/data/corpus.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
-#include "attnres/train/run_folder.h"
+#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres::testing {
 

@@ -1,4 +1,4 @@
-#include "attnres/train/training_step.h"
+#include "attnres/train/step/training_step.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,0 +1,42 @@
+#include "attnres/train/optimizers/adamw.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace attnres {
+
+AdamW::AdamW(std::vector<Parameter> parameters, const TrainConfig& config)
+    : parameters_(std::move(parameters)), config_(config) {
+  for (const Parameter& p : parameters_) {
+    first_moments_.push_back(at::zeros_like(p.tensor).set_requires_grad(false));
+    second_moments_.push_back(at::zeros_like(p.tensor).set_requires_grad(false));
+  }
+}
+
+void AdamW::step(double learning_rate, int64_t t, double divisor) {
+  const at::NoGradGuard not_recording;
+  const at::Tensor grad_scale = at::full({}, divisor, at::kFloat);
+  for (const bool decay : {true, false}) {
+    std::vector<at::Tensor> tensors, gradients, first, second, counts;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Parameter& p = parameters_[i];
+      if (!p.tensor.grad().defined() || has_weight_decay(p.kind) != decay) continue;
+      tensors.push_back(p.tensor);
+      gradients.push_back(p.tensor.grad());
+      first.push_back(first_moments_[i]);
+      second.push_back(second_moments_[i]);
+      counts.push_back(at::full({}, static_cast<double>(t), at::kFloat));
+    }
+    if (tensors.empty()) continue;
+    at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
+                      learning_rate, config_.beta1, config_.beta2,
+                      decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
+                      /*maximize=*/false, grad_scale);
+    // Which libtorch forgets to say: copies of weights go by it.
+    for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+}  // namespace attnres

@@ -1,0 +1,100 @@
+#include "attnres/train/optimizers/optimizer.h"
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <fmt/core.h>
+
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "attnres/support/error.h"
+#include "attnres/train/recipe/learning_rates.h"
+
+namespace attnres {
+namespace {
+
+bool is_muons(ParameterKind kind, const TrainConfig& config) {
+  return config.optimizer == "muon" && kind == ParameterKind::matrix;
+}
+
+// Those with this factor that Muon serves, or that AdamW does.
+std::vector<Parameter> served(const ParameterRegistry& parameters,
+                              const std::vector<double>& factors, double factor,
+                              const TrainConfig& config, bool muon) {
+  std::vector<Parameter> chosen;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const Parameter& p = parameters.all()[i];
+    if (factors[i] != factor || !is_differentiated(p.kind)) continue;
+    if (is_muons(p.kind, config) == muon) chosen.push_back(p);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const Transformer& model, const TrainConfig& config)
+    : Optimizer(model.parameters(), config,
+                rate_factors(model.parameters(), model.config().sublayers(), config.rates)) {}
+
+Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
+                     std::vector<double> factors)
+    : parameters_(parameters), factors_(std::move(factors)) {
+  require(factors_.size() == parameters.all().size(), "Optimizer: {} factors for {} parameters",
+          factors_.size(), parameters.all().size());
+  for (const double factor : std::set<double>(factors_.begin(), factors_.end())) {
+    if (factor == 0) continue;
+    groups_.push_back(
+        {.factor = factor,
+         .adamw = AdamW(served(parameters, factors_, factor, config, /*muon=*/false), config),
+         .muon = Muon(served(parameters, factors_, factor, config, /*muon=*/true), config,
+                      parameters.group())});
+  }
+}
+
+double Optimizer::gradient_norm() const {
+  return std::sqrt(squared_gradient_norm([](const Parameter&) { return true; }));
+}
+
+double Optimizer::squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const {
+  double sum = 0;
+  for (size_t i = 0; i < factors_.size(); ++i) {
+    const Parameter& p = parameters_.all()[i];
+    const at::Tensor& gradient = p.tensor.grad();
+    if (!gradient.defined() || factors_[i] == 0 || !counts(p)) continue;
+    const double norm = at::linalg_vector_norm(gradient).item<double>();
+    sum += norm * norm;
+  }
+  return sum;
+}
+
+void Optimizer::step(double learning_rate, double divisor) {
+  ++updates;
+  for (Group& group : groups_) {
+    group.adamw.step(learning_rate * group.factor, updates, divisor);
+    group.muon.step(learning_rate * group.factor, divisor);
+  }
+  clear_gradients();
+}
+
+void Optimizer::clear_gradients() {
+  for (const Parameter& p : parameters_.all()) p.tensor.mutable_grad().reset();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() const {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  const auto add = [&](const std::vector<Parameter>& parameters,
+                       const std::vector<at::Tensor>& moments, const char* moment) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& p = parameters[i];
+      all.emplace_back(fmt::format("{}.{}.{}", p.site, p.role, moment), moments[i]);
+    }
+  };
+  for (const Group& group : groups_) {
+    add(group.adamw.parameters(), group.adamw.first_moments(), "first_moment");
+    add(group.adamw.parameters(), group.adamw.second_moments(), "second_moment");
+    add(group.muon.parameters(), group.muon.moments(), "momentum");
+  }
+  return all;
+}
+
+}  // namespace attnres
