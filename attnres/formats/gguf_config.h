@@ -1,9 +1,9 @@
 // The configuration that a GGUF file's metadata gives.
 #pragma once
 
+#include "attnres/formats/gguf_layers.h"
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/model_config_json.h"
-#include "attnres/model/layer_kind.h"
 
 namespace attnres {
 

@@ -8,8 +8,8 @@
 
 #include "attnres/formats/config_keys.h"
 #include "attnres/formats/gguf_keys.h"
+#include "attnres/formats/gguf_layers.h"
 #include "attnres/formats/gguf_reader.h"
-#include "attnres/model/layer_kind.h"
 #include "attnres/support/json.h"
 
 namespace attnres {

@@ -57,7 +57,7 @@ std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture
     const std::string half = layer + (site % 2 == 0 ? "attn" : "ffn");
     add(site, {half + "_norm.weight", {"input_norm"}, kExact});
     if (attn_res) add(site, score_part(half + "_res_score.weight", site, config.width));
-    for (GgufPart& part : layer_kind(config, site).gguf(config, architecture)) {
+    for (GgufPart& part : gguf_layer_parts(config, site, architecture)) {
       part.name.insert(0, layer);
       add(site, std::move(part));
     }

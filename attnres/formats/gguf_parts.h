@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attnres/model/layer_kind.h"
+#include "attnres/formats/gguf_layers.h"
 
 namespace attnres {
 

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "attnres/formats/paired_rows.h"
 #include "attnres/layers/latent_attention.h"
-#include "attnres/model/layer_kinds/paired_rows.h"
 
 namespace attnres {
 namespace {

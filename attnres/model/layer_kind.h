@@ -4,8 +4,6 @@
 // the list of layer_kind.cc.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,35 +24,6 @@ using HuggingFaceNames = std::map<std::string, std::string>;
 
 // `prefix`ROLE.weight, for each of the roles.
 HuggingFaceNames weights_in(const std::string& prefix, const std::vector<std::string>& roles);
-
-// llama.cpp's architectures that compute models of ours.
-enum class GgufArchitecture {
-  llama,
-  qwen2,
-  qwen3,
-  smollm3,
-  gemma3,
-  deepseek2,
-  kimi_linear,
-  kimi_k3
-};
-
-// A tensor of a GGUF file, made of parameters of one site.
-struct GgufPart {
-  // Of this file's number type, or always float32.
-  enum class Storage { matrix, exact };
-
-  std::string name;                // "attn_q.weight", after "blk.N."
-  std::vector<std::string> roles;  // what it is made of
-  Storage storage = Storage::matrix;
-  // Of their tensors; none: the only one as it is. Has to work on tensors without data, too.
-  std::function<at::Tensor(const std::vector<at::Tensor>&)> make = {};
-  // The other way: fills the part of their tensors that this tells. None: the only one's numbers in
-  // their order.
-  std::function<void(const at::Tensor& stored, const std::vector<at::Tensor>&)> read = {};
-  // Whether `read` moves whole rows, so that it may be given rows of bytes.
-  bool reads_rows = false;
-};
 
 // Numbers of a recipe's model.
 using NumbersByKey = std::vector<std::pair<std::string, int64_t>>;
@@ -83,9 +52,6 @@ struct LayerKind {
   // What a tensor group's processes share out equally.
   std::function<NumbersByKey(const ModelConfig& config)> shared_out;
   HuggingFaceNames hugging_face;
-  // In a file of an architecture that has such layers.
-  std::function<std::vector<GgufPart>(const ModelConfig& config, GgufArchitecture architecture)>
-      gguf;
 };
 
 // Those that `model.attention` can name, and those that feed-forwards are.

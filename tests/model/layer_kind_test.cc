@@ -1,6 +1,5 @@
 #include "attnres/model/layer_kind.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -90,27 +89,6 @@ TEST(LayerKinds, AreCalledInFilesAsOthersCallThem) {
   // Of the other half, and of nobody.
   EXPECT_EQ(name(5, "q_proj"), "model.layers.2.mlp_depth_mixing.q_proj");
   EXPECT_EQ(name(4, "alpha"), "model.layers.2.self_attention_depth_mixing.alpha");
-}
-
-TEST(LayerKinds, HaveAPlaceForEveryParameterInGguf) {
-  using enum GgufArchitecture;
-  const std::vector<std::vector<GgufArchitecture>> readers = {
-      {llama}, {kimi_linear, kimi_k3}, {kimi_k3}, {qwen2, qwen3, smollm3, gemma3}};
-  for (size_t i = 0; i < readers.size(); ++i) {
-    const ModelConfig config = models().at(i);
-    for (const GgufArchitecture architecture : readers[i]) {
-      for (int site = 0; site < config.sublayers(); ++site) {
-        const LayerKind& kind = layer_kind(config, site);
-        std::set<std::string> roles, names;
-        for (const GgufPart& part : kind.gguf(config, architecture)) {
-          roles.insert(part.roles.begin(), part.roles.end());
-          EXPECT_TRUE(names.insert(part.name).second) << kind.name << ": " << part.name;
-          EXPECT_TRUE(part.make || part.roles.size() == 1) << part.name;
-        }
-        EXPECT_EQ(roles, roles_at(config, site)) << kind.name;
-      }
-    }
-  }
 }
 
 TEST(LayerKinds, AreInTheModelsThatHaveThem) {

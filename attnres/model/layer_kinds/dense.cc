@@ -21,12 +21,7 @@ LayerKind dense_kind() {
           .shared_out = [](const ModelConfig& config) -> NumbersByKey {
             return {{"ffn_width", config.ffn_width}};
           },
-          .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"}),
-          .gguf = [](const ModelConfig&, GgufArchitecture) -> std::vector<GgufPart> {
-            return {{"ffn_gate.weight", {"gate_proj"}},
-                    {"ffn_up.weight", {"up_proj"}},
-                    {"ffn_down.weight", {"down_proj"}}};
-          }};
+          .hugging_face = weights_in("mlp.", {"gate_proj", "up_proj", "down_proj"})};
 }
 
 }  // namespace attnres

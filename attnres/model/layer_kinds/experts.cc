@@ -27,29 +27,6 @@ HuggingFaceNames experts_in_hugging_face() {
   return names;
 }
 
-std::vector<GgufPart> experts_in_gguf(const ModelConfig& config, GgufArchitecture) {
-  using enum GgufPart::Storage;
-  const ExpertsSettings& settings = config.settings<ExpertsSettings>();
-  std::vector<GgufPart> parts = {{"ffn_gate_inp.weight", {"gate"}, exact},
-                                 {"exp_probs_b.bias", {"e_score_correction_bias"}, exact},
-                                 {"ffn_gate_exps.weight", {"w1"}},
-                                 {"ffn_down_exps.weight", {"w2"}},
-                                 {"ffn_up_exps.weight", {"w3"}}};
-  if (settings.shared > 0) {
-    parts.push_back({"ffn_gate_shexp.weight", {"shared_w1"}});
-    parts.push_back({"ffn_down_shexp.weight", {"shared_w2"}});
-    parts.push_back({"ffn_up_shexp.weight", {"shared_w3"}});
-  }
-  if (settings.latent_width > 0) {
-    parts.push_back({"ffn_routed_down.weight", {"routed_expert_down_proj"}});
-    if (settings.latent_norm) {
-      parts.push_back({"ffn_routed_norm.weight", {"routed_expert_norm"}, exact});
-    }
-    parts.push_back({"ffn_routed_up.weight", {"routed_expert_up_proj"}});
-  }
-  return parts;
-}
-
 }  // namespace
 
 LayerKind experts_kind() {
@@ -65,8 +42,7 @@ LayerKind experts_kind() {
       .shared_out = [](const ModelConfig& config) -> NumbersByKey {
         return {{"experts.width", config.settings<ExpertsSettings>().width}};
       },
-      .hugging_face = experts_in_hugging_face(),
-      .gguf = experts_in_gguf};
+      .hugging_face = experts_in_hugging_face()};
 }
 
 }  // namespace attnres

@@ -1,8 +1,5 @@
-#include <ATen/core/Tensor.h>
-
 #include "attnres/layers/attention.h"
 #include "attnres/model/layer_kinds/layer_kinds.h"
-#include "attnres/model/layer_kinds/paired_rows.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
@@ -68,35 +65,6 @@ std::unique_ptr<Sublayer> make_nope(const ModelConfig& config, const LayerPlace&
   return std::make_unique<Attention>(shape_of_heads(config), place, parameters);
 }
 
-std::vector<GgufPart> grouped_query_in_gguf(const ModelConfig& config,
-                                            GgufArchitecture architecture) {
-  using enum GgufPart::Storage;
-  const auto& settings = config.settings<GroupedQuerySettings>();
-  // Others keep the pairs of rotary positions in halves, as here.
-  const bool side_by_side =
-      architecture == GgufArchitecture::llama || architecture == GgufArchitecture::smollm3;
-  const auto rotary_map = [&](const std::string& map, int64_t heads) -> GgufPart {
-    const std::string name = "attn_" + map + ".weight", role = map + "_proj";
-    if (!side_by_side) return {.name = name, .roles = {role}};
-    return side_by_side_part(name, role, {heads, /*before=*/0, config.head_width / 2});
-  };
-  std::vector<GgufPart> parts = {rotary_map("q", config.heads),
-                                 rotary_map("k", config.kv_heads),
-                                 {.name = "attn_v.weight", .roles = {"v_proj"}},
-                                 {.name = "attn_output.weight", .roles = {"o_proj"}}};
-  if (settings.qkv_bias) {
-    for (const std::string map : {"q", "k", "v"}) {
-      parts.push_back({"attn_" + map + ".bias", {map + "_bias"}, exact});
-    }
-  }
-  if (settings.qk_norm) {
-    for (const std::string map : {"q", "k"}) {
-      parts.push_back({"attn_" + map + "_norm.weight", {map + "_layernorm"}, exact});
-    }
-  }
-  return parts;
-}
-
 HuggingFaceNames grouped_query_in_hugging_face() {
   HuggingFaceNames names = weights_in("self_attn.", {"q_proj", "k_proj", "v_proj", "o_proj"});
   for (const std::string map : {"q", "k", "v"}) {
@@ -122,8 +90,7 @@ LayerKind grouped_query_kind() {
       .shared_out = [](const ModelConfig& config) -> NumbersByKey {
         return {{"heads", config.heads}, {"kv_heads", config.kv_heads}};
       },
-      .hugging_face = grouped_query_in_hugging_face(),
-      .gguf = grouped_query_in_gguf};
+      .hugging_face = grouped_query_in_hugging_face()};
 }
 
 LayerKind sliding_window_kind() {

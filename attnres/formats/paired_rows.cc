@@ -1,4 +1,4 @@
-#include "attnres/model/layer_kinds/paired_rows.h"
+#include "attnres/formats/paired_rows.h"
 
 #include <ATen/ATen.h>
 
@@ -22,17 +22,6 @@ at::Tensor PairedRows::side_by_side(const at::Tensor& rows) const {
 
 at::Tensor PairedRows::in_halves(const at::Tensor& rows) const {
   return reordered(*this, rows, pairs, 2);
-}
-
-GgufPart side_by_side_part(const std::string& name, const std::string& role,
-                           const PairedRows& rows) {
-  using Tensors = std::vector<at::Tensor>;
-  return {.name = name,
-          .roles = {role},
-          .make = [rows](const Tensors& of) { return rows.side_by_side(of[0]); },
-          .read = [rows](const at::Tensor& stored,
-                         const Tensors& of) { of[0].copy_(rows.in_halves(stored)); },
-          .reads_rows = true};
 }
 
 }  // namespace attnres
