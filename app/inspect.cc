@@ -41,6 +41,7 @@ struct InspectOptions {
   bool json = false;
 
   bool wants_matrix() const { return all || matrix || !draw_matrix.empty(); }
+  bool wants_ranks() const { return all || matrix || json; }  // a drawing has none
   bool wants_tokens() const { return tokens || !draw_tokens.empty(); }
   bool wants_effects() const { return all || effects; }
   bool measures() const {
@@ -100,7 +101,8 @@ Inspection inspect(const InspectOptions& options, const OpenedModel& opened) {
     measure_depth_weights(model, opened.context, beginning(kWeightsTokens), inspection);
   }
   if (options.wants_matrix()) {
-    measure_matrices(model, opened.context, beginning(kWeightsTokens), inspection);
+    measure_matrices(model, opened.context, beginning(kWeightsTokens), options.wants_ranks(),
+                     inspection);
   }
   if (options.wants_effects()) {
     ProgressLine progress;

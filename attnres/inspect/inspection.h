@@ -23,7 +23,7 @@ namespace attnres {
 struct InspectedMatrix {
   std::string stream;  // as MixingMatrix has them
   Matrix mean;
-  // Of the mean, and the median of those of the samples. 0 in one that was read without them.
+  // That of the mean, and the median of the samples'. 0 where they were not measured.
   int semiseparable_rank = 0, semiseparable_rank_of_samples = 0;
 };
 

@@ -36,7 +36,7 @@ void require_a_prediction(const std::vector<int32_t>& tokens) {
           counted(std::ssize(tokens), "token"));
 }
 
-// Of single channels of single tokens: the median.
+// The median rank over single channels of single tokens.
 int rank_of_samples(const MixingMatrix& matrix) {
   std::vector<int> ranks;
   for (const Matrix& sample : matrix.samples) ranks.push_back(semiseparable_rank(sample));
@@ -160,14 +160,18 @@ void measure_depth_weights(const Transformer& model, int64_t context,
 }
 
 void measure_matrices(const Transformer& model, int64_t context, const std::vector<int32_t>& tokens,
-                      Inspection& inspection) {
+                      bool ranks, Inspection& inspection) {
   constexpr int64_t kMostTokens = 512;
   require_a_prediction(tokens);
   const EvaluationBatches batches({tokens}, std::min(context, kMostTokens), /*batch_size=*/1);
   for (MixingMatrix& matrix : mixing_matrices(model, batches[0].inputs_BT)) {
-    const int rank = semiseparable_rank(matrix.mean), of_samples = rank_of_samples(matrix);
-    inspection.mixing_matrices.push_back(
-        {std::move(matrix.stream), std::move(matrix.mean), rank, of_samples});
+    InspectedMatrix& inspected = inspection.mixing_matrices.emplace_back();
+    if (ranks) {
+      inspected.semiseparable_rank = semiseparable_rank(matrix.mean);
+      inspected.semiseparable_rank_of_samples = rank_of_samples(matrix);
+    }
+    inspected.stream = std::move(matrix.stream);
+    inspected.mean = std::move(matrix.mean);
   }
 }
 

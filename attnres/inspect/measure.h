@@ -21,9 +21,10 @@ Inspection inspect_model(const Transformer& model, int64_t context);
 void measure_depth_weights(const Transformer& model, int64_t context,
                            const std::vector<int32_t>& tokens, Inspection& inspection);
 
-// Adds `mixing_matrices`, of the first window, of at most 512 tokens.
+// Adds `mixing_matrices`, of the first window, of at most 512 tokens; their ranks, which take long
+// in deep models, where `ranks` asks for them.
 void measure_matrices(const Transformer& model, int64_t context, const std::vector<int32_t>& tokens,
-                      Inspection& inspection);
+                      bool ranks, Inspection& inspection);
 
 // Adds `effects` and all keys that follow it. on_progress as measure_drop_effects has it. Throws
 // Error too where the loss, or that without a layer, is not finite.

@@ -27,7 +27,7 @@ Inspection inspection_of(const Json& mixing) {
   Inspection inspection = inspect_model(model, kContext);
   measure_tokens(model, ByteTokenizer(), kContext, tokens, inspection);
   measure_depth_weights(model, kContext, tokens, inspection);
-  measure_matrices(model, kContext, tokens, inspection);
+  measure_matrices(model, kContext, tokens, /*ranks=*/true, inspection);
   measure_effects(model, ByteTokenizer(), kContext, tokens, /*on_progress=*/{}, inspection);
   return inspection;
 }
@@ -51,6 +51,20 @@ TEST(Inspection, IsTheSameAfterItWasWrittenAndRead) {
   EXPECT_FALSE(read.model);
   EXPECT_TRUE(std::isnan(read.mixing_matrices.at(0).mean.at(0).at(1)));  // above the diagonal
   EXPECT_EQ(inspection_to_json(read).dump(), expected.dump());
+}
+
+// A drawing shows none.
+TEST(Inspection, HasRanksWhereTheyAreAskedFor) {
+  const Transformer model = small_model(residual(), {.vocab_size = 256});
+  const std::vector<int32_t> tokens = as_vector(random_ids(1, kContext));
+  Inspection with, without;
+  measure_matrices(model, kContext, tokens, /*ranks=*/true, with);
+  measure_matrices(model, kContext, tokens, /*ranks=*/false, without);
+  const InspectedMatrix &ranked = with.mixing_matrices.at(0), &bare = without.mixing_matrices.at(0);
+  EXPECT_EQ(ranked.semiseparable_rank, 1) << "every site reads the sum of all before it";
+  EXPECT_EQ(bare.semiseparable_rank, 0);
+  EXPECT_EQ(bare.semiseparable_rank_of_samples, 0);
+  EXPECT_EQ(bare.mean.back(), ranked.mean.back());
 }
 
 TEST(Inspection, LeavesOutWhatAModelDoesNotHave) {
