@@ -225,6 +225,23 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   seconds("--idle-timeout", http.idle_seconds, "between two requests of a connection");
 }
 
+// Who may ask.
+void add_access(CLI::App& command, ServeOptions& options) {
+  command
+      .add_option("--api-key-file", options.key_file,
+                  fmt::format("a file with the key that clients have to give; or the "
+                              "environment's {}",
+                              kKeyVariable))
+      ->type_name("FILE");
+  command.add_flag("--no-api-key", options.no_key, "beyond this machine too, everybody may use it");
+  command
+      .add_option("--origin", options.api.origins,
+                  "a page's origin that may ask, such as https://example.org; again for more")
+      ->type_name("ORIGIN")
+      ->check(page_origin())
+      ->allow_extra_args(false);
+}
+
 }  // namespace
 
 void add_serve_command(CLI::App& app) {
@@ -262,20 +279,7 @@ void add_serve_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(1))
       ->capture_default_str();
-  command
-      ->add_option("--api-key-file", options->key_file,
-                   fmt::format("a file with the key that clients have to give; or the "
-                               "environment's {}",
-                               kKeyVariable))
-      ->type_name("FILE");
-  command->add_flag("--no-api-key", options->no_key,
-                    "beyond this machine too, everybody may use it");
-  command
-      ->add_option("--origin", options->api.origins,
-                   "a page's origin that may ask, such as https://example.org; again for more")
-      ->type_name("ORIGIN")
-      ->check(page_origin())
-      ->allow_extra_args(false);
+  add_access(*command, *options);
   command->add_option("--drain", options->drain, "for requests that run, when it ends")
       ->type_name("SECONDS")
       ->check(number(0, kMostSeconds))

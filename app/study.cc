@@ -119,6 +119,28 @@ void run_study_command(const StudyCommandOptions& options) {
   }
 }
 
+// What the runs take of the machine.
+void add_machine(CLI::App& command, StudyCommandOptions& options) {
+  command
+      .add_option("--jobs", options.jobs,
+                  "runs at once. A study's first call divides the cores among them; later ones "
+                  "keep to\nthat number of threads a run")
+      ->type_name("N")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "threads of each run; what the study began with, or the cores over --jobs if "
+                  "not given")
+      ->type_name("N")
+      ->check(whole_number(1, 4096));
+  command
+      .add_option("--stop-after", options.stop_after,
+                  "save the runs and stop after this time: 2h, 90m, 45s")
+      ->type_name("TIME")
+      ->transform(duration(kShortest, kLongest));
+}
+
 }  // namespace
 
 void add_study_command(CLI::App& app) {
@@ -155,24 +177,7 @@ void add_study_command(CLI::App& app) {
                    "train only the runs whose names match, as file names in a shell do: "
                    "'block*-seed1', and\nthose that they need")
       ->type_name("NAME");
-  command
-      ->add_option("--jobs", options->jobs,
-                   "runs at once. A study's first call divides the cores among them; later ones "
-                   "keep to\nthat number of threads a run")
-      ->type_name("N")
-      ->check(whole_number(1, 4096))
-      ->capture_default_str();
-  command
-      ->add_option("--threads", options->threads,
-                   "threads of each run; what the study began with, or the cores over --jobs if "
-                   "not given")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
-  command
-      ->add_option("--stop-after", options->stop_after,
-                   "save the runs and stop after this time: 2h, 90m, 45s")
-      ->type_name("TIME")
-      ->transform(duration(kShortest, kLongest));
+  add_machine(*command, *options);
   command->add_flag("--smoke", options->grid.smoke,
                     "every run tiny, to see in a minute whether all of them work");
   command->add_flag("--dry-run", options->dry_run,

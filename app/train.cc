@@ -320,6 +320,25 @@ void run_train(const TrainOptions& options) {
   show(train(job, shown), job, options);
 }
 
+void add_text(CLI::App& command, TrainOptions& options) {
+  as_path(command.add_option(
+              "--data", options.data,
+              "files and folders of text, or folders of tokens (attnres tokenize --out) and "
+              ".bin\nfiles of nanoGPT and llm.c; if not given, with --from the text of that "
+              "run,\nelse the compiler's C and C++ headers"))
+      ->type_name("PATH");
+  as_path(command.add_option(
+              "--validation", options.validation,
+              "text to validate on, and not to train on where --data holds it too; if not "
+              "given, a part\nof the data is held out (data.validation_fraction of the "
+              "recipe, 0.05)"))
+      ->type_name("PATH");
+  as_path(command.add_option("--tokenizer", options.tokenizer,
+                             "take the tokenizer whose files lie in this folder, and train none; "
+                             "not needed with\n--from, and with tokens that bring their own"))
+      ->type_name("DIR");
+}
+
 }  // namespace
 
 void add_train_command(CLI::App& app) {
@@ -331,22 +350,7 @@ void add_train_command(CLI::App& app) {
   as_path(command->add_option("--recipe", options->recipe,
                               "a JSON file, or the name of one of those in recipes/"))
       ->type_name("FILE");
-  as_path(command->add_option(
-              "--data", options->data,
-              "files and folders of text, or folders of tokens (attnres tokenize --out) and "
-              ".bin\nfiles of nanoGPT and llm.c; if not given, with --from the text of that "
-              "run,\nelse the compiler's C and C++ headers"))
-      ->type_name("PATH");
-  as_path(command->add_option(
-              "--validation", options->validation,
-              "text to validate on, and not to train on where --data holds it too; if not "
-              "given, a part\nof the data is held out (data.validation_fraction of the "
-              "recipe, 0.05)"))
-      ->type_name("PATH");
-  as_path(command->add_option("--tokenizer", options->tokenizer,
-                              "take the tokenizer whose files lie in this folder, and train none; "
-                              "not needed with\n--from, and with tokens that bring their own"))
-      ->type_name("DIR");
+  add_text(*command, *options);
   as_path(command->add_option("--out", options->out,
                               "the run folder; runs/<recipe's name> if not given"))
       ->type_name("DIR");

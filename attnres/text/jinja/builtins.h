@@ -7,8 +7,8 @@
 
 namespace attnres::jinja {
 
-// Of filters and tests, the first argument is the operand. Each throws Error on what it doesn't
-// take, as Python would.
+// The first argument of a filter or test is the operand. Each throws Error on what it doesn't take,
+// as Python would.
 using Builtin = Value (*)(const Arguments& arguments);
 
 inline const Value& operand(const Arguments& arguments) {
@@ -25,8 +25,16 @@ Builtin need_test(std::string_view name);
 // What a method does with its object, the first argument. Null where its kind of value has no such
 // method; what would change the object throws Error when it is called.
 Builtin find_method(const Value& object, std::string_view name);
-// Methods of texts, which filters are made of.
+// Methods of texts, which filters are made of; and those of them about letters.
 Builtin find_text_method(std::string_view name);
+Builtin find_letter_method(std::string_view name);
+
+// An argument that has to be a text: throws Error where it is none.
+const Text& text_at(const Arguments& arguments, size_t index, std::string_view name);
+// The text whose method is called.
+const Text& self(const Arguments& arguments);
+// The code point of a text of one character.
+int32_t character(std::string_view text);
 
 // + - * / // % **. Throws Error on values that have no such operation.
 Value operate(std::string_view symbol, const Value& a, const Value& b);
