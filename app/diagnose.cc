@@ -42,7 +42,7 @@ void print(const Diagnosis& diagnosis) {
     return line(fmt::format("matches, largest error {}", describe(diagnosis.worst)));
   }
   line(diagnosis.mistakes.empty() ? "none of the known mistakes"
-                                  : diagnosis.mistakes[0].mistake.text);
+                                  : std::string(diagnosis.mistakes[0].mistake.text));
   fmt::print("  departs first at {}\n", describe(*diagnosis.departure));
   for (const Diagnosis::Match& match : diagnosis.mistakes) {
     fmt::print("  numbers are those of {}, largest error {}\n", match.mistake.name,

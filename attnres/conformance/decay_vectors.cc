@@ -81,7 +81,7 @@ Json describe_decay_vectors() {
 }
 
 const KnownMistake& decay_read_whole() {
-  static const KnownMistake mistake = {
+  static constexpr KnownMistake mistake = {
       Mistake::decay_read_whole, "decay_read_whole",
       "A_log is read whole, as a number for each channel: its first numbers are the heads', one "
       "each, and the rest is padding"};

@@ -149,7 +149,7 @@ std::optional<VectorError> first_departure(const std::vector<VectorError>& error
 
 using Mistaken = std::function<TestVectors(Mistake)>;
 
-void find_mistakes(const std::vector<KnownMistake>& all, const Mistaken& mistaken,
+void find_mistakes(std::span<const KnownMistake> all, const Mistaken& mistaken,
                    const Results& results, size_t agreeing_with_right, Diagnosis& diagnosis) {
   size_t most = agreeing_with_right;
   for (const KnownMistake& known : all) {
@@ -226,8 +226,8 @@ Diagnosis diagnose_decay(const std::string& path, const Results& results) {
   Diagnosis diagnosis = compare_entry(kDecayEntry, results, expected);
   if (diagnosis.matches()) return diagnosis;
   const auto mistaken = [](Mistake mistake) { return make_decay_vectors(at::kDouble, mistake); };
-  find_mistakes({decay_read_whole()}, mistaken, results, agreeing(compare_all(results, expected)),
-                diagnosis);
+  find_mistakes({&decay_read_whole(), 1}, mistaken, results,
+                agreeing(compare_all(results, expected)), diagnosis);
   return diagnosis;
 }
 

@@ -206,87 +206,88 @@ class MistakenMixer : public ComposedMixer {
   std::vector<at::Tensor> input_norms_, pseudo_queries_, key_norms_;  // by site
 };
 
+constexpr KnownMistake kKnownMistakes[] = {
+    {Mistake::embedding_in_first_block, "embedding_in_first_block",
+     "the embedding counts twice: start the first block's partial sum without it, it is b_0"},
+    {Mistake::embedding_as_two_sources, "embedding_as_two_sources",
+     "the embedding counts twice: it stands among the sources once, as b_0"},
+    {Mistake::zero_partial_sum, "zero_partial_sum",
+     "a block's first sublayer has a partial sum of zeros as a source: leave it out"},
+    {Mistake::zero_partial_sum_at_site_0, "zero_partial_sum_at_site_0",
+     "a block's first sublayer, site 0 too, has a partial sum of zeros as a source: leave it "
+     "out"},
+    {Mistake::block_size_in_layers, "block_size_in_layers",
+     "the block size counts Transformer layers: it counts sublayers, two a Transformer layer"},
+    {Mistake::scaled_scores, "scaled_scores",
+     "scores are divided by sqrt(d): depth attention has no such factor"},
+    {Mistake::l2_norm, "l2_norm",
+     "keys have L2 norm 1: divide by sqrt(mean(v^2) + eps), not by the L2 norm"},
+    {Mistake::scaled_blocks_only, "scaled_blocks_only",
+     "phase 1 divides scores by sqrt(d), phase 2 does not: neither may"},
+    {Mistake::scaled_partial_only, "scaled_partial_only",
+     "phase 2 divides scores by sqrt(d), phase 1 does not: neither may"},
+    {Mistake::short_block_dropped, "short_block_dropped",
+     "the output leaves out a short last block: it is a source, by its final partial sum"},
+    {Mistake::output_is_last_output, "output_is_last_output",
+     "no final aggregation, the output is the last sublayer's: it attends to all blocks"},
+    {Mistake::output_is_residual, "output_is_residual",
+     "no final aggregation, the output is the last sublayer's input plus its output: it attends "
+     "to all blocks"},
+    {Mistake::output_is_sum, "output_is_sum",
+     "no final aggregation, the output is the sum of all sources: it attends to all blocks"},
+    {Mistake::output_is_last_partial, "output_is_last_partial",
+     "the final aggregation is over the last partial sum only: it attends to all blocks"},
+    {Mistake::detached_blocks, "detached_blocks",
+     "block representations are detached: gradients flow through finished blocks too"},
+    {Mistake::folded_query_rounded, "folded_query_rounded",
+     "the product w * g is rounded to bfloat16: fold in float32, and keep it there"},
+    {Mistake::folded_factors_rounded, "folded_factors_rounded",
+     "w and g are rounded to bfloat16, and so is their product: fold in float32, and keep it "
+     "there"},
+    {Mistake::values_normalized, "values_normalized",
+     "values are RMS(v): only keys are normalised, values are the sources as they are"},
+    {Mistake::values_are_keys, "values_are_keys",
+     "values are g * RMS(v), the keys: values are the sources as they are"},
+    {Mistake::prefix_sum_for_mixture, "prefix_sum_for_mixture",
+     "sublayers read the running sum of the newest block: they read the mixture over all blocks "
+     "and that sum"},
+    {Mistake::stream_for_mixture, "stream_for_mixture",
+     "sublayers read the sum of all outputs, a residual stream: they read the mixture over the "
+     "sources"},
+    {Mistake::cumulative_blocks, "cumulative_blocks",
+     "blocks are cumulative: begin the sum anew when a block is finished, b_n has the outputs of "
+     "block n alone"},
+    {Mistake::cumulative_with_embedding, "cumulative_with_embedding",
+     "blocks are cumulative, the embedding in all of them: sources are the residual stream at "
+     "block ends; b_n has the outputs of block n alone"},
+    {Mistake::cumulative_finished_blocks, "cumulative_finished_blocks",
+     "a finished block is added to the one before it: b_n has the outputs of block n alone"},
+    {Mistake::recursive_blocks, "recursive_blocks",
+     "a block is the residual stream less the block before it: take the stream at the block's "
+     "end "
+     "less the stream at its beginning"},
+    {Mistake::recursive_partial_too, "recursive_partial_too",
+     "a block and the partial sum are the residual stream less the block before: take the stream "
+     "less what it was at the block's beginning"},
+    {Mistake::last_slot_overwritten, "last_slot_overwritten",
+     "mixtures are written over the last finished block: once it is sealed, give them memory of "
+     "their own"},
+    {Mistake::newest_block_only, "newest_block_only",
+     "a finished block overwrites the one before it: all blocks stay sources"},
+    {Mistake::embedding_slot_overwritten, "embedding_slot_overwritten",
+     "the first finished block overwrites the embedding: b_0 stays a source, b_1 is the next"},
+    {Mistake::embedding_summed_in_place, "embedding_summed_in_place",
+     "the first block's outputs are added to the embedding in place: b_0 is the embedding alone"},
+};
+
 }  // namespace
 
-const std::vector<KnownMistake>& known_mistakes() {
-  static const std::vector<KnownMistake> all = {
-      {Mistake::embedding_in_first_block, "embedding_in_first_block",
-       "the embedding counts twice: start the first block's partial sum without it, it is b_0"},
-      {Mistake::embedding_as_two_sources, "embedding_as_two_sources",
-       "the embedding counts twice: it stands among the sources once, as b_0"},
-      {Mistake::zero_partial_sum, "zero_partial_sum",
-       "a block's first sublayer has a partial sum of zeros as a source: leave it out"},
-      {Mistake::zero_partial_sum_at_site_0, "zero_partial_sum_at_site_0",
-       "a block's first sublayer, site 0 too, has a partial sum of zeros as a source: leave it "
-       "out"},
-      {Mistake::block_size_in_layers, "block_size_in_layers",
-       "the block size counts Transformer layers: it counts sublayers, two a Transformer layer"},
-      {Mistake::scaled_scores, "scaled_scores",
-       "scores are divided by sqrt(d): depth attention has no such factor"},
-      {Mistake::l2_norm, "l2_norm",
-       "keys have L2 norm 1: divide by sqrt(mean(v^2) + eps), not by the L2 norm"},
-      {Mistake::scaled_blocks_only, "scaled_blocks_only",
-       "phase 1 divides scores by sqrt(d), phase 2 does not: neither may"},
-      {Mistake::scaled_partial_only, "scaled_partial_only",
-       "phase 2 divides scores by sqrt(d), phase 1 does not: neither may"},
-      {Mistake::short_block_dropped, "short_block_dropped",
-       "the output leaves out a short last block: it is a source, by its final partial sum"},
-      {Mistake::output_is_last_output, "output_is_last_output",
-       "no final aggregation, the output is the last sublayer's: it attends to all blocks"},
-      {Mistake::output_is_residual, "output_is_residual",
-       "no final aggregation, the output is the last sublayer's input plus its output: it attends "
-       "to all blocks"},
-      {Mistake::output_is_sum, "output_is_sum",
-       "no final aggregation, the output is the sum of all sources: it attends to all blocks"},
-      {Mistake::output_is_last_partial, "output_is_last_partial",
-       "the final aggregation is over the last partial sum only: it attends to all blocks"},
-      {Mistake::detached_blocks, "detached_blocks",
-       "block representations are detached: gradients flow through finished blocks too"},
-      {Mistake::folded_query_rounded, "folded_query_rounded",
-       "the product w * g is rounded to bfloat16: fold in float32, and keep it there"},
-      {Mistake::folded_factors_rounded, "folded_factors_rounded",
-       "w and g are rounded to bfloat16, and so is their product: fold in float32, and keep it "
-       "there"},
-      {Mistake::values_normalized, "values_normalized",
-       "values are RMS(v): only keys are normalised, values are the sources as they are"},
-      {Mistake::values_are_keys, "values_are_keys",
-       "values are g * RMS(v), the keys: values are the sources as they are"},
-      {Mistake::prefix_sum_for_mixture, "prefix_sum_for_mixture",
-       "sublayers read the running sum of the newest block: they read the mixture over all blocks "
-       "and that sum"},
-      {Mistake::stream_for_mixture, "stream_for_mixture",
-       "sublayers read the sum of all outputs, a residual stream: they read the mixture over the "
-       "sources"},
-      {Mistake::cumulative_blocks, "cumulative_blocks",
-       "blocks are cumulative: begin the sum anew when a block is finished, b_n has the outputs of "
-       "block n alone"},
-      {Mistake::cumulative_with_embedding, "cumulative_with_embedding",
-       "blocks are cumulative, the embedding in all of them: sources are the residual stream at "
-       "block ends; b_n has the outputs of block n alone"},
-      {Mistake::cumulative_finished_blocks, "cumulative_finished_blocks",
-       "a finished block is added to the one before it: b_n has the outputs of block n alone"},
-      {Mistake::recursive_blocks, "recursive_blocks",
-       "a block is the residual stream less the block before it: take the stream at the block's "
-       "end "
-       "less the stream at its beginning"},
-      {Mistake::recursive_partial_too, "recursive_partial_too",
-       "a block and the partial sum are the residual stream less the block before: take the stream "
-       "less what it was at the block's beginning"},
-      {Mistake::last_slot_overwritten, "last_slot_overwritten",
-       "mixtures are written over the last finished block: once it is sealed, give them memory of "
-       "their own"},
-      {Mistake::newest_block_only, "newest_block_only",
-       "a finished block overwrites the one before it: all blocks stay sources"},
-      {Mistake::embedding_slot_overwritten, "embedding_slot_overwritten",
-       "the first finished block overwrites the embedding: b_0 stays a source, b_1 is the next"},
-      {Mistake::embedding_summed_in_place, "embedding_summed_in_place",
-       "the first block's outputs are added to the embedding in place: b_0 is the embedding alone"},
-  };
-  return all;
+std::span<const KnownMistake> known_mistakes() {
+  return kKnownMistakes;
 }
 
 const KnownMistake& random_queries() {
-  static const KnownMistake mistake = {
+  static constexpr KnownMistake mistake = {
       Mistake::random_queries, "random_queries",
       "pseudo-queries start at random numbers, as of a standard deviation of 0.02: they start at "
       "zero, where the mixture is the mean of the sources"};

@@ -1,10 +1,10 @@
 // Block Attention Residuals with a mistake, in tensor operations written from the equations: what
-// implementations got wrong, each of them seen in a public one. Of the plain mechanism, Full
-// (blocks of one) or Block, not of its ablation arms.
+// implementations got wrong, each of them seen in a public one. The mechanism is the plain one,
+// Full (blocks of one) or Block, none of its ablation arms.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <span>
+#include <string_view>
 
 #include "attnres/conformance/test_vectors.h"
 
@@ -48,12 +48,12 @@ enum class Mistake {
 
 struct KnownMistake {
   Mistake mistake;
-  std::string name;  // "scaled_scores"
-  std::string text;  // what is wrong, and what is right
+  std::string_view name;  // "scaled_scores"
+  std::string_view text;  // what is wrong, and what is right
 };
 
 // Those that show in what a mixer gives.
-const std::vector<KnownMistake>& known_mistakes();
+std::span<const KnownMistake> known_mistakes();
 // Shows in what queries start at.
 const KnownMistake& random_queries();
 

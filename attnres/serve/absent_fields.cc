@@ -28,12 +28,10 @@ void refuse_all(const JsonFields& fields, const AbsentFields& absent) {
   }
 }
 
-// Of both kinds of completions.
-const AbsentFields& of_both() {
-  const Json text = {{"type", "text"}};
+const AbsentFields& of_content() {
   static const AbsentFields all = {
       // What the answer has to be.
-      {"response_format", {text}},
+      {"response_format", {Json{{"type", "text"}}}},
       {"structured_outputs"},
       {"guided_json"},
       {"guided_regex"},
@@ -61,6 +59,12 @@ const AbsentFields& of_both() {
       {"prompt_logprobs"},
       {"lora"},
       {"lora_request"},
+  };
+  return all;
+}
+
+const AbsentFields& of_sampling() {
+  static const AbsentFields all = {
       // Where it ends.
       {"min_tokens", {0}},
       {"ignore_eos", {false}},
@@ -113,8 +117,7 @@ void refuse_absent_of_completions(const JsonFields& fields) {
       {"top_logprobs"},
       {"add_special_tokens", {true}},
   };
-  refuse_all(fields, of_both());
-  refuse_all(fields, own);
+  for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
 }
 
 void refuse_absent_of_chat(const JsonFields& fields) {
@@ -124,8 +127,7 @@ void refuse_absent_of_chat(const JsonFields& fields) {
       {"echo", {false}},
       {"add_special_tokens", {false}},
   };
-  refuse_all(fields, of_both());
-  refuse_all(fields, own);
+  for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
   refuse_all(fields, of_chat_template());
 }
 

@@ -86,7 +86,7 @@ TEST(Diagnosis, FindsQueriesThatDoNotStartAtZero) {
   }
   std::vector<std::string> found;
   const std::vector<Diagnosis> diagnoses = diagnose_results(both);
-  for (const auto& match : diagnoses.at(0).mistakes) found.push_back(match.mistake.name);
+  for (const auto& match : diagnoses.at(0).mistakes) found.emplace_back(match.mistake.name);
   EXPECT_THAT(found, ::testing::UnorderedElementsAre("random_queries", "recursive_blocks"));
 }
 

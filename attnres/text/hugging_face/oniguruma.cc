@@ -174,35 +174,29 @@ class Rewriter {
 
   std::string escape(bool in_class) {
     const char c = peek(1);
-    const auto in_brackets = [&](std::string_view members) {
+    const auto replaced_by = [&](std::string text) {
       at_ += 2;
-      return in_class ? std::string(members) : fmt::format("[{}]", members);
+      return text;
     };
     switch (c) {
       case 'p':
       case 'P':
         return property();
       case 's':
-        at_ += 2;
-        return std::string(kSpace);
+        return replaced_by(std::string(kSpace));
       case 'S':
-        at_ += 2;
-        return std::string(kNoSpace);
+        return replaced_by(std::string(kNoSpace));
       case 'd':
-        at_ += 2;
-        return "\\p{Nd}";
+        return replaced_by("\\p{Nd}");
       case 'D':
-        at_ += 2;
-        return "\\P{Nd}";
+        return replaced_by("\\P{Nd}");
       case 'w':
-        return in_brackets(kWord);
+        return replaced_by(in_class ? std::string(kWord) : fmt::format("[{}]", kWord));
       case 'W':
         if (in_class) refuse("\\W in [ ]");
-        at_ += 2;
-        return fmt::format("[^{}]", kWord);
+        return replaced_by(fmt::format("[^{}]", kWord));
       case 'v':
-        at_ += 2;
-        return "\\x0b";
+        return replaced_by("\\x0b");
       case 'u':
         return hexadecimal(at_ + 2, 4);
       case 'x':
@@ -233,8 +227,7 @@ class Rewriter {
         take_character(character);
         return character;
     }
-    at_ += 2;
-    return {'\\', c};
+    return replaced_by({'\\', c});
   }
 
   // A class, with classes in it that are united with it, and && between parts, of which all must

@@ -221,24 +221,8 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
       break;
     }
     case set_body:
-    case filter: {
-      Text text;
-      {
-        const Within scope(*this);
-        if (const Flow flow = execute(statement.body, text); flow != Flow::goes_on) return flow;
-      }
-      Value body = Value::text(std::move(text));
-      if (statement.filters != nullptr) {
-        filtered_ = std::move(body);
-        body = evaluate(*statement.filters);
-      }
-      if (statement.kind == filter) {
-        out.append(text_of(body));
-      } else {
-        assign(statement.target, body);
-      }
-      break;
-    }
+    case filter:
+      return execute_captured(statement, out);
     case group:
     case with: {
       Values values;
@@ -251,6 +235,25 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
       return Flow::breaks;
     case continue_:
       return Flow::continues;
+  }
+  return Flow::goes_on;
+}
+
+Interpreter::Flow Interpreter::execute_captured(const Statement& statement, Text& out) {
+  Text text;
+  {
+    const Within scope(*this);
+    if (const Flow flow = execute(statement.body, text); flow != Flow::goes_on) return flow;
+  }
+  Value body = Value::text(std::move(text));
+  if (statement.filters != nullptr) {
+    filtered_ = std::move(body);
+    body = evaluate(*statement.filters);
+  }
+  if (statement.kind == Statement::Kind::filter) {
+    out.append(text_of(body));
+  } else {
+    assign(statement.target, body);
   }
   return Flow::goes_on;
 }

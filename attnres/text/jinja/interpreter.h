@@ -34,6 +34,7 @@ class Interpreter {
 
   Flow execute(const Statements& statements, Text& out);
   Flow execute(const Statement& statement, Text& out);
+  Flow execute_captured(const Statement& statement, Text& out);  // its body is no output
   Flow execute_for(const Statement& loop, Text& out);
   Values loop_items(const Statement& loop);
   void assign(const Target& target, const Value& value);
