@@ -44,6 +44,7 @@ Json as_json(const RunSummary& run) {
           {"final_val_step", run.final_val_step},
           {"best_val_loss", number_or_null(run.best_val_loss)},
           {"best_val_step", run.best_val_step},
+          {"diverged_at", run.diverged_at ? Json(*run.diverged_at) : Json()},
           {"tokens_per_second", number_or_null(run.speed.tokens_per_second)},
           {"speed_well_measured", run.speed.well_measured()},
           {"seconds", number_or_null(run.seconds)},

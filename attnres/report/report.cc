@@ -52,6 +52,9 @@ std::vector<TableColumn> summary_columns(const std::vector<RunSummary>& runs) {
   column(
       "parameters", [](Run run) { return run.parameters >= 0; },
       [](Run run) { return format_whole(run.parameters); });
+  optional_column(
+      "diverged at step", [](Run run) { return run.diverged_at.has_value(); },
+      [](Run run) { return format_whole(*run.diverged_at); });
   column("final validation loss", measured(&RunSummary::final_val_loss),
          [](Run run) { return format_loss(run.final_val_loss); });
   optional_column("against residual", measured(&RunSummary::loss_difference),

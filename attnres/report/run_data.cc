@@ -107,7 +107,9 @@ void note_missing(RunData& run) {
     if (run.metrics.size() == 1) run.notes.push_back("a single logged step");
     const Json* steps = find(run.record, "/recipe/train/steps");
     const int64_t last = run.metrics.back().step;
-    if (steps && steps->is_number_integer() && last + 1 < steps->get<int64_t>()) {
+    if (run.diverged_at) {
+      run.notes.push_back(fmt::format("diverged at step {}", *run.diverged_at));
+    } else if (steps && steps->is_number_integer() && last + 1 < steps->get<int64_t>()) {
       run.notes.push_back(
           fmt::format("its log ends at step {} of {}", last, steps->get<int64_t>()));
     }
@@ -140,6 +142,7 @@ RunData read_run(const fs::path& path) {
       layers && layers->is_number_integer()) {
     run.layers = int(std::clamp<int64_t>(layers->get<int64_t>(), 0, kMostSites / 2));
   }
+  if (const Json* step = find(run.record, "/diverged/step")) run.diverged_at = whole_number(*step);
   read_metrics(run);
   read_probes(run);
   read_samples(run);

@@ -2,7 +2,7 @@
 //
 // A run folder holds
 //   run.json       {"recipe": {"name", "model", "train", "tokenizer"}, "build", "data",
-//                   "parameters", "machine"}, and "from" of a run that began with trained weights
+//                   "parameters", "machine"}, and "from" and "diverged", as run_folder.h has them
 //   metrics.jsonl  one object a line: step, tokens, seconds, and what was measured at that step
 //   probes.jsonl   {"step", "site", "name", "value"}
 //   samples.jsonl  {"step", "prompt", "text"}
@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,13 +51,14 @@ using SiteValues = std::map<int, std::vector<double>>;
 
 struct RunData {
   std::filesystem::path path;
-  std::string label;            // the recipe's name; with the folder where two runs share a name
-  std::string mechanism;        // recipe.model.depth_mixing.type; empty if unknown
-  bool residual = false;        // whether that is plain residual connections
-  int64_t block_size = 0;       // of Block AttnRes, in sublayers; 0 of everything else
-  int layers = 0;               // Transformer layers, two sublayers each; 0 if unknown
-  Json record;                  // run.json
-  std::vector<Metric> metrics;  // ascending, distinct steps
+  std::string label;       // the recipe's name; with the folder where two runs share a name
+  std::string mechanism;   // recipe.model.depth_mixing.type; empty if unknown
+  bool residual = false;   // whether that is plain residual connections
+  int64_t block_size = 0;  // of Block AttnRes, in sublayers; 0 of everything else
+  int layers = 0;          // Transformer layers, two sublayers each; 0 if unknown
+  Json record;             // run.json
+  std::optional<int64_t> diverged_at = {};  // the step whose loss or weights were no numbers
+  std::vector<Metric> metrics;              // ascending, distinct steps
   std::map<std::string, std::map<int64_t, SiteValues>> probes;  // by name and step
   std::vector<Sample> samples;                                  // ascending steps
   Json trace;                                                   // null if there is none

@@ -5,7 +5,8 @@
 namespace attnres {
 
 RunSummary summarize(const RunData& run) {
-  RunSummary summary{.label = run.label, .mechanism = run.mechanism};
+  RunSummary summary{
+      .label = run.label, .mechanism = run.mechanism, .diverged_at = run.diverged_at};
   if (const Json* n = find(run.record, "/parameters"); n && n->is_number_integer()) {
     summary.parameters = n->get<int64_t>();
   }

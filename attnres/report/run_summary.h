@@ -20,6 +20,7 @@ struct RunSummary {
   int64_t final_val_step = -1;
   double best_val_loss = kNotMeasured;
   int64_t best_val_step = -1;
+  std::optional<int64_t> diverged_at = {};  // as RunData has it
   Speed speed = {};
   double seconds = kNotMeasured;  // of training, without evaluation
   double tokens = kNotMeasured;   // trained on

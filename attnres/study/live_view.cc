@@ -52,6 +52,7 @@ LiveStudyRun look_at_live(const fs::path& study, const StudyRunRecord& record) {
   if (run.has_ended() || !path_exists(paths.run_json())) return run;
   const LiveRun live = read_live_run(paths.folder);
   run.is_at_work = live.is_at_work();
+  run.has_diverged = live.data.diverged_at.has_value();
   run.record.step = std::max(record.step, live.step());
   if (!live.data.metrics.empty()) run.record.seconds = live.data.metrics.back().seconds;
   if (const Metric* last = last_validation(live.data)) run.record.final_val_loss = last->val_loss;
@@ -64,7 +65,8 @@ double weight_of_run(const LiveStudyRun& run) {
 }
 
 std::string state_of(const LiveStudyRun& run) {
-  return run.is_at_work ? kAtWork : name_of(run.record.state);
+  if (run.is_at_work) return kAtWork;
+  return name_of(run.has_diverged ? RunState::diverged : run.record.state);
 }
 
 int64_t count_in_state(const LiveStudy& study, std::string_view state) {
@@ -81,7 +83,7 @@ double done_share(const LiveStudy& study) {
   return all > 0 ? done / all : 0;
 }
 
-// Of the runs that have not ended or failed, at the mean speed of all so far, as many at once as
+// For the runs that have not ended or failed, at the mean speed of all so far, as many at once as
 // are at work now.
 double study_seconds_left(const LiveStudy& study) {
   double trained = 0, seconds = 0, left = 0;
@@ -91,8 +93,7 @@ double study_seconds_left(const LiveStudy& study) {
       trained += done;
       seconds += run.record.seconds;
     }
-    const bool is_left = !run.has_ended() && state_of(run) != name_of(RunState::failed);
-    if (is_left) left += weight_of_run(run) - done;
+    if (!run.has_ended() && !run.has_failed()) left += weight_of_run(run) - done;
   }
   if (left == 0) return 0;
   const auto at_once = std::max<int64_t>(count_in_state(study, kAtWork), 1);
@@ -160,6 +161,8 @@ std::string describe_progress(const LiveRun& run) {
   if (run.is_done()) {
     const double seconds = run.data.metrics.back().seconds;
     state = std::isfinite(seconds) ? "done in " + format_duration(seconds) : "done";
+  } else if (run.data.diverged_at) {
+    state = fmt::format("diverged at step {}", *run.data.diverged_at);
   } else if (run.was_interrupted()) {
     state = fmt::format("interrupted {} ago", format_duration(run.quiet_seconds));
   } else if (!run.is_at_work()) {
@@ -171,6 +174,7 @@ std::string describe_progress(const LiveRun& run) {
 
 // Nothing where it is at work, or has saved nothing to go on from.
 void add_way_on(const LiveRun& run, Frame& frame) {
+  if (run.data.diverged_at) return frame.add("run.json says why, and how a new run goes on");
   if (run.is_done() || run.is_at_work() || !run.saved_step) return;
   if (run.is_of_study) return frame.add("the command that began the study goes on with it");
   const std::string command = program() + " train --resume --out",
@@ -215,9 +219,8 @@ void add_depth_weights(const LiveRun& run, const TextStyle& style, Frame& frame)
 // Those to look at first come first: at work, failed, and what was written last.
 std::vector<LiveStudyRun> most_telling_first(std::vector<LiveStudyRun> runs) {
   const auto place = [](const LiveStudyRun& run) {
-    const std::string state = state_of(run);
-    if (state == kAtWork) return std::pair(0, 0.0);
-    if (state == name_of(RunState::failed)) return std::pair(1, 0.0);
+    if (run.is_at_work) return std::pair(0, 0.0);
+    if (run.has_failed()) return std::pair(1, 0.0);
     return std::pair(2, std::isnan(run.quiet_seconds) ? INFINITY : run.quiet_seconds);
   };
   std::stable_sort(runs.begin(), runs.end(), [&](const LiveStudyRun& a, const LiveStudyRun& b) {
@@ -254,11 +257,12 @@ std::string describe_grid(const LiveStudy& study) {
 bool LiveRun::was_interrupted() const {
   const Json* every = find(data.record, "/recipe/train/checkpoint_every");
   const int64_t period = every != nullptr ? whole_number(*every).value_or(0) : 0;
-  return !is_done() && period > 0 && saved_step && *saved_step == step() && step() % period != 0;
+  return !is_done() && !data.diverged_at && period > 0 && saved_step && *saved_step == step() &&
+         step() % period != 0;
 }
 
 bool LiveRun::is_at_work() const {
-  return !is_done() && !was_interrupted() &&
+  return !is_done() && !data.diverged_at && !was_interrupted() &&
          quiet_seconds < std::fmax(kQuiet, 5 * seconds_per_step());
 }
 

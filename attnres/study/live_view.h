@@ -35,9 +35,11 @@ struct LiveRun {
 struct LiveStudyRun {
   StudyRunRecord record;  // the loss: as last measured
   bool is_at_work = false;
+  bool has_diverged = false;            // as its run.json says
   double quiet_seconds = kNotMeasured;  // since it last wrote something; NaN before it begins
 
   bool has_ended() const { return record.has_ended(); }
+  bool has_failed() const { return has_diverged || record.state == RunState::failed; }
   double share() const;  // of its steps
 };
 

@@ -365,6 +365,20 @@ TEST_F(ReportTest, HostileTextIsHarmless) {
   EXPECT_THAT(summary_.comparison.verdict, HasSubstr(name)) << "the summary is plain text";
 }
 
+TEST_F(ReportTest, SaysWhichRunsDiverged) {
+  const std::vector<fs::path> runs = three();
+  EXPECT_FALSE(has(page(runs), "diverged"));
+  Json record = full_.record();
+  record["diverged"] = {{"step", 1234}, {"error", "its loss is nan"}};
+  write_text(runs[1] / "run.json", record.dump());
+  const std::string text = page(runs);
+  EXPECT_TRUE(has(text, "<td data-name=\"diverged at step\">1,234</td>"));
+  EXPECT_TRUE(has(text, "full: diverged at step 1234"));
+  EXPECT_THAT(summary_.notes, Contains(std::string("full: diverged at step 1234")));
+  EXPECT_EQ(summary_.comparison.runs[1].diverged_at, 1234);
+  EXPECT_FALSE(summary_.comparison.runs[0].diverged_at);
+}
+
 TEST_F(ReportTest, MissingPartsAreNamed) {
   const std::vector<fs::path> runs = three();
   for (const char* file : {"metrics.jsonl", "probes.jsonl", "samples.jsonl"}) {

@@ -98,6 +98,18 @@ TEST_F(LiveRunTest, SaysHowOneThatStoppedGoesOn) {
   EXPECT_THAT(draw_live(run, {}), HasSubstr("the command that began the study goes on with it"));
 }
 
+TEST_F(LiveRunTest, SaysThatItDiverged) {
+  const fs::path folder = block_.write(folder_);
+  Json record = parse_json(read_file(folder / "run.json"), "run.json");
+  record["diverged"] = {{"step", 173}, {"error", "its loss is nan"}};
+  write_text(folder / "run.json", record.dump());
+  LiveRun run = read_live_run(folder);
+  run.saved_step = 150;
+  EXPECT_FALSE(run.is_at_work()) << "however little time ago it wrote";
+  EXPECT_THAT(draw_live(run, {}), HasSubstr("step 200/201  diverged at step 173\n"
+                                            "run.json says why, and how a new run goes on\n"));
+}
+
 TEST_F(LiveRunTest, SaysItWholeInANarrowTerminal) {
   LiveRun run = live(block_);
   run.data.path = "runs/block";
@@ -190,6 +202,20 @@ TEST_F(LiveStudyTest, ShowsEveryRun) {
   EXPECT_EQ(study.runs[1].record.step, 100);
   EXPECT_THAT(lines[5], HasSubstr("c-seed1  failed "));
   EXPECT_THAT(lines[6], AllOf(HasSubstr("d-seed1  missing "), HasSubstr("0/201")));
+}
+
+TEST_F(LiveStudyTest, ShowsThatARunDiverged) {
+  const fs::path record_path = folder_ / "runs" / "c-seed1" / "run.json";
+  Json record = parse_json(read_file(record_path), "run.json");
+  record["diverged"] = {{"step", 21}, {"error", "its loss is nan"}};
+  write_text(record_path, record.dump());
+  const LiveStudy study = read_live_study(folder_);
+  const std::vector<std::string> lines = lines_of(draw_live(study, {.columns = 80}));
+  EXPECT_TRUE(lines[1].starts_with("1/4 runs done, 1 at work, 1 diverged, ")) << lines[1];
+  EXPECT_THAT(lines[5], HasSubstr("c-seed1  diverged "));
+  EXPECT_FALSE(study.runs[2].has_ended()) << "the study trains it again";
+  // With those that failed, before those that are done.
+  EXPECT_THAT(lines_of(draw_live(study, {.columns = 80, .lines = 6}))[4], HasSubstr("c-seed1"));
 }
 
 TEST_F(LiveStudyTest, KeepsToTheTerminal) {
