@@ -133,7 +133,7 @@ Json examine_speed(int threads) {
   return speed;
 }
 
-// Of a training step's products.
+// Who computes a training step's products.
 std::string products_by(at::ScalarType dtype) {
   return provider_name(provider_for(processor(), dtype, Product::output, {4096, 1024, 1024}),
                        dtype);

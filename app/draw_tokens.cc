@@ -16,7 +16,7 @@ namespace {
 
 // Pixels.
 constexpr int kCell = 14, kNames = 88, kHead = 22, kMargin = 16, kLegend = 40;
-// Of the widest of the fonts, as are the names and the legend's whole line.
+// Widths are those of the widest font, also of the names and of the legend's whole line.
 constexpr int kScaleName = 112, kLegendWidth = 800;
 constexpr size_t kLongestLabel = 8;  // characters of a token
 

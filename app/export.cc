@@ -68,7 +68,7 @@ void add_other_ends(const OpenedModel& opened, const Tokenizer& tokenizer, GgufM
   }
 }
 
-// Of a GGUF file those that it has; where no tokenizer is read, that there is none.
+// The keys that a GGUF file has; where no tokenizer is read, those that say that there is none.
 GgufMetadata tokenizer_keys(const OpenedModel& opened, const Tokenizer* tokenizer) {
   if (const GgufFile* file = opened.directory.gguf()) return gguf_tokenizer_of(*file);
   if (tokenizer == nullptr) return gguf_without_tokenizer();

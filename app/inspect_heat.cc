@@ -12,8 +12,7 @@
 namespace attnres {
 namespace {
 
-// Of the 256 colours that terminals have, one of the 6 x 6 x 6 that are mixed: 0, 95, 135, ...,
-// 255.
+// The nearest of the 6 x 6 x 6 mixed colours among a terminal's 256: levels 0, 95, 135, ..., 255.
 int terminal_color(uint32_t rgb) {
   const auto level = [&](int shift) {
     const int value = static_cast<int>(rgb >> shift & 0xffU);
@@ -29,7 +28,7 @@ struct CellStyle {
   size_t width() const { return numbers ? 4 : 2; }
 };
 
-// Of weights from `least`; below the first, blank.
+// The shade of weights from `least` on; below the first they are blank.
 struct HeatShade {
   double least;
   char text;

@@ -56,7 +56,7 @@ struct PrecisionOption {
   std::string weights;  // empty where it is not given: as the model's file has them
 
   void add_to(CLI::App& command);
-  // Of this model. Throws UsageError where this processor cannot.
+  // The precision for this model. Throws UsageError where this processor cannot.
   Precision get(const ModelDirectory& model) const;
 };
 

@@ -11,8 +11,8 @@
 
 namespace attnres {
 
-// Of this process and those that were started with it. Where this build has no MPI rank 0 throws
-// Error, and the others end here.
+// Connects this process and those that were started with it. Where this build has no MPI rank 0
+// throws Error, and the others end here.
 std::unique_ptr<Communicator> start_processes();
 
 // The processes that may run on the same processors share them: all of a machine, or those that

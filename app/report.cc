@@ -176,7 +176,7 @@ void report_study(const ReportCommandOptions& options) {
   fmt::print("report: {}\n", page.page.string());
 }
 
-// Of the runs of a study, those that have begun.
+// Takes the runs of a study that have begun.
 void write_metrics(const ReportCommandOptions& options, bool of_study) {
   std::vector<std::filesystem::path> runs(options.runs.begin(), options.runs.end());
   if (of_study) {

@@ -40,7 +40,7 @@ struct FoundTokenizer {
   bool has_model;  // beside it
 };
 
-// Of a model, which need not be one that is computed here, or a folder with a tokenizer's files.
+// Finds it in a model, which need not be one that is computed here, or a folder with its files.
 FoundTokenizer find_tokenizer(const std::filesystem::path& path) {
   const bool has_files =
       path_exists(path) && std::filesystem::is_directory(path) && !tokenizer_files(path).empty();

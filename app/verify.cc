@@ -25,7 +25,7 @@ struct Worst {
   size_t instruction_set;
 
   double error() const { return operation->errors[instruction_set]; }
-  // Of a bound of 0 any error is infinitely many times as large.
+  // Any error is infinitely many times as large as a bound of 0.
   double part() const { return error() == 0 ? 0 : error() / operation->bound; }
 };
 

@@ -224,7 +224,7 @@ int64_t weight_bytes(const Transformer& model) {
   return bytes;
 }
 
-// Of all ways in turns: medians, and the ratios of a round's others to its first.
+// Runs all ways in turns: prints medians, and the ratios of a round's others to its first.
 template <class F>
 void print_turns(const std::string& name, double scale, int64_t bytes, int rounds, const F& run) {
   std::array<std::vector<double>, kWays.size()> times, ratios;

@@ -43,7 +43,7 @@ std::pair<int64_t, int64_t> parse_shape(const std::string& text) {
   return {std::stoll(text.substr(0, x)), std::stoll(text.substr(x + 1))};
 }
 
-// Of one product by each provider, GFLOP/s.
+// GFLOP/s of one product by each provider.
 std::vector<double> measure(Product which, const at::Tensor& a, const at::Tensor& b, double flops,
                             int rounds) {
   constexpr double kFlopsARound = 2e9;

@@ -1,6 +1,6 @@
 // Memory of the depth state while a prompt is read in pieces: bench_prompt_memory [OPTIONS].
 //
-// Of a model with Block Attention Residuals, the most bytes of tensors that are alive between two
+// In a model with Block Attention Residuals, the most bytes of tensors that are alive between two
 // sites, against what has to be there in its last block: the embedding and the blocks before it, N
 // in all, and of its S sites phase 1 of those to come and the output of the one that ran.
 #include <ATen/core/grad_mode.h>

@@ -9,7 +9,7 @@
 
 namespace attnres::testing {
 
-// Of a chain of operations on numbers of this dtype.
+// The tolerance of a chain of operations on numbers of this dtype.
 inline double tolerance(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:

@@ -55,9 +55,9 @@ struct Diagnosis {
   bool matches() const { return !departure.has_value(); }
 };
 
-// Of every entry in a safetensors file of results "ENTRY/NAME" (test_vectors.h); any subset will
-// do. Given tensors may stand among them and must be as given. Throws Error on files that cannot be
-// read, that hold no result, and on names, shapes and dtypes that do not belong there.
+// Diagnoses every entry in a safetensors file of results "ENTRY/NAME" (test_vectors.h); any subset
+// will do. Given tensors may stand among them and must be as given. Throws Error on files that
+// cannot be read, that hold no result, and on names, shapes and dtypes that do not belong there.
 std::vector<Diagnosis> diagnose(const std::filesystem::path& path);
 
 }  // namespace attnres

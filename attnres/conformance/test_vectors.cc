@@ -91,7 +91,7 @@ class Run {
     return shared ? what + parameter.role : at_site(what + parameter.role, parameter.site);
   }
 
-  // Of the parameters that start at the same numbers whatever the seed.
+  // Keeps the starts of parameters that begin with the same numbers whatever the seed.
   void find_starts(const MixerFactory& make) {
     ParameterRegistry others(parameters_.precision(), /*seed=*/1);
     make(entry_.depth_mixing, entry_.shape, others);

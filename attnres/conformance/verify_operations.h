@@ -32,7 +32,7 @@ struct Verification {
   std::vector<SkippedOperation> skipped = {};
 };
 
-// Of all_operation_problems() it takes some seconds. Bounds are multiplied by `bound_factor`.
+// All of all_operation_problems() take some seconds. Bounds are multiplied by `bound_factor`.
 Verification verify_operations(const std::vector<OperationProblems>& operations,
                                double bound_factor);
 

@@ -49,7 +49,7 @@ class PlainBytes : public ByteStream {
       "{}: its compressed bytes are damaged, or end too early ({}); restore the file", path, what));
 }
 
-// Of one gzip member after another.
+// The text of one gzip member after another.
 class GzipBytes : public ByteStream {
  public:
   explicit GzipBytes(const fs::path& path)
@@ -99,7 +99,7 @@ class GzipBytes : public ByteStream {
   std::string damage_;  // what is wrong with what comes next
 };
 
-// Of one zstd frame after another.
+// The text of one zstd frame after another.
 class ZstdBytes : public ByteStream {
  public:
   explicit ZstdBytes(const fs::path& path)
@@ -148,7 +148,7 @@ bool may_join_line_end(char c) {
          static_cast<unsigned char>(c) >= 0x80;
 }
 
-// Of a text that goes on: where it may be cut, near its end.
+// Where a text that goes on may be cut, near its end.
 size_t place_to_cut(std::string_view text) {
   for (size_t i = text.size() - 1; i > text.size() / 2; --i) {
     if (text[i - 1] == '\n' && !may_join_line_end(text[i])) return i;

@@ -26,7 +26,7 @@ class ByteStream {
   virtual int64_t consumed() const = 0;
 };
 
-// Of gzip and zstd the text, by the first bytes of the file, not by its name. Throws Error as
+// Unpacks gzip and zstd, which the file's first bytes tell, not its name. Throws Error as
 // InputFile.
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
 

@@ -10,8 +10,8 @@
 
 namespace attnres {
 
-// Of a list of {"role", "content"}, as OpenAI's and Hugging Face's data have it. Throws Error where
-// it is none, or a content is not a text.
+// Takes a list of {"role", "content"}, as OpenAI's and Hugging Face's data have it. Throws Error
+// where it is none, or a content is not a text.
 std::vector<ChatMessage> read_conversation(const Json& messages);
 
 // The tokens of a conversation and its end of document, rendered by the template as the server

@@ -21,7 +21,7 @@ struct TextHash {
   bool operator==(const TextHash&) const = default;
 };
 TextHash hash_text(std::string_view text);
-// Of all that a file holds, decompressed.
+// The hash of all that a file holds, decompressed.
 TextHash hash_file_text(const std::filesystem::path& path);
 
 struct EncodedDocument {

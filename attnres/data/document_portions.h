@@ -23,7 +23,7 @@ struct DocumentPlace {
 struct PlacedDocument {
   RawDocument raw;
   size_t file = 0;
-  // Of a text in several pieces, with the first: its hash as a whole.
+  // The hash of a text in several pieces as a whole, with its first piece.
   std::optional<TextHash> whole_hash;
   int64_t binary_before = 0;  // files that were left out since the document before
   std::string problem = {};   // why nothing of it can be read

@@ -36,7 +36,7 @@ struct RawDocument {
   int64_t number = 0;     // of the line or piece in the file, from 1
   bool is_line = false;
   bool whole = true;  // of a line: not too long to be kept
-  // Of a piece: whether the document begins and ends with it.
+  // Whether the document begins and ends with this piece.
   bool begins = true, ends = true;
 };
 

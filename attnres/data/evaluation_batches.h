@@ -13,7 +13,7 @@ namespace attnres {
 
 struct EvaluationTokens {
   std::vector<int32_t> ids;
-  // Of each, whether it counts, as what a user says in a conversation does not; empty: all do.
+  // Whether each counts, as what a user says in a conversation does not; empty: all do.
   std::vector<bool> counts = {};
 
   bool counts_at(int64_t i) const { return counts.empty() || counts[i]; }

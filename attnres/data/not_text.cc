@@ -22,7 +22,7 @@ struct Kind {
   std::string_view begins;
   const char *what, *instead;
 };
-// Of two of which one begins as the other, the longer comes first.
+// Where one begins as another, the longer comes first.
 constexpr std::array kKinds = {
     Kind{"\xff\xfe\0\0"sv, "is UTF-32", kConvert32},
     Kind{"\0\0\xfe\xff"sv, "is UTF-32", kConvert32},

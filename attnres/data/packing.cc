@@ -68,7 +68,7 @@ PackedRows::PackedRows(const TrainingTokens& tokens, int64_t context, Packing pa
           length_, context, context + 1);
   size_ = std::max<int64_t>((length_ - context) / context, 1);
   starts_ = std::min(context, length_ - size_ * context);
-  // Of tokens that are targets of every epoch.
+  // Looks at the tokens that are targets of every epoch.
   require(tokens.has_target(starts_, size_ * context - starts_ + 1),
           "training text: of its {} tokens none counts that is trained on in every epoch; give "
           "conversations with answers, or set data.packing=documents",

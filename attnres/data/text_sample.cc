@@ -17,7 +17,7 @@ bool is_text(const std::string& text) {
   return text.find('\0') == std::string::npos && first_invalid_utf8(text) == text.size();
 }
 
-// Of a damaged file, of which tokenizing tells, what comes before.
+// A damaged file ends before the damage, of which tokenizing tells.
 bool read_next(DocumentReader& reader, RawDocument& document) {
   try {
     return reader.next(document);

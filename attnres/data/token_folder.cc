@@ -50,7 +50,7 @@ TokenIndex read_index(const Json& json) {
   return index;
 }
 
-// Of a map, a number every `width` bytes; throws unless the file has `count` of them.
+// Maps a number every `width` bytes; throws unless the file has `count` of them.
 std::shared_ptr<const MappedFile> map_numbers(const fs::path& path, int64_t count, int width) {
   require(path_exists(path), "{}: is gone, but {} names it; tokenize the text again", path.string(),
           token_index_path(path.parent_path()).filename().string());

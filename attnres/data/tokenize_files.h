@@ -26,7 +26,7 @@ struct TokenizeJob {
   const ChatTemplate* chat = nullptr;   // what renders the field's conversations; null: a text
   bool strict = false;                  // end at the first document that cannot be read
   int64_t tokens_a_file = 100'000'000;  // about; how much a kill can cost
-  // Of plain text that is one piece, and of all that a thread is given at once.
+  // Sizes of a piece of plain text, and of all that a thread is given at once.
   size_t piece_bytes = DocumentReader::kPieceBytes;
   int64_t portion_bytes = int64_t{8} << 20;
 

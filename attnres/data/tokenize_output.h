@@ -58,7 +58,7 @@ class TokenizeOutput {
   // Leaves the folder as one in which nothing was begun. Throws Error.
   [[noreturn]] void refuse_nothing();
   void save();
-  // Of the documents that begin in a file, until all of them are known.
+  // Where the hashes of the documents that begin in a file lie, until all of them are known.
   std::filesystem::path hashes_path(const std::string& name) const;
   void read_hashes();
   // Which are needed until all documents are known.

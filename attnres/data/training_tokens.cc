@@ -116,7 +116,7 @@ std::vector<int64_t> TrainingTokens::ends(int64_t first, int64_t count,
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const TokenPiece& piece = pieces_[i];
     const int64_t begin = ends_[i] - piece.count;
-    // Of the piece.
+    // Places within the piece.
     const int64_t from = std::max<int64_t>(first - begin, 0);
     const int64_t to = std::min(last - begin, piece.count);
     if (from >= to) continue;

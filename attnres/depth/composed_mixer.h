@@ -38,8 +38,8 @@ std::string source_name(const char* kind, int64_t i);
 
 // The plan of those who seal the embedding and every sublayer's output, which every site reads.
 StatePlan plan_of_outputs(int site, const MixerShape& shape);
-// Of those who seal the embedding and what every Transformer layer leaves, which is read before a
-// layer and at the output; inside a layer a stream is open.
+// The plan of mixers that seal the embedding and what every Transformer layer leaves, which is read
+// before a layer and at the output; inside a layer a stream is open.
 StatePlan plan_of_layers(int site, const MixerShape& shape);
 // The sealed tensors of those who seal keys and values [T, heads, K] of every layer's attention
 // but the last, which all later attentions read.

@@ -36,7 +36,7 @@ struct RoleText {
   std::string text;  // "[d]: lambda_l"
 };
 
-// Of the norm before a sublayer, which most mechanisms have.
+// The text of the norm before a sublayer, which most mechanisms have.
 RoleText input_norm_role();
 
 // What people read of a mechanism: a line each, and what they need to write it anew.

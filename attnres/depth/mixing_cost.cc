@@ -218,7 +218,7 @@ class Outputs {
   AttentionHeads heads_;
 };
 
-// Of a forward pass without gradients.
+// Counts a forward pass without gradients.
 Count count_forward(const DepthMixer& mixer, const MixerShape& shape) {
   const int64_t tokens = tokens_to_measure(shape.sublayers);
   const Outputs outputs(shape, tokens);

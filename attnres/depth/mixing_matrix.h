@@ -55,8 +55,8 @@ class MixingMatrixProbe {
   std::vector<std::map<std::string, at::Tensor>> reads_;  // by site and stream
 };
 
-// Of a mixer alone, whose parameters are float64: the outputs of its sublayers are random normal
-// vectors, for `tokens` tokens.
+// Matrices of a mixer alone, whose parameters are float64: the outputs of its sublayers are random
+// normal vectors, for `tokens` tokens.
 std::vector<MixingMatrix> mixing_matrices(const DepthMixer& mixer, int sublayers, int64_t width,
                                           int64_t tokens = 64);
 

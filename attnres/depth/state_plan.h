@@ -27,13 +27,13 @@ struct PlannedTensor {
   // Tokens before a token, of the same sequence, that its reader reads too: who holds some tokens
   // must be given that many before them, and while decoding keep the last ones of each sequence.
   int64_t halo = 0;
-  // Of a sealed tensor: whether this site's read or write reads it, and the last site whose does.
+  // Whether this site's read or write reads a sealed tensor, and the last site whose does.
   // Where that is before this site it need not cross, and may be undefined in the state.
   bool read = true;
   int last_reader = 0;
 
   int64_t numbers() const;  // of a token
-  // Of so many tokens, what one of a tensor group's processes has: the own tokens, or the own heads
+  // What one of a tensor group's processes has of so many tokens: its own tokens, or its own heads
   // of all of them.
   std::vector<int64_t> part_sizes(const TensorPart& part, int64_t tokens) const;
 };

@@ -10,7 +10,7 @@
 
 namespace attnres {
 
-// Of a model that has_deepseek_layers.
+// Takes a model that has_deepseek_layers.
 Json to_deepseek_json(const ModelConfig& model);
 // Throws Error as from_config_json.
 ModelConfig from_deepseek_json(const ConfigKeys& keys);

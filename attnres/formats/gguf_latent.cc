@@ -259,7 +259,7 @@ void read_kimi(const GgufFile& file, const ConfigKeys& keys, bool k3, Json& mode
   model["experts"] = read_kimi_experts(keys);
 }
 
-// Of kimi-k3, which computes SiTU only.
+// The activation of kimi-k3, which computes SiTU only.
 Json read_gguf_activation(const ConfigKeys& keys) {
   keys.at("activation.situ_beta");
   const double beta = keys.number("activation.situ_beta", 0);

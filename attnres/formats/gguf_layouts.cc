@@ -62,7 +62,7 @@ void check_mixing(const ModelConfig& config) {
   }
 }
 
-// Of models with grouped-query attention: the name of Llama's relative that it is.
+// Which of Llama's relatives a model with grouped-query attention is.
 std::string llama_name(const ModelConfig& config) {
   require(config.is_residual(),
           "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "

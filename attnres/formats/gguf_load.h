@@ -9,7 +9,7 @@
 
 namespace attnres {
 
-// Of a model of this configuration, which is the file's, the stage that has these sites. A folded
+// The stage with these sites of a model of this configuration, which is the file's. A folded
 // pseudo-query becomes the pseudo-query of a key norm with gains of one, a folded gate one of full
 // rank: both compute the same.
 //

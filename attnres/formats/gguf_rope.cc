@@ -30,9 +30,9 @@ std::vector<double> factors_of(int64_t head_width, double theta, const RopeScali
   return factors;
 }
 
-// Of llama3, where the file does not say it: a frequency that is scaled in part tells it. Where
-// there is none, every context does that keeps those that are kept and scales those that are
-// scaled.
+// The context that llama3 scales from, which the file does not say: a frequency that is scaled in
+// part tells it. Where there is none, every context does that keeps those that are kept and scales
+// those that are scaled.
 int64_t original_context(const std::vector<double>& factors, const std::vector<double>& frequencies,
                          const RopeScaling& scaling) {
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;

@@ -7,7 +7,7 @@
 //   rope_freqs.weight                                       llama3: by what the frequency of each
 //                                                           pair is divided, [K/2]
 //
-// Of YaRN llama.cpp's defaults of beta_fast and beta_slow alone are computed, and whole pairs.
+// YaRN is computed with llama.cpp's defaults of beta_fast and beta_slow alone, and whole pairs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ void check_gguf_rope(const RopeScaling& scaling, bool computes_llama3, const std
 
 // `unsaid_magnitude`: by what llama.cpp multiplies cosine and sine of YaRN without attn_factor.
 void write_gguf_rope(const ModelConfig& config, double unsaid_magnitude, GgufKeys& keys);
-// Of a model with llama3.
+// The divisors of a model with llama3.
 at::Tensor gguf_rope_factors(const ModelConfig& config);
 
 struct GgufRope {

@@ -10,8 +10,8 @@
 
 namespace attnres {
 
-// Of models of that layout: all but what every config.json says (model_config_json.h). K3's is
-// nested in `text_config`.
+// Take models of that layout, and give all but what every config.json says (model_config_json.h).
+// K3's is nested in `text_config`.
 Json to_kimi_linear_json(const ModelConfig& model);
 Json to_kimi_k3_text_json(const ModelConfig& model);
 

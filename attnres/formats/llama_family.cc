@@ -56,7 +56,7 @@ std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
   return parts;
 }
 
-// Of layer after layer, to and from the words of transformers.
+// The kinds of layer after layer, to and from the words of transformers.
 Json layer_types_json(const ModelConfig& model) {
   Json types = Json::array();
   for (int64_t layer = 0; layer < model.layers; ++layer) {

@@ -26,10 +26,10 @@ namespace attnres {
 std::string llama_family_type(const ModelConfig& model);
 std::vector<std::string> llama_family_types();
 
-// Of the one that computes this model.
+// The configuration in the layout of the relative that computes this model.
 Json to_llama_family_json(const ModelConfig& model);
-// Of the given one. Keys that older releases of transformers wrote, or that files leave out, are
-// understood. Throws Error as from_config_json.
+// Reads that of the given relative. Keys that older releases of transformers wrote, or that files
+// leave out, are understood. Throws Error as from_config_json.
 ModelConfig from_llama_family_json(const std::string& type, const ConfigKeys& keys);
 
 }  // namespace attnres

@@ -19,7 +19,7 @@ struct DocumentIds {
   Json begin, end;
 
   DocumentIds() = default;
-  // Of a tokenizer made here: the end of a document is what the next one begins after.
+  // For a tokenizer made here: the end of a document is what the next one begins after.
   DocumentIds(int64_t id) : begin(id), end(id) {}
 
   // The tokens at which a document ends.

@@ -19,11 +19,11 @@ struct StoredRope {
 // any.
 const char* rope_key(const ConfigKeys& keys);
 
-// Of a configuration whose rope_theta is `theta` where it gives none. As in transformers
+// Reads a configuration whose rope_theta is `theta` where it gives none. As in transformers
 // original_max_position_embeddings beside the parameters counts before the one in them. Throws
 // Error where kinds of layers have positions each of their own.
 StoredRope read_rope(const ConfigKeys& keys, double theta);
-// Of rope_parameters, or one of those of Gemma's two kinds of layers. Throws Error naming a
+// Reads rope_parameters, or one of those of Gemma's two kinds of layers. Throws Error naming a
 // rope_type that is not computed.
 StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, double theta);
 

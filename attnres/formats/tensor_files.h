@@ -45,7 +45,7 @@ class TensorFiles {
   // As of MappedFile.
   void release_pages() const;
 
-  // Of all data, from the files' own; empty where one has none. Reads no data.
+  // The checksum of all data, from the files' own; empty where one has none. Reads no data.
   std::string checksum() const;
 
  private:
@@ -60,7 +60,7 @@ class TensorFiles {
 // Whether there are such files.
 bool has_tensor_files(const std::filesystem::path& folder, const std::string& name = kWeights);
 
-// Of a file, or of each shard at most.
+// Bytes of a file, or of each shard, at most.
 inline constexpr uint64_t kShardBytes = uint64_t{5} << 30;
 
 // Which of tensors with these names and sizes go into which shard: in their order, each shard of

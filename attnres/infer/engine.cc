@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kWorthSharing = 16;  // tokens: fewer are computed sooner than a fork is made
 constexpr int64_t kRowsScoredAtOnce = 32;
 
-// Of those that run, and as many that have ended.
+// Room for those that run, and as many that have ended.
 SequencePoolSize size_of(const EngineSettings& settings) {
   return {.sequences = settings.share_prefixes ? 2 * settings.sequences : settings.sequences,
           .tokens = settings.tokens};
@@ -153,7 +153,7 @@ bool Engine::shares(const Request& request) const {
          !settings.mean_hidden;
 }
 
-// Of what is computed; without the prompt's last token, whose successor is to be chosen.
+// The prefix that is computed, without the prompt's last token, whose successor is to be chosen.
 std::optional<KnownPrefix> Engine::known_prefix(const Request& request) {
   if (!shares(request)) return std::nullopt;
   const std::span prompt(request.ids.data(), request.ids.size() - 1);
@@ -352,7 +352,7 @@ void Engine::score_prompt(const Part& part, const at::Tensor& hidden_TD) const {
   Request& request = *part.request;
   if (request.settings.prompt_logprobs < 0) return;
   const int64_t first = decoder_.pool().length(request.sequence) - part.tokens;
-  // Of each token the next one is scored.
+  // Each token scores the next one.
   const int64_t scored = std::min(part.tokens, request.prompt_tokens - 1 - first);
   for (int64_t done = 0; done < scored; done += kRowsScoredAtOnce) {
     const int64_t count = std::min(kRowsScoredAtOnce, scored - done);

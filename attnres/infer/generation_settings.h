@@ -24,8 +24,8 @@ struct EngineCounts {
   int64_t queued = 0, running = 0;  // requests
   int64_t held = 0;                 // sequences that have ended, for prompts that begin as they do
   int64_t tokens = 0, free_tokens = 0;  // that there is room for; of these, not in use
-  // Of all requests so far: the prompts' tokens that were computed, those that another sequence had
-  // computed, and the tokens that were chosen.
+  // Sums over all requests so far: the prompts' tokens that were computed, those that another
+  // sequence had computed, and the tokens that were chosen.
   int64_t prompt_tokens = 0, shared_tokens = 0, generated_tokens = 0;
 };
 
@@ -34,10 +34,10 @@ struct EngineCounts {
 struct SamplingSettings {
   // Added to the logits of these tokens; -100 or less: never this token.
   std::map<int32_t, double> logit_bias = {};
-  // Of every token of the prompt and the continuation, a positive logit is divided by this, and a
-  // negative one multiplied: less likely above 1.
+  // Divides a positive logit of every token of the prompt and the continuation, and multiplies a
+  // negative one: less likely above 1.
   double repetition_penalty = 1;
-  // Of every token of the continuation, its logit is lessened by presence_penalty +
+  // The logit of every token of the continuation is lessened by presence_penalty +
   // frequency_penalty * (how often it came there).
   double frequency_penalty = 0;
   double presence_penalty = 0;

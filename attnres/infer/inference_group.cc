@@ -32,7 +32,7 @@ uint64_t hash_of(const at::Tensor& tensor, uint64_t start) {
   return hash_bytes({static_cast<const char*>(numbers.const_data_ptr()), numbers.nbytes()}, start);
 }
 
-// Of some numbers that every rank has whole, and that training moves.
+// The hash of some numbers that every rank has whole, and that training moves.
 std::string hash_of_shared_numbers(const Transformer& model) {
   uint64_t hash = hash_bytes("");
   for (const Parameter& p : model.parameters().all()) {

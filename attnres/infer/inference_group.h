@@ -20,8 +20,8 @@
 
 namespace attnres {
 
-// Of rank 0. Where a rank fails alone the group cannot go on: all calls of the leader and its model
-// end it, on every rank (Communicator::abort).
+// Rank 0's side. Where a rank fails alone the group cannot go on: all calls of the leader and its
+// model end it, on every rank (Communicator::abort).
 class GroupLeader {
  public:
   // All of these ranks are one tensor group. They must outlive it.
@@ -47,7 +47,7 @@ class GroupLeader {
   bool has_ended_ = false;
 };
 
-// Of the others.
+// The others' side.
 class GroupFollower {
  public:
   // The ranks must outlive it.

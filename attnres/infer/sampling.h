@@ -39,9 +39,9 @@ class TokenCounts {
 int64_t sample_token(const at::Tensor& logits_V, const SamplingSettings& settings,
                      const TokenCounts& counts, double uniform);
 
-// Of the model's own distribution, log softmax(logits), whatever the settings of sampling are; in
-// float64. `top` is how many of the most likely, all of them if there are fewer. Throws Error as
-// sample_token on the logits, and on a token without one.
+// Log-probabilities of the model's own distribution, log softmax(logits), whatever the settings of
+// sampling are; in float64. `top` is how many of the most likely, all of them if there are fewer.
+// Throws Error as sample_token on the logits, and on a token without one.
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top);
 
 }  // namespace attnres

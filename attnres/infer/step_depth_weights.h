@@ -14,8 +14,8 @@ namespace attnres {
 
 class StepDepthWeights : public RunObserver {
  public:
-  // Of a step of `tokens` tokens. In a tensor group, where each process sees its own tokens', all
-  // have one in the same call, and get those of all.
+  // Observes a step of `tokens` tokens. In a tensor group, where each process sees its own tokens',
+  // all have one in the same call, and get those of all.
   StepDepthWeights(const TensorGroup* group, int64_t tokens) : group_(group), tokens_(tokens) {}
 
   void on_read(int site, const ReadTrace& trace) override;

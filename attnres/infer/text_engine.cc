@@ -34,7 +34,7 @@ EngineSettings with_context_of(const ModelDirectory& directory, EngineSettings s
   return settings;
 }
 
-// Of a run's folder its own name, not that of its checkpoint.
+// A run's folder gives its own name, not that of its checkpoint.
 std::string name_of(const std::filesystem::path& given) {
   const auto path = std::filesystem::absolute(given).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();

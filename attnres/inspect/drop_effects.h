@@ -30,9 +30,9 @@ struct DropEffects {
   double loss = 0;                  // with all
   std::vector<Layer> layers;        // both sublayers of the Transformer layer give zeros
   std::vector<Sublayer> sublayers;  // by site: that sublayer gives zeros
-  // Of mechanisms with depth weights: the source has no weight at any site that has another one,
-  // and the others' weights are renormalised (MixingAnalysis::dropped_source). The partial sum is
-  // one source for all blocks.
+  // Only of mechanisms with depth weights: the source has no weight at any site that has another
+  // one, and the others' weights are renormalised (MixingAnalysis::dropped_source). The partial sum
+  // is one source for all blocks.
   std::vector<Source> sources;
 };
 

@@ -12,8 +12,8 @@
 
 namespace attnres {
 
-// Of the model alone: its configuration and the numbers in each of its parts. `context`: the tokens
-// that it sees at once.
+// What the model alone tells: its configuration and the numbers in each of its parts. `context`:
+// the tokens that it sees at once.
 Inspection inspect_model(const Transformer& model, int64_t context);
 
 // Adds `sites` and their means. Like the next two, throws Error on fewer than two tokens, of which

@@ -126,7 +126,7 @@ class Communicator {
   int world_rank(int rank) const { return waiting_->world_ranks.at(rank); }
 
  protected:
-  // Of these ranks of all, in their order.
+  // A group of these ranks of all, in their order.
   Communicator(int rank, std::vector<int> world_ranks);
 
   const std::shared_ptr<Waiting>& waiting() const { return waiting_; }

@@ -28,7 +28,7 @@
 
 namespace attnres {
 
-// Of gradients that are added up at once; a parameter with more has a bucket of its own.
+// Bytes of gradients that are added up at once; a parameter with more has a bucket of its own.
 inline constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
 // Sums that are under way at one time, each with a copy of its gradients.
 inline constexpr size_t kBucketsUnderWay = 8;

@@ -17,7 +17,7 @@ int number_in_environment(std::initializer_list<const char*> names, int otherwis
 
 }  // namespace
 
-// Of OpenMPI's mpirun; of MPICH's and Intel's; of Slurm's srun.
+// As OpenMPI's mpirun says it, MPICH's and Intel's, and Slurm's srun.
 int launched_processes() {
   return number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1);
 }

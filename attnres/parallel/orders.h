@@ -82,7 +82,7 @@ enum class Patience { time_limit, however_long };
 void send_order_bytes(const std::string& bytes, Communicator& ranks);
 std::string receive_order_bytes(Communicator& ranks, Patience patience);
 
-// Of rank 0, to all others.
+// Called by rank 0, for all others.
 template <class Order>
 void send_order(Order order, Communicator& ranks) {
   OrderParts parts;
@@ -90,7 +90,7 @@ void send_order(Order order, Communicator& ranks) {
   send_order_bytes(parts.bytes(), ranks);
 }
 
-// Of the others: what rank 0 sends next. Throws Error where another rank has failed.
+// Called by the others: what rank 0 sends next. Throws Error where another rank has failed.
 template <class Order>
 Order receive_order(Communicator& ranks, Patience patience) {
   Order order;

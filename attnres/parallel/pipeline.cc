@@ -78,7 +78,7 @@ class Pipeline::Pass {
     }
     return sums_;
   }
-  // Of the last batch without targets, on the rank of the last stage.
+  // That of the last batch without targets, on the rank of the last stage.
   const at::Tensor& output() const { return output_; }
 
  private:
@@ -89,7 +89,7 @@ class Pipeline::Pass {
   };
   using Copy = std::pair<int, int>;  // of a sealed tensor, and the stage with which it came
 
-  // Of a micro-batch, on this rank.
+  // What a micro-batch has on this rank.
   struct Kept {
     std::map<Copy, at::Tensor> copies, gradients;
     std::map<int, std::unique_ptr<StageRun>> runs;  // by stage, until their backward
@@ -103,7 +103,7 @@ class Pipeline::Pass {
   bool is_last(int stage) const { return stage + 1 == stages(); }
   bool records() const { return at::GradMode::is_enabled(); }
 
-  // Of a tensor group's processes each has its part, and sends it to that of the next stage.
+  // Each process of a tensor group has its part, and sends it to its like of the next stage.
   at::Tensor room_for(const PlannedTensor& tensor, int micro_batch, at::ScalarType dtype) const {
     const int64_t tokens = batches_[micro_batch].inputs_BT.numel();
     return at::empty(tensor.part_sizes(model_.parameters().part(), tokens), dtype);

@@ -42,8 +42,8 @@ struct PipelinePlan {
   std::vector<SiteSet> sites_by_rank() const;
 };
 
-// Of a model's mixer; even_stages where no stages are given. Throws UsageError where one rank is to
-// have several stages, or there are fewer sublayers than stages.
+// Plans for a model's mixer; even_stages where no stages are given. Throws UsageError where one
+// rank is to have several stages, or there are fewer sublayers than stages.
 PipelinePlan plan_pipeline(const DepthMixer& mixer, int sublayers, const PipelineSize& size,
                            TransferPolicy policy, std::vector<SiteRange> stages = {});
 

@@ -52,7 +52,7 @@ PipelineSchedule interleaved_1f1b(const PipelineSize& size, int micro_batches);
 // The forwards of it alone, as evaluation does them.
 PipelineSchedule forwards_of(const PipelineSchedule& schedule);
 
-// Of a rank: the most stages' activations that it has at once, from a forward to its backward.
+// The most stages' activations that a rank has at once, from a forward to its backward.
 int most_in_flight(const std::vector<PipelineAction>& actions);
 
 // What a stage takes, in any unit of time.

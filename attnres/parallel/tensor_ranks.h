@@ -10,7 +10,7 @@ namespace attnres {
 
 class TensorRanks : public TensorGroup {
  public:
-  // Of all ranks of the communicator, which must outlive it.
+  // The group of all ranks of the communicator, which must outlive it.
   explicit TensorRanks(Communicator& ranks)
       : TensorGroup({ranks.rank(), ranks.size()}), ranks_(ranks) {}
 

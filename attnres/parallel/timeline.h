@@ -33,7 +33,7 @@ class Timeline {
   static Mark begin(Timeline* timeline, const char* kind, std::string name);
   static void end(Timeline* timeline, Mark mark);
 
-  // Of this rank, a row of the trace: its events as objects of JSON, separated by commas.
+  // This rank's row of the trace: its events as objects of JSON, separated by commas.
   std::string row(int rank) const;
 
  private:

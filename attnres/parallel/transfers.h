@@ -52,14 +52,14 @@ struct StageTransfers {
   std::vector<int> received = {};  // the numbers of those that cross into it, ascending
 };
 
-// Of all stages, in order: site ranges may begin and end anywhere. Throws Error where they are not
-// as many as `size` has stages, or leave out a site of 0 to L.
+// The transfers of all stages, in order: site ranges may begin and end anywhere. Throws Error where
+// they are not as many as `size` has stages, or leave out a site of 0 to L.
 std::vector<StageTransfers> plan_transfers(const DepthMixer& mixer, int sublayers,
                                            const PipelineSize& size,
                                            const std::vector<SiteRange>& stages,
                                            TransferPolicy policy);
 
-// Of a token and micro-batch, in one direction.
+// What crosses for a token and micro-batch, in one direction.
 struct TransferCount {
   int64_t tensors = 0, numbers = 0;
 

@@ -9,7 +9,7 @@ std::vector<int> update_owners(const ParameterRegistry& whole, const std::vector
   const auto& all = whole.all();
   const auto size = [&](size_t i) { return all[i].tensor.numel(); };
   std::vector<int> owners(all.size(), kOwnerOfShared);
-  // Of each rank: the numbers that each replica updates, and the parameters that it alone holds.
+  // By rank: the numbers that each replica updates, and the parameters that the rank alone holds.
   std::vector<std::vector<int64_t>> loads(sites.size(), std::vector<int64_t>(replicas));
   std::vector<std::vector<size_t>> own(sites.size());
   for (size_t i = 0; i < all.size(); ++i) {

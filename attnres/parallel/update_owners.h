@@ -9,7 +9,7 @@
 
 namespace attnres {
 
-// Of parameters that several ranks of a pipeline hold, so that these find a gradient within one.
+// Who owns parameters that several ranks of a pipeline hold: these find a gradient within one.
 inline constexpr int kOwnerOfShared = 0;
 
 // By parameter of the whole model, in their order; `sites` are those of each rank of a replica's

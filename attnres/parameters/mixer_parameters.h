@@ -18,7 +18,7 @@ class AddingOfMixer {
   AddingOfMixer& operator=(const AddingOfMixer&) = delete;
 };
 
-// Of one of the registry's parameters.
+// Whether one of the registry's parameters is the mixer's.
 bool is_of_mixer(const ParameterRegistry& parameters, const Parameter& parameter);
 
 }  // namespace attnres

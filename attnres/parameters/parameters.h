@@ -103,7 +103,7 @@ struct Parameter {
 int64_t cut_dimension(const Parameter& parameter);
 // The sizes of the whole of which a process holds a part.
 std::vector<int64_t> whole_sizes(const TensorPart& part, const Parameter& parameter);
-// Of a whole parameter, or what is shaped like it (a gradient, a moment), a process's part: a view.
+// A process's part of a whole parameter, or of what is shaped like it (gradient, moment): a view.
 at::Tensor part_of_parameter(const TensorPart& part, const Parameter& parameter,
                              const at::Tensor& whole);
 // And the whole of the parts, or the part itself where it is whole. All of the group call it.
@@ -174,7 +174,7 @@ class ParameterRegistry {
   // `inputs`: of the whole.
   Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape,
                          int64_t inputs) const;
-  // Of a parameter whose whole shape this is, what is kept here.
+  // What is kept here of a parameter whose whole shape this is.
   std::vector<int64_t> part_sizes(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef whole, Shard shard) const;
   void keep(Parameter parameter, const Init& init);

@@ -36,9 +36,9 @@ class TensorGroup {
 
   const TensorPart& part() const { return part_; }
 
-  // Of all parts [own rows, ..] the whole [rows, ..], the same bits on every rank.
+  // The whole [rows, ..] of all parts [own rows, ..], the same bits on every rank.
   virtual at::Tensor all_gather(const at::Tensor& part, int64_t rows) const = 0;
-  // Of the sum of all ranks' tensors [rows, ..] this rank's rows: added in the order of ranks, in
+  // This rank's rows of the sum of all ranks' tensors [rows, ..]: added in the order of ranks, in
   // float32 or better, and rounded once.
   virtual at::Tensor reduce_scatter(const at::Tensor& whole) const = 0;
 

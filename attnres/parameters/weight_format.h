@@ -19,7 +19,7 @@ constexpr bool has_blocks(WeightFormat format) {
   return format == WeightFormat::q8_0 || format == WeightFormat::q4_0;
 }
 
-// Of a block; of the others of one number.
+// Bytes of a block, or of one number where there are none.
 constexpr int64_t packed_unit_bytes(WeightFormat format) {
   switch (format) {
     case WeightFormat::f32:

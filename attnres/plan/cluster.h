@@ -16,7 +16,7 @@
 
 namespace attnres {
 
-// Of matrix products, by train.precision; 0 where the device has none.
+// FLOP/s of matrix products, by train.precision; 0 where the device has none.
 struct DeviceFlops {
   double float32 = 0, bfloat16 = 0;
 

@@ -8,7 +8,7 @@
 namespace attnres {
 namespace {
 
-// Of float32, in which parameters, gradients and moments are.
+// Bytes of a float32, in which parameters, gradients and moments are.
 constexpr double kNumberBytes = 4;
 
 double weight_bytes(const PlannedModel& model, double numbers) {
@@ -41,7 +41,7 @@ void add_parameters(const PlannedModel& model, const Layout& layout, const Pipel
   }
 }
 
-// Of each stage, in bytes.
+// Bytes of a stage.
 struct StageMemory {
   double until_backward = 0, in_backward = 0, received = 0;
   // Gradients of sealed tensors that its backward leaves waiting, and that waited for it.

@@ -16,8 +16,9 @@ struct RankMemory {
   double weights = 0;      // in float32, and in bfloat16 too where products are
   double gradients = 0;
   double moments = 0;  // of the replica with most, where the optimizer is sharded
-  // Of the micro-batches that are between forward and backward at one time, at the schedule's worst
-  // moment, with the backward that runs then; recomputed as the layout says. As ModelCost counts.
+  // Activations of the micro-batches that are between forward and backward at one time, at the
+  // schedule's worst moment, with the backward that runs then; recomputed as the layout says. As
+  // ModelCost counts.
   double activations = 0;
   int in_flight = 0;    // stages' activations at once: most_in_flight
   double received = 0;  // copies of received sealed tensors, at most: Pipeline::peak_received_bytes

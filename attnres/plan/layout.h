@@ -39,7 +39,7 @@ struct PlannedModel {
 
   Recipe recipe;
   int64_t vocab_size;
-  // Of a number of the activations: 4, or 2 in bfloat16; and of the gradient of a sealed tensor.
+  // Bytes of a number of the activations: 4, or 2 in bfloat16; and of a sealed tensor's gradient.
   double activation_bytes = 4, sealed_gradient_bytes = 4;
 
  private:
@@ -53,7 +53,7 @@ struct Layout {
   TransferPolicy policy = TransferPolicy::owned;
   bool recompute = false;
   bool shard_optimizer = false;  // over the replicas
-  // Of a replica's step.
+  // A replica's step has these.
   int micro_batches = 1;
   int64_t tokens = 0;  // of a micro-batch
 

@@ -24,8 +24,8 @@ struct SearchResult {
   // The fastest that fit, best first; of equally fast ones those with fewer processes first.
   std::vector<FoundLayout> best = {};
   int64_t candidates = 0;  // data x pipeline x virtual x tensor x recompute
-  // Of those that were looked at and do not fit, the one whose fullest device needs least, and
-  // explain_shortage of it; empty where all of them fit.
+  // The layout that does not fit whose fullest device needs least, and explain_shortage of it;
+  // empty where all of them fit.
   Layout nearest = {};
   double nearest_fullest = 0;  // bytes
   std::string why_not = {};

@@ -36,7 +36,7 @@ void add_transfers(const PlannedModel& model, const Layout& layout, const StageT
   times.give_back = link.seconds(of_sealed * model.sealed_gradient_bytes + of_open, messages);
 }
 
-// Of one pass through these sites, forward or backward.
+// What one pass through these sites takes, forward or backward.
 double seconds_within_group(const PlannedModel& model, const Layout& layout, const SiteRange& sites,
                             const Cluster& cluster) {
   if (layout.tensor == 1) return 0;

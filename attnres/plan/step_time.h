@@ -23,7 +23,7 @@
 
 namespace attnres {
 
-// Of each stage, in seconds.
+// Seconds of each stage.
 std::vector<StageTimes> stage_times(const PlannedModel& model, const Layout& layout,
                                     const PipelinePlan& stages, const Cluster& cluster);
 

@@ -16,7 +16,7 @@ struct PolicyTraffic {
   // how many at most into one stage.
   int64_t sealed_tensors = 0, most_sealed_tensors = 0;
   int64_t open_tensors = 0;
-  // Of a step.
+  // Bytes of a step.
   double sealed = 0, open = 0;
   double sealed_gradients = 0, open_gradients = 0;
 

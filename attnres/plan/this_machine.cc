@@ -15,8 +15,8 @@
 namespace attnres {
 namespace {
 
-// Of a message of MPI between processes of one machine, about: it is short beside what a stage
-// computes.
+// About what a message of MPI takes between processes of one machine: it is short beside what a
+// stage computes.
 constexpr double kMessageSeconds = 10e-6;
 // Read and written into the memory that both share, read and written out of it.
 constexpr double kTouchesOfAMessage = 4;

@@ -12,18 +12,18 @@
 namespace attnres {
 namespace {
 
-// Of a sparkline and of a bar's end, from an eighth to the whole.
+// Characters of a sparkline and of a bar's end, from an eighth to the whole.
 constexpr std::array<const char*, 8> kHeights = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr std::array<const char*, 8> kWidths = {"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"};
 
-// Of weights up to each limit.
+// The character for weights up to a limit.
 struct Shade {
   double most;
   const char* text;
 };
 constexpr std::array<Shade, 5> kShades = {
     {{0.03, "·"}, {0.12, "░"}, {0.3, "▒"}, {0.6, "▓"}, {INFINITY, "█"}}};
-// Of the 256 colours, dark blue to light yellow, for weights from 0 to 1.
+// Colours of the 256, dark blue to light yellow, for weights from 0 to 1.
 constexpr std::array<int, 11> kWeightColors = {17, 18, 25, 31, 37, 43, 79, 115, 151, 187, 229};
 
 std::string repeated(const char* text, size_t count) {

@@ -63,7 +63,7 @@ std::vector<std::pair<std::string, TokenizerJson>> known_tokenizers() {
   const auto add = [&](const TokenizerJson& tokenizer, const std::vector<const char*>& names) {
     for (const char* name : names) known.emplace_back(name, tokenizer);
   };
-  // Of several names for one, the first is written.
+  // The first of several names for one is written.
   add(gpt2, {"gpt-2", "mpt", "phi-2", "olmo", "jais", "trillion", "gigachat", "jina-es", "jina-de",
              "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum"});
   add(llama, {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0",

@@ -141,7 +141,7 @@ std::string name_in_layout(FileLayout layout, std::string name) {
   return renamed(layout, std::move(name), /*to_ours=*/false);
 }
 
-// Of messages: names of the file's tensors.
+// Names of the file's tensors, for messages.
 std::string shown_names(const std::vector<std::string>& names) {
   return one_line(fmt::format("{}", fmt::join(names, " and ")));
 }
@@ -210,7 +210,7 @@ std::string NamedWeights::quantized_as(const std::string& name) const {
   constexpr std::string_view kWeight = ".weight";
   if (!name.ends_with(kWeight)) return "";
   const std::string stem = name.substr(0, name.size() - kWeight.size());
-  // Of compressed-tensors, GPTQ and AWQ, FP8, mlx, bitsandbytes.
+  // Names of compressed-tensors, GPTQ and AWQ, FP8, mlx, bitsandbytes.
   for (const char* end : {".weight_packed", ".qweight", ".weight_scale_inv", ".weight_scale",
                           ".scales", ".SCB", ".weight.absmax"}) {
     if (contains(stem + end)) return stem + end;

@@ -47,7 +47,7 @@ class NamedWeights {
   void add(const MadeTensor& made);
   // What beside a weight says that it is quantized; empty where it is not.
   std::string quantized_as(const std::string& name) const;
-  // Of the file's tensors, which stay where they are.
+  // Made of the file's tensors, which stay where they are.
   at::Tensor made_of(const MadeTensor& made) const;
 
   const TensorFiles& weights_;

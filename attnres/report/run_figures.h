@@ -30,7 +30,7 @@ std::string entropy_figure(const std::vector<RunData>& runs);
 // Transformer layer with experts. Empty when no run has experts.
 std::string expert_load_figures(const std::vector<RunData>& runs);
 
-// Of runs of several processes: when each computed what in the last traced step, as in Figure 3 of
+// For runs of several processes: when each computed what in the last traced step, as in Figure 3 of
 // arXiv 2603.15031, a row a rank, and below it the sealed tensors that its stages hold already and
 // receive. Empty when no run has a trace.
 std::string schedule_figures(const std::vector<RunData>& runs);

@@ -10,7 +10,7 @@ namespace attnres {
 void refuse_absent_of_completions(const JsonFields& fields);
 void refuse_absent_of_chat(const JsonFields& fields);
 void refuse_absent_of_tokenize(const JsonFields& fields);
-// Of one of the messages, an object.
+// The same for one of the messages, an object.
 void refuse_absent_of_message(const Json& message);
 
 }  // namespace attnres

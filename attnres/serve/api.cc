@@ -18,7 +18,7 @@ namespace {
 using endpoints::Call;
 using endpoints::Endpoint;
 
-// Of the list of models, beside the path of one of them.
+// Path of one of the listed models.
 const std::string kOneModel = endpoints::kBeforeModel + "{model}";
 
 // By which an endpoint is known.
@@ -110,7 +110,7 @@ HttpReply Api::error_reply(Call& call, const ApiError& error) const {
   return reply;
 }
 
-// Of a request that may ask for it; none of OPTIONS, by which browsers ask whether they may.
+// The endpoint of a request that may ask for it; none for OPTIONS, by which browsers ask first.
 Endpoint Api::endpoint_for(const HttpRequest& request) const {
   check_origin(service_.settings, request);
   if (request.method == "OPTIONS") return nullptr;

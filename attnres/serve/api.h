@@ -16,7 +16,7 @@
 
 namespace attnres {
 
-// Of a request that was answered, for the log.
+// What the log says of a request that was answered.
 struct AnsweredRequest {
   std::string id, client, method, path;
   int status = 0;

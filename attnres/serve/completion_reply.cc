@@ -97,7 +97,7 @@ void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* l
   Json top;
   if (logprobs != nullptr && request_.logprobs > 0) {
     top = Json::object();
-    // Of tokens that look alike the likeliest, which comes first.
+    // Keeps the likeliest of tokens that look alike, which comes first.
     for (const TokenLogprob& likely : logprobs->top) {
       top.emplace(token_name(text_of(likely.id)), likely.logprob);
     }

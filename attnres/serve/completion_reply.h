@@ -35,7 +35,7 @@ class SequenceReply {
   Json add(const TextUpdate& update);
   // The choice with all of it, after its end.
   Json whole() const;
-  // Of the tokens read since the last call; null where none were.
+  // Depth weights of the tokens read since the last call; null where none were.
   Json take_depth();
 
   bool ended() const { return !finish_.empty(); }

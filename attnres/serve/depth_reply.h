@@ -12,7 +12,7 @@ Json sites_json(const ModelDescription& model);
 // Each source's weight, averaged over tokens and over the sites that have a choice.
 Json shares_json(const ModelDescription& model, const TokensDepthWeights& depth);
 
-// Of each token and site, in nats.
+// Entropies of each token and site, in nats.
 Json entropies_json(const TokensDepthWeights& depth);
 
 }  // namespace attnres

@@ -27,12 +27,12 @@ class Exchange {
   // `gone`: whether the asker has left.
   explicit Exchange(std::function<bool()> gone = {}) : gone_(std::move(gone)) {}
 
-  // Of the asker. Waits for what comes next; nothing where the deadline comes before.
+  // For the asker. Waits for what comes next; nothing where the deadline comes before.
   std::optional<Heard> next(Time deadline);
   // Nothing more is wanted: what waits or runs of it fails before the next step.
   void cancel();
 
-  // Of who computes.
+  // For who computes.
   bool ended() const;  // cancelled, or the asker has gone
   void hear(Heard heard);
   void fail(size_t sequence, const std::string& error, bool shuts_down = false);

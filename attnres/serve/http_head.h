@@ -36,7 +36,7 @@ struct HttpHead {
   }
 };
 
-// Of words that have no case, such as names of headers and of hosts.
+// For words that have no case, such as names of headers and of hosts.
 std::string lower_case(std::string_view text);
 
 // Lines are without their ends. These throw HttpRefusal 400, 414 and 501. The line may name the

@@ -47,7 +47,7 @@ struct HttpReply {
 
 // Called from many threads at once. What they throw becomes a reply of status 500.
 struct HttpHandlers {
-  // Of a request without its body: a reply where it may not ask.
+  // Sees a request without its body: gives a reply where it may not ask.
   std::function<std::optional<HttpReply>(const HttpRequest&)> admit = {};
   std::function<HttpReply(HttpRequest)> answer = {};
   // To a request that was not read to its end, so that parts or all of it are empty; the code is a

@@ -9,7 +9,7 @@
 
 namespace attnres {
 
-// Of one combination of the other axes.
+// The arms of one combination of the other axes.
 struct AxisSeries {
   std::string label;
   std::vector<std::optional<size_t>> arms;  // along the axis

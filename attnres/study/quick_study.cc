@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kQuickName = "compare";
 constexpr const char* kMixing = "mixing";  // the axis
 
-// Of models with 8 Transformer layers, in which 8 blocks of Block AttnRes are not yet Full.
+// Widths of models with 8 Transformer layers, in which 8 blocks of Block AttnRes are not yet Full.
 constexpr std::array<int64_t, 13> kQuickWidths = {32,  48,  64,  96,  128, 160, 192,
                                                   256, 320, 384, 512, 768, 1024};
 constexpr int64_t kQuickContext = 256;
@@ -120,7 +120,7 @@ struct QuickSize {
   bool has_text(const QuickAims& aims) const {
     return steps(aims) * kTokensPerParameter >= steps_wanted() * kFewestTokens;
   }
-  // Of all runs and trials, over the jobs.
+  // What all runs and trials take, over the jobs.
   double seconds(double steps, const QuickAims& aims) const {
     TrainConfig run = train, trial = train;
     run.steps = static_cast<int64_t>(steps);

@@ -14,7 +14,7 @@ using Along = double (*)(const Metric& metric);
 
 struct SeedCurves {
   std::vector<Points> seeds;
-  // Of the runs that are done, or where none is, of all that have begun, at the steps at which all
+  // Over the runs that are done, or where none is, all that have begun, at the steps at which all
   // of these were measured; of y, and of x.
   Points mean;
 };

@@ -49,7 +49,7 @@ std::vector<std::string> text_of(const StudyPaths& paths, const std::string& opt
   return *before;
 }
 
-// Of each run: what the study began with.
+// Threads of each run: those that the study began with.
 int threads_of(const StudyJob& job, const StudyPaths& paths, int known) {
   if (known == 0) {
     return job.threads > 0 ? job.threads : std::max(describe_machine().cores / job.jobs, 1);

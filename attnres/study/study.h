@@ -49,7 +49,7 @@ struct StudyOutlook {
 
   // The record, with all runs as far as they are.
   StudyRecord reached() const;
-  // Of the chosen runs that have not ended; of one that is unfinished, what is left.
+  // For the chosen runs that have not ended; for one that is unfinished, what is left.
   double seconds(int jobs) const;
 };
 // Throws as plan_runs; UsageError for a pattern that matches no run; and Error where the folder

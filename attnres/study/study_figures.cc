@@ -17,7 +17,7 @@ struct FigureKind {
   StudyFigure (*make)(const StudyData& data, const Json& options, const std::string& id);
 };
 
-// Of a figure that has no options.
+// Makes a figure that has no options.
 template <StudyFigure (*make)(const StudyData&, const std::string&)>
 StudyFigure without_options(const StudyData& data, const Json&, const std::string& id) {
   return make(data, id);

@@ -20,7 +20,7 @@ struct StudyFigure {
   std::vector<std::string> findings = {};
 };
 
-// Of one entry of "figures", as a section with its title. `id` is of its own on the page.
+// The figure of one entry of "figures", as a section with its title; `id` is its own on the page.
 StudyFigure study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
 // The line over a figure of single runs that says which they are.

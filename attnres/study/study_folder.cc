@@ -14,7 +14,7 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-// Of runs that had failed when study.json was written.
+// Runs that had failed when study.json was written, by name.
 std::map<std::string, RunStatus> remembered_failures(const StudyPaths& paths) {
   std::map<std::string, RunStatus> failures;
   if (!path_exists(paths.study_json())) return failures;

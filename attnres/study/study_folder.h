@@ -53,11 +53,11 @@ struct RunStatus {
 // How far a run is by what lies in its folder, which of all failures tells that it diverged.
 RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run);
 
-// Of every run, in their order, with the failures that study.json remembers of those not done. Runs
-// that wait are only that, and those with an obstacle have failed.
+// Looks at every run, in their order, with the failures that study.json remembers of those not
+// done. Runs that wait are only that, and those with an obstacle have failed.
 std::vector<RunStatus> look_at_runs(const StudyPaths& paths, const std::vector<StudyRun>& runs);
 
-// Of the trials that have ended.
+// Losses of the trials that have ended.
 TrialLosses trial_losses(const std::vector<StudyRun>& runs, const std::vector<RunStatus>& statuses);
 
 // Throws Error naming the runs that have begun with another recipe, and the keys that differ. Of

@@ -185,7 +185,7 @@ std::string arm_section_of_study(const StudyData& data) {
                                  " Marked: better than the baseline." + rest));
 }
 
-// Of arms that are few enough to be told apart.
+// Curves of arms that are few enough to be told apart.
 std::string loss_section(const StudyData& data) {
   const std::vector<size_t> arms = data.shown_arms();
   if (arms.empty() || arms.size() > kMostCurves) return "";
@@ -283,7 +283,7 @@ std::string settings_section(const StudyData& data) {
   return section("settings", "Settings that differ", numbers_table("arm", headings, columns));
 }
 
-// Of all runs together; where they differ, each value that there is.
+// What all runs have together; where they differ, each value that there is.
 std::string environment_section(const StudyData& data) {
   std::vector<const RunData*> runs;
   for (const auto& run : data.runs) {

@@ -9,7 +9,7 @@
 
 namespace attnres {
 
-// Of a whole run.
+// What a whole run takes.
 struct RunPlan {
   int64_t parameters = 0;
   int64_t steps = 0;
@@ -30,7 +30,7 @@ SpeedOf measured_speeds(int threads);
 // In the order of the runs. Without seconds where `speed_of` is empty.
 std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of);
 
-// Of `jobs` runs at once, how many this machine has cores for.
+// How many of `jobs` runs at once this machine has cores for.
 int runs_side_by_side(int jobs, int threads);
 
 }  // namespace attnres

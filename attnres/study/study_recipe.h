@@ -95,7 +95,7 @@ struct StudyRecipe {
 
   // Null where it has no axis of that name.
   const StudyAxis* find(const std::string& axis) const;
-  // Of the grid: those of `axes`, and where the study tunes, "rate".
+  // Axes of the grid: those of `axes`, and where the study tunes, "rate".
   std::vector<std::string> axis_names() const;
 };
 

@@ -58,7 +58,7 @@ struct StudyRecord {
   bool smoke = false;  // whether every run is tiny
   std::vector<StudyRunRecord> runs = {};
 
-  // Of `chosen`, what a page says.
+  // What a page says of `chosen`.
   std::vector<std::string> chosen_sentences() const;
 };
 

@@ -24,7 +24,7 @@ struct ArmResult {
   double tokens_per_second = 0;  // their mean, of training without evaluation
 };
 
-// Of the grid, without trials, in the order in which the runs first have them.
+// Arms of the grid, without trials, in the order in which the runs first have them.
 std::vector<ArmResult> arm_results(const StudyRecord& study);
 
 // study.json as a table with a line per run, and one of the arms with their differences to the

@@ -218,7 +218,7 @@ class Runner {
 
   const RunStatus& status_of(const std::string& name) const { return statuses_[by_name_.at(name)]; }
   bool has_begun(size_t run) const { return path_exists(paths_.run(runs_[run].name).run_json()); }
-  // Of a run that has not ended.
+  // Whether a run may still end.
   bool may_end(size_t run) const { return is_waiting(run) || is_at_work(run); }
 
   // Weights that were turned for a run do not say what text they are of.
@@ -282,8 +282,8 @@ class Runner {
         /*inspects=*/false, logged};
   }
 
-  // Of a run that may be at work. What an earlier process logged beyond its checkpoint is done
-  // again.
+  // Steps done of a run that may be at work. What an earlier process logged beyond its checkpoint
+  // is done again.
   int64_t steps_done(size_t run) const {
     const auto& saved = statuses_[run].saved;
     const int64_t least = saved ? saved->step : 0;

@@ -19,7 +19,7 @@ struct RunAtWork {
   int64_t step = 0, steps = 0;
 };
 
-// Of the runs that there were to train, those that were done before among them.
+// Numbers of the runs that there were to train, those that were done before among them.
 struct StudyProgress {
   int64_t runs = 0, done = 0, failed = 0;
   double share = 0;         // of their multiply-adds, but for those of failed runs: 0 to 1
@@ -44,7 +44,7 @@ struct RunnerOptions {
   std::vector<std::string> data, validation;         // of `train`
   bool inspect = false;  // look into the models of runs that are done; see StudyPaths::inspection
   int jobs = 1;          // runs at once
-  // Of each run. Where there are processors for all of them, each job keeps to its own.
+  // Threads of each run. Where there are processors for all of them, each job keeps to its own.
   int threads = 1;
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
 };

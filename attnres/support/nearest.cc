@@ -46,7 +46,7 @@ struct Nearness {
   bool is_near = true;  // at most a third of what is compared is wrong
 };
 
-// Of a name and a part twice the edits, and more for a part.
+// Its rank is twice the edits, and one more where a part is compared.
 Nearness nearness(std::string_view word, const std::string& known) {
   constexpr size_t kShortestPart = 3;
   const auto compared = [](std::string_view typed, std::string_view name, int more) {

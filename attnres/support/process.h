@@ -33,7 +33,7 @@ class ChildProcess {
 
   bool is_running();  // does not wait
   void interrupt();   // SIGINT; does nothing where it has ended
-  // Of one that has ended: its exit code, or 128 + the signal that ended it.
+  // The exit code of one that has ended, or 128 + the signal that ended it.
   int exit_code() const { return exit_code_; }
 
  private:

@@ -11,8 +11,7 @@ namespace attnres {
 // and hyphens make no difference. Empty where the word is none of theirs.
 const std::vector<std::string>& words_for_setting(std::string_view word);
 
-// Of known settings the one that is meant by a word: itself, one that others call so, or the
-// nearest one.
+// The known setting that is meant by a word: itself, one that others call so, or the nearest one.
 std::string nearest_setting(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace attnres

@@ -33,7 +33,7 @@ class TensorMemory {
     std::priority_queue<char*, std::vector<char*>, std::greater<>> free = {};
     char *next = nullptr, *end = nullptr;  // of the newest region: what was never taken
   };
-  // Of one size class. By where they end.
+  // Regions of one size class, by where they end.
   struct Region {
     char* begin = nullptr;
     size_t stride = 0, size_class = 0;

@@ -8,7 +8,7 @@
 
 namespace attnres {
 
-// Of the terminal that this descriptor is; none where it is none.
+// The size of the terminal that this descriptor is; none where it is none.
 std::optional<size_t> terminal_columns(int descriptor);
 std::optional<size_t> terminal_lines(int descriptor);
 

@@ -9,7 +9,7 @@
 namespace attnres {
 namespace {
 
-// Of a whole character of UTF-8.
+// The code point of a whole character of UTF-8.
 uint32_t code_point(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(character[i]); };
   if (character.size() == 1) return byte(0);

@@ -99,8 +99,8 @@ std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
-  // Of a model with several files the first that is read counts: tokenizer.json also has the tokens
-  // that were added to a tokenizer.model. Where none is, the first says why.
+  // Where a model has several files, the first that is read counts: tokenizer.json also has the
+  // tokens that were added to a tokenizer.model. Where none is, the first says why.
   std::exception_ptr unread;
   const auto reading = [&](const char* name, auto&& read) -> std::unique_ptr<Tokenizer> {
     const fs::path path = folder / name;

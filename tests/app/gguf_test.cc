@@ -45,7 +45,7 @@ class GgufModel : public ::testing::Test {
     EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.err;
     return result.out;
   }
-  // Of the text, each token's.
+  // The score of each token of the text.
   std::vector<double> scores(const fs::path& model, const std::string& more = "") const {
     const std::string out = expect_runs(
         fmt::format("score --model {} --ids 84,111,32,98,101,44 --json {}", model.string(), more));

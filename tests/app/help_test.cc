@@ -25,7 +25,7 @@ std::string in_columns(const std::string& columns, const std::string& arguments)
   return result.out;
 }
 
-// Of the lines of ASCII text; without examples where they may be wider than the terminal.
+// The widest line of ASCII text; without examples where they may be wider than the terminal.
 size_t widest(const std::string& text, bool with_examples = true) {
   std::istringstream lines(text);
   size_t width = 0;

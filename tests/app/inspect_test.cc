@@ -32,7 +32,7 @@ size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-// Of how many layers the loss is worse without them: the exponential of their shares' entropy.
+// How many layers the loss is worse without: the exponential of their shares' entropy.
 double depth_of(const Json& layers) {
   double total = 0, entropy = 0;
   for (const Json& layer : layers) total += std::max(layer["change"].get<double>(), 0.0);

@@ -142,7 +142,7 @@ TEST(ReportCommand, MakesTheStudysPageAnew) {
   EXPECT_TRUE(json.at("arms").at(0).at("baseline").get<bool>());
   EXPECT_EQ(json.at("arms").at(1).at("verdict"), "better");
 
-  // Of many arms a table.
+  // Many arms have a table.
   for (const Json& run : Json(study.at("runs"))) {
     if (run.at("arms").at("mixing") != "block") continue;
     Json another = run;

@@ -36,7 +36,7 @@ class TokenizeAndTrain : public ::testing::Test {
     return run_program(fmt::format("tokenize --model {} --data {} --out {} {}", path("bytes"),
                                    path(data), path(out), more));
   }
-  // Of a recipe with this change.
+  // Trains a recipe with this change.
   Result train(const std::string& options, const Json& change = Json::object()) {
     Json recipe = block_recipe();
     // The learning rate is that of any number of steps.
@@ -88,7 +88,7 @@ TEST_F(TokenizeAndTrain, TextThatMemoryDoesNotHold) {
   EXPECT_GT(read_token_index(base_ / "large.jsonl.zst tokens").text_bytes(), text_bytes * 9 / 10);
 }
 
-// Of 64 GiB, nearly all of it a hole: only what is looked at is read.
+// They are 64 GiB, nearly all of it a hole: only what is looked at is read.
 TEST_F(TokenizeAndTrain, TokensThatMemoryDoesNotHold) {
   write_text(base_ / "train.bin", "");
   fs::resize_file(base_ / "train.bin", uint64_t{64} << 30);
@@ -214,7 +214,7 @@ struct Losses {
   double answers = 0, everything = 0;  // means
   int64_t counted = 0;                 // tokens of answers
 };
-// Of the last tokens of a folder.
+// Losses of the last tokens of a folder.
 Losses losses_by_hand(const fs::path& tokens, int64_t last, const fs::path& model_folder) {
   const TrainingTokens all = open_token_folder(tokens, read_token_index(tokens));
   std::vector<uint32_t> raw(last);

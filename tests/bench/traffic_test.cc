@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kCache = size_t{1} << 20;
 
-// Of 48 among 4096 tokens; tensors are large enough to be streamed if rows have 512 channels.
+// Counts 48 among 4096 tokens; tensors are large enough to be streamed if rows have 512 channels.
 TrafficCounter counter(int64_t width = 512, size_t cache = kCache) {
   return {4096, 48, width, cache};
 }

@@ -50,7 +50,7 @@ TEST(OperationProblems, AreOnTheirPage) {
   }
 }
 
-// Of the results of the formula.
+// The largest change in the results of the formula.
 double largest_change(const OperationProblem& problem, const Tensors& changed) {
   Tensors ones;
   for (const at::Tensor& result : problem.compute(problem.inputs)) {

@@ -291,7 +291,7 @@ TEST(SplitBySize, AddingDocumentsMovesNoOther) {
   for (const Passage& passage : before.train) EXPECT_FALSE(validation.contains(passage.text));
 }
 
-// Of a few documents the one of the lowest draw is cut, and stays it until a lower one comes.
+// The one of the lowest draw among a few documents is cut, and stays it until a lower one comes.
 TEST(SplitBySize, AddingADocumentToAFewSeldomMovesTheCut) {
   int moved = 0;
   for (int added = 10; added < 50; ++added) {

@@ -35,7 +35,7 @@ TEST(Permutation, IsAnotherForEachSeedAndEpoch) {
   EXPECT_NE(order(100, 1, 1), order(100));
 }
 
-// Of a random order neighbours are n / 3 apart in the mean, and the correlation of a number with
+// Neighbours in a random order are n / 3 apart in the mean, and the correlation of a number with
 // its place is normal with a standard deviation of n^-1/2.
 TEST(Permutation, LooksRandom) {
   constexpr double n = 20011;

@@ -229,7 +229,7 @@ TEST(TrainBatches, LeaveOutTargetsThatAreMarked) {
   EXPECT_THAT(values(batch.targets_BT), ElementsAre(2, -100, 4, 5, -100, 7, 8, -100));
 }
 
-// Of the tokens 1, 2, .., those that are targets.
+// The tokens 1, 2, .., with those that are targets.
 TrainingTokens with_targets(int64_t length, const std::set<int64_t>& targets) {
   const auto tokens = std::make_shared<std::vector<uint32_t>>();
   for (int64_t i = 0; i < length; ++i) {

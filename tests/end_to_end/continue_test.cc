@@ -35,7 +35,7 @@ class Continue : public ::testing::Test {
     return recipe;
   }
 
-  // Of `attnres train`, into the folder of that name, without a recipe.
+  // Arguments of `attnres train`, into the folder of that name, without a recipe.
   std::string from(const fs::path& source, const std::string& name,
                    const std::string& more = "") const {
     return "train --threads 1 --data " + quoted(workshop_.data()) + " --from " + quoted(source) +

@@ -83,7 +83,7 @@ TEST_F(Mpirun, TrainsAsOneProcessDoes) {
   EXPECT_NE(read_by("generate --max-tokens 4 --prompt a --model " + quoted(run)), "");
 }
 
-// Of conversations, some of whose rows hold no answer: each process maps the tokens by itself.
+// They hold conversations, some rows of which have no answer; each process maps them by itself.
 TEST_F(Mpirun, TrainsOnMappedTokensAsOneProcessDoes) {
   const fs::path base = fresh_folder("mapped");
   std::string lines;

@@ -68,7 +68,7 @@ class Workshop {
   const std::filesystem::path& data() const { return data_; }
   std::filesystem::path folder(const std::string& name) const { return base_ / name; }
 
-  // Of `attnres train`, into the folder of that name.
+  // Arguments of `attnres train`, into the folder of that name.
   std::string arguments(const std::string& name, const std::string& more = "") const {
     return "train --threads 1 --recipe " + quoted(recipe_) + " --data " + quoted(data_) +
            " --out " + quoted(folder(name)) + " " + more;
@@ -204,7 +204,7 @@ Disturbed disturb(const RunPaths& run, int64_t steps, int signal, const Start& s
   ADD_FAILURE() << "the run always finished before the signal came";
   return {};
 }
-// Of the program.
+// Disturbs the program.
 inline Disturbed disturb(const Workshop& workshop, const std::string& name, int64_t steps,
                          int signal) {
   return disturb({workshop.folder(name)}, steps, signal,

@@ -220,7 +220,7 @@ TEST(GgufLoaded, DenseModelsHaveNoExperts) {
   EXPECT_LT(difference(model, *loaded_gguf(saved_gguf(model))), 1e-5);
 }
 
-// Of llama3 a file has what each frequency is divided by, and from another program no more.
+// A file with llama3 has what each frequency is divided by, and from another program no more.
 TEST(GgufLoaded, FindsTheSettingsOfLlama3) {
   for (const int64_t head_width : {8, 24, 128}) {
     const ModelConfig config = gguf_relative(

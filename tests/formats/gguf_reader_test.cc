@@ -181,7 +181,7 @@ TEST(GgufReader, ReadsTensors) {
   EXPECT_THAT(message_of<Error>([&] { file.info("d"); }), HasSubstr("no tensor d"));
 }
 
-// Of every type, as its reference says.
+// Every type is read as its reference says.
 TEST(GgufReader, ReadsWhatIsStored) {
   const fs::path path = fresh_folder("gguf") / "file.gguf";
   const at::Tensor values = at::linspace(-3, 5, 4 * 64).view({4, 64}).to(at::kFloat);

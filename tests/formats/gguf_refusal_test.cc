@@ -140,7 +140,7 @@ TEST(GgufRefusals, RefuseOtherTensors) {
               HasSubstr("output_norm.weight holds numbers that are not finite"));
 }
 
-// Of Llama's family and of DeepSeek-V3; gguf_model_test.cc has Kimi's.
+// Models of Llama's family and of DeepSeek-V3; gguf_model_test.cc has Kimi's.
 TEST(GgufRefusals, SayWhatLlamaCppDoesNotCompute) {
   const auto refused = [](const Json& json) {
     const ModelConfig config = read_model_config(json);

@@ -116,7 +116,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-// Of log-probabilities; infinite where anything else differs.
+// The largest error of log-probabilities; infinite where anything else differs.
 double largest_error(const Answers& actual, const Answers& expected) {
   double largest = actual.size() == expected.size() ? 0 : std::numeric_limits<double>::infinity();
   for (const auto& [request, answer] : expected) {
@@ -135,7 +135,7 @@ double largest_error(const Answers& actual, const Answers& expected) {
 // What a follower does with what it is told, for negative controls.
 using Hears = std::function<void(GroupOrders&)>;
 
-// Of rank 0, which leads a group that has the model.
+// What rank 0 does, which leads a group that has the model.
 using Leads = std::function<void(const InferenceModel&, Communicator&)>;
 void in_a_group(const Transformer& whole, int size, const Leads& lead, const Hears& hears = {}) {
   run_on_threads(size, [&](Communicator& ranks) {
@@ -244,7 +244,7 @@ TEST(InferenceGroup, FaultsAreNoticed) {
   }
 }
 
-// Of each piece of a prompt and each sublayer a process sends each other the rows that these have
+// For each piece of a prompt and each sublayer a process sends each other the rows that these have
 // of its part of the sum, and its own rows; and at the end, once, its rows of the output.
 TEST(InferenceGroup, SendsWhatItHasTo) {
   const ModelConfig config = small_config(block_attn_res(3));

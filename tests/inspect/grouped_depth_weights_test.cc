@@ -20,7 +20,7 @@ std::vector<SiteDepthWeights> average_over(const Transformer& model, const at::T
   return average.sites();
 }
 
-// Of one pass, by position.
+// The groups of one pass, by position.
 std::vector<DepthWeightGroup> by_position(const Transformer& model, const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
   GroupedDepthWeights grouped(model, {"first", "1-3", "4-15", "16-63"});

@@ -35,7 +35,7 @@ struct PlainAttention {
   const AttentionShape& shape;
   const ParameterRegistry& parameters;
 
-  // Of one token, head h of a map: W x + b, normed and turned where it has a norm.
+  // Head h of a map for one token: W x + b, normed and turned where it has a norm.
   Vector head(const std::string& map, const Vector& x, int64_t h, int64_t position) const {
     const auto K = static_cast<size_t>(shape.head_width), first = static_cast<size_t>(h) * K;
     Vector y = times(parameter(parameters, (map + "_proj").c_str()), x, first, first + K);
@@ -135,7 +135,7 @@ TEST(Attention, CountsTheKeysThatAreSeen) {
   const double channels = 4 * 6;
   EXPECT_EQ(multiply_adds(0, 100), 100 * channels);
   EXPECT_EQ(multiply_adds(100, 100), 100 * channels);
-  // Of 10 keys the first nine tokens see fewer: 10 - 10 * 10 / (2 * 100).
+  // The first nine tokens see fewer than 10 keys: 10 - 10 * 10 / (2 * 100).
   EXPECT_EQ(multiply_adds(10, 100), 2 * 9.5 * channels);
 }
 

@@ -217,7 +217,7 @@ TEST(Experts, AreTheirFormula) {
 TEST(Experts, GradientsAreThoseOfDifferences) {
   for (Variant variant : kVariants) {
     SCOPED_TRACE(variant.name);
-    // Of one expert the renormalised weight is a constant, and the router learns nothing.
+    // The renormalised weight of one expert is a constant, and the router learns nothing.
     if (variant.settings.renormalize) {
       variant.settings.chosen = std::max<int64_t>(variant.settings.chosen, 2);
     }

@@ -15,7 +15,7 @@ class SideBySide {
   SideBySide(std::unique_ptr<SequencePool> pool, int64_t batch) : pool_(std::move(pool)) {
     for (int64_t i = 0; i < batch; ++i) sequences_.push_back(pool_->add());
   }
-  // Of one layer, or several of a mixer.
+  // Takes what one layer keeps, or several of a mixer.
   SideBySide(const std::vector<std::vector<KeptTensor>>& layers, int64_t batch, int64_t tokens)
       : SideBySide(std::make_unique<SequencePool>(
                        layers, SequencePoolSize{.sequences = batch, .tokens = batch * tokens}),

@@ -56,7 +56,7 @@ TEST_P(DocumentsOfABatch, GiveWhatEachGivesAlone) {
     first += length;
   }
   const Result expected = sum_of(alone);
-  // Of what is saturated gradients are small differences of large numbers.
+  // Gradients of what is saturated are small differences of large numbers.
   double largest = 0;
   for (const auto& [name, gradient] : expected.gradients) {
     largest = std::max(largest, gradient.abs().max().item<double>());

@@ -86,7 +86,7 @@ TEST(LayerKinds, AreCalledInFilesAsOthersCallThem) {
   EXPECT_EQ(name(5, "shared_w2"),
             "model.layers.2.block_sparse_moe.shared_experts.down_proj.weight");
   EXPECT_EQ(name(5, "input_norm"), "model.layers.2.post_attention_layernorm.weight");
-  // Of the other half, and of nobody.
+  // Roles of the other half, and of nobody.
   EXPECT_EQ(name(5, "q_proj"), "model.layers.2.mlp_depth_mixing.q_proj");
   EXPECT_EQ(name(4, "alpha"), "model.layers.2.self_attention_depth_mixing.alpha");
 }

@@ -59,7 +59,7 @@ const std::string* repeated(const std::vector<std::string>& names) {
   return nullptr;
 }
 
-// Of one that is only its mixer, or of a model without one but the plain residual.
+// Roles of one that is only its mixer, or of a model without one but the plain residual.
 std::set<std::pair<int, std::string>> roles(const ParameterRegistry& parameters, bool of_mixer) {
   std::set<std::pair<int, std::string>> roles;
   for (const Parameter& p : parameters.all()) {

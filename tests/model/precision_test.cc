@@ -48,7 +48,7 @@ TEST_P(EveryKind, KeepsActivationsInBfloat16) {
   EXPECT_EQ(model.output(state).scalar_type(), at::kBFloat16);
 }
 
-// Of all parameters, one after the other in one tensor.
+// Gradients of all parameters, one after the other in one tensor.
 at::Tensor gradients(const Transformer& model, const at::Tensor& ids, const at::Tensor& targets,
                      const RunContext& context = {}) {
   model.loss(ids, targets, context).backward();

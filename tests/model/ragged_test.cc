@@ -32,7 +32,7 @@ class Ragged : public ::testing::TestWithParam<KindOfModel> {
 INSTANTIATE_TEST_SUITE_P(Models, Ragged, ::testing::ValuesIn(every_kind_of_model()),
                          [](const auto& info) { return info.param.name; });
 
-// Of each call: which of the three sequences, and how many tokens more.
+// By call: which of the three sequences, and how many tokens more.
 const std::vector<std::vector<Continuation>> kCalls = {
     {{0, 4}, {1, 1}}, {{1, 3}, {2, 3}, {0, 1}}, {{2, 1}, {0, 1}, {1, 1}},
     {{0, 5}},         {{1, 1}, {2, 6}},         {{2, 1}, {1, 5}}};

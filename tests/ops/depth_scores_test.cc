@@ -46,7 +46,7 @@ Tensor feature(const Tensor& x) {
   return at::where(x > 0, x + 1, x.clamp_max(0).exp());
 }
 
-// Of inputs: a query, a gain, and the sources.
+// The inputs are a query, a gain, and the sources.
 Tensor scores_composed(const Tensors& in, const Arm& arm, int64_t heads) {
   Tensors scores;
   for (size_t n = 2; n < in.size(); ++n) {
@@ -69,7 +69,7 @@ Tensor scores_of(const Tensors& in, const Arm& arm, int64_t heads) {
   return arm.key_norm ? scores : scores + 0 * in[1].sum();
 }
 
-// Of inputs: weights, and the sources.
+// The inputs are weights, and the sources.
 Tensor sum_composed(const Tensors& in) {
   Tensor sum;
   for (size_t n = 1; n < in.size(); ++n) {

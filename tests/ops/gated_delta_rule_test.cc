@@ -46,7 +46,7 @@ const double kStrongest = std::log(1e-6);
 Tensor any_decays(at::IntArrayRef shape) {
   return kStrongest * at::rand(shape, at::kDouble);
 }
-// Of all sizes, 1 and 1e-6 among them.
+// Decays of all sizes, 1 and 1e-6 among them.
 Tensor mixed_decays(at::IntArrayRef shape) {
   const Tensor choice = at::randint(4, shape, at::kDouble);
   const Tensor weak = -at::pow(10, -6 * at::rand(shape, at::kDouble));

@@ -58,7 +58,7 @@ at::Tensor rounded_in_blocks(const at::Tensor& x) {
 
 TEST(PackedWeight, KeepsNumbersAsItsFormatSays) {
   const at::Tensor values = random({40, 96}, 1);
-  // Of the largest number of a block, but for f32.
+  // Bounds relative to the largest number of a block, but for f32.
   const std::pair<WeightFormat, double> bounds[] = {{WeightFormat::f32, 0},
                                                     {WeightFormat::f16, 0x1p-11},
                                                     {WeightFormat::bf16, 0x1p-8},
@@ -78,7 +78,7 @@ TEST(PackedWeight, KeepsNumbersAsItsFormatSays) {
 }
 
 TEST(PackedWeight, KeepsWhatItStoresExactly) {
-  // Of either format: a scale that float16 holds, and the numbers of its steps.
+  // What either format holds: a scale of float16, and the numbers of its steps.
   at::Tensor eighths = at::arange(-8, 8).to(at::kFloat).repeat({2}).mul(0.125).unsqueeze(0);
   EXPECT_TRUE(at::equal(unpack_weight(pack_weight(eighths, WeightFormat::q4_0)), eighths));
   at::Tensor steps = at::arange(0, 32).to(at::kFloat).unsqueeze(0);

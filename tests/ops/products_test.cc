@@ -110,7 +110,7 @@ TEST(Products, OfWeightsGradientsInBfloat16AreSummedInFloat32) {
   }
 }
 
-// Of oneDNN's, whose sums over tokens are ours: MKL's on Intel's processors depend on the threads.
+// oneDNN's sums over tokens are ours; MKL's on Intel's processors depend on the threads.
 TEST(Products, OfWeightsGradientsHaveTheSameBitsForAnyNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -15,7 +15,7 @@ using testing::on_every_target;
 using testing::random;
 using testing::Tensors;
 
-// Of matrices, which float64 holds where logits are moderate.
+// Divides matrices, which float64 holds where logits are moderate.
 Tensor by_division(const Tensor& logits, int64_t rounds) {
   Tensor A = logits.exp();
   for (int64_t round = 0; round < rounds; ++round) {

@@ -42,8 +42,8 @@ std::vector<NamedConfig> kinds() {
   return all;
 }
 
-// Of different numbers of rows; some targets do not count, and the last one's tokens are those of
-// three documents that do not see each other.
+// They have different numbers of rows; some targets do not count, and the last one's tokens are
+// those of three documents that do not see each other.
 std::vector<Batch> micro_batches(int count) {
   std::vector<Batch> batches;
   for (int m = 0; m < count; ++m) {

@@ -155,7 +155,7 @@ double largest_error(const Result& actual, const Result& expected) {
   return largest;
 }
 
-// Of all gradients together, relative to their norm: alone, some of them are small differences.
+// The distance of all gradients together, relative to their norm: some alone are small differences.
 double distance(const Result& actual, const Result& expected) {
   double squared = 0;
   for (const auto& [name, gradient] : expected.gradients) {

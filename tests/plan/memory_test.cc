@@ -66,7 +66,7 @@ TEST(PlanMemory, IsWhatEachRankHolds) {
   }
 }
 
-// Of a tensor group's processes each has half of what is cut, and half of the tokens.
+// Each of a tensor group's two processes has half of what is cut, and half of the tokens.
 TEST(PlanMemory, IsSharedByATensorGroup) {
   const auto first = [](int tensor) {
     return memory_of(small_plan_recipe(blocks_of(2), 8, {{"pipeline", 2}, {"tensor", tensor}},
@@ -82,7 +82,7 @@ TEST(PlanMemory, IsSharedByATensorGroup) {
   EXPECT_EQ(shared.in_flight, alone.in_flight);
 }
 
-// Of three replicas the one with most; together they have each moment once.
+// The one of three replicas with most counts; together they have each moment once.
 TEST(PlanMemory, SharesMomentsOverReplicas) {
   Recipe recipe = small_plan_recipe(blocks_of(3), 5, {{"pipeline", 2}},
                                     {{"batch_size", 12}, {"accumulate", 12}});
@@ -124,10 +124,9 @@ TEST(PlanMemory, IsOfTheMostInFlight) {
   EXPECT_NEAR(one, 16 * 4 * cost.kept_until_backward({0, 2}, false), 0.1 * one);
 }
 
-// Of one micro-batch and stages that seal a block each. Rank 0 has stages 0 and 2: the backward of
-// 2 leaves gradients of b_0 and b_1 for that of 0; of rank 1, that of 3 leaves b_0 to b_2 for that
-// of
-// 1. By `naive` each stage's copies are its own, and all gradients go back with them.
+// There is one micro-batch, and each stage seals a block. Rank 0 has stages 0 and 2: the backward
+// of 2 leaves gradients of b_0 and b_1 for that of 0; on rank 1, that of 3 leaves b_0 to b_2 for
+// that of 1. By `naive` each stage's copies are its own, and all gradients go back with them.
 TEST(PlanMemory, CountsGradientsThatWait) {
   const auto waiting = [](const char* policy) {
     const Recipe recipe =

@@ -8,7 +8,7 @@
 namespace attnres::testing::prefill_test {
 namespace {
 
-// Of width 7168 and L = 16, in bfloat16.
+// A model of width 7168 and L = 16, in bfloat16.
 PlannedModel wide_model(const Json& depth_mixing) {
   Json recipe = {
       {"model", {{"layers", 8}, {"width", 7168}, {"heads", 56}, {"depth_mixing", depth_mixing}}},

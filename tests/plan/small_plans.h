@@ -23,7 +23,7 @@ inline Cluster small_cluster(int64_t devices = 16, int64_t devices_per_node = 8)
   return parse_cluster(cluster_json(devices, devices_per_node));
 }
 
-// Of L = 2 `layers` sublayers; `parallel` as in a recipe.
+// A recipe of L = 2 `layers` sublayers; `parallel` as in a recipe.
 inline Recipe small_plan_recipe(const Json& depth_mixing, int64_t layers, const Json& parallel,
                                 const Json& train = Json::object()) {
   Json recipe = {{"model",

@@ -132,7 +132,7 @@ TEST(PlanTime, CountsSumsOverReplicas) {
   EXPECT_EQ(time_of(small_plan_recipe(blocks_of(2), 4, Json::object())).sums, 0);
 }
 
-// Of many buckets all but the last are added up beside a backward that takes longer than they do;
+// All of many buckets but the last are added up beside a backward that takes longer than they do;
 // over a slow link the sums take all of their time, but for the backward's.
 TEST(PlanTime, HidesSumsBehindTheBackward) {
   Json json = cluster_json(8, 8);

@@ -117,7 +117,7 @@ TEST(PlanTraffic, CountsSharedParametersOnEachRank) {
   EXPECT_EQ(traffic_of(recipe).shared_gradients, 2 * 2 * 256 * 32 * 4);
   expect_counted(recipe, "tied");
   recipe.parallel.shard_optimizer = true;
-  // Of both ranks of replica 0.
+  // Only the ranks of replica 0 hand it on.
   EXPECT_EQ(traffic_of(recipe).shared_gradients, 2 * 256 * 32 * 4);
   expect_counted(recipe, "tied and sharded");
 }

@@ -211,7 +211,7 @@ TEST(RotaryPositions, AreOfTheContextThatTransformersTakes) {
   EXPECT_LT(error("qwen2_tiny", [](Json& json) { json[kOriginal] = 7; }), 1e-4);
 }
 
-// Of layers in a window and others; theta stands beside them where it is not in them.
+// There are layers in a window and others; theta stands beside them where it is not in them.
 TEST(RotaryPositions, OfGemmaAreOfEachKindOfLayers) {
   const auto error = [](const std::function<void(Json&)>& change) {
     const fs::path folder = copy_of("gemma3_tiny");

@@ -77,7 +77,7 @@ TEST(PackedWeights, AreTheRoundedWeights) {
        {WeightFormat::f16, WeightFormat::bf16, WeightFormat::q8_0, WeightFormat::q4_0}) {
     const Packed pair(model, format);
     EXPECT_EQ(pair.count, 2 + 3 * 7);
-    // Of many tokens numbers are unpacked and multiplied; of few the packed ones are, by inputs
+    // For many tokens numbers are unpacked and multiplied; for few the packed ones are, by inputs
     // that are rounded too where weights have blocks.
     EXPECT_LT(pair.error(96), std::min(2e-4, pair.rounding(96) / 4));
     EXPECT_LT(pair.error(6), has_blocks(format) ? 0.3 : 2e-4);

@@ -33,7 +33,7 @@ std::unique_ptr<Transformer> retrofitted(const std::string& name) {
   return model;
 }
 
-// Of every site, in the names of the package, whose site 0 has vectors that nothing reads.
+// Vectors of every site, in the package's names, whose site 0 has vectors that nothing reads.
 NamedTensors vectors_of_sites(const Transformer& model) {
   NamedTensors tensors;
   const auto width = model.config().width;

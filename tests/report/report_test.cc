@@ -194,7 +194,7 @@ TEST_F(ReportTest, DrawsTheLoadOfExpertsWhereThereAreSome) {
 }
 
 // What stands in the verdict stands with its values under "What differs".
-// Of two steps of two ranks the second is drawn; with what crosses into each stage.
+// The second of two steps of two ranks is drawn, with what crosses into each stage.
 TEST_F(ReportTest, DrawsTheScheduleOfProcesses) {
   const fs::path run = block_.write(folder_ / "block");
   EXPECT_FALSE(has(page({run}), "Schedule of processes"));

@@ -34,7 +34,7 @@ TEST(MeasureSpeed, LeavesOutTheWarmUp) {
   EXPECT_TRUE(speed.well_measured());
 }
 
-// Of equally many tokens at 500 and at 2000 a second, a second holds 800.
+// With equally many tokens at 500 and at 2000 a second, a second holds 800.
 TEST(MeasureSpeed, AnIntervalsSpeedIsItsTokensOverItsTime) {
   std::vector<double> speeds = steady(1000);
   for (size_t i = 10; i < 100; ++i) speeds[i] = i % 3 == 0 ? 2000 : 500;

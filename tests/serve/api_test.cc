@@ -295,7 +295,7 @@ TEST_F(ApiTest, ShowsDepthWeightsWhileItStreams) {
   }
   ASSERT_EQ(weights.size(), text.size() - 1);  // the last token is not read
   expect_depth_weights(weights, 0, text);
-  // Of a finished request all are there.
+  // A finished request has all of them.
   const Json finished = served_.post("/v1/depth", {{"request", id}}).json();
   expect_depth_weights(finished["weights"], 0, text);
   EXPECT_EQ(finished["weights"].size(), text.size());

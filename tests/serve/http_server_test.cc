@@ -165,7 +165,7 @@ TEST(HttpServer, ThoseThatWaitGiveWay) {
   half.send("half");
   Client silent(held.server.port), silent_too(held.server.port);
 
-  // Of those that have sent nothing the one that has waited longest, and only then the other.
+  // The one that has waited longest of those that have sent nothing, and only then the other.
   Client first(held.server.port);
   EXPECT_EQ(silent.read_all(), "");
   EXPECT_FALSE(silent.was_reset());
@@ -237,7 +237,7 @@ TEST(HttpServer, PromisesNoTimeThatAConnectionIsKept) {
   EXPECT_THAT(client.read_to("\r\n\r\n"), Not(HasSubstr("Keep-Alive")));
 }
 
-// Of HTTP/1.0, which has no chunks: the connection's end is the answer's.
+// HTTP/1.0 has no chunks: the connection's end is the answer's.
 TEST(HttpServer, StreamsToAnOldClient) {
   const Running server({}, [](const HttpRequest&) {
     return HttpReply{.stream = [](const Send& send) {

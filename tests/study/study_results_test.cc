@@ -110,7 +110,7 @@ TEST(StudyPlan, CountsAWholeRun) {
   EXPECT_TRUE(std::isnan(unmeasured.seconds));
 }
 
-// Of each run's own: a mechanism that mixes at half the speed takes longer by what it mixes.
+// Each run has its own: a mechanism that mixes at half the speed takes longer by what it mixes.
 TEST(StudyPlan, GoesByTheSpeedOfEachMechanism) {
   const auto file = write_study(fresh_folder("speeds") / "tiny.json", tiny_study());
   const std::vector<StudyRun> runs = plan_runs(read_study(file));

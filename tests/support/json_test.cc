@@ -106,7 +106,7 @@ TEST(Json, DifferencesAreNamedWithTheirPath) {
   other["recipe"]["name"] = "b";
   EXPECT_THAT(differences(run, other),
               ElementsAre("recipe.name: \"a\" -> \"b\"", "recipe.train.steps: 10 -> 20"));
-  // Of keys that only one side has too.
+  // Keys that only one side has are told too.
   EXPECT_THAT(differences({{"a", 1}}, {{"b", 2}}), ElementsAre("a: 1 -> null", "b: null -> 2"));
   EXPECT_THAT(differences({{"a", {{"b", 1}}}}, {{"a", 3}}), ElementsAre("a: {\"b\":1} -> 3"));
 }

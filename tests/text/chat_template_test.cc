@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 const std::vector<ChatMessage> kMessages = {
     {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hello"}, {"user", "Who?"}};
 
-// Of the shape of Qwen's, Llama 2's and Kimi's.
+// Templates of the shape of Qwen's, Llama 2's and Kimi's.
 constexpr const char* kChatml =
     "{%- for message in messages %}\n"
     "    {{- '<|im_start|>' + message.role + '\\n' + message['content'] | trim }}\n"

@@ -71,7 +71,7 @@ class Checkpoint : public ::testing::Test {
   Training load(const TrainConfig& config = kAdamW) const {
     return load_checkpoint(folder_, small_config(), kVocabulary, config);
   }
-  // Of loading it as a model that differs in these keys.
+  // The refusal to load it as a model that differs in these keys.
   std::string refusal(const Json& changes, int64_t vocab_size = kVocabulary) const {
     return message_of<Error>(
         [&] { load_checkpoint(folder_, small_config(changes), vocab_size, kAdamW); });

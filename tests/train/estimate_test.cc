@@ -317,7 +317,7 @@ TEST(Resources, BeyondTheMachineAreRefused) {
               ::testing::Contains(::testing::HasSubstr("Lower model.width")));
 }
 
-// Of several processes, those on this machine hold their parts alone: two of eight ranks a quarter.
+// Those processes that are on this machine hold their parts alone: two of eight ranks a quarter.
 TEST(Resources, OfSeveralProcessesAreSharedOut) {
   const char* const split = R"({"model": {"width": 4096, "layers": 32, "heads": 16},
                                 "train": {"batch_size": 8, "accumulate": 8},

@@ -110,7 +110,7 @@ class RatesOf : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, RatesOf, ::testing::Values("adamw", "muon"));
 
-// Of a matrix and of a vector; Muon moves the one and AdamW the other.
+// It matches a matrix and a vector; Muon moves the one and AdamW the other.
 const char* const kPattern = "model.layers.1.*proj*";
 bool is_meant(const std::string& name) {
   return (name.starts_with("2.") || name.starts_with("3.")) &&

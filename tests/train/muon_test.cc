@@ -234,7 +234,7 @@ TEST(Muon, RefusesWhatIsNoMatrix) {
   EXPECT_THROW(Muon({registry.all().begin(), registry.all().end()}, {}), Error);
 }
 
-// Of a matrix whose rows or columns, and of a stack whose columns, two processes share.
+// Two processes share the rows or columns of a matrix, and the columns of a stack.
 TEST(Muon, OfPartsIsThatOfTheWhole) {
   const std::vector<std::pair<std::vector<int64_t>, Shard>> kinds = {
       {{6, 5}, Shard::outputs}, {{5, 6}, Shard::inputs}, {{3, 5, 4}, Shard::inputs}};

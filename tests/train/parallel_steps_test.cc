@@ -399,7 +399,7 @@ TEST_F(ParallelTraining, RefusesRanksThatDoNotGoTogether) {
   EXPECT_THAT(message_of<Error>([&] { train(job); }), HasSubstr("-n 2 attnres train"));
 }
 
-// Of the first three steps: every forward and backward of every rank once, one at a time.
+// The first three steps are shown: every forward and backward of every rank once, one at a time.
 TEST_F(ParallelTraining, ShowsWhatRanksDo) {
   const Layout layout = {.data = 2, .pipeline = 2, .virtual_stages = 2};
   TrainJob job = job_of(recipe_in_parts(block_recipe(), 4), layout, text(), out("run"));

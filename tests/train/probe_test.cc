@@ -83,7 +83,7 @@ TEST(Probe, SeesWeightsThatAreNotUniform) {
   EXPECT_FALSE(probe(small_model(residual()), batch()).depth_weights);
 }
 
-// Of every layer's kinds; windows that count in part weigh as their tokens do.
+// Models have every kind of layer; windows that count in part weigh as their tokens do.
 TEST(Probe, OfRecomputedWindowsIsTheSame) {
   for (const Transformer& model : {small_model(block_attn_res(2)), small_model({{"type", "mhc"}}),
                                    kimi_model(/*k3=*/false, block_attn_res(4))}) {

@@ -31,7 +31,7 @@ std::vector<int32_t> train_tokens(const RunText& text) {
   return tokens.read(0, tokens.size(), text.tokenizer->vocab_size());
 }
 
-// Of byte tokens, without the ends of documents.
+// The number of byte tokens, without the ends of documents.
 int64_t bytes_of(const std::vector<int32_t>& tokens) {
   return std::ssize(tokens) - std::count(tokens.begin(), tokens.end(), 0);
 }
@@ -58,7 +58,7 @@ class TextOfARun : public ::testing::Test {
   RunText read(const TextPaths& paths, const Recipe& recipe = TextOfARun::recipe(),
                const Json& recorded = Json()) {
     Messages messages;
-    // Of tokens it is given.
+    // Tokens are given theirs.
     std::unique_ptr<Tokenizer> given;
     if (are_tokens(paths.data)) given = std::make_unique<ByteTokenizer>();
     RunText text = read_run_text(paths, recipe, recorded, std::move(given), messages);

@@ -57,7 +57,7 @@ class Trainer : public ::testing::Test {
   const fs::path base_ = fresh_folder("runs");
 };
 
-// Of the messages in a run's only event file.
+// Sizes of the messages in a run's only event file.
 std::vector<size_t> event_sizes(const RunPaths& run) {
   std::vector<size_t> sizes;
   for (const auto& entry : fs::directory_iterator(run.folder)) {
@@ -118,7 +118,7 @@ TEST_F(Trainer, AccumulationIsOneLargeBatch) {
   EXPECT_GT(largest_relative_difference(half, whole), 1e-2);
 }
 
-// Of a byte in one document, whose scaled embedding is infinite.
+// One document has a byte whose scaled embedding is infinite.
 TEST_F(Trainer, NamesTheRowOfTheDataWhoseNumbersAreNotFinite) {
   const fs::path texts = base_ / "texts", model = base_ / "large", own = base_ / "own.txt";
   for (int i = 0; i < 40; ++i) {

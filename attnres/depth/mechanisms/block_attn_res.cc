@@ -187,7 +187,7 @@ class BlockAttnRes : public DepthMixer {
     const int64_t newest = (site + settings_.block_size - 1) / settings_.block_size;
     return std::max<int64_t>(newest - settings_.window + 1, 1);
   }
-  // Of block n, or of the embedding.
+  // The last site that reads block n, or the embedding where n is 0.
   int last_reader(int64_t n) const {
     const int64_t L = shape_.sublayers, window = std::min(settings_.window, L);
     return static_cast<int>(n == 0 ? L : std::min(L, (n + window - 1) * settings_.block_size));
@@ -292,7 +292,7 @@ class BlockAttnRes : public DepthMixer {
                                   .weighing = weighing_of(settings_)});
   }
 
-  // Of the same shape.
+  // Depth weights of sources of one shape.
   at::Tensor weights_of(const DepthState& state, const std::vector<at::Tensor>& sources) const {
     const DepthWeighing weighing = weighing_of(settings_);
     at::Tensor scores = scores_of(state, sources);

@@ -25,8 +25,8 @@
 
 namespace attnres {
 
-// Of Full; Block AttnRes has block_size as a setting too, or num_blocks in its place; without
-// either it makes 8 blocks.
+// Settings of Full; Block AttnRes has block_size as a setting too, or num_blocks in its place;
+// without either it makes 8 blocks.
 struct AttnResSettings {
   explicit AttnResSettings(const MixerShape& shape);
 
@@ -68,7 +68,7 @@ struct AttnResSettings {
   bool operator==(const AttnResSettings&) const = default;
 
  protected:
-  // Of sources `v`, which are `which`.
+  // The formula over sources `v`, which are `which`.
   std::string formula_over(const MixerShape& shape, const std::string& v,
                            const std::string& which) const;
 };

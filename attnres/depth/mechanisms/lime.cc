@@ -57,7 +57,7 @@ class Lime final : public AdaptedAttention {
     }
   }
 
-  // Of a tensor group's heads each process has some, which add their part to all mixed ones.
+  // Each process of a tensor group has some heads, which add their part to all mixed ones.
   at::Tensor mixed(const DepthState& state, int layer, int which, const at::Tensor& own) const {
     const auto router_of = [&](int i) {
       return routers_[layer]

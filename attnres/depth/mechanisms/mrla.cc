@@ -114,7 +114,7 @@ class Mrla : public ComposedMixer {
     return held(state, at::sigmoid(sum).to(taps.scalar_type()));
   }
 
-  // Of a tensor group's tokens each process has some, whose values read others'.
+  // Each process of a tensor group has some tokens, whose values read others'.
   at::Tensor value_of(const DepthState& state, const at::Tensor& own_TD) const {
     if (group_ == nullptr) return values_of_all(state, own_TD);
     require(state.sequence.spans != nullptr, "mrla: whose tokens these are, their spans must say");

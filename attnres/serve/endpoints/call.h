@@ -52,7 +52,7 @@ struct Call {
   int status = 200;         // of a stream, once it has ended
   std::string reason = {};  // how it ended, for the log
   std::optional<Clock::time_point> first_token = {}, last_token = {};
-  // Of completions.
+  // For completions alone.
   CompletionRequest request = {};
   std::vector<SequenceReply> replies = {};
   std::shared_ptr<Exchange> exchange = {};

@@ -65,7 +65,7 @@ size_t nearest_group(const std::vector<double>& groups, double ratio) {
       groups.begin());
 }
 
-// Of all shapes, ascending.
+// Values of all shapes, ascending.
 struct ShapeGrid {
   std::vector<double> widths, heads;
 };

@@ -80,7 +80,7 @@ std::optional<size_t> budget_axis(const StudyData& data, const Json& options) {
   return best;
 }
 
-// Of the arms that are alike but for their size.
+// The series of arms that are alike but for their size.
 ScalingSeries series_of(const StudyData& data, std::vector<std::string> names, size_t axis) {
   ScalingSeries series;
   for (const std::string& size : data.arms_of(axis)) {

@@ -188,7 +188,7 @@ class Drawing {
     }
   }
 
-  // Of a rank's first stage 'a', of its second 'b'.
+  // 'a' for a rank's first stage, 'b' for its second.
   std::string letter(int stage, char first) const {
     return std::string(1, static_cast<char>(first + std::min(stage / ranks_, 25)));
   }

@@ -14,7 +14,7 @@ namespace attnres {
 namespace {
 
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
-// Of so many symbols looking through all is faster than a heap.
+// Up to so many symbols, looking through all is faster than a heap.
 constexpr size_t kFewSymbols = 24;
 
 }  // namespace
@@ -35,7 +35,7 @@ class BpeModel::PairTable {
     }
   }
 
-  // Of a pair that is there already the last value counts.
+  // Where a pair is there already, the last value counts.
   void set(int32_t left, int32_t right, Merge merge) {
     const uint64_t key = key_of(left, right);
     size_t i = slot_of(key);

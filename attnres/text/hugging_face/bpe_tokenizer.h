@@ -29,7 +29,7 @@ class BpeTokenizer : public Tokenizer {
   // tokenizer_config.json says, of which "eos_token" names the token that ends a document. Throws
   // UnreadTokenizer naming what is asked for and not read here, or if no token ends a document.
   BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config, const std::string& what);
-  // Of parts that no file says: they are saved as tokenizer.json.
+  // Takes parts that no file says: they are saved as tokenizer.json.
   BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what);
 
   std::string kind() const override { return "bpe"; }

@@ -102,7 +102,7 @@ class Trainer {
     return vocabulary;
   }
 
-  // Of a pair that was joined twice, which is when two pairs make the same token, the second time
+  // Where a pair was joined twice, which is when two pairs make the same token, the second time
   // counts.
   BpeModel::Merges merges() const {
     std::unordered_map<TokenPair, size_t, HashOfPair> last;

@@ -22,7 +22,7 @@ class Decoder {
   // Tokens are as the vocabulary writes them. Bytes that are no character stay as they are; Hugging
   // Face's gives U+FFFD for them.
   std::string decode(std::vector<std::string> tokens) const;
-  // Of a token within a text, with nothing taken away that belongs to the text's begin or end.
+  // A token within a text, with nothing taken away that belongs to the text's begin or end.
   std::string decode_within(std::string token) const;
 
   // A step changes the tokens that the one before it left.

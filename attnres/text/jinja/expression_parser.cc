@@ -8,9 +8,9 @@ namespace {
 
 using TokenKind = Token::Kind;
 
-// Of brackets and statements within each other, and of members and filters one after another.
+// Most brackets and statements within each other, and members and filters one after another.
 constexpr int kDeepestNesting = 100;
-// Of all of those in an expression: what is evaluated may be as deep (meter.h).
+// Most of all those in an expression: what is evaluated may be as deep (meter.h).
 constexpr int kDeepestExpression = 1000;
 
 void require_chain(int links) {

@@ -377,7 +377,7 @@ Value rejectattr(const Arguments& arguments) {
   return chosen(arguments, true, false);
 }
 
-// Of a dict none, which has its items otherwise.
+// A dict has no attributes: its items are reached otherwise.
 Value attr(const Arguments& arguments) {
   if (operand(arguments).as_dict() != nullptr) return Value::undefined("an attribute of a dict");
   return attribute_of(operand(arguments), text_of(arguments.need(1, "name")).bytes());

@@ -10,7 +10,7 @@
 
 namespace attnres::jinja {
 
-// Of one rendering, within a Meter of the same thread.
+// Renders once, within a Meter of the same thread.
 class Interpreter {
  public:
   using Names = std::map<std::string, Value, std::less<>>;

@@ -11,8 +11,8 @@
 
 namespace attnres::jinja {
 
-// Of one rendering. A template that a model needs is far below each; one that loops or recurs
-// without an end meets one of them, and is refused.
+// Limits of one rendering. A template that a model needs is far below each; one that loops or
+// recurs without an end meets one of them, and is refused.
 struct Limits {
   int64_t steps = 20'000'000;               // what is evaluated, and 32 bytes copied, are one each
   int64_t text_bytes = int64_t{32} << 20;   // of any text, what is rendered too

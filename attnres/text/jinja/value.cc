@@ -22,7 +22,7 @@ void require_shallow(int depth) {
   require(depth <= kDeepestValue, "it makes lists or dicts that are nested {} deep", depth);
 }
 
-// Of what holds these. Throws Error.
+// The depth of what holds these. Throws Error.
 int depth_around(const Values& items) {
   int depth = 1;
   for (const Value& item : items) depth = std::max(depth, depth_of(item) + 1);
@@ -30,7 +30,7 @@ int depth_around(const Values& items) {
   return depth;
 }
 
-// Of names, however long.
+// Whether two names are the same, however long.
 bool same(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   spend(static_cast<int64_t>(a.size() / 32));

@@ -66,7 +66,7 @@ class Value {
  public:
   Value() : held_(Undefined{}) {}
 
-  // Of a long name the beginning.
+  // Keeps the beginning of a long name.
   static Value undefined(std::string_view name);
   static Value none() { return Value(Held(None{})); }
   static Value boolean(bool value) { return Value(Held(value)); }
@@ -80,7 +80,7 @@ class Value {
   static Value view(const char* type, Values items);
   static Value dict(Entries entries);
   static Value function(std::string name, std::function<Value(const Arguments&)> call);
-  // Of a function that holds an object.
+  // A function that holds an object.
   static Value method(std::string name, const Value& object,
                       std::function<Value(const Arguments&)> call);
   static Value space(std::shared_ptr<NamespaceNode> node) { return Value(Held(std::move(node))); }
@@ -162,7 +162,7 @@ struct LoopNode {
   Value changed;  // what loop.changed was last asked about; nothing once the loop has ended
 };
 
-// Of a call, a filter or a test.
+// What a call, a filter or a test is given.
 struct Arguments {
   // Null where it isn't given.
   const Value* find(size_t index, std::string_view name) const;

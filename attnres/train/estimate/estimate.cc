@@ -64,13 +64,13 @@ class Sizes {
   double vocab_;
 };
 
-// Of weights, gradients and moments, and the library's.
+// Bytes of weights, gradients and moments, and the library's.
 double standing_bytes(const Sizes& sizes) {
   return kLibraryBytes + 4 * (2 * sizes.parameters() + sizes.moments());
 }
 
-// Of the last checkpoint, which has weights and moments, and of the best model: each is written
-// beside the one that it replaces, one at a time.
+// Bytes of the last checkpoint, which has weights and moments, and of the best model: each is
+// written beside the one that it replaces, one at a time.
 double disk_bytes(const Sizes& sizes) {
   return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
 }

@@ -41,7 +41,7 @@ Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& 
 // Seconds of so many steps and looks at the validation text (`eval_tokens` each, at a third of what
 // training on them takes), and of the probes, samples and checkpoints beside them: 15 %.
 double run_seconds(const TrainConfig& train, const Estimate& cost, double steps, double looks);
-// Of all the steps of a run, with its looks.
+// The same for all the steps of a run, with its looks.
 double run_seconds(const TrainConfig& train, const Estimate& cost);
 
 // What there is to train with, in bytes; INT64_MAX where that cannot be found out.
@@ -80,7 +80,7 @@ struct StepTimes {
   double least = 0, median = 0, most = 0;
 };
 
-// Of seven steps of the real model on random tokens, after one that is not counted; of fewer, but
+// Times seven steps of the real model on random tokens, after one that is not counted; fewer, but
 // two or more, when all take longer than `seconds`. Allocates what training would. Steps with
 // `accumulate` parts are timed by one part and the update. Calls `on_step` after each.
 StepTimes time_steps(const Recipe& recipe, int64_t vocab_size, double seconds = 10,

@@ -23,15 +23,15 @@ inline constexpr double kMixingOverCopies = 0.4;
 // Traffic per parameter: the update reads and writes weights, gradients and moments.
 inline constexpr double kTouchedByUpdate = 9;
 
-// Of a parameter's update.
+// What a parameter's update takes.
 struct UpdateCost {
   double moments = 0;  // numbers that the optimizer keeps of it: two by AdamW, one by Muon
   double working = 0;  // numbers beside it while it is updated: Muon's, between steps
   double flops = 0;    // of Newton-Schulz
 };
 
-// Of a whole model's parameters, or of a process's parts of all of them, in their order; nothing is
-// kept of what no gradient moves, and of what is frozen. Muon works on whole matrices.
+// Costs for a whole model's parameters, or a process's parts of all of them, in their order;
+// nothing is kept of what no gradient moves, and of what is frozen. Muon works on whole matrices.
 std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int sublayers,
                                      const TrainConfig& train);
 

@@ -26,7 +26,7 @@ at::Tensor orthogonalize(const at::Tensor& matrices);
 
 class Muon {
  public:
-  // Of this process's part of a tensor group, which must outlive it, or of none. Throws Error
+  // Takes this process's parts in a tensor group, which must outlive it, or in none. Throws Error
   // unless all are matrices or stacks of matrices.
   Muon(std::vector<Parameter> parameters, const TrainConfig& config,
        const TensorGroup* group = nullptr);

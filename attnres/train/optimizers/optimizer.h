@@ -28,7 +28,7 @@ namespace attnres {
 
 class Optimizer {
  public:
-  // Of a whole model, which must outlive the optimizer. Throws UsageError where train.rates does
+  // For a whole model, which must outlive the optimizer. Throws UsageError where train.rates does
   // not fit it (learning_rates.h).
   Optimizer(const Transformer& model, const TrainConfig& config);
   // With the factor of each parameter given, in their order, in the place of train.rates.

@@ -103,7 +103,7 @@ SharedText share_text(const TrainJob& job, const RunText& text, Communicator& wo
     require_same_tokens(text.tokens_hash, world);
     return shared;
   }
-  // Of plain text there is one source. A root's numbers are only read.
+  // Plain text has one source. A root's numbers are only read.
   std::vector<int32_t> tokens = text.train.front().tokens.read(0, sizes[2], shared.vocabulary.size);
   broadcast_in_pieces(tokens.data(), sizes[2], world);
   return shared;

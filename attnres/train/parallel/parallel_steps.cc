@@ -85,7 +85,7 @@ BrokenRows ParallelSteps::find_broken_rows(int64_t step) {
   for (int64_t row = place_.replica() * rows; row < (place_.replica() + 1) * rows; ++row) {
     const LossNumbers numbers =
         pipeline_.forward_backward({batches_.batch(step, row, 1)}, {.recompute = train.recompute});
-    // Of what this rank has. A sum of parts of a gradient is finite where they are.
+    // Squares of what this rank has. A sum of parts of a gradient is finite where they are.
     const double squares = optimizer_.squared_gradient_norm([](const Parameter&) { return true; });
     optimizer_.clear_gradients();
     is_broken[row] = std::isfinite(numbers.loss) && std::isfinite(squares) ? 0 : 1;

@@ -39,7 +39,7 @@ class PipelineValidation {
   const Transformer& part_;
   EvaluationTokens tokens_;
   Vocabulary vocabulary_;
-  // Of its own, so that what steps send and keep is counted by itself.
+  // Its own, so that what steps send and keep is counted by itself.
   std::unique_ptr<Communicator> ranks_;
   Pipeline pipeline_;
 };

@@ -73,8 +73,8 @@ struct DataConfig {
   std::string order = "epochs";       // or "drawn": see RowOrder (data/train_batches.h)
   std::string packing = "stream";     // or "documents": see Packing (data/packing.h)
   bool mask_documents = false;        // documents of a row do not see each other
-  // Of tokenized sources, by their names: the shares of the rows that they get, relative to each
-  // other. Without any it is their lengths.
+  // Shares of the rows that tokenized sources get, by their names, relative to each other; their
+  // lengths where none are given.
   NamedNumbers weights = {};
 
   template <class V>
@@ -123,7 +123,7 @@ struct Recipe {
   TokenizerConfig tokenizer;
 };
 
-// Of a model that these settings train.
+// The precision of a model that these settings train.
 Precision precision_of(const TrainConfig& train);
 
 // Checks everything that can be checked without the data. Throws UsageError naming the key.

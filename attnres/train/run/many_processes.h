@@ -24,7 +24,7 @@ class ManyProcesses : public RunProcesses {
   ManyProcesses(const TrainJob& job, SharedText text, const Tokenizer* tokenizer,
                 Communicator& world);
 
-  // Of rank 0. Where one throws Diverged or CommonFailure the others have left.
+  // For rank 0. Where one throws Diverged or CommonFailure the others have left.
   void begin(FirstWeights weights) override;
   void check_folder() override;
   TrainingState& state() override { return part_->state; }
@@ -36,7 +36,7 @@ class ManyProcesses : public RunProcesses {
   void save_best() override;
   std::string end() override;
 
-  // Of the others: does what rank 0 says until it ends. Throws CommonFailure where one fails.
+  // For the others: does what rank 0 says until it ends. Throws CommonFailure where one fails.
   void follow();
 
  private:

@@ -27,11 +27,11 @@ class RunProcesses {
   virtual void begin(FirstWeights weights) = 0;
   // Throws Error unless all of them see the run's folder, which is there now.
   virtual void check_folder() = 0;
-  // Of the run; what is saved with the next checkpoint.
+  // The run's state: what is saved with the next checkpoint.
   virtual TrainingState& state() = 0;
 
   virtual StepResult run(int64_t step, double learning_rate) = 0;
-  // Of the validation text: see Validation.
+  // Looks at the validation text: see Validation.
   virtual double validation_loss() = 0;
   virtual ProbeReading probe() = 0;
   virtual Json sample() = 0;

@@ -233,7 +233,7 @@ bool moves_weights(const Recipe& recipe) {
   return false;
 }
 
-// Of learning rates that are hardly meant.
+// Warns of learning rates that are hardly meant.
 void warn_of_rates(const Recipe& recipe, TrainObserver& observer) {
   const TrainConfig& train = recipe.train;
   const auto steps = static_cast<double>(train.steps), warmup = static_cast<double>(train.warmup);

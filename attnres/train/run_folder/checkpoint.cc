@@ -24,7 +24,7 @@ constexpr const char* kStateFile = "training_state.json";
 
 struct StateFile : TrainingState {
   int64_t updates = 0;
-  // Of what was saved with it; empty in checkpoints of earlier versions.
+  // Checksums of what was saved with it; empty in checkpoints of earlier versions.
   std::string model_checksum, optimizer_checksum;
 
   template <class V>
@@ -110,8 +110,8 @@ void require_model(const fs::path& folder, const Transformer& loaded, const Mode
           folder.string(), list);
 }
 
-// Of parameters, and of what is shaped like them, the whole where this process of a tensor group
-// writes it: all of them bring their parts together, one tensor after another, and take turns.
+// Parameters, and what is shaped like them, whole where this process of a tensor group writes them:
+// all of them bring their parts together, one tensor after another, and take turns.
 class WholeTensors {
  public:
   explicit WholeTensors(const ParameterRegistry& parameters) : group_(parameters.group()) {}

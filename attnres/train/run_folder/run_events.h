@@ -22,7 +22,7 @@ namespace attnres {
 
 class RunEvents {
  public:
-  // Of what the logs hold. `sublayers`: of the model. Throws Error as EventFile.
+  // Writes what the logs hold. `sublayers`: of the model. Throws Error as EventFile.
   RunEvents(const RunPaths& paths, int sublayers);
 
   // A line of metrics.jsonl, and those of probes.jsonl of the same step.

@@ -11,7 +11,7 @@
 namespace attnres {
 namespace {
 
-// Of `train`; require_same_run says why.
+// Keys of `train` that may change; require_same_run says why.
 constexpr std::string_view kChangeable[] = {"steps", "eval_every", "checkpoint_every",
                                             "sample_tokens"};
 

@@ -46,7 +46,7 @@ Json mean_of(const std::vector<std::pair<double, Json>>& values, bool is_rms) {
   return values.front().second.is_array() ? Json(sums) : Json(sums.front());
 }
 
-// Of the objects that parts have under a key, those of each site and name, by site.
+// Means of the objects that parts have under a key, over those of each site and name, by site.
 std::vector<Json> means_of(const std::vector<Json>& parts, const char* key) {
   std::vector<Json> found;  // the first of each
   std::map<std::pair<int, std::string>, std::vector<std::pair<double, Json>>> all;

@@ -62,8 +62,8 @@ class ProbeObserver : public RunObserver, public RecomputedOutputs {
   MagnitudeObserver magnitudes_;
 };
 
-// Of the parts of all sites, in any order. What several have seen of a site, of other tokens each,
-// is the mean of theirs.
+// The reading of the parts of all sites, in any order. What several have seen of a site, of other
+// tokens each, is the mean of theirs.
 ProbeReading reading_of(const std::vector<Json>& parts);
 
 }  // namespace attnres

@@ -28,7 +28,7 @@ struct BrokenRow {
   int64_t token = -1;  // of the row, the first whose loss is not; -1 where that is not known
 };
 
-// Of a step. None where all is well with each row alone.
+// The broken rows of a step. None where all is well with each row alone.
 struct BrokenRows {
   std::vector<BrokenRow> rows = {};
   double loss_of_others = 0;  // mean over the targets of all other rows; 0 where there are none
@@ -73,8 +73,7 @@ StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optim
 
 class TrainingStep {
  public:
-  // Of `config` it takes recompute, clip and expert_balance_rate. Model and optimizer must outlive
-  // it.
+  // Takes recompute, clip and expert_balance_rate of `config`. Model and optimizer must outlive it.
   TrainingStep(const Transformer& model, Optimizer& optimizer, const TrainConfig& config);
 
   // Adds the sums of one part.

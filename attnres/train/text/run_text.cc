@@ -44,7 +44,7 @@ std::vector<fs::path> paths_in(const Json& data, const char* key) {
   return paths;
 }
 
-// Of a run that was trained on it.
+// Throws unless the text that a run was trained on is there.
 void require_there(const std::vector<fs::path>& paths, const std::string& advice) {
   for (const fs::path& path : paths) {
     require(path_exists(path), "{}: the text of this run is no longer there; {}", path.string(),

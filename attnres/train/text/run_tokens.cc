@@ -17,7 +17,7 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-// Of a file that has no hash: pieces of it, as far apart as its length allows.
+// Pieces of a file that has no hash, as far apart as its length allows.
 constexpr int64_t kSamples = 256, kSampleTokens = 4096;
 
 struct OpenedTokens {

@@ -18,7 +18,7 @@ namespace attnres {
 // Whether the paths name tokenized text. Throws UsageError where some do and some name plain text.
 bool are_tokens(const std::vector<std::filesystem::path>& paths);
 
-// Of these paths, the first folder that brings its tokenizer along; nothing where none does.
+// The first folder of these paths that brings its tokenizer along; nothing where none does.
 std::optional<std::filesystem::path> tokenizer_of_tokens(
     const std::vector<std::filesystem::path>& paths);
 

@@ -19,7 +19,7 @@
 
 namespace attnres {
 
-// Of the runs in this folder, the tokens that `key` stands for.
+// Where the runs in this folder have the tokens that `key` stands for.
 std::filesystem::path cached_tokens_path(const std::filesystem::path& runs, const std::string& key);
 
 // What the note says.

@@ -280,7 +280,7 @@ TEST(AttnResArms, GradientsOfAFactorisedKernelAreItsSlopes) {
   EXPECT_LT(largest, 1e-8);
 }
 
-// Of a site and a role alone, whatever else the mechanism does.
+// They depend on a site and a role alone, whatever else the mechanism does.
 TEST(AttnResArms, QueriesStartAsRandomAsAsked) {
   const auto starts = [](const Json& settings, const char* role = "pseudo_query") {
     const Bench bench(arm(1, settings), 64, kSublayers);

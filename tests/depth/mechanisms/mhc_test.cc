@@ -149,8 +149,8 @@ TEST_P(ConstrainedStreams, MixByAMatrixWhoseRowsAndColumnsSumToOne) {
   }
 }
 
-// Of the mixer itself: what it reads of streams that are unit vectors, and how much each of them
-// gets of an output in a channel of its own.
+// What the mixer itself does: what it reads of streams that are unit vectors, and how much each of
+// them gets of an output in a channel of its own.
 struct Gates {
   Vector read, write;
 };
