@@ -118,7 +118,7 @@ class Transformer(nn.Module):
         return (self.feed_forward if site % 2 else self.attention)(x, site // 2)
 
     def names(self, site):
-        """Of the input norm, pseudo-query and key norm of a site."""
+        """Names of the input norm, pseudo-query and key norm of a site."""
         if site == 2 * self.layers:
             return "norm", "output_attn_res_proj", "output_attn_res_norm"
         layer = f"layers/{site // 2}/"

@@ -9,7 +9,7 @@ from .checkpoints import carry_mixing, counts_sources, depth_mixing, load, read_
 from .mixed import Mixed, become
 from .modules import BlockAttnRes, DepthState
 
-# Of a layer: the norms before its sublayers, and Gemma's after them.
+# A layer's norms before its sublayers, and Gemma's after them.
 LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm")
 GEMMA_NORMS = ("input_layernorm", "pre_feedforward_layernorm")
 GEMMA_OUTPUT_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")

@@ -114,7 +114,7 @@ def exchange(port, data, end=False):
 
 
 def statuses(received):
-    """Of the answers in what came back, whose bodies begin no line so."""
+    """Statuses of the answers in what came back, whose bodies begin no line so."""
     lines = received.split(b"\r\n")
     found = [line.split(b" ")[1] for line in b"\n".join(lines).split(b"\n")
              if line.startswith(b"HTTP/1.1 ")]  # fmt: skip
@@ -511,7 +511,7 @@ def emptied(watched):
 
 
 def make_gguf(program, folder):
-    """Of a model that has learned nothing."""
+    """Makes the file of a model that has learned nothing."""
     recipe = {"name": "little", "tokenizer": {"kind": "bytes"},
               "model": {"layers": 2, "width": 128, "heads": 4, "kv_heads": 2, "ffn_width": 352,
                         "depth_mixing": {"type": "residual"}},

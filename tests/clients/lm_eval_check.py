@@ -48,14 +48,14 @@ class Program:
         return done.stdout
 
     def logprobs(self, sequences):
-        """Of each token after the first."""
+        """The log-probability of each token after the first."""
         file = self.folder / "ids.txt"
         file.write_text("".join(",".join(map(str, ids)) + "\n" for ids in sequences))
         lines = self.run("score", "--model", MODEL, "--ids-file", file).splitlines()
         return [json.loads(line)["logprobs"] for line in lines]
 
     def bits_per_byte(self, windows):
-        """Of windows that are equally long."""
+        """The score of windows that are equally long."""
         file = self.folder / "windows.bin"  # tokens of 16 bits
         file.write_bytes(array("H", [byte for window in windows for byte in window]).tobytes())
         said = self.run("eval", "--model", MODEL, "--data", file, "--context", str(len(windows[0])),

@@ -100,7 +100,7 @@ def check_saved(report, name):
     """What save_pretrained writes: in transformers, here, and in attnres."""
     model, ids, folder = retrofitted(name), token_ids(256), report.folder / f"{name}, saved"
     ours, text = log_probabilities(logits_of(model, ids), ids), generated(model)
-    # Of a model that is as sharp, float32 in transformers is half of the bound away from it.
+    # Where a model is as sharp, float32 in transformers is half of the bound away from it.
     double = copy.deepcopy(model).double()
     double.set_experts_implementation("eager")  # grouped products are of float32 at most
     exact = log_probabilities(logits_of(double, ids), ids)

@@ -332,7 +332,7 @@ class _Calling(nn.Module):
 
 
 def check_no_weight_decay():
-    """Of every depth attention in a model, each parameter once; they stay where others decay."""
+    """It gives each parameter of every depth attention once; they stay where others decay."""
     full, block = attnres.AttnRes(WIDTH, 2), attnres.BlockAttnRes(WIDTH, 4, 2)
     linear = nn.Linear(WIDTH, WIDTH)
     model = nn.ModuleDict({"a": nn.Sequential(full, linear), "b": block, "c": full})
