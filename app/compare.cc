@@ -211,10 +211,8 @@ void add_compare_command(CLI::App& app) {
       "given, trains it with each mechanism and seed, and writes a page. Its folder is a study's,\n"
       "and the same command goes on where it stopped.");
   const auto options = std::make_shared<CompareOptions>();
-  as_path(command->add_option("--data", options->data,
-                              "files and folders of text; the compiler's C and C++ headers if not "
-                              "given"))
-      ->type_name("PATH");
+  add_path(*command, "--data", options->data, "PATH",
+           "files and folders of text; the compiler's C and C++ headers if not given");
   command
       ->add_option("--mechanisms", options->mechanisms,
                    "what to compare, separated by commas; residual,block_attn_res,attn_res if not\n"
@@ -222,29 +220,20 @@ void add_compare_command(CLI::App& app) {
       ->delimiter(',')
       ->transform(without_blanks())
       ->type_name("NAME,...");
-  command
-      ->add_option("--seeds", options->seeds,
-                   "runs of each mechanism, which are compared in pairs; 3 if not given")
-      ->type_name("N")
-      ->check(whole_number(1, 1000));
+  add_number(*command, "--seeds", options->seeds, whole_number(1, 1000),
+             "runs of each mechanism, which are compared in pairs; 3 if not given");
   command
       ->add_option("--hours", options->seconds,
                    "the time that all runs together may take, in hours or as 90m; 1 if not given")
       ->type_name("TIME")
       ->transform(duration(kLeastSeconds, kMostSeconds, 'h'));
-  as_path(command->add_option("--out", options->out,
-                              "the folder; studies/compare, or studies/compare-smoke with --smoke, "
-                              "if not given"))
-      ->type_name("DIR");
-  command->add_option("--jobs", options->jobs, "runs at once, which divide the cores among them")
-      ->type_name("N")
-      ->check(whole_number(1, 4096))
+  add_path(*command, "--out", options->out, "DIR",
+           "the folder; studies/compare, or studies/compare-smoke with --smoke, if not given");
+  add_number(*command, "--jobs", options->jobs, whole_number(1, 4096),
+             "runs at once, which divide the cores among them")
       ->capture_default_str();
-  command
-      ->add_option("--threads", options->threads,
-                   "threads of each run; the cores over --jobs if not given")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
+  add_number(*command, "--threads", options->threads, whole_number(1, 4096),
+             "threads of each run; the cores over --jobs if not given");
   command->add_flag("--tune", options->tune,
                     "try four learning rates for each mechanism in short runs, and train it with "
                     "the best;\none by a formula for all if not given");

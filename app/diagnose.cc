@@ -109,11 +109,9 @@ void add_diagnose_command(CLI::App& app) {
                                          "with ours, and say which known mistake\n"
                                          "they show. Exit code 0 when everything matches.");
   const auto options = std::make_shared<DiagnoseOptions>();
-  as_path(command->add_option(
-              "file", options->file,
-              "a safetensors file of results (mixed, input, gradient), any part of them, named "
-              "as attnres vectors names them"))
-      ->type_name("FILE")
+  add_path(*command, "file", options->file, "FILE",
+           "a safetensors file of results (mixed, input, gradient), any part of them, named as "
+           "attnres vectors names them")
       ->required();
   command->add_flag("--json", options->json, "print JSON");
   command->footer("Example:\n  attnres diagnose mine.safetensors");

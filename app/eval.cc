@@ -105,24 +105,16 @@ void add_eval_command(CLI::App& app) {
                                          "each window has no context and is not scored.");
   const auto options = std::make_shared<EvalOptions>();
   options->model.add_to(*command)->required(false);
-  as_path(
-      command->add_option(
-          "--data", options->data,
-          "files and folders of text, or of tokens (attnres tokenize --out, the first 16.8 M):\n"
-          "of conversations the answers"))
-      ->type_name("PATH");
-  as_path(command->add_option(
-              "--run", options->run,
-              "in place of --data: all the text that a run held out, scored with its best\n"
-              "model or with --model (training looks at the first train.eval_tokens)"))
-      ->type_name("DIR");
-  command
-      ->add_option("--context", options->context, "tokens a window; the model's own if not given")
-      ->type_name("N")
-      ->check(whole_number(2, int64_t{1} << 31));
-  command->add_option("--max-tokens", options->max_tokens, "only the first N tokens")
-      ->type_name("N")
-      ->check(whole_number(2));
+  add_path(*command, "--data", options->data, "PATH",
+           "files and folders of text, or of tokens (attnres tokenize --out, the first 16.8 M):\n"
+           "of conversations the answers");
+  add_path(*command, "--run", options->run, "DIR",
+           "in place of --data: all the text that a run held out, scored with its best\n"
+           "model or with --model (training looks at the first train.eval_tokens)");
+  add_number(*command, "--context", options->context, whole_number(2, int64_t{1} << 31),
+             "tokens a window; the model's own if not given");
+  add_number(*command, "--max-tokens", options->max_tokens, whole_number(2),
+             "only the first N tokens");
   command->add_flag("--json", options->json, "print JSON");
   options->precision.add_to(*command);
   options->machine.add_to(*command);

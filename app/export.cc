@@ -128,14 +128,13 @@ void add_export_command(CLI::App& app) {
                          "directory in Hugging Face's layout, or as one file for llama.cpp.");
   const auto options = std::make_shared<ExportOptions>();
   options->model.add_to(*command);
-  as_path(command->add_option("--out", options->out, "the new model directory, or GGUF file"))
-      ->type_name("PATH")
+  add_path(*command, "--out", options->out, "PATH", "the new model directory, or GGUF file")
       ->required();
   command
-      ->add_option("--format", options->format,
-                   "safetensors: a directory; huggingface: the same, but only as an architecture "
-                   "that other programs know (docs/models.md); gguf: one file with the "
-                   "tokenizer in it, for llama.cpp")
+      ->add_option(
+          "--format", options->format,
+          "safetensors: a directory; huggingface: the same, but only as an architecture that other "
+          "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
       ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
       ->type_name("FORMAT")
       ->capture_default_str();

@@ -65,9 +65,8 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
       ->type_name("P")
       ->check(number())
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "equal seeds give equal text")
-      ->type_name("N")
-      ->check(whole_number(0, UINT64_MAX))
+  add_number(command, "--seed", sampling.seed, whole_number(0, UINT64_MAX),
+             "equal seeds give equal text")
       ->capture_default_str();
 }
 
@@ -102,11 +101,12 @@ CLI::Option* repeated(CLI::Option* option) {
 
 void GenerateOptions::add_to(CLI::App& command) {
   model.add_to(command);
-  CLI::Option* prompt_option = command
-                                   .add_option("--prompt", prompt,
-                                               "the text to continue, as it is; a new document if "
-                                               "empty, standard input if -")
-                                   ->type_name("TEXT");
+  CLI::Option* prompt_option =
+      command
+          .add_option(
+              "--prompt", prompt,
+              "the text to continue, as it is; a new document if empty, standard input if -")
+          ->type_name("TEXT");
   CLI::Option* file_option =
       command.add_option("--prompt-file", prompt_file, "a file with the text to continue")
           ->type_name("FILE")
@@ -122,9 +122,8 @@ void GenerateOptions::add_to(CLI::App& command) {
   command.add_flag("--truncate", truncate,
                    "of a prompt that leaves no room for --max-tokens in the model's context, keep "
                    "the end: half of the context at least");
-  command.add_option("--max-tokens", generation.max_tokens, "most tokens to generate")
-      ->type_name("N")
-      ->check(whole_number(1))
+  add_number(command, "--max-tokens", generation.max_tokens, whole_number(1),
+             "most tokens to generate")
       ->capture_default_str();
   repeated(
       command.add_option("--stop", stop_texts, "stop before this text; may be given several times"))
@@ -132,19 +131,14 @@ void GenerateOptions::add_to(CLI::App& command) {
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
   add_penalties(command, generation.sampling);
-  repeated(
-      command.add_option("--logit-bias", biases,
-                         "add a number to the logit of a token, -100 for never this token; may "
-                         "be given several times"))
+  repeated(command.add_option("--logit-bias", biases,
+                              "add a number to the logit of a token, -100 for never this token; "
+                              "may be given several times"))
       ->type_name("ID=NUMBER");
   command.add_flag("--json", json, "print JSON, when done");
-  command
-      .add_option(
-          "--logprobs", generation.top_logprobs,
-          "with --json or --prompts, the model's log-probability of each token and of the N "
-          "likeliest in its place")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_number(command, "--logprobs", generation.top_logprobs, whole_number(0),
+             "with --json or --prompts, the model's log-probability of each token and of the N "
+             "likeliest in its place");
   precision.add_to(command);
   machine.add_to(command);
 }
@@ -154,25 +148,22 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
       command
           .add_option(
               "--prompts", prompts,
-              "many prompts: a file with a line of JSON for each, a text, or an object with "
-              "a \"prompt\" or \"ids\", whose other fields are kept; standard input if -")
+              "many prompts: a file with a line of JSON for each, a text, or an object with a "
+              "\"prompt\" or \"ids\", whose other fields are kept; standard input if -")
           ->type_name("FILE");
-  CLI::Option* out_option = as_path(command.add_option(
-      "--out", out,
-      "with --prompts, the results, a line of JSON for each prompt; the same command goes on where "
-      "it was interrupted"));
+  CLI::Option* out_option = add_path(command, "--out", out, "FILE",
+                                     "with --prompts, the results, a line of JSON for each prompt; "
+                                     "the same command goes on where it was interrupted");
   prompts_option->needs(out_option);
-  out_option->needs(prompts_option)->type_name("FILE");
-  command.add_option("--sequences", sequences, "with --prompts, how many are continued at once")
-      ->type_name("N")
-      ->check(whole_number(1, 4096))
+  out_option->needs(prompts_option);
+  add_number(command, "--sequences", sequences, whole_number(1, 4096),
+             "with --prompts, how many are continued at once")
       ->needs(prompts_option)
       ->capture_default_str();
   command
-      .add_flag(
-          "--deterministic", deterministic,
-          "with --prompts, make no bit of a result depend on which others are computed beside "
-          "it: takes longer")
+      .add_flag("--deterministic", deterministic,
+                "with --prompts, make no bit of a result depend on which others are computed "
+                "beside it: takes longer")
       ->needs(prompts_option);
   CLI::Option* chat_option =
       command

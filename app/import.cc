@@ -69,12 +69,9 @@ void add_import_command(CLI::App& app) {
       "of these, and write it as a directory that every command takes, weights in "
       "float32.");
   const auto options = std::make_shared<ImportOptions>();
-  as_path(command->add_option("--from", options->from, "the directory, or the GGUF file, to read"))
-      ->type_name("PATH")
+  add_path(*command, "--from", options->from, "PATH", "the directory, or the GGUF file, to read")
       ->required();
-  as_path(command->add_option("--out", options->out, "the new model directory"))
-      ->type_name("DIR")
-      ->required();
+  add_path(*command, "--out", options->out, "DIR", "the new model directory")->required();
   command->add_flag("--bytes", options->bytes,
                     "give it the byte tokenizer, whatever tokenizer the directory has");
   command->footer("Example:\n  attnres import --from downloads/llama --out models/llama");

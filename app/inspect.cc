@@ -189,8 +189,7 @@ void add_inspect_command(CLI::App& app) {
   const auto options = std::make_shared<InspectOptions>();
   options->model.add_to(*command);
   CLI::Option* data =
-      as_path(command->add_option("--data", options->data, "files and folders of text"))
-          ->type_name("PATH");
+      add_path(*command, "--data", options->data, "PATH", "files and folders of text");
   command
       ->add_option("--text", options->text,
                    "in place of --data: the text itself; standard input if -")
@@ -202,34 +201,29 @@ void add_inspect_command(CLI::App& app) {
       ->type_name("IDS")
       ->excludes(data)
       ->excludes("--text");
-  command
-      ->add_option("--max-tokens", options->max_tokens,
-                   fmt::format("of the text, only the first N tokens; if not given, {}, for "
-                               "effects {}, token by token {}",
-                               kWeightsTokens, kEffectsTokens, kShownTokens))
-      ->type_name("N")
-      ->check(whole_number(2));
+  add_number(*command, "--max-tokens", options->max_tokens, whole_number(2),
+             fmt::format("of the text, only the first N tokens; if not given, {}, for effects {}, "
+                         "token by token {}",
+                         kWeightsTokens, kEffectsTokens, kShownTokens));
   command->add_flag("--matrix", options->matrix,
                     "print the depth mixing matrix and its semiseparable rank");
-  as_path(command->add_option("--draw-matrix", options->draw_matrix, "draw it into this SVG file"))
-      ->type_name("FILE");
+  add_path(*command, "--draw-matrix", options->draw_matrix, "FILE", "draw it into this SVG file");
   command->add_flag("--tokens", options->tokens,
                     "print the depth weights token by token, averaged over sites");
-  as_path(command->add_option("--draw-tokens", options->draw_tokens,
-                              "draw them, a panel a site, into this SVG file"))
-      ->type_name("FILE");
+  add_path(*command, "--draw-tokens", options->draw_tokens, "FILE",
+           "draw them, a panel a site, into this SVG file");
   command
       ->add_option("--site", options->sites,
                    "of these, only the sites with these names, such as 'attention 2' and output")
       ->type_name("NAME");
-  command->add_flag("--effects", options->effects,
-                    "print what the loss gains without each layer, sublayer and source; "
-                    "magnitudes; how alike the sources are; depth weights by position and by "
-                    "class of token");
-  command->add_flag("--all", options->all,
-                    "depth weights, --matrix and --effects; as --matrix, --tokens and --effects "
-                    "do, of a run's held-out text where --model is a run's folder and no other "
-                    "text is given");
+  command->add_flag(
+      "--effects", options->effects,
+      "print what the loss gains without each layer, sublayer and source; magnitudes; how alike "
+      "the sources are; depth weights by position and by class of token");
+  command->add_flag(
+      "--all", options->all,
+      "depth weights, --matrix and --effects; as --matrix, --tokens and --effects do, of a run's "
+      "held-out text where --model is a run's folder and no other text is given");
   command->add_flag("--json", options->json, "print JSON");
   options->machine.add_to(*command);
   command->footer(

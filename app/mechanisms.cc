@@ -256,14 +256,11 @@ void add_mechanisms_command(CLI::App& app) {
   command->add_option("name", options->name, "only this one, with everything about it");
   command->add_option("--set", options->settings, "its settings, for example block_size=4")
       ->type_name("KEY=VALUE");
-  command->add_option("--layers", options->layers, "Transformer layers")
-      ->check(whole_number(1, 1 << 10))
+  add_number(*command, "--layers", options->layers, whole_number(1, 1 << 10), "Transformer layers")
       ->capture_default_str();
-  command->add_option("--width", options->shape.width, "d")
-      ->check(whole_number(1, 1 << 14))
+  add_number(*command, "--width", options->shape.width, whole_number(1, 1 << 14), "d")
       ->capture_default_str();
-  command->add_option("--heads", options->shape.heads, "of attention")
-      ->check(whole_number(1, 1 << 10))
+  add_number(*command, "--heads", options->shape.heads, whole_number(1, 1 << 10), "of attention")
       ->capture_default_str();
   command
       ->add_option("--matrix", options->matrix,

@@ -86,10 +86,8 @@ CLI::Validator without_blanks() {
 }
 
 void MachineOptions::add_to(CLI::App& command) {
-  command
-      .add_option("--threads", threads, "threads to compute with; one for each core if not given")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
+  add_number(command, "--threads", threads, whole_number(1, 4096),
+             "threads to compute with; one for each core if not given");
   command.add_option("--device", device, "where to compute: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->type_name("NAME")
@@ -103,10 +101,8 @@ void MachineOptions::apply() const {
 }
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
-  return as_path(command.add_option("--model", path,
-                                    "model directory, a run's folder (its best checkpoint), or a "
-                                    "GGUF file"))
-      ->type_name("PATH")
+  return add_path(command, "--model", path, "PATH",
+                  "model directory, a run's folder (its best checkpoint), or a GGUF file")
       ->required();
 }
 
@@ -139,9 +135,9 @@ std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_or_ids() const {
 
 void PrecisionOption::add_to(CLI::App& command) {
   command
-      .add_option("--precision", name,
-                  "of activations and matrix products: float32, or bfloat16 where the processor "
-                  "has it")
+      .add_option(
+          "--precision", name,
+          "of activations and matrix products: float32, or bfloat16 where the processor has it")
       ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}))
       ->type_name("NAME")
       ->capture_default_str();

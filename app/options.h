@@ -91,6 +91,20 @@ LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& 
 // their ends.
 CLI::Option* as_path(CLI::Option* option);
 
+// An option that takes such paths, or one.
+template <class Value>
+CLI::Option* add_path(CLI::App& command, const char* name, Value& value, const char* type,
+                      const std::string& what) {
+  return as_path(command.add_option(name, value, what))->type_name(type);
+}
+
+// An option that takes a number, as whole_number or number checks it.
+template <class Value>
+CLI::Option* add_number(CLI::App& command, const char* name, Value& value,
+                        const CLI::Validator& check, const std::string& what) {
+  return command.add_option(name, value, what)->type_name("N")->check(check);
+}
+
 // Throws Error when what the option (--out) names, which is to become a `kind` ("folder", "file"),
 // is there already.
 void require_new(const char* option, const std::filesystem::path& out, const char* kind);

@@ -282,11 +282,9 @@ void add_plan_command(CLI::App& app) {
       "Say what training a recipe on a cluster takes, without either: memory of each device,\n"
       "traffic and time of a step, memory of a prompt; or search for the fastest layouts.");
   const auto options = std::make_shared<PlanOptions>();
-  as_path(command->add_option("--recipe", options->recipe, "a JSON file, see recipes/"))
-      ->type_name("FILE");
-  as_path(command->add_option("--cluster", options->cluster,
-                              "a JSON file of devices and links, see recipes/clusters/"))
-      ->type_name("FILE");
+  add_path(*command, "--recipe", options->recipe, "FILE", "a JSON file, see recipes/");
+  add_path(*command, "--cluster", options->cluster, "FILE",
+           "a JSON file of devices and links, see recipes/clusters/");
   command
       ->add_option("--set", options->overrides,
                    "override keys of the recipe, for example parallel.pipeline=8")
@@ -304,15 +302,11 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--search", options->search,
                     "list the fastest layouts that fit, in the place of the recipe's own:\n"
                     "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
-  as_path(command->add_option("--write-cluster", options->write_cluster,
-                              "measure this machine and write a cluster file of it;\n"
-                              "with --recipe one whose devices take as long for its steps as here"))
-      ->type_name("FILE");
-  command
-      ->add_option("--devices", options->devices,
-                   "with --write-cluster: as so many processes of one thread; 1 if not given")
-      ->check(whole_number(1, 4096))
-      ->type_name("N");
+  add_path(*command, "--write-cluster", options->write_cluster, "FILE",
+           "measure this machine and write a cluster file of it;\n"
+           "with --recipe one whose devices take as long for its steps as here");
+  add_number(*command, "--devices", options->devices, whole_number(1, 4096),
+             "with --write-cluster: as so many processes of one thread; 1 if not given");
   command->add_flag("--json", options->json, "print JSON");
   command->footer(
       "docs/parallel.md explains what is counted.\n\n"

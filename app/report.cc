@@ -243,17 +243,13 @@ void add_report_command(CLI::App& app) {
       "the\n"
       "page of the study.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  as_path(command->add_option("runs", options->runs, "run folders, or the folder of one study"))
-      ->type_name("RUN ...")
+  add_path(*command, "runs", options->runs, "RUN ...", "run folders, or the folder of one study")
       ->required();
-  as_path(
-      command->add_option("--out", options->out,
-                          "the page; report.html if not given, of a study the one in its folder"))
-      ->type_name("FILE");
-  as_path(command->add_option("--csv", options->csv,
-                              "also write all that the runs measured, a line for each step, for a "
-                              "spreadsheet;\n-: on standard output, and nothing else there"))
-      ->type_name("FILE");
+  add_path(*command, "--out", options->out, "FILE",
+           "the page; report.html if not given, of a study the one in its folder");
+  add_path(*command, "--csv", options->csv, "FILE",
+           "also write all that the runs measured, a line for each step, for a spreadsheet;\n-: on "
+           "standard output, and nothing else there");
   command->add_option("--note", options->notes, "a sentence for the page's box \"Read with care\"")
       ->type_name("TEXT");
   command->add_flag("--json", options->json, "print the figures as JSON");

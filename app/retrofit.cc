@@ -61,9 +61,7 @@ void add_retrofit_command(CLI::App& app) {
       ->type_name("S")
       ->check(whole_number(1));
   command->add_flag("--full", options->full, "Full Attention Residuals: every output a source");
-  as_path(command->add_option("--out", options->out, "the new model directory"))
-      ->type_name("DIR")
-      ->required();
+  add_path(*command, "--out", options->out, "DIR", "the new model directory")->required();
   command->footer(
       "Example:\n  attnres retrofit --model runs/residual --block-size 4 --out models/retrofitted\n"
       "  attnres train --from models/retrofitted --data text --out runs/further");

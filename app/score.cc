@@ -114,11 +114,9 @@ void add_score_command(CLI::App& app) {
   options->model.add_to(*command);
   CLI::Option* ids = command->add_option("--ids", options->ids, "token ids, separated by commas")
                          ->type_name("IDS");
-  as_path(command->add_option(
-              "--ids-file", options->ids_file,
-              "a file with one sequence a line; prints a JSON object for each, and passes over "
-              "blank lines"))
-      ->type_name("FILE")
+  add_path(
+      *command, "--ids-file", options->ids_file, "FILE",
+      "a file with one sequence a line; prints a JSON object for each, and passes over blank lines")
       ->excludes(ids);
   command->add_flag("--json", options->json, "print JSON: {\"ids\": [...], \"logprobs\": [...]}");
   options->precision.add_to(*command);

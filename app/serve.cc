@@ -193,9 +193,7 @@ void run_serve(const CLI::App& command, const ServeOptions& options) {
 
 void add_limits(CLI::App& command, ServeOptions& options) {
   const auto count = [&](const char* name, int64_t& value, uint64_t least, const char* what) {
-    command.add_option(name, value, what)
-        ->type_name("N")
-        ->check(whole_number(least))
+    add_number(command, name, value, whole_number(least), what)
         ->group("Limits")
         ->capture_default_str();
   };
@@ -225,23 +223,6 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   seconds("--idle-timeout", http.idle_seconds, "between two requests of a connection");
 }
 
-// Who may ask.
-void add_access(CLI::App& command, ServeOptions& options) {
-  command
-      .add_option("--api-key-file", options.key_file,
-                  fmt::format("a file with the key that clients have to give; or the "
-                              "environment's {}",
-                              kKeyVariable))
-      ->type_name("FILE");
-  command.add_flag("--no-api-key", options.no_key, "beyond this machine too, everybody may use it");
-  command
-      .add_option("--origin", options.api.origins,
-                  "a page's origin that may ask, such as https://example.org; again for more")
-      ->type_name("ORIGIN")
-      ->check(page_origin())
-      ->allow_extra_args(false);
-}
-
 }  // namespace
 
 void add_serve_command(CLI::App& app) {
@@ -252,10 +233,9 @@ void add_serve_command(CLI::App& app) {
   const auto options = std::make_shared<ServeOptions>();
   options->model.add_to(*command);
   command
-      ->add_option(
-          "--weights", options->weights,
-          "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if not "
-          "given, f32 of a model directory")
+      ->add_option("--weights", options->weights,
+                   "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if "
+                   "not given, f32 of a model directory")
       ->type_name("FORMAT");
   command->add_option("--host", options->host, "the address to listen on")
       ->type_name("ADDRESS")
@@ -264,22 +244,31 @@ void add_serve_command(CLI::App& app) {
       ->type_name("PORT")
       ->check(whole_number(0, 65535))
       ->capture_default_str();
-  command->add_option("--slots", options->engine.sequences, "sequences that run at once")
-      ->type_name("N")
-      ->check(whole_number(1, 4096))
+  add_number(*command, "--slots", options->engine.sequences, whole_number(1, 4096),
+             "sequences that run at once")
       ->capture_default_str();
   command
       ->add_option("--context", options->engine.context,
                    "most tokens of a sequence; the model's if not given")
       ->type_name("TOKENS")
       ->check(whole_number(2));
-  command
-      ->add_option("--step-tokens", options->engine.step_tokens,
-                   "computed at once at most: a long prompt does not hold up others for longer")
-      ->type_name("N")
-      ->check(whole_number(1))
+  add_number(*command, "--step-tokens", options->engine.step_tokens, whole_number(1),
+             "computed at once at most: a long prompt does not hold up others for longer")
       ->capture_default_str();
-  add_access(*command, *options);
+  command
+      ->add_option(
+          "--api-key-file", options->key_file,
+          fmt::format("a file with the key that clients have to give; or the environment's {}",
+                      kKeyVariable))
+      ->type_name("FILE");
+  command->add_flag("--no-api-key", options->no_key,
+                    "beyond this machine too, everybody may use it");
+  command
+      ->add_option("--origin", options->api.origins,
+                   "a page's origin that may ask, such as https://example.org; again for more")
+      ->type_name("ORIGIN")
+      ->check(page_origin())
+      ->allow_extra_args(false);
   command->add_option("--drain", options->drain, "for requests that run, when it ends")
       ->type_name("SECONDS")
       ->check(number(0, kMostSeconds))

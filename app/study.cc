@@ -119,28 +119,6 @@ void run_study_command(const StudyCommandOptions& options) {
   }
 }
 
-// What the runs take of the machine.
-void add_machine(CLI::App& command, StudyCommandOptions& options) {
-  command
-      .add_option("--jobs", options.jobs,
-                  "runs at once. A study's first call divides the cores among them; later ones "
-                  "keep to\nthat number of threads a run")
-      ->type_name("N")
-      ->check(whole_number(1, 4096))
-      ->capture_default_str();
-  command
-      .add_option("--threads", options.threads,
-                  "threads of each run; what the study began with, or the cores over --jobs if "
-                  "not given")
-      ->type_name("N")
-      ->check(whole_number(1, 4096));
-  command
-      .add_option("--stop-after", options.stop_after,
-                  "save the runs and stop after this time: 2h, 90m, 45s")
-      ->type_name("TIME")
-      ->transform(duration(kShortest, kLongest));
-}
-
 }  // namespace
 
 void add_study_command(CLI::App& app) {
@@ -155,29 +133,34 @@ void add_study_command(CLI::App& app) {
           "recipe", options->recipe,
           "a study's JSON file, see recipes/studies/, or the name of one that --list shows")
       ->type_name("RECIPE");
-  as_path(command->add_option("--out", options->out,
-                              "the study's folder; studies/<its name> if not given"))
-      ->type_name("DIR");
-  as_path(command->add_option("--data", options->data,
-                              "files and folders of text; what the study began with, or the "
-                              "compiler's C and C++ headers\nif not given"))
-      ->type_name("PATH");
-  as_path(command->add_option("--validation", options->validation,
-                              "text to validate on; what the study began with, or a part of the "
-                              "data if not given"))
-      ->type_name("PATH");
+  add_path(*command, "--out", options->out, "DIR",
+           "the study's folder; studies/<its name> if not given");
+  add_path(*command, "--data", options->data, "PATH",
+           "files and folders of text; what the study began with, or the compiler's C and C++ "
+           "headers\nif not given");
+  add_path(*command, "--validation", options->validation, "PATH",
+           "text to validate on; what the study began with, or a part of the data if not given");
   command->add_option("--set", options->grid.overrides, "override keys of every run's recipe")
       ->type_name("KEY=VALUE");
-  CLI::Option* seeds =
-      command->add_option("--seeds", options->seeds, "seeds a combination of arms is trained with")
-          ->type_name("N")
-          ->check(whole_number(1, 10000));
+  CLI::Option* seeds = add_number(*command, "--seeds", options->seeds, whole_number(1, 10000),
+                                  "seeds a combination of arms is trained with");
   command
       ->add_option("--only", options->only,
                    "train only the runs whose names match, as file names in a shell do: "
                    "'block*-seed1', and\nthose that they need")
       ->type_name("NAME");
-  add_machine(*command, *options);
+  add_number(*command, "--jobs", options->jobs, whole_number(1, 4096),
+             "runs at once. A study's first call divides the cores among them; later ones keep "
+             "to\nthat number of threads a run")
+      ->capture_default_str();
+  add_number(
+      *command, "--threads", options->threads, whole_number(1, 4096),
+      "threads of each run; what the study began with, or the cores over --jobs if not given");
+  command
+      ->add_option("--stop-after", options->stop_after,
+                   "save the runs and stop after this time: 2h, 90m, 45s")
+      ->type_name("TIME")
+      ->transform(duration(kShortest, kLongest));
   command->add_flag("--smoke", options->grid.smoke,
                     "every run tiny, to see in a minute whether all of them work");
   command->add_flag("--dry-run", options->dry_run,

@@ -123,17 +123,11 @@ void add_tokenize_command(CLI::App& app) {
                     "control tokens that the text names are control tokens, not text");
   command->add_flag("--jsonl", options->jsonl,
                     "each line of the input is a text, written as a JSON string");
-  as_path(
-      command->add_option("--data", options->folder.data,
-                          "with --out: files, folders and patterns (\"*.jsonl.gz\"): plain text, "
-                          "a document a file;\nor JSON lines (.jsonl, .ndjson, .json); both also "
-                          "compressed by gzip or zstd"))
-      ->type_name("PATH");
-  as_path(
-      command->add_option("--out", options->folder.out,
-                          "write the tokens into this folder; the same command goes on where it "
-                          "was stopped"))
-      ->type_name("DIR");
+  add_path(*command, "--data", options->folder.data, "PATH",
+           "with --out: files, folders and patterns (\"*.jsonl.gz\"): plain text, a document a "
+           "file;\nor JSON lines (.jsonl, .ndjson, .json); both also compressed by gzip or zstd");
+  add_path(*command, "--out", options->folder.out, "DIR",
+           "write the tokens into this folder; the same command goes on where it was stopped");
   command
       ->add_option("--train", options->trained,
                    "with --out, in place of --model: train a tokenizer on the data first, bpe or "
@@ -157,9 +151,8 @@ void add_tokenize_command(CLI::App& app) {
                    "about; what a kill can cost to do again")
       ->check(whole_number(1))
       ->capture_default_str();
-  as_path(command->add_option("--verify", options->verified,
-                              "read such a folder again: whether all of it is as it was written"))
-      ->type_name("DIR");
+  add_path(*command, "--verify", options->verified, "DIR",
+           "read such a folder again: whether all of it is as it was written");
   options->machine.add_to(*command);
   command->footer(
       "Examples:\n"

@@ -64,8 +64,7 @@ void add_vectors_command(CLI::App& app) {
       "Write test vectors of the mechanisms in float64, for checking an implementation elsewhere:\n"
       "parameters, what sublayers return, what every site then reads, and gradients.");
   const auto options = std::make_shared<VectorsOptions>();
-  as_path(command->add_option("--out", options->out, "the safetensors file to write"))
-      ->type_name("FILE");
+  add_path(*command, "--out", options->out, "FILE", "the safetensors file to write");
   command
       ->add_option("--mechanism", options->mechanisms, "only these; attnres mechanisms lists them")
       ->type_name("NAME");

@@ -142,9 +142,7 @@ void add_watch_command(CLI::App& app) {
       "Show a run or a study while it goes on: progress, losses, speed and depth weights, in the\n"
       "terminal. Leaves what it watches alone, and ends when that is done, or with q or Ctrl-C.");
   const auto options = std::make_shared<WatchOptions>();
-  as_path(command->add_option("folder", options->folder, "a run's or a study's folder"))
-      ->type_name("DIR")
-      ->required();
+  add_path(*command, "folder", options->folder, "DIR", "a run's or a study's folder")->required();
   command->add_flag("--once", options->once,
                     "print what is there now and end, as where the output is not a terminal");
   command->footer(

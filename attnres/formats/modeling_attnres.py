@@ -387,7 +387,7 @@ class Experts(nn.Module):
             self.shared_experts = FeedForward(model, s["shared"] * s["width"])
 
     def in_chosen_groups(self, biased):
-        """Keeps the groups whose two best have the largest sums; the others' become -infinity."""
+        """Of the groups whose two best have the largest sums; the others' become -infinity."""
         groups, chosen = self.settings.get("groups", 1), self.settings.get("chosen_groups", 1)
         if chosen == groups:
             return biased

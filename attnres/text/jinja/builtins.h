@@ -1,6 +1,7 @@
 // What comes with Jinja: filters, tests, methods of values and operators.
 #pragma once
 
+#include <map>
 #include <string_view>
 
 #include "attnres/text/jinja/value.h"
@@ -10,6 +11,7 @@ namespace attnres::jinja {
 // The first argument of a filter or test is the operand. Each throws Error on what it doesn't take,
 // as Python would.
 using Builtin = Value (*)(const Arguments& arguments);
+using Builtins = std::map<std::string_view, Builtin>;
 
 inline const Value& operand(const Arguments& arguments) {
   return arguments.need(0, "the operand");

@@ -3,8 +3,6 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
-#include <map>
-
 #include "attnres/text/jinja/builtins.h"
 #include "attnres/text/utf8.h"
 
@@ -121,7 +119,7 @@ Text lower_case(const Text& text) {
 }
 
 Builtin find_letter_method(std::string_view name) {
-  static const std::map<std::string_view, Builtin> methods = {
+  static const Builtins methods = {
       {"upper", upper},         {"lower", lower},      {"capitalize", capitalize},
       {"title", title},         {"isdigit", isdigit},  {"isnumeric", isnumeric},
       {"isdecimal", isdecimal}, {"isalpha", isalpha},  {"isalnum", isalnum},

@@ -1,6 +1,5 @@
 // Methods of dicts, lists and loops, and where those of texts are found.
 #include <algorithm>
-#include <map>
 
 #include "attnres/text/jinja/builtins.h"
 
@@ -68,20 +67,18 @@ Value changed(const Arguments& arguments) {
   return Value::boolean(other);
 }
 
-using Methods = std::map<std::string_view, Builtin>;
-
-const Methods& methods_of(const Value& object) {
-  static const Methods of_dicts = {{"get", get},           {"keys", keys},     {"values", values},
-                                   {"items", items},       {"copy", copy},     {"pop", changes},
-                                   {"popitem", changes},   {"clear", changes}, {"update", changes},
-                                   {"setdefault", changes}};
-  static const Methods of_lists = {
+const Builtins& methods_of(const Value& object) {
+  static const Builtins of_dicts = {{"get", get},           {"keys", keys},     {"values", values},
+                                    {"items", items},       {"copy", copy},     {"pop", changes},
+                                    {"popitem", changes},   {"clear", changes}, {"update", changes},
+                                    {"setdefault", changes}};
+  static const Builtins of_lists = {
       {"index", list_index}, {"count", list_count}, {"copy", copy},      {"append", changes},
       {"extend", changes},   {"insert", changes},   {"pop", changes},    {"remove", changes},
       {"clear", changes},    {"sort", changes},     {"reverse", changes}};
-  static const Methods of_tuples = {{"index", list_index}, {"count", list_count}};
-  static const Methods of_loops = {{"cycle", cycle}, {"changed", changed}};
-  static const Methods none;
+  static const Builtins of_tuples = {{"index", list_index}, {"count", list_count}};
+  static const Builtins of_loops = {{"cycle", cycle}, {"changed", changed}};
+  static const Builtins none;
   if (object.as_dict() != nullptr) return of_dicts;
   if (const ListNode* list = object.as_list()) {
     return list->view != nullptr ? none : list->tuple ? of_tuples : of_lists;
@@ -93,7 +90,7 @@ const Methods& methods_of(const Value& object) {
 
 Builtin find_method(const Value& object, std::string_view name) {
   if (object.as_text() != nullptr) return find_text_method(name);
-  const Methods& methods = methods_of(object);
+  const Builtins& methods = methods_of(object);
   const auto found = methods.find(name);
   return found == methods.end() ? nullptr : found->second;
 }

@@ -1,5 +1,4 @@
 // What follows `is`.
-#include <map>
 
 #include "attnres/text/jinja/builtins.h"
 
@@ -38,9 +37,9 @@ bool is_integer(const Value& value) {
   return value.as_integer() != nullptr;
 }
 
-const std::map<std::string_view, Builtin>& tests() {
+const Builtins& tests() {
   using A = const Arguments&;
-  static const std::map<std::string_view, Builtin> all = {
+  static const Builtins all = {
       {"defined", [](A a) { return Value::boolean(!operand(a).is_undefined()); }},
       {"undefined", [](A a) { return Value::boolean(operand(a).is_undefined()); }},
       {"none", [](A a) { return Value::boolean(operand(a).is_none()); }},

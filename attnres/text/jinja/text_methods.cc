@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -400,30 +399,30 @@ Text replaced(const Text& text, std::string_view old, const Text& other, int64_t
 }
 
 Builtin find_text_method(std::string_view name) {
-  static const std::map<std::string_view, Builtin> methods = {{"strip", strip},
-                                                              {"lstrip", lstrip},
-                                                              {"rstrip", rstrip},
-                                                              {"split", split},
-                                                              {"rsplit", rsplit},
-                                                              {"splitlines", splitlines},
-                                                              {"partition", partition},
-                                                              {"rpartition", rpartition},
-                                                              {"startswith", startswith},
-                                                              {"endswith", endswith},
-                                                              {"removeprefix", removeprefix},
-                                                              {"removesuffix", removesuffix},
-                                                              {"replace", replace},
-                                                              {"find", find},
-                                                              {"rfind", rfind},
-                                                              {"index", index},
-                                                              {"rindex", rindex},
-                                                              {"count", count},
-                                                              {"join", join},
-                                                              {"format", format},
-                                                              {"center", center},
-                                                              {"ljust", ljust},
-                                                              {"rjust", rjust},
-                                                              {"zfill", zfill}};
+  static const Builtins methods = {{"strip", strip},
+                                   {"lstrip", lstrip},
+                                   {"rstrip", rstrip},
+                                   {"split", split},
+                                   {"rsplit", rsplit},
+                                   {"splitlines", splitlines},
+                                   {"partition", partition},
+                                   {"rpartition", rpartition},
+                                   {"startswith", startswith},
+                                   {"endswith", endswith},
+                                   {"removeprefix", removeprefix},
+                                   {"removesuffix", removesuffix},
+                                   {"replace", replace},
+                                   {"find", find},
+                                   {"rfind", rfind},
+                                   {"index", index},
+                                   {"rindex", rindex},
+                                   {"count", count},
+                                   {"join", join},
+                                   {"format", format},
+                                   {"center", center},
+                                   {"ljust", ljust},
+                                   {"rjust", rjust},
+                                   {"zfill", zfill}};
   const auto found = methods.find(name);
   return found == methods.end() ? find_letter_method(name) : found->second;
 }
