@@ -92,7 +92,7 @@ void check_smollm3(const ModelConfig& config) {
   }
 }
 
-void read_smollm3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+void read_gguf_smollm3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
   read_without_windows(file, keys, model);
   std::vector<std::string> kinds;
   for (int64_t layer = 0; layer < model["layers"].get<int64_t>(); ++layer) {
@@ -127,7 +127,7 @@ void check_gemma3(const ModelConfig& config) {
           "positions of layers with a window; write safetensors");
 }
 
-void write_gemma3(const ModelConfig& config, GgufKeys& keys) {
+void write_gguf_gemma3(const ModelConfig& config, GgufKeys& keys) {
   write_heads(config, keys);
   if (!config.has_attention(kSlidingWindow)) return;
   std::vector<bool> windows;
@@ -162,7 +162,7 @@ std::vector<bool> read_window_pattern(const ConfigKeys& keys, int64_t layers) {
   return windows;
 }
 
-void read_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+void read_gguf_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
   read_heads(file, keys, model);
   const auto layers = model["layers"].get<int64_t>(), width = model["width"].get<int64_t>();
   model["grouped_query"] = {
@@ -215,12 +215,12 @@ std::vector<GgufLayout> gguf_llama_layouts() {
            .name = "smollm3",
            .check = check_smollm3,
            .write = write_heads,
-           .read = read_smollm3},
+           .read = read_gguf_smollm3},
           {.architecture = GgufArchitecture::gemma3,
            .name = "gemma3",
            .check = check_gemma3,
-           .write = write_gemma3,
-           .read = read_gemma3}};
+           .write = write_gguf_gemma3,
+           .read = read_gguf_gemma3}};
 }
 
 }  // namespace attnres
