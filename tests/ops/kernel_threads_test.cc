@@ -15,7 +15,8 @@
 namespace attnres::kernel {
 namespace {
 
-constexpr int64_t kSources = 5, kSites = 3, kTokens = 203, kWidth = 37;
+constexpr int64_t kThreadedSources = 5, kThreadedSites = 3, kThreadedTokens = 203,
+                  kThreadedWidth = 37;
 using Numbers = std::vector<float>;
 
 Numbers random_numbers(const char* name, int64_t count) {
@@ -30,48 +31,51 @@ Numbers random_numbers(const char* name, int64_t count) {
 void in_ranges(int ranges, const std::function<void(int, int64_t, int64_t)>& work) {
   std::vector<std::thread> threads;
   for (int r = 0; r < ranges; ++r) {
-    threads.emplace_back([&, r] { work(r, kTokens * r / ranges, kTokens * (r + 1) / ranges); });
+    threads.emplace_back(
+        [&, r] { work(r, kThreadedTokens * r / ranges, kThreadedTokens * (r + 1) / ranges); });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
 // Phase 1 and 2, forward and backward. Sums over tokens are per range, and not returned.
 std::vector<Numbers> compute(int ranges) {
-  const int64_t rows = kTokens * kWidth;
-  const Numbers queries = random_numbers("queries", kSites * kWidth);
-  const Numbers gain = random_numbers("gain", kWidth);
+  const int64_t rows = kThreadedTokens * kThreadedWidth;
+  const Numbers queries = random_numbers("queries", kThreadedSites * kThreadedWidth);
+  const Numbers gain = random_numbers("gain", kThreadedWidth);
   std::vector<Numbers> sources;
-  for (int n = 0; n < kSources; ++n) {
+  for (int n = 0; n < kThreadedSources; ++n) {
     sources.push_back(random_numbers(("source" + std::to_string(n)).c_str(), rows));
   }
   const Numbers partial = random_numbers("partial", rows), pending = random_numbers("p", rows);
   const Numbers grad_x = random_numbers("dx", rows);
-  const Numbers grad_ell = random_numbers("dl", kSites * kTokens);
+  const Numbers grad_ell = random_numbers("dl", kThreadedSites * kThreadedTokens);
 
-  std::array<Numbers, kSources> rms, grad_sources;
-  std::array<Numbers, kSites> outputs;
-  rms.fill(Numbers(kTokens));
+  std::array<Numbers, kThreadedSources> rms, grad_sources;
+  std::array<Numbers, kThreadedSites> outputs;
+  rms.fill(Numbers(kThreadedTokens));
   grad_sources.fill(Numbers(rows));
   outputs.fill(Numbers(rows));
-  Numbers max(kSites * kTokens), sum(kSites * kTokens), scores(kSites * kSources * kTokens),
-      weights(kSites * kSources * kTokens);
-  std::array<const float*, kSources> source_pointers, rms_read;
-  std::array<float*, kSources> rms_pointers, grad_pointers;
-  std::array<float*, kSites> output_pointers;
-  std::array<const float*, kSites> grad_outputs;
-  std::array<bool, kSources> no = {};
-  for (int n = 0; n < kSources; ++n) {
+  Numbers max(kThreadedSites * kThreadedTokens), sum(kThreadedSites * kThreadedTokens),
+      scores(kThreadedSites * kThreadedSources * kThreadedTokens),
+      weights(kThreadedSites * kThreadedSources * kThreadedTokens);
+  std::array<const float*, kThreadedSources> source_pointers, rms_read;
+  std::array<float*, kThreadedSources> rms_pointers, grad_pointers;
+  std::array<float*, kThreadedSites> output_pointers;
+  std::array<const float*, kThreadedSites> grad_outputs;
+  std::array<bool, kThreadedSources> no = {};
+  for (int n = 0; n < kThreadedSources; ++n) {
     source_pointers[n] = sources[n].data();
     rms_pointers[n] = rms[n].data();
     rms_read[n] = rms[n].data();
     grad_pointers[n] = grad_sources[n].data();
   }
-  for (int s = 0; s < kSites; ++s) {
+  for (int s = 0; s < kThreadedSites; ++s) {
     output_pointers[s] = outputs[s].data();
     grad_outputs[s] = grad_x.data();
   }
-  const DepthAttentionInputs<float> inputs = {
-      source_pointers.data(), queries.data(), kSources, kSites, kTokens, kWidth};
+  const DepthAttentionInputs<float> inputs = {source_pointers.data(), queries.data(),
+                                              kThreadedSources,       kThreadedSites,
+                                              kThreadedTokens,        kThreadedWidth};
   const DepthAttentionForward<float> one = {.inputs = inputs,
                                             .eps = 1e-6,
                                             .complete = false,
@@ -93,20 +97,21 @@ std::vector<Numbers> compute(int ranges) {
                                                   .grad_weights_SNT = nullptr,
                                                   .grad_sources_N = grad_pointers.data(),
                                                   .accumulate_N = no.data()};
-  std::vector<Numbers> sums(ranges, Numbers(kSites * kWidth));
+  std::vector<Numbers> sums(ranges, Numbers(kThreadedSites * kThreadedWidth));
   in_ranges(ranges, [&](int r, int64_t a, int64_t b) {
     depth_attention_backward(one_back, a, b, sums[r].data());
   });
 
-  Numbers total(rows), x(rows), z(kTokens), w(kTokens), kappa(kTokens), rho(kTokens), r(kTokens);
-  Numbers grad_earlier(rows), grad_sum(kTokens), grad_total(rows), factor(gain);
+  Numbers total(rows), x(rows), z(kThreadedTokens), w(kThreadedTokens), kappa(kThreadedTokens),
+      rho(kThreadedTokens), r(kThreadedTokens);
+  Numbers grad_earlier(rows), grad_sum(kThreadedTokens), grad_total(rows), factor(gain);
   for (float& value : factor) value = 1 / value;
   const float* recent = total.data();
   float *rms_recent = r.data(), *grad_recent = grad_total.data();
   const float* rms_recent_read = r.data();
   const PhaseTwoForward<float> two = {.num_recent = 1,
-                                      .num_tokens = kTokens,
-                                      .width = kWidth,
+                                      .num_tokens = kThreadedTokens,
+                                      .width = kThreadedWidth,
                                       .earlier_TD = outputs[0].data(),
                                       .max_T = max.data(),
                                       .sum_T = sum.data(),
@@ -129,8 +134,8 @@ std::vector<Numbers> compute(int ranges) {
   in_ranges(ranges, [&](int, int64_t a, int64_t b) { phase_two_forward(two, a, b); });
 
   const PhaseTwoBackward<float> two_back = {.num_recent = 1,
-                                            .num_tokens = kTokens,
-                                            .width = kWidth,
+                                            .num_tokens = kThreadedTokens,
+                                            .width = kThreadedWidth,
                                             .recent_K = &recent,
                                             .folded_query_D = queries.data(),
                                             .gain_D = gain.data(),
@@ -148,7 +153,7 @@ std::vector<Numbers> compute(int ranges) {
                                             .grad_sum_T = grad_sum.data(),
                                             .grad_recent_K = &grad_recent,
                                             .accumulate_K = no.data()};
-  std::vector<Numbers> site_sums(ranges, Numbers(2 * kWidth));
+  std::vector<Numbers> site_sums(ranges, Numbers(2 * kThreadedWidth));
   in_ranges(ranges, [&](int range, int64_t a, int64_t b) {
     phase_two_backward(two_back, a, b, site_sums[range].data());
   });
