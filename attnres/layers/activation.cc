@@ -24,9 +24,7 @@ at::Tensor Activation::operator()(const at::Tensor& gate, const at::Tensor& up) 
 }
 
 int Activation::kept() const {
-  if (type == "silu") return 3;    // gate, up, and what comes of them
-  if (!is_situ()) return 4;        // gelu(gate) too
-  return linear_beta > 0 ? 7 : 6;  // as is composed: both tanh, each bounded, sigmoid, products
+  return type == "gelu_tanh" ? 4 : 3;  // gate, up, and what comes of them; gelu(gate) too
 }
 
 }  // namespace attnres

@@ -5,8 +5,6 @@
 #include <cmath>
 
 #include "attnres/ops/delta_attention/delta_attention.h"
-#include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
-#include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -17,51 +15,17 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kHeadNormEps = 1e-6;
-
 // What is kept of a sequence: of each convolution its last inputs, and the state.
 enum Kept : size_t { kQueryInputs, kKeyInputs, kValueInputs, kState };
 
-// Over time, each channel with its own kernel_PW, whose last number meets the token itself;
-// `inputs` begin W - 1 tokens before the first result.
-Tensor convolved(const Tensor& inputs_BTP, const Tensor& kernel_PW) {
-  const int64_t W = kernel_PW.size(1), T = inputs_BTP.size(1) - W + 1;
-  const std::vector<Tensor> taps = kernel_PW.unbind(1);
-  Tensor y = inputs_BTP.narrow(1, 0, T) * taps[0];
-  for (int64_t w = 1; w < W; ++w) y = at::addcmul(y, inputs_BTP.narrow(1, w, T), taps[w]);
-  return y.to(inputs_BTP.scalar_type());
-}
-
-// The same within each sequence of a call, zeros before its first token.
-Tensor causal_convolution(const Spans& spans, int layer, Kept which, const Tensor& x_TP,
-                          const Tensor& kernel_PW) {
-  const int64_t before = kernel_PW.size(1) - 1;
-  SequencePool* pool = spans.pool();
-  return spans.by_group([&](const SpanGroup& group) {
-    const Tensor x_BTP = spans.batch(x_TP, group);
-    if (pool == nullptr) {
-      return convolved(at::constant_pad_nd(x_BTP, {0, 0, before, 0}), kernel_PW);
-    }
-    const Tensor inputs = at::cat({pool->read_states(layer, which, spans, group), x_BTP}, 1);
-    pool->write_states(layer, which, spans, group, inputs.narrow(1, group.tokens, before));
-    return convolved(inputs, kernel_PW);
-  });
-}
-
-// And the delta rule; `inputs` [T, ...], without a state.
-Tensor delta_rule(const Spans& spans, int layer, const GatedDeltaRuleInputs& inputs) {
-  SequencePool* pool = spans.pool();
-  return spans.by_group([&](const SpanGroup& group) {
-    GatedDeltaRuleInputs batch = {.q = spans.batch(inputs.q, group),
-                                  .k = spans.batch(inputs.k, group),
-                                  .v = spans.batch(inputs.v, group),
-                                  .log_decay = spans.batch(inputs.log_decay, group),
-                                  .beta = spans.batch(inputs.beta, group)};
-    if (pool != nullptr) batch.state = pool->read_states(layer, kState, spans, group);
-    const GatedDeltaRuleOutput out = gated_delta_rule(batch);
-    if (pool != nullptr) pool->write_states(layer, kState, spans, group, out.state);
-    return out.o;
-  });
+// The rows of a group's tokens.
+DeltaAttentionInputs inputs_of(const SpanGroup& group, const DeltaAttentionInputs& all) {
+  DeltaAttentionInputs inputs = all;
+  for (Tensor* x : {&inputs.inputs[0], &inputs.inputs[1], &inputs.inputs[2], &inputs.decay,
+                    &inputs.beta, &inputs.gate}) {
+    *x = x->narrow(0, group.first_row, static_cast<int64_t>(group.count) * group.tokens);
+  }
+  return inputs;
 }
 
 // What is kept of the group's sequences, where it lies.
@@ -71,11 +35,6 @@ DeltaAttentionStates kept_states(const Spans& spans, int layer, const SpanGroup&
   };
   return {.conv_inputs = {of(kQueryInputs), of(kKeyInputs), of(kValueInputs)},
           .states = of(kState)};
-}
-
-// Per head, of length one.
-Tensor normalized(const Tensor& x_THK) {
-  return x_THK * at::rsqrt(at::sum(x_THK.square(), -1, true) + kHeadNormEps);
 }
 
 // The logarithm of U(1, 16).
@@ -184,44 +143,30 @@ Tensor DeltaAttention::in_one_call(const DeltaAttentionInputs& all, const Spans&
                                    int layer) const {
   std::vector<Tensor> results;
   for (const SpanGroup& group : spans.groups()) {
-    const auto rows_of = [&](const Tensor& x) {
-      return x.narrow(0, group.first_row, static_cast<int64_t>(group.count) * group.tokens);
-    };
-    DeltaAttentionInputs inputs = all;
-    for (Tensor* x : {&inputs.inputs[0], &inputs.inputs[1], &inputs.inputs[2], &inputs.decay,
-                      &inputs.beta, &inputs.gate}) {
-      *x = rows_of(*x);
-    }
-    results.push_back(delta_attention(inputs, kept_states(spans, layer, group)));
+    results.push_back(delta_attention(inputs_of(group, all), kept_states(spans, layer, group)));
   }
   return results.size() == 1 ? results[0] : at::cat(results);
 }
 
-Tensor DeltaAttention::composed(const DeltaAttentionInputs& inputs, const Spans& spans,
+Tensor DeltaAttention::composed(const DeltaAttentionInputs& all, const Spans& spans,
                                 int layer) const {
-  const int64_t K = settings_.head_width;
-  const auto heads = [&](const Tensor& x_TP) { return x_TP.unflatten(-1, {-1, K}); };
-  const auto convolved_heads = [&](Kept which) {
-    return heads(at::silu(
-        causal_convolution(spans, layer, which, inputs.inputs[which], inputs.conv_PW[which])));
-  };
-  const Tensor q = convolved_heads(kQueryInputs), k = convolved_heads(kKeyInputs),
-               v = convolved_heads(kValueInputs);
-
-  const at::ScalarType wide = compute_dtype(inputs.gate);
-  const Tensor rate_H1 = A_log_.to(wide).exp().unsqueeze(1);
-  const Tensor step = heads(inputs.decay.to(wide) + dt_bias_.to(wide));
-  const Tensor log_decay = settings_.gate_lower_bound < 0
-                               ? settings_.gate_lower_bound * at::sigmoid(rate_H1 * step)
-                               : -rate_H1 * at::softplus(step);
-  const Tensor o_THK = delta_rule(spans, layer,
-                                  {.q = normalized(q.to(wide)) / std::sqrt(static_cast<double>(K)),
-                                   .k = normalized(k.to(wide)),
-                                   .v = v,
-                                   .log_decay = log_decay,
-                                   .beta = at::sigmoid(inputs.beta)});
-
-  return (rms_norm(o_THK, o_norm_, norm_eps_) * heads(inputs.gate.sigmoid())).flatten(1);
+  SequencePool* pool = spans.pool();
+  return spans.by_group([&](const SpanGroup& group) {
+    const auto read = [&](Kept which) { return pool->read_states(layer, which, spans, group); };
+    DeltaAttentionKept before;
+    if (pool != nullptr) {
+      before = {{read(kQueryInputs), read(kKeyInputs), read(kValueInputs)}, read(kState)};
+    }
+    const auto count = static_cast<int64_t>(group.count);
+    const auto [y, after] = delta_attention_composed(inputs_of(group, all), count, before);
+    if (pool != nullptr) {
+      for (const Kept which : {kQueryInputs, kKeyInputs, kValueInputs}) {
+        pool->write_states(layer, which, spans, group, after.conv_inputs[which]);
+      }
+      pool->write_states(layer, kState, spans, group, after.states);
+    }
+    return y.unflatten(0, {count, group.tokens});
+  });
 }
 
 SublayerCost DeltaAttention::cost(int64_t /*context*/) const {

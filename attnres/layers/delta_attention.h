@@ -64,7 +64,7 @@ class DeltaAttention : public Sublayer {
 
  private:
   at::Tensor in_one_call(const DeltaAttentionInputs& all, const Spans& spans, int layer) const;
-  at::Tensor composed(const DeltaAttentionInputs& inputs, const Spans& spans, int layer) const;
+  at::Tensor composed(const DeltaAttentionInputs& all, const Spans& spans, int layer) const;
 
   DeltaAttentionSettings settings_;  // with this process's part of the heads
   double norm_eps_;

@@ -1,6 +1,8 @@
 #include "attnres/ops/operation_problems.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -76,6 +78,28 @@ OperationProblems of_widths(const char* name, const std::vector<int64_t>& widths
       .name = name, .forward = forward, .backward = backward, .large = make(700, 130)};
   for (const int64_t width : widths) operation.problems.push_back(make(5, width));
   return operation;
+}
+
+OperationProblem product_problem(const char* name,
+                                 const std::array<std::vector<int64_t>, 3>& shapes,
+                                 void (*multiply)(const at::Tensor& a, const at::Tensor& b,
+                                                  const at::Tensor& sum, bool add),
+                                 at::Tensor (*formula)(const at::Tensor& a, const at::Tensor& b)) {
+  DrawnInputs draw(name);
+  OperationProblem problem;
+  for (const std::vector<int64_t>& shape : shapes) problem.inputs.push_back(draw.rows(shape));
+  problem.compute = [multiply](const Tensors& in) -> Tensors {
+    const at::Tensor added = in[2].to(at::kFloat, false, /*copy=*/true);
+    const at::Tensor alone = at::empty_like(added);
+    multiply(in[0], in[1], alone, /*add=*/false);
+    multiply(in[0], in[1], added, /*add=*/true);
+    return {alone, added};
+  };
+  problem.formula = [formula](const Tensors& in) -> Tensors {
+    const at::Tensor product = formula(in[0], in[1]);
+    return {product, in[2] + product};
+  };
+  return problem;
 }
 
 std::vector<Number> row(const at::Tensor& rows, int64_t token) {

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -108,6 +109,14 @@ inline const std::vector<int64_t> kWidths = {1,  2,  3,  5,  7,  8,   15,  16,  
 OperationProblems of_widths(const char* name, const std::vector<int64_t>& widths,
                             OperationProblem (*make)(int64_t tokens, int64_t width),
                             const ErrorBounds& forward, const std::optional<ErrorBounds>& backward);
+
+// Inputs: two factors and a sum, of these shapes. Results: the product, and the sum with it, of
+// which `multiply` writes the one or adds to the other, in float32.
+OperationProblem product_problem(const char* name,
+                                 const std::array<std::vector<int64_t>, 3>& shapes,
+                                 void (*multiply)(const at::Tensor& a, const at::Tensor& b,
+                                                  const at::Tensor& sum, bool add),
+                                 at::Tensor (*formula)(const at::Tensor& a, const at::Tensor& b));
 
 // Tokens of tensors as vectors, and back, for references.
 using Number = long double;

@@ -43,6 +43,15 @@ std::string shape_of(const at::Tensor& tensor) {
   return text.str();
 }
 
+void refuse_devices(const char* operation, at::TensorList tensors) {
+  std::string devices;
+  for (const at::Tensor& tensor : tensors) {
+    devices += (devices.empty() ? "" : ", ") + tensor.device().str();
+  }
+  fail("{}: its tensors must be on one device, but are on {}; move them to one", operation,
+       devices);
+}
+
 int64_t tokens_of(const at::Tensor& rows) {
   return rows.numel() / rows.size(-1);
 }

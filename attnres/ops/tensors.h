@@ -30,6 +30,13 @@ at::ScalarType compute_dtype(const at::Tensor& tensor);
 // For messages: "[4, 16]".
 std::string shape_of(const at::Tensor& tensor);
 
+// Throws Error naming `operation` and their devices unless all tensors are on one.
+[[noreturn]] void refuse_devices(const char* operation, at::TensorList tensors);
+template <class... Tensors>
+void require_one_device(const char* operation, const at::Tensor& first, const Tensors&... others) {
+  if ((... || (others.device() != first.device()))) refuse_devices(operation, {first, others...});
+}
+
 // Of a tensor [..., D].
 int64_t tokens_of(const at::Tensor& rows);
 

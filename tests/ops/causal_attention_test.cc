@@ -182,7 +182,34 @@ TEST(TiledAttentionOfOthers, RefusesWhatItCannotCompute) {
               ::testing::HasSubstr("[1, 5, 4, 8], [1, 4, 2, 8]"));
   EXPECT_NE(message(q, at::ones({1, 5, 3, 8})), "");
   EXPECT_NE(message(q, at::ones({1, 5, 2, 8}, at::kDouble)), "");
-  EXPECT_NE(message(q.to(at::kDouble), at::ones({1, 5, 2, 8}, at::kDouble)), "");
+  EXPECT_NE(message(q, at::ones({1, 5, 2, 6})), "");
+  EXPECT_NE(message(q, at::ones({1, 5, 2, 8}, at::TensorOptions(at::kMeta))), "");
+  EXPECT_EQ(message(q.to(at::kDouble), at::ones({1, 5, 2, 8}, at::kDouble)), "");
+}
+
+// What no kernel computes is composed of tensor operations.
+TEST(TiledAttentionOfOthers, IsItsFormulaWithItsGradients) {
+  for (const Sizes& s : {Sizes{2, 5, 4, 2, 8}, Sizes{1, 7, 2, 2, 3, 6}, Sizes{1, 40, 4, 1, 5, 9, 4},
+                         Sizes{1, 1, 3, 1, 2, 11, 3}}) {
+    const int64_t N = s.T + s.earlier;
+    const Tensors given = {at::randn({s.B, s.T, s.H, s.K}, at::kDouble),
+                           at::randn({s.B, N, s.G, s.K}, at::kDouble),
+                           at::randn({s.B, N, s.G, s.K}, at::kDouble)};
+    const Tensor gradient = at::randn_like(given[0]);
+    const auto formula = [&](int64_t later) {
+      return [&s, later](const Tensor& q, const Tensor& k, const Tensor& v) {
+        return by_formula(q, k, v, s.window, later);
+      };
+    };
+    const Tensors actual = run(given, at::kDouble, gradient, in_tiles(s.window)),
+                  expected = run(given, at::kDouble, gradient, formula(0));
+    for (size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_TRUE(close(actual[i], expected[i])) << i << " of " << s.T;
+    }
+    if (s.T > 1) {
+      EXPECT_FALSE(close(actual[0], run(given, at::kDouble, gradient, formula(1))[0])) << s.T;
+    }
+  }
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
-// RMSNorm, SwiGLU and rotary embedding: each kernel against the same formula composed of tensor
-// operations in float64, with its gradients, for every storage type and instruction set.
+// RMSNorm, SwiGLU, SiTU and rotary embedding: each kernel against the same formula composed of
+// tensor operations in float64, with its gradients, for every storage type and instruction set.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/rotary/rotary.h"
+#include "attnres/ops/situ/situ.h"
 #include "attnres/ops/swiglu/swiglu.h"
 #include "tests/ops/against_formula.h"
 #include "tests/ops/every_target.h"
@@ -68,6 +69,46 @@ TEST_P(Kernels, Swiglu) {
                    {3 * random({3, width}), random({3, width})});
     }
   });
+}
+
+Tensor situ_formula(const Tensor& gate, const Tensor& up, double beta, double linear_beta) {
+  const auto bounded = [](const Tensor& x, double bound) { return bound * (x / bound).tanh(); };
+  return bounded(gate, beta) * gate.sigmoid() * (linear_beta > 0 ? bounded(up, linear_beta) : up);
+}
+
+TEST_P(Kernels, Situ) {
+  on_every_target([&] {
+    for (const int64_t width : kWidths) {
+      for (const double linear_beta : {0.0, 3.0}) {
+        at::manual_seed(1);
+        expect_equal(
+            [&](const Tensors& in) -> Tensors { return {situ(in[0], in[1], 2, linear_beta)}; },
+            [&](const Tensors& in) -> Tensors {
+              return {situ_formula(in[0], in[1], 2, linear_beta)};
+            },
+            {2 * random({3, width}), 2 * random({3, width})});
+      }
+    }
+  });
+}
+
+// Halves of the rows of a wider matrix, whose gradients are expanded.
+TEST(Situ, ReadsColumnsWhereTheyAre) {
+  const Tensor both = random({5, 14}).requires_grad_(true);
+  const Tensor same = both.detach().clone().requires_grad_(true);
+  const auto parts = both.chunk(2, 1), others = same.chunk(2, 1);
+  const Tensor y = situ(parts[0], parts[1], 4, 25);
+  EXPECT_TRUE(close(y, situ_formula(others[0], others[1], 4, 25)));
+  EXPECT_FALSE(close(y, situ_formula(others[0], others[1], 4, 0)));
+  EXPECT_FALSE(close(y, situ_formula(others[1], others[0], 4, 25)));
+  y.sum().backward();
+  situ_formula(others[0], others[1], 4, 25).sum().backward();
+  EXPECT_TRUE(close(both.grad(), same.grad()));
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{}, {0, 3}, {2, 0}, {2, 3, 4}}) {
+    const Tensor gate = random(shape), up = random(shape);
+    EXPECT_TRUE(close(situ(gate, up, 4, 25), situ_formula(gate, up, 4, 25))) << gate.sizes();
+  }
 }
 
 // e^-x beyond what the type holds.

@@ -139,6 +139,8 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(at::ones({2, 5}), at::ones({4, 5}, at::kDouble)), HasSubstr("share a dtype"));
   EXPECT_THAT(message(at::ones({2, 5}).to(at::kBFloat16), at::ones({4, 5})),
               HasSubstr("share a dtype"));
+  EXPECT_THAT(message(at::ones({2, 5}), at::ones({4, 5}, at::TensorOptions(at::kMeta))),
+              HasSubstr("linear map: its tensors must be on one device, but are on cpu, meta"));
   const Tensor x = leaf({2, 3});
   const Tensor y = linear_map(x, leaf({4, 3}));
   EXPECT_THROW(torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true,

@@ -9,6 +9,7 @@
 
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/reference.h"
+#include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/support/error.h"
 #include "tests/ops/every_target.h"
 
@@ -125,6 +126,26 @@ TEST(PackedWeight, MultipliesManyRowsInFloat32) {
   }
 }
 
+TEST(PackedWeight, IsReadByTensorOperationsElsewhere) {
+  for (const WeightFormat format : kFormats) {
+    const PackedMatrix stack = pack_weight(random({2, 5, 96}, 12), format);
+    EXPECT_TRUE(at::equal(unpack_weight_composed(stack), unpack_weight(stack)));
+    const PackedMatrix weight = pack_weight(random({9, 96}, 13), format);
+    const at::Tensor x = random({3, 96}, 14);
+    const at::Tensor expected = at::mm(x.to(at::kDouble), meant(weight).t());
+    const at::Tensor y = streaming_product_composed(x, weight.bytes, format);
+    EXPECT_LT(largest(y - expected), 1e-4);
+    EXPECT_GT(largest(y - expected.roll(1, 1)), 0.1);
+    // The CPU rounds what it multiplies with quantized numbers.
+    const double rounding = has_blocks(format) ? 0.5 : 1e-4;
+    EXPECT_LT(largest(y - streaming_product(x, weight.bytes, format)), rounding);
+  }
+  const at::Tensor rows = random({9, 96}, 15).to(at::kBFloat16), x = random({3, 96}, 16);
+  EXPECT_LT(largest(streaming_product_composed(x, rows, WeightFormat::bf16) -
+                    streaming_product(x, rows, WeightFormat::bf16)),
+            1e-4);
+}
+
 TEST(PackedWeight, TakesRowsOfBfloat16) {
   const PackedMatrix weight = pack_weight(random({16, 64}, 8), WeightFormat::q8_0);
   const at::Tensor x = random({2, 64}, 9).to(at::kBFloat16);
@@ -164,6 +185,10 @@ TEST(PackedWeight, RefusesWhatItCannotStoreOrMultiply) {
                 linear_with(random({2, 47}, 11), weight);
               }),
               HasSubstr("the weight has 48 columns"));
+  EXPECT_THAT(refused([&] {
+                streaming_product(random({2, 48}, 11), weight.bytes.to(at::kMeta), weight.format);
+              }),
+              HasSubstr("streaming product: its tensors must be on one device"));
 }
 
 }  // namespace

@@ -144,6 +144,19 @@ TEST(PagedAttention, OfAQueryDoesNotDependOnTheOthers) {
   }
 }
 
+TEST(PagedAttention, IsComposedOfTensorOperationsElsewhere) {
+  for (const int64_t window : {0, 30}) {
+    Problem problem({1, 7, 33, 300}, 4, 2, 16, 24);
+    problem.window = window;
+    const Tensor composed = paged_attention_composed(problem.q, problem.keys, problem.values, 0.25,
+                                                     problem.seen(), kPageTokens);
+    EXPECT_LT(largest(composed - problem.compute()), 2e-5);
+    EXPECT_GT(largest(composed - problem.expected().roll(1, 0)), 0.05);
+  }
+  const Problem doubles({5, 33}, 4, 2, 16, 16, at::kDouble);
+  EXPECT_LT(largest(doubles.compute() - doubles.expected()), 1e-12);
+}
+
 TEST(PagedAttention, TakesLargeScores) {
   Problem problem({40, 300}, 2, 1, 16, 16);
   problem.q.mul_(300);
@@ -184,6 +197,7 @@ TEST(PagedAttention, RefusesShapesThatDoNotFit) {
                               message(q, k, v.to(at::kDouble)), message(q, k.transpose(0, 1), v)}) {
     EXPECT_THAT(refused, HasSubstr("paged attention: expected q [T, H, K]"));
   }
+  EXPECT_THAT(message(q, k, v.to(at::kMeta)), HasSubstr("one device, but are on cpu, cpu, meta"));
 }
 
 }  // namespace

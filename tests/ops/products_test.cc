@@ -156,6 +156,25 @@ TEST(Products, AreAddedToASum) {
   }
 }
 
+TEST(Products, AreComposedElsewhere) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Operands o = operands(64, 24, 32, dtype);
+    for (const Product which : kProducts) {
+      const Tensor result = product_composed(which, o.a(which), o.b(which));
+      EXPECT_EQ(result.scalar_type(), product(which, o.a(which), o.b(which)).scalar_type());
+      EXPECT_TRUE(close(result, o.expected(which), testing::tolerance(dtype)));
+      const Tensor before = at::randn_like(o.expected(which));
+      Tensor sum = before.to(result.scalar_type()).clone();
+      add_product_composed(sum, which, o.a(which), o.b(which));
+      EXPECT_TRUE(close(sum, before + o.expected(which), testing::tolerance(dtype)));
+    }
+  }
+  const Operands o = operands(64, 24, 32);
+  const Tensor shape = product(Product::output, o.x.to(at::kMeta), o.weight.to(at::kMeta));
+  EXPECT_TRUE(shape.is_meta());
+  EXPECT_EQ(shape.sizes(), at::IntArrayRef({64, 24}));
+}
+
 TEST(Provider, IsOneDnnForFloat32WhereMklStaysWithAvx2) {
   const ProductSizes sizes = {.M = 4096, .N = 1376, .K = 512};
   const Processor amd = {.amd = true, .avx512 = true, .bfloat16 = true, .has_onednn = true};

@@ -52,6 +52,10 @@ def swiglu_inputs(dtype=torch.float64):
     return [(2 * torch.randn(3, 7, dtype=dtype)).requires_grad_() for _ in range(2)]
 
 
+def bounded(x, bound):
+    return bound * torch.tanh(x / bound)
+
+
 def rotary_inputs(dtype=torch.float64):
     """Two sequences of 4 tokens, 3 heads of 6 channels."""
     table = torch.float64 if dtype == torch.float64 else torch.float32
@@ -106,6 +110,11 @@ def check_values(ops):
     gate, up = swiglu_inputs()
     torch.testing.assert_close(ops.swiglu(gate, up), torch.nn.functional.silu(gate) * up)
     assert not torch.allclose(ops.swiglu(up, gate), ops.swiglu(gate, up))
+
+    gated = bounded(gate, 2.0) * gate.sigmoid()
+    torch.testing.assert_close(ops.situ(gate, up, 2.0, 3.0), gated * bounded(up, 3.0))
+    torch.testing.assert_close(ops.situ(gate, up, 2.0, 0.0), gated * up)
+    assert not torch.allclose(ops.situ(up, gate, 2.0, 3.0), ops.situ(gate, up, 2.0, 3.0))
 
     x, cosine, sine = rotary_inputs()
     a, b = x.chunk(2, -1)
@@ -184,6 +193,8 @@ def check_gradients(ops):
     assert gradcheck(ops.gated_delta_rule, delta_inputs(3))
     assert gradcheck(lambda *inputs: ops.gated_delta_rule(*inputs, None), delta_inputs(2)[:5])
     assert gradcheck(ops.swiglu, swiglu_inputs())
+    for linear_beta in (3.0, 0.0):
+        assert gradcheck(ops.situ, (*swiglu_inputs(), 2.0, linear_beta))
     assert gradcheck(ops.rotary, rotary_inputs())
     assert gradgradcheck(ops.rotary, rotary_inputs())
 
@@ -204,6 +215,7 @@ def check_no_second_derivative(ops):
         ("depth_attention_phase_one", site(ops, sources, 3, query * key_gain).sum(), sources[0]),
         ("add_rms_norm", ops.rms_norm(hidden, weight[0], EPS).sum(), hidden),
         ("swiglu", ops.swiglu(hidden, hidden).sum(), hidden),
+        ("situ", ops.situ(hidden, hidden, 2.0, 3.0).sum(), hidden),
         ("gated_delta_rule", ops.gated_delta_rule(*(delta := delta_inputs(3)))[0].sum(), delta[0]),
     ]:
         (gradient,) = torch.autograd.grad(result, leaf, create_graph=True)
@@ -246,6 +258,8 @@ def check_rules(ops):
             opcheck(ops.gated_delta_rule.default, delta_inputs(35, dtype, state))
         opcheck(ops.swiglu.default, swiglu_inputs(dtype))
         opcheck(ops.swiglu_fused.default, swiglu_inputs(dtype))
+        opcheck(ops.situ.default, (*swiglu_inputs(dtype), 2.0, 3.0))
+        opcheck(ops.situ_fused.default, (*swiglu_inputs(dtype), 2.0, 3.0))
         opcheck(ops.rotary.default, rotary_inputs(dtype))
         opcheck(ops.rotary_fused.default, rotary_inputs(dtype))
 
@@ -288,6 +302,7 @@ def check_rules(ops):
     opcheck(ops.gated_delta_rule_fused_backward.default, (o.clone(), state.clone(), *inputs, saved))
     gate, up = (tensor.detach() for tensor in swiglu_inputs())
     opcheck(ops.swiglu_fused_backward.default, (gate + up, gate, up))
+    opcheck(ops.situ_fused_backward.default, (gate + up, gate, up, 2.0, 3.0))
 
     output, weights, scores, inverse_rms = ops.depth_attention_fused(
         sources, query, key_gain, EPS, True, True
@@ -334,6 +349,7 @@ def check_compiled(ops, backend):
         heads = normalized.unflatten(-1, (2, 4))
         turned = ops.rotary(heads, cosine[:tokens], sine[:tokens]).flatten(-2)
         state = ops.swiglu(turned, total) + ops.rms_norm(state, key_gain, EPS)
+        state = state + ops.situ(state, total, 2.0, 3.0)
         q, k, v = (torch.tanh(x).unflatten(-1, (2, 4)) for x in (state, total, normalized))
         delta, memory = ops.gated_delta_rule(q, k, v, -k.square(), q.sum(-1).sigmoid(), None)
         state = state + delta.flatten(-2) + memory.mean()

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from ops_check import (
     EPS,
+    bounded,
     composed,
     delta_inputs,
     delta_rule,
@@ -73,6 +74,11 @@ def formulas(ops):
             norm_inputs(),
         ),
         "swiglu": (ops.swiglu, lambda gate, up: gate * gate.sigmoid() * up, swiglu_inputs()),
+        "situ": (
+            lambda gate, up: ops.situ(gate, up, 2.0, 3.0),
+            lambda gate, up: bounded(gate, 2.0) * gate.sigmoid() * bounded(up, 3.0),
+            swiglu_inputs(),
+        ),
         "rotary": (
             lambda x: ops.rotary(x, cosine, sine),
             lambda x: rotated(x, cosine, sine),
@@ -169,6 +175,8 @@ def kernels_only(ops):
         "add_rms_norm_fused_backward": (normalized, None, total, gain, inverse_rms),
         "swiglu_fused": (gate, up),
         "swiglu_fused_backward": (gate + up, gate, up),
+        "situ_fused": (gate, up, 2.0, 3.0),
+        "situ_fused_backward": (gate + up, gate, up, 2.0, 3.0),
         "rotary_fused": tuple(tensor.detach() for tensor in rotary_inputs()),
         "gated_delta_rule_fused": (*delta, False),
         "gated_delta_rule_fused_backward": (o, state, *delta, saved),

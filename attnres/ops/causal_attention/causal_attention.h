@@ -5,12 +5,12 @@
 // and, with a window (Beltagy et al., arXiv 2004.05150), s > t + N - T - window: what no query of a
 // block sees is not computed.
 // q [B, T, H, K] of the last T tokens, k and v [B, N, G, K] of these and those before them, N >= T,
-// where head h reads the keys and values of head h G / H;
-// float32 or bfloat16, for processors with AVX-512, whose products of small blocks come from oneDNN
-// through libtorch. Scores and softmaxes are float32; bfloat16 are the products' operands, so the
-// weights too. No tensor of T x N numbers exists: kept for the backward are o and a number a query
-// and head. Largest errors relative to the largest magnitude: float32 1e-5, bfloat16 2e-2. The same
-// bits for any number of threads.
+// where head h reads the keys and values of head h G / H. In float32 or bfloat16 on processors with
+// AVX-512, whose products of small blocks come from oneDNN through libtorch, by kernels: scores and
+// softmaxes are float32; bfloat16 are the products' operands, so the weights too. No tensor of T x
+// N numbers exists: kept for the backward are o and a number a query and head. Largest errors
+// relative to the largest magnitude: float32 1e-5, bfloat16 2e-2. The same bits for any number of
+// threads. Elsewhere composed of tensor operations.
 //
 // In Python: torch.ops.attnres.tiled_causal_attention(q, k, v, window=0) gives (o, lse), lse
 // [B, H, T] the logarithms of the softmaxes' normalisers, without a gradient.
@@ -20,13 +20,17 @@
 
 namespace attnres {
 
-// Whether it can be computed here.
+// Whether the kernels can compute it.
 bool can_tile_attention(const at::Tensor& q_BTHK, const at::Tensor& k_BNGK,
                         const at::Tensor& v_BNGK);
 
-// [B, T, H, K]. With a window of 0 a query sees all keys up to its own. Differentiable once. Throws
-// Error unless it can be computed here.
+// [B, T, H, K]. With a window of 0 a query sees all keys up to its own. Differentiable once by the
+// kernels. Throws Error where the shapes, dtypes or devices do not fit.
 at::Tensor tiled_causal_attention(const at::Tensor& q_BTHK, const at::Tensor& k_BNGK,
                                   const at::Tensor& v_BNGK, int64_t window = 0);
+
+// The same composed of tensor operations: any device and dtype; values may be of another width.
+at::Tensor causal_attention_composed(const at::Tensor& q_BTHK, const at::Tensor& k_BNGK,
+                                     const at::Tensor& v_BNGV, int64_t window = 0);
 
 }  // namespace attnres

@@ -1,7 +1,3 @@
-#include <ATen/ATen.h>
-
-#include <cmath>
-
 #include "attnres/ops/causal_attention/causal_attention.h"
 #include "attnres/ops/operation_problems.h"
 #include "attnres/ops/small_products/small_products.h"
@@ -9,7 +5,6 @@
 namespace attnres {
 namespace {
 
-using at::Tensor;
 using problems::Tensors;
 
 struct CausalSizes {
@@ -17,20 +12,6 @@ struct CausalSizes {
   int64_t earlier = 0;  // keys before the first query's
   int64_t window = 0;
 };
-
-Tensor causal_attention_formula(const Tensors& in, int64_t window) {
-  const Tensor &q_BTHK = in[0], &k_BNGK = in[1], &v_BNGK = in[2];
-  const int64_t T = q_BTHK.size(1), N = k_BNGK.size(1), group = q_BTHK.size(2) / k_BNGK.size(2);
-  const auto by_head = [&](const Tensor& x) {
-    return x.repeat_interleave(group, 2).transpose(1, 2);
-  };
-  const Tensor scores = q_BTHK.transpose(1, 2).matmul(by_head(k_BNGK).transpose(2, 3)) /
-                        std::sqrt(static_cast<double>(q_BTHK.size(3)));
-  Tensor seen = at::ones({T, N}, at::kBool).tril(N - T);
-  if (window > 0) seen = seen.triu(N - T - window + 1);
-  const Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1);
-  return weights.matmul(by_head(v_BNGK)).transpose(1, 2);
-}
 
 // Inputs: q, k, v.
 OperationProblem causal_attention_problem(const CausalSizes& s) {
@@ -43,7 +24,7 @@ OperationProblem causal_attention_problem(const CausalSizes& s) {
     return {tiled_causal_attention(in[0], in[1], in[2], window)};
   };
   problem.formula = [window = s.window](const Tensors& in) -> Tensors {
-    return {causal_attention_formula(in, window)};
+    return {causal_attention_composed(in[0], in[1], in[2], window)};
   };
   return problem;
 }

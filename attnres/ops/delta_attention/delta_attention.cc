@@ -1,75 +1,21 @@
 #include "attnres/ops/delta_attention/delta_attention.h"
 
-#include <ATen/ops/empty.h>
-
-#include "attnres/ops/delta_attention/kernel.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
-namespace {
 
-template <class Storage>
-kernel::StridedRows<Storage> rows_of(const at::Tensor& x, std::vector<at::Tensor>* copies) {
-  const at::Tensor& rows =
-      x.stride(1) == 1 || x.size(1) == 1 ? x : copies->emplace_back(x.contiguous());
-  return {data<const Storage>(rows), rows.stride(0)};
-}
-
-template <class T>
-std::vector<T*> typed(const std::vector<void*>& pointers) {
-  std::vector<T*> result;
-  for (void* pointer : pointers) result.push_back(static_cast<T*>(pointer));
-  return result;
-}
-
-}  // namespace
+constinit DeviceTable<DeltaAttentionFunction> delta_attention_table(&delta_attention_composed);
 
 bool has_delta_attention(const DeltaAttentionInputs& in) {
-  return has_kernel(in.gate) && !records({in.inputs[0], in.inputs[1], in.inputs[2], in.decay,
-                                          in.beta, in.gate, in.conv_PW[0], in.conv_PW[1],
-                                          in.conv_PW[2], in.A_log_H, in.dt_bias_P, in.gain_K});
+  return !records({in.inputs[0], in.inputs[1], in.inputs[2], in.decay, in.beta, in.gate,
+                   in.conv_PW[0], in.conv_PW[1], in.conv_PW[2], in.A_log_H, in.dt_bias_P,
+                   in.gain_K});
 }
 
 at::Tensor delta_attention(const DeltaAttentionInputs& in, const DeltaAttentionStates& kept) {
-  const int64_t rows = in.gate.size(0), P = in.gate.size(1), H = in.beta.size(1);
-  const auto sequences = static_cast<int64_t>(kept.states.size());
-  const at::Tensor y = at::empty({rows, P}, in.gate.options());
-  with_storage_type(in.gate.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const at::ScalarType wide = compute_dtype(in.gate);
-    std::vector<at::Tensor> copies;  // whose numbers are pointed to
-    const auto parameter = [&](const at::Tensor& x) {
-      return data<const T>(copies.emplace_back(x.to(wide).contiguous()));
-    };
-    std::vector<Storage*> conv_inputs[3];
-    const std::vector<T*> states = typed<T>(kept.states);
-    kernel::DeltaAttention<Storage> op{.tokens = rows / sequences,
-                                       .heads = H,
-                                       .width = P / H,
-                                       .conv_width = in.conv_PW[0].size(1),
-                                       .decay = rows_of<Storage>(in.decay, &copies),
-                                       .gate = rows_of<Storage>(in.gate, &copies),
-                                       .beta = rows_of<Storage>(in.beta, &copies),
-                                       .A_log_H = parameter(in.A_log_H),
-                                       .dt_bias_P = parameter(in.dt_bias_P),
-                                       .gain_K = parameter(in.gain_K),
-                                       .decay_bound = static_cast<T>(in.decay_bound),
-                                       .norm_eps = static_cast<T>(in.norm_eps),
-                                       .states = states.data(),
-                                       .y = data<Storage>(y)};
-    for (size_t i = 0; i < 3; ++i) {
-      conv_inputs[i] = typed<Storage>(kept.conv_inputs[i]);
-      op.inputs[i] = rows_of<Storage>(in.inputs[i], &copies);
-      op.conv_PW[i] = parameter(in.conv_PW[i]);
-      op.conv_inputs[i] = conv_inputs[i].data();
-    }
-    const int64_t numbers_a_head = op.tokens * op.width * op.width;
-    parallel_over_tokens(sequences * H, numbers_a_head, [&](int64_t first, int64_t last) {
-      kernel::delta_attention(op, first, last);
-    });
-  });
-  return y;
+  require_one_device("delta attention", in.gate, in.inputs[0], in.inputs[1], in.inputs[2], in.decay,
+                     in.beta, in.A_log_H);
+  return delta_attention_table.of(in.gate)(in, kept);
 }
 
 }  // namespace attnres

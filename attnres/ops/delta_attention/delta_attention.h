@@ -8,15 +8,19 @@
 //   S <- diag(a) S,  S <- S + beta k (v - k^T S)^T,  o = S^T q      (gated_delta_rule.h)
 //   y = RMSNorm(o) gain sigmoid(g)
 //
-// unit(x) = x / sqrt(sum x^2 + 1e-6). On the CPU, in float32, float64 and bfloat16; computed in
-// float64 for float64 and in float32 otherwise. Largest error against float64, relative to the
-// largest magnitude: 2e-5 in float32, 1e-11 in float64.
+// unit(x) = x / sqrt(sum x^2 + 1e-6). On the CPU in float32, float64 and bfloat16 by a kernel;
+// elsewhere, and where gradients are wanted, composed of operations on tensors. Computed in float64
+// for float64 and in float32 otherwise. Largest error of the kernel against float64, relative to
+// the largest magnitude: 2e-5 in float32, 1e-11 in float64.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
 #include <vector>
+
+#include "attnres/ops/device_table.h"
 
 namespace attnres {
 
@@ -36,10 +40,32 @@ struct DeltaAttentionStates {
   std::vector<void*> states;
 };
 
-// Whether `delta_attention` can: on the CPU, in these dtypes, and nothing is recorded.
+// Whether `delta_attention` can: nothing is recorded.
 bool has_delta_attention(const DeltaAttentionInputs& inputs);
 
-// y [B T, P]. B is the number of states.
+// y [B T, P]. B is the number of states. Throws Error where tensors are on different devices.
 at::Tensor delta_attention(const DeltaAttentionInputs& inputs, const DeltaAttentionStates& kept);
+
+// What is kept as tensors: [B, W - 1, P] each, and [B, H, K, K]. Undefined: zeros.
+struct DeltaAttentionKept {
+  std::array<at::Tensor, 3> conv_inputs;
+  at::Tensor states;
+};
+struct DeltaAttentionOutput {
+  at::Tensor y;
+  DeltaAttentionKept kept;
+};
+
+// The same composed of operations on tensors: any device and dtype, differentiable.
+DeltaAttentionOutput delta_attention_composed(const DeltaAttentionInputs& inputs, int64_t sequences,
+                                              const DeltaAttentionKept& before);
+// And where the states lie.
+at::Tensor delta_attention_composed(const DeltaAttentionInputs& inputs,
+                                    const DeltaAttentionStates& kept);
+
+// What each device has for it.
+using DeltaAttentionFunction = at::Tensor(const DeltaAttentionInputs& inputs,
+                                          const DeltaAttentionStates& kept);
+extern DeviceTable<DeltaAttentionFunction> delta_attention_table;
 
 }  // namespace attnres

@@ -136,7 +136,7 @@ std::vector<Tensor> allocate_chunked_saved(const GatedDeltaRuleInputs& in) {
 //   o = (A q) S + scores V'
 //   S <- A_C S + (A_C / A k)^T V'
 // q and k' are the readers: of the keys before them and of the state.
-ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& in) {
+ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& in, bool for_backward) {
   const Chunks chunks = chunks_of(in);
   const Tensor &q = chunks.q, &k = chunks.k, &v = chunks.v, &beta = chunks.beta;
   const Tensor log_decay = to_chunks(in.log_decay);
@@ -176,11 +176,13 @@ ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& in) {
   }
   const Tensor before = states.narrow(0, 0, M);
   const Tensor o = at::bmm(decayed_q, before).baddbmm_(scores, corrections);
-  return {from_chunks(o, in.v).to(in.v.scalar_type()),
-          S.back().clone().view(in.state.sizes()),
-          // As allocate_chunked_saved has them.
-          {decay, scores, inverse, decayed_q, decayed_beta_k, decayed_k, whole_decay_MK1,
-           corrections, before}};
+  ChunkedDeltaRule result = {
+      from_chunks(o, in.v).to(in.v.scalar_type()), S.back().clone().view(in.state.sizes()), {}};
+  if (for_backward) {  // as allocate_chunked_saved has them
+    result.saved = {decay,     scores,          inverse,     decayed_q, decayed_beta_k,
+                    decayed_k, whole_decay_MK1, corrections, before};
+  }
+  return result;
 }
 
 // From the last chunk to the first,

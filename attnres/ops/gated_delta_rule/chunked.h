@@ -13,10 +13,10 @@ namespace attnres {
 
 struct ChunkedDeltaRule {
   at::Tensor o, state;
-  std::vector<at::Tensor> saved;  // for the backward
+  std::vector<at::Tensor> saved;  // for the backward, where there will be one
 };
 
-ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& inputs);
+ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& inputs, bool for_backward);
 
 // The gradients of the inputs, each in its input's dtype.
 GatedDeltaRuleInputs chunked_delta_rule_backward(const GatedDeltaRuleInputs& inputs,

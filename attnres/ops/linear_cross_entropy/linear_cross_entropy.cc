@@ -25,7 +25,6 @@ using FusedFunction = LossAndGradients(const Tensor& hidden_MD, const Tensor& we
                                        const Tensor& targets_M, double scale, bool hidden_needed,
                                        bool weight_needed);
 
-constexpr int64_t kIgnored = -100;
 constexpr int64_t kChunkLogits = int64_t{1} << 22;
 constexpr int64_t kFewestRows = 64;
 
@@ -63,12 +62,12 @@ void check_inputs(const char* operation, const Tensor& hidden, const Tensor& wei
 
 void check_targets(const char* operation, const Tensor& targets, int64_t vocabulary) {
   const Tensor wrong =
-      targets.ne(kIgnored).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
+      targets.ne(kIgnoredTarget).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
   const Tensor places = wrong.nonzero();
   if (places.size(0) == 0) return;
   const int64_t place = places[0][0].item<int64_t>();
   fail("{}: targets[{}] is {}, but must be in [0, {}), or {} to leave the token out", operation,
-       place, targets[place].item<int64_t>(), vocabulary, kIgnored);
+       place, targets[place].item<int64_t>(), vocabulary, kIgnoredTarget);
 }
 
 // The logits of one chunk of tokens; all but nll_C live only while the chunk is worked on.
@@ -97,7 +96,7 @@ void for_each_chunk(const Tensor& hidden_MD, const Tensor& weight_VD, const Tens
     c.logits_CV = product(Product::output, c.hidden_CD, weight_VD);
     c.log_normaliser_C1 = c.logits_CV.logsumexp(1, /*keepdim=*/true);
     c.target_C1 = targets.clamp_min(0);
-    c.counted_C1 = targets.ne(kIgnored).to(weight_VD.scalar_type());
+    c.counted_C1 = targets.ne(kIgnoredTarget).to(weight_VD.scalar_type());
     c.nll_C =
         ((c.log_normaliser_C1 - c.logits_CV.gather(1, c.target_C1)) * c.counted_C1).squeeze(1);
     f(c);
@@ -203,21 +202,13 @@ LossAndGradients loss_autograd(const Tensor& hidden, const Tensor& weight, const
   return {results[0], results[1], results[2]};
 }
 
-// With all logits at once.
-Tensor composed(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale) {
-  const at::ScalarType wide = compute_dtype(hidden);
-  const Tensor logits = at::matmul(hidden.to(wide), weight.to(wide).t());
-  return at::cross_entropy_loss(logits, targets, /*weight=*/{}, at::Reduction::Sum, kIgnored) *
-         scale;
-}
-
 }  // namespace
 
 Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
                             const Tensor& targets_M, double scale) {
   check_inputs("linear_cross_entropy", hidden_MD, weight_VD, targets_M);
   if (is_transformed({hidden_MD, weight_VD})) {
-    return composed(hidden_MD, weight_VD, targets_M, scale);
+    return linear_cross_entropy_composed(hidden_MD, weight_VD, targets_M, scale);
   }
   const bool differentiate = at::GradMode::is_enabled();
   return std::get<0>(fused_operation().call(hidden_MD, weight_VD, targets_M, scale,

@@ -16,13 +16,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace attnres {
+
+inline constexpr int64_t kIgnoredTarget = -100;  // of tokens that are left out
 
 // scale * the sum of nll_t over the tokens that count: a scalar, float32 or float64. For the mean,
 // the scale is one over their number. Differentiable once in hidden and weight: the gradients are
 // computed together with the loss, chunk by chunk, when they will be needed.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden_MD, const at::Tensor& weight_VD,
                                 const at::Tensor& targets_M, double scale);
+
+// The same composed of tensor operations, with all logits at once: differentiable any number of
+// times.
+at::Tensor linear_cross_entropy_composed(const at::Tensor& hidden_MD, const at::Tensor& weight_VD,
+                                         const at::Tensor& targets_M, double scale);
 
 // -nll_t for every token, float32 or float64, and 0 where the target is -100. No gradient.
 at::Tensor token_log_probabilities(const at::Tensor& hidden_MD, const at::Tensor& weight_VD,

@@ -40,6 +40,7 @@ void check_inputs(const Tensor& x, const MapWeight& map) {
   require(x.scalar_type() == values.scalar_type(),
           "linear map: x and the weight must share a dtype; they are {} and {}",
           c10::toString(x.scalar_type()), c10::toString(values.scalar_type()));
+  require_one_device("linear map", x, values);
 }
 
 // Of x and n parameters. `copies` are multiplied in their place, or undefined where that is the
@@ -88,15 +89,6 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-// Whether a stream of packed numbers is faster than a product with unpacked ones. Without blocks
-// that is where it is with float32 numbers.
-bool is_streamed(const PackedMatrix& weight, int64_t rows) {
-  constexpr int64_t kMostRowsOfBlocks = 64;
-  if (has_blocks(weight.format)) return rows <= kMostRowsOfBlocks;
-  const ProductSizes sizes = {.M = rows, .N = weight.bytes.size(0), .K = weight.columns};
-  return provider_for(processor(), at::kFloat, Product::output, sizes) == Provider::streaming;
-}
-
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
 
 Tensor product_with_unpacked(const Tensor& x_MK, const PackedMatrix& weight) {
@@ -118,8 +110,8 @@ Tensor packed_map(const Tensor& x, const PackedMatrix& weight) {
           "{} columns",
           shape_of(x), weight.columns);
   const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
-  const Tensor y_MN = is_streamed(weight, x_MK.size(0))
-                          ? streaming_product(x_MK, rows_of(weight), weight.bytes.size(0))
+  const Tensor y_MN = is_streamed(weight.format, x_MK.size(0))
+                          ? streaming_product(x_MK, weight.bytes, weight.format)
                           : product_with_unpacked(x_MK, weight);
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = y_MN.size(1);

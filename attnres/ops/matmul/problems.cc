@@ -7,26 +7,11 @@
 namespace attnres {
 namespace {
 
-using at::Tensor;
-using problems::Tensors;
-
-// Inputs: g [M, N], x [M, K], a sum [N, K]. Results: g^T x, and the sum with it.
+// Of g [M, N] and x [M, K].
 OperationProblem weight_gradient_problem(int64_t M, int64_t N, int64_t K) {
-  DrawnInputs draw("weight gradient");
-  OperationProblem problem;
-  problem.inputs = {draw.rows({M, N}), draw.rows({M, K}), draw.rows({N, K})};
-  problem.compute = [](const Tensors& in) -> Tensors {
-    const Tensor added = in[2].to(at::kFloat, false, /*copy=*/true);
-    const Tensor alone = at::empty_like(added);
-    weight_gradient_in_blocks(in[0], in[1], alone, /*add=*/false);
-    weight_gradient_in_blocks(in[0], in[1], added, /*add=*/true);
-    return {alone, added};
-  };
-  problem.formula = [](const Tensors& in) -> Tensors {
-    const Tensor gradient = in[0].t().mm(in[1]);
-    return {gradient, in[2] + gradient};
-  };
-  return problem;
+  return problems::product_problem(
+      "weight gradient", {{{M, N}, {M, K}, {N, K}}}, weight_gradient_in_blocks,
+      [](const at::Tensor& g, const at::Tensor& x) { return g.t().mm(x); });
 }
 
 }  // namespace

@@ -1,122 +1,18 @@
 #include "attnres/ops/matmul/products.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
-
-#include <optional>
-
-#include "attnres/ops/matmul/weight_gradient.h"
-#include "attnres/ops/packed_weight/streaming_product.h"
-#include "attnres/ops/tensors.h"
-#include "attnres/support/signal_stack.h"
-
 namespace attnres {
-namespace {
 
 using at::Tensor;
 
-using Scalars = c10::List<std::optional<at::Scalar>>;
-using Linear = Tensor(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                      c10::string_view operation, Scalars scalars,
-                      std::optional<c10::string_view> algorithm);
-using LinearAndAdd = Tensor(const Tensor& x, const Tensor& other, const Tensor& weight,
-                            const std::optional<Tensor>& bias, c10::string_view operation);
-
-// Of this thread as long as it lives: the handlers may be another's, such as Python's.
-void keep_signals_off_onednn() {
-  thread_local const SignalStack stack;
-}
-
-// a b^T.
-Tensor onednn_linear(const Tensor& a, const Tensor& b) {
-  static const auto operation = c10::Dispatcher::singleton()
-                                    .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                                    .typed<Linear>();
-  keep_signals_off_onednn();
-  return operation.call(a, b, std::nullopt, "none", Scalars(), "");
-}
-
-// a b^T + sum.
-Tensor onednn_linear_and_add(const Tensor& a, const Tensor& b, const Tensor& sum) {
-  static const auto operation = c10::Dispatcher::singleton()
-                                    .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
-                                    .typed<LinearAndAdd>();
-  keep_signals_off_onednn();
-  return operation.call(a, sum, b, std::nullopt, "add");
-}
-
-Tensor onednn_product(Product which, const Tensor& a, const Tensor& b) {
-  switch (which) {
-    case Product::output:
-      return onednn_linear(a, b);
-    case Product::input_gradient:
-      return onednn_linear(a, b.t());
-    case Product::weight_gradient: {
-      const Tensor sum = at::empty({a.size(1), b.size(1)}, a.options().dtype(at::kFloat));
-      weight_gradient_in_blocks(a, b, sum, /*add=*/false);
-      return sum;
-    }
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
-
-// a b^T.
-Tensor product_by_stream(const Tensor& a, const Tensor& b) {
-  const WeightFormat format =
-      b.scalar_type() == at::kFloat ? WeightFormat::f32 : WeightFormat::bf16;
-  const Tensor weight = b.contiguous();
-  const kernel::PackedRows rows = {static_cast<const uint8_t*>(weight.const_data_ptr()), format,
-                                   weight.size(1)};
-  return streaming_product(a.to(at::kFloat).contiguous(), rows, weight.size(0)).to(a.scalar_type());
-}
-
-// The operands as at::mm takes them.
-std::pair<Tensor, Tensor> factors(Product which, const Tensor& a, const Tensor& b) {
-  if (which == Product::output) return {a, b.t()};
-  return {which == Product::weight_gradient ? a.t() : a, b};
-}
-
-ProductSizes sizes_of(Product which, const Tensor& a, const Tensor& b) {
-  if (which == Product::output) return {a.size(0), b.size(0), b.size(1)};
-  return {a.size(0), a.size(1), b.size(1)};
-}
-
-Provider chosen(Product which, const Tensor& a, const Tensor& b) {
-  const ProductSizes sizes = sizes_of(which, a, b);
-  if (!a.is_cpu() || sizes.M == 0 || sizes.N == 0 || sizes.K == 0) return Provider::libtorch;
-  return provider_for(processor(), a.scalar_type(), which, sizes);
-}
-
-}  // namespace
-
-Tensor product(Product which, const Tensor& a, const Tensor& b, Provider provider) {
-  if (provider == Provider::streaming) return product_by_stream(a, b);
-  if (provider == Provider::onednn) return onednn_product(which, a, b);
-  const auto [left, right] = factors(which, a, b);
-  const Tensor result = at::mm(left, right);
-  return which == Product::weight_gradient ? result.to(compute_dtype(a)) : result;
-}
+constinit DeviceTable<decltype(product_composed)> product_table(&product_composed);
+constinit DeviceTable<decltype(add_product_composed)> add_product_table(&add_product_composed);
 
 Tensor product(Product which, const Tensor& a, const Tensor& b) {
-  return product(which, a, b, chosen(which, a, b));
+  return product_table.of(a)(which, a, b);
 }
 
 void add_product(Tensor& sum, Product which, const Tensor& a, const Tensor& b) {
-  const Provider provider = chosen(which, a, b);
-  const bool by_onednn = provider == Provider::onednn;
-  if (by_onednn && which == Product::weight_gradient && sum.scalar_type() == at::kFloat &&
-      sum.is_contiguous()) {
-    weight_gradient_in_blocks(a, b, sum, /*add=*/true);
-  } else if (by_onednn && which == Product::input_gradient &&
-             sum.scalar_type() == a.scalar_type()) {
-    sum = onednn_linear_and_add(a, b.t(), sum);
-  } else if (provider == Provider::libtorch && sum.scalar_type() == a.scalar_type()) {
-    const auto [left, right] = factors(which, a, b);
-    sum.addmm_(left, right);
-  } else {
-    sum.add_(product(which, a, b));
-  }
+  add_product_table.of(a)(sum, which, a, b);
 }
 
 }  // namespace attnres

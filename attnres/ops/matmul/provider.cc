@@ -30,6 +30,11 @@ Provider provider_for(const Processor& processor, at::ScalarType dtype, Product 
   return sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
 }
 
+bool is_streamed(WeightFormat format, int64_t rows) {
+  constexpr int64_t kFewRowsOfBlocks = 64;
+  return rows <= (has_blocks(format) ? kFewRowsOfBlocks : kFewRows);
+}
+
 std::string provider_name(Provider provider, at::ScalarType dtype) {
   if (provider == Provider::streaming) return "streaming";
   if (provider == Provider::onednn) return "oneDNN";

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "attnres/ops/processor.h"
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres {
 
@@ -36,6 +37,10 @@ enum class Provider {
 
 Provider provider_for(const Processor& processor, at::ScalarType dtype, Product product,
                       const ProductSizes& sizes);
+
+// Whether a stream of packed numbers is faster than a product with unpacked ones. Without blocks
+// that is where it is with float32 numbers.
+bool is_streamed(WeightFormat format, int64_t rows);
 
 // For people: "MKL", "oneDNN", "streaming".
 std::string provider_name(Provider provider, at::ScalarType dtype);

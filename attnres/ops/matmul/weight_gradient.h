@@ -1,4 +1,4 @@
-// The gradient of a linear map's weight, built of small products.
+// The gradient of a linear map's weight on the CPU, built of small products.
 #pragma once
 
 #include <ATen/core/Tensor.h>

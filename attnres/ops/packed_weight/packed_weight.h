@@ -4,15 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
-#include "attnres/ops/packed_weight/kernel.h"
+#include "attnres/ops/device_table.h"
 #include "attnres/parameters/packed_matrix.h"
 
 namespace attnres {
 
-// Stores numbers [..., K] of any dtype in `weight`, which has their shape, rounded as kernel.h
-// says. Throws Error where they are not finite in its format.
+// Stores numbers [..., K] of any dtype in `weight`, which has their shape and is in the CPU's
+// memory, rounded as kernel.h says. Throws Error where they are not finite in its format.
 void pack_weight(const at::Tensor& values, const PackedMatrix& weight);
 // In memory of its own. Throws Error also where K is no multiple of 32 for a format with blocks.
 PackedMatrix pack_weight(const at::Tensor& values, WeightFormat format);
@@ -20,7 +18,8 @@ PackedMatrix pack_weight(const at::Tensor& values, WeightFormat format);
 // The numbers that it stands for, float32 [..., N, K].
 at::Tensor unpack_weight(const PackedMatrix& weight);
 
-// As kernels read it. `weight` has to outlive what is returned.
-kernel::PackedRows rows_of(const PackedMatrix& weight);
+// The same composed of tensor operations, and what each device has for it.
+at::Tensor unpack_weight_composed(const PackedMatrix& weight);
+extern DeviceTable<decltype(unpack_weight_composed)> unpack_weight_table;
 
 }  // namespace attnres

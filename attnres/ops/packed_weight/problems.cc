@@ -70,7 +70,7 @@ OperationProblem streaming_problem(WeightFormat format, int64_t M, int64_t N, in
   problem.inputs = {draw.rows({M, K}), draw.normal({N, K}, 1)};
   problem.compute = [format](const Tensors& in) -> Tensors {
     const PackedMatrix weight = pack_weight(in[1], format);
-    return {streaming_product(in[0].contiguous(), rows_of(weight), in[1].size(0))};
+    return {streaming_product(in[0].contiguous(), weight.bytes, format)};
   };
   problem.formula = [format](const Tensors& in) -> Tensors {
     return {multiplied_numbers(in[0], format).mm(packed_numbers(pack_weight(in[1], format)).t())};

@@ -1,146 +1,24 @@
 #include "attnres/ops/paged_attention/paged_attention.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <c10/util/BFloat16.h>
-
-#include <algorithm>
 #include <cmath>
 
-#include "attnres/ops/paged_attention/kernel.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
 using at::Tensor;
 
-// Of a sequence that one thread reads, so that several share a long one.
-constexpr int64_t kPartTokens = 256;
-
-float rounded_to(float number, float) {
-  return number;
-}
-kernel::BFloat16 rounded_to(float number, kernel::BFloat16) {
-  return {c10::detail::round_to_nearest_even(number)};
-}
-
-// Tokens that a query sees.
-struct Part {
-  int64_t query = 0, first = 0, last = 0;
-};
-
-std::vector<Part> parts_of(const std::vector<SeenTokens>& seen) {
-  std::vector<Part> parts;
-  for (int64_t query = 0; query < std::ssize(seen); ++query) {
-    const int64_t last = seen[query].last;
-    for (int64_t first = seen[query].first; first < last; first += kPartTokens) {
-      parts.push_back({query, first, std::min(first + kPartTokens, last)});
-    }
-  }
-  return parts;
-}
-
-template <class Storage>
-class PagedCall {
- public:
-  PagedCall(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
-            const std::vector<SeenTokens>& seen, int64_t page_tokens, const Tensor& o_THV)
-      : seen_(seen),
-        q_(data<const Storage>(q_THK)),
-        o_(data<Storage>(o_THV)),
-        parts_(parts_of(seen)) {
-    op_.keys = data<const Storage>(keys);
-    op_.values = data<const Storage>(values);
-    op_.page_tokens = page_tokens;
-    op_.H = q_THK.size(1);
-    op_.G = keys.size(1);
-    op_.K = keys.size(2);
-    op_.V = values.size(2);
-    op_.value_row = values.stride(0);
-    op_.scale = static_cast<float>(scale);
-    results_.resize(parts_.size() * part_numbers());
-  }
-
-  void run() {
-    constexpr int64_t kNumbersAThread = 16384;
-    const int64_t part = (parts_[0].last - parts_[0].first) * op_.G * op_.K;
-    at::parallel_for(0, std::ssize(parts_), 1 + kNumbersAThread / part,
-                     [&](int64_t first, int64_t last) {
-                       for (int64_t i = first; i < last; ++i) attend(i);
-                     });
-    for (int64_t i = 0; i < std::ssize(parts_);) i = combine(i);
-  }
-
- private:
-  // Of a part: max and sum of each head, then its sums.
-  int64_t part_numbers() const { return op_.H * (2 + op_.V); }
-  float* max(int64_t part) { return results_.data() + part * part_numbers(); }
-  float* sum(int64_t part) { return max(part) + op_.H; }
-  float* sums(int64_t part) { return sum(part) + op_.H; }
-
-  void attend(int64_t i) {
-    kernel::PagedAttention<Storage> op = op_;
-    op.queries = q_ + parts_[i].query * op.H * op.K;
-    op.pages = seen_[parts_[i].query].pages;
-    op.max = max(i);
-    op.sum = sum(i);
-    op.sums = sums(i);
-    kernel::paged_attention(op, parts_[i].first, parts_[i].last);
-  }
-
-  // The parts of one query, the first being `i`. Returns the first of the next.
-  int64_t combine(int64_t i) {
-    int64_t end = i + 1;
-    while (end < std::ssize(parts_) && parts_[end].query == parts_[i].query) ++end;
-    const int64_t H = op_.H, V = op_.V;
-    for (int64_t h = 0; h < H; ++h) {
-      float most = max(i)[h], total = 0;
-      for (int64_t p = i + 1; p < end; ++p) most = std::max(most, max(p)[h]);
-      float* all = sums(i) + h * V;
-      for (int64_t p = i; p < end; ++p) {
-        const float factor = std::exp(max(p)[h] - most);
-        total += factor * sum(p)[h];
-        for (int64_t v = 0; v < V; ++v) {
-          all[v] = factor * sums(p)[h * V + v] + (p == i ? 0 : all[v]);
-        }
-      }
-      Storage* o = o_ + (parts_[i].query * H + h) * V;
-      for (int64_t v = 0; v < V; ++v) o[v] = rounded_to(all[v] / total, Storage());
-    }
-    return end;
-  }
-
-  const std::vector<SeenTokens>& seen_;
-  const Storage* q_;
-  Storage* o_;
-  std::vector<Part> parts_;
-  kernel::PagedAttention<Storage> op_;
-  std::vector<float> results_;
-};
-
 bool is_paged(const Tensor& rows, const Tensor& queries) {
   return rows.scalar_type() == queries.scalar_type() && rows.is_contiguous();
 }
 
-Tensor attend(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
-              const std::vector<SeenTokens>& seen, int64_t page_tokens) {
-  const Tensor q = q_THK.detach().contiguous();
-  Tensor o = at::empty({q.size(0), q.size(1), values.size(2)}, q.options());
-  if (q.scalar_type() == at::kFloat) {
-    PagedCall<float>(q, keys, values, scale, seen, page_tokens, o).run();
-  } else {
-    PagedCall<kernel::BFloat16>(q, keys, values, scale, seen, page_tokens, o).run();
-  }
-  return o;
-}
-
 }  // namespace
 
+constinit DeviceTable<PagedAttentionFunction> paged_attention_table(&paged_attention_composed);
+
 bool can_page_attention(const Tensor& q_THK) {
-  return q_THK.is_cpu() &&
-         (q_THK.scalar_type() == at::kFloat || q_THK.scalar_type() == at::kBFloat16);
+  return q_THK.scalar_type() == at::kFloat || q_THK.scalar_type() == at::kBFloat16;
 }
 
 Tensor paged_attention(const Tensor& q_THK, const Tensor& keys, const Tensor& values,
@@ -148,13 +26,13 @@ Tensor paged_attention(const Tensor& q_THK, const Tensor& keys, const Tensor& va
   require(q_THK.dim() == 3 && keys.dim() == 3 && values.dim() == 3 &&
               q_THK.size(0) == std::ssize(seen) && q_THK.size(2) == keys.size(2) &&
               keys.size(1) == values.size(1) && keys.size(1) > 0 &&
-              q_THK.size(1) % keys.size(1) == 0 && can_page_attention(q_THK) &&
-              is_paged(keys, q_THK) && is_paged(values, q_THK),
+              q_THK.size(1) % keys.size(1) == 0 && is_paged(keys, q_THK) && is_paged(values, q_THK),
           "paged attention: expected q [T, H, K], keys [rows, G, K], values [rows, G, V] and what "
           "each of T queries sees; they are {}, {}, {} and {}",
           shape_of(q_THK), shape_of(keys), shape_of(values), seen.size());
+  require_one_device("paged attention", q_THK, keys, values);
   const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
-  return attend(q_THK, keys, values, scale, seen, page_tokens);
+  return paged_attention_table.of(q_THK)(q_THK.detach(), keys, values, scale, seen, page_tokens);
 }
 
 Tensor paged_latent_attention(const Tensor& q_THC, const Tensor& latents, int64_t rank,
@@ -162,12 +40,14 @@ Tensor paged_latent_attention(const Tensor& q_THC, const Tensor& latents, int64_
                               int64_t page_tokens) {
   require(q_THC.dim() == 3 && latents.dim() == 2 && q_THC.size(0) == std::ssize(seen) &&
               q_THC.size(2) == latents.size(1) && rank > 0 && rank <= latents.size(1) &&
-              can_page_attention(q_THC) && is_paged(latents, q_THC),
+              is_paged(latents, q_THC),
           "paged latent attention: expected q [T, H, C], latents [rows, C] whose first {} numbers "
           "are values, and what each of T queries sees; they are {}, {} and {}",
           rank, shape_of(q_THC), shape_of(latents), seen.size());
+  require_one_device("paged latent attention", q_THC, latents);
   const Tensor rows = latents.unsqueeze(1);
-  return attend(q_THC, rows, rows.narrow(2, 0, rank), scale, seen, page_tokens);
+  return paged_attention_table.of(q_THC)(q_THC.detach(), rows, rows.narrow(2, 0, rank), scale, seen,
+                                         page_tokens);
 }
 
 }  // namespace attnres

@@ -1,5 +1,3 @@
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -40,23 +38,10 @@ class PagedSequences {
     return seen;
   }
 
-  // Of keys [rows, G, K] and values [rows, G, V], query by query.
+  // Keys [rows, G, K] and values [rows, G, V].
   Tensor attend(const Tensor& q_THK, const Tensor& keys, const Tensor& values) const {
-    const int64_t H = q_THK.size(1), G = keys.size(1);
-    Tensors outputs;
-    for (size_t i = 0; i < lengths_.size(); ++i) {
-      std::vector<int64_t> rows;
-      for (int64_t t = first(i); t < lengths_[i]; ++t) {
-        rows.push_back(pages_[i][t / kPageTokens] * kPageTokens + t % kPageTokens);
-      }
-      const auto by_head = [&](const Tensor& all) {
-        return all.index_select(0, at::tensor(rows, at::kLong)).repeat_interleave(H / G, 1);
-      };
-      const Tensor scores = (by_head(keys) * q_THK[static_cast<int64_t>(i)]).sum(-1) /
-                            std::sqrt(static_cast<double>(q_THK.size(2)));  // [N, H]
-      outputs.push_back((scores.softmax(0).unsqueeze(-1) * by_head(values)).sum(0));
-    }
-    return at::stack(outputs);
+    const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
+    return paged_attention_composed(q_THK, keys, values, scale, seen(), kPageTokens);
   }
 
  private:

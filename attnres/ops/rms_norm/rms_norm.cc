@@ -1,9 +1,7 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -12,7 +10,6 @@
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
-#include "attnres/ops/rms_norm/kernel.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -80,65 +77,10 @@ NormResult norm_meta(const Tensor& state, const std::optional<Tensor>& pending,
           for_backward ? empty_per_token(state) : empty_result(state)};
 }
 
-NormResult norm_cpu(const Tensor& state, const std::optional<Tensor>& pending, const Tensor& gain,
-                    double eps, bool for_backward) {
-  const NormResult result = norm_meta(state, pending, gain, eps, for_backward);
-  const auto& [sum, normalized, inverse_rms] = result;
-  const Tensor state_rows = state.contiguous();
-  const Tensor pending_rows = pending ? pending->contiguous() : Tensor();
-  const Tensor gain_compute = gain.to(compute_dtype(state)).contiguous();
-  const int64_t width = state.size(-1);
-  with_storage_type(state.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const kernel::RmsNormForward<Storage> op{
-        .width = width,
-        .state_TD = data<const Storage>(state_rows),
-        .pending_TD = pending ? data<const Storage>(pending_rows) : nullptr,
-        .h_TD = pending ? data<Storage>(sum) : nullptr,
-        .gain_D = data<const T>(gain_compute),
-        .eps = eps,
-        .y_TD = data<Storage>(normalized),
-        .rho_T = for_backward ? data<T>(inverse_rms) : nullptr};
-    parallel_over_tokens(tokens_of(state), 3 * width, [&](int64_t first, int64_t last) {
-      kernel::rms_norm_forward(op, first, last);
-    });
-  });
-  return result;
-}
-
 NormGradients norm_backward_meta(const Tensor& /*grad_normalized*/,
                                  const std::optional<Tensor>& /*grad_sum*/, const Tensor& sum,
                                  const Tensor& gain, const Tensor& /*inverse_rms*/) {
   return {empty_like_rows(sum), at::empty_like(gain)};
-}
-
-NormGradients norm_backward_cpu(const Tensor& grad_normalized,
-                                const std::optional<Tensor>& grad_sum, const Tensor& sum,
-                                const Tensor& gain, const Tensor& inverse_rms) {
-  const Tensor h = sum.contiguous(), grad_y = grad_normalized.contiguous();
-  const Tensor later = grad_sum ? grad_sum->contiguous() : Tensor();
-  const Tensor gain_compute = gain.to(inverse_rms.scalar_type()).contiguous();
-  const Tensor grad_h = empty_like_rows(h);
-  const int64_t width = h.size(-1);
-  Tensor grad_gain;
-  with_storage_type(h.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const kernel::RmsNormBackward<Storage> op{
-        .width = width,
-        .h_TD = data<const Storage>(h),
-        .rho_T = data<const T>(inverse_rms),
-        .gain_D = data<const T>(gain_compute),
-        .grad_y_TD = data<const Storage>(grad_y),
-        .grad_later_TD = later.defined() ? data<const Storage>(later) : nullptr,
-        .grad_h_TD = data<Storage>(grad_h)};
-    grad_gain = sum_over_tokens(tokens_of(h), width, inverse_rms.scalar_type(),
-                                [&](int64_t first, int64_t last, const Tensor& sums) {
-                                  kernel::rms_norm_backward(op, first, last, data<T>(sums));
-                                });
-  });
-  return {grad_h, grad_gain.to(gain.scalar_type())};
 }
 
 class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> {
@@ -185,7 +127,7 @@ NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pendi
 
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps) {
   check_norm_inputs(x, std::nullopt, gain);
-  if (!has_kernel(x) || is_transformed({x, gain})) return at::rms_norm(x, gain.sizes(), gain, eps);
+  if (!has_kernel(x) || is_transformed({x, gain})) return rms_norm_composed(x, gain, eps);
   return std::get<1>(norm_operation().call(x, std::nullopt, gain, eps, records({x, gain})));
 }
 
@@ -193,8 +135,7 @@ AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, cons
                                 double eps) {
   check_norm_inputs(state, pending, gain);
   if (!has_kernel(state) || is_transformed({state, pending, gain})) {
-    const Tensor sum = at::add(state, pending);
-    return {sum, at::rms_norm(sum, gain.sizes(), gain, eps)};
+    return add_rms_norm_composed(state, pending, gain, eps);
   }
   const auto [sum, normalized, inverse_rms] =
       norm_operation().call(state, pending, gain, eps, records({state, pending, gain}));
@@ -225,10 +166,6 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       " Tensor gain, Tensor inverse_rms) -> (Tensor grad_sum, Tensor grad_gain)");
 }
 
-TORCH_LIBRARY_IMPL(attnres, CPU, m) {
-  m.impl("add_rms_norm_fused", &norm_cpu);
-  m.impl("add_rms_norm_fused_backward", &norm_backward_cpu);
-}
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("add_rms_norm_fused", &norm_meta);
   m.impl("add_rms_norm_fused_backward", &norm_backward_meta);

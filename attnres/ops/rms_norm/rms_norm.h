@@ -23,4 +23,9 @@ struct AddedAndNormalized {
 AddedAndNormalized add_rms_norm(const at::Tensor& state, const at::Tensor& pending,
                                 const at::Tensor& gain, double eps);
 
+// The same composed of tensor operations: any device and dtype, differentiable any number of times.
+at::Tensor rms_norm_composed(const at::Tensor& x, const at::Tensor& gain, double eps);
+AddedAndNormalized add_rms_norm_composed(const at::Tensor& state, const at::Tensor& pending,
+                                         const at::Tensor& gain, double eps);
+
 }  // namespace attnres

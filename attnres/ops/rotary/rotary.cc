@@ -1,16 +1,14 @@
 #include "attnres/ops/rotary/rotary.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
-#include <map>
-#include <mutex>
-#include <utility>
 
-#include "attnres/ops/rotary/kernel.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -20,15 +18,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-RotaryTable make_table(int64_t tokens, const RotaryFrequencies& frequencies,
-                       at::ScalarType compute) {
-  const auto options = at::TensorOptions().dtype(at::kDouble);
-  const Tensor of_pairs = at::tensor(frequencies.of_pairs, options);
-  const Tensor angles = at::outer(at::arange(tokens, options), of_pairs).unsqueeze(1);
-  return {(angles.cos() * frequencies.magnitude).to(compute),
-          (angles.sin() * frequencies.magnitude).to(compute)};
-}
 
 using RotaryFused = Tensor(const Tensor& x, const Tensor& cosine, const Tensor& sine);
 
@@ -52,29 +41,11 @@ void check_rotary_inputs(const Tensor& x, const Tensor& cosine, const Tensor& si
     }
     require(!table.requires_grad(), "rotary: cosine and sine are constants and get no gradient");
   }
+  require_one_device("rotary", x, cosine, sine);
 }
 
 Tensor rotary_meta(const Tensor& x, const Tensor& /*cosine*/, const Tensor& /*sine*/) {
   return empty_like_rows(x);
-}
-
-Tensor rotary_cpu(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
-  const Tensor rows = x.contiguous(), y = empty_like_rows(x);
-  const Tensor cosine_rows = cosine.contiguous(), sine_rows = sine.contiguous();
-  with_storage_type(x.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const kernel::Rotary<Storage> op{.num_tokens = x.size(1),
-                                     .heads = x.size(2),
-                                     .half = x.size(3) / 2,
-                                     .cosine = data<const T>(cosine_rows),
-                                     .sine = data<const T>(sine_rows),
-                                     .x = data<const Storage>(rows),
-                                     .y = data<Storage>(y)};
-    parallel_over_tokens(x.size(0) * x.size(1), std::max<int64_t>(1, x.size(2) * x.size(3)),
-                         [&](int64_t first, int64_t last) { kernel::rotary(op, first, last); });
-  });
-  return y;
 }
 
 // The gradient is turned back, by the operation itself.
@@ -109,31 +80,31 @@ RotaryFrequencies rotary_frequencies(int64_t head_width, double theta) {
 }
 
 RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequencies& frequencies,
-                         at::ScalarType dtype) {
-  static std::mutex mutex;
-  static std::map<std::pair<RotaryFrequencies, at::ScalarType>, RotaryTable> tables;
-  const at::ScalarType compute = compute_dtype(dtype);
-  const std::lock_guard lock(mutex);
-  RotaryTable& table = tables[{frequencies, compute}];
-  const int64_t needed = position + tokens;
-  if (!table.cosine.defined() || table.cosine.size(0) < needed) {
-    const at::NoGradGuard no_grad;
-    const int64_t now = table.cosine.defined() ? table.cosine.size(0) : 0;
-    table = make_table(std::max(needed, 2 * now), frequencies, compute);
-  }
-  return {table.cosine.narrow(0, position, tokens), table.sine.narrow(0, position, tokens)};
+                         const at::TensorOptions& of_x) {
+  const int64_t half = std::ssize(frequencies.of_pairs);
+  const Tensor cosine = at::empty({tokens, 1, half}, at::kDouble), sine = at::empty_like(cosine);
+  auto *cosines = cosine.mutable_data_ptr<double>(), *sines = sine.mutable_data_ptr<double>();
+  constexpr int64_t kChannelsWorthAPair = 16;
+  const int64_t work = std::max<int64_t>(1, kChannelsWorthAPair * half);
+  parallel_over_tokens(tokens, work, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      for (int64_t c = 0; c < half; ++c) {
+        const double angle = static_cast<double>(position + t) * frequencies.of_pairs[c];
+        cosines[t * half + c] = std::cos(angle) * frequencies.magnitude;
+        sines[t * half + c] = std::sin(angle) * frequencies.magnitude;
+      }
+    }
+  });
+  const auto options = of_x.dtype(compute_dtype(c10::typeMetaToScalarType(of_x.dtype())));
+  return {cosine.to(options), sine.to(options)};
 }
 
 Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   check_rotary_inputs(x_BTHK, table.cosine, table.sine);
-  if (has_kernel(x_BTHK) && has_kernel(table.cosine) && has_kernel(table.sine) &&
-      !is_transformed({x_BTHK, table.cosine, table.sine})) {
+  if (has_kernel(x_BTHK) && !is_transformed({x_BTHK, table.cosine, table.sine})) {
     return rotary_operation().call(x_BTHK, table.cosine, table.sine);
   }
-  const Tensor cosine = table.cosine.to(x_BTHK.options()), sine = table.sine.to(x_BTHK.options());
-  const auto halves = x_BTHK.chunk(2, -1);
-  const Tensor &a = halves[0], &b = halves[1];
-  return at::cat({a * cosine - b * sine, b * cosine + a * sine}, -1);
+  return rotary_composed(x_BTHK, table);
 }
 
 namespace {
@@ -149,9 +120,6 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def("rotary_fused(Tensor x, Tensor cosine, Tensor sine) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(attnres, CPU, m) {
-  m.impl("rotary_fused", &rotary_cpu);
-}
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("rotary_fused", &rotary_meta);
 }

@@ -28,13 +28,16 @@ struct RotaryTable {
   at::Tensor cosine, sine;  // [T, 1, K/2], float32, or float64 for float64
 };
 
-// Of positions position .. position + tokens - 1, computed in float64. Tables are kept: those of
-// the same frequencies and dtype share one, which grows as positions need it. Thread-safe.
+// Of positions position .. position + tokens - 1, for an x with these options: computed in float64,
+// number by number, so that a position has the same bits in every table.
 RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequencies& frequencies,
-                         at::ScalarType dtype);
+                         const at::TensorOptions& of_x);
 
-// x_BTHK, turned; the table has its T tokens, and is in x's compute dtype. Works for any number of
-// heads. Throws Error where the inputs are not as said.
+// x_BTHK, turned; the table has its T tokens, and is on x's device in its compute dtype. Works for
+// any number of heads. Throws Error where the inputs are not as said.
 at::Tensor apply_rotary(const at::Tensor& x_BTHK, const RotaryTable& table);
+
+// The same composed of tensor operations: any device and dtype.
+at::Tensor rotary_composed(const at::Tensor& x_BTHK, const RotaryTable& table);
 
 }  // namespace attnres

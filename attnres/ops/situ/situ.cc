@@ -1,56 +1,109 @@
 #include "attnres/ops/situ/situ.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
-#include "attnres/ops/situ/kernel.h"
+#include <tuple>
+
+#include "attnres/ops/once_differentiable.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
 
-at::Tensor bounded(const at::Tensor& x, double bound) {
-  return bound * at::tanh(x / bound);
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+using SituFused = Tensor(const Tensor& gate, const Tensor& up, double beta, double linear_beta);
+// Of gate and of up.
+using SituFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, const Tensor& gate,
+                                                     const Tensor& up, double beta,
+                                                     double linear_beta);
+
+const c10::TypedOperatorHandle<SituFused>& situ_operation() {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("attnres::situ_fused", "").typed<SituFused>();
+  return handle;
 }
 
-at::Tensor situ_composed(const at::Tensor& gate, const at::Tensor& up, double beta,
-                         double linear_beta) {
-  const at::ScalarType wide = compute_dtype(gate);
-  const at::Tensor g = gate.to(wide), u = up.to(wide);
-  const at::Tensor y =
-      bounded(g, beta) * at::sigmoid(g) * (linear_beta > 0 ? bounded(u, linear_beta) : u);
-  return y.to(gate.scalar_type());
+const c10::TypedOperatorHandle<SituFusedBackward>& situ_backward_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::situ_fused_backward", "")
+                                 .typed<SituFusedBackward>();
+  return handle;
 }
 
-// Columns of a wider matrix are read where they are.
-at::Tensor as_rows(const at::Tensor& x) {
-  return x.dim() == 2 && x.stride(1) == 1 ? x : x.reshape({-1, x.size(-1)}).contiguous();
+Tensor situ_meta(const Tensor& gate, const Tensor& /*up*/, double /*beta*/,
+                 double /*linear_beta*/) {
+  return empty_like_rows(gate);
+}
+
+std::tuple<Tensor, Tensor> situ_backward_meta(const Tensor& /*grad_y*/, const Tensor& gate,
+                                              const Tensor& up, double /*beta*/,
+                                              double /*linear_beta*/) {
+  return {empty_like_rows(gate), empty_like_rows(up)};
+}
+
+class SituFunction : public torch::autograd::Function<SituFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up, double beta,
+                        double linear_beta) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->save_for_backward({gate, up});
+    context->saved_data["beta"] = beta;
+    context->saved_data["linear_beta"] = linear_beta;
+    return situ_operation().call(gate, up, beta, linear_beta);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const auto [grad_gate, grad_up] = situ_backward_operation().call(
+        grads[0], saved[0], saved[1], context->saved_data["beta"].toDouble(),
+        context->saved_data["linear_beta"].toDouble());
+    return {grad_gate, grad_up, Tensor(), Tensor()};
+  }
+};
+
+Tensor situ_autograd(const Tensor& gate, const Tensor& up, double beta, double linear_beta) {
+  require_untransformed("situ_fused", {gate, up});
+  return SituFunction::apply(gate, up, beta, linear_beta);
 }
 
 }  // namespace
 
-at::Tensor situ(const at::Tensor& gate, const at::Tensor& up, double beta, double linear_beta) {
-  require(gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type(),
-          "situ: gate is {}, up {}; they must be alike", shape_of(gate), shape_of(up));
-  if (!has_kernel(gate) || gate.dim() == 0 || is_transformed({gate, up}) || records({gate, up})) {
+Tensor situ(const Tensor& gate, const Tensor& up, double beta, double linear_beta) {
+  if (gate.sym_sizes() != up.sym_sizes() || gate.scalar_type() != up.scalar_type()) {
+    fail("situ: gate is {} {}, up {} {}; they must be alike", c10::toString(gate.scalar_type()),
+         shape_of(gate), c10::toString(up.scalar_type()), shape_of(up));
+  }
+  require_one_device("situ", gate, up);
+  if (!has_kernel(gate) || is_transformed({gate, up})) {
     return situ_composed(gate, up, beta, linear_beta);
   }
-  const at::Tensor gates = as_rows(gate), ups = as_rows(up), y = empty_like_rows(gate);
-  with_storage_type(gate.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const kernel::Situ<Storage> op{.gate = data<const Storage>(gates),
-                                   .up = data<const Storage>(ups),
-                                   .width = gates.size(1),
-                                   .gate_stride = gates.stride(0),
-                                   .up_stride = ups.stride(0),
-                                   .beta = static_cast<T>(beta),
-                                   .linear_beta = static_cast<T>(linear_beta),
-                                   .y = data<Storage>(y)};
-    parallel_over_tokens(y.numel(), 4,
-                         [&](int64_t first, int64_t last) { kernel::situ(op, first, last); });
-  });
-  return y;
+  return situ_operation().call(gate, up, beta, linear_beta);
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("situ(Tensor gate, Tensor up, float beta, float linear_beta) -> Tensor", &situ);
+  m.def("situ_fused(Tensor gate, Tensor up, float beta, float linear_beta) -> Tensor");
+  m.def(
+      "situ_fused_backward(Tensor grad_y, Tensor gate, Tensor up, float beta, float linear_beta)"
+      " -> (Tensor grad_gate, Tensor grad_up)");
+}
+
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("situ_fused", &situ_meta);
+  m.impl("situ_fused_backward", &situ_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("situ", &situ);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("situ_fused", &situ_autograd);
+  m.impl("situ_fused_backward", torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace attnres

@@ -89,23 +89,10 @@ void multiply_by_parts(const Tensor& a, const Tensor& b, const Tensor& c, bool a
   });
 }
 
-// Inputs: A [m, k], B [k, n], C [m, n]. Results: A B, and C + A B.
+// Of A [m, k] and B [k, n].
 OperationProblem small_products_problem(int64_t m, int64_t n, int64_t k) {
-  DrawnInputs draw("small products");
-  OperationProblem problem;
-  problem.inputs = {draw.rows({m, k}), draw.rows({k, n}), draw.rows({m, n})};
-  problem.compute = [](const Tensors& in) -> Tensors {
-    const Tensor added = in[2].to(at::kFloat, false, /*copy=*/true);
-    const Tensor alone = at::empty_like(added);
-    multiply_by_parts(in[0], in[1], alone, /*add=*/false);
-    multiply_by_parts(in[0], in[1], added, /*add=*/true);
-    return {alone, added};
-  };
-  problem.formula = [](const Tensors& in) -> Tensors {
-    const Tensor product = in[0].mm(in[1]);
-    return {product, in[2] + product};
-  };
-  return problem;
+  return problems::product_problem("small products", {{{m, k}, {k, n}, {m, n}}}, multiply_by_parts,
+                                   [](const Tensor& a, const Tensor& b) { return a.mm(b); });
 }
 
 }  // namespace

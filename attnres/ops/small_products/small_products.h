@@ -1,6 +1,6 @@
-// Products of small matrices in cache, of which operations build larger ones: oneDNN's, as libtorch
-// lends them (brgemm), in float32, or of bfloat16 numbers summed in float32. kernel.h arranges
-// operands.
+// Products of small matrices in cache, of which the CPU's side of operations builds larger ones:
+// oneDNN's, as libtorch lends them (brgemm), in float32, or of bfloat16 numbers summed in float32.
+// kernel.h arranges operands.
 #pragma once
 
 #include <ATen/core/ScalarType.h>

@@ -1,15 +1,12 @@
 #include "attnres/ops/swiglu/swiglu.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
-#include "attnres/ops/swiglu/kernel.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -43,39 +40,9 @@ Tensor swiglu_meta(const Tensor& gate, const Tensor& /*up*/) {
   return empty_like_rows(gate);
 }
 
-Tensor swiglu_cpu(const Tensor& gate, const Tensor& up) {
-  const Tensor gate_rows = gate.contiguous(), up_rows = up.contiguous(), y = empty_like_rows(gate);
-  with_storage_type(gate.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    const kernel::SwigluForward<Storage> op{data<const Storage>(gate_rows),
-                                            data<const Storage>(up_rows), data<Storage>(y)};
-    parallel_over_tokens(y.numel(), 1, [&](int64_t first, int64_t last) {
-      kernel::swiglu_forward(op, first, last);
-    });
-  });
-  return y;
-}
-
 std::tuple<Tensor, Tensor> swiglu_backward_meta(const Tensor& /*grad_y*/, const Tensor& gate,
                                                 const Tensor& up) {
   return {empty_like_rows(gate), empty_like_rows(up)};
-}
-
-std::tuple<Tensor, Tensor> swiglu_backward_cpu(const Tensor& grad_y, const Tensor& gate,
-                                               const Tensor& up) {
-  const Tensor grad_rows = grad_y.contiguous(), gate_rows = gate.contiguous(),
-               up_rows = up.contiguous();
-  const Tensor grad_gate = empty_like_rows(gate), grad_up = empty_like_rows(up);
-  with_storage_type(gate.scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    const kernel::SwigluBackward<Storage> op{
-        data<const Storage>(gate_rows), data<const Storage>(up_rows),
-        data<const Storage>(grad_rows), data<Storage>(grad_gate), data<Storage>(grad_up)};
-    parallel_over_tokens(grad_rows.numel(), 1, [&](int64_t first, int64_t last) {
-      kernel::swiglu_backward(op, first, last);
-    });
-  });
-  return {grad_gate, grad_up};
 }
 
 class SwigluFunction : public torch::autograd::Function<SwigluFunction> {
@@ -108,7 +75,7 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
          c10::toString(gate.scalar_type()), shape_of(gate), gate.device().str(),
          c10::toString(up.scalar_type()), shape_of(up), up.device().str());
   }
-  if (!has_kernel(gate) || is_transformed({gate, up})) return at::mul(at::silu(gate), up);
+  if (!has_kernel(gate) || is_transformed({gate, up})) return swiglu_composed(gate, up);
   return swiglu_operation().call(gate, up);
 }
 
@@ -120,10 +87,6 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       " -> (Tensor grad_gate, Tensor grad_up)");
 }
 
-TORCH_LIBRARY_IMPL(attnres, CPU, m) {
-  m.impl("swiglu_fused", &swiglu_cpu);
-  m.impl("swiglu_fused_backward", &swiglu_backward_cpu);
-}
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("swiglu_fused", &swiglu_meta);
   m.impl("swiglu_fused_backward", &swiglu_backward_meta);

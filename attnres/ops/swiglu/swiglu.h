@@ -12,4 +12,7 @@ namespace attnres {
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
+// The same composed of tensor operations: any device and dtype, differentiable any number of times.
+at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up);
+
 }  // namespace attnres

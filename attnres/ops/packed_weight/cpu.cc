@@ -1,15 +1,57 @@
-#include "attnres/ops/packed_weight/streaming_product.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
+
+#include "attnres/ops/packed_weight/kernel.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/ops/packed_weight/streaming_product.h"
+#include "attnres/ops/tensors.h"
 
 namespace attnres {
 namespace {
 
 using at::Tensor;
+
+// NaN is larger than any.
+double largest_number(WeightFormat format) {
+  constexpr double kLargestHalf = 65504;
+  switch (format) {
+    case WeightFormat::f16:
+      return kLargestHalf;
+    case WeightFormat::q8_0:
+      return 127 * kLargestHalf;
+    case WeightFormat::q4_0:
+      return 8 * kLargestHalf;
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+      break;
+  }
+  return std::numeric_limits<float>::max();
+}
+
+int64_t rows_in(const Tensor& values) {
+  return values.numel() / values.size(-1);
+}
+
+kernel::PackedRows packed_rows(const Tensor& rows, WeightFormat format, int64_t columns) {
+  return {static_cast<const uint8_t*>(rows.const_data_ptr()), format, columns};
+}
+
+Tensor unpack_on_cpu(const PackedMatrix& weight) {
+  std::vector<int64_t> shape = weight.bytes.sizes().vec();
+  shape.back() = weight.columns;
+  Tensor values = at::empty(shape, at::kFloat);
+  auto* to = values.mutable_data_ptr<float>();
+  const kernel::PackedRows rows = packed_rows(weight.bytes, weight.format, weight.columns);
+  at::parallel_for(0, rows_in(values), 1 + 65536 / weight.columns,
+                   [&](int64_t first, int64_t last) {
+                     kernel::unpack_rows(rows, first, last, to + first * weight.columns);
+                   });
+  return values;
+}
 
 // Of W: it stays in a core's cache while all rows of x pass it.
 constexpr int64_t kTileBytes = 128 << 10;
@@ -72,10 +114,9 @@ class ThinInput {
   std::vector<kernel::QuantizedRow> quantized_;
 };
 
-}  // namespace
-
-Tensor streaming_product(const Tensor& x_MK, const kernel::PackedRows& weight, int64_t N) {
-  const int64_t M = x_MK.size(0);
+Tensor stream_on_cpu(const Tensor& x_MK, const Tensor& rows, WeightFormat format) {
+  const int64_t M = x_MK.size(0), N = rows.size(0);
+  const kernel::PackedRows weight = packed_rows(rows, format, x_MK.size(1));
   Tensor y_MN = at::empty({M, N}, x_MK.options());
   const ThinInput input(x_MK, weight.format);
   auto* y = y_MN.mutable_data_ptr<float>();
@@ -94,6 +135,30 @@ Tensor streaming_product(const Tensor& x_MK, const kernel::PackedRows& weight, i
     }
   });
   return y_MN;
+}
+
+const OnDevice unpack_weight_cpu(unpack_weight_table, at::kCPU, &unpack_on_cpu);
+const OnDevice streaming_product_cpu(streaming_product_table, at::kCPU, &stream_on_cpu);
+
+}  // namespace
+
+void pack_weight(const Tensor& values, const PackedMatrix& weight) {
+  const int64_t K = values.size(-1), row_bytes = weight.bytes.size(-1);
+  require(K == weight.columns && values.numel() / K == weight.bytes.numel() / row_bytes,
+          "packed weight: numbers of shape {} do not fit one of {} columns", shape_of(values),
+          weight.columns);
+  const Tensor numbers = values.detach().to(at::kCPU, at::kFloat).contiguous();
+  const double most = numbers.numel() == 0 ? 0 : numbers.abs().max().item<double>();
+  require(
+      most <= largest_number(weight.format),
+      "packed weight: it has numbers up to {}, and its format holds {} at most; store it as f32 "
+      "or bf16",
+      most, largest_number(weight.format));
+  const float* from = numbers.const_data_ptr<float>();
+  auto* to = weight.bytes.mutable_data_ptr<uint8_t>();
+  at::parallel_for(0, rows_in(values), 1 + 65536 / K, [&](int64_t first, int64_t last) {
+    kernel::pack_rows(from + first * K, last - first, K, weight.format, to + first * row_bytes);
+  });
 }
 
 }  // namespace attnres

@@ -1,9 +1,8 @@
-#include "attnres/ops/small_products/small_products.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
 #include "attnres/ops/processor.h"
+#include "attnres/ops/small_products/small_products.h"
 
 namespace attnres {
 

@@ -1,0 +1,12 @@
+#include <ATen/ops/mul.h>
+#include <ATen/ops/silu.h>
+
+#include "attnres/ops/swiglu/swiglu.h"
+
+namespace attnres {
+
+at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up) {
+  return at::mul(at::silu(gate), up);
+}
+
+}  // namespace attnres
