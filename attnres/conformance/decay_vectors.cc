@@ -1,7 +1,10 @@
 #include "attnres/conformance/decay_vectors.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sigmoid.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/autograd.h>
 

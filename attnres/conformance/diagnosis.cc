@@ -1,6 +1,7 @@
 #include "attnres/conformance/diagnosis.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

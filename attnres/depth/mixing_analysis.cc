@@ -1,6 +1,7 @@
 #include "attnres/depth/mixing_analysis.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "attnres/ops/rms_norm/rms_norm.h"
 

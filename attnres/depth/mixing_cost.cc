@@ -1,7 +1,9 @@
 #include "attnres/depth/mixing_cost.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <torch/csrc/autograd/autograd.h>

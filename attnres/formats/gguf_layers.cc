@@ -1,6 +1,7 @@
 #include "attnres/formats/gguf_layers.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
 #include <fmt/core.h>
 
 #include <map>

@@ -1,6 +1,6 @@
 #include "attnres/formats/gguf_model.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <set>
 

@@ -1,6 +1,8 @@
 #include "attnres/formats/gguf_parts.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
 #include <utility>

@@ -1,6 +1,7 @@
 #include "attnres/formats/gguf_rope.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "attnres/formats/paired_rows.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 namespace attnres {
 namespace {

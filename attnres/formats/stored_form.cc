@@ -1,6 +1,7 @@
 #include "attnres/formats/stored_form.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "attnres/formats/paired_rows.h"
 #include "attnres/layers/latent_attention.h"

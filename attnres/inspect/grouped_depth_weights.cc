@@ -1,6 +1,10 @@
 #include "attnres/inspect/grouped_depth_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/xlogy.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
 #include <utility>

@@ -1,7 +1,9 @@
 #include "attnres/inspect/measure.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/core.h>
 
 #include <algorithm>

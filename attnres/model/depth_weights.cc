@@ -1,6 +1,7 @@
 #include "attnres/model/depth_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/xlogy.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "attnres/model/token_depth_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/core.h>
 

@@ -1,6 +1,7 @@
 #include "attnres/pretrained/mlx_tensors.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 #include "attnres/pretrained/model_directory.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,7 +1,9 @@
 #include "attnres/pretrained/named_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
 

@@ -1,6 +1,8 @@
 #include "attnres/pretrained/save_model.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,10 @@
 #include "attnres/depth/mechanisms/block_attn_res.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/ones.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 #include "attnres/depth/mechanisms/constrained_streams.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/sigmoid.h>
 
 #include "attnres/ops/residual_streams/residual_streams.h"
 

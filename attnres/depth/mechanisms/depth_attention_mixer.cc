@@ -1,6 +1,11 @@
 #include "attnres/depth/mechanisms/depth_attention_mixer.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 
 #include <cmath>
 

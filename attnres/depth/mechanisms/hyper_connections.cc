@@ -1,6 +1,8 @@
 #include "attnres/depth/mechanisms/hyper_connections.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tanh.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "attnres/depth/mechanisms/streams.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/residual_streams/residual_streams.h"

@@ -1,6 +1,8 @@
 #include "attnres/depth/mechanisms/value_residual.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
 
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/adapted_attention.h"
