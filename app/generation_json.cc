@@ -1,5 +1,7 @@
 #include "app/generation_json.h"
 
+#include <nlohmann/json.hpp>
+
 namespace attnres {
 namespace {
 

@@ -14,7 +14,6 @@
 #include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/program.h"
 #include "attnres/support/shell.h"

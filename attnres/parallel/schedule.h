@@ -13,7 +13,6 @@
 // V = 1 at most min(M, P - r).
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

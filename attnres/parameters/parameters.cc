@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "attnres/parameters/mixer_parameters.h"

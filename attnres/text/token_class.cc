@@ -1,6 +1,5 @@
 #include "attnres/text/token_class.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 

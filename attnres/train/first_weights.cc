@@ -1,7 +1,6 @@
 #include "attnres/train/first_weights.h"
 
 #include <utility>
-#include <vector>
 
 #include "attnres/support/error.h"
 #include "attnres/train/run_folder.h"

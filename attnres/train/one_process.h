@@ -5,7 +5,6 @@
 #include <string>
 
 #include "attnres/data/train_batches.h"
-#include "attnres/train/run_folder.h"
 #include "attnres/train/run_processes.h"
 #include "attnres/train/run_text.h"
 #include "attnres/train/train_job.h"

@@ -1,6 +1,5 @@
 #include "attnres/train/run_text.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "attnres/data/passes.h"

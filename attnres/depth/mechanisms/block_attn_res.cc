@@ -14,7 +14,6 @@
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
-#include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/format.h"
 #include "attnres/support/setting_words.h"
 

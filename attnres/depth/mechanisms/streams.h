@@ -13,7 +13,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <vector>
 
 #include "attnres/depth/composed_mixer.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/power_law.h"
 #include "attnres/study/study_figures.h"

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "attnres/text/hugging_face/json_part.h"
 

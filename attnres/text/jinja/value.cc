@@ -1,7 +1,6 @@
 #include "attnres/text/jinja/value.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "attnres/text/utf8.h"
 
