@@ -234,7 +234,7 @@ void run_report(const ReportCommandOptions& options) {
 }  // namespace
 
 void add_report_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "report",
       "Compare runs on one self-contained HTML page: losses, speed, depth weights, magnitudes,\n"
       "samples and configurations. Runs that differ in their seed alone are taken together, and\n"
@@ -242,25 +242,21 @@ void add_report_command(CLI::App& app) {
       "the\n"
       "page of the study.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  as_path(command->add_option("runs", options->runs, "run folders, or the folder of one study"))
-      ->type_name("RUN ...")
+  add_path(command, "runs RUN ...", options->runs, "run folders, or the folder of one study")
       ->required();
-  as_path(
-      command->add_option("--out", options->out,
-                          "the page; report.html if not given, of a study the one in its folder"))
-      ->type_name("FILE");
-  as_path(command->add_option("--csv", options->csv,
-                              "also write all that the runs measured, a line for each step, for a "
-                              "spreadsheet;\n-: on standard output, and nothing else there"))
-      ->type_name("FILE");
-  command->add_option("--note", options->notes, "a sentence for the page's box \"Read with care\"")
-      ->type_name("TEXT");
-  command->add_flag("--json", options->json, "print the figures as JSON");
-  command->footer(
+  add_path(command, "--out FILE", options->out,
+           "the page; report.html if not given, of a study the one in its folder");
+  add_path(command, "--csv FILE", options->csv,
+           "also write all that the runs measured, a line for each step, for a spreadsheet; -: on "
+           "standard output, and nothing else there");
+  add_option(command, "--note TEXT", options->notes,
+             "a sentence for the page's box \"Read with care\"");
+  command.add_flag("--json", options->json, "print the figures as JSON");
+  command.footer(
       "Examples:\n"
       "  attnres report runs/residual runs/block --out report.html\n"
       "  attnres report studies/block-size");
-  command->callback([options] { run_report(*options); });
+  command.callback([options] { run_report(*options); });
 }
 
 }  // namespace attnres
