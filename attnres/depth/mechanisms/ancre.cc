@@ -91,10 +91,6 @@ class Ancre : public ComposedMixer {
   std::vector<at::Tensor> connections_;  // by layer
 };
 
-double ancre_traffic(const AncreSettings&, const MixerShape& shape) {
-  return (shape.layers() + 11) / 4.0;
-}
-
 }  // namespace
 
 Mechanism ancre_mechanism() {
@@ -109,7 +105,7 @@ Mechanism ancre_mechanism() {
                   "Layer 0 has one X to weigh, by 1, and no c.",
        .roles = {input_norm_role(),
                  {"connections", "[j + 1]: c_j, X_0 first, at site 2j + 1, j >= 1"}}},
-      ancre_traffic);
+      [](const AncreSettings&, const MixerShape& shape) { return (shape.layers() + 11) / 4.0; });
 }
 
 }  // namespace attnres

@@ -120,10 +120,6 @@ class DeepDelta final : public ComposedMixer {
 };
 
 // X and y read, X written.
-double deep_delta_traffic(const DeepDeltaSettings& settings, const MixerShape&) {
-  return static_cast<double>(2 * settings.value_channels + 1);
-}
-
 }  // namespace
 
 Mechanism deep_delta_mechanism() {
@@ -141,7 +137,9 @@ Mechanism deep_delta_mechanism() {
                  {"value", "[d_v, d]: W_v"},
                  {"gate", "[1, d]: w"},
                  {"gate_bias", "[1]: b"}}},
-      deep_delta_traffic);
+      [](const DeepDeltaSettings& settings, const MixerShape&) {
+        return static_cast<double>(2 * settings.value_channels + 1);
+      });
 }
 
 }  // namespace attnres

@@ -39,10 +39,6 @@ class DeepNorm : public ComposedMixer {
   std::vector<at::Tensor> post_norms_;
 };
 
-double deep_norm_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism deep_norm_mechanism() {
@@ -54,7 +50,7 @@ Mechanism deep_norm_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"post_norm", "[d]: gain of the norm after sublayer l"}}},
-      deep_norm_traffic);
+      3);
 }
 
 }  // namespace attnres

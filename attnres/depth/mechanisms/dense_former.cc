@@ -107,10 +107,6 @@ class DenseFormer : public ComposedMixer {
   std::vector<at::Tensor> weights_;  // by site
 };
 
-double dense_former_traffic(const DenseFormerSettings& settings, const MixerShape& shape) {
-  return settings.original() ? (shape.layers() + 13) / 4.0 : (shape.sublayers + 3) / 2.0;
-}
-
 }  // namespace
 
 Mechanism dense_former_mechanism() {
@@ -128,7 +124,9 @@ Mechanism dense_former_mechanism() {
                  {"depth_weights",
                   "[sources]: alpha, v_0 or Z_0 first: l + 1 numbers at site l >= 1; with form "
                   "original j + 1 numbers at site 2j, j >= 1"}}},
-      dense_former_traffic);
+      [](const DenseFormerSettings& settings, const MixerShape& shape) {
+        return settings.original() ? (shape.layers() + 13) / 4.0 : (shape.sublayers + 3) / 2.0;
+      });
 }
 
 }  // namespace attnres

@@ -60,10 +60,6 @@ class DenseNet : public ComposedMixer {
   std::vector<at::Tensor> input_norms_, maps_;
 };
 
-double dense_net_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.sublayers + 3) / 2.0;
-}
-
 }  // namespace
 
 Mechanism dense_net_mechanism() {
@@ -77,7 +73,7 @@ Mechanism dense_net_mechanism() {
        .roles = {input_norm_role(),
                  {"dense_proj",
                   "[d, (l + 1) d]: P_l; its columns i d to (i + 1) d - 1 are for v_i"}}},
-      dense_net_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.sublayers + 3) / 2.0; });
 }
 
 }  // namespace attnres

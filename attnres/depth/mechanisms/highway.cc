@@ -45,10 +45,6 @@ class Highway : public ComposedMixer {
 };
 
 // The gate reads h and writes g; the merge reads h, y and g and writes h.
-double highway_traffic(const NoSettings&, const MixerShape&) {
-  return 6;
-}
-
 }  // namespace
 
 Mechanism highway_mechanism() {
@@ -63,7 +59,7 @@ Mechanism highway_mechanism() {
        .roles = {input_norm_role(),
                  {"transform_gate", "[d, d]: W_l"},
                  {"transform_gate_bias", "[d]: b_l"}}},
-      highway_traffic);
+      6);
 }
 
 }  // namespace attnres

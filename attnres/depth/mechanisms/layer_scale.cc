@@ -37,10 +37,6 @@ class LayerScale : public ComposedMixer {
   std::vector<at::Tensor> scales_;  // lambda_l
 };
 
-double layer_scale_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism layer_scale_mechanism() {
@@ -52,7 +48,7 @@ Mechanism layer_scale_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = norm(h_l), at the output too.",
        .roles = {input_norm_role(), {"layer_scale", "[d]: lambda_l"}}},
-      layer_scale_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -146,10 +146,6 @@ class Mrla : public ComposedMixer {
   std::vector<Kernels> kernels_;
 };
 
-double mrla_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism mrla_mechanism() {
@@ -170,7 +166,7 @@ Mechanism mrla_mechanism() {
                  {"value_conv",
                   "[3, d]: taps over tokens for each channel, of the value of source v_l; the last "
                   "row is for the token itself"}}},
-      mrla_traffic);
+      3);
 }
 
 }  // namespace attnres

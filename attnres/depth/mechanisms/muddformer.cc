@@ -128,10 +128,6 @@ class MuddFormer : public ComposedMixer {
   at::Tensor unit_gain_;
 };
 
-double muddformer_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.layers() + 13) / 4.0;
-}
-
 }  // namespace
 
 Mechanism muddformer_mechanism() {
@@ -156,7 +152,7 @@ Mechanism muddformer_mechanism() {
                  {"depth_weights", "[C, j + 1]: a, a row for each stream, Z_0 first"},
                  {"key_input_norm", "[d]: gain of input.key.l"},
                  {"value_input_norm", "[d]: gain of input.value.l"}}},
-      muddformer_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.layers() + 13) / 4.0; });
 }
 
 }  // namespace attnres

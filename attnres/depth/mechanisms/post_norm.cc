@@ -31,10 +31,6 @@ class PostNorm : public ComposedMixer {
   std::vector<at::Tensor> post_norms_;
 };
 
-double post_norm_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism post_norm_mechanism() {
@@ -46,7 +42,7 @@ Mechanism post_norm_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"post_norm", "[d]: gain of norm_l, after sublayer l"}}},
-      post_norm_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -65,10 +65,6 @@ class Residual : public DepthMixer {
   std::vector<at::Tensor> input_norms_;
 };
 
-double residual_traffic(const ResidualSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism residual_mechanism() {
@@ -80,7 +76,7 @@ Mechanism residual_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = norm(h_l), at the output too.",
        .roles = {input_norm_role()}},
-      residual_traffic);
+      3);
 }
 
 }  // namespace attnres

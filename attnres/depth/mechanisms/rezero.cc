@@ -31,10 +31,6 @@ class ReZero : public ComposedMixer {
   std::vector<at::Tensor> weights_;  // a_j
 };
 
-double rezero_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism rezero_mechanism() {
@@ -46,7 +42,7 @@ Mechanism rezero_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"residual_weight", "[1]: a_j, at site 2j; of sublayers 2j and 2j + 1"}}},
-      rezero_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -70,10 +70,6 @@ class ScalarMix : public ComposedMixer {
 };
 
 // The residual, and the mix read and written once a Transformer layer.
-double scalar_mix_traffic(const NoSettings&, const MixerShape&) {
-  return 4;
-}
-
 }  // namespace
 
 Mechanism scalar_mix_mechanism() {
@@ -88,7 +84,7 @@ Mechanism scalar_mix_mechanism() {
        .roles = {{"input_norm", "[d]: gain of norm(h_l)"},
                  {"layer_logits", "[J + 1]: s, X_0 first, at site L"},
                  {"gamma", "[1]: gamma, at site L"}}},
-      scalar_mix_traffic);
+      4);
 }
 
 }  // namespace attnres

@@ -96,10 +96,6 @@ class SkNet : public ComposedMixer {
   std::vector<Selector> selectors_;  // by site
 };
 
-double sknet_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.sublayers + 3) / 2.0;
-}
-
 }  // namespace
 
 Mechanism sknet_mechanism() {
@@ -117,7 +113,7 @@ Mechanism sknet_mechanism() {
                  {"fuse_norm", "[m]: gain of the norm in z"},
                  {"select_proj",
                   "[(l + 1) d, m]: rows i d to (i + 1) d - 1 are B_i, of source v_i"}}},
-      sknet_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.sublayers + 3) / 2.0; });
 }
 
 }  // namespace attnres
