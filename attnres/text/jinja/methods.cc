@@ -67,11 +67,17 @@ std::string cased(std::string_view bytes, bool upper) {
   return out;
 }
 
-Value upper(const Arguments& arguments) {
-  return Value::text(upper_case(self(arguments)));
+using Case = Text (*)(const Text&);
+template <Case change>
+Value in_case(const Arguments& arguments) {
+  return Value::text(change(self(arguments)));
 }
-Value lower(const Arguments& arguments) {
-  return Value::text(lower_case(self(arguments)));
+// That it is in this case, and would not be the same in the other one.
+template <Case change, Case other>
+Value is_in_case(const Arguments& arguments) {
+  const Text& text = self(arguments);
+  return Value::boolean(change(text).bytes() == text.bytes() &&
+                        other(text).bytes() != text.bytes());
 }
 Value capitalize(const Arguments& arguments) {
   return Value::text(mapped(self(arguments), [](std::string_view bytes, size_t at) {
@@ -93,19 +99,14 @@ Value swapcase(const Arguments& arguments) {
   }));
 }
 
-Value strip_sides(const Arguments& arguments, bool left, bool right) {
+template <bool left, bool right>
+Value strip(const Arguments& arguments) {
   return Value::text(
       stripped(self(arguments), arguments.get(1, "chars", Value::none()), left, right));
 }
-Value strip(const Arguments& arguments) {
-  return strip_sides(arguments, true, true);
-}
-Value lstrip(const Arguments& arguments) {
-  return strip_sides(arguments, true, false);
-}
-Value rstrip(const Arguments& arguments) {
-  return strip_sides(arguments, false, true);
-}
+
+// Where a method begins, of which there is one for either end.
+constexpr bool kFromLeft = false, kFromRight = true;
 
 // At blanks, any number of them one separator.
 Values split_at_blanks(const Text& text, int64_t most, bool from_right) {
@@ -159,7 +160,8 @@ Values split_at(const Text& text, const std::string& separator, int64_t most, bo
   return parts;
 }
 
-Value split_from(const Arguments& arguments, bool from_right) {
+template <bool from_right>
+Value split(const Arguments& arguments) {
   const Value separator = arguments.get(1, "sep", Value::none());
   const int64_t given = integer_of(arguments.get(2, "maxsplit", Value::integer(-1)), "maxsplit");
   const int64_t most = std::clamp(given, int64_t{-1}, std::numeric_limits<int64_t>::max() - 1);
@@ -167,18 +169,13 @@ Value split_from(const Arguments& arguments, bool from_right) {
   return Value::list(
       split_at(self(arguments), text_at(arguments, 1, "sep").bytes(), most, from_right));
 }
-Value split(const Arguments& arguments) {
-  return split_from(arguments, false);
-}
-Value rsplit(const Arguments& arguments) {
-  return split_from(arguments, true);
-}
 Value splitlines(const Arguments& arguments) {
   return Value::list(
       split_lines(self(arguments), truth(arguments.get(1, "keepends", Value::boolean(false)))));
 }
 
-Value partition_from(const Arguments& arguments, bool from_right) {
+template <bool from_right>
+Value partition(const Arguments& arguments) {
   const Text& separator = text_at(arguments, 1, "sep");
   Values parts = split_at(self(arguments), separator.bytes(), 1, from_right);
   if (parts.size() == 2) {
@@ -187,12 +184,6 @@ Value partition_from(const Arguments& arguments, bool from_right) {
     parts.insert(from_right ? parts.begin() : parts.end(), 2, Value::text(""));
   }
   return Value::list(std::move(parts), /*tuple=*/true);
-}
-Value partition(const Arguments& arguments) {
-  return partition_from(arguments, false);
-}
-Value rpartition(const Arguments& arguments) {
-  return partition_from(arguments, true);
 }
 
 // What is looked through: from the character of the third argument to that of the fourth.
@@ -220,24 +211,19 @@ std::optional<Part> part_of(const Arguments& arguments) {
 }
 
 // One, or any of a tuple.
-Value with_affix(const Arguments& arguments, bool at_end) {
+template <bool from_right>
+Value has_affix(const Arguments& arguments) {
   const Value& affix = arguments.need(1, "the affix");
   const std::optional<Part> part = part_of(arguments);
   const auto fits = [&](const Value& one) {
     require(one.as_text() != nullptr, "expected a str for the affix, got a {}", one.type());
     const std::string& bytes = one.as_text()->bytes();
     spend(1 + static_cast<int64_t>(bytes.size() / 32));
-    return part && (at_end ? part->bytes.ends_with(bytes) : part->bytes.starts_with(bytes));
+    return part && (from_right ? part->bytes.ends_with(bytes) : part->bytes.starts_with(bytes));
   };
   const ListNode* all = affix.as_list();
   if (all == nullptr || !all->tuple) return Value::boolean(fits(affix));
   return Value::boolean(std::any_of(all->items.begin(), all->items.end(), fits));
-}
-Value startswith(const Arguments& arguments) {
-  return with_affix(arguments, false);
-}
-Value endswith(const Arguments& arguments) {
-  return with_affix(arguments, true);
 }
 
 Value removeprefix(const Arguments& arguments) {
@@ -261,32 +247,27 @@ Value replace(const Arguments& arguments) {
 }
 
 // In characters; -1 where it isn't found.
-int64_t place_of(const Arguments& arguments, bool last) {
+int64_t place_of(const Arguments& arguments, bool from_right) {
   const std::string& sought = text_at(arguments, 1, "sub").bytes();
   const std::optional<Part> part = part_of(arguments);
   if (!part) return -1;
   const std::string_view text = part->bytes;
-  if (last) spend(1 + static_cast<int64_t>(text.size() * std::max<size_t>(sought.size(), 1) / 32));
-  const size_t at = last ? text.rfind(sought) : find_bytes(text, sought);
+  if (from_right) {
+    spend(1 + static_cast<int64_t>(text.size() * std::max<size_t>(sought.size(), 1) / 32));
+  }
+  const size_t at = from_right ? text.rfind(sought) : find_bytes(text, sought);
   if (at == text.npos) return -1;
   return part->before + std::ssize(character_offsets(text.substr(0, at))) - 1;
 }
+template <bool from_right>
 Value find(const Arguments& arguments) {
-  return Value::integer(place_of(arguments, false));
+  return Value::integer(place_of(arguments, from_right));
 }
-Value rfind(const Arguments& arguments) {
-  return Value::integer(place_of(arguments, true));
-}
-Value index_from(const Arguments& arguments, bool last) {
-  const int64_t place = place_of(arguments, last);
+template <bool from_right>
+Value index(const Arguments& arguments) {
+  const int64_t place = place_of(arguments, from_right);
   require(place >= 0, "index: it isn't in the text");
   return Value::integer(place);
-}
-Value index(const Arguments& arguments) {
-  return index_from(arguments, false);
-}
-Value rindex(const Arguments& arguments) {
-  return index_from(arguments, true);
 }
 
 // Nothing is before each character, and at the end.
@@ -392,8 +373,8 @@ Value zfill(const Arguments& arguments) {
   return Value::text(std::move(out));
 }
 
-template <class Is>
-Value all_are(const Arguments& arguments, Is is) {
+template <auto is>
+Value all_are(const Arguments& arguments) {
   const std::string_view text = self(arguments).bytes();
   const Offsets offsets = character_offsets(text);
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
@@ -406,36 +387,12 @@ Value all_are(const Arguments& arguments, Is is) {
 bool is_number(UChar32 c) {
   return u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE) != U_NT_NONE;
 }
-Value isdecimal(const Arguments& arguments) {
-  return all_are(arguments, u_isdigit);
+bool is_digit(UChar32 c) {
+  const int32_t type = u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE);
+  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
 }
-Value isdigit(const Arguments& arguments) {
-  return all_are(arguments, [](UChar32 c) {
-    const int32_t type = u_getIntPropertyValue(c, UCHAR_NUMERIC_TYPE);
-    return type == U_NT_DECIMAL || type == U_NT_DIGIT;
-  });
-}
-Value isnumeric(const Arguments& arguments) {
-  return all_are(arguments, is_number);
-}
-Value isalpha(const Arguments& arguments) {
-  return all_are(arguments, u_isalpha);
-}
-Value isalnum(const Arguments& arguments) {
-  return all_are(arguments, [](UChar32 c) { return u_isalpha(c) || is_number(c); });
-}
-Value isspace(const Arguments& arguments) {
-  return all_are(arguments, u_isUWhiteSpace);
-}
-Value isupper(const Arguments& arguments) {
-  const Text& text = self(arguments);
-  return Value::boolean(upper_case(text).bytes() == text.bytes() &&
-                        lower_case(text).bytes() != text.bytes());
-}
-Value islower(const Arguments& arguments) {
-  const Text& text = self(arguments);
-  return Value::boolean(lower_case(text).bytes() == text.bytes() &&
-                        upper_case(text).bytes() != text.bytes());
+bool is_alphanumeric(UChar32 c) {
+  return u_isalpha(c) || is_number(c);
 }
 
 const DictNode& dict_of(const Arguments& arguments) {
@@ -502,39 +459,39 @@ Value changed(const Arguments& arguments) {
 using Methods = std::map<std::string_view, Builtin>;
 
 const Methods& methods_of_texts() {
-  static const Methods methods = {{"upper", upper},
-                                  {"lower", lower},
+  static const Methods methods = {{"upper", in_case<upper_case>},
+                                  {"lower", in_case<lower_case>},
                                   {"capitalize", capitalize},
                                   {"title", title},
-                                  {"strip", strip},
-                                  {"lstrip", lstrip},
-                                  {"rstrip", rstrip},
-                                  {"split", split},
-                                  {"rsplit", rsplit},
+                                  {"strip", strip<true, true>},
+                                  {"lstrip", strip<true, false>},
+                                  {"rstrip", strip<false, true>},
+                                  {"split", split<kFromLeft>},
+                                  {"rsplit", split<kFromRight>},
                                   {"splitlines", splitlines},
-                                  {"partition", partition},
-                                  {"rpartition", rpartition},
-                                  {"startswith", startswith},
-                                  {"endswith", endswith},
+                                  {"partition", partition<kFromLeft>},
+                                  {"rpartition", partition<kFromRight>},
+                                  {"startswith", has_affix<kFromLeft>},
+                                  {"endswith", has_affix<kFromRight>},
                                   {"removeprefix", removeprefix},
                                   {"removesuffix", removesuffix},
                                   {"replace", replace},
-                                  {"find", find},
-                                  {"rfind", rfind},
-                                  {"index", index},
-                                  {"rindex", rindex},
+                                  {"find", find<kFromLeft>},
+                                  {"rfind", find<kFromRight>},
+                                  {"index", index<kFromLeft>},
+                                  {"rindex", index<kFromRight>},
                                   {"count", count},
                                   {"join", join},
                                   {"format", format},
-                                  {"isdigit", isdigit},
-                                  {"isnumeric", isnumeric},
-                                  {"isdecimal", isdecimal},
-                                  {"isalpha", isalpha},
-                                  {"isalnum", isalnum},
-                                  {"isspace", isspace},
-                                  {"isupper", isupper},
-                                  {"islower", islower},
-                                  {"casefold", lower},
+                                  {"isdigit", all_are<is_digit>},
+                                  {"isnumeric", all_are<is_number>},
+                                  {"isdecimal", all_are<u_isdigit>},
+                                  {"isalpha", all_are<u_isalpha>},
+                                  {"isalnum", all_are<is_alphanumeric>},
+                                  {"isspace", all_are<u_isUWhiteSpace>},
+                                  {"isupper", is_in_case<upper_case, lower_case>},
+                                  {"islower", is_in_case<lower_case, upper_case>},
+                                  {"casefold", in_case<lower_case>},
                                   {"swapcase", swapcase},
                                   {"center", center},
                                   {"ljust", ljust},
