@@ -10,6 +10,11 @@ DepthState ComposedMixer::start(const at::Tensor& embedding_TD) const {
   return {.open = {embedding_TD}};
 }
 
+SublayerInput ComposedMixer::read(DepthState& state) const {
+  show_mixed(state, state.open[0]);
+  return {.x = state.open[0]};
+}
+
 void ComposedMixer::write(DepthState& state, SublayerOutput output) const {
   absorb(state, output.y);
   state.carried.reset();

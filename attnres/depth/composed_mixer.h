@@ -16,6 +16,7 @@ class ComposedMixer : public DepthMixer {
   explicit ComposedMixer(const MixerShape& shape) : shape_(shape) {}
 
   DepthState start(const at::Tensor& embedding_TD) const override;  // one open stream
+  SublayerInput read(DepthState& state) const override;             // that stream as it is
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
   StatePlan plan(int site) const override;  // that stream

@@ -41,9 +41,7 @@ class Ancre : public ComposedMixer {
 
   // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   // X_i begins layer i, and the shortcuts of this layer and all later ones carry it.

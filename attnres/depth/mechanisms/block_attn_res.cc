@@ -62,9 +62,7 @@ class BlockAttnRes : public DepthMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   SublayerInput read(DepthState& state) const override {

@@ -82,9 +82,7 @@ class Dca : public ComposedMixer {
   // `sealed` are the sources; with recent_layers only v_0, and `open` begins with the others. After
   // a layer's attention `open` ends with o + g_q and o.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override {

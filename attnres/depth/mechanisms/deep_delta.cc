@@ -51,9 +51,7 @@ class DeepDelta final : public ComposedMixer {
 
   // The state is kept as [T, d_v, D], the columns of X one after another.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.open = {embedding_TD.unsqueeze(1).repeat({1, channels_, 1})};
-    return state;
+    return {.open = {embedding_TD.unsqueeze(1).repeat({1, channels_, 1})}};
   }
 
   StatePlan plan(int) const override {

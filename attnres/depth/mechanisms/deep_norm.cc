@@ -23,11 +23,6 @@ class DeepNorm : public ComposedMixer {
 
   SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] = normalize(state, at::add(y_TD, state.open[0], alpha_), post_norms_[state.site],

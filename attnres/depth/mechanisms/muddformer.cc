@@ -54,9 +54,7 @@ class MuddFormer : public ComposedMixer {
 
   // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override { return plan_of_layers(site, shape()); }

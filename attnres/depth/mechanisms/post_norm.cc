@@ -17,11 +17,6 @@ class PostNorm : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] =

@@ -15,9 +15,7 @@ class Residual : public DepthMixer {
       : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.open = {embedding_TD};
-    return state;
+    return {.open = {embedding_TD}};
   }
 
   SublayerInput read(DepthState& state) const override {

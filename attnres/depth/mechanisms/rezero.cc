@@ -18,11 +18,6 @@ class ReZero : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] = at::addcmul(state.open[0], y_TD, held(state, weights_[state.site / 2]));

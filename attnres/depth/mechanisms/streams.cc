@@ -22,9 +22,7 @@ StreamMixer::StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegi
       input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
 DepthState StreamMixer::start(const at::Tensor& embedding_TD) const {
-  DepthState state;
-  state.open = {embedding_TD.unsqueeze(1).repeat({1, streams_, 1})};
-  return state;
+  return {.open = {embedding_TD.unsqueeze(1).repeat({1, streams_, 1})}};
 }
 
 StatePlan StreamMixer::plan(int) const {
