@@ -73,9 +73,4 @@ std::vector<std::vector<TimedAction>> simulate(const PipelineSchedule& schedule,
                                                const PipelineSize& size,
                                                const std::vector<StageTimes>& times);
 
-// A row a rank and a column for each unit of time: "3a" is the forward of micro-batch 3 through the
-// rank's first stage, "3B" the backward through its second; "." while it waits. Micro-batches count
-// from 1, as in the report's Fig. 3.
-std::string draw(const std::vector<std::vector<TimedAction>>& ranks, const PipelineSize& size);
-
 }  // namespace attnres

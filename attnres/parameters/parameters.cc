@@ -114,10 +114,6 @@ std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<Si
   return with;
 }
 
-std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages) {
-  return stages_with(parameter, std::vector<SiteSet>(stages.begin(), stages.end()));
-}
-
 int64_t cut_dimension(const Parameter& parameter) {
   return cut_dimension_of(parameter.kind, parameter.shard, parameter.tensor.dim());
 }
