@@ -3,15 +3,11 @@
 
 #include <cstdio>
 #include <functional>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "app/chat.h"
 #include "app/commands.h"
 #include "app/generate_options.h"
-#include "app/generate_prompts.h"
 #include "app/generation_json.h"
 #include "app/processes.h"
 #include "attnres/infer/score.h"
@@ -25,8 +21,7 @@ namespace {
 
 std::string prompt_text(const GenerateOptions& options) {
   if (!options.prompt_file.empty()) return read_file(options.prompt_file);
-  if (options.prompt != "-") return options.prompt;
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  return options.prompt == "-" ? read_input() : options.prompt;
 }
 
 Generation run(const OpenedInference& opened, std::vector<int32_t> prompt,

@@ -4,8 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -67,10 +65,7 @@ std::vector<int32_t> given_ids(const InspectOptions& options, const Transformer&
 std::vector<int32_t> text_to_inspect(const InspectOptions& options, const OpenedModel& opened,
                                      const Tokenizer& tokenizer) {
   if (options.ids_text) return given_ids(options, *opened.model);
-  if (options.text) {
-    if (*options.text != "-") return tokenizer.encode(*options.text);
-    return tokenizer.encode(std::string(std::istreambuf_iterator<char>(std::cin), {}));
-  }
+  if (options.text) return tokenizer.encode(*options.text == "-" ? read_input() : *options.text);
   if (!options.data.empty()) return tokens_of(options.data, tokenizer);
   const RunPaths run{options.model.path};
   require_usage(path_exists(run.run_json()),

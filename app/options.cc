@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iostream>
+#include <iterator>
 #include <map>
 #include <system_error>
 
@@ -248,6 +250,10 @@ std::filesystem::path find_recipe(const std::string& recipe) {
                 one_line(recipe), folder->string(), fmt::to_string(fmt::join(names, ", ")),
                 did_you_mean(recipe, names));
   return *folder / (recipe + ".json");
+}
+
+std::string read_input() {
+  return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {

@@ -138,6 +138,9 @@ std::optional<std::filesystem::path> find_recipes();
 // UsageError where a name, which is no path, is neither.
 std::filesystem::path find_recipe(const std::string& recipe);
 
+// All of standard input.
+std::string read_input();
+
 // The files and folders' text as one stream of tokens.
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
 

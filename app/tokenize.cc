@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -96,8 +95,7 @@ void run_tokenize(const TokenizeOptions& options) {
                 "--data, --field, --chat and --strict are for files: name a folder for their "
                 "tokens (--out)");
   if (!options.jsonl) {
-    const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-    print_line(text, *found.tokenizer, options.special);
+    print_line(read_input(), *found.tokenizer, options.special);
     return;
   }
   std::string line;
