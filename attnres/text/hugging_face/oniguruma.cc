@@ -15,7 +15,12 @@
 namespace attnres {
 namespace {
 
-constexpr std::string_view kSpace = "\\p{White_Space}", kNoSpace = "\\P{White_Space}";
+// Escapes that are the same in a class and outside of it.
+constexpr std::pair<char, std::string_view> kSameEscapes[] = {{'s', "\\p{White_Space}"},
+                                                              {'S', "\\P{White_Space}"},
+                                                              {'d', "\\p{Nd}"},
+                                                              {'D', "\\P{Nd}"},
+                                                              {'v', "\\x0b"}};
 // Oniguruma's table of Latin-1 has the small digits and the fractions among the words' characters.
 constexpr std::string_view kWord =
     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
@@ -174,6 +179,11 @@ class Rewriter {
 
   std::string escape(bool in_class) {
     const char c = peek(1);
+    for (const auto& [letter, meant] : kSameEscapes) {
+      if (c != letter) continue;
+      at_ += 2;
+      return std::string(meant);
+    }
     const auto in_brackets = [&](std::string_view members) {
       at_ += 2;
       return in_class ? std::string(members) : fmt::format("[{}]", members);
@@ -182,27 +192,12 @@ class Rewriter {
       case 'p':
       case 'P':
         return property();
-      case 's':
-        at_ += 2;
-        return std::string(kSpace);
-      case 'S':
-        at_ += 2;
-        return std::string(kNoSpace);
-      case 'd':
-        at_ += 2;
-        return "\\p{Nd}";
-      case 'D':
-        at_ += 2;
-        return "\\P{Nd}";
       case 'w':
         return in_brackets(kWord);
       case 'W':
         if (in_class) refuse("\\W in [ ]");
         at_ += 2;
         return fmt::format("[^{}]", kWord);
-      case 'v':
-        at_ += 2;
-        return "\\x0b";
       case 'u':
         return hexadecimal(at_ + 2, 4);
       case 'x':
