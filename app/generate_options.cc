@@ -43,38 +43,25 @@ std::vector<int32_t> read_ids(const std::string& text) {
 }
 
 void add_sampling(CLI::App& command, SamplingSettings& sampling) {
-  add_option(command, "--temperature T", sampling.temperature,
-             "0 takes the most likely token; higher is more random")
-      ->check(number())
-      ->capture_default_str();
+  const auto add = [&](const char* name, double& value, const char* description) {
+    add_option(command, name, value, description)->check(number())->capture_default_str();
+  };
+  add("--temperature T", sampling.temperature,
+      "0 takes the most likely token; higher is more random");
   add_whole(command, "--top-k K", sampling.top_k, {0}, "only the K most likely tokens; 0 for all")
       ->capture_default_str();
-  add_option(command, "--top-p P", sampling.top_p,
-             "only the fewest most likely tokens that hold this probability")
-      ->check(number())
-      ->capture_default_str();
-  add_option(command, "--min-p P", sampling.min_p,
-             "only tokens at least this times as likely as the likeliest; 0 for all")
-      ->check(number())
-      ->capture_default_str();
+  add("--top-p P", sampling.top_p, "only the fewest most likely tokens that hold this probability");
+  add("--min-p P", sampling.min_p,
+      "only tokens at least this times as likely as the likeliest; 0 for all");
   add_whole(command, "--seed N", sampling.seed, {0, UINT64_MAX}, "equal seeds give equal text")
       ->capture_default_str();
-}
-
-void add_penalties(CLI::App& command, SamplingSettings& sampling) {
-  add_option(command, "--repetition-penalty X", sampling.repetition_penalty,
-             "makes tokens of the prompt and the continuation less likely above 1: divides "
-             "positive logits, multiplies negative ones")
-      ->check(number())
-      ->capture_default_str();
-  add_option(command, "--presence-penalty X", sampling.presence_penalty,
-             "taken from the logit of every token of the continuation: -2 to 2")
-      ->check(number())
-      ->capture_default_str();
-  add_option(command, "--frequency-penalty X", sampling.frequency_penalty,
-             "taken from it for each time that the token came: -2 to 2")
-      ->check(number())
-      ->capture_default_str();
+  add("--repetition-penalty X", sampling.repetition_penalty,
+      "makes tokens of the prompt and the continuation less likely above 1: divides positive "
+      "logits, multiplies negative ones");
+  add("--presence-penalty X", sampling.presence_penalty,
+      "taken from the logit of every token of the continuation: -2 to 2");
+  add("--frequency-penalty X", sampling.frequency_penalty,
+      "taken from it for each time that the token came: -2 to 2");
 }
 
 // An option that is given once for each value.
@@ -107,7 +94,6 @@ void GenerateOptions::add_to(CLI::App& command) {
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
-  add_penalties(command, generation.sampling);
   repeated(add_option(command, "--logit-bias ID=NUMBER", biases,
                       "add a number to the logit of a token, -100 for never this token; may be "
                       "given several times"));
