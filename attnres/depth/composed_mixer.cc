@@ -39,6 +39,18 @@ at::Tensor ComposedMixer::running_state(const DepthState& state) const {
   return state.open.empty() ? state.sealed.back() : state.open[0];
 }
 
+NormedMixer::NormedMixer(const MixerShape& shape, ParameterRegistry& parameters)
+    : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+
+SublayerInput NormedMixer::read(DepthState& state) const {
+  return normed(state, state.open[0]);
+}
+
+SublayerInput NormedMixer::normed(const DepthState& state, const at::Tensor& h_TD) const {
+  show_mixed(state, h_TD);
+  return {.x = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+}
+
 std::string source_name(const char* kind, int64_t i) {
   return i == 0 ? "embedding" : fmt::format("{} {}", kind, i);
 }

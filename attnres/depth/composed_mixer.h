@@ -33,6 +33,21 @@ class ComposedMixer : public DepthMixer {
   MixerShape shape_;
 };
 
+// With an "input_norm" at every site, of what it mixes.
+class NormedMixer : public ComposedMixer {
+ public:
+  NormedMixer(const MixerShape& shape, ParameterRegistry& parameters);
+
+  SublayerInput read(DepthState& state) const override;  // the stream, normed
+
+ protected:
+  // What a site reads that mixed `h_TD`, which is shown to those who look on.
+  SublayerInput normed(const DepthState& state, const at::Tensor& h_TD) const;
+
+ private:
+  std::vector<at::Tensor> input_norms_;
+};
+
 // The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block
 // left: "layer 2".
 std::string source_name(const char* kind, int64_t i);

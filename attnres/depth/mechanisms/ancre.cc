@@ -26,12 +26,11 @@ struct AncreSettings {
   }
 };
 
-class Ancre : public ComposedMixer {
+class Ancre : public NormedMixer {
  public:
   Ancre(const AncreSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
+      : NormedMixer(shape, parameters),
         temperature_(settings.temperature),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         connections_(shape.layers()) {
     for (int layer = 1; layer < shape.layers(); ++layer) {
       connections_[layer] = parameters.add(2 * layer + 1, "connections", ParameterKind::mixing,
@@ -59,8 +58,7 @@ class Ancre : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     with_slots(state.sealed);
     const at::Tensor h = running_state(state);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -85,7 +83,6 @@ class Ancre : public ComposedMixer {
   }
 
   double temperature_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<at::Tensor> connections_;  // by layer
 };
 

@@ -50,12 +50,10 @@ struct DcaSettings {
   }
 };
 
-class Dca : public ComposedMixer {
+class Dca : public NormedMixer {
  public:
   Dca(const DcaSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        settings_(settings),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters), settings_(settings) {
     for (int layer = 0; layer <= shape.layers(); ++layer) {
       const int site = 2 * layer;
       Layer& own = layers_.emplace_back();
@@ -165,8 +163,7 @@ class Dca : public ComposedMixer {
   };
 
   SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
   // relu(w . RMS(v)) for each w of scores_RD: [T, 1] each.
@@ -202,7 +199,6 @@ class Dca : public ComposedMixer {
   }
 
   DcaSettings settings_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<Layer> layers_;  // by layer; the output is the last
 };
 

@@ -117,7 +117,6 @@ class DeepDelta final : public ComposedMixer {
   std::vector<Site> sites_;
 };
 
-// X and y read, X written.
 }  // namespace
 
 Mechanism deep_delta_mechanism() {
@@ -135,6 +134,7 @@ Mechanism deep_delta_mechanism() {
                  {"value", "[d_v, d]: W_v"},
                  {"gate", "[1, d]: w"},
                  {"gate_bias", "[1]: b"}}},
+      // X and y read, X written.
       [](const DeepDeltaSettings& settings, const MixerShape&) {
         return static_cast<double>(2 * settings.value_channels + 1);
       });

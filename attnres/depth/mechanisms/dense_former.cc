@@ -36,13 +36,12 @@ struct DenseFormerSettings {
   }
 };
 
-class DenseFormer : public ComposedMixer {
+class DenseFormer : public NormedMixer {
  public:
   DenseFormer(const DenseFormerSettings& settings, const MixerShape& shape,
               ParameterRegistry& parameters)
-      : ComposedMixer(shape),
+      : NormedMixer(shape, parameters),
         per_layer_(settings.original()),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         weights_(shape.sublayers + 1) {
     for (int site = 1; site <= shape.sublayers; ++site) {
       if (!mixes(site)) continue;
@@ -75,8 +74,7 @@ class DenseFormer : public ComposedMixer {
       carried->residual = h;
       state.carried = std::move(carried);
     }
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -101,7 +99,6 @@ class DenseFormer : public ComposedMixer {
   bool mixes(int site) const { return !per_layer_ || site % 2 == 0; }
 
   bool per_layer_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<at::Tensor> weights_;  // by site
 };
 

@@ -15,7 +15,6 @@ class HcIdentity final : public ConstrainedStreams {
       : ConstrainedStreams(settings.streams, MixMatrix{}, shape, parameters) {}
 };
 
-// As mhc, less reading and writing the streams to mix them.
 }  // namespace
 
 Mechanism hc_identity_mechanism() {
@@ -27,6 +26,7 @@ Mechanism hc_identity_mechanism() {
        .traffic = "(6m + 2)d",
        .details = constrained_streams_details("A is the identity."),
        .roles = constrained_streams_roles("")},
+      // As mhc, less reading and writing the streams to mix them.
       [](const HcIdentitySettings& settings, const MixerShape&) {
         return static_cast<double>(6 * settings.streams + 2);
       });

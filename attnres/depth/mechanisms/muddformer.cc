@@ -19,11 +19,10 @@ namespace {
 
 constexpr int64_t kStreams = 4;  // query, key, value, residual
 
-class MuddFormer : public ComposedMixer {
+class MuddFormer : public NormedMixer {
  public:
   MuddFormer(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+      : NormedMixer(shape, parameters),
         layers_(shape.layers() + 1),
         unit_gain_(at::ones({shape.width}, parameters.precision().parameters)) {
     for (int i = 1; i <= shape.layers(); ++i) {
@@ -109,8 +108,7 @@ class MuddFormer : public ComposedMixer {
   };
 
   SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
   // A: [streams, sources, T, 1].
@@ -121,7 +119,6 @@ class MuddFormer : public ComposedMixer {
     return held(state, weights).unflatten(-1, layer.fixed.sizes()).permute({1, 2, 0}).unsqueeze(-1);
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<Layer> layers_;  // by layer; the output is the last
   at::Tensor unit_gain_;
 };

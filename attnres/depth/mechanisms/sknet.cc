@@ -19,12 +19,10 @@
 namespace attnres {
 namespace {
 
-class SkNet : public ComposedMixer {
+class SkNet : public NormedMixer {
  public:
   SkNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
-        selectors_(shape.sublayers + 1) {
+      : NormedMixer(shape, parameters), selectors_(shape.sublayers + 1) {
     const int64_t d = shape.width, m = std::max<int64_t>(d / 16, 32);
     for (int site = 1; site <= shape.sublayers; ++site) {
       const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes,
@@ -46,8 +44,7 @@ class SkNet : public ComposedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -90,7 +87,6 @@ class SkNet : public ComposedMixer {
     return h;
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<Selector> selectors_;  // by site
 };
 
