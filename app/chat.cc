@@ -1,5 +1,4 @@
-#include "app/chat.h"
-
+// A conversation in the terminal.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/generate_options.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/support/error.h"

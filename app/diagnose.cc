@@ -104,18 +104,18 @@ void run_diagnose(const DiagnoseOptions& options) {
 }  // namespace
 
 void add_diagnose_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("diagnose",
-                                         "Compare another program's results on the test vectors "
-                                         "with ours, and say which known mistake\n"
-                                         "they show. Exit code 0 when everything matches.");
+  CLI::App& command = *app.add_subcommand("diagnose",
+                                          "Compare another program's results on the test vectors "
+                                          "with ours, and say which known mistake\n"
+                                          "they show. Exit code 0 when everything matches.");
   const auto options = std::make_shared<DiagnoseOptions>();
-  add_path(*command, "file", options->file, "FILE",
+  add_path(command, "file FILE", options->file,
            "a safetensors file of results (mixed, input, gradient), any part of them, named as "
            "attnres vectors names them")
       ->required();
-  command->add_flag("--json", options->json, "print JSON");
-  command->footer("Example:\n  attnres diagnose mine.safetensors");
-  command->callback([options] { run_diagnose(*options); });
+  command.add_flag("--json", options->json, "print JSON");
+  command.footer("Example:\n  attnres diagnose mine.safetensors");
+  command.callback([options] { run_diagnose(*options); });
 }
 
 }  // namespace attnres

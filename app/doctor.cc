@@ -277,14 +277,15 @@ void print(const Json& report) {
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor",
-                                         "Show what this machine and this program can do, and what "
-                                         "to run next. Takes half a minute at\n"
-                                         "most where the machine does nothing else.");
+  CLI::App& command =
+      *app.add_subcommand("doctor",
+                          "Show what this machine and this program can do, and what "
+                          "to run next. Takes half a minute at\n"
+                          "most where the machine does nothing else.");
   const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "print JSON");
-  command->footer("Example:\n  attnres doctor");
-  command->callback([json] {
+  command.add_flag("--json", *json, "print JSON");
+  command.footer("Example:\n  attnres doctor");
+  command.callback([json] {
     const Json report = examine();
     if (*json) {
       fmt::print("{}\n", report.dump(2));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "app/inspect.h"
+#include "attnres/plots/html.h"
 #include "attnres/plots/plot.h"
 #include "attnres/support/file.h"
 #include "attnres/support/terminal.h"
@@ -19,24 +20,6 @@ constexpr int kCell = 14, kNames = 88, kHead = 22, kMargin = 16, kLegend = 40;
 // Widths are those of the widest font, also of the names and of the legend's whole line.
 constexpr int kScaleName = 112, kLegendWidth = 800;
 constexpr size_t kLongestLabel = 8;  // characters of a token
-
-std::string svg_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 // What stands below a token's column; a space is shown as one.
 std::string label_of(const std::string& text) {
@@ -131,7 +114,7 @@ class TokensDrawing {
                    : fmt::format("transform=\"translate({} {}) rotate(-90)\" text-anchor=\"end\"",
                                  column + 11, bottom);
       out += fmt::format("<text {} font-family=\"monospace\">{}</text>\n", place,
-                         svg_text(labels_[t]));
+                         escape_html(labels_[t]));
     }
     return out;
   }

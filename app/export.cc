@@ -122,36 +122,32 @@ void run_export(const ExportOptions& options) {
 }  // namespace
 
 void add_export_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("export",
-                         "Write a model in another number format, for other programs: as a "
-                         "directory in Hugging Face's layout, or as one file for llama.cpp.");
+  CLI::App& command =
+      *app.add_subcommand("export",
+                          "Write a model in another number format, for other programs: as a "
+                          "directory in Hugging Face's layout, or as one file for llama.cpp.");
   const auto options = std::make_shared<ExportOptions>();
-  options->model.add_to(*command);
-  add_path(*command, "--out", options->out, "PATH", "the new model directory, or GGUF file")
+  options->model.add_to(command);
+  add_path(command, "--out PATH", options->out, "the new model directory, or GGUF file")
       ->required();
-  command
-      ->add_option(
-          "--format", options->format,
-          "safetensors: a directory; huggingface: the same, but only as an architecture that other "
-          "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
+  add_option(
+      command, "--format FORMAT", options->format,
+      "safetensors: a directory; huggingface: the same, but only as an architecture that other "
+      "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
       ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
-      ->type_name("FORMAT")
       ->capture_default_str();
-  command
-      ->add_option("--type", options->type,
-                   "how weights are stored: f32, bf16, f16; gguf: q8_0, q4_0")
+  add_option(command, "--type TYPE", options->type,
+             "how weights are stored: f32, bf16, f16; gguf: q8_0, q4_0")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}))
-      ->type_name("TYPE")
       ->capture_default_str();
-  command->add_flag("--approximate", options->approximate,
-                    "of a retrofitted model: one eps in all norms, which other programs' files "
-                    "hold; says what that changes");
-  command->footer(
+  command.add_flag("--approximate", options->approximate,
+                   "of a retrofitted model: one eps in all norms, which other programs' files "
+                   "hold; says what that changes");
+  command.footer(
       "Examples:\n"
       "  attnres export --model runs/tiny --type bf16 --out models/tiny\n"
       "  attnres export --model runs/tiny --format gguf --type q8_0 --out tiny.gguf");
-  command->callback([options] { run_export(*options); });
+  command.callback([options] { run_export(*options); });
 }
 
 }  // namespace attnres

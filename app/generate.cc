@@ -3,15 +3,11 @@
 
 #include <cstdio>
 #include <functional>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "app/chat.h"
 #include "app/commands.h"
 #include "app/generate_options.h"
-#include "app/generate_prompts.h"
 #include "app/generation_json.h"
 #include "app/processes.h"
 #include "attnres/infer/score.h"
@@ -25,8 +21,7 @@ namespace {
 
 std::string prompt_text(const GenerateOptions& options) {
   if (!options.prompt_file.empty()) return read_file(options.prompt_file);
-  if (options.prompt != "-") return options.prompt;
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  return options.prompt == "-" ? read_input() : options.prompt;
 }
 
 Generation run(const OpenedInference& opened, std::vector<int32_t> prompt,
@@ -111,7 +106,7 @@ void run_generate(const CLI::App& command, const GenerateOptions& options) {
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "generate",
       "Continue a text, many texts at once, or a conversation. Prints the continuation as it "
       "comes, "
@@ -119,8 +114,8 @@ void add_generate_command(CLI::App& app) {
       "Stops at the end of a document, before a --stop text, after --max-tokens, or when the "
       "model's context is full.");
   const auto options = std::make_shared<GenerateOptions>();
-  options->add_to(*command);
-  command->footer(
+  options->add_to(command);
+  command.footer(
       "Several processes share a model's layers where mpirun or srun starts them:\n"
       "docs/parallel.md.\n\n"
       "Examples:\n"
@@ -131,7 +126,7 @@ void add_generate_command(CLI::App& app) {
       "  attnres generate --model runs/tiny --chat\n"
       "  mpirun -n 2 attnres generate --model runs/tiny \\\n"
       "    --prompt 'int main'");
-  command->callback([command, options] { run_generate(*command, *options); });
+  command.callback([&command, options] { run_generate(command, *options); });
 }
 
 }  // namespace attnres

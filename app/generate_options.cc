@@ -43,53 +43,25 @@ std::vector<int32_t> read_ids(const std::string& text) {
 }
 
 void add_sampling(CLI::App& command, SamplingSettings& sampling) {
-  command
-      .add_option("--temperature", sampling.temperature,
-                  "0 takes the most likely token; higher is more random")
-      ->type_name("T")
-      ->check(number())
+  const auto add = [&](const char* name, double& value, const char* description) {
+    add_option(command, name, value, description)->check(number())->capture_default_str();
+  };
+  add("--temperature T", sampling.temperature,
+      "0 takes the most likely token; higher is more random");
+  add_whole(command, "--top-k K", sampling.top_k, {0}, "only the K most likely tokens; 0 for all")
       ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "only the K most likely tokens; 0 for all")
-      ->type_name("K")
-      ->check(whole_number(0))
+  add("--top-p P", sampling.top_p, "only the fewest most likely tokens that hold this probability");
+  add("--min-p P", sampling.min_p,
+      "only tokens at least this times as likely as the likeliest; 0 for all");
+  add_whole(command, "--seed N", sampling.seed, {0, UINT64_MAX}, "equal seeds give equal text")
       ->capture_default_str();
-  command
-      .add_option("--top-p", sampling.top_p,
-                  "only the fewest most likely tokens that hold this probability")
-      ->type_name("P")
-      ->check(number())
-      ->capture_default_str();
-  command
-      .add_option("--min-p", sampling.min_p,
-                  "only tokens at least this times as likely as the likeliest; 0 for all")
-      ->type_name("P")
-      ->check(number())
-      ->capture_default_str();
-  add_number(command, "--seed", sampling.seed, whole_number(0, UINT64_MAX),
-             "equal seeds give equal text")
-      ->capture_default_str();
-}
-
-void add_penalties(CLI::App& command, SamplingSettings& sampling) {
-  command
-      .add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "makes tokens of the prompt and the continuation less likely above 1: divides "
-                  "positive logits, multiplies negative ones")
-      ->type_name("X")
-      ->check(number())
-      ->capture_default_str();
-  command
-      .add_option("--presence-penalty", sampling.presence_penalty,
-                  "taken from the logit of every token of the continuation: -2 to 2")
-      ->type_name("X")
-      ->check(number())
-      ->capture_default_str();
-  command
-      .add_option("--frequency-penalty", sampling.frequency_penalty,
-                  "taken from it for each time that the token came: -2 to 2")
-      ->type_name("X")
-      ->check(number())
-      ->capture_default_str();
+  add("--repetition-penalty X", sampling.repetition_penalty,
+      "makes tokens of the prompt and the continuation less likely above 1: divides positive "
+      "logits, multiplies negative ones");
+  add("--presence-penalty X", sampling.presence_penalty,
+      "taken from the logit of every token of the continuation: -2 to 2");
+  add("--frequency-penalty X", sampling.frequency_penalty,
+      "taken from it for each time that the token came: -2 to 2");
 }
 
 // An option that is given once for each value.
@@ -102,62 +74,49 @@ CLI::Option* repeated(CLI::Option* option) {
 void GenerateOptions::add_to(CLI::App& command) {
   model.add_to(command);
   CLI::Option* prompt_option =
-      command
-          .add_option(
-              "--prompt", prompt,
-              "the text to continue, as it is; a new document if empty, standard input if -")
-          ->type_name("TEXT");
+      add_option(command, "--prompt TEXT", prompt,
+                 "the text to continue, as it is; a new document if empty, standard input if -");
   CLI::Option* file_option =
-      command.add_option("--prompt-file", prompt_file, "a file with the text to continue")
-          ->type_name("FILE")
+      add_option(command, "--prompt-file FILE", prompt_file, "a file with the text to continue")
           ->excludes(prompt_option);
   CLI::Option* ids_option =
-      command
-          .add_option("--ids", ids_text,
-                      "token ids to continue, separated by commas: prints ids, needs no tokenizer")
-          ->type_name("IDS")
+      add_option(command, "--ids IDS", ids_text,
+                 "token ids to continue, separated by commas: prints ids, needs no tokenizer")
           ->excludes(prompt_option)
           ->excludes(file_option);
   add_prompts(command, {prompt_option, file_option, ids_option});
   command.add_flag("--truncate", truncate,
                    "of a prompt that leaves no room for --max-tokens in the model's context, keep "
                    "the end: half of the context at least");
-  add_number(command, "--max-tokens", generation.max_tokens, whole_number(1),
-             "most tokens to generate")
+  add_whole(command, "--max-tokens N", generation.max_tokens, {1}, "most tokens to generate")
       ->capture_default_str();
-  repeated(
-      command.add_option("--stop", stop_texts, "stop before this text; may be given several times"))
-      ->type_name("TEXT")
+  repeated(add_option(command, "--stop TEXT", stop_texts,
+                      "stop before this text; may be given several times"))
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
-  add_penalties(command, generation.sampling);
-  repeated(command.add_option("--logit-bias", biases,
-                              "add a number to the logit of a token, -100 for never this token; "
-                              "may be given several times"))
-      ->type_name("ID=NUMBER");
+  repeated(add_option(command, "--logit-bias ID=NUMBER", biases,
+                      "add a number to the logit of a token, -100 for never this token; may be "
+                      "given several times"));
   command.add_flag("--json", json, "print JSON, when done");
-  add_number(command, "--logprobs", generation.top_logprobs, whole_number(0),
-             "with --json or --prompts, the model's log-probability of each token and of the N "
-             "likeliest in its place");
+  add_whole(command, "--logprobs N", generation.top_logprobs, {0},
+            "with --json or --prompts, the model's log-probability of each token and of the N "
+            "likeliest in its place");
   precision.add_to(command);
   machine.add_to(command);
 }
 
 void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others) {
   CLI::Option* prompts_option =
-      command
-          .add_option(
-              "--prompts", prompts,
-              "many prompts: a file with a line of JSON for each, a text, or an object with a "
-              "\"prompt\" or \"ids\", whose other fields are kept; standard input if -")
-          ->type_name("FILE");
-  CLI::Option* out_option = add_path(command, "--out", out, "FILE",
+      add_option(command, "--prompts FILE", prompts,
+                 "many prompts: a file with a line of JSON for each, a text, or an object with a "
+                 "\"prompt\" or \"ids\", whose other fields are kept; standard input if -");
+  CLI::Option* out_option = add_path(command, "--out FILE", out,
                                      "with --prompts, the results, a line of JSON for each prompt; "
                                      "the same command goes on where it was interrupted");
   prompts_option->needs(out_option);
   out_option->needs(prompts_option);
-  add_number(command, "--sequences", sequences, whole_number(1, 4096),
-             "with --prompts, how many are continued at once")
+  add_whole(command, "--sequences N", sequences, {1, 4096},
+            "with --prompts, how many are continued at once")
       ->needs(prompts_option)
       ->capture_default_str();
   command
@@ -171,8 +130,8 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
                     "a conversation in the terminal: each line is a message, /new begins another "
                     "conversation, /help says what there is, the end of input (Ctrl-D) ends")
           ->excludes(prompts_option);
-  command.add_option("--system", system, "with --chat, a text that the conversation begins with")
-      ->type_name("TEXT")
+  add_option(command, "--system TEXT", system,
+             "with --chat, a text that the conversation begins with")
       ->needs(chat_option);
   for (CLI::Option* other : others) {
     prompts_option->excludes(other);

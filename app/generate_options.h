@@ -1,4 +1,4 @@
-// The options of the generate subcommand.
+// The options of the generate subcommand, and what it does beside continuing one text.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -47,5 +47,11 @@ GenerationSettings settings_for(GenerationSettings settings, const OpenedInferen
 // Throws Error on one that leaves no room.
 std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
                                    const GenerateOptions& options);
+
+// --prompts to --out. Every line is checked before anything is computed; Ctrl-C keeps what is done.
+void generate_prompts(const GenerateOptions& options, const MakeInferenceModel& make);
+
+// --chat: answers the lines of standard input. Ctrl-C ends an answer.
+void chat(const GenerateOptions& options, const MakeInferenceModel& make);
 
 }  // namespace attnres

@@ -1,10 +1,7 @@
-#include "app/generate_prompts.h"
-
+// Continuing many prompts of a file at once.
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iostream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "app/generate_options.h"
 #include "app/generation_json.h"
 #include "app/resumable_lines.h"
 #include "attnres/infer/engine.h"
@@ -31,11 +29,6 @@ struct Prompt {
   Json fields;  // of its line
   std::vector<int32_t> ids;
 };
-
-std::string text_of_prompts(const GenerateOptions& options) {
-  if (options.prompts != "-") return read_file(options.prompts);
-  return {std::istreambuf_iterator<char>(std::cin), {}};
-}
 
 Prompt read_prompt(const std::string& line, const OpenedInference& opened,
                    const Tokenizer* tokenizer, const GenerateOptions& options) {
@@ -221,7 +214,7 @@ class PromptsRun {
 }  // namespace
 
 void generate_prompts(const GenerateOptions& options, const MakeInferenceModel& make) {
-  const std::string text = text_of_prompts(options);
+  const std::string text = options.prompts == "-" ? read_input() : read_file(options.prompts);
   const OpenedInference opened = open_model(options.model, options.precision, make);
   const std::unique_ptr<Tokenizer> tokenizer = opened.tokenizer_if_read();
   const std::vector<Prompt> prompts = read_prompts(text, opened, tokenizer.get(), options);

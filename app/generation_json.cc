@@ -1,23 +1,13 @@
 #include "app/generation_json.h"
 
+#include <array>
+#include <nlohmann/json.hpp>
+
 namespace attnres {
 namespace {
 
-const char* name_of(StopReason reason) {
-  switch (reason) {
-    case StopReason::end_of_document:
-      return "end_of_document";
-    case StopReason::max_tokens:
-      return "max_tokens";
-    case StopReason::context:
-      return "context";
-    case StopReason::stop_string:
-      return "stop_string";
-    case StopReason::failed:
-      return "failed";
-  }
-  return "";
-}
+constexpr std::array kStopReasons = {"end_of_document", "max_tokens", "context", "stop_string",
+                                     "failed"};  // in the order of StopReason
 
 // A model may embed more tokens than have a text.
 Json logprob_json(int32_t id, double logprob, const Tokenizer* tokenizer) {
@@ -31,7 +21,8 @@ Json logprob_json(int32_t id, double logprob, const Tokenizer* tokenizer) {
 }  // namespace
 
 Json generation_json(const Generation& generation, const Tokenizer* tokenizer) {
-  Json json = {{"tokens", generation.tokens}, {"stop", name_of(generation.reason)}};
+  Json json = {{"tokens", generation.tokens},
+               {"stop", kStopReasons.at(static_cast<size_t>(generation.reason))}};
   if (generation.logprobs.empty()) return json;
   json["logprobs"] = Json::array();
   for (size_t i = 0; i < generation.logprobs.size(); ++i) {

@@ -1,8 +1,6 @@
 // What came of a prompt, as JSON.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include "attnres/infer/generate.h"
 #include "attnres/support/json.h"
 #include "attnres/text/tokenizer.h"

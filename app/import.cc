@@ -61,7 +61,7 @@ void run_import(const ImportOptions& options) {
 }  // namespace
 
 void add_import_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "import",
       "Read a Hugging Face directory (Llama, Mistral, Qwen 2 and 3, SmolLM 3, "
       "Gemma 3, DeepSeek-V3, "
@@ -69,13 +69,13 @@ void add_import_command(CLI::App& app) {
       "of these, and write it as a directory that every command takes, weights in "
       "float32.");
   const auto options = std::make_shared<ImportOptions>();
-  add_path(*command, "--from", options->from, "PATH", "the directory, or the GGUF file, to read")
+  add_path(command, "--from PATH", options->from, "the directory, or the GGUF file, to read")
       ->required();
-  add_path(*command, "--out", options->out, "DIR", "the new model directory")->required();
-  command->add_flag("--bytes", options->bytes,
-                    "give it the byte tokenizer, whatever tokenizer the directory has");
-  command->footer("Example:\n  attnres import --from downloads/llama --out models/llama");
-  command->callback([options] { run_import(*options); });
+  add_path(command, "--out DIR", options->out, "the new model directory")->required();
+  command.add_flag("--bytes", options->bytes,
+                   "give it the byte tokenizer, whatever tokenizer the directory has");
+  command.footer("Example:\n  attnres import --from downloads/llama --out models/llama");
+  command.callback([options] { run_import(*options); });
 }
 
 }  // namespace attnres

@@ -4,8 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -68,10 +66,7 @@ std::vector<int32_t> given_ids(const InspectOptions& options, const Transformer&
 std::vector<int32_t> text_to_inspect(const InspectOptions& options, const OpenedModel& opened,
                                      const Tokenizer& tokenizer) {
   if (options.ids_text) return given_ids(options, *opened.model);
-  if (options.text) {
-    if (*options.text != "-") return tokenizer.encode(*options.text);
-    return tokenizer.encode(std::string(std::istreambuf_iterator<char>(std::cin), {}));
-  }
+  if (options.text) return tokenizer.encode(*options.text == "-" ? read_input() : *options.text);
   if (!options.data.empty()) return tokens_of(options.data, tokenizer);
   const RunPaths run{options.model.path};
   require_usage(path_exists(run.run_json()),
@@ -182,58 +177,50 @@ void run_inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "inspect",
       "Show a model's configuration and parameters; with text, where each of its sites looks:\n"
       "the depth weights, averaged over tokens, and their entropy in nats.");
   const auto options = std::make_shared<InspectOptions>();
-  options->model.add_to(*command);
-  CLI::Option* data =
-      add_path(*command, "--data", options->data, "PATH", "files and folders of text");
-  command
-      ->add_option("--text", options->text,
-                   "in place of --data: the text itself; standard input if -")
-      ->type_name("TEXT")
+  options->model.add_to(command);
+  CLI::Option* data = add_path(command, "--data PATH", options->data, "files and folders of text");
+  add_option(command, "--text TEXT", options->text,
+             "in place of --data: the text itself; standard input if -")
       ->excludes(data);
-  command
-      ->add_option("--ids", options->ids_text,
-                   "in place of a text: token ids, separated by commas, which need no tokenizer")
-      ->type_name("IDS")
+  add_option(command, "--ids IDS", options->ids_text,
+             "in place of a text: token ids, separated by commas, which need no tokenizer")
       ->excludes(data)
       ->excludes("--text");
-  add_number(*command, "--max-tokens", options->max_tokens, whole_number(2),
-             fmt::format("of the text, only the first N tokens; if not given, {}, for effects {}, "
-                         "token by token {}",
-                         kWeightsTokens, kEffectsTokens, kShownTokens));
-  command->add_flag("--matrix", options->matrix,
-                    "print the depth mixing matrix and its semiseparable rank");
-  add_path(*command, "--draw-matrix", options->draw_matrix, "FILE", "draw it into this SVG file");
-  command->add_flag("--tokens", options->tokens,
-                    "print the depth weights token by token, averaged over sites");
-  add_path(*command, "--draw-tokens", options->draw_tokens, "FILE",
+  add_whole(command, "--max-tokens N", options->max_tokens, {2},
+            fmt::format("of the text, only the first N tokens; if not given, {}, for "
+                        "effects {}, token by token {}",
+                        kWeightsTokens, kEffectsTokens, kShownTokens));
+  command.add_flag("--matrix", options->matrix,
+                   "print the depth mixing matrix and its semiseparable rank");
+  add_path(command, "--draw-matrix FILE", options->draw_matrix, "draw it into this SVG file");
+  command.add_flag("--tokens", options->tokens,
+                   "print the depth weights token by token, averaged over sites");
+  add_path(command, "--draw-tokens FILE", options->draw_tokens,
            "draw them, a panel a site, into this SVG file");
-  command
-      ->add_option("--site", options->sites,
-                   "of these, only the sites with these names, such as 'attention 2' and output")
-      ->type_name("NAME");
-  command->add_flag(
-      "--effects", options->effects,
-      "print what the loss gains without each layer, sublayer and source; magnitudes; how alike "
-      "the sources are; depth weights by position and by class of token");
-  command->add_flag(
+  add_option(command, "--site NAME", options->sites,
+             "of these, only the sites with these names, such as 'attention 2' and output");
+  command.add_flag("--effects", options->effects,
+                   "print what the loss gains without each layer, sublayer and source; magnitudes; "
+                   "how alike the sources are; depth weights by position and by class of token");
+  command.add_flag(
       "--all", options->all,
       "depth weights, --matrix and --effects; as --matrix, --tokens and --effects do, of a run's "
       "held-out text where --model is a run's folder and no other text is given");
-  command->add_flag("--json", options->json, "print JSON");
-  options->machine.add_to(*command);
-  command->footer(
+  command.add_flag("--json", options->json, "print JSON");
+  options->machine.add_to(command);
+  command.footer(
       "Examples:\n"
       "  attnres inspect --model runs/tiny\n"
       "  attnres inspect --model runs/tiny --all\n"
       "  attnres inspect --model runs/tiny --data book.txt --draw-matrix matrix.svg\n"
       "  attnres inspect --model runs/tiny --tokens --text 'To be, or not to be'\n"
       "  attnres inspect --model runs/tiny --draw-tokens tokens.svg --site 'attention 2' output");
-  command->callback([options] { run_inspect(*options); });
+  command.callback([options] { run_inspect(*options); });
 }
 
 }  // namespace attnres

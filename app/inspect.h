@@ -1,7 +1,6 @@
 // What the inspect subcommand prints and draws of an inspection, by what it is about.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -248,32 +247,29 @@ void run_mechanisms(MechanismsOptions options) {
 }  // namespace
 
 void add_mechanisms_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("mechanisms",
-                                         "List the ways to combine layers that a recipe can name: "
-                                         "formula, start, settings, paper, and\n"
-                                         "what each costs in a model of a given size.");
+  CLI::App& command = *app.add_subcommand("mechanisms",
+                                          "List the ways to combine layers that a recipe can name: "
+                                          "formula, start, settings, paper, and\n"
+                                          "what each costs in a model of a given size.");
   const auto options = std::make_shared<MechanismsOptions>();
-  command->add_option("name", options->name, "only this one, with everything about it");
-  command->add_option("--set", options->settings, "its settings, for example block_size=4")
-      ->type_name("KEY=VALUE");
-  add_number(*command, "--layers", options->layers, whole_number(1, 1 << 10), "Transformer layers")
+  command.add_option("name", options->name, "only this one, with everything about it");
+  add_option(command, "--set KEY=VALUE", options->settings,
+             "its settings, for example block_size=4");
+  add_whole(command, "--layers N", options->layers, {1, 1 << 10}, "Transformer layers")
       ->capture_default_str();
-  add_number(*command, "--width", options->shape.width, whole_number(1, 1 << 14), "d")
+  add_whole(command, "--width N", options->shape.width, {1, 1 << 14}, "d")->capture_default_str();
+  add_whole(command, "--heads N", options->shape.heads, {1, 1 << 10}, "of attention")
       ->capture_default_str();
-  add_number(*command, "--heads", options->shape.heads, whole_number(1, 1 << 10), "of attention")
-      ->capture_default_str();
-  command
-      ->add_option("--matrix", options->matrix,
-                   "draw its depth mixing matrix, as it starts, into this SVG file")
-      ->type_name("FILE");
-  command->add_flag("--json", options->json, "print JSON");
-  command->add_flag("--markdown", options->markdown, "print docs/mechanisms.md");
-  command->footer(
+  add_option(command, "--matrix FILE", options->matrix,
+             "draw its depth mixing matrix, as it starts, into this SVG file");
+  command.add_flag("--json", options->json, "print JSON");
+  command.add_flag("--markdown", options->markdown, "print docs/mechanisms.md");
+  command.footer(
       "Examples:\n"
       "  attnres mechanisms\n"
       "  attnres mechanisms block_attn_res --set block_size=2 --layers 2\n"
       "  attnres mechanisms mhc --matrix matrix.svg");
-  command->callback([options] { run_mechanisms(*options); });
+  command.callback([options] { run_mechanisms(*options); });
 }
 
 }  // namespace attnres

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <iostream>
+#include <iterator>
 #include <map>
 #include <system_error>
 
@@ -85,12 +86,25 @@ CLI::Validator without_blanks() {
   return {trim, /*description=*/""};
 }
 
+CLI::Validator file_path() {
+  const auto trim = [](std::string& text) -> std::string {
+    if (text.empty()) return "expected a path, got an empty one";
+    std::filesystem::path path = text;
+    const auto has_name = [&] { return path.has_filename() && path.filename() != "."; };
+    while (!has_name() && path.has_parent_path() && path.parent_path() != path) {
+      path = path.parent_path();
+    }
+    text = path.string();
+    return "";
+  };
+  return {trim, /*description=*/""};
+}
+
 void MachineOptions::add_to(CLI::App& command) {
-  add_number(command, "--threads", threads, whole_number(1, 4096),
-             "threads to compute with; one for each core if not given");
-  command.add_option("--device", device, "where to compute: cpu or cuda")
+  add_whole(command, "--threads N", threads, {1, 4096},
+            "threads to compute with; one for each core if not given");
+  add_option(command, "--device NAME", device, "where to compute: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->type_name("NAME")
       ->capture_default_str();
 }
 
@@ -101,7 +115,7 @@ void MachineOptions::apply() const {
 }
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
-  return add_path(command, "--model", path, "PATH",
+  return add_path(command, "--model PATH", path,
                   "model directory, a run's folder (its best checkpoint), or a GGUF file")
       ->required();
 }
@@ -134,19 +148,14 @@ std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_or_ids() const {
 }
 
 void PrecisionOption::add_to(CLI::App& command) {
-  command
-      .add_option(
-          "--precision", name,
-          "of activations and matrix products: float32, or bfloat16 where the processor has it")
+  add_option(command, "--precision NAME", name,
+             "of activations and matrix products: float32, or bfloat16 where the processor has it")
       ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}))
-      ->type_name("NAME")
       ->capture_default_str();
-  command
-      .add_option("--weights", weights,
-                  "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 "
-                  "or q4_0; if not given, as a GGUF file has them, and f32 of a model directory")
-      ->check(CLI::IsMember(weight_format_names()))
-      ->type_name("FORMAT");
+  add_option(command, "--weights FORMAT", weights,
+             "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 or "
+             "q4_0; if not given, as a GGUF file has them, and f32 of a model directory")
+      ->check(CLI::IsMember(weight_format_names()));
 }
 
 Precision PrecisionOption::get(const ModelDirectory& model) const {
@@ -179,21 +188,6 @@ LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& 
     const ModelDirectory directory(find_model(option.path));
     return directory.load(precision.get(directory), /*sites=*/{}, group);
   };
-}
-
-CLI::Option* as_path(CLI::Option* option) {
-  return option->transform(CLI::Validator(
-      [](std::string& text) -> std::string {
-        if (text.empty()) return "expected a path, got an empty one";
-        std::filesystem::path path = text;
-        const auto has_name = [&] { return path.has_filename() && path.filename() != "."; };
-        while (!has_name() && path.has_parent_path() && path.parent_path() != path) {
-          path = path.parent_path();
-        }
-        text = path.string();
-        return "";
-      },
-      ""));
 }
 
 void require_new(const char* option, const std::filesystem::path& out, const char* kind) {
@@ -256,6 +250,10 @@ std::filesystem::path find_recipe(const std::string& recipe) {
                 one_line(recipe), folder->string(), fmt::to_string(fmt::join(names, ", ")),
                 did_you_mean(recipe, names));
   return *folder / (recipe + ".json");
+}
+
+std::string read_input() {
+  return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {

@@ -31,6 +31,35 @@ CLI::Validator duration(double least, double most, char unit = '\0');
 // Takes what stands between blanks.
 CLI::Validator without_blanks();
 
+// Takes paths: not empty, and as without the slashes that completion leaves at their ends.
+CLI::Validator file_path();
+
+// Adds an option to a command. `name` is "--set KEY=VALUE": the option, and what its value is
+// called in the help.
+template <class T>
+CLI::Option* add_option(CLI::App& command, const std::string& name, T& value,
+                        const std::string& description) {
+  const size_t space = name.find(' ');
+  return command.add_option(name.substr(0, space), value, description)
+      ->type_name(name.substr(space + 1));
+}
+// Of a path, or of paths.
+template <class T>
+CLI::Option* add_path(CLI::App& command, const std::string& name, T& value,
+                      const std::string& description) {
+  return add_option(command, name, value, description)->transform(file_path());
+}
+// Of a whole number.
+struct WholeLimits {
+  uint64_t least, most = INT64_MAX;
+};
+template <class T>
+CLI::Option* add_whole(CLI::App& command, const std::string& name, T& value, WholeLimits limits,
+                       const std::string& description) {
+  return add_option(command, name, value, description)
+      ->check(whole_number(limits.least, limits.most));
+}
+
 // Where the work runs: --threads and --device.
 struct MachineOptions {
   int64_t threads = 0;  // 0 where it is not given: one for each core
@@ -87,24 +116,6 @@ OpenedInference open_model(const ModelOption& option, const PrecisionOption& pre
 // The part of it that another rank of a tensor group has. The options must outlive it.
 LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision);
 
-// Makes the option take paths: not empty, and as without the slashes that completion leaves at
-// their ends.
-CLI::Option* as_path(CLI::Option* option);
-
-// An option that takes such paths, or one.
-template <class Value>
-CLI::Option* add_path(CLI::App& command, const char* name, Value& value, const char* type,
-                      const std::string& what) {
-  return as_path(command.add_option(name, value, what))->type_name(type);
-}
-
-// An option that takes a number, as whole_number or number checks it.
-template <class Value>
-CLI::Option* add_number(CLI::App& command, const char* name, Value& value,
-                        const CLI::Validator& check, const std::string& what) {
-  return command.add_option(name, value, what)->type_name("N")->check(check);
-}
-
 // Throws Error when what the option (--out) names, which is to become a `kind` ("folder", "file"),
 // is there already.
 void require_new(const char* option, const std::filesystem::path& out, const char* kind);
@@ -126,6 +137,9 @@ std::optional<std::filesystem::path> find_recipes();
 // A recipe's file, or that of the recipe of this name which comes with the program. Throws
 // UsageError where a name, which is no path, is neither.
 std::filesystem::path find_recipe(const std::string& recipe);
+
+// All of standard input.
+std::string read_input();
 
 // The files and folders' text as one stream of tokens.
 std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);

@@ -277,38 +277,30 @@ void run_plan(const PlanOptions& options) {
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "plan",
       "Say what training a recipe on a cluster takes, without either: memory of each device,\n"
       "traffic and time of a step, memory of a prompt; or search for the fastest layouts.");
   const auto options = std::make_shared<PlanOptions>();
-  add_path(*command, "--recipe", options->recipe, "FILE", "a JSON file, see recipes/");
-  add_path(*command, "--cluster", options->cluster, "FILE",
+  add_path(command, "--recipe FILE", options->recipe, "a JSON file, see recipes/");
+  add_path(command, "--cluster FILE", options->cluster,
            "a JSON file of devices and links, see recipes/clusters/");
-  command
-      ->add_option("--set", options->overrides,
-                   "override keys of the recipe, for example parallel.pipeline=8")
-      ->type_name("KEY=VALUE");
-  command
-      ->add_option("--context", options->prompt.context,
-                   "tokens of the prompt whose memory is told; train.context if not given")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("T");
-  command
-      ->add_option("--chunk", options->prompt.chunk,
-                   "tokens of it that are read at once; all if not given")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("K");
-  command->add_flag("--search", options->search,
-                    "list the fastest layouts that fit, in the place of the recipe's own:\n"
-                    "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
-  add_path(*command, "--write-cluster", options->write_cluster, "FILE",
-           "measure this machine and write a cluster file of it;\n"
-           "with --recipe one whose devices take as long for its steps as here");
-  add_number(*command, "--devices", options->devices, whole_number(1, 4096),
-             "with --write-cluster: as so many processes of one thread; 1 if not given");
-  command->add_flag("--json", options->json, "print JSON");
-  command->footer(
+  add_option(command, "--set KEY=VALUE", options->overrides,
+             "override keys of the recipe, for example parallel.pipeline=8");
+  add_whole(command, "--context T", options->prompt.context, {1, int64_t{1} << 40},
+            "tokens of the prompt whose memory is told; train.context if not given");
+  add_whole(command, "--chunk K", options->prompt.chunk, {1, int64_t{1} << 40},
+            "tokens of it that are read at once; all if not given");
+  command.add_flag("--search", options->search,
+                   "list the fastest layouts that fit, in the place of the recipe's own: "
+                   "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
+  add_path(command, "--write-cluster FILE", options->write_cluster,
+           "measure this machine and write a cluster file of it; with --recipe one whose devices "
+           "take as long for its steps as here");
+  add_whole(command, "--devices N", options->devices, {1, 4096},
+            "with --write-cluster: as so many processes of one thread; 1 if not given");
+  command.add_flag("--json", options->json, "print JSON");
+  command.footer(
       "docs/parallel.md explains what is counted.\n\n"
       "Examples:\n"
       "  attnres plan --recipe recipes/large-block-attn-res.json \\\n"
@@ -318,7 +310,7 @@ void add_plan_command(CLI::App& app) {
       "    --cluster recipes/clusters/h800-32-nodes.json --search\n"
       "  attnres plan --write-cluster here.json --devices 2 --recipe "
       "recipes/kimi-small-residual.json");
-  command->callback([options] { run_plan(*options); });
+  command.callback([options] { run_plan(*options); });
 }
 
 }  // namespace attnres

@@ -235,7 +235,7 @@ void run_report(const ReportCommandOptions& options) {
 }  // namespace
 
 void add_report_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "report",
       "Compare runs on one self-contained HTML page: losses, speed, depth weights, magnitudes,\n"
       "samples and configurations. Runs that differ in their seed alone are taken together, and\n"
@@ -243,21 +243,21 @@ void add_report_command(CLI::App& app) {
       "the\n"
       "page of the study.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  add_path(*command, "runs", options->runs, "RUN ...", "run folders, or the folder of one study")
+  add_path(command, "runs RUN ...", options->runs, "run folders, or the folder of one study")
       ->required();
-  add_path(*command, "--out", options->out, "FILE",
+  add_path(command, "--out FILE", options->out,
            "the page; report.html if not given, of a study the one in its folder");
-  add_path(*command, "--csv", options->csv, "FILE",
-           "also write all that the runs measured, a line for each step, for a spreadsheet;\n-: on "
+  add_path(command, "--csv FILE", options->csv,
+           "also write all that the runs measured, a line for each step, for a spreadsheet; -: on "
            "standard output, and nothing else there");
-  command->add_option("--note", options->notes, "a sentence for the page's box \"Read with care\"")
-      ->type_name("TEXT");
-  command->add_flag("--json", options->json, "print the figures as JSON");
-  command->footer(
+  add_option(command, "--note TEXT", options->notes,
+             "a sentence for the page's box \"Read with care\"");
+  command.add_flag("--json", options->json, "print the figures as JSON");
+  command.footer(
       "Examples:\n"
       "  attnres report runs/residual runs/block --out report.html\n"
       "  attnres report studies/block-size");
-  command->callback([options] { run_report(*options); });
+  command.callback([options] { run_report(*options); });
 }
 
 }  // namespace attnres

@@ -50,22 +50,20 @@ void run_retrofit(const RetrofitOptions& options) {
 }  // namespace
 
 void add_retrofit_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("retrofit",
-                         "Turn a model with plain residual connections (a Hugging Face folder, or "
-                         "trained here) into one "
-                         "with Attention Residuals that computes the same, to be trained further.");
+  CLI::App& command = *app.add_subcommand(
+      "retrofit",
+      "Turn a model with plain residual connections (a Hugging Face folder, or "
+      "trained here) into one "
+      "with Attention Residuals that computes the same, to be trained further.");
   const auto options = std::make_shared<RetrofitOptions>();
-  options->model.add_to(*command);
-  command->add_option("--block-size", options->block_size, "sublayers in a block, S")
-      ->type_name("S")
-      ->check(whole_number(1));
-  command->add_flag("--full", options->full, "Full Attention Residuals: every output a source");
-  add_path(*command, "--out", options->out, "DIR", "the new model directory")->required();
-  command->footer(
+  options->model.add_to(command);
+  add_whole(command, "--block-size S", options->block_size, {1}, "sublayers in a block, S");
+  command.add_flag("--full", options->full, "Full Attention Residuals: every output a source");
+  add_path(command, "--out DIR", options->out, "the new model directory")->required();
+  command.footer(
       "Example:\n  attnres retrofit --model runs/residual --block-size 4 --out models/retrofitted\n"
       "  attnres train --from models/retrofitted --data text --out runs/further");
-  command->callback([options] { run_retrofit(*options); });
+  command.callback([options] { run_retrofit(*options); });
 }
 
 }  // namespace attnres

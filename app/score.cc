@@ -106,28 +106,28 @@ void run_score(const CLI::App& command, const ScoreOptions& options) {
 }  // namespace
 
 void add_score_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("score",
-                         "Log-probability, in nats, of each token of a sequence after the first.\n"
-                         "Takes token ids, so it needs no tokenizer.");
+  CLI::App& command =
+      *app.add_subcommand("score",
+                          "Log-probability, in nats, of each token of a sequence after the first.\n"
+                          "Takes token ids, so it needs no tokenizer.");
   const auto options = std::make_shared<ScoreOptions>();
-  options->model.add_to(*command);
-  CLI::Option* ids = command->add_option("--ids", options->ids, "token ids, separated by commas")
-                         ->type_name("IDS");
+  options->model.add_to(command);
+  CLI::Option* ids =
+      add_option(command, "--ids IDS", options->ids, "token ids, separated by commas");
   add_path(
-      *command, "--ids-file", options->ids_file, "FILE",
+      command, "--ids-file FILE", options->ids_file,
       "a file with one sequence a line; prints a JSON object for each, and passes over blank lines")
       ->excludes(ids);
-  command->add_flag("--json", options->json, "print JSON: {\"ids\": [...], \"logprobs\": [...]}");
-  options->precision.add_to(*command);
-  options->machine.add_to(*command);
-  command->footer(
+  command.add_flag("--json", options->json, "print JSON: {\"ids\": [...], \"logprobs\": [...]}");
+  options->precision.add_to(command);
+  options->machine.add_to(command);
+  command.footer(
       "Several processes share a model's layers where mpirun or srun starts them:\n"
       "docs/parallel.md.\n\n"
       "Examples:\n"
       "  attnres score --model runs/tiny --ids 5,17,3\n"
       "  attnres score --model runs/tiny --ids-file sequences.txt > scores.jsonl");
-  command->callback([command, options] { run_score(*command, *options); });
+  command.callback([&command, options] { run_score(command, *options); });
 }
 
 }  // namespace attnres

@@ -193,13 +193,12 @@ void run_serve(const CLI::App& command, const ServeOptions& options) {
 
 void add_limits(CLI::App& command, ServeOptions& options) {
   const auto count = [&](const char* name, int64_t& value, uint64_t least, const char* what) {
-    add_number(command, name, value, whole_number(least), what)
+    add_whole(command, fmt::format("{} N", name), value, {least}, what)
         ->group("Limits")
         ->capture_default_str();
   };
   const auto seconds = [&](const char* name, double& value, const char* what) {
-    command.add_option(name, value, what)
-        ->type_name("SECONDS")
+    add_option(command, fmt::format("{} SECONDS", name), value, what)
         ->check(number(1e-3, kMostSeconds))
         ->group("Limits")
         ->capture_default_str();
@@ -226,63 +225,50 @@ void add_limits(CLI::App& command, ServeOptions& options) {
 }  // namespace
 
 void add_serve_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "serve",
       "Serve a model to OpenAI's clients: completions, chat, embeddings, and the depth weights of "
       "every token. Ends with Ctrl-C or SIGTERM, after the requests that run.");
   const auto options = std::make_shared<ServeOptions>();
-  options->model.add_to(*command);
-  command
-      ->add_option("--weights", options->weights,
-                   "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if "
-                   "not given, f32 of a model directory")
-      ->type_name("FORMAT");
-  command->add_option("--host", options->host, "the address to listen on")
-      ->type_name("ADDRESS")
+  options->model.add_to(command);
+  add_option(command, "--weights FORMAT", options->weights,
+             "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if not "
+             "given, f32 of a model directory");
+  add_option(command, "--host ADDRESS", options->host, "the address to listen on")
       ->capture_default_str();
-  command->add_option("--port", options->port, "0: any that is free")
-      ->type_name("PORT")
-      ->check(whole_number(0, 65535))
+  add_whole(command, "--port PORT", options->port, {0, 65535}, "0: any that is free")
       ->capture_default_str();
-  add_number(*command, "--slots", options->engine.sequences, whole_number(1, 4096),
-             "sequences that run at once")
+  add_whole(command, "--slots N", options->engine.sequences, {1, 4096},
+            "sequences that run at once")
       ->capture_default_str();
-  command
-      ->add_option("--context", options->engine.context,
-                   "most tokens of a sequence; the model's if not given")
-      ->type_name("TOKENS")
-      ->check(whole_number(2));
-  add_number(*command, "--step-tokens", options->engine.step_tokens, whole_number(1),
-             "computed at once at most: a long prompt does not hold up others for longer")
+  add_whole(command, "--context TOKENS", options->engine.context, {2},
+            "most tokens of a sequence; the model's if not given");
+  add_whole(command, "--step-tokens N", options->engine.step_tokens, {1},
+            "computed at once at most: a long prompt does not hold up others for longer")
       ->capture_default_str();
-  command
-      ->add_option(
-          "--api-key-file", options->key_file,
-          fmt::format("a file with the key that clients have to give; or the environment's {}",
-                      kKeyVariable))
-      ->type_name("FILE");
-  command->add_flag("--no-api-key", options->no_key,
-                    "beyond this machine too, everybody may use it");
-  command
-      ->add_option("--origin", options->api.origins,
-                   "a page's origin that may ask, such as https://example.org; again for more")
-      ->type_name("ORIGIN")
+  add_option(command, "--api-key-file FILE", options->key_file,
+             fmt::format("a file with the key that clients have to give; or the "
+                         "environment's {}",
+                         kKeyVariable));
+  command.add_flag("--no-api-key", options->no_key,
+                   "beyond this machine too, everybody may use it");
+  add_option(command, "--origin ORIGIN", options->api.origins,
+             "a page's origin that may ask, such as https://example.org; again for more")
       ->check(page_origin())
       ->allow_extra_args(false);
-  command->add_option("--drain", options->drain, "for requests that run, when it ends")
-      ->type_name("SECONDS")
+  add_option(command, "--drain SECONDS", options->drain, "for requests that run, when it ends")
       ->check(number(0, kMostSeconds))
       ->capture_default_str();
-  command->add_option("--log", options->log, "a line a request on standard error: text, json, none")
-      ->type_name("KIND")
+  add_option(command, "--log KIND", options->log,
+             "a line a request on standard error: text, json, none")
       ->capture_default_str();
-  command->add_flag("--log-prompts", options->api.log_prompts, "and what was asked");
-  add_limits(*command, *options);
-  options->machine.add_to(*command);
-  command->footer(
+  command.add_flag("--log-prompts", options->api.log_prompts, "and what was asked");
+  add_limits(command, *options);
+  options->machine.add_to(command);
+  command.footer(
       "Several processes share a model's layers where mpirun or srun starts them:\n"
       "docs/parallel.md.");
-  command->callback([command, options] { run_serve(*command, *options); });
+  command.callback([&command, options] { run_serve(command, *options); });
 }
 
 }  // namespace attnres

@@ -14,7 +14,6 @@
 #include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
-#include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/program.h"
 #include "attnres/support/shell.h"
@@ -122,59 +121,52 @@ void run_study_command(const StudyCommandOptions& options) {
 }  // namespace
 
 void add_study_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "study",
       "Train a grid of runs and compare them. Its folder keeps the runs, study.json, runs.csv,\n"
       "arms.csv and report.html; the same command goes on where it stopped, and what is done is\n"
       "not trained again.");
   const auto options = std::make_shared<StudyCommandOptions>();
-  command
-      ->add_option(
-          "recipe", options->recipe,
-          "a study's JSON file, see recipes/studies/, or the name of one that --list shows")
-      ->type_name("RECIPE");
-  add_path(*command, "--out", options->out, "DIR",
+  add_option(command, "recipe RECIPE", options->recipe,
+             "a study's JSON file, see recipes/studies/, or the name of one that --list shows");
+  add_path(command, "--out DIR", options->out,
            "the study's folder; studies/<its name> if not given");
-  add_path(*command, "--data", options->data, "PATH",
+  add_path(command, "--data PATH", options->data,
            "files and folders of text; what the study began with, or the compiler's C and C++ "
-           "headers\nif not given");
-  add_path(*command, "--validation", options->validation, "PATH",
+           "headers if not given");
+  add_path(command, "--validation PATH", options->validation,
            "text to validate on; what the study began with, or a part of the data if not given");
-  command->add_option("--set", options->grid.overrides, "override keys of every run's recipe")
-      ->type_name("KEY=VALUE");
-  CLI::Option* seeds = add_number(*command, "--seeds", options->seeds, whole_number(1, 10000),
-                                  "seeds a combination of arms is trained with");
-  command
-      ->add_option("--only", options->only,
-                   "train only the runs whose names match, as file names in a shell do: "
-                   "'block*-seed1', and\nthose that they need")
-      ->type_name("NAME");
-  add_number(*command, "--jobs", options->jobs, whole_number(1, 4096),
-             "runs at once. A study's first call divides the cores among them; later ones keep "
-             "to\nthat number of threads a run")
+  add_option(command, "--set KEY=VALUE", options->grid.overrides,
+             "override keys of every run's recipe");
+  CLI::Option* seeds = add_whole(command, "--seeds N", options->seeds, {1, 10000},
+                                 "seeds a combination of arms is trained with");
+  add_option(command, "--only NAME", options->only,
+             "train only the runs whose names match, as file names in a shell do: 'block*-seed1', "
+             "and those that they need");
+  add_whole(command, "--jobs N", options->jobs, {1, 4096},
+            "runs at once. A study's first call divides the cores among them; later ones keep to "
+            "that number of threads a run")
       ->capture_default_str();
-  add_number(
-      *command, "--threads", options->threads, whole_number(1, 4096),
+  add_whole(
+      command, "--threads N", options->threads, {1, 4096},
       "threads of each run; what the study began with, or the cores over --jobs if not given");
-  command
-      ->add_option("--stop-after", options->stop_after,
-                   "save the runs and stop after this time: 2h, 90m, 45s")
-      ->type_name("TIME")
+  add_option(command, "--stop-after TIME", options->stop_after,
+             "save the runs and stop after this time: 2h, 90m, 45s")
       ->transform(duration(kShortest, kLongest));
-  command->add_flag("--smoke", options->grid.smoke,
-                    "every run tiny, to see in a minute whether all of them work");
-  command->add_flag("--dry-run", options->dry_run,
-                    "show the runs with their state, and their steps, tokens, FLOPs, memory and\n"
-                    "time; write nothing");
-  command->add_flag("--list", options->list, "show the studies that come with attnres");
-  command->add_flag("--json", options->json, "print study.json");
-  command->footer(
+  command.add_flag("--smoke", options->grid.smoke,
+                   "every run tiny, to see in a minute whether all of them work");
+  command.add_flag("--dry-run", options->dry_run,
+                   "show the runs with their state, and their steps, tokens, FLOPs, memory and "
+                   "time; write nothing");
+  command.add_flag("--list", options->list, "show the studies that come with attnres");
+  command.add_flag("--json", options->json, "print study.json");
+  command.footer(
       "Examples:\n"
       "  attnres study --list\n"
       "  attnres study block-size --data book.txt --out studies/block-size --dry-run\n"
       "  attnres study block-size --data book.txt --out studies/block-size --stop-after 2h\n"
       "  attnres study recipes/studies/overhead.json --only 'residual-*' 'full-*'");
-  command->callback([options, seeds] {
+  command.callback([options, seeds] {
     if (seeds->count() > 0) options->grid.seeds = options->seeds;
     run_study_command(*options);
   });

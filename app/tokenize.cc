@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -96,8 +95,7 @@ void run_tokenize(const TokenizeOptions& options) {
                 "--data, --field, --chat and --strict are for files: name a folder for their "
                 "tokens (--out)");
   if (!options.jsonl) {
-    const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-    print_line(text, *found.tokenizer, options.special);
+    print_line(read_input(), *found.tokenizer, options.special);
     return;
   }
   std::string line;
@@ -112,49 +110,41 @@ void run_tokenize(const TokenizeOptions& options) {
 }  // namespace
 
 void add_tokenize_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "tokenize",
       "The token ids of standard input, and the text that they are, as JSON; or, "
       "with --out,\nof files of any size, as a folder that train --data takes. "
       "Takes a folder with a\ntokenizer's files, too: a model is not needed.");
   const auto options = std::make_shared<TokenizeOptions>();
-  options->model.add_to(*command)->required(false);
-  command->add_flag("--special", options->special,
-                    "control tokens that the text names are control tokens, not text");
-  command->add_flag("--jsonl", options->jsonl,
-                    "each line of the input is a text, written as a JSON string");
-  add_path(*command, "--data", options->folder.data, "PATH",
+  options->model.add_to(command)->required(false);
+  command.add_flag("--special", options->special,
+                   "control tokens that the text names are control tokens, not text");
+  command.add_flag("--jsonl", options->jsonl,
+                   "each line of the input is a text, written as a JSON string");
+  add_path(command, "--data PATH", options->folder.data,
            "with --out: files, folders and patterns (\"*.jsonl.gz\"): plain text, a document a "
-           "file;\nor JSON lines (.jsonl, .ndjson, .json); both also compressed by gzip or zstd");
-  add_path(*command, "--out", options->folder.out, "DIR",
+           "file; or JSON lines (.jsonl, .ndjson, .json); both also compressed by gzip or zstd");
+  add_path(command, "--out DIR", options->folder.out,
            "write the tokens into this folder; the same command goes on where it was stopped");
-  command
-      ->add_option("--train", options->trained,
-                   "with --out, in place of --model: train a tokenizer on the data first, bpe or "
-                   "sentencepiece")
-      ->type_name("KIND");
-  command->add_option("--vocab-size", options->vocab_size, "its tokens")
-      ->check(whole_number(1))
+  add_option(
+      command, "--train KIND", options->trained,
+      "with --out, in place of --model: train a tokenizer on the data first, bpe or sentencepiece");
+  add_whole(command, "--vocab-size N", options->vocab_size, {1}, "its tokens")
       ->capture_default_str();
-  command
-      ->add_option("--field", options->folder.field,
-                   "of JSON lines, what to take; text if not given, messages with --chat")
-      ->type_name("NAME");
-  command->add_flag(
-      "--chat", options->folder.chat,
-      "the field is a list of messages: render it by the model's template, and train\n"
-      "on the answers only");
-  command->add_flag("--strict", options->folder.strict,
-                    "end at the first line that cannot be read, instead of leaving it out");
-  command
-      ->add_option("--tokens-a-file", options->folder.tokens_a_file,
-                   "about; what a kill can cost to do again")
-      ->check(whole_number(1))
+  add_option(command, "--field NAME", options->folder.field,
+             "of JSON lines, what to take; text if not given, messages with --chat");
+  command.add_flag("--chat", options->folder.chat,
+                   "the field is a list of messages: render it by the model's template, and train "
+                   "on the answers only");
+  command.add_flag("--strict", options->folder.strict,
+                   "end at the first line that cannot be read, instead of leaving it out");
+  add_whole(command, "--tokens-a-file N", options->folder.tokens_a_file, {1},
+            "about; what a kill can cost to do again")
       ->capture_default_str();
-  add_path(*command, "--verify", options->verified, "DIR",
+  add_path(command, "--verify DIR", options->verified,
            "read such a folder again: whether all of it is as it was written");
-  options->machine.add_to(*command);
-  command->footer(
+  options->machine.add_to(command);
+  command.footer(
       "Examples:\n"
       "  attnres tokenize --model models/tiny-shakespeare < book.txt\n"
       "  attnres tokenize --model downloads/qwen --jsonl < texts.jsonl\n"
@@ -162,7 +152,7 @@ void add_tokenize_command(CLI::App& app) {
       "  attnres tokenize --train bpe --data web/*.jsonl.zst --out tokens/web\n"
       "  attnres tokenize --model downloads/qwen --chat --data chats.jsonl --out tokens/chats\n"
       "  attnres tokenize --verify tokens/web");
-  command->callback([options] { run_tokenize(*options); });
+  command.callback([options] { run_tokenize(*options); });
 }
 
 }  // namespace attnres

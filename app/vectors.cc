@@ -59,23 +59,22 @@ void run_vectors(const VectorsOptions& options) {
 }  // namespace
 
 void add_vectors_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+  CLI::App& command = *app.add_subcommand(
       "vectors",
       "Write test vectors of the mechanisms in float64, for checking an implementation elsewhere:\n"
       "parameters, what sublayers return, what every site then reads, and gradients.");
   const auto options = std::make_shared<VectorsOptions>();
-  add_path(*command, "--out", options->out, "FILE", "the safetensors file to write");
-  command
-      ->add_option("--mechanism", options->mechanisms, "only these; attnres mechanisms lists them")
-      ->type_name("NAME");
-  command->add_flag("--markdown", options->markdown,
-                    "print what formulas and parameters mean, as in docs/test-vectors.md");
-  command->footer(
+  add_path(command, "--out FILE", options->out, "the safetensors file to write");
+  add_option(command, "--mechanism NAME", options->mechanisms,
+             "only these; attnres mechanisms lists them");
+  command.add_flag("--markdown", options->markdown,
+                   "print what formulas and parameters mean, as in docs/test-vectors.md");
+  command.footer(
       "Examples:\n"
       "  attnres vectors --out vectors.safetensors\n"
       "  attnres vectors --out vectors.safetensors --mechanism mhc mhc_lite\n"
       "then attnres diagnose says what is wrong with the numbers that another program computes.");
-  command->callback([options] { run_vectors(*options); });
+  command.callback([options] { run_vectors(*options); });
 }
 
 }  // namespace attnres

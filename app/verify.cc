@@ -122,19 +122,19 @@ void verify(double bound_factor, bool json) {
 }  // namespace
 
 void add_verify_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("verify",
-                         "Compute what the kernels compute by the formulas too, in float64 or "
-                         "better, for every\n"
-                         "instruction set of this machine, and compare. Takes some seconds; needs "
-                         "no model.");
+  CLI::App& command =
+      *app.add_subcommand("verify",
+                          "Compute what the kernels compute by the formulas too, in float64 or "
+                          "better, for every\n"
+                          "instruction set of this machine, and compare. Takes some seconds; needs "
+                          "no model.");
   const auto factor = std::make_shared<double>(1);
   const auto json = std::make_shared<bool>(false);
-  command->add_option("--bound-factor", *factor, "allow this many times the usual errors")
+  command.add_option("--bound-factor", *factor, "allow this many times the usual errors")
       ->check(number(1e-9, 1e9))
       ->capture_default_str();
-  command->add_flag("--json", *json, "print JSON");
-  command->footer(
+  command.add_flag("--json", *json, "print JSON");
+  command.footer(
       "Errors are relative to the largest magnitude of the same tensor, and at least to a tenth "
       "of\n"
       "that of all results, or of all gradients. What this processor has no products for is "
@@ -142,7 +142,7 @@ void add_verify_command(CLI::App& app) {
       "and counted in the last line.\n"
       "Exit code 1: an error is over its bound, or results depend on the number of threads.\n\n"
       "Example:\n  attnres verify");
-  command->callback([factor, json] { verify(*factor, *json); });
+  command.callback([factor, json] { verify(*factor, *json); });
 }
 
 }  // namespace attnres

@@ -35,9 +35,7 @@ class MistakenMixer : public ComposedMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
 namespace attnres {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 #include "attnres/data/training_tokens.h"
 #include "attnres/support/error.h"

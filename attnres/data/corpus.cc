@@ -24,19 +24,28 @@ namespace {
 
 constexpr double kShareOfFiles = 0.05;  // split_by_file's
 
+// What lies in a folder, as far as it can be read.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code code;
+  for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
+       it.increment(code)) {
+    entries.push_back(it->path());
+  }
+  return entries;
+}
+
 // The folder of `parent` whose name is the largest version, such as 12 or 13.2.0.
 std::optional<fs::path> newest_version(const fs::path& parent) {
   std::optional<fs::path> newest;
   int64_t newest_major = -1;
-  std::error_code code;
-  for (fs::directory_iterator it(parent, code); !code && it != fs::directory_iterator();
-       it.increment(code)) {
-    const std::string name = it->path().filename().string();
+  for (const fs::path& folder : entries_of(parent)) {
+    const std::string name = folder.filename().string();
     if (name.find_first_not_of("0123456789.") != std::string::npos || !isdigit(name[0])) continue;
     const int64_t major = std::stoll(name);
-    if (major > newest_major || (major == newest_major && it->path() > *newest)) {
+    if (major > newest_major || (major == newest_major && folder > *newest)) {
       newest_major = major;
-      newest = it->path();
+      newest = folder;
     }
   }
   return newest;
@@ -67,12 +76,9 @@ class TextSet {
 };
 
 bool has_safetensors(const fs::path& folder) {
-  std::error_code code;
-  for (fs::directory_iterator it(folder, code); !code && it != fs::directory_iterator();
-       it.increment(code)) {
-    if (it->path().extension() == ".safetensors") return true;
-  }
-  return false;
+  const std::vector<fs::path> entries = entries_of(folder);
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const fs::path& entry) { return entry.extension() == ".safetensors"; });
 }
 
 // What training wrote, and not text to train on; null of any other folder.
@@ -231,10 +237,8 @@ std::vector<fs::path> default_corpus_paths(const fs::path& prefix) {
           "{}: no C++ headers to train on by default; name your own text, or install g++",
           (prefix / "include/c++").string());
   std::vector<fs::path> paths = {*cxx};
-  std::error_code code;
-  for (fs::directory_iterator it(prefix / "lib/gcc", code); !code && it != fs::directory_iterator();
-       it.increment(code)) {
-    const fs::path c = it->path() / cxx->filename() / "include";
+  for (const fs::path& target : entries_of(prefix / "lib/gcc")) {
+    const fs::path c = target / cxx->filename() / "include";
     if (fs::is_directory(c)) paths.push_back(c);
   }
   std::sort(paths.begin() + 1, paths.end());

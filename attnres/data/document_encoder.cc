@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "attnres/data/chat_tokens.h"
 #include "attnres/support/error.h"

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "attnres/data/in_parallel.h"
 

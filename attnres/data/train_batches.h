@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "attnres/data/evaluation_batches.h"
 #include "attnres/data/mixture.h"
 #include "attnres/data/packing.h"
 #include "attnres/data/training_tokens.h"
+#include "attnres/model/batch.h"
 
 namespace attnres {
 

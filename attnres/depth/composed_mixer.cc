@@ -10,6 +10,11 @@ DepthState ComposedMixer::start(const at::Tensor& embedding_TD) const {
   return {.open = {embedding_TD}};
 }
 
+SublayerInput ComposedMixer::read(DepthState& state) const {
+  show_mixed(state, state.open[0]);
+  return {.x = state.open[0]};
+}
+
 void ComposedMixer::write(DepthState& state, SublayerOutput output) const {
   absorb(state, output.y);
   state.carried.reset();
@@ -32,6 +37,18 @@ std::vector<int> ComposedMixer::cuts() const {
 
 at::Tensor ComposedMixer::running_state(const DepthState& state) const {
   return state.open.empty() ? state.sealed.back() : state.open[0];
+}
+
+NormedMixer::NormedMixer(const MixerShape& shape, ParameterRegistry& parameters)
+    : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+
+SublayerInput NormedMixer::read(DepthState& state) const {
+  return normed(state, state.open[0]);
+}
+
+SublayerInput NormedMixer::normed(const DepthState& state, const at::Tensor& h_TD) const {
+  show_mixed(state, h_TD);
+  return {.x = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
 }
 
 std::string source_name(const char* kind, int64_t i) {

@@ -16,6 +16,7 @@ class ComposedMixer : public DepthMixer {
   explicit ComposedMixer(const MixerShape& shape) : shape_(shape) {}
 
   DepthState start(const at::Tensor& embedding_TD) const override;  // one open stream
+  SublayerInput read(DepthState& state) const override;             // that stream as it is
   void write(DepthState& state, SublayerOutput output) const final;
   void settle(DepthState& state) const override;
   StatePlan plan(int site) const override;  // that stream
@@ -30,6 +31,21 @@ class ComposedMixer : public DepthMixer {
 
  private:
   MixerShape shape_;
+};
+
+// With an "input_norm" at every site, of what it mixes.
+class NormedMixer : public ComposedMixer {
+ public:
+  NormedMixer(const MixerShape& shape, ParameterRegistry& parameters);
+
+  SublayerInput read(DepthState& state) const override;  // the stream, normed
+
+ protected:
+  // What a site reads that mixed `h_TD`, which is shown to those who look on.
+  SublayerInput normed(const DepthState& state, const at::Tensor& h_TD) const;
+
+ private:
+  std::vector<at::Tensor> input_norms_;
 };
 
 // The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block

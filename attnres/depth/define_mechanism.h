@@ -15,14 +15,14 @@ namespace attnres {
 struct NoSettings {
   template <class V>
   void visit(V&) {}
-  void check(const MixerShape&) const {}
 };
 
-// Settings has visit(V&) and check(const MixerShape&), which throws UsageError, and a constructor
-// from the shape if its defaults depend on it; Mixer is made of (settings, shape, parameters).
-// Where settings change the formula, Settings has formula(const MixerShape&) too; where a recipe
-// may say one of them in other words, respell(Json, const MixerShape&), which gives the usual ones.
-// `traffic` evaluates `text.traffic` for (settings, shape).
+// Settings has visit(V&), check(const MixerShape&) if some values are wrong, which throws
+// UsageError, and a constructor from the shape if its defaults depend on it; Mixer is made of
+// (settings, shape, parameters). Where settings change the formula, Settings has formula(const
+// MixerShape&) too; where a recipe may say one of them in other words, respell(Json, const
+// MixerShape&), which gives the usual ones. `traffic` evaluates `text.traffic` for (settings,
+// shape), or is its value for all.
 template <class Settings, class Mixer, class Traffic>
 Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
   const auto defaults = [](const MixerShape& shape) {
@@ -32,14 +32,19 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
       return Settings();
     }
   };
-  const auto parse = [defaults](const Json& json, const MixerShape& shape) -> std::any {
+  const auto check_settings = []([[maybe_unused]] const Settings& settings,
+                                 [[maybe_unused]] const MixerShape& shape) {
+    if constexpr (requires { settings.check(shape); }) settings.check(shape);
+  };
+  const auto parse = [defaults, check_settings](const Json& json,
+                                                const MixerShape& shape) -> std::any {
     Settings settings = defaults(shape);
     if constexpr (requires { Settings::respell(json, shape); }) {
       read_config(Settings::respell(json, shape), "model.depth_mixing", settings);
     } else {
       read_config(json, "model.depth_mixing", settings);
     }
-    settings.check(shape);
+    check_settings(settings, shape);
     return settings;
   };
   const auto typed = [](const std::any& settings) -> const Settings& {
@@ -52,9 +57,10 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
           .settings = names,
           .parse = parse,
           .write = [typed](const std::any& settings) { return write_config(typed(settings)); },
-          .make = [typed](const std::any& settings, const MixerShape& shape,
-                          ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
-            typed(settings).check(shape);
+          .make = [typed, check_settings](
+                      const std::any& settings, const MixerShape& shape,
+                      ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
+            check_settings(typed(settings), shape);
             return std::make_unique<Mixer>(typed(settings), shape, parameters);
           },
           .formula = [typed, formula = text.formula](
@@ -66,8 +72,13 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
               return formula;
             }
           },
-          .traffic = [typed, traffic](const std::any& settings, const MixerShape& shape) -> double {
-            return traffic(typed(settings), shape);
+          .traffic = [typed, traffic]([[maybe_unused]] const std::any& settings,
+                                      [[maybe_unused]] const MixerShape& shape) -> double {
+            if constexpr (std::is_arithmetic_v<Traffic>) {
+              return traffic;
+            } else {
+              return traffic(typed(settings), shape);
+            }
           }};
 }
 

@@ -109,18 +109,9 @@ void check(const std::vector<GgufTensor>& tensors) {
 
 }  // namespace
 
-WeightFormat weight_format(GgufType type) {
-  switch (type) {
-    case GgufType::f32:
-      return WeightFormat::f32;
-    case GgufType::f16:
-      return WeightFormat::f16;
-    case GgufType::bf16:
-      return WeightFormat::bf16;
-    case GgufType::q8_0:
-      return WeightFormat::q8_0;
-    case GgufType::q4_0:
-      return WeightFormat::q4_0;
+const GgufStorage& storage_of(GgufType type) {
+  for (const GgufStorage& storage : kGgufStorages) {
+    if (storage.type == type) return storage;
   }
   fail("GGUF: unknown type {}", static_cast<uint32_t>(type));
 }

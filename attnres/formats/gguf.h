@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -40,8 +41,23 @@ using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 // A row of q8_0 or q4_0 is a whole number of blocks (kPackedBlock).
 enum class GgufType : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
 
-// The same as packed weights have it, bit by bit.
-WeightFormat weight_format(GgufType type);
+// The same as packed weights have it, bit by bit, and llama.cpp's number of a file that is stored
+// so for the most part.
+struct GgufStorage {
+  GgufType type;
+  WeightFormat format;
+  uint32_t file_type;
+};
+inline constexpr std::array<GgufStorage, 5> kGgufStorages = {
+    {{GgufType::f32, WeightFormat::f32, 0},
+     {GgufType::f16, WeightFormat::f16, 1},
+     {GgufType::q4_0, WeightFormat::q4_0, 2},
+     {GgufType::q8_0, WeightFormat::q8_0, 7},
+     {GgufType::bf16, WeightFormat::bf16, 32}}};
+const GgufStorage& storage_of(GgufType type);
+inline WeightFormat weight_format(GgufType type) {
+  return storage_of(type).format;
+}
 
 struct GgufTensor {
   std::string name;

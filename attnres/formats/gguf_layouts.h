@@ -3,8 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "attnres/formats/config_keys.h"
 #include "attnres/formats/gguf_keys.h"

@@ -12,23 +12,6 @@
 namespace attnres {
 namespace {
 
-// llama.cpp's numbers for what most of a file is stored as.
-uint32_t file_type(GgufType type) {
-  switch (type) {
-    case GgufType::f32:
-      return 0;
-    case GgufType::f16:
-      return 1;
-    case GgufType::q4_0:
-      return 2;
-    case GgufType::q8_0:
-      return 7;
-    case GgufType::bf16:
-      return 32;
-  }
-  fail("GGUF: unknown type {}", static_cast<uint32_t>(type));
-}
-
 // The tensors of a file, made of the model's parameters.
 class GgufTensors {
  public:
@@ -97,7 +80,7 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
   layout.write(config, keys);
 
   GgufMetadata metadata = {{"general.architecture", layout.name},
-                           {"general.file_type", file_type(type)}};
+                           {"general.file_type", storage_of(type).file_type}};
   if (has_blocks(weight_format(type))) {
     metadata.emplace_back("general.quantization_version", uint32_t{2});
   }

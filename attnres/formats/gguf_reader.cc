@@ -46,11 +46,9 @@ std::string type_name(uint32_t type) {
 }
 
 bool is_read(uint32_t type) {
-  for (const GgufType known :
-       {GgufType::f32, GgufType::f16, GgufType::q4_0, GgufType::q8_0, GgufType::bf16}) {
-    if (type == static_cast<uint32_t>(known)) return true;
-  }
-  return false;
+  return std::any_of(kGgufStorages.begin(), kGgufStorages.end(), [&](const GgufStorage& known) {
+    return type == static_cast<uint32_t>(known.type);
+  });
 }
 
 // What a file that is not GGUF looks like to be.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "attnres/formats/config_keys.h"
@@ -18,17 +17,11 @@ namespace attnres {
 namespace {
 
 std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      fail("model directory: weights are stored as float32, bfloat16 or float16, not as {}",
-           c10::toString(dtype));
-  }
+  if (dtype == at::kFloat) return "float32";
+  if (dtype == at::kBFloat16) return "bfloat16";
+  if (dtype == at::kHalf) return "float16";
+  fail("model directory: weights are stored as float32, bfloat16 or float16, not as {}",
+       c10::toString(dtype));
 }
 
 ModelConfig from_attnres(const ConfigKeys& keys) {

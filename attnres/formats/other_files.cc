@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "attnres/support/error.h"
-#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
 

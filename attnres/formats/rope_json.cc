@@ -1,7 +1,6 @@
 #include "attnres/formats/rope_json.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "attnres/support/format.h"
 

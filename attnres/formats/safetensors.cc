@@ -11,12 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <string_view>
 
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
-#include "attnres/support/json.h"
 #include "attnres/support/nearest.h"
 
 namespace attnres {

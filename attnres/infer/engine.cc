@@ -11,7 +11,6 @@
 #include <span>
 #include <utility>
 
-#include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/step_depth_weights.h"
 #include "attnres/infer/step_plan.h"

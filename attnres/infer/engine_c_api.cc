@@ -1,6 +1,5 @@
 #include "attnres/infer/engine_c_api.h"
 
-#include <cmath>
 #include <deque>
 #include <exception>
 #include <optional>

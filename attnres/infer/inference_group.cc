@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

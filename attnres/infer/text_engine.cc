@@ -11,7 +11,6 @@
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/parameters/precision.h"
-#include "attnres/parameters/weight_format.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {

@@ -11,9 +11,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include "attnres/model/batch.h"

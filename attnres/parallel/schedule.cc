@@ -1,10 +1,6 @@
 #include "attnres/parallel/schedule.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <optional>
-#include <utility>
 
 #include "attnres/support/error.h"
 
@@ -153,35 +149,6 @@ std::vector<std::vector<TimedAction>> simulate(const PipelineSchedule& schedule,
   require(waiting.empty(), "pipeline: with this schedule ranks wait for each other for ever:{}",
           waiting);
   return done;
-}
-
-std::string draw(const std::vector<std::vector<TimedAction>>& ranks, const PipelineSize& size) {
-  double end = 0;
-  size_t width = 1;
-  const auto cell = [&](const PipelineAction& action) {
-    const char first = action.direction == Direction::forward ? 'a' : 'A';
-    return fmt::format("{}{}", action.micro_batch + 1,
-                       static_cast<char>(first + action.stage / size.ranks % 26));
-  };
-  for (const auto& actions : ranks) {
-    for (const TimedAction& timed : actions) {
-      end = std::max(end, timed.end);
-      width = std::max(width, cell(timed.action).size());
-    }
-  }
-  std::string drawing;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    std::vector<std::string> columns(std::lround(end), ".");
-    for (const TimedAction& timed : ranks[rank]) {
-      for (int64_t t = std::lround(timed.begin); t < std::lround(timed.end); ++t) {
-        columns[t] = cell(timed.action);
-      }
-    }
-    std::string row = fmt::format("rank {}", rank);
-    for (const std::string& column : columns) row += fmt::format(" {:>{}}", column, width);
-    drawing += row + "\n";
-  }
-  return drawing;
 }
 
 }  // namespace attnres

@@ -13,7 +13,6 @@
 // V = 1 at most min(M, P - r).
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,10 +72,5 @@ struct TimedAction {
 std::vector<std::vector<TimedAction>> simulate(const PipelineSchedule& schedule,
                                                const PipelineSize& size,
                                                const std::vector<StageTimes>& times);
-
-// A row a rank and a column for each unit of time: "3a" is the forward of micro-batch 3 through the
-// rank's first stage, "3B" the backward through its second; "." while it waits. Micro-batches count
-// from 1, as in the report's Fig. 3.
-std::string draw(const std::vector<std::vector<TimedAction>>& ranks, const PipelineSize& size);
 
 }  // namespace attnres

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 namespace attnres {

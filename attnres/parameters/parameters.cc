@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "attnres/parameters/mixer_parameters.h"
@@ -113,10 +112,6 @@ std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<Si
     if (uses_any(stages[i], parameter.used_at)) with.push_back(i);
   }
   return with;
-}
-
-std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages) {
-  return stages_with(parameter, std::vector<SiteSet>(stages.begin(), stages.end()));
 }
 
 int64_t cut_dimension(const Parameter& parameter) {

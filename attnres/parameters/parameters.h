@@ -122,7 +122,6 @@ struct MatrixRole {
 // have a site which uses it. Where there are several, their tensors are copies of one parameter:
 // its gradient is the sum of theirs, and it counts once in a norm of all gradients, at the first.
 std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteSet>& stages);
-std::vector<size_t> stages_with(const Parameter& parameter, const std::vector<SiteRange>& stages);
 
 class ParameterRegistry {
  public:

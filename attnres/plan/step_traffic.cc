@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/layers/experts.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -31,13 +30,6 @@ PolicyTraffic traffic_under(const PlannedModel& model, const Layout& layout,
 }
 
 }  // namespace
-
-const PolicyTraffic& StepTraffic::of(TransferPolicy policy) const {
-  const auto found = std::find_if(policies.begin(), policies.end(),
-                                  [&](const PolicyTraffic& t) { return t.policy == policy; });
-  require(found != policies.end(), "plan: a policy without traffic");
-  return *found;
-}
 
 StepTraffic plan_traffic(const PlannedModel& model, const Layout& layout) {
   StepTraffic traffic;

@@ -32,8 +32,6 @@ struct StepTraffic {
   double replica_gradients = 0, shared_gradients = 0;
   // Parameters from the replicas that update them to the others, where the optimizer is sharded.
   double replica_parameters = 0;
-
-  const PolicyTraffic& of(TransferPolicy policy) const;
 };
 
 StepTraffic plan_traffic(const PlannedModel& model, const Layout& layout);

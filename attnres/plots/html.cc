@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace attnres {
 namespace {
@@ -35,33 +36,16 @@ size_t utf8_length(std::string_view text) {
 }
 
 void append_ascii(std::string& out, char c) {
-  switch (c) {
-    case '&':
-      out += "&amp;";
-      break;
-    case '<':
-      out += "&lt;";
-      break;
-    case '>':
-      out += "&gt;";
-      break;
-    case '"':
-      out += "&quot;";
-      break;
-    case '\'':
-      out += "&#39;";
-      break;
-    case '\t':
-    case '\n':
-      out += c;
-      break;
-    default:
-      if (uint8_t(c) < 0x20 || c == 0x7F) {
-        out += kReplacement;
-      } else {
-        out += c;
-      }
+  constexpr std::pair<char, const char*> kEntities[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+  for (const auto& [plain, entity] : kEntities) {
+    if (c == plain) {
+      out += entity;
+      return;
+    }
   }
+  const bool is_control = (uint8_t(c) < 0x20 && c != '\t' && c != '\n') || c == 0x7F;
+  out += is_control ? std::string_view(kReplacement) : std::string_view(&c, 1);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "attnres/pretrained/find_model.h"
 
-#include <string>
-
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/other_files.h"
 #include "attnres/pretrained/directory_files.h"

@@ -1,6 +1,6 @@
 #include "attnres/report/comparison.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,9 +26,7 @@ std::optional<size_t> lowest(const Comparison& c, std::optional<size_t> but = {}
 }
 
 std::string join(const std::vector<std::string>& phrases) {
-  std::string out;
-  for (const std::string& phrase : phrases) out += (out.empty() ? "" : "; ") + phrase;
-  return out;
+  return fmt::to_string(fmt::join(phrases, "; "));
 }
 
 // What is compared where the depth mixing is the same.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "attnres/support/json.h"

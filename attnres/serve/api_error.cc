@@ -1,5 +1,6 @@
 #include "attnres/serve/api_error.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/json.h"
@@ -8,20 +9,13 @@ namespace attnres {
 namespace {
 
 const char* type_of(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return "service_unavailable_error";
-    default:
-      return status >= 500 ? "server_error" : "invalid_request_error";
-  }
+  static const std::map<int, const char*> all = {{401, "authentication_error"},
+                                                 {403, "permission_error"},
+                                                 {404, "not_found_error"},
+                                                 {429, "rate_limit_error"},
+                                                 {503, "service_unavailable_error"}};
+  if (const auto found = all.find(status); found != all.end()) return found->second;
+  return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
 }  // namespace

@@ -27,13 +27,12 @@ std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
   try {
     return backend.prompt_ids(text);
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("{}: {}", field, e.what()), field);
+    refuse_as("invalid_value", field, e.what());
   }
 }
 
-[[noreturn]] void refuse_as_too_many(const std::string& field, size_t most, size_t got) {
-  throw ApiError(400, "invalid_value",
-                 fmt::format("{}: expected {} at most, got {}", field, most, got), field);
+std::string too_many(int64_t most, size_t got) {
+  return fmt::format("expected {} at most, got {}", most, got);
 }
 
 std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
@@ -41,7 +40,9 @@ std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
   std::map<int32_t, double> biases;
   if (given.is_null()) return biases;
   if (!given.is_object()) refuse("logit_bias", "an object of token ids and numbers", given);
-  if (given.size() > kMostBiases) refuse_as_too_many("logit_bias", kMostBiases, given.size());
+  if (given.size() > kMostBiases) {
+    refuse_as("invalid_value", "logit_bias", too_many(kMostBiases, given.size()));
+  }
   for (const auto& [name, bias] : given.items()) {
     int32_t id = 0;
     const char* end = name.data() + name.size();
@@ -98,7 +99,9 @@ void read_streaming(const JsonFields& fields, CompletionRequest* request) {
 std::vector<std::string> read_stops(const JsonFields& fields) {
   std::vector<std::string> stops = fields.texts("stop");
   std::erase(stops, "");  // lm-eval and others send empty ones, which mean nothing
-  if (stops.size() > kMostStops) refuse_as_too_many("stop", kMostStops, stops.size());
+  if (stops.size() > kMostStops) {
+    refuse_as("invalid_value", "stop", too_many(kMostStops, stops.size()));
+  }
   for (const std::string& stop : stops) {
     if (stop.size() > kLongestStop) {
       refuse("stop", fmt::format("texts of {} bytes at most", kLongestStop), stop);
@@ -116,11 +119,10 @@ void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
   }
   request->prompts = static_cast<int64_t>(prompts.size());
   if (request->prompts * n > limits.sequences) {
-    throw ApiError(400, "too_many_sequences",
-                   fmt::format("n: {} prompts times n = {} are more than the {} sequences that a "
-                               "request may have",
-                               request->prompts, n, limits.sequences),
-                   "n");
+    refuse_as("too_many_sequences", "n",
+              fmt::format("{} prompts times n = {} are more than the {} sequences that a request "
+                          "may have",
+                          request->prompts, n, limits.sequences));
   }
   const std::string field = request->chat ? "messages" : "prompt";
   request->depth_weights = prompts[0].generation.depth_weights;
@@ -130,19 +132,13 @@ void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
     if (drawn) seed = drawn_seed();
     const auto length = static_cast<int64_t>(prompt.ids.size());
     if (limits.prompt_tokens > 0 && length > limits.prompt_tokens) {
-      throw ApiError(400, "prompt_too_long",
-                     fmt::format("{}: {} tokens are more than this server takes, {}", field, length,
-                                 limits.prompt_tokens),
-                     field);
+      refuse_as("prompt_too_long", field,
+                fmt::format("{} tokens are more than this server takes, {}", length,
+                            limits.prompt_tokens));
     }
     int64_t& tokens = prompt.generation.max_tokens;
     if (limits.new_tokens > 0) tokens = std::min(tokens, limits.new_tokens);
-    if (request->depth_weights && length > limits.depth_tokens) {
-      throw ApiError(400, "prompt_too_long",
-                     fmt::format("{}: depth weights are given of {} tokens at most, this has {}",
-                                 field, limits.depth_tokens, length),
-                     field);
-    }
+    if (request->depth_weights) check_depth_tokens(field, length, limits);
     check_sequence(field, prompt, backend);  // before there are n of it
     for (int64_t i = 0; i < n; ++i) {
       request->sequences.push_back(prompt);
@@ -184,7 +180,7 @@ std::string read_content(const Json& content) {
   if (kFields.contains(field)) {
     throw ApiError(400, "invalid_value", field + message.substr(colon), field);
   }
-  throw ApiError(400, "invalid_value", fmt::format("{}: {}", prompt, message), prompt);
+  refuse_as("invalid_value", prompt, message);
 }
 
 std::vector<TextMessage> read_messages(const JsonFields& fields) {
@@ -228,9 +224,7 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
     return {*ids};
   }
   if (std::ssize(value) > most) {
-    throw ApiError(400, "too_many_sequences",
-                   fmt::format("{}: expected {} at most, got {}", field, most, value.size()),
-                   field);
+    refuse_as("too_many_sequences", field, too_many(most, value.size()));
   }
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& prompt : value) {
@@ -245,15 +239,21 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   return prompts;
 }
 
+void check_depth_tokens(const std::string& field, int64_t tokens, const ApiLimits& limits) {
+  if (tokens <= limits.depth_tokens) return;
+  refuse_as("prompt_too_long", field,
+            fmt::format("depth weights are given of {} tokens at most, this has {}",
+                        limits.depth_tokens, tokens));
+}
+
 void check_sequence(const std::string& field, const TextRequest& sequence, const Backend& backend) {
   // One that is scored only may fill the context.
   const int64_t most = backend.context() - (sequence.generation.max_tokens > 0 ? 1 : 0);
   if (std::ssize(sequence.ids) > most) {
-    throw ApiError(400, "context_length_exceeded",
-                   fmt::format("{}: {} tokens leave no room for more: this model's context is {} "
-                               "tokens; shorten it",
-                               field, sequence.ids.size(), backend.context()),
-                   field);
+    refuse_as("context_length_exceeded", field,
+              fmt::format("{} tokens leave no room for more: this model's context is {} tokens; "
+                          "shorten it",
+                          sequence.ids.size(), backend.context()));
   }
   try {
     backend.check(sequence);
@@ -267,7 +267,7 @@ TextRequest read_conversation(const JsonFields& fields, const Backend& backend) 
   try {
     return backend.chat_request(messages);
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("messages: {}", e.what()), "messages");
+    refuse_as("invalid_value", "messages", e.what());
   }
 }
 

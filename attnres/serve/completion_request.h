@@ -31,6 +31,8 @@ CompletionRequest read_chat(const std::string& body, const Backend& backend,
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
                                                int64_t most, const Backend& backend);
 
+// Throws ApiError 400 where there are more tokens than depth weights are given of.
+void check_depth_tokens(const std::string& field, int64_t tokens, const ApiLimits& limits);
 // Throws ApiError 400 where the engine does not take the sequence, whose ids come from `field`.
 void check_sequence(const std::string& field, const TextRequest& sequence, const Backend& backend);
 

@@ -80,9 +80,4 @@ void HttpSeats::wait_for_all() const {
   left_.wait(lock, [&] { return seats_.empty(); });
 }
 
-int64_t HttpSeats::taken() const {
-  const std::lock_guard lock(mutex_);
-  return taken_;
-}
-
 }  // namespace attnres

@@ -45,8 +45,6 @@ class HttpSeats {
   // Waits until all seats are left.
   void wait_for_all() const;
 
-  int64_t taken() const;
-
  private:
   using Duration = std::chrono::duration<double>;
 

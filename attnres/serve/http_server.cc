@@ -79,8 +79,6 @@ class HttpServer::Implementation {
 
   void stop() { listener_.stop(); }
 
-  const HttpSeats& seats() const { return seats_; }
-
  private:
   void take_all() {
     int socket;
@@ -238,10 +236,6 @@ void HttpServer::run() {
 
 void HttpServer::stop() {
   implementation_->stop();
-}
-
-int64_t HttpServer::connections() const {
-  return implementation_->seats().taken();
 }
 
 }  // namespace attnres

@@ -70,8 +70,6 @@ class HttpServer {
   // No more connections and requests are taken. From any thread, or before `run`.
   void stop();
 
-  int64_t connections() const;  // at this moment
-
  private:
   class Implementation;
   std::unique_ptr<Implementation> implementation_;

@@ -23,14 +23,15 @@ std::unique_lock<std::mutex> lock_if_large(const std::string& body) {
 }  // namespace
 
 void refuse(const std::string& field, const std::string& expected, const Json& got) {
-  throw ApiError(400, "invalid_value",
-                 fmt::format("{}: expected {}, got {}", field, expected, shown(got)),
-                 field.substr(0, field.find(':')));
+  refuse_as("invalid_value", field, fmt::format("expected {}, got {}", expected, shown(got)));
+}
+
+void refuse_as(const std::string& code, const std::string& field, const std::string& why) {
+  throw ApiError(400, code, fmt::format("{}: {}", field, why), field.substr(0, field.find(':')));
 }
 
 void refuse_unsupported(const std::string& field, const std::string& why) {
-  throw ApiError(400, "unsupported", fmt::format("{}: {}", field, why),
-                 field.substr(0, field.find(':')));
+  refuse_as("unsupported", field, why);
 }
 
 bool means_nothing(const Json& value) {

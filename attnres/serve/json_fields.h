@@ -46,7 +46,10 @@ bool means_nothing(const Json& value);
 // `field` may say more after a colon: "messages: content".
 [[noreturn]] void refuse(const std::string& field, const std::string& expected, const Json& got);
 
-// What this server does not have: ApiError 400 "unsupported", "FIELD: WHY".
+// What is wrong of a field: ApiError 400 with this code, "FIELD: WHY".
+[[noreturn]] void refuse_as(const std::string& code, const std::string& field,
+                            const std::string& why);
+// What this server does not have: "unsupported".
 [[noreturn]] void refuse_unsupported(const std::string& field, const std::string& why);
 
 // Token ids; empty optional where the list has something else in it.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 

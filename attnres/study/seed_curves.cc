@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 
-#include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/plots/plot.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
@@ -38,9 +39,10 @@ const std::vector<FigureKind>& figure_list() {
   return kinds;
 }
 
-std::string kind_asked_for(const Json& figure) {
-  const Json* kind = find(figure, "/kind");
-  return kind && kind->is_string() ? kind->get<std::string>() : "";
+// Empty where it says none.
+std::string text_at(const Json& figure, std::string_view pointer) {
+  const Json* text = find(figure, pointer);
+  return text && text->is_string() ? text->get<std::string>() : "";
 }
 
 // Null where this version does not know it.
@@ -61,6 +63,10 @@ const std::vector<std::string>& figure_kinds() {
   return names;
 }
 
+std::string axis_asked_for(const Json& figure) {
+  return text_at(figure, "/x");
+}
+
 std::string of_shown_arms(const StudyData& data) {
   const std::vector<size_t> shown = data.shown_arms();
   std::string only;
@@ -77,7 +83,7 @@ std::string of_shown_arms(const StudyData& data) {
 }
 
 StudyFigure study_figure(const StudyData& data, const Json& figure, const std::string& id) {
-  const std::string name = kind_asked_for(figure);
+  const std::string name = text_at(figure, "/kind");
   const FigureKind* kind = find_kind(name);
   if (kind == nullptr) {
     return {
@@ -85,8 +91,8 @@ StudyFigure study_figure(const StudyData& data, const Json& figure, const std::s
                             escape_html(name)))};
   }
   std::string title = kind->title;
-  if (const Json* x = find(figure, "/x"); name == "curve" && x && x->is_string()) {
-    title = "Loss along " + escape_html(x->get<std::string>());
+  if (const std::string x = axis_asked_for(figure); name == "curve" && !x.empty()) {
+    title = "Loss along " + escape_html(x);
   }
   StudyFigure made = kind->make(data, figure, id);
   made.html = section(id.c_str(), title.c_str(), made.html);

@@ -23,6 +23,9 @@ struct StudyFigure {
 // The figure of one entry of "figures", as a section with its title; `id` is its own on the page.
 StudyFigure study_figure(const StudyData& data, const Json& figure, const std::string& id);
 
+// The axis that one of its entries names as "x"; empty where it names none.
+std::string axis_asked_for(const Json& figure);
+
 // The line over a figure of single runs that says which they are.
 std::string of_shown_arms(const StudyData& data);
 

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/config.h"
-#include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
 namespace {

@@ -1,8 +1,8 @@
 #include "attnres/study/study_record.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
@@ -10,8 +10,8 @@
 namespace attnres {
 namespace {
 
-constexpr RunState kRunStates[] = {RunState::waiting, RunState::missing, RunState::unfinished,
-                                   RunState::done,    RunState::failed,  RunState::diverged};
+constexpr std::array kRunStates = {"waiting", "missing", "unfinished",
+                                   "done",    "failed",  "diverged"};  // in the order of RunState
 
 Json whole_or_null(double value) {
   return std::isfinite(value) ? Json(std::llround(value)) : Json();
@@ -49,9 +49,8 @@ Json object_of(const Json& object, const char* key) {
 }
 
 RunState state_named(const std::string& name) {
-  const auto* state = std::find_if(std::begin(kRunStates), std::end(kRunStates),
-                                   [&](RunState known) { return name == name_of(known); });
-  return state == std::end(kRunStates) ? RunState::missing : *state;
+  const auto state = std::find(kRunStates.begin(), kRunStates.end(), name);
+  return state == kRunStates.end() ? RunState::missing : RunState(state - kRunStates.begin());
 }
 
 bool is_file_name(const std::string& name) {
@@ -88,21 +87,7 @@ StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
 }  // namespace
 
 const char* name_of(RunState state) {
-  switch (state) {
-    case RunState::waiting:
-      return "waiting";
-    case RunState::missing:
-      return "missing";
-    case RunState::unfinished:
-      return "unfinished";
-    case RunState::done:
-      return "done";
-    case RunState::failed:
-      return "failed";
-    case RunState::diverged:
-      return "diverged";
-  }
-  return "";
+  return kRunStates.at(static_cast<size_t>(state));
 }
 
 std::vector<std::string> StudyRecord::chosen_sentences() const {

@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "attnres/data/corpus.h"
-#include "attnres/study/study_plan.h"
 #include "attnres/study/study_start.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"

@@ -11,7 +11,6 @@
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/arm_table.h"
 #include "attnres/study/study_recipe.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {

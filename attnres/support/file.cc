@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "attnres/support/error.h"
 #include "attnres/support/folder_writer.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
-#include "attnres/support/json.h"
 #include "attnres/text/hugging_face/tokenizer_json.h"
 
 namespace attnres {

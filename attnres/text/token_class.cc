@@ -1,6 +1,5 @@
 #include "attnres/text/token_class.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -41,19 +40,8 @@ TokenClass class_of(uint32_t code) {
 
 // Which of a token's characters says what it is.
 int rank(TokenClass of_character) {
-  switch (of_character) {
-    case TokenClass::letters:
-      return 4;
-    case TokenClass::digits:
-      return 3;
-    case TokenClass::punctuation:
-      return 2;
-    case TokenClass::other:
-      return 1;
-    case TokenClass::whitespace:
-      break;
-  }
-  return 0;
+  constexpr std::array kRanks = {4, 3, 0, 2, 1};  // in the order of TokenClass
+  return kRanks.at(static_cast<size_t>(of_character));
 }
 
 }  // namespace

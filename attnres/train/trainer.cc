@@ -4,7 +4,6 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "attnres/data/evaluation_batches.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/text/bytes.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/model/small_models.h"

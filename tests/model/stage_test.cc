@@ -20,7 +20,7 @@ TEST_P(EveryMechanismInStages, HoldsEachParameterWhereItIsUsed) {
       const auto stages = small_stages(GetParam().json, ranges, {.tied = tied});
       int64_t counted = 0;
       for (const Parameter& p : whole.parameters().all()) {
-        const std::vector<size_t> with = stages_with(p, ranges);
+        const std::vector<size_t> with = stages_with(p, {ranges.begin(), ranges.end()});
         ASSERT_FALSE(with.empty()) << p.role << " of site " << p.site;
         counted += p.tensor.numel();
         for (size_t i = 0; i < stages.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -226,6 +227,38 @@ TEST(Schedule, RefusesSizesThatAreNone) {
   EXPECT_THROW(interleaved_1f1b({0, 1}, 1), UsageError);
   EXPECT_THROW(interleaved_1f1b({1, 0}, 1), UsageError);
   EXPECT_THROW(interleaved_1f1b({1, 1}, 0), UsageError);
+}
+
+// A row a rank and a column for each unit of time: "3a" is the forward of micro-batch 3 through the
+// rank's first stage, "3B" the backward through its second; "." while it waits. Micro-batches count
+// from 1, as in the report's Fig. 3.
+std::string draw(const std::vector<std::vector<TimedAction>>& ranks, const PipelineSize& size) {
+  double end = 0;
+  size_t width = 1;
+  const auto cell = [&](const PipelineAction& action) {
+    const char first = action.direction == Direction::forward ? 'a' : 'A';
+    return fmt::format("{}{}", action.micro_batch + 1,
+                       static_cast<char>(first + action.stage / size.ranks % 26));
+  };
+  for (const auto& actions : ranks) {
+    for (const TimedAction& timed : actions) {
+      end = std::max(end, timed.end);
+      width = std::max(width, cell(timed.action).size());
+    }
+  }
+  std::string drawing;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::vector<std::string> columns(std::lround(end), ".");
+    for (const TimedAction& timed : ranks[rank]) {
+      for (int64_t t = std::lround(timed.begin); t < std::lround(timed.end); ++t) {
+        columns[t] = cell(timed.action);
+      }
+    }
+    std::string row = fmt::format("rank {}", rank);
+    for (const std::string& column : columns) row += fmt::format(" {:>{}}", column, width);
+    drawing += row + "\n";
+  }
+  return drawing;
 }
 
 TEST(Schedule, IsDrawn) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "attnres/layers/experts.h"
@@ -16,6 +17,11 @@ namespace attnres::testing::plan_traffic_test {
 namespace {
 
 using enum TransferPolicy;
+
+const PolicyTraffic& under(TransferPolicy policy, const StepTraffic& traffic) {
+  const auto is_it = [&](const PolicyTraffic& candidate) { return candidate.policy == policy; };
+  return *std::find_if(traffic.policies.begin(), traffic.policies.end(), is_it);
+}
 
 StepTraffic traffic_of(const Recipe& recipe) {
   return plan_traffic(PlannedModel(recipe), layout_of(recipe));
@@ -53,7 +59,7 @@ void expect_counted(const Recipe& recipe, const std::string& where) {
   const PlannedModel model(recipe);
   const Layout layout = layout_of(recipe);
   const StepTraffic planned = plan_traffic(model, layout);
-  const PolicyTraffic& of_policy = planned.of(layout.policy);
+  const PolicyTraffic& of_policy = under(layout.policy, planned);
   EXPECT_EQ(of_policy.sealed, sent(counted, Traffic::sealed)) << where;
   EXPECT_EQ(of_policy.open, sent(counted, Traffic::open)) << where;
   EXPECT_EQ(of_policy.sealed_gradients, sent(counted, Traffic::sealed_gradient)) << where;
@@ -136,8 +142,9 @@ TEST(PlanTraffic, CountsAShardedOptimizer) {
 TEST(PlanTraffic, IsThatOfTheReport) {
   const auto tensors = [](const Recipe& recipe) {
     const StepTraffic traffic = traffic_of(recipe);
-    return std::vector<int64_t>{traffic.of(naive).sealed_tensors, traffic.of(report).sealed_tensors,
-                                traffic.of(owned).sealed_tensors};
+    return std::vector<int64_t>{under(naive, traffic).sealed_tensors,
+                                under(report, traffic).sealed_tensors,
+                                under(owned, traffic).sealed_tensors};
   };
   const Json parallel = {{"pipeline", 4}, {"virtual", 2}};
   EXPECT_EQ(tensors(small_plan_recipe(blocks_of(2), 8, parallel)),
@@ -151,9 +158,9 @@ TEST(PlanTraffic, IsThatOfTheReport) {
 TEST(PlanTraffic, GradientsOfSealedTensorsAreWiderThanBfloat16) {
   const StepTraffic traffic = traffic_of(
       small_plan_recipe(blocks_of(2), 8, {{"pipeline", 4}}, {{"precision", "bfloat16"}}));
-  EXPECT_GT(traffic.of(owned).sealed, 0);
-  EXPECT_EQ(traffic.of(owned).sealed_gradients, 2 * traffic.of(owned).sealed);
-  EXPECT_EQ(traffic.of(owned).open_gradients, traffic.of(owned).open);
+  EXPECT_GT(under(owned, traffic).sealed, 0);
+  EXPECT_EQ(under(owned, traffic).sealed_gradients, 2 * under(owned, traffic).sealed);
+  EXPECT_EQ(under(owned, traffic).open_gradients, under(owned, traffic).open);
 }
 
 // Table 1, of L = 128 sublayers, blocks of 16 and 4 streams. For Full Attention Residuals it has

@@ -54,7 +54,7 @@ void expect_stages_of(const Transformer& whole, const fs::path& folder) {
       const auto stage = load_model(folder, at::kFloat, ranges[i]);
       size_t held = 0;
       for (const Parameter& p : whole.parameters().all()) {
-        const std::vector<size_t> with = stages_with(p, ranges);
+        const std::vector<size_t> with = stages_with(p, {ranges.begin(), ranges.end()});
         if (std::find(with.begin(), with.end(), i) == with.end()) continue;
         ++held;
         const Parameter* own = stage->parameters().find(p.site, p.role);

@@ -5,12 +5,11 @@
 namespace attnres {
 
 AdaptedAttention::AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters)
-    : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+    : NormedMixer(shape, parameters) {}
 
 SublayerInput AdaptedAttention::read(DepthState& state) const {
   const at::Tensor& h_TD = state.open[0];
-  show_mixed(state, h_TD);
-  SublayerInput input = {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+  SublayerInput input = normed(state, h_TD);
   if (state.site < shape().sublayers && adapts(state.site)) {
     input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };
   }

@@ -3,13 +3,11 @@
 //   h_{l+1} = h_l + f_l(norm(h_l)),  h_0 = embedding
 #pragma once
 
-#include <vector>
-
 #include "attnres/depth/composed_mixer.h"
 
 namespace attnres {
 
-class AdaptedAttention : public ComposedMixer {
+class AdaptedAttention : public NormedMixer {
  public:
   AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
 
@@ -22,9 +20,6 @@ class AdaptedAttention : public ComposedMixer {
   // Changes the heads of the attention at `state.site`, and seals what later layers need of them.
   virtual void adapt(DepthState& state, AttentionHeads& heads) const = 0;
   void absorb(DepthState& state, const at::Tensor& y_TD) const final;
-
- private:
-  std::vector<at::Tensor> input_norms_;
 };
 
 }  // namespace attnres

@@ -26,12 +26,11 @@ struct AncreSettings {
   }
 };
 
-class Ancre : public ComposedMixer {
+class Ancre : public NormedMixer {
  public:
   Ancre(const AncreSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
+      : NormedMixer(shape, parameters),
         temperature_(settings.temperature),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         connections_(shape.layers()) {
     for (int layer = 1; layer < shape.layers(); ++layer) {
       connections_[layer] = parameters.add(2 * layer + 1, "connections", ParameterKind::mixing,
@@ -41,9 +40,7 @@ class Ancre : public ComposedMixer {
 
   // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   // X_i begins layer i, and the shortcuts of this layer and all later ones carry it.
@@ -61,8 +58,7 @@ class Ancre : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     with_slots(state.sealed);
     const at::Tensor h = running_state(state);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -87,13 +83,8 @@ class Ancre : public ComposedMixer {
   }
 
   double temperature_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<at::Tensor> connections_;  // by layer
 };
-
-double ancre_traffic(const AncreSettings&, const MixerShape& shape) {
-  return (shape.layers() + 11) / 4.0;
-}
 
 }  // namespace
 
@@ -109,7 +100,7 @@ Mechanism ancre_mechanism() {
                   "Layer 0 has one X to weigh, by 1, and no c.",
        .roles = {input_norm_role(),
                  {"connections", "[j + 1]: c_j, X_0 first, at site 2j + 1, j >= 1"}}},
-      ancre_traffic);
+      [](const AncreSettings&, const MixerShape& shape) { return (shape.layers() + 11) / 4.0; });
 }
 
 }  // namespace attnres

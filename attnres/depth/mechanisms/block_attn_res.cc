@@ -17,7 +17,6 @@
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
-#include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/support/format.h"
 #include "attnres/support/setting_words.h"
 
@@ -66,9 +65,7 @@ class BlockAttnRes : public DepthMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   SublayerInput read(DepthState& state) const override {

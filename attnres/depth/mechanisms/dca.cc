@@ -50,12 +50,10 @@ struct DcaSettings {
   }
 };
 
-class Dca : public ComposedMixer {
+class Dca : public NormedMixer {
  public:
   Dca(const DcaSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        settings_(settings),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters), settings_(settings) {
     for (int layer = 0; layer <= shape.layers(); ++layer) {
       const int site = 2 * layer;
       Layer& own = layers_.emplace_back();
@@ -82,9 +80,7 @@ class Dca : public ComposedMixer {
   // `sealed` are the sources; with recent_layers only v_0, and `open` begins with the others. After
   // a layer's attention `open` ends with o + g_q and o.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override {
@@ -167,8 +163,7 @@ class Dca : public ComposedMixer {
   };
 
   SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
   // relu(w . RMS(v)) for each w of scores_RD: [T, 1] each.
@@ -204,7 +199,6 @@ class Dca : public ComposedMixer {
   }
 
   DcaSettings settings_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<Layer> layers_;  // by layer; the output is the last
 };
 

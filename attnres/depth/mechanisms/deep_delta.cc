@@ -56,9 +56,7 @@ class DeepDelta final : public ComposedMixer {
 
   // The state is kept as [T, d_v, D], the columns of X one after another.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.open = {embedding_TD.unsqueeze(1).repeat({1, channels_, 1})};
-    return state;
+    return {.open = {embedding_TD.unsqueeze(1).repeat({1, channels_, 1})}};
   }
 
   StatePlan plan(int) const override {
@@ -124,11 +122,6 @@ class DeepDelta final : public ComposedMixer {
   std::vector<Site> sites_;
 };
 
-// X and y read, X written.
-double deep_delta_traffic(const DeepDeltaSettings& settings, const MixerShape&) {
-  return static_cast<double>(2 * settings.value_channels + 1);
-}
-
 }  // namespace
 
 Mechanism deep_delta_mechanism() {
@@ -146,7 +139,10 @@ Mechanism deep_delta_mechanism() {
                  {"value", "[d_v, d]: W_v"},
                  {"gate", "[1, d]: w"},
                  {"gate_bias", "[1]: b"}}},
-      deep_delta_traffic);
+      // X and y read, X written.
+      [](const DeepDeltaSettings& settings, const MixerShape&) {
+        return static_cast<double>(2 * settings.value_channels + 1);
+      });
 }
 
 }  // namespace attnres

@@ -23,11 +23,6 @@ class DeepNorm : public ComposedMixer {
 
   SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] = normalize(state, at::add(y_TD, state.open[0], alpha_), post_norms_[state.site],
@@ -38,10 +33,6 @@ class DeepNorm : public ComposedMixer {
   double beta_;
   std::vector<at::Tensor> post_norms_;
 };
-
-double deep_norm_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
 
 }  // namespace
 
@@ -54,7 +45,7 @@ Mechanism deep_norm_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"post_norm", "[d]: gain of the norm after sublayer l"}}},
-      deep_norm_traffic);
+      3);
 }
 
 }  // namespace attnres

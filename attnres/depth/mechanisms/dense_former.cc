@@ -36,13 +36,12 @@ struct DenseFormerSettings {
   }
 };
 
-class DenseFormer : public ComposedMixer {
+class DenseFormer : public NormedMixer {
  public:
   DenseFormer(const DenseFormerSettings& settings, const MixerShape& shape,
               ParameterRegistry& parameters)
-      : ComposedMixer(shape),
+      : NormedMixer(shape, parameters),
         per_layer_(settings.original()),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
         weights_(shape.sublayers + 1) {
     for (int site = 1; site <= shape.sublayers; ++site) {
       if (!mixes(site)) continue;
@@ -54,9 +53,7 @@ class DenseFormer : public ComposedMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override {
@@ -77,8 +74,7 @@ class DenseFormer : public ComposedMixer {
       carried->residual = h;
       state.carried = std::move(carried);
     }
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -103,13 +99,8 @@ class DenseFormer : public ComposedMixer {
   bool mixes(int site) const { return !per_layer_ || site % 2 == 0; }
 
   bool per_layer_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<at::Tensor> weights_;  // by site
 };
-
-double dense_former_traffic(const DenseFormerSettings& settings, const MixerShape& shape) {
-  return settings.original() ? (shape.layers() + 13) / 4.0 : (shape.sublayers + 3) / 2.0;
-}
 
 }  // namespace
 
@@ -128,7 +119,9 @@ Mechanism dense_former_mechanism() {
                  {"depth_weights",
                   "[sources]: alpha, v_0 or Z_0 first: l + 1 numbers at site l >= 1; with form "
                   "original j + 1 numbers at site 2j, j >= 1"}}},
-      dense_former_traffic);
+      [](const DenseFormerSettings& settings, const MixerShape& shape) {
+        return settings.original() ? (shape.layers() + 13) / 4.0 : (shape.sublayers + 3) / 2.0;
+      });
 }
 
 }  // namespace attnres

@@ -19,10 +19,10 @@ Init mean_of_sources(int64_t width, int64_t sources) {
   });
 }
 
-class DenseNet : public ComposedMixer {
+class DenseNet : public NormedMixer {
  public:
   DenseNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters) {
     const int64_t d = shape.width;
     for (int site = 0; site <= shape.sublayers; ++site) {
       const int64_t sources = site + 1;
@@ -32,9 +32,7 @@ class DenseNet : public ComposedMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
@@ -47,8 +45,7 @@ class DenseNet : public ComposedMixer {
       h_TD = i == 0 ? wide_linear(v_TD, maps[i])
                     : at::addmm(h_TD, v_TD.to(h_TD.scalar_type()), maps[i].t());
     }
-    show_mixed(state, h_TD);
-    return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h_TD);
   }
 
  protected:
@@ -57,12 +54,8 @@ class DenseNet : public ComposedMixer {
   }
 
  private:
-  std::vector<at::Tensor> input_norms_, maps_;
+  std::vector<at::Tensor> maps_;
 };
-
-double dense_net_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.sublayers + 3) / 2.0;
-}
 
 }  // namespace
 
@@ -77,7 +70,7 @@ Mechanism dense_net_mechanism() {
        .roles = {input_norm_role(),
                  {"dense_proj",
                   "[d, (l + 1) d]: P_l; its columns i d to (i + 1) d - 1 are for v_i"}}},
-      dense_net_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.sublayers + 3) / 2.0; });
 }
 
 }  // namespace attnres

@@ -17,10 +17,10 @@
 namespace attnres {
 namespace {
 
-class DepthAttention final : public ComposedMixer {
+class DepthAttention final : public NormedMixer {
  public:
   DepthAttention(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters) {
     const int64_t d = shape.width;
     std::vector<int> attentions;
     for (int site = 0; site < shape.sublayers; site += 2) attentions.push_back(site);
@@ -45,8 +45,7 @@ class DepthAttention final : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
     const at::Tensor& h_TD = state.open[0];
-    show_mixed(state, h_TD);
-    return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h_TD);
   }
 
  private:
@@ -85,7 +84,6 @@ class DepthAttention final : public ComposedMixer {
     state.open[0] = at::add(state.open[0], y_TD);
   }
 
-  std::vector<at::Tensor> input_norms_;
   at::Tensor norm_, q_proj_, k_proj_, v_proj_, o_proj_;
 };
 

@@ -15,11 +15,6 @@ class HcIdentity final : public ConstrainedStreams {
       : ConstrainedStreams(settings.streams, MixMatrix{}, shape, parameters) {}
 };
 
-// As mhc, less reading and writing the streams to mix them.
-double hc_identity_traffic(const HcIdentitySettings& settings, const MixerShape&) {
-  return static_cast<double>(6 * settings.streams + 2);
-}
-
 }  // namespace
 
 Mechanism hc_identity_mechanism() {
@@ -31,7 +26,10 @@ Mechanism hc_identity_mechanism() {
        .traffic = "(6m + 2)d",
        .details = constrained_streams_details("A is the identity."),
        .roles = constrained_streams_roles("")},
-      hc_identity_traffic);
+      // As mhc, less reading and writing the streams to mix them.
+      [](const HcIdentitySettings& settings, const MixerShape&) {
+        return static_cast<double>(6 * settings.streams + 2);
+      });
 }
 
 }  // namespace attnres

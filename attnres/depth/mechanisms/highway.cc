@@ -11,21 +11,16 @@
 namespace attnres {
 namespace {
 
-class Highway : public ComposedMixer {
+class Highway : public NormedMixer {
  public:
   Highway(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters) {
     for (int site = 0; site < shape.sublayers; ++site) {
       gates_.push_back({parameters.add(site, "transform_gate", ParameterKind::matrix,
                                        {shape.width, shape.width}, Init::zeros()),
                         parameters.add(site, "transform_gate_bias", ParameterKind::mixing,
                                        {shape.width}, Init::constant(-2))});
     }
-  }
-
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
@@ -40,14 +35,8 @@ class Highway : public ComposedMixer {
     state.open[0] = at::lerp(h_TD, y_TD, held(state, g_TD).to(h_TD.scalar_type()));
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<Gate> gates_;
 };
-
-// The gate reads h and writes g; the merge reads h, y and g and writes h.
-double highway_traffic(const NoSettings&, const MixerShape&) {
-  return 6;
-}
 
 }  // namespace
 
@@ -63,7 +52,8 @@ Mechanism highway_mechanism() {
        .roles = {input_norm_role(),
                  {"transform_gate", "[d, d]: W_l"},
                  {"transform_gate_bias", "[d]: b_l"}}},
-      highway_traffic);
+      // The gate reads h and writes g; the merge reads h, y and g and writes h.
+      6);
 }
 
 }  // namespace attnres

@@ -16,7 +16,6 @@ struct HybridNormSettings {
   void visit(V& v) {
     v("first_layer_pre_norm", first_layer_pre_norm);
   }
-  void check(const MixerShape&) const {}
 };
 
 bool is_attention(int site) {
@@ -88,10 +87,6 @@ class HybridNorm : public ComposedMixer {
   std::vector<Site> sites_;
 };
 
-double hybrid_norm_traffic(const HybridNormSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism hybrid_norm_mechanism() {
@@ -112,7 +107,7 @@ Mechanism hybrid_norm_mechanism() {
                  {"q_norm", "[d / H]: gain of every head of q"},
                  {"k_norm", "[d / H]: of k"},
                  {"v_norm", "[d / H]: of v"}}},
-      hybrid_norm_traffic);
+      3);
 }
 
 }  // namespace attnres

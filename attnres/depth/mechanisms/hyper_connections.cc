@@ -69,10 +69,6 @@ class HyperConnections final : public StreamMixer {
   std::vector<Site> sites_;
 };
 
-double hyper_connections_traffic(const HyperConnectionsSettings& settings, const MixerShape&) {
-  return static_cast<double>(8 * settings.streams + 2);
-}
-
 }  // namespace
 
 Mechanism hyper_connections_mechanism() {
@@ -100,7 +96,9 @@ Mechanism hyper_connections_mechanism() {
                  {"width_scale", "[1]: s of A and a"},
                  {"depth_scale", "[1]: s of b"},
                  {"read_map", "[m]: static a; none at site 0"}}},
-      hyper_connections_traffic);
+      [](const HyperConnectionsSettings& settings, const MixerShape&) {
+        return static_cast<double>(8 * settings.streams + 2);
+      });
 }
 
 }  // namespace attnres

@@ -38,10 +38,6 @@ class Keel : public ComposedMixer {
   std::vector<at::Tensor> post_norms_;  // undefined at site 0
 };
 
-double keel_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism keel_mechanism() {
@@ -55,7 +51,7 @@ Mechanism keel_mechanism() {
                   "+ y_0; site 1 has one, with h_1 counted once: h_2 = norm(h_1 + y_1).",
        .roles = {{"input_norm", "[d]: gain of x_l = norm(h_l), l < L"},
                  {"post_norm", "[d]: gain of the outer norm after sublayer l, 1 <= l < L"}}},
-      keel_traffic);
+      3);
 }
 
 }  // namespace attnres

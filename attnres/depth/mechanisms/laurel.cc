@@ -48,12 +48,10 @@ struct LaurelSettings {
   }
 };
 
-class Laurel : public ComposedMixer {
+class Laurel : public NormedMixer {
  public:
   Laurel(const LaurelSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        settings_(settings),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters), settings_(settings) {
     for (int l = 0; l < shape.sublayers; ++l) {
       Site site;
       if (settings.weighs_residual()) {
@@ -74,11 +72,6 @@ class Laurel : public ComposedMixer {
                            .sizes = {shape().width}});
     }
     return plan;
-  }
-
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
@@ -140,7 +133,6 @@ class Laurel : public ComposedMixer {
   }
 
   LaurelSettings settings_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<Site> sites_;
 };
 

@@ -13,19 +13,14 @@ double initial_scale(int layers) {
   return layers <= 24 ? 1e-5 : 1e-6;
 }
 
-class LayerScale : public ComposedMixer {
+class LayerScale : public NormedMixer {
  public:
   LayerScale(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+      : NormedMixer(shape, parameters) {
     for (int site = 0; site < shape.sublayers; ++site) {
       scales_.push_back(parameters.add(site, "layer_scale", ParameterKind::mixing, {shape.width},
                                        Init::constant(initial_scale(shape.layers()))));
     }
-  }
-
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = normalize(state, state.open[0], input_norms_[state.site], shape().norm_eps)};
   }
 
  private:
@@ -33,13 +28,8 @@ class LayerScale : public ComposedMixer {
     state.open[0] = at::addcmul(state.open[0], y_TD, held(state, scales_[state.site]));
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<at::Tensor> scales_;  // lambda_l
 };
-
-double layer_scale_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
 
 }  // namespace
 
@@ -52,7 +42,7 @@ Mechanism layer_scale_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = norm(h_l), at the output too.",
        .roles = {input_norm_role(), {"layer_scale", "[d]: lambda_l"}}},
-      layer_scale_traffic);
+      3);
 }
 
 }  // namespace attnres

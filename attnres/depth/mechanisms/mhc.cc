@@ -40,10 +40,6 @@ class Mhc final : public ConstrainedStreams {
       : ConstrainedStreams(settings.streams, doubly_stochastic(settings), shape, parameters) {}
 };
 
-double mhc_traffic(const MhcSettings& settings, const MixerShape&) {
-  return static_cast<double>(8 * settings.streams + 2);
-}
-
 }  // namespace
 
 Mechanism mhc_mechanism() {
@@ -59,7 +55,9 @@ Mechanism mhc_mechanism() {
            "equal."),
        .roles =
            constrained_streams_roles("; m^2 of A, A_ij in row i m + j of them (none at site 0)")},
-      mhc_traffic);
+      [](const MhcSettings& settings, const MixerShape&) {
+        return static_cast<double>(8 * settings.streams + 2);
+      });
 }
 
 }  // namespace attnres

@@ -50,10 +50,6 @@ class MhcLite final : public ConstrainedStreams {
                            parameters) {}
 };
 
-double mhc_lite_traffic(const MhcLiteSettings& settings, const MixerShape&) {
-  return static_cast<double>(8 * settings.streams + 2);
-}
-
 }  // namespace
 
 Mechanism mhc_lite_mechanism() {
@@ -71,7 +67,9 @@ Mechanism mhc_lite_mechanism() {
            "logits (rows of P, numbers of c) of each permutation and its inverse."),
        .roles = constrained_streams_roles(
            "; m! of A, one for each permutation (none at site 0 and the last sublayer's)")},
-      mhc_lite_traffic);
+      [](const MhcLiteSettings& settings, const MixerShape&) {
+        return static_cast<double>(8 * settings.streams + 2);
+      });
 }
 
 }  // namespace attnres

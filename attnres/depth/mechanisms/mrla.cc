@@ -37,13 +37,12 @@ at::Tensor convolve(const at::Tensor& padded, const at::Tensor& taps, int64_t di
 }
 
 // `open` is S of the sites before (none before site 0), then v, the source that comes next.
-class Mrla : public ComposedMixer {
+class Mrla : public NormedMixer {
  public:
   Mrla(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
+      : NormedMixer(shape, parameters),
         kept_in_(parameters.precision().activations),
-        group_(parameters.group()),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {
+        group_(parameters.group()) {
     const int64_t d = shape.width;
     const Init token_itself =
         Init::by_index([d](int64_t i) { return i / d == kHistory ? 1.0 : 0.0; });
@@ -81,8 +80,7 @@ class Mrla : public ComposedMixer {
     carried->sum = state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
     const at::Tensor h = at::mul(gate(state, padded, kernels.query), carried->sum);
     state.carried = std::move(carried);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
   at::Tensor running_state(const DepthState& state) const override { return state.open.back(); }
@@ -142,13 +140,8 @@ class Mrla : public ComposedMixer {
 
   at::ScalarType kept_in_;
   const TensorGroup* group_;
-  std::vector<at::Tensor> input_norms_;
   std::vector<Kernels> kernels_;
 };
-
-double mrla_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
 
 }  // namespace
 
@@ -170,7 +163,7 @@ Mechanism mrla_mechanism() {
                  {"value_conv",
                   "[3, d]: taps over tokens for each channel, of the value of source v_l; the last "
                   "row is for the token itself"}}},
-      mrla_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -19,11 +19,10 @@ namespace {
 
 constexpr int64_t kStreams = 4;  // query, key, value, residual
 
-class MuddFormer : public ComposedMixer {
+class MuddFormer : public NormedMixer {
  public:
   MuddFormer(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+      : NormedMixer(shape, parameters),
         layers_(shape.layers() + 1),
         unit_gain_(at::ones({shape.width}, parameters.precision().parameters)) {
     for (int i = 1; i <= shape.layers(); ++i) {
@@ -54,9 +53,7 @@ class MuddFormer : public ComposedMixer {
 
   // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention.
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override { return plan_of_layers(site, shape()); }
@@ -111,8 +108,7 @@ class MuddFormer : public ComposedMixer {
   };
 
   SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
   // A: [streams, sources, T, 1].
@@ -123,14 +119,9 @@ class MuddFormer : public ComposedMixer {
     return held(state, weights).unflatten(-1, layer.fixed.sizes()).permute({1, 2, 0}).unsqueeze(-1);
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<Layer> layers_;  // by layer; the output is the last
   at::Tensor unit_gain_;
 };
-
-double muddformer_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.layers() + 13) / 4.0;
-}
 
 }  // namespace
 
@@ -156,7 +147,7 @@ Mechanism muddformer_mechanism() {
                  {"depth_weights", "[C, j + 1]: a, a row for each stream, Z_0 first"},
                  {"key_input_norm", "[d]: gain of input.key.l"},
                  {"value_input_norm", "[d]: gain of input.value.l"}}},
-      muddformer_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.layers() + 13) / 4.0; });
 }
 
 }  // namespace attnres

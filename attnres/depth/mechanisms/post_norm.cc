@@ -17,11 +17,6 @@ class PostNorm : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] =
@@ -30,10 +25,6 @@ class PostNorm : public ComposedMixer {
 
   std::vector<at::Tensor> post_norms_;
 };
-
-double post_norm_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
 
 }  // namespace
 
@@ -46,7 +37,7 @@ Mechanism post_norm_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"post_norm", "[d]: gain of norm_l, after sublayer l"}}},
-      post_norm_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -15,9 +15,7 @@ class Residual : public DepthMixer {
       : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.open = {embedding_TD};
-    return state;
+    return {.open = {embedding_TD}};
   }
 
   SublayerInput read(DepthState& state) const override {
@@ -65,10 +63,6 @@ class Residual : public DepthMixer {
   std::vector<at::Tensor> input_norms_;
 };
 
-double residual_traffic(const ResidualSettings&, const MixerShape&) {
-  return 3;
-}
-
 }  // namespace
 
 Mechanism residual_mechanism() {
@@ -80,7 +74,7 @@ Mechanism residual_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = norm(h_l), at the output too.",
        .roles = {input_norm_role()}},
-      residual_traffic);
+      3);
 }
 
 }  // namespace attnres

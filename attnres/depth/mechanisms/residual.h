@@ -11,7 +11,6 @@ namespace attnres {
 struct ResidualSettings {
   template <class V>
   void visit(V&) {}
-  void check(const MixerShape&) const {}
 };
 
 Mechanism residual_mechanism();

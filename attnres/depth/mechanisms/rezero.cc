@@ -18,11 +18,6 @@ class ReZero : public ComposedMixer {
     }
   }
 
-  SublayerInput read(DepthState& state) const override {
-    show_mixed(state, state.open[0]);
-    return {.x = state.open[0]};
-  }
-
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] = at::addcmul(state.open[0], y_TD, held(state, weights_[state.site / 2]));
@@ -30,10 +25,6 @@ class ReZero : public ComposedMixer {
 
   std::vector<at::Tensor> weights_;  // a_j
 };
-
-double rezero_traffic(const NoSettings&, const MixerShape&) {
-  return 3;
-}
 
 }  // namespace
 
@@ -46,7 +37,7 @@ Mechanism rezero_mechanism() {
        .traffic = "3d",
        .details = "h_0 = v_0; x_l = h_l at every site.",
        .roles = {{"residual_weight", "[1]: a_j, at site 2j; of sublayers 2j and 2j + 1"}}},
-      rezero_traffic);
+      3);
 }
 
 }  // namespace attnres

@@ -13,11 +13,10 @@ namespace {
 // The state's open tensors. The mix has the terms so far, so that no X_j need be kept.
 enum ScalarMixStream { kResidual, kMix };
 
-class ScalarMix : public ComposedMixer {
+class ScalarMix : public NormedMixer {
  public:
   ScalarMix(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
+      : NormedMixer(shape, parameters),
         layer_logits_(parameters.add(shape.sublayers, "layer_logits", ParameterKind::mixing,
                                      {shape.layers() + 1}, Init::zeros(), Shard::none,
                                      terms_added_at(shape))),
@@ -36,8 +35,7 @@ class ScalarMix : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     const bool at_output = state.site == shape().sublayers;
     const at::Tensor& h_TD = state.open[at_output ? kMix : kResidual];
-    show_mixed(state, h_TD);
-    const at::Tensor x_TD = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps);
+    const at::Tensor x_TD = normed(state, h_TD).x;
     return {.x = at_output ? at::mul(x_TD, gamma_) : x_TD};
   }
 
@@ -64,15 +62,9 @@ class ScalarMix : public ComposedMixer {
     }
   }
 
-  std::vector<at::Tensor> input_norms_;
   at::Tensor layer_logits_;  // s
   at::Tensor gamma_;
 };
-
-// The residual, and the mix read and written once a Transformer layer.
-double scalar_mix_traffic(const NoSettings&, const MixerShape&) {
-  return 4;
-}
 
 }  // namespace
 
@@ -88,7 +80,8 @@ Mechanism scalar_mix_mechanism() {
        .roles = {{"input_norm", "[d]: gain of norm(h_l)"},
                  {"layer_logits", "[J + 1]: s, X_0 first, at site L"},
                  {"gamma", "[1]: gamma, at site L"}}},
-      scalar_mix_traffic);
+      // The residual, and the mix read and written once a Transformer layer.
+      4);
 }
 
 }  // namespace attnres

@@ -19,7 +19,6 @@ struct SiameseNormSettings {
     v("depth_scaling", depth_scaling);
     v("input_norm", input_norm);
   }
-  void check(const MixerShape&) const {}
 };
 
 // The state's open tensors. The outer norm of x is taken where it is read.
@@ -83,10 +82,6 @@ class SiameseNorm : public ComposedMixer {
   std::vector<Site> sites_;
 };
 
-double siamese_norm_traffic(const SiameseNormSettings&, const MixerShape&) {
-  return 5;
-}
-
 }  // namespace
 
 Mechanism siamese_norm_mechanism() {
@@ -106,7 +101,7 @@ Mechanism siamese_norm_mechanism() {
                   "sublayer l - 1 left"},
                  {"y_norm", "[d]: gain of norm(y_l) in s_l"},
                  {"input_norm", "[d]: gain of norm(s_l)"}}},
-      siamese_norm_traffic);
+      5);
 }
 
 }  // namespace attnres

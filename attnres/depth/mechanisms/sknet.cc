@@ -19,12 +19,10 @@
 namespace attnres {
 namespace {
 
-class SkNet : public ComposedMixer {
+class SkNet : public NormedMixer {
  public:
   SkNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        input_norms_(add_input_norms(parameters, shape, shape.sublayers)),
-        selectors_(shape.sublayers + 1) {
+      : NormedMixer(shape, parameters), selectors_(shape.sublayers + 1) {
     const int64_t d = shape.width, m = std::max<int64_t>(d / 16, 32);
     for (int site = 1; site <= shape.sublayers; ++site) {
       const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes,
@@ -39,17 +37,14 @@ class SkNet : public ComposedMixer {
   }
 
   DepthState start(const at::Tensor& embedding_TD) const override {
-    DepthState state;
-    state.sealed = {embedding_TD};
-    return state;
+    return {.sealed = {embedding_TD}};
   }
 
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
   SublayerInput read(DepthState& state) const override {
     const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
-    show_mixed(state, h);
-    return {normalize(state, h, input_norms_[state.site], shape().norm_eps)};
+    return normed(state, h);
   }
 
  protected:
@@ -92,13 +87,8 @@ class SkNet : public ComposedMixer {
     return h;
   }
 
-  std::vector<at::Tensor> input_norms_;
   std::vector<Selector> selectors_;  // by site
 };
-
-double sknet_traffic(const NoSettings&, const MixerShape& shape) {
-  return (shape.sublayers + 3) / 2.0;
-}
 
 }  // namespace
 
@@ -117,7 +107,7 @@ Mechanism sknet_mechanism() {
                  {"fuse_norm", "[m]: gain of the norm in z"},
                  {"select_proj",
                   "[(l + 1) d, m]: rows i d to (i + 1) d - 1 are B_i, of source v_i"}}},
-      sknet_traffic);
+      [](const NoSettings&, const MixerShape& shape) { return (shape.sublayers + 3) / 2.0; });
 }
 
 }  // namespace attnres

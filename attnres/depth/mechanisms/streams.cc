@@ -17,14 +17,10 @@ struct MapsInUse : CarriedToWrite {
 }  // namespace
 
 StreamMixer::StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters)
-    : ComposedMixer(shape),
-      streams_(streams),
-      input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+    : NormedMixer(shape, parameters), streams_(streams) {}
 
 DepthState StreamMixer::start(const at::Tensor& embedding_TD) const {
-  DepthState state;
-  state.open = {embedding_TD.unsqueeze(1).repeat({1, streams_, 1})};
-  return state;
+  return {.open = {embedding_TD.unsqueeze(1).repeat({1, streams_, 1})}};
 }
 
 StatePlan StreamMixer::plan(int) const {
@@ -46,8 +42,7 @@ SublayerInput StreamMixer::read(DepthState& state) const {
     h_TD = state.site == 0 ? H_TMD.select(1, 0) : read_streams(H_TMD, a_TM);
     state.carried = std::move(in_use);
   }
-  show_mixed(state, h_TD);
-  return {normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+  return normed(state, h_TD);
 }
 
 void StreamMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {

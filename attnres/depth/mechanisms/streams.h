@@ -13,7 +13,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <vector>
 
 #include "attnres/depth/composed_mixer.h"
@@ -41,7 +40,7 @@ struct StreamMaps {
   at::Tensor mix;    // A [T, m, m], a row for each new stream; undefined: the identity
 };
 
-class StreamMixer : public ComposedMixer {
+class StreamMixer : public NormedMixer {
  public:
   StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters);
 
@@ -60,7 +59,6 @@ class StreamMixer : public ComposedMixer {
 
  private:
   int64_t streams_;
-  std::vector<at::Tensor> input_norms_;
 };
 
 }  // namespace attnres

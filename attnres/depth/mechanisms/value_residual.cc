@@ -21,7 +21,6 @@ struct ValueResidualSettings {
   void visit(V& v) {
     v("learned", learned);
   }
-  void check(const MixerShape&) const {}
   std::string formula(const MixerShape&) const {
     return learned ? kValueResidualFormula : "residual; in attention v <- (v_first + v) / 2";
   }

@@ -3,10 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <utility>
 
 #include "attnres/serve/api_error.h"
 

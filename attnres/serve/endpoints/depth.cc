@@ -36,12 +36,7 @@ TextRequest sequence_for_depth(const Service& service, const HttpRequest& reques
     if (prompts.size() != 1) refuse(field, "one text", fields.find(field));
     ids = std::move(prompts[0]);
   }
-  if (std::ssize(ids) > service.settings.limits.depth_tokens) {
-    throw ApiError(400, "prompt_too_long",
-                   fmt::format("{}: depth weights are given of {} tokens at most, this has {}",
-                               field, service.settings.limits.depth_tokens, ids.size()),
-                   field);
-  }
+  check_depth_tokens(field, std::ssize(ids), service.settings.limits);
   TextRequest sequence = {.ids = std::move(ids),
                           .generation = {.max_tokens = 0, .depth_weights = true}};
   check_sequence(field, sequence, service.backend);

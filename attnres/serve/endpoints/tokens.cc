@@ -1,12 +1,9 @@
-#include <fmt/core.h>
-
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "attnres/serve/absent_fields.h"
-#include "attnres/serve/api_error.h"
 #include "attnres/serve/endpoints/endpoints.h"
 #include "attnres/serve/json_fields.h"
 
@@ -27,7 +24,7 @@ HttpReply tokenize(Service& service, const CallPointer& call) {
   try {
     return reply(service.backend.encode(prompt));
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("prompt: {}", e.what()), "prompt");
+    refuse_as("invalid_value", "prompt", e.what());
   }
 }
 
@@ -39,7 +36,7 @@ HttpReply detokenize(Service& service, const CallPointer& call) {
   try {
     return json_reply({{"prompt", service.backend.decode(*ids)}});
   } catch (const std::exception& e) {
-    throw ApiError(400, "invalid_value", fmt::format("tokens: {}", e.what()), "tokens");
+    refuse_as("invalid_value", "tokens", e.what());
   }
 }
 

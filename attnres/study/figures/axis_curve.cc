@@ -108,8 +108,7 @@ std::string difference_along(const StudyData& data, const AxisArms& all, const L
 }  // namespace
 
 StudyFigure curve_figure(const StudyData& data, const Json& options, const std::string& id) {
-  const Json* x = find(options, "/x");
-  const std::string name = x && x->is_string() ? x->get<std::string>() : "";
+  const std::string name = axis_asked_for(options);
   const auto axis = data.find_axis(name);
   if (!axis) {
     return {nothing(

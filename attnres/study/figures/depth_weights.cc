@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"

@@ -36,8 +36,7 @@ ForestPlot::Mean mean_of(const StudyArms& arms, size_t arm, size_t row) {
 }  // namespace
 
 StudyFigure forest_figure(const StudyData& data, const Json& options, const std::string& id) {
-  const Json* x = find(options, "/x");
-  const std::string name = x && x->is_string() ? x->get<std::string>() : "";
+  const std::string name = axis_asked_for(options);
   const auto axis = data.find_axis(name);
   if (!axis) {
     return {

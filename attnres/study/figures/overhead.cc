@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/speed.h"
 #include "attnres/study/study_figures.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/power_law.h"
 #include "attnres/study/study_figures.h"
@@ -67,7 +66,7 @@ double spread_along(const StudyData& data, size_t axis) {
 
 // The axis whose arms are the budgets.
 std::optional<size_t> budget_axis(const StudyData& data, const Json& options) {
-  if (const Json* x = find(options, "/x"); x && x->is_string()) return data.find_axis(*x);
+  if (const std::string x = axis_asked_for(options); !x.empty()) return data.find_axis(x);
   std::optional<size_t> best;
   double widest = 1;
   for (size_t axis = 0; axis < data.study.axes.size(); ++axis) {

@@ -70,7 +70,7 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
     const auto in_vocabulary = ids.find(token.content);
     if (in_vocabulary != ids.end()) token.id = in_vocabulary->second;
     std::string written = token.content;
-    if (token.normalized && normalizer_ != nullptr) normalizer_->apply(written);
+    if (token.normalized && normalizer_) normalizer_(written);
     add_token(written, token.id);
     if (token.special) {
       control_tokens_[token.content] = token.id;
@@ -134,9 +134,9 @@ std::vector<int32_t> BpeTokenizer::encode(std::string_view text, SpecialTokens s
     });
   };
   const auto encode_raw = [&](const Piece& piece) {
-    if (normalizer_ == nullptr) return encode_normalized(piece);
+    if (!normalizer_) return encode_normalized(piece);
     std::string normalized(piece.text);
-    normalizer_->apply(normalized);
+    normalizer_(normalized);
     if (!normalized.empty()) encode_normalized({normalized, piece.at_start});
   };
   if (raw_finder_ == nullptr) {

@@ -63,7 +63,7 @@ class BpeTokenizer : public Tokenizer {
   std::vector<bool> is_special_;  // by id
   int32_t end_of_document_ = -1;
 
-  std::unique_ptr<Normalizer> normalizer_;
+  Normalizer normalizer_;
   PreTokenization pre_tokenization_;
   std::optional<Decoder> decoder_;
   std::unique_ptr<BpeModel> model_;

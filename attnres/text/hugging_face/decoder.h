@@ -1,7 +1,7 @@
 // How a tokenizer.json makes text of tokens ("decoder").
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,15 +9,14 @@
 
 namespace attnres {
 
+struct DecodedTokens;
+
 // Serves any number of threads.
 class Decoder {
  public:
   // ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace and Sequence. Throws UnreadTokenizer
   // on others, naming them, and on none.
   explicit Decoder(const JsonPart& part);
-  ~Decoder();
-  Decoder(Decoder&&) noexcept;
-  Decoder& operator=(Decoder&&) noexcept;
 
   // Tokens are as the vocabulary writes them. Bytes that are no character stay as they are; Hugging
   // Face's gives U+FFFD for them.
@@ -25,11 +24,9 @@ class Decoder {
   // A token within a text, with nothing taken away that belongs to the text's begin or end.
   std::string decode_within(std::string token) const;
 
-  // A step changes the tokens that the one before it left.
-  class Step;
-
  private:
-  std::vector<std::unique_ptr<Step>> steps_;
+  // Each changes the tokens that the one before it left.
+  std::vector<std::function<void(DecodedTokens&)>> steps_;
 };
 
 }  // namespace attnres

@@ -5,7 +5,9 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 
-#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "attnres/text/hugging_face/replacement.h"
 #include "attnres/text/hugging_face/unicode.h"
@@ -15,7 +17,7 @@ namespace {
 
 // One of Unicode's normal forms, of the characters that Unicode 9 has, by whose tables
 // github.com/huggingface/tokenizers normalises: newer ones stay as and where they are.
-class NormalForm : public Normalizer {
+class NormalForm {
  public:
   // `unchanged_below`: characters below this one are never changed, whatever is beside them.
   NormalForm(const icu::Normalizer2* (*form)(UErrorCode&), int32_t unchanged_below)
@@ -28,7 +30,7 @@ class NormalForm : public Normalizer {
     form_ = std::make_unique<icu::FilteredNormalizer2>(*newest, known_);
   }
 
-  void apply(std::string& text) const override {
+  void apply(std::string& text) const {
     size_t at = 0;
     while (at < text.size()) {
       const Character character = first_character(std::string_view(text).substr(at));
@@ -50,25 +52,23 @@ class NormalForm : public Normalizer {
   int32_t unchanged_below_;
 };
 
-class Prepend : public Normalizer {
- public:
-  explicit Prepend(const JsonPart& part) : text_(part.at("prepend").text()) {}
-  void apply(std::string& text) const override {
-    if (!text.empty()) text.insert(0, text_);
-  }
+Normalizer normal_form(const icu::Normalizer2* (*form)(UErrorCode&), int32_t unchanged_below) {
+  return [normal = std::make_shared<const NormalForm>(form, unchanged_below)](std::string& text) {
+    normal->apply(text);
+  };
+}
 
- private:
-  std::string text_;
-};
+Normalizer prepending(const JsonPart& part) {
+  return [prefix = part.at("prepend").text()](std::string& text) {
+    if (!text.empty()) text.insert(0, prefix);
+  };
+}
 
-class ReplaceText : public Normalizer {
- public:
-  explicit ReplaceText(const JsonPart& part) : replacement_(part) {}
-  void apply(std::string& text) const override { replacement_.apply(text); }
-
- private:
-  Replacement replacement_;
-};
+Normalizer replacing_text(const JsonPart& part) {
+  return [replacement = std::make_shared<const Replacement>(part)](std::string& text) {
+    replacement->apply(text);
+  };
+}
 
 // Character by character.
 template <class Write>
@@ -83,78 +83,61 @@ void rewrite(std::string& text, Write&& write) {
   text = std::move(written);
 }
 
-class Lowercase : public Normalizer {
- public:
-  void apply(std::string& text) const override {
-    rewrite(text, [](int32_t code, std::string& written) {
-      constexpr int32_t kCapitalIWithDot = 0x130;  // alone in becoming two characters
-      append_utf8(u_tolower(code == kCapitalIWithDot ? 'I' : code), written);
-      if (code == kCapitalIWithDot) append_utf8(0x307, written);
-    });
-  }
-};
+void lower(std::string& text) {
+  rewrite(text, [](int32_t code, std::string& written) {
+    constexpr int32_t kCapitalIWithDot = 0x130;  // alone in becoming two characters
+    append_utf8(u_tolower(code == kCapitalIWithDot ? 'I' : code), written);
+    if (code == kCapitalIWithDot) append_utf8(0x307, written);
+  });
+}
 
-class StripAccents : public Normalizer {
- public:
-  void apply(std::string& text) const override {
-    rewrite(text, [](int32_t code, std::string& written) {
-      if (!is_combining_mark(code)) append_utf8(code, written);
-    });
-  }
-};
+void strip_accents(std::string& text) {
+  rewrite(text, [](int32_t code, std::string& written) {
+    if (!is_combining_mark(code)) append_utf8(code, written);
+  });
+}
 
-class StripSpaces : public Normalizer {
- public:
-  explicit StripSpaces(const JsonPart& part)
-      : left_(part.at("strip_left").flag()), right_(part.at("strip_right").flag()) {}
-
-  void apply(std::string& text) const override {
+Normalizer stripping_spaces(const JsonPart& part) {
+  const bool left = part.at("strip_left").flag(), right = part.at("strip_right").flag();
+  return [=](std::string& text) {
     std::string_view kept = text;
-    while (left_ && !kept.empty() && is_whitespace(first_character(kept).code)) {
+    while (left && !kept.empty() && is_whitespace(first_character(kept).code)) {
       kept.remove_prefix(first_character(kept).bytes);
     }
-    while (right_ && !kept.empty() && is_whitespace(last_character(kept).code)) {
+    while (right && !kept.empty() && is_whitespace(last_character(kept).code)) {
       kept.remove_suffix(last_character(kept).bytes);
     }
     if (kept.size() < text.size()) text = std::string(kept);
-  }
+  };
+}
 
- private:
-  bool left_, right_;
-};
-
-class NormalizerSequence : public Normalizer {
- public:
-  explicit NormalizerSequence(const JsonPart& part) {
-    for (const JsonPart& step : part.at("normalizers").list()) {
-      if (step.is_null()) step.refuse("a normalizer");
-      steps_.push_back(read_normalizer(step));
-    }
+Normalizer one_after_another(const JsonPart& part) {
+  std::vector<Normalizer> steps;
+  for (const JsonPart& step : part.at("normalizers").list()) {
+    if (step.is_null()) step.refuse("a normalizer");
+    steps.push_back(read_normalizer(step));
   }
-  void apply(std::string& text) const override {
-    for (const auto& step : steps_) step->apply(text);
-  }
-
- private:
-  std::vector<std::unique_ptr<Normalizer>> steps_;
-};
+  return [steps = std::move(steps)](std::string& text) {
+    for (const Normalizer& step : steps) step(text);
+  };
+}
 
 }  // namespace
 
-std::unique_ptr<Normalizer> read_normalizer(const JsonPart& part) {
+Normalizer read_normalizer(const JsonPart& part) {
   if (part.is_null()) return nullptr;
   const std::string type = part.type();
   using icu::Normalizer2;
-  if (type == "NFC") return std::make_unique<NormalForm>(&Normalizer2::getNFCInstance, 0x300);
-  if (type == "NFD") return std::make_unique<NormalForm>(&Normalizer2::getNFDInstance, 0xc0);
-  if (type == "NFKC") return std::make_unique<NormalForm>(&Normalizer2::getNFKCInstance, 0xa0);
-  if (type == "NFKD") return std::make_unique<NormalForm>(&Normalizer2::getNFKDInstance, 0xa0);
-  if (type == "Prepend") return std::make_unique<Prepend>(part);
-  if (type == "Replace") return std::make_unique<ReplaceText>(part);
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
-  if (type == "Strip") return std::make_unique<StripSpaces>(part);
-  if (type == "StripAccents") return std::make_unique<StripAccents>();
-  if (type == "Sequence") return std::make_unique<NormalizerSequence>(part);
+  if (type == "NFC") return normal_form(&Normalizer2::getNFCInstance, 0x300);
+  if (type == "NFD") return normal_form(&Normalizer2::getNFDInstance, 0xc0);
+  if (type == "NFKC") return normal_form(&Normalizer2::getNFKCInstance, 0xa0);
+  if (type == "NFKD") return normal_form(&Normalizer2::getNFKDInstance, 0xa0);
+  if (type == "Prepend") return prepending(part);
+  if (type == "Replace") return replacing_text(part);
+  if (type == "Lowercase") return lower;
+  if (type == "Strip") return stripping_spaces(part);
+  if (type == "StripAccents") return strip_accents;
+  if (type == "Sequence") return one_after_another(part);
   part.at("type").refuse(
       "NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents or Sequence");
 }

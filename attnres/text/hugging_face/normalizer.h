@@ -1,23 +1,18 @@
 // What a tokenizer.json does to text before it is split ("normalizer").
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
-#include <string_view>
 
 #include "attnres/text/hugging_face/json_part.h"
 
 namespace attnres {
 
 // Serves any number of threads.
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  virtual void apply(std::string& text) const = 0;
-};
+using Normalizer = std::function<void(std::string& text)>;
 
-// NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents and Sequence; null of a
+// NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents and Sequence; none of a
 // part that is null. Throws UnreadTokenizer on others, naming them.
-std::unique_ptr<Normalizer> read_normalizer(const JsonPart& part);
+Normalizer read_normalizer(const JsonPart& part);
 
 }  // namespace attnres

@@ -15,7 +15,12 @@
 namespace attnres {
 namespace {
 
-constexpr std::string_view kSpace = "\\p{White_Space}", kNoSpace = "\\P{White_Space}";
+// Escapes that are the same in a class and outside of it.
+constexpr std::pair<char, std::string_view> kSameEscapes[] = {{'s', "\\p{White_Space}"},
+                                                              {'S', "\\P{White_Space}"},
+                                                              {'d', "\\p{Nd}"},
+                                                              {'D', "\\P{Nd}"},
+                                                              {'v', "\\x0b"}};
 // Oniguruma's table of Latin-1 has the small digits and the fractions among the words' characters.
 constexpr std::string_view kWord =
     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
@@ -174,29 +179,25 @@ class Rewriter {
 
   std::string escape(bool in_class) {
     const char c = peek(1);
-    const auto replaced_by = [&](std::string text) {
+    for (const auto& [letter, meant] : kSameEscapes) {
+      if (c != letter) continue;
       at_ += 2;
-      return text;
+      return std::string(meant);
+    }
+    const auto in_brackets = [&](std::string_view members) {
+      at_ += 2;
+      return in_class ? std::string(members) : fmt::format("[{}]", members);
     };
     switch (c) {
       case 'p':
       case 'P':
         return property();
-      case 's':
-        return replaced_by(std::string(kSpace));
-      case 'S':
-        return replaced_by(std::string(kNoSpace));
-      case 'd':
-        return replaced_by("\\p{Nd}");
-      case 'D':
-        return replaced_by("\\P{Nd}");
       case 'w':
-        return replaced_by(in_class ? std::string(kWord) : fmt::format("[{}]", kWord));
+        return in_brackets(kWord);
       case 'W':
         if (in_class) refuse("\\W in [ ]");
-        return replaced_by(fmt::format("[^{}]", kWord));
-      case 'v':
-        return replaced_by("\\x0b");
+        at_ += 2;
+        return fmt::format("[^{}]", kWord);
       case 'u':
         return hexadecimal(at_ + 2, 4);
       case 'x':
@@ -227,7 +228,8 @@ class Rewriter {
         take_character(character);
         return character;
     }
-    return replaced_by({'\\', c});
+    at_ += 2;
+    return {'\\', c};
   }
 
   // A class, with classes in it that are united with it, and && between parts, of which all must

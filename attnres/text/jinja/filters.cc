@@ -285,17 +285,12 @@ Value unique(const Arguments& arguments) {
   return Value::list(std::move(out));
 }
 
-Value extreme(const Arguments& arguments, bool greatest) {
+template <bool greatest>
+Value extreme(const Arguments& arguments) {
   const Values all =
       sorted(items_of(operand(arguments)), arguments.get(2, "attribute", Value::none()),
              truth(flag(arguments, 1, "case_sensitive", false)), greatest);
   return all.empty() ? Value::undefined("the extreme of nothing") : all.front();
-}
-Value min(const Arguments& arguments) {
-  return extreme(arguments, false);
-}
-Value max(const Arguments& arguments) {
-  return extreme(arguments, true);
 }
 
 Value sum(const Arguments& arguments) {
@@ -349,7 +344,8 @@ Value map(const Arguments& arguments) {
 }
 
 // Those of which a test holds; of an attribute where there is one; truth where there is no test.
-Value chosen(const Arguments& arguments, bool of_attribute, bool wanted) {
+template <bool of_attribute, bool wanted>
+Value chosen(const Arguments& arguments) {
   Values out;
   const size_t test_at = of_attribute ? 2 : 1;
   for (const Value& item : items_or_nothing(arguments)) {
@@ -362,18 +358,6 @@ Value chosen(const Arguments& arguments, bool of_attribute, bool wanted) {
     if (holds == wanted) out.push_back(item);
   }
   return Value::list(std::move(out));
-}
-Value select(const Arguments& arguments) {
-  return chosen(arguments, false, true);
-}
-Value reject(const Arguments& arguments) {
-  return chosen(arguments, false, false);
-}
-Value selectattr(const Arguments& arguments) {
-  return chosen(arguments, true, true);
-}
-Value rejectattr(const Arguments& arguments) {
-  return chosen(arguments, true, false);
 }
 
 // A dict has no attributes: its items are reached otherwise.
@@ -556,16 +540,16 @@ Builtin find_filter(std::string_view name) {
                                    {"list", list},
                                    {"lower", as_text<"lower">},
                                    {"map", map},
-                                   {"max", max},
-                                   {"min", min},
-                                   {"reject", reject},
-                                   {"rejectattr", rejectattr},
+                                   {"max", extreme<true>},
+                                   {"min", extreme<false>},
+                                   {"reject", chosen<false, false>},
+                                   {"rejectattr", chosen<true, false>},
                                    {"replace", as_text<"replace">},
                                    {"reverse", reverse},
                                    {"round", round},
                                    {"safe", safe},
-                                   {"select", select},
-                                   {"selectattr", selectattr},
+                                   {"select", chosen<false, true>},
+                                   {"selectattr", chosen<true, true>},
                                    {"slice", slices},
                                    {"sort", sort},
                                    {"string", string},

@@ -52,22 +52,13 @@ void add_commas(std::string& digits) {
 
 std::string real_digits(double size, const Conversion& conversion) {
   const int64_t precision = conversion.precision < 0 ? 6 : conversion.precision;
-  switch (conversion.kind) {
-    case 'f':
-    case 'F':
-      return fmt::format("{:.{}f}", size, precision);
-    case 'e':
-      return fmt::format("{:.{}e}", size, precision);
-    case 'E':
-      return fmt::format("{:.{}E}", size, precision);
-    case 'g':
-      return fmt::format("{:.{}g}", size, std::max<int64_t>(precision, 1));
-    case 'G':
-      return fmt::format("{:.{}G}", size, std::max<int64_t>(precision, 1));
-    case '%':
-      return fmt::format("{:.{}f}%", 100 * size, precision);
-    default:
-      break;
+  const char kind = conversion.kind;
+  if (is_one_of("fF", kind)) return fmt::format("{:.{}f}", size, precision);
+  if (kind == '%') return fmt::format("{:.{}f}%", 100 * size, precision);
+  if (is_one_of("eEgG", kind)) {
+    const int64_t least = is_one_of("gG", kind) ? 1 : 0;
+    return fmt::format(fmt::runtime(fmt::format("{{:.{{}}{}}}", kind)), size,
+                       std::max(precision, least));
   }
   require(conversion.kind == '\0' && conversion.precision < 0,
           "format: the conversion {} of a float is not supported",
@@ -77,18 +68,8 @@ std::string real_digits(double size, const Conversion& conversion) {
 
 std::string whole_digits(int64_t value, const Conversion& conversion) {
   const uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
-  switch (conversion.kind) {
-    case 'x':
-      return fmt::format("{:x}", size);
-    case 'X':
-      return fmt::format("{:X}", size);
-    case 'o':
-      return fmt::format("{:o}", size);
-    case 'b':
-      return fmt::format("{:b}", size);
-    default:
-      return fmt::format("{}", size);
-  }
+  const char kind = is_one_of("xXob", conversion.kind) ? conversion.kind : 'd';
+  return fmt::format(fmt::runtime(fmt::format("{{:{}}}", kind)), size);
 }
 
 Text widened(std::string_view sign, const Text& body, const Conversion& conversion) {

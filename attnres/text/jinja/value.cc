@@ -1,7 +1,6 @@
 #include "attnres/text/jinja/value.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "attnres/text/utf8.h"
 
@@ -127,29 +126,29 @@ Value Value::method(std::string name, const Value& object,
 
 LoopNode::LoopNode(Values all) : items(std::move(all)), depth(depth_around(items)) {}
 
+template <class Node>
+Node* Value::node() const {
+  const auto* held = std::get_if<std::shared_ptr<Node>>(&held_);
+  return held ? held->get() : nullptr;
+}
 const Text* Value::as_text() const {
-  const auto* node = std::get_if<std::shared_ptr<const TextNode>>(&held_);
-  return node ? &(*node)->text : nullptr;
+  const auto* held = node<const TextNode>();
+  return held ? &held->text : nullptr;
 }
 const ListNode* Value::as_list() const {
-  const auto* node = std::get_if<std::shared_ptr<const ListNode>>(&held_);
-  return node ? node->get() : nullptr;
+  return node<const ListNode>();
 }
 const DictNode* Value::as_dict() const {
-  const auto* node = std::get_if<std::shared_ptr<const DictNode>>(&held_);
-  return node ? node->get() : nullptr;
+  return node<const DictNode>();
 }
 NamespaceNode* Value::as_space() const {
-  const auto* node = std::get_if<std::shared_ptr<NamespaceNode>>(&held_);
-  return node ? node->get() : nullptr;
+  return node<NamespaceNode>();
 }
 const FunctionNode* Value::as_function() const {
-  const auto* node = std::get_if<std::shared_ptr<const FunctionNode>>(&held_);
-  return node ? node->get() : nullptr;
+  return node<const FunctionNode>();
 }
 LoopNode* Value::as_loop() const {
-  const auto* node = std::get_if<std::shared_ptr<LoopNode>>(&held_);
-  return node ? node->get() : nullptr;
+  return node<LoopNode>();
 }
 
 const void* Value::identity() const {

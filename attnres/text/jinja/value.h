@@ -110,6 +110,8 @@ class Value {
                             std::shared_ptr<NamespaceNode>, std::shared_ptr<const FunctionNode>,
                             std::shared_ptr<LoopNode>>;
   explicit Value(Held held) : held_(std::move(held)) {}
+  template <class Node>
+  Node* node() const;
 
   Held held_;
 };

@@ -29,20 +29,8 @@ std::string number_text(double value, bool json) {
 }
 
 bool is_printable(UChar32 c) {
-  if (c == ' ') return true;
-  switch (u_charType(c)) {
-    case U_CONTROL_CHAR:
-    case U_FORMAT_CHAR:
-    case U_SURROGATE:
-    case U_PRIVATE_USE_CHAR:
-    case U_UNASSIGNED:
-    case U_LINE_SEPARATOR:
-    case U_PARAGRAPH_SEPARATOR:
-    case U_SPACE_SEPARATOR:
-      return false;
-    default:
-      return true;
-  }
+  constexpr uint32_t kOthersAndSeparators = U_GC_C_MASK | U_GC_Z_MASK;
+  return c == ' ' || (U_GET_GC_MASK(c) & kOthersAndSeparators) == 0;
 }
 
 UChar32 character_at(std::string_view text) {
@@ -53,16 +41,9 @@ UChar32 character_at(std::string_view text) {
 }
 
 std::string escaped(UChar32 c, char quote) {
-  switch (c) {
-    case '\n':
-      return "\\n";
-    case '\r':
-      return "\\r";
-    case '\t':
-      return "\\t";
-    default:
-      break;
-  }
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
   if (c == '\\' || c == quote) return fmt::format("\\{}", static_cast<char>(c));
   if (is_printable(c)) return "";
   return c < 0x100     ? fmt::format("\\x{:02x}", c)

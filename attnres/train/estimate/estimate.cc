@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "attnres/depth/mixing_cost.h"
 #include "attnres/infer/evaluate.h"

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "attnres/support/error.h"
 #include "attnres/train/recipe/learning_rates.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "attnres/parallel/together.h"

@@ -1,7 +1,6 @@
 // How the processes of a run begin: with the same job, and rank 0's text.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

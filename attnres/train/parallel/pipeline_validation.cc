@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/evaluate.h"
 #include "attnres/infer/sampling.h"
 #include "attnres/model/magnitudes.h"

@@ -1,7 +1,6 @@
 #include "attnres/train/run/first_weights.h"
 
 #include <utility>
-#include <vector>
 
 #include "attnres/support/error.h"
 #include "attnres/train/run_folder/run_folder.h"

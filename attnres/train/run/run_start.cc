@@ -11,7 +11,6 @@
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/config.h"
-#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/text/ids.h"

@@ -11,7 +11,6 @@
 // keeps of them, so that no step is lost or doubled.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "attnres/support/json.h"

@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"

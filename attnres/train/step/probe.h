@@ -14,7 +14,6 @@
 #include <optional>
 #include <vector>
 
-#include "attnres/data/evaluation_batches.h"
 #include "attnres/model/depth_weights.h"
 #include "attnres/model/magnitudes.h"
 #include "attnres/model/transformer.h"

@@ -1,6 +1,5 @@
 #include "attnres/train/text/run_text.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "attnres/data/passes.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "attnres/data/token_bin.h"
