@@ -93,7 +93,7 @@ TEST_F(ForwardMode, IsThatOfTheFormulaWhereThereIsOne) {
       {"project_normalised", [&](const Tensor& t) { return project_normalised(t, weight, 1e-6); }},
       {"sinkhorn",
        [&](const Tensor& t) {
-         return sinkhorn(t.narrow(1, 0, 4).unflatten(1, {2, 2}), 1);
+         return sinkhorn((t * y).narrow(1, 0, 4).unflatten(1, {2, 2}), 1);
        }},
   };
   for (const auto& [name, f] : functions) {
