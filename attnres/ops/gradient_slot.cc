@@ -24,7 +24,7 @@ bool is_unshared(const Tensor& tensor) {
 }
 
 Tensor empty_sum(const Tensor& source) {
-  return at::empty(source.sizes(), source.options().dtype(compute_dtype(source)));
+  return at::empty_symint(source.sym_sizes(), source.options().dtype(compute_dtype(source)));
 }
 
 // The identity to its readers, whose gradients gather in the slot: at the end of a slot the sum

@@ -50,13 +50,29 @@ class NotDifferentiableAgain : public torch::autograd::Node {
   std::string operation_;
 };
 
-// The tensors among the last `count` values of a stack, in lists or by themselves.
+// The tensor that a value is, or those of a list.
+void append_tensors(const c10::IValue& value, variable_list& to) {
+  if (value.isTensor()) to.push_back(value.toTensor());
+  if (!value.isTensorList()) return;
+  for (const at::Tensor& tensor : value.toTensorVector()) to.push_back(tensor);
+}
+
+// The tensors among the last `count` values of a stack.
 variable_list last_tensors(const torch::jit::Stack& stack, size_t count) {
   variable_list tensors;
-  for (size_t i = stack.size() - count; i < stack.size(); ++i) {
-    if (stack[i].isTensor()) tensors.push_back(stack[i].toTensor());
-    if (!stack[i].isTensorList()) continue;
-    for (const at::Tensor& tensor : stack[i].toTensorVector()) tensors.push_back(tensor);
+  for (const c10::IValue& value : torch::jit::last(stack, count)) append_tensors(value, tensors);
+  return tensors;
+}
+
+// Those of an operation's arguments that it writes to.
+variable_list written_tensors(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  variable_list tensors;
+  const size_t count = schema.arguments().size();
+  for (size_t i = 0; i < count; ++i) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      append_tensors(torch::jit::peek(stack, i, count), tensors);
+    }
   }
   return tensors;
 }
@@ -64,16 +80,20 @@ variable_list last_tensors(const torch::jit::Stack& stack, size_t count) {
 }  // namespace
 
 void once_differentiable(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  const variable_list inputs = last_tensors(*stack, operation.schema().arguments().size());
-  if (is_transformed(inputs)) refuse_second_derivative(public_name(operation.schema().name()));
+  const c10::FunctionSchema& schema = operation.schema();
+  const variable_list inputs = last_tensors(*stack, schema.arguments().size());
+  if (is_transformed(inputs)) refuse_second_derivative(public_name(schema.name()));
+  variable_list results = written_tensors(schema, *stack);
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     operation.callBoxed(stack);
   }
   if (!records(inputs)) return;
   const auto node = std::make_shared<NotDifferentiableAgain>(
-      public_name(operation.schema().name()), torch::autograd::collect_next_edges(inputs));
-  for (const at::Tensor& result : last_tensors(*stack, operation.schema().returns().size())) {
+      public_name(schema.name()), torch::autograd::collect_next_edges(inputs));
+  const variable_list returned = last_tensors(*stack, schema.returns().size());
+  results.insert(results.end(), returned.begin(), returned.end());
+  for (const at::Tensor& result : results) {
     if (result.defined()) torch::autograd::set_history(result, node);
   }
 }

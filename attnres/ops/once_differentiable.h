@@ -10,9 +10,9 @@ struct IValue;
 
 namespace attnres {
 
-// The Autograd kernel of an operation `NAME_backward`: runs it, and where its results would need a
-// gradient, that gradient is an Error which names the operation. Registered with
-// torch::CppFunction::makeFromBoxedFunction<&once_differentiable>().
+// The Autograd kernel of an operation `NAME_backward`: runs it, and where its results, or what it
+// writes to, would need a gradient, that gradient is an Error which names the operation. Registered
+// with torch::CppFunction::makeFromBoxedFunction<&once_differentiable>().
 void once_differentiable(const c10::OperatorHandle& operation, std::vector<c10::IValue>* stack);
 
 // The same for a backward outside the dispatcher: throws Error naming `operation` where a gradient

@@ -37,6 +37,10 @@ at::ScalarType compute_dtype(const at::Tensor& tensor) {
   return compute_dtype(tensor.scalar_type());
 }
 
+std::optional<at::Tensor> given(const at::Tensor& tensor) {
+  return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.sym_sizes();

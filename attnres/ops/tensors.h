@@ -27,6 +27,9 @@ bool records(at::TensorList inputs);
 at::ScalarType compute_dtype(at::ScalarType storage);
 at::ScalarType compute_dtype(const at::Tensor& tensor);
 
+// As the dispatcher has it: none for an undefined tensor.
+std::optional<at::Tensor> given(const at::Tensor& tensor);
+
 // For messages: "[4, 16]".
 std::string shape_of(const at::Tensor& tensor);
 

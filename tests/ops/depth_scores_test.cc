@@ -125,6 +125,34 @@ TEST_P(DepthScores, WeighTheSources) {
   });
 }
 
+TEST_P(DepthScores, AreTheSameComposed) {
+  constexpr int64_t kHeads = 3, kWidth = 12;
+  const std::vector<int64_t> rows = {2, 3, kWidth};
+  at::manual_seed(1);
+  for (const Arm& arm : arms()) {
+    const auto composed = [&](const Tensors& in) -> Tensors {
+      const Tensor scores = depth_scores_composed(at::TensorList(in).slice(2),
+                                                  {.query = in[0],
+                                                   .key_gain = arm.key_norm ? in[1] : Tensor(),
+                                                   .eps = kEps,
+                                                   .heads = kHeads,
+                                                   .weighing = arm.weighing});
+      return {arm.key_norm ? scores : scores + 0 * in[1].sum()};
+    };
+    expect_equal(
+        composed, [&](const Tensors& in) -> Tensors { return {scores_composed(in, arm, kHeads)}; },
+        with_sources({arm.by_token ? random(rows) : random({kWidth}), random({kWidth})}, rows));
+  }
+  for (const Tensor& weights : {random({kSources}), random({kSources, 2, 3, kHeads})}) {
+    expect_equal(
+        [](const Tensors& in) -> Tensors {
+          return {weighted_sum_composed(at::TensorList(in).slice(1), in[0])};
+        },
+        [](const Tensors& in) -> Tensors { return {sum_composed(in)}; },
+        with_sources({weights}, rows));
+  }
+}
+
 // Scores, weights and sum, twice: the gradients of the sources meet in their slots.
 TEST_P(DepthScores, AddTheGradientsOfSourcesInTheirSlots) {
   const Arm arm{.by_token = false, .key_norm = true, .weighing = DepthWeighing::softmax};
@@ -187,6 +215,19 @@ TEST(DepthScoresOfNumbers, ThatDivergedAreNone) {
   }
 }
 
+TEST(DepthScoresOfMetaTensors, HaveShapesAlone) {
+  const Tensor source = random({5, 12}).to(at::kMeta, at::kBFloat16),
+               gain = at::ones({12}, at::kMeta);
+  const Tensors sources = {source, source};
+  const Tensor scores = depth_scores(sources, {.query = gain, .key_gain = gain, .heads = 3});
+  EXPECT_TRUE(scores.is_meta());
+  EXPECT_EQ(scores.sizes(), at::IntArrayRef({2, 5, 3}));
+  EXPECT_EQ(scores.scalar_type(), at::kFloat);
+  const Tensor sum = weighted_sum(sources, scores);
+  EXPECT_EQ(sum.sizes(), source.sizes());
+  EXPECT_EQ(sum.scalar_type(), at::kBFloat16);
+}
+
 TEST(DepthScoresShapes, ThatDoNotFitAreRefused) {
   const Tensors sources = {random({5, 12}), random({5, 12})};
   const auto score = [&](const Tensor& query, const Tensor& gain, int64_t heads) {
@@ -205,6 +246,8 @@ TEST(DepthScoresShapes, ThatDoNotFitAreRefused) {
   EXPECT_THROW(weighted_sum(sources, random({2, 4, 1})), Error);
   EXPECT_THROW(weighted_sum(sources, random({2, 5, 5})), Error);
   EXPECT_THROW(weighted_sum(Tensors{}, random({2})), Error);
+  EXPECT_THROW(weighted_sum(Tensors{sources[0], sources[1].to(at::kMeta)}, random({2})), Error);
+  EXPECT_THROW(weighted_sum(Tensors{sources[0].to(at::kInt)}, random({1})), Error);
 }
 
 }  // namespace

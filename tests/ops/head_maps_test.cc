@@ -57,6 +57,28 @@ TEST(HeadMaps, KeepBfloat16) {
   EXPECT_LT(largest(back - expected(y, w, true)), 0x1p-8 * largest(back));
 }
 
+// The kernel has no backward: what records takes the fallback.
+TEST(HeadMaps, AreDifferentiatedComposed) {
+  const Tensor w = drawn({2, 20, 50}, 1).set_requires_grad(true),
+               x = drawn({3, 2, 50}, 2).set_requires_grad(true);
+  const Tensor y = head_maps(x, w), grad = drawn({3, 2, 20}, 3);
+  EXPECT_LT(largest(y.detach() - expected(x, w, false).detach()), 1e-4);
+  y.backward(grad);
+  EXPECT_LT(largest(x.grad() - expected(grad, w, true).detach()), 1e-4);
+  EXPECT_LT(largest(w.grad() - at::einsum("thn,thk->hnk", {grad, x}).detach()), 1e-4);
+  const Tensor wide = w.detach().to(at::kDouble), x_wide = x.detach().to(at::kDouble);
+  EXPECT_LT(largest(head_maps_composed(x_wide, wide, false) - expected(x_wide, wide, false)),
+            1e-12);
+}
+
+TEST(HeadMaps, OfMetaTensorsAreShapes) {
+  const Tensor w = drawn({2, 20, 50}, 1).to(at::kMeta), x = drawn({3, 2, 50}, 2).to(at::kMeta);
+  const Tensor y = head_maps(x, w);
+  EXPECT_TRUE(y.is_meta());
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({3, 2, 20}));
+  EXPECT_EQ(transposed_head_maps(y, w).sizes(), x.sizes());
+}
+
 TEST(HeadMaps, RefuseShapesThatDoNotFit) {
   const Tensor w = drawn({2, 20, 50}, 1), x = drawn({3, 2, 50}, 2);
   EXPECT_THROW(head_maps(x.narrow(2, 0, 20), w), Error);
@@ -64,6 +86,7 @@ TEST(HeadMaps, RefuseShapesThatDoNotFit) {
   EXPECT_THROW(head_maps(x.narrow(1, 0, 1), w), Error);
   EXPECT_THROW(head_maps(x.to(at::kDouble), w.to(at::kDouble)), Error);
   EXPECT_THROW(head_maps(x, w.to(at::kBFloat16)), Error);
+  EXPECT_THROW(head_maps(x, w.to(at::kMeta)), Error);
   EXPECT_THROW(head_maps(x, w.transpose(1, 2).contiguous().transpose(1, 2)), Error);
 }
 

@@ -89,6 +89,34 @@ TEST_P(ResidualStreams, AreProjectedAfterTheirNorm) {
   }
 }
 
+TEST_P(ResidualStreams, AreTheSameComposed) {
+  constexpr int64_t m = 4, D = 17;
+  at::manual_seed(1);
+  expect_equal([](const Tensors& in) -> Tensors { return {read_streams_composed(in[0], in[1])}; },
+               [](const Tensors& in) -> Tensors { return {read_composed(in[0], in[1])}; },
+               {random({kTokens, m, D}), random({kTokens, m})});
+  const Tensors written = {random({kTokens, m, D}), random({kTokens, m, m}), random({kTokens, m}),
+                           random({kTokens, D})};
+  for (const bool mixed : {true, false}) {
+    expect_equal(
+        [&](const Tensors& in) -> Tensors {
+          const Tensor mix = mixed ? in[1] : Tensor();
+          return {write_streams_composed(in[0], {mix, in[2], in[3]}) + 0 * in[1].sum()};
+        },
+        [&](const Tensors& in) -> Tensors {
+          const Tensor mix = mixed ? in[1] : at::eye(m, in[0].options()) + 0 * in[1];
+          return {write_composed(in[0], mix, in[2], in[3])};
+        },
+        written);
+  }
+  expect_equal(
+      [](const Tensors& in) -> Tensors {
+        return {project_normalised_composed(in[0], in[1], kEps)};
+      },
+      [](const Tensors& in) -> Tensors { return {project_composed(in[0], in[1])}; },
+      {random({kTokens, D}), random({6, D})});
+}
+
 // All that a sublayer does with the streams: their gradients meet in one slot.
 TEST_P(ResidualStreams, AddTheirGradientsInASlot) {
   const auto sublayer = [](const Tensor& H, const auto& project, const auto& read,
@@ -133,6 +161,17 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ResidualStreams,
                          ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16),
                          [](const auto& info) { return c10::toString(info.param); });
 
+TEST(ResidualStreamsOfMetaTensors, HaveShapesAlone) {
+  const auto meta = at::TensorOptions(at::kMeta);
+  const Tensor H = at::empty({kTokens, 4, 8}, meta), W = at::empty({6, 32}, meta);
+  const Tensor maps = project_normalised(H, W, kEps), b = maps.narrow(1, 0, 4);
+  EXPECT_EQ(maps.sizes(), at::IntArrayRef({kTokens, 6}));
+  const Tensor h = read_streams(H, b);
+  EXPECT_TRUE(h.is_meta());
+  EXPECT_EQ(h.sizes(), at::IntArrayRef({kTokens, 8}));
+  EXPECT_EQ(write_streams(H, {at::empty({kTokens, 4, 4}, meta), b, h}).sizes(), H.sizes());
+}
+
 TEST(ResidualStreamsShapes, ThatDoNotFitAreRefused) {
   const Tensor H = random({kTokens, 4, 8}), b = random({kTokens, 4}), y = random({kTokens, 8});
   EXPECT_THROW(read_streams(H, random({kTokens, 3})), Error);
@@ -144,6 +183,8 @@ TEST(ResidualStreamsShapes, ThatDoNotFitAreRefused) {
   EXPECT_THROW(write_streams(H, {random({kTokens, 4, 3}), b, y}), Error);
   EXPECT_THROW(write_streams(H, {{}, b, random({kTokens, 7})}), Error);
   EXPECT_THROW(write_streams(H, {{}, b, y.to(at::kFloat)}), Error);
+  EXPECT_THROW(read_streams(H.to(at::kInt), b), Error);
+  EXPECT_THROW(project_normalised(H, random({6, 8}).to(at::kMeta), kEps), Error);
   for (const int64_t K : {7, 16, 33, 161}) {
     EXPECT_THROW(project_normalised(H, random({6, K}), kEps), Error);
   }

@@ -45,6 +45,15 @@ TEST_P(Sinkhorn, DividesColumnsAndRowsByTheirSums) {
   });
 }
 
+TEST_P(Sinkhorn, IsTheSameComposed) {
+  for (const Case& c : kCases) {
+    at::manual_seed(1);
+    expect_equal([&](const Tensors& in) -> Tensors { return {sinkhorn_composed(in[0], c.rounds)}; },
+                 [&](const Tensors& in) -> Tensors { return {by_division(in[0], c.rounds)}; },
+                 {random({5, c.size, c.size})});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, Sinkhorn, ::testing::Values(at::kFloat, at::kDouble),
                          [](const auto& info) { return c10::toString(info.param); });
 
@@ -80,9 +89,16 @@ TEST(SinkhornMatrices, OfNumbersThatDivergedAreNone) {
   }
 }
 
+TEST(SinkhornMatrices, OfMetaTensorsAreShapes) {
+  const Tensor A = sinkhorn(random({5, 3, 3}).to(at::kMeta), 2);
+  EXPECT_TRUE(A.is_meta());
+  EXPECT_EQ(A.sizes(), at::IntArrayRef({5, 3, 3}));
+}
+
 TEST(SinkhornMatrices, RefuseWhatIsNotSquare) {
   EXPECT_THROW(sinkhorn(random({5, 3, 4}), 1), Error);
   EXPECT_THROW(sinkhorn(random({3, 3}), 1), Error);
+  EXPECT_THROW(sinkhorn(random({5, 3, 4}).to(at::kMeta), 1), Error);
   EXPECT_THROW(sinkhorn(random({5, 3, 3}), 0), Error);
   EXPECT_THROW(sinkhorn(random({5, 3, 3}).to(at::kBFloat16), 1), Error);
 }

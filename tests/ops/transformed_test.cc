@@ -58,7 +58,9 @@ TEST_F(ForwardMode, IsThatOfTheFormulaWhereThereIsOne) {
   at::manual_seed(1);
   const auto options = at::TensorOptions(at::kDouble);
   const Tensor x = at::randn({3, 6}, options), y = at::randn({3, 6}, options),
-               gain = at::randn({6}, options), query = at::randn({6}, options);
+               gain = at::randn({6}, options), query = at::randn({6}, options),
+               streams = at::randn({3, 2, 6}, options), map = at::randn({3, 2}, options),
+               weight = at::randn({4, 6}, options);
   const std::map<std::string, std::function<Tensor(const Tensor&)>> functions = {
       {"depth_attention",
        [&](const Tensor& t) {
@@ -70,6 +72,29 @@ TEST_F(ForwardMode, IsThatOfTheFormulaWhereThereIsOne) {
        }},
       {"rms_norm", [&](const Tensor& t) { return rms_norm(t * y, gain, 1e-6); }},
       {"situ", [&](const Tensor& t) { return situ(t, y, 2, 3); }},
+      {"depth_scores",
+       [&](const Tensor& t) {
+         return depth_scores({t, y}, {.query = query, .key_gain = gain});
+       }},
+      {"depth_scores, of the query",
+       [&](const Tensor& t) {
+         return depth_scores({x, y}, {.query = t, .key_gain = {}});
+       }},
+      {"weighted_sum",
+       [&](const Tensor& t) {
+         return weighted_sum({y, t}, map[0]);
+       }},
+      {"read_streams",
+       [&](const Tensor& t) { return read_streams(streams * t.unsqueeze(1), map); }},
+      {"write_streams",
+       [&](const Tensor& t) {
+         return write_streams(streams, {.mix_TMM = {}, .write_TM = map, .y_TD = t});
+       }},
+      {"project_normalised", [&](const Tensor& t) { return project_normalised(t, weight, 1e-6); }},
+      {"sinkhorn",
+       [&](const Tensor& t) {
+         return sinkhorn((t * y).narrow(1, 0, 4).unflatten(1, {2, 2}), 1);
+       }},
   };
   for (const auto& [name, f] : functions) {
     const Tensor tangent = tangent_of(f(dual(x)));
@@ -80,27 +105,8 @@ TEST_F(ForwardMode, IsThatOfTheFormulaWhereThereIsOne) {
 }
 
 TEST_F(ForwardMode, IsRefusedWhereThereIsAKernelAlone) {
-  const Tensor x = at::randn({3, 6}), y = at::randn({3, 6}), gain = at::ones({6}),
-               streams = at::randn({3, 2, 6}), map = at::randn({3, 2}),
-               logits = at::randn({3, 2, 2}), weight = at::randn({4, 6});
+  const Tensor x = at::randn({3, 6}), gain = at::ones({6}), weight = at::randn({4, 6});
   const std::map<std::string, std::function<void()>> uses = {
-      {"depth_scores",
-       [&] {
-         depth_scores({dual(x), y}, {.query = gain, .key_gain = {}});
-       }},
-      {"depth_scores, of the query",
-       [&] {
-         depth_scores({x, y}, {.query = dual(gain), .key_gain = {}});
-       }},
-      {"weighted_sum",
-       [&] {
-         weighted_sum({x, dual(y)}, at::ones({2}));
-       }},
-      {"read_streams", [&] { read_streams(dual(streams), map); }},
-      {"write_streams",
-       [&] { write_streams(streams, {.mix_TMM = {}, .write_TM = map, .y_TD = dual(y)}); }},
-      {"project_normalised", [&] { project_normalised(dual(x), weight, 1e-6); }},
-      {"sinkhorn", [&] { sinkhorn(dual(logits), 2); }},
       {"linear_map", [&] { linear_map(dual(x), MapWeight(weight)); }},
       {"with_slot", [&] { with_slot(dual(x)); }},
       {"two phases",

@@ -11,6 +11,7 @@ import sys
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 import torch
+import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
 
@@ -89,6 +90,119 @@ def delta_rule(q, k, v, log_decay, beta, state):
     return torch.stack(outputs, 1), state
 
 
+def stream_inputs(dtype=torch.float64):
+    """Two streams of 5 channels: H, A, b and y, of 3 tokens; maps in float32 or better."""
+    wide = torch.promote_types(dtype, torch.float32)
+    shapes = {(3, 2, 5): dtype, (3, 2, 2): wide, (3, 2): wide, (3, 5): dtype}
+    return [torch.randn(shape, dtype=d).requires_grad_() for shape, d in shapes.items()]
+
+
+def sinkhorn_inputs(dtype=torch.float64):
+    return [torch.randn(4, 3, 3, dtype=dtype).requires_grad_()]
+
+
+def head_inputs(dtype=torch.float32):
+    """W of 2 heads, and x of 3 tokens for the maps and for the transposed ones."""
+    shapes = (2, 4, 5), (3, 2, 5), (3, 2, 4)
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+def weigh(sources, query, key_gain, factorised):
+    """The scores of two heads."""
+    keys = torch.stack(sources)
+    if key_gain is not None:
+        keys = key_gain * keys * torch.rsqrt(keys.square().mean(-1, keepdim=True) + EPS)
+    if factorised:
+        query, keys = F.elu(query) + 1, F.elu(keys) + 1
+    return (query * keys).unflatten(-1, (2, -1)).sum(-1)
+
+
+def divided(logits, rounds):
+    matrices = logits.exp()
+    for _ in range(rounds):
+        matrices = matrices / matrices.sum(1, keepdim=True)
+        matrices = matrices / matrices.sum(2, keepdim=True)
+    return matrices
+
+
+def projected(x, weight):
+    return x @ weight.T * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
+
+
+def of_mixers(ops):
+    """What mixers and layers compute, several of an operation: (name, operation, formula, inputs
+    all of which have derivatives)."""
+    sources, query, gain = depth_inputs(3, (4, 6))
+    by_token = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    weights = [torch.randn(shape, dtype=torch.float64) for shape in ((3,), (3, 4, 2))]
+    streams, mix, write, y = stream_inputs()
+    projection = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    w, x, transposed = head_inputs()
+    cases = [
+        (
+            "depth_scores",
+            lambda q, g, *s, f=f: ops.depth_scores(list(s), q, g, EPS, 2, f),
+            lambda q, g, *s, f=f: weigh(s, q, g, f),
+            (q, gain, *sources),
+        )
+        for q in (query, by_token)
+        for f in (False, True)
+    ]
+    cases += [
+        (
+            "depth_scores",
+            lambda q, *s: ops.depth_scores(list(s), q, None, EPS, 2, True),
+            lambda q, *s: weigh(s, q, None, True),
+            (query, *sources),
+        ),
+        *(
+            (
+                "weighted_sum",
+                lambda w, *s: ops.weighted_sum(list(s), w),
+                lambda w, *s: sum(
+                    (x.unflatten(-1, (2, -1)) * v[..., None]).flatten(-2)
+                    for v, x in zip(w.reshape(3, -1, 1 if w.dim() == 1 else 2), s)
+                ),
+                (w.requires_grad_(), *sources),
+            )
+            for w in weights
+        ),
+        (
+            "read_streams",
+            ops.read_streams,
+            lambda h, a: (a[..., None] * h).sum(1),
+            (streams, write),
+        ),
+        (
+            "write_streams",
+            lambda h, b, y: ops.write_streams(h, None, b, y),
+            lambda h, b, y: h + b[..., None] * y[:, None],
+            (streams, write, y),
+        ),
+        (
+            "write_streams",
+            ops.write_streams,
+            lambda h, a, b, y: a @ h + b[..., None] * y[:, None],
+            (streams, mix, write, y),
+        ),
+        (
+            "project_normalised",
+            lambda x, w: ops.project_normalised(x, w, EPS),
+            projected,
+            (streams, projection),
+        ),
+        ("sinkhorn", lambda x: ops.sinkhorn(x, 3), lambda x: divided(x, 3), sinkhorn_inputs()),
+        ("head_maps", ops.head_maps, lambda x, w: torch.einsum("thk,hnk->thn", x, w), (x, w)),
+        (
+            "transposed_head_maps",
+            ops.transposed_head_maps,
+            lambda x, w: torch.einsum("thn,hnk->thk", x, w),
+            (transposed, w),
+        ),
+    ]
+    return cases
+
+
 def folded(queries, key_gains):
     return torch.stack(queries) * torch.stack(key_gains)
 
@@ -129,6 +243,13 @@ def check_values(ops):
         with torch.no_grad():  # another kernel
             torch.testing.assert_close(ops.gated_delta_rule(*inputs), expected)
         assert not torch.allclose(ops.gated_delta_rule(*inputs[:5], None)[0], expected[0])
+
+    for _, operation, formula, inputs in of_mixers(ops):
+        expected = formula(*inputs)
+        torch.testing.assert_close(operation(*inputs), expected)
+        with torch.no_grad():  # past the dispatcher
+            torch.testing.assert_close(operation(*inputs), expected)
+            assert not torch.allclose(operation(inputs[0].flip(-1), *inputs[1:]), expected)
 
     sources, query, key_gain = depth_inputs(5, (3, 2, 7))
     output, weights = composed(sources, query, key_gain, EPS)
@@ -195,6 +316,9 @@ def check_gradients(ops):
     assert gradcheck(ops.swiglu, swiglu_inputs())
     for linear_beta in (3.0, 0.0):
         assert gradcheck(ops.situ, (*swiglu_inputs(), 2.0, linear_beta))
+    for _, operation, _, inputs in of_mixers(ops):
+        if inputs[0].dtype == torch.float64:
+            assert gradcheck(operation, inputs)
     assert gradcheck(ops.rotary, rotary_inputs())
     assert gradgradcheck(ops.rotary, rotary_inputs())
 
@@ -208,7 +332,13 @@ def check_gradients(ops):
 def check_no_second_derivative(ops):
     sources, query, key_gain = depth_inputs(3, (4, 5))
     hidden, weight, targets = loss_inputs(5, 3, 7)
+    of_one = {
+        name: (operation(*inputs).sum(), inputs[-1])
+        for name, operation, _, inputs in of_mixers(ops)
+        if not name.endswith("head_maps")  # have no backward of their own
+    }
     for name, result, leaf in [
+        *((name, *of) for name, of in of_one.items()),
         ("depth_attention", ops.depth_attention(sources, query, key_gain, EPS).sum(), query),
         ("linear_cross_entropy", ops.linear_cross_entropy(hidden, weight, targets, 1.0), weight),
         ("depth_attention_phase_two", site(ops, sources, 2, query * key_gain).sum(), sources[2]),
@@ -262,6 +392,7 @@ def check_rules(ops):
         opcheck(ops.situ_fused.default, (*swiglu_inputs(dtype), 2.0, 3.0))
         opcheck(ops.rotary.default, rotary_inputs(dtype))
         opcheck(ops.rotary_fused.default, rotary_inputs(dtype))
+        check_mixers_rules(ops, dtype)
 
     # What no gradient needs is not there.
     sources, query, key_gain = depth_inputs(3, (2, 4, 6), requires_grad=False)
@@ -336,6 +467,86 @@ def check_rules(ops):
         )
 
 
+def check_mixers_rules(ops, dtype):
+    wide = torch.promote_types(dtype, torch.float32)
+    sources, query, gain = depth_inputs(3, (4, 6), dtype, query_dtype=wide)
+    streams, mix, write, y = stream_inputs(dtype)
+    projection = torch.randn(4, 5, dtype=dtype, requires_grad=True)
+    weights = torch.randn(3, 4, 2, dtype=wide, requires_grad=True)
+    for arguments in [(query, gain, EPS, 2, True), (query, None, EPS, 3, False)]:
+        opcheck(ops.depth_scores.default, (sources, *arguments))
+    for w in (weights, weights[:, 0, 0]):
+        opcheck(ops.weighted_sum.default, (sources, w.detach().requires_grad_()))
+    opcheck(ops.read_streams.default, (streams, write))
+    for a in (mix, None):
+        opcheck(ops.write_streams.default, (streams, a, write, y))
+    opcheck(ops.project_normalised.default, (streams, projection, EPS))
+    opcheck(ops.depth_scores_fused.default, (sources, query, gain, True, True, EPS, 2))
+    opcheck(ops.depth_scores_fused.default, (sources, query, None, False, False, EPS, 3))
+    opcheck(ops.weighted_sum_fused.default, (sources, weights))
+    opcheck(ops.read_streams_fused.default, (streams, write))
+    opcheck(ops.write_streams_fused.default, (streams, mix, write, y))
+    opcheck(ops.project_normalised_fused.default, (streams, projection, EPS))
+    if dtype == torch.bfloat16:
+        heads = [tensor.detach() for tensor in head_inputs(dtype)]
+        opcheck(ops.head_maps.default, (heads[1], heads[0]))
+        opcheck(ops.transposed_head_maps.default, (heads[2], heads[0]))
+        opcheck(ops.head_maps_fused.default, (heads[1], heads[0], False))
+    else:
+        opcheck(ops.sinkhorn.default, (*sinkhorn_inputs(dtype), 2))
+        by_entry = torch.randn(3, 3, 4, dtype=dtype, requires_grad=True)
+        opcheck(ops.sinkhorn_fused.default, (by_entry, 2))
+    for name, arguments in mixers_backwards(ops, dtype).items():
+        opcheck(getattr(ops, name).default, arguments)
+
+
+def mixers_backwards(ops, dtype=torch.float64):
+    """Arguments of the backward operations."""
+    wide = torch.promote_types(dtype, torch.float32)
+    sources, query, gain = depth_inputs(3, (4, 6), dtype, requires_grad=False, query_dtype=wide)
+    streams, mix, write, y = (tensor.detach() for tensor in stream_inputs(dtype))
+    projection, weights = torch.randn(4, 5).to(dtype), torch.randn(3, 4, 2).to(wide)
+    scores, inverse_rms = ops.depth_scores_fused(sources, query, gain, True, True, EPS, 2)
+    product, rho = ops.project_normalised_fused(streams, projection, EPS)
+    matrices = torch.randn(3, 3, 4, dtype=wide)
+
+    def places():  # the first added to, the second not wanted
+        return [torch.ones(shape, dtype=wide) for shape in ((4, 6), (0,), (4, 6))]
+
+    def place():
+        return torch.ones(3, 2, 5, dtype=wide)
+
+    accumulate = [True, False, False]
+    return {
+        "depth_scores_fused_backward": (
+            scores.clone(), sources, query, gain, inverse_rms, True, 2, places(), accumulate,
+        ),
+        "weighted_sum_fused_backward": (
+            sources[0] + 1, sources, weights, True, places(), accumulate,
+        ),
+        "read_streams_fused_backward": (y + 1, streams, write, True, place(), True),
+        "write_streams_fused_backward": (
+            streams + 1, streams, mix, write, y, [True, False, True], place(), False,
+        ),
+        "project_normalised_fused_backward": (
+            product.clone(), rho.clone(), streams, projection, rho, True, place(), True,
+        ),
+        "sinkhorn_fused_backward": (matrices.clone(), matrices, 2),
+    }  # fmt: skip
+
+
+def mixed(ops, sources, query, key_gain):
+    """What mixers compute: a weighted sum, and two streams that are read and written."""
+    scores = ops.depth_scores(sources, query, key_gain, EPS, 2, True)
+    mean = ops.weighted_sum(sources, scores / scores.sum(0))
+    streams = torch.stack(sources[:2], 2).flatten(0, 1)
+    projection = torch.linspace(-1, 1, 8 * 16).view(8, 16)
+    maps = ops.project_normalised(streams, projection, EPS)
+    read = ops.read_streams(streams, maps[:, :2])
+    mix = ops.sinkhorn(maps[:, 2:6].unflatten(-1, (2, 2)), 3)
+    return mean + ops.write_streams(streams, mix, maps[:, 6:], read).mean(1).view(mean.shape)
+
+
 def check_compiled(ops, backend):
     cosine, sine = (f(torch.arange(6.0)[:, None, None] * torch.tensor([1, 0.1])) for f in
                     (torch.cos, torch.sin))  # fmt: skip
@@ -352,7 +563,7 @@ def check_compiled(ops, backend):
         state = state + ops.situ(state, total, 2.0, 3.0)
         q, k, v = (torch.tanh(x).unflatten(-1, (2, 4)) for x in (state, total, normalized))
         delta, memory = ops.gated_delta_rule(q, k, v, -k.square(), q.sum(-1).sigmoid(), None)
-        state = state + delta.flatten(-2) + memory.mean()
+        state = state + delta.flatten(-2) + memory.mean() + mixed(ops, sources, query, key_gain)
         loss = ops.linear_cross_entropy(torch.tanh(state).flatten(0, 1), weight, targets, 0.1)
         return loss + weights.square().sum()
 

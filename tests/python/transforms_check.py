@@ -16,10 +16,14 @@ from ops_check import (
     delta_inputs,
     delta_rule,
     depth_inputs,
+    head_inputs,
     loss_inputs,
+    mixers_backwards,
     norm_inputs,
+    of_mixers,
     rotary_inputs,
     site,
+    stream_inputs,
     swiglu_inputs,
 )
 from torch.autograd import forward_ad
@@ -38,6 +42,7 @@ def formulas(ops):
     _, cosine, sine = rotary_inputs()
     hidden, weight, targets = loss_inputs(9, 4, 6)
     return {
+        **{name: of for name, *of in of_mixers(ops)},
         "depth_attention": (
             lambda q, g, *s: ops.depth_attention(list(s), q, g, EPS),
             lambda q, g, *s: composed(list(s), q, g, EPS)[0],
@@ -159,7 +164,17 @@ def kernels_only(ops):
     o, state, saved = ops.gated_delta_rule_fused(*delta, True)
     gate, up = (tensor.detach() for tensor in swiglu_inputs())
     hidden, weight, targets = loss_inputs(6, 3, 5)
+    streams, mix, write, y = (tensor.detach() for tensor in stream_inputs())
+    w, heads, _ = (tensor.detach() for tensor in head_inputs())
     arguments = {
+        **mixers_backwards(ops),
+        "depth_scores_fused": (sources, query, key_gain, True, True, EPS, 2),
+        "weighted_sum_fused": (sources, torch.ones(3, 2, 4, 1, dtype=torch.float64)),
+        "read_streams_fused": (streams, write),
+        "write_streams_fused": (streams, mix, write, y),
+        "project_normalised_fused": (streams, mix[0, :, :1].expand(2, 5).contiguous(), EPS),
+        "sinkhorn_fused": (torch.randn(3, 3, 4), 2),
+        "head_maps_fused": (heads, w, False),
         "depth_attention_fused": (sources, query, key_gain, EPS, False, True),
         "depth_attention_fused_backward": (depth[0], None, sources, query, key_gain, *depth[1:],
                                            [True] * 3),

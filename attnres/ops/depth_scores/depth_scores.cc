@@ -2,15 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <limits>
 #include <optional>
 
-#include "attnres/ops/depth_scores/kernel.h"
+#include "attnres/ops/depth_scores/fused.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/once_differentiable.h"
-#include "attnres/ops/recorded_operation.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -20,50 +22,52 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void check_sources(const char* name, at::TensorList sources, int64_t heads) {
-  require(!sources.empty(), "{}: there are no sources", name);
-  for (const Tensor& source : sources) {
-    require(has_kernel(source) && source.dim() >= 1 && source.size(-1) > 0 &&
-                source.sizes() == sources[0].sizes() &&
-                source.scalar_type() == sources[0].scalar_type(),
-            "{}: expected sources [..., D] of float32, float64 or bfloat16 on the CPU, all alike; "
-            "the first is {} {}, one is {} {} on {}",
-            name, c10::toString(sources[0].scalar_type()), shape_of(sources[0]),
-            c10::toString(source.scalar_type()), shape_of(source), source.device().str());
-  }
-  require(heads >= 1 && sources[0].size(-1) % heads == 0,
-          "{}: {} heads do not divide the {} channels of the sources", name, heads,
-          sources[0].size(-1));
-}
+using DepthScoresFused = DepthScoresResult(at::TensorList sources, const Tensor& query,
+                                           const std::optional<Tensor>& key_gain, bool normalised,
+                                           bool factorised, double eps, int64_t heads);
+// A backward puts the gradients of the sources into `grad_sources`, or adds them to what is there;
+// one that is not wanted has no numbers.
+using DepthScoresFusedBackward = DepthScoresGradients(
+    const Tensor& grad_scores, at::TensorList sources, const Tensor& query,
+    const std::optional<Tensor>& key_gain, const std::optional<Tensor>& inverse_rms,
+    bool factorised, int64_t heads, at::TensorList grad_sources, c10::List<bool> accumulate);
+using WeightedSumFused = Tensor(at::TensorList sources, const Tensor& weights);
+using WeightedSumFusedBackward = Tensor(const Tensor& grad_sum, at::TensorList sources,
+                                        const Tensor& weights, bool weights_needed,
+                                        at::TensorList grad_sources, c10::List<bool> accumulate);
 
-kernel::SourceSizes sizes_of(at::TensorList sources, int64_t heads) {
-  return {.sources = static_cast<int64_t>(sources.size()),
-          .tokens = tokens_of(sources[0]),
-          .width = sources[0].size(-1),
-          .heads = heads};
+const auto& depth_scores_operation() {
+  static const auto handle = operation_named<DepthScoresFused>("attnres::depth_scores_fused");
+  return handle;
 }
-
-void over_tokens(const kernel::SourceSizes& sizes, const std::function<void(int64_t, int64_t)>& f) {
-  parallel_over_tokens(sizes.tokens, sizes.sources * sizes.width, f);
+const auto& depth_scores_backward_operation() {
+  static const auto handle =
+      operation_named<DepthScoresFusedBackward>("attnres::depth_scores_fused_backward");
+  return handle;
+}
+const auto& weighted_sum_operation() {
+  static const auto handle = operation_named<WeightedSumFused>("attnres::weighted_sum_fused");
+  return handle;
+}
+const auto& weighted_sum_backward_operation() {
+  static const auto handle =
+      operation_named<WeightedSumFusedBackward>("attnres::weighted_sum_fused_backward");
+  return handle;
 }
 
 // The gradients of sources, which are the first inputs of an operation.
 class SourceGradients {
  public:
-  SourceGradients(const AutogradContext& context, at::TensorList sources)
-      : accumulate_(static_cast<int64_t>(sources.size()), false) {
+  SourceGradients(const AutogradContext& context, at::TensorList sources) {
     for (size_t n = 0; n < sources.size(); ++n) {
-      gradients_.emplace_back(sources[n], context.needs_input_grad(n));
-      accumulate_[static_cast<int64_t>(n)] = gradients_.back().accumulate();
+      const auto& gradient = gradients_.emplace_back(sources[n], context.needs_input_grad(n));
+      sums_.push_back(gradient.sum().defined() ? gradient.sum() : empty_result(sources[n]));
+      accumulate_.push_back(gradient.accumulate());
     }
   }
-  template <class T>
-  std::vector<T*> pointers() const {
-    std::vector<T*> pointers;
-    for (const SourceGradient& gradient : gradients_) pointers.push_back(data<T>(gradient.sum()));
-    return pointers;
-  }
-  const bool* accumulate() const { return accumulate_.data(); }
+  // As a backward operation takes them.
+  at::TensorList sums() const { return sums_; }
+  const c10::List<bool>& accumulate() const { return accumulate_; }
   // With places for `others`, which follow.
   variable_list to_return(size_t others) const {
     variable_list results;
@@ -74,151 +78,85 @@ class SourceGradients {
 
  private:
   std::vector<SourceGradient> gradients_;
-  Flags accumulate_;
+  variable_list sums_;
+  c10::List<bool> accumulate_;
 };
 
-variable_list contiguous(at::TensorList tensors) {
-  variable_list rows;
-  for (const Tensor& tensor : tensors) rows.push_back(tensor.contiguous());
-  return rows;
+// ---- Scores ----
+
+DepthScoresResult depth_scores_meta(at::TensorList sources, const Tensor& /*query*/,
+                                    const std::optional<Tensor>& /*key_gain*/, bool normalised,
+                                    bool /*factorised*/, double /*eps*/, int64_t heads) {
+  return allocate_depth_scores(sources, normalised, heads);
 }
 
-// What the kernel takes beside the sources.
-struct Scoring {
-  Tensor query;     // [D] or [..., D], contiguous
-  Tensor key_gain;  // [D]; undefined: ones
-  bool normalised = false, factorised = false;
-  double eps = 0;
-  int64_t heads = 1;
-};
-
-struct Scores {
-  Tensor scores;       // [N, ..., H]
-  Tensor inverse_rms;  // [N, ...]; undefined where keys are not normalised
-};
-
-template <class Storage>
-kernel::DepthScores<Storage> scores_operation(const kernel::SourceSizes& sizes,
-                                              const Storage* const* sources, const Scoring& scoring,
-                                              const Scores& result) {
-  using T = kernel::Compute<Storage>;
-  return {.sizes = sizes,
-          .sources_TD = sources,
-          .query_D = data<const T>(scoring.query),
-          .query_stride = scoring.query.dim() == 1 ? 0 : sizes.width,
-          .key_gain_D = data<const T>(scoring.key_gain),
-          .normalised = scoring.normalised,
-          .factorised = scoring.factorised,
-          .eps = scoring.eps,
-          .scores_NTH = data<T>(result.scores),
-          .inverse_rms_NT = data<T>(result.inverse_rms)};
-}
-
-Scores scores_of(at::TensorList sources, const Scoring& scoring) {
-  RecordedOperation recorded(
-      "attnres::depth_scores",
-      [&] {
-        variable_list read = sources.vec();
-        read.insert(read.end(), {scoring.query, scoring.key_gain});
-        return read;
-      },
-      /*passes=*/scoring.normalised ? 2 : 1);
-  const auto N = static_cast<int64_t>(sources.size());
-  Scores result;
-  result.inverse_rms = empty_per_token(sources[0], N);
-  std::vector<int64_t> sizes = result.inverse_rms.sizes().vec();
-  sizes.push_back(scoring.heads);
-  result.scores = at::empty(sizes, result.inverse_rms.options());
-  if (!scoring.normalised) result.inverse_rms.reset();
-  with_storage_type(sources[0].scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    const Rows<Storage> rows(sources);
-    const auto op =
-        scores_operation(sizes_of(sources, scoring.heads), rows.pointers(), scoring, result);
-    over_tokens(op.sizes,
-                [&](int64_t first, int64_t last) { kernel::depth_scores(op, first, last); });
-  });
-  recorded.wrote({result.scores});
-  return result;
+DepthScoresGradients depth_scores_backward_meta(const Tensor& /*grad_scores*/,
+                                                at::TensorList sources, const Tensor& query,
+                                                const std::optional<Tensor>& key_gain,
+                                                const std::optional<Tensor>& /*inverse_rms*/,
+                                                bool /*factorised*/, int64_t /*heads*/,
+                                                at::TensorList /*grad_sources*/,
+                                                c10::List<bool> /*accumulate*/) {
+  return {empty_like_rows(query), key_gain ? empty_like_rows(*key_gain) : empty_result(sources[0])};
 }
 
 class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction> {
  public:
-  static Tensor forward(AutogradContext* context, at::TensorList sources, const Tensor& query,
-                        const std::optional<Tensor>& key_gain, bool normalised, bool factorised,
-                        double eps, int64_t heads) {
+  static variable_list forward(AutogradContext* context, at::TensorList sources,
+                               const Tensor& query, const std::optional<Tensor>& key_gain,
+                               bool normalised, bool factorised, double eps, int64_t heads) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Scoring scoring{query, key_gain.value_or(Tensor()), normalised, factorised, eps, heads};
-    const Scores result = scores_of(sources, scoring);
-    variable_list saved = {query, scoring.key_gain, result.inverse_rms};
+    const auto [scores, inverse_rms] =
+        depth_scores_operation().call(sources, query, key_gain, normalised, factorised, eps, heads);
+    variable_list saved = {query, key_gain.value_or(Tensor()), normalised ? inverse_rms : Tensor()};
     saved.insert(saved.end(), sources.begin(), sources.end());
     context->save_for_backward(saved);
     context->saved_data["factorised"] = factorised;
     context->saved_data["heads"] = heads;
-    return result.scores;
+    context->mark_non_differentiable({inverse_rms});
+    context->set_materialize_grads(false);
+    return {scores, inverse_rms};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative("depth_scores");
     const variable_list saved = context->get_saved_variables();
+    const Tensor &query = saved[0], &key_gain = saved[1], &inverse_rms = saved[2];
     const at::TensorList sources = at::TensorList(saved).slice(3);
-    const size_t N = sources.size();
-    const Scoring scoring{.query = saved[0],
-                          .key_gain = saved[1],
-                          .normalised = saved[2].defined(),
-                          .factorised = context->saved_data["factorised"].toBool(),
-                          .heads = context->saved_data["heads"].toInt()};
-    const Tensor grad_scores = gradients[0].contiguous();
+    const size_t N = sources.size(), others = 6;
+    if (!gradients[0].defined()) return variable_list(N + others);
     const SourceGradients grad_sources(*context, sources);
-    const bool by_token = scoring.query.dim() > 1;
-    const Tensor grad_query = by_token ? at::empty_like(scoring.query) : Tensor();
-    const int64_t D = scoring.query.size(-1);
-    Tensor sums;
-    with_storage_type(sources[0].scalar_type(), [&](auto storage) {
-      using Storage = decltype(storage);
-      using T = kernel::Compute<Storage>;
-      const Rows<Storage> rows(sources);
-      const std::vector<T*> pointers = grad_sources.pointers<T>();
-      const kernel::DepthScoresBackward<Storage> op{
-          .forward = scores_operation(sizes_of(sources, scoring.heads), rows.pointers(), scoring,
-                                      {.scores = {}, .inverse_rms = saved[2]}),
-          .grad_scores_NTH = data<const T>(grad_scores),
-          .grad_sources_TD = pointers.data(),
-          .accumulate_N = grad_sources.accumulate(),
-          .grad_query_TD = data<T>(grad_query)};
-      sums = sum_over_tokens(op.forward.sizes.tokens, 2 * D, compute_dtype(sources[0]),
-                             [&](int64_t first, int64_t last, const Tensor& part) {
-                               kernel::depth_scores_backward(op, first, last, data<T>(part));
-                             });
-    });
-    variable_list results = grad_sources.to_return(/*others=*/6);
-    // Of their own: whoever keeps one need not keep both.
-    results[N] = by_token ? grad_query : sums.narrow(0, 0, D).clone();
-    if (scoring.key_gain.defined()) results[N + 1] = sums.narrow(0, D, D).clone();
+    const auto [grad_query, grad_key_gain] = depth_scores_backward_operation().call(
+        gradients[0], sources, query, given(key_gain), given(inverse_rms),
+        context->saved_data["factorised"].toBool(), context->saved_data["heads"].toInt(),
+        grad_sources.sums(), grad_sources.accumulate());
+    variable_list results = grad_sources.to_return(others);
+    results[N] = grad_query;
+    if (key_gain.defined()) results[N + 1] = grad_key_gain;
     return results;
   }
 };
 
-Tensor sum_of(at::TensorList sources, const Tensor& weights) {
-  RecordedOperation recorded("attnres::weighted_sum", [&] {
-    variable_list read = sources.vec();
-    read.push_back(weights);
-    return read;
-  });
-  const Tensor sum = empty_like_rows(sources[0]);
-  with_storage_type(sources[0].scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    const Rows<Storage> rows(sources);
-    const kernel::WeightedSum<Storage> op{
-        .sizes = sizes_of(sources, weights.size(-1)),
-        .sources_TD = rows.pointers(),
-        .weights_NTH = data<const kernel::Compute<Storage>>(weights),
-        .sum_TD = data<Storage>(sum)};
-    over_tokens(op.sizes,
-                [&](int64_t first, int64_t last) { kernel::weighted_sum(op, first, last); });
-  });
-  recorded.wrote({sum});
-  return sum;
+DepthScoresResult depth_scores_autograd(at::TensorList sources, const Tensor& query,
+                                        const std::optional<Tensor>& key_gain, bool normalised,
+                                        bool factorised, double eps, int64_t heads) {
+  variable_list inputs = sources.vec();
+  inputs.insert(inputs.end(), {query, key_gain.value_or(Tensor())});
+  require_untransformed("depth_scores_fused", inputs);
+  const variable_list results =
+      DepthScoresFunction::apply(sources, query, key_gain, normalised, factorised, eps, heads);
+  return {results[0], results[1]};
+}
+
+// ---- Sums ----
+
+Tensor weighted_sum_meta(at::TensorList sources, const Tensor& /*weights*/) {
+  return empty_like_rows(sources[0]);
+}
+
+Tensor weighted_sum_backward_meta(const Tensor& /*grad_sum*/, at::TensorList /*sources*/,
+                                  const Tensor& weights, bool weights_needed,
+                                  at::TensorList /*grad_sources*/, c10::List<bool> /*accumulate*/) {
+  return weights_needed ? empty_like_rows(weights) : empty_result(weights);
 }
 
 class WeightedSumFunction : public torch::autograd::Function<WeightedSumFunction> {
@@ -228,78 +166,112 @@ class WeightedSumFunction : public torch::autograd::Function<WeightedSumFunction
     variable_list saved = {weights};
     saved.insert(saved.end(), sources.begin(), sources.end());
     context->save_for_backward(saved);
-    return sum_of(sources, weights);
+    return weighted_sum_operation().call(sources, weights);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative("weighted_sum");
     const variable_list saved = context->get_saved_variables();
-    const Tensor &weights = saved[0], grad_sum = gradients[0].contiguous();
     const at::TensorList sources = at::TensorList(saved).slice(1);
+    const bool weights_needed = context->needs_input_grad(sources.size());
     const SourceGradients grad_sources(*context, sources);
     const Tensor grad_weights =
-        context->needs_input_grad(sources.size()) ? at::empty_like(weights) : Tensor();
-    with_storage_type(sources[0].scalar_type(), [&](auto storage) {
-      using Storage = decltype(storage);
-      using T = kernel::Compute<Storage>;
-      const Rows<Storage> rows(sources);
-      const std::vector<T*> pointers = grad_sources.pointers<T>();
-      const kernel::WeightedSumBackward<Storage> op{
-          .forward = {.sizes = sizes_of(sources, weights.size(-1)),
-                      .sources_TD = rows.pointers(),
-                      .weights_NTH = data<const T>(weights),
-                      .sum_TD = nullptr},
-          .grad_sum_TD = data<const Storage>(grad_sum),
-          .grad_sources_TD = pointers.data(),
-          .accumulate_N = grad_sources.accumulate(),
-          .grad_weights_NTH = data<T>(grad_weights)};
-      over_tokens(op.forward.sizes, [&](int64_t first, int64_t last) {
-        kernel::weighted_sum_backward(op, first, last);
-      });
-    });
+        weighted_sum_backward_operation().call(gradients[0], sources, saved[0], weights_needed,
+                                               grad_sources.sums(), grad_sources.accumulate());
     variable_list results = grad_sources.to_return(/*others=*/1);
-    results[sources.size()] = grad_weights;
+    if (weights_needed) results[sources.size()] = grad_weights;
     return results;
   }
 };
 
-// elu(x) + 1, exact far below zero too.
-Tensor feature_map(const Tensor& x) {
-  return x.clamp_max(0).exp() + x.relu();
+Tensor weighted_sum_autograd(at::TensorList sources, const Tensor& weights) {
+  variable_list inputs = sources.vec();
+  inputs.push_back(weights);
+  require_untransformed("weighted_sum_fused", inputs);
+  return WeightedSumFunction::apply(sources, weights);
+}
+
+// ---- What is public ----
+
+void check_depth_sources(const char* name, at::TensorList sources, const c10::SymInt& heads) {
+  require(!sources.empty(), "{}: there are no sources", name);
+  const Tensor& first = sources[0];
+  for (const Tensor& source : sources) {
+    if (source.dim() >= 1 && source.sym_size(-1) > 0 && source.sym_sizes() == first.sym_sizes() &&
+        at::isFloatingType(source.scalar_type()) && source.scalar_type() == first.scalar_type() &&
+        source.device() == first.device()) {
+      continue;
+    }
+    fail(
+        "{}: expected sources [..., D] of a floating dtype, all alike; the first is {} {} on {}, "
+        "one is {} {} on {}",
+        name, c10::toString(first.scalar_type()), shape_of(first), first.device().str(),
+        c10::toString(source.scalar_type()), shape_of(source), source.device().str());
+  }
+  if (heads < 1 || first.sym_size(-1) % heads != 0) {
+    fail("{}: {} heads do not divide the channels of the sources {}", name,
+         heads.guard_int(__FILE__, __LINE__), shape_of(first));
+  }
+}
+
+void check_depth_scoring(at::TensorList sources, const DepthScoring& scoring) {
+  check_depth_sources("depth_scores", sources, scoring.heads);
+  const Tensor &first = sources[0], &query = scoring.query, &key_gain = scoring.key_gain;
+  const c10::SymInt D = first.sym_size(-1);
+  const auto is_vector = [&](const Tensor& x) { return x.dim() == 1 && x.sym_size(0) == D; };
+  if (query.device() != first.device() ||
+      !(is_vector(query) || query.sym_sizes() == first.sym_sizes())) {
+    fail("depth_scores: of sources {} the query must be [D] or like them, on {}; it is {} on {}",
+         shape_of(first), first.device().str(), shape_of(query), query.device().str());
+  }
+  if (key_gain.defined() && (key_gain.device() != first.device() || !is_vector(key_gain))) {
+    fail("depth_scores: of sources {} the key's gain must be [D] on {}; it is {} on {}",
+         shape_of(first), first.device().str(), shape_of(key_gain), key_gain.device().str());
+  }
+}
+
+// [N, ..., 1] of weights [N], the same for all tokens.
+Tensor for_every_token(const Tensor& weights, const Tensor& source) {
+  std::vector<c10::SymInt> sizes = source.sym_sizes().vec();
+  sizes.back() = 1;
+  sizes.insert(sizes.begin(), weights.sym_size(0));
+  std::vector<int64_t> ones(sizes.size(), 1);
+  ones[0] = -1;
+  return weights.view(ones).expand_symint(sizes);
 }
 
 }  // namespace
 
+DepthScoresResult allocate_depth_scores(at::TensorList sources, bool normalised, int64_t heads) {
+  std::vector<c10::SymInt> sizes = sources[0].sym_sizes().vec();
+  sizes.back() = heads;
+  sizes.insert(sizes.begin(), std::ssize(sources));
+  const auto options = sources[0].options().dtype(compute_dtype(sources[0])).requires_grad(false);
+  return {at::empty_symint(sizes, options),
+          normalised ? empty_per_token(sources[0], std::ssize(sources)) : empty_result(sources[0])};
+}
+
+Tensor feature_map(const Tensor& x) {
+  return x.clamp_max(0).exp() + x.relu();
+}
+
 Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring) {
-  check_sources("depth_scores", sources, scoring.heads);
+  check_depth_scoring(sources, scoring);
   const auto& [query, key_gain, eps, heads, weighing] = scoring;
-  const int64_t D = sources[0].size(-1);
-  require(query.is_cpu() &&
-              (query.sizes() == at::IntArrayRef(D) || query.sizes() == sources[0].sizes()),
-          "depth_scores: of sources {} the query must be [D] or like them, on the CPU; it is {} on "
-          "{}",
-          shape_of(sources[0]), shape_of(query), query.device().str());
-  require(!key_gain.defined() || (key_gain.is_cpu() && key_gain.sizes() == at::IntArrayRef(D)),
-          "depth_scores: of sources {} the key's gain must be [D] on the CPU; it is {}",
-          shape_of(sources[0]), shape_of(key_gain));
+  if (!has_kernel(sources[0]) || is_transformed(sources) || is_transformed({query, key_gain})) {
+    return depth_scores_composed(sources, scoring);
+  }
   const at::ScalarType type = compute_dtype(sources[0]);
   const bool normalised = key_gain.defined(), factorised = weighing == DepthWeighing::factorised;
   Tensor q = query.to(type);
   std::optional<Tensor> gain;
   if (factorised) {
     q = feature_map(q);
-    if (normalised) gain = key_gain.to(type).contiguous();
+    if (normalised) gain = key_gain.to(type);
   } else if (normalised) {
     q = q * key_gain.to(type);
   }
-  q = q.contiguous();
-  const variable_list rows = contiguous(sources);
-  const Tensor any_gain = gain.value_or(Tensor());
-  if (records(rows) || records({q, any_gain})) {
-    return DepthScoresFunction::apply(at::TensorList(rows), q, gain, normalised, factorised, eps,
-                                      heads);
-  }
-  return scores_of(rows, {q, any_gain, normalised, factorised, eps, heads}).scores;
+  return std::get<0>(call_operation(depth_scores_operation(), sources, q, gain, normalised,
+                                    factorised, eps, heads));
 }
 
 Tensor weigh_scores(const Tensor& scores, DepthWeighing weighing) {
@@ -320,23 +292,77 @@ double score_of_nothing(DepthWeighing weighing) {
 
 Tensor weighted_sum(at::TensorList sources, const Tensor& weights) {
   const bool by_token = weights.dim() > 1;
-  check_sources("weighted_sum", sources, by_token ? weights.size(-1) : 1);
-  std::vector<int64_t> sizes = {static_cast<int64_t>(sources.size())};
+  check_depth_sources("weighted_sum", sources, by_token ? weights.sym_size(-1) : 1);
+  std::vector<c10::SymInt> sizes = {std::ssize(sources)};
   if (by_token) {
-    const at::IntArrayRef tokens = sources[0].sizes().slice(0, sources[0].dim() - 1);
-    sizes.insert(sizes.end(), tokens.begin(), tokens.end());
-    sizes.push_back(weights.size(-1));
+    const c10::SymIntArrayRef rows = sources[0].sym_sizes();
+    sizes.insert(sizes.end(), rows.begin(), rows.end());
+    sizes.back() = weights.sym_size(-1);
   }
-  require(weights.is_cpu() && weights.sizes() == at::IntArrayRef(sizes),
-          "weighted_sum: of {} sources {} the weights must be [N] or [N, ..., H] on the CPU; they "
-          "are {} on {}",
-          sources.size(), shape_of(sources[0]), shape_of(weights), weights.device().str());
-  Tensor w = weights.to(compute_dtype(sources[0]));
-  if (!by_token) w = w.view({-1, 1, 1}).expand({-1, tokens_of(sources[0]), 1});
-  w = w.contiguous();
-  const variable_list rows = contiguous(sources);
-  return records(rows) || records({w}) ? WeightedSumFunction::apply(at::TensorList(rows), w)
-                                       : sum_of(rows, w);
+  if (weights.sym_sizes() != c10::SymIntArrayRef(sizes) ||
+      weights.device() != sources[0].device()) {
+    fail(
+        "weighted_sum: of {} sources {} the weights must be [N] or [N, ..., H] on {}; they are {} "
+        "on {}",
+        sources.size(), shape_of(sources[0]), sources[0].device().str(), shape_of(weights),
+        weights.device().str());
+  }
+  if (!has_kernel(sources[0]) || is_transformed(sources) || is_transformed({weights})) {
+    return weighted_sum_composed(sources, weights);
+  }
+  const Tensor w = weights.to(compute_dtype(sources[0]));
+  return call_operation(weighted_sum_operation(), sources,
+                        by_token ? w : for_every_token(w, sources[0]));
+}
+
+namespace {
+
+Tensor scores_by_feature(at::TensorList sources, const Tensor& query,
+                         const std::optional<Tensor>& key_gain, double eps, int64_t heads,
+                         bool factorised) {
+  return depth_scores(sources, {query, key_gain.value_or(Tensor()), eps, heads,
+                                factorised ? DepthWeighing::factorised : DepthWeighing::softmax});
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def(
+      "depth_scores(Tensor[] sources, Tensor query, Tensor? key_gain, float eps, int heads,"
+      " bool factorised) -> Tensor",
+      &scores_by_feature);
+  m.def(
+      "depth_scores_fused(Tensor[] sources, Tensor query, Tensor? key_gain, bool normalised,"
+      " bool factorised, float eps, int heads) -> (Tensor scores, Tensor inverse_rms)");
+  m.def(
+      "depth_scores_fused_backward(Tensor grad_scores, Tensor[] sources, Tensor query,"
+      " Tensor? key_gain, Tensor? inverse_rms, bool factorised, int heads,"
+      " Tensor(a!)[] grad_sources, bool[] accumulate)"
+      " -> (Tensor grad_query, Tensor grad_key_gain)");
+  m.def("weighted_sum(Tensor[] sources, Tensor weights) -> Tensor", &weighted_sum);
+  m.def("weighted_sum_fused(Tensor[] sources, Tensor weights) -> Tensor");
+  m.def(
+      "weighted_sum_fused_backward(Tensor grad_sum, Tensor[] sources, Tensor weights,"
+      " bool weights_needed, Tensor(a!)[] grad_sources, bool[] accumulate) -> Tensor grad_weights");
+}
+
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("depth_scores_fused", &depth_scores_meta);
+  m.impl("depth_scores_fused_backward", &depth_scores_backward_meta);
+  m.impl("weighted_sum_fused", &weighted_sum_meta);
+  m.impl("weighted_sum_fused_backward", &weighted_sum_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("depth_scores", &scores_by_feature);
+  m.impl("weighted_sum", &weighted_sum);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("depth_scores_fused", &depth_scores_autograd);
+  m.impl("depth_scores_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  m.impl("weighted_sum_fused", &weighted_sum_autograd);
+  m.impl("weighted_sum_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace attnres

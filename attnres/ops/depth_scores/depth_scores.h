@@ -12,9 +12,12 @@
 //
 // where f(x) = elu(x) + 1, which is more than zero: x + 1 from zero on, and e^x below.
 //
-// Scores and sums take one pass over the sources each, forward and backward: on the CPU, in
-// float32, float64 and bfloat16, computed in float32 or better, differentiable once. The gradients
-// of sources with a slot (gradient_slot.h) go there.
+// Scores and sums are computed in float32 or better. Where there are kernels they take one pass
+// over the sources each, forward and backward, and are differentiable once; the gradients of
+// sources with a slot (gradient_slot.h) go there. Elsewhere they are composed of tensor operations.
+//
+// In Python: torch.ops.attnres.depth_scores(sources, query, key_gain, eps, heads, factorised) and
+// weighted_sum(sources, weights).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,8 +36,11 @@ struct DepthScoring {
 };
 
 // q . k_i, or phi_i where the kernel factorises: [N, ..., H], float32 or float64. Throws Error
-// where shapes or dtypes do not fit.
+// where shapes, dtypes or devices do not fit.
 at::Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring);
+
+// f above, exact far below zero too.
+at::Tensor feature_map(const at::Tensor& x);
 
 // The weights of these scores, over their first dimension.
 at::Tensor weigh_scores(const at::Tensor& scores, DepthWeighing weighing);
@@ -42,7 +48,12 @@ at::Tensor weigh_scores(const at::Tensor& scores, DepthWeighing weighing);
 double score_of_nothing(DepthWeighing weighing);
 
 // sum_i weights_i v_i for weights [N, ..., H], or [N] for all tokens alike; in the sources' dtype.
-// Throws Error where shapes or dtypes do not fit.
+// Throws Error where shapes, dtypes or devices do not fit.
 at::Tensor weighted_sum(at::TensorList sources, const at::Tensor& weights);
+
+// The same composed of tensor operations, of what was checked: on any device, and as often
+// differentiable as one likes.
+at::Tensor depth_scores_composed(at::TensorList sources, const DepthScoring& scoring);
+at::Tensor weighted_sum_composed(at::TensorList sources, const at::Tensor& weights);
 
 }  // namespace attnres

@@ -1,12 +1,11 @@
 #include "attnres/ops/head_maps/head_maps.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <torch/library.h>
 
-#include <algorithm>
-
-#include "attnres/ops/head_maps/kernel.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -14,61 +13,68 @@ namespace {
 
 using at::Tensor;
 
-enum class Form { plain, transposed };
+using HeadMapsFused = Tensor(const Tensor& x, const Tensor& w, bool transposed);
 
-// Heads by parts of their outputs, so that several threads share a weight, which serves all tokens
-// while it is in the cache.
-template <class Storage>
-void run(const Tensor& x, const Tensor& w, const Tensor& y, Form form) {
-  constexpr int64_t kOutputs = 128, kNumbersAThread = 16384;
-  const int64_t T = x.size(0), H = x.size(1), outputs = y.size(2);
-  const int64_t parts = (outputs + kOutputs - 1) / kOutputs;
-  const int64_t numbers = w.size(1) * w.size(2) / parts * T;
-  at::parallel_for(0, H * parts, 1 + kNumbersAThread / numbers, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t h = i / parts, first = i % parts * kOutputs;
-      const int64_t last = std::min(first + kOutputs, outputs);
-      for (int64_t t = 0; t < T; ++t) {
-        const kernel::HeadMap<Storage> op = {
-            .weight = data<const Storage>(w) + h * w.stride(0),
-            .x = data<const Storage>(x) + t * x.stride(0) + h * x.stride(1),
-            .y = data<Storage>(y) + (t * H + h) * outputs,
-            .N = w.size(1),
-            .K = w.size(2)};
-        form == Form::plain ? kernel::head_map(op, first, last)
-                            : kernel::transposed_head_map(op, first, last);
-      }
-    }
-  });
+const auto& head_maps_operation() {
+  static const auto handle = operation_named<HeadMapsFused>("attnres::head_maps_fused");
+  return handle;
 }
 
-Tensor maps(const Tensor& x, const Tensor& w, Form form) {
+Tensor head_maps_meta(const Tensor& x, const Tensor& w, bool transposed) {
+  return at::empty_symint({x.sym_size(0), x.sym_size(1), w.sym_size(transposed ? 2 : 1)},
+                          x.options().requires_grad(false));
+}
+
+Tensor head_maps_autograd(const Tensor& x, const Tensor& w, bool transposed) {
+  require_untransformed("head_maps_fused", {x, w});
+  require(!records({x, w}), "head_maps_fused: it has no backward; use head_maps");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return head_maps_operation().call(x, w, transposed);
+}
+
+Tensor map_each_head(const Tensor& x, const Tensor& w, bool transposed) {
   const auto type = x.scalar_type();
-  const int64_t input = form == Form::plain ? 2 : 1;
-  require(x.dim() == 3 && w.dim() == 3 && x.is_cpu() && w.is_cpu() && x.size(1) == w.size(0) &&
-              x.size(2) == w.size(input) && type == w.scalar_type() &&
-              (type == at::kFloat || type == at::kBFloat16) && x.numel() > 0 && w.numel() > 0 &&
-              x.stride(2) == 1 && w.stride(2) == 1 && w.stride(1) == w.size(2),
-          "head maps: expected x [T, H, {}] and W [H, N, K] of float32 or bfloat16, whose rows "
-          "follow each other; they are {} and {}",
-          form == Form::plain ? "K" : "N", shape_of(x), shape_of(w));
-  Tensor y = at::empty({x.size(0), x.size(1), w.size(3 - input)}, x.options());
-  if (type == at::kFloat) {
-    run<float>(x, w, y, form);
-  } else {
-    run<kernel::BFloat16>(x, w, y, form);
+  if (x.dim() != 3 || w.dim() != 3 || x.sym_size(1) != w.sym_size(0) ||
+      x.sym_size(2) != w.sym_size(transposed ? 1 : 2) || type != w.scalar_type() ||
+      (type != at::kFloat && type != at::kBFloat16) || x.device() != w.device() ||
+      x.sym_numel() == 0 || w.sym_numel() == 0) {
+    fail(
+        "head maps: expected x [T, H, {}] and W [H, N, K] of float32 or bfloat16 on one device; "
+        "they are {} {} on {} and {} {} on {}",
+        transposed ? "N" : "K", c10::toString(type), shape_of(x), x.device().str(),
+        c10::toString(w.scalar_type()), shape_of(w), w.device().str());
   }
-  return y;
+  if (!has_kernel(x) || is_transformed({x, w}) || records({x, w})) {
+    return head_maps_composed(x, w, transposed);
+  }
+  return call_operation(head_maps_operation(), x, w, transposed);
 }
 
 }  // namespace
 
 Tensor head_maps(const Tensor& x_THK, const Tensor& w_HNK) {
-  return maps(x_THK.detach(), w_HNK.detach(), Form::plain);
+  return map_each_head(x_THK, w_HNK, /*transposed=*/false);
 }
 
 Tensor transposed_head_maps(const Tensor& x_THN, const Tensor& w_HNK) {
-  return maps(x_THN.detach(), w_HNK.detach(), Form::transposed);
+  return map_each_head(x_THN, w_HNK, /*transposed=*/true);
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("head_maps(Tensor x, Tensor weight) -> Tensor", &head_maps);
+  m.def("transposed_head_maps(Tensor x, Tensor weight) -> Tensor", &transposed_head_maps);
+  m.def("head_maps_fused(Tensor x, Tensor weight, bool transposed) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("head_maps_fused", &head_maps_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("head_maps", &head_maps);
+  m.impl("transposed_head_maps", &transposed_head_maps);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("head_maps_fused", &head_maps_autograd);
 }
 
 }  // namespace attnres

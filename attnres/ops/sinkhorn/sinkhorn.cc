@@ -1,12 +1,12 @@
 #include "attnres/ops/sinkhorn/sinkhorn.h"
 
-#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include "attnres/ops/once_differentiable.h"
-#include "attnres/ops/recorded_operation.h"
-#include "attnres/ops/sinkhorn/kernel.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
+#include "attnres/ops/transformed.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -16,36 +16,28 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-template <class F>
-void with_number_type(const Tensor& tensor, F f) {
-  tensor.scalar_type() == at::kDouble ? f(double{}) : f(float{});
+// An entry's numbers of all tokens follow each other: [m, m, T].
+using SinkhornFused = Tensor(const Tensor& logits_MMT, int64_t rounds);
+using SinkhornFusedBackward = Tensor(const Tensor& grad_matrices_MMT, const Tensor& logits_MMT,
+                                     int64_t rounds);
+
+const auto& sinkhorn_operation() {
+  static const auto handle = operation_named<SinkhornFused>("attnres::sinkhorn_fused");
+  return handle;
+}
+const auto& sinkhorn_backward_operation() {
+  static const auto handle =
+      operation_named<SinkhornFusedBackward>("attnres::sinkhorn_fused_backward");
+  return handle;
 }
 
-template <class T>
-kernel::Sinkhorn<T> operation(const Tensor& logits_MMT, int64_t rounds, const Tensor& result) {
-  return {.size = logits_MMT.size(0),
-          .rounds = rounds,
-          .tokens = logits_MMT.size(2),
-          .logits_MMT = data<const T>(logits_MMT),
-          .matrices_MMT = data<T>(result)};
+Tensor sinkhorn_meta(const Tensor& logits_MMT, int64_t /*rounds*/) {
+  return empty_like_rows(logits_MMT);
 }
 
-void over_tokens(const Tensor& logits_MMT, int64_t rounds,
-                 const std::function<void(int64_t, int64_t)>& f) {
-  parallel_over_tokens(logits_MMT.size(2), rounds * logits_MMT.size(0) * logits_MMT.size(0), f);
-}
-
-Tensor iterate(const Tensor& logits_MMT, int64_t rounds) {
-  RecordedOperation recorded(
-      "attnres::sinkhorn", [&] { return variable_list{logits_MMT}; }, /*passes=*/2 * rounds);
-  const Tensor result = at::empty_like(logits_MMT);
-  with_number_type(logits_MMT, [&](auto number) {
-    const auto op = operation<decltype(number)>(logits_MMT, rounds, result);
-    over_tokens(logits_MMT, rounds,
-                [&](int64_t first, int64_t last) { kernel::sinkhorn(op, first, last); });
-  });
-  recorded.wrote({result});
-  return result;
+Tensor sinkhorn_backward_meta(const Tensor& /*grad_matrices_MMT*/, const Tensor& logits_MMT,
+                              int64_t /*rounds*/) {
+  return empty_like_rows(logits_MMT);
 }
 
 class SinkhornFunction : public torch::autograd::Function<SinkhornFunction> {
@@ -54,41 +46,56 @@ class SinkhornFunction : public torch::autograd::Function<SinkhornFunction> {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({logits_MMT});
     context->saved_data["rounds"] = rounds;
-    return iterate(logits_MMT, rounds);
+    return sinkhorn_operation().call(logits_MMT, rounds);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    require_first_derivative("sinkhorn");
-    const Tensor logits = context->get_saved_variables()[0], grad = gradients[0].contiguous();
-    const int64_t rounds = context->saved_data["rounds"].toInt();
-    const Tensor grad_logits = at::empty_like(logits);
-    with_number_type(logits, [&](auto number) {
-      using T = decltype(number);
-      const kernel::SinkhornBackward<T> op{.forward = operation<T>(logits, rounds, {}),
-                                           .grad_matrices_MMT = data<const T>(grad),
-                                           .grad_logits_MMT = data<T>(grad_logits)};
-      over_tokens(logits, 2 * rounds,
-                  [&](int64_t first, int64_t last) { kernel::sinkhorn_backward(op, first, last); });
-    });
-    return {grad_logits, Tensor()};
+    return {sinkhorn_backward_operation().call(gradients[0], context->get_saved_variables()[0],
+                                               context->saved_data["rounds"].toInt()),
+            Tensor()};
   }
 };
+
+Tensor sinkhorn_autograd(const Tensor& logits_MMT, int64_t rounds) {
+  require_untransformed("sinkhorn_fused", {logits_MMT});
+  return SinkhornFunction::apply(logits_MMT, rounds);
+}
 
 }  // namespace
 
 Tensor sinkhorn(const Tensor& logits_TMM, int64_t rounds) {
-  require(
-      logits_TMM.dim() == 3 && logits_TMM.size(1) == logits_TMM.size(2) && logits_TMM.size(1) > 0 &&
-          logits_TMM.is_cpu() && rounds >= 1 &&
-          (logits_TMM.scalar_type() == at::kFloat || logits_TMM.scalar_type() == at::kDouble),
-      "sinkhorn: expected logits [T, m, m] of float32 or float64 on the CPU and a round or more; "
-      "they are {} {} on {}, and {}",
-      c10::toString(logits_TMM.scalar_type()), shape_of(logits_TMM), logits_TMM.device().str(),
-      rounds);
+  if (logits_TMM.dim() != 3 || logits_TMM.sym_size(1) != logits_TMM.sym_size(2) ||
+      logits_TMM.sym_size(1) < 1 || rounds < 1 ||
+      (logits_TMM.scalar_type() != at::kFloat && logits_TMM.scalar_type() != at::kDouble)) {
+    fail(
+        "sinkhorn: expected logits [T, m, m] of float32 or float64 and a round or more; they are "
+        "{} {}, and {}",
+        c10::toString(logits_TMM.scalar_type()), shape_of(logits_TMM), rounds);
+  }
+  if (!has_kernel(logits_TMM) || is_transformed({logits_TMM})) {
+    return sinkhorn_composed(logits_TMM, rounds);
+  }
   const Tensor logits_MMT = logits_TMM.permute({1, 2, 0}).contiguous();
-  const Tensor matrices_MMT = records({logits_MMT}) ? SinkhornFunction::apply(logits_MMT, rounds)
-                                                    : iterate(logits_MMT, rounds);
-  return matrices_MMT.permute({2, 0, 1}).contiguous();
+  return call_operation(sinkhorn_operation(), logits_MMT, rounds).permute({2, 0, 1}).contiguous();
+}
+
+TORCH_LIBRARY_FRAGMENT(attnres, m) {
+  m.def("sinkhorn(Tensor logits, int rounds) -> Tensor", &sinkhorn);
+  m.def("sinkhorn_fused(Tensor logits, int rounds) -> Tensor");
+  m.def("sinkhorn_fused_backward(Tensor grad_matrices, Tensor logits, int rounds) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(attnres, Meta, m) {
+  m.impl("sinkhorn_fused", &sinkhorn_meta);
+  m.impl("sinkhorn_fused_backward", &sinkhorn_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
+  m.impl("sinkhorn", &sinkhorn);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("sinkhorn_fused", &sinkhorn_autograd);
+  m.impl("sinkhorn_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 
 }  // namespace attnres
