@@ -36,30 +36,30 @@ Tensor convolved(const Tensor& inputs_BTP, const Tensor& kernel_PW) {
 Tensor causal_convolution(const Spans& spans, int layer, Kept which, const Tensor& x_TP,
                           const Tensor& kernel_PW) {
   const int64_t before = kernel_PW.size(1) - 1;
-  SequencePool* pool = spans.pool();
+  PageStore* store = spans.store();
   return spans.by_group([&](const SpanGroup& group) {
     const Tensor x_BTP = spans.batch(x_TP, group);
-    if (pool == nullptr) {
+    if (store == nullptr) {
       return convolved(at::constant_pad_nd(x_BTP, {0, 0, before, 0}), kernel_PW);
     }
-    const Tensor inputs = at::cat({pool->read_states(layer, which, spans, group), x_BTP}, 1);
-    pool->write_states(layer, which, spans, group, inputs.narrow(1, group.tokens, before));
+    const Tensor inputs = at::cat({store->read_states(layer, which, spans, group), x_BTP}, 1);
+    store->write_states(layer, which, spans, group, inputs.narrow(1, group.tokens, before));
     return convolved(inputs, kernel_PW);
   });
 }
 
 // And the delta rule; `inputs` [T, ...], without a state.
 Tensor delta_rule(const Spans& spans, int layer, const GatedDeltaRuleInputs& inputs) {
-  SequencePool* pool = spans.pool();
+  PageStore* store = spans.store();
   return spans.by_group([&](const SpanGroup& group) {
     GatedDeltaRuleInputs batch = {.q = spans.batch(inputs.q, group),
                                   .k = spans.batch(inputs.k, group),
                                   .v = spans.batch(inputs.v, group),
                                   .log_decay = spans.batch(inputs.log_decay, group),
                                   .beta = spans.batch(inputs.beta, group)};
-    if (pool != nullptr) batch.state = pool->read_states(layer, kState, spans, group);
+    if (store != nullptr) batch.state = store->read_states(layer, kState, spans, group);
     const GatedDeltaRuleOutput out = gated_delta_rule(batch);
-    if (pool != nullptr) pool->write_states(layer, kState, spans, group, out.state);
+    if (store != nullptr) store->write_states(layer, kState, spans, group, out.state);
     return out.o;
   });
 }
@@ -67,7 +67,7 @@ Tensor delta_rule(const Spans& spans, int layer, const GatedDeltaRuleInputs& inp
 // What is kept of the group's sequences, where it lies.
 DeltaAttentionStates kept_states(const Spans& spans, int layer, const SpanGroup& group) {
   const auto of = [&](Kept which) {
-    return spans.pool()->change_states(layer, which, spans, group);
+    return spans.store()->change_states(layer, which, spans, group);
   };
   return {.conv_inputs = {of(kQueryInputs), of(kKeyInputs), of(kValueInputs)},
           .states = of(kState)};
