@@ -1,7 +1,6 @@
 #include "attnres/infer/engine.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -83,15 +82,6 @@ bool is_finite(const TokensDepthWeights& depth, int64_t tokens) {
     return std::all_of(of_token.begin(), of_token.end(), [](const std::vector<float>& of_site) {
       return std::all_of(of_site.begin(), of_site.end(), [](float w) { return std::isfinite(w); });
     });
-  });
-}
-
-// Calls f(i) for 0 .. count - 1 on all threads.
-template <class F>
-void for_each_of(int64_t count, const F& f) {
-  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
-    const at::NoGradGuard not_recording;  // which each thread has to say
-    for (int64_t i = first; i < last; ++i) f(i);
   });
 }
 
@@ -316,7 +306,6 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
     return;
   }
   std::vector<Part> complete;  // those whose next token can be chosen
-  std::vector<int64_t> rows;
   for (const Part& part : parts) {
     Request& request = *part.request;
     const int64_t computed = decoder_.pool().length(request.sequence);
@@ -327,21 +316,37 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
       updates->push_back(fail(request.number, e.what()));
       continue;
     }
-    if (computed < std::ssize(request.ids)) continue;
-    complete.push_back(part);
-    rows.push_back(part.row + part.tokens - 1);
+    if (computed == std::ssize(request.ids)) complete.push_back(part);
   }
-  if (!complete.empty()) choose(complete, hidden_TD.index_select(0, at::tensor(rows)), updates);
+  choose(complete, hidden_TD, updates);
 }
 
 void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_TD,
                     std::vector<RequestUpdate>* updates) {
-  const at::Tensor logits_TV = model_.transformer().logits(hidden_TD);
-  std::vector<RequestUpdate> chosen(complete.size());
-  for_each_of(std::ssize(complete),
-              [&](int64_t i) { chosen[i] = go_on(*complete[i].request, logits_TV[i]); });
-  for (RequestUpdate& update : chosen) {
-    if (update.token) ++totals_.generated_tokens;
+  std::vector<int64_t> rows;
+  std::vector<TokenChoice> choices;
+  for (const Part& part : complete) {
+    const Request& request = *part.request;
+    if (request.is_full()) continue;
+    rows.push_back(part.row + part.tokens - 1);
+    const RandomStream random(request.settings.sampling.seed, "generate");
+    choices.push_back({&request.settings, &request.counts, random.uniform(request.generated())});
+  }
+  std::vector<ChosenToken> chosen;
+  if (!rows.empty()) {
+    const at::Tensor last_TD = hidden_TD.index_select(0, at::tensor(rows));
+    chosen = sample_tokens(model_.transformer().logits(last_TD), choices);
+  }
+  auto next = chosen.begin();
+  for (const Part& part : complete) {
+    Request& request = *part.request;
+    RequestUpdate update = update_of(request);
+    if (!request.is_full()) go_on(request, std::move(*next++), &update);
+    if (request.is_full() && !update.stopped) {
+      update.stopped = request.limit < request.prompt_tokens + request.settings.max_tokens
+                           ? StopReason::context
+                           : StopReason::max_tokens;
+    }
     if (update.stopped) end(update.request, *update.stopped != StopReason::failed);
     updates->push_back(std::move(update));
   }
@@ -357,18 +362,14 @@ void Engine::score_prompt(const Part& part, const at::Tensor& hidden_TD) const {
     const int64_t count = std::min(kRowsScoredAtOnce, scored - done);
     const at::Tensor logits =
         model_.transformer().logits(hidden_TD.narrow(0, part.row + done, count));
-    const auto before = std::ssize(request.prompt_logprobs);
-    request.prompt_logprobs.resize(before + count);
-    for_each_of(count, [&](int64_t i) {
-      request.prompt_logprobs[before + i] = token_logprobs(
-          logits[i], request.ids[first + done + i + 1], request.settings.prompt_logprobs);
-    });
+    const std::span next(request.ids.data() + first + done + 1, count);
+    std::ranges::move(token_logprobs(logits, next, request.settings.prompt_logprobs),
+                      std::back_inserter(request.prompt_logprobs));
   }
 }
 
-// The next token of a request.
-RequestUpdate Engine::go_on(Request& request, const at::Tensor& logits_V) const {
-  const GenerationSettings& settings = request.settings;
+// What a request is told of a pass, beside its next token.
+RequestUpdate Engine::update_of(Request& request) {
   RequestUpdate update{.request = request.number, .shared_tokens = request.shared};
   update.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
   update.depth = std::exchange(request.depth, {});
@@ -376,35 +377,22 @@ RequestUpdate Engine::go_on(Request& request, const at::Tensor& logits_V) const 
     update.mean_hidden = mean_of(request.hidden_sum, request.prompt_tokens);
     request.hidden_sum.reset();
   }
-  const auto full = [&] { return std::ssize(request.ids) == request.limit; };
-  const auto reason = request.limit < request.prompt_tokens + settings.max_tokens
-                          ? StopReason::context
-                          : StopReason::max_tokens;
-  if (full()) {
-    update.stopped = reason;
-    return update;
-  }
-  try {
-    const double uniform =
-        RandomStream(settings.sampling.seed, "generate").uniform(request.generated());
-    const auto token = static_cast<int32_t>(sample_token(
-        logits_V.narrow(0, 0, settings.vocabulary), settings.sampling, request.counts, uniform));
-    if (std::find(settings.ends.begin(), settings.ends.end(), token) != settings.ends.end()) {
-      update.stopped = StopReason::end_of_document;
-      return update;
-    }
-    if (settings.top_logprobs >= 0) {
-      update.logprobs = token_logprobs(logits_V, token, settings.top_logprobs);
-    }
-    request.ids.push_back(token);
-    request.counts.add_generated(token);
-    update.token = token;
-    if (full()) update.stopped = reason;
-  } catch (const std::exception& e) {
-    update.stopped = StopReason::failed;
-    update.error = e.what();
-  }
   return update;
+}
+
+void Engine::go_on(Request& request, ChosenToken chosen, RequestUpdate* update) {
+  if (!chosen.error.empty()) {
+    update->stopped = StopReason::failed;
+    update->error = std::move(chosen.error);
+  } else if (chosen.ends) {
+    update->stopped = StopReason::end_of_document;
+  } else {
+    update->token = chosen.token;
+    update->logprobs = std::move(chosen.logprobs);
+    request.ids.push_back(chosen.token);
+    request.counts.add_generated(chosen.token);
+    ++totals_.generated_tokens;
+  }
 }
 
 void Engine::end(int64_t request, bool keep) {

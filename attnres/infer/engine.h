@@ -83,6 +83,7 @@ class Engine {
     at::Tensor hidden_sum = {};                       // [D] float64, of the prompt so far
 
     int64_t generated() const { return static_cast<int64_t>(ids.size()) - prompt_tokens; }
+    bool is_full() const { return static_cast<int64_t>(ids.size()) == limit; }
   };
   // Tokens of a request that a pass computes, from row `row` on.
   struct Part {
@@ -104,7 +105,8 @@ class Engine {
   void require_finite(const Part& part, const at::Tensor& hidden_TD) const;
   void read_prompt(const Part& part, const at::Tensor& hidden_TD);
   void score_prompt(const Part& part, const at::Tensor& hidden_TD) const;
-  RequestUpdate go_on(Request& request, const at::Tensor& logits_V) const;
+  static RequestUpdate update_of(Request& request);
+  void go_on(Request& request, ChosenToken chosen, RequestUpdate* update);
   void end(int64_t request, bool keep);
   RequestUpdate fail(int64_t request, const std::string& error);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attnres/infer/score.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -21,7 +22,9 @@ Evaluation evaluate(const InferenceModel& model, const Tokenizer& tokenizer,
   const int64_t context = settings.context;
   require_usage(context >= 2, "context: an evaluation window needs at least 2 tokens, got {}",
                 context);
-  const EvaluationBatches batches(first_windows(tokens, context, settings.max_tokens), context,
+  const EvaluationTokens evaluated = first_windows(tokens, context, settings.max_tokens);
+  check_ids(model.transformer(), evaluated.ids);
+  const EvaluationBatches batches(evaluated, context,
                                   std::max<int64_t>(kEvaluationTokensABatch / context, 1));
   const int64_t scored = batches.scored_tokens();
   require(scored > 0,

@@ -1,15 +1,16 @@
 #include "attnres/infer/sampling.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "attnres/support/error.h"
 
@@ -20,6 +21,7 @@ constexpr double kNever = -100;  // of logit_bias
 constexpr double kLargestBias = 100;
 constexpr double kLargestPenalty = 2;
 constexpr double kLargestFactor = 100;  // of repetition_penalty
+constexpr int64_t kRowsAtOnce = 32;     // that are in float64
 
 void check_penalty(const char* name, double penalty) {
   require_usage(std::abs(penalty) <= kLargestPenalty, "{}: expected a number from {} to {}, got {}",
@@ -27,8 +29,8 @@ void check_penalty(const char* name, double penalty) {
 }
 
 // A copy in float64.
-at::Tensor in_float64(const at::Tensor& logits_V) {
-  return logits_V.detach()
+at::Tensor in_float64(const at::Tensor& logits) {
+  return logits.detach()
       .to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true)
       .contiguous();
 }
@@ -161,6 +163,73 @@ int64_t sample_from_best(std::span<const double> logits, std::span<const double>
   return ranking[picked(cumulative, uniform)];
 }
 
+// Calls f(i) for 0 .. count - 1 on all threads.
+template <class F>
+void for_each_of(int64_t count, const F& f) {
+  at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard not_recording;  // which each thread has to say
+    for (int64_t i = first; i < last; ++i) f(i);
+  });
+}
+
+// As sample_token; changes the logits, which are float64.
+int64_t sample_from(const at::Tensor& logits_V, const SamplingSettings& settings,
+                    const TokenCounts& counts, double uniform) {
+  const std::span<double> logits = numbers(logits_V);
+  check_logits(logits);
+  add_bias(logits, settings);
+  add_penalties(logits, settings, counts);
+  const int64_t most_likely = most_likely_of(logits);
+  const double largest = logits[most_likely];
+  require(std::isfinite(largest),
+          "sampling: logit-bias and penalties leave no token with a finite logit; forbid fewer "
+          "tokens, or use a repetition-penalty nearer to 1");
+  if (settings.temperature == 0) return most_likely;
+
+  // Each token's probability over that of the most likely one.
+  const at::Tensor weights_V = ((logits_V - largest) / settings.temperature).exp_();
+  const std::span<const double> weights = numbers(weights_V);
+  if (settings.top_k == 0 && settings.top_p == 1 && settings.min_p == 0) {
+    return sample_from_all(weights, uniform);
+  }
+  return sample_from_best(logits, weights, settings, uniform);
+}
+
+// As token_logprobs, of logits in float64.
+TokenLogprobs logprobs_of(const at::Tensor& logits_V, int64_t token, int64_t top) {
+  const std::span<const double> logits = numbers(logits_V);
+  check_logits(logits);
+  const auto vocab_size = static_cast<int64_t>(logits.size());
+  require(token >= 0 && token < vocab_size, "log-probabilities: token {}, of {} logits", token,
+          vocab_size);
+  const double largest = logits[most_likely_of(logits)];
+  const double log_sum = std::log((logits_V - largest).exp_().sum().item<double>());
+  const auto logprob = [&](int64_t id) { return (logits[id] - largest) - log_sum; };
+
+  TokenLogprobs result{.chosen = logprob(token), .top = {}};
+  for (const int32_t id : most_likely_tokens(logits, top)) {
+    result.top.push_back({id, logprob(id)});
+  }
+  return result;
+}
+
+// A row's choice. The logits are float64, and may be changed.
+ChosenToken chosen_from(const at::Tensor& logits_V, const TokenChoice& choice) {
+  const GenerationSettings& settings = *choice.settings;
+  const bool wants_logprobs = settings.top_logprobs >= 0;
+  const at::Tensor changed_V = wants_logprobs ? logits_V.clone() : logits_V;
+  const int64_t size = settings.vocabulary > 0 ? settings.vocabulary : logits_V.numel();
+  ChosenToken chosen;
+  chosen.token = static_cast<int32_t>(
+      sample_from(changed_V.narrow(0, 0, size), settings.sampling, *choice.counts, choice.uniform));
+  chosen.ends =
+      std::find(settings.ends.begin(), settings.ends.end(), chosen.token) != settings.ends.end();
+  if (wants_logprobs && !chosen.ends) {
+    chosen.logprobs = logprobs_of(logits_V, chosen.token, settings.top_logprobs);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 void check(const SamplingSettings& settings) {
@@ -209,43 +278,37 @@ void TokenCounts::add_generated(int32_t id) {
 
 int64_t sample_token(const at::Tensor& logits_V, const SamplingSettings& settings,
                      const TokenCounts& counts, double uniform) {
-  const at::Tensor adjusted_V = in_float64(logits_V);
-  const std::span<double> logits = numbers(adjusted_V);
-  check_logits(logits);
-  add_bias(logits, settings);
-  add_penalties(logits, settings, counts);
-  const int64_t most_likely = most_likely_of(logits);
-  const double largest = logits[most_likely];
-  require(std::isfinite(largest),
-          "sampling: logit-bias and penalties leave no token with a finite logit; forbid fewer "
-          "tokens, or use a repetition-penalty nearer to 1");
-  if (settings.temperature == 0) return most_likely;
+  return sample_from(in_float64(logits_V), settings, counts, uniform);
+}
 
-  // Each token's probability over that of the most likely one.
-  const at::Tensor weights_V = ((adjusted_V - largest) / settings.temperature).exp_();
-  const std::span<const double> weights = numbers(weights_V);
-  if (settings.top_k == 0 && settings.top_p == 1 && settings.min_p == 0) {
-    return sample_from_all(weights, uniform);
+std::vector<ChosenToken> sample_tokens(const at::Tensor& logits_TV,
+                                       const std::vector<TokenChoice>& choices) {
+  std::vector<ChosenToken> chosen(choices.size());
+  for (int64_t done = 0; done < std::ssize(choices); done += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, std::ssize(choices) - done);
+    const at::Tensor rows_TV = in_float64(logits_TV.narrow(0, done, count));
+    for_each_of(count, [&](int64_t i) {
+      try {
+        chosen[done + i] = chosen_from(rows_TV.select(0, i), choices[done + i]);
+      } catch (const std::exception& e) {
+        chosen[done + i].error = e.what();
+      }
+    });
   }
-  return sample_from_best(logits, weights, settings, uniform);
+  return chosen;
 }
 
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top) {
-  const at::Tensor logits_f64 = in_float64(logits_V);
-  const std::span<const double> logits = numbers(logits_f64);
-  check_logits(logits);
-  const auto vocab_size = static_cast<int64_t>(logits.size());
-  require(token >= 0 && token < vocab_size, "log-probabilities: token {}, of {} logits", token,
-          vocab_size);
-  const double largest = logits[most_likely_of(logits)];
-  const double log_sum = std::log((logits_f64 - largest).exp_().sum().item<double>());
-  const auto logprob = [&](int64_t id) { return (logits[id] - largest) - log_sum; };
+  return logprobs_of(in_float64(logits_V), token, top);
+}
 
-  TokenLogprobs result{.chosen = logprob(token), .top = {}};
-  for (const int32_t id : most_likely_tokens(logits, top)) {
-    result.top.push_back({id, logprob(id)});
-  }
-  return result;
+std::vector<TokenLogprobs> token_logprobs(const at::Tensor& logits_TV,
+                                          std::span<const int32_t> tokens, int64_t top) {
+  const at::Tensor rows_TV = in_float64(logits_TV);
+  std::vector<TokenLogprobs> logprobs(tokens.size());
+  for_each_of(std::ssize(tokens),
+              [&](int64_t i) { logprobs[i] = logprobs_of(rows_TV.select(0, i), tokens[i], top); });
+  return logprobs;
 }
 
 }  // namespace attnres

@@ -4,6 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -39,9 +42,29 @@ class TokenCounts {
 int64_t sample_token(const at::Tensor& logits_V, const SamplingSettings& settings,
                      const TokenCounts& counts, double uniform);
 
-// Log-probabilities of the model's own distribution, log softmax(logits), whatever the settings of
-// sampling are; in float64. `top` is how many of the most likely, all of them if there are fewer.
-// Throws Error as sample_token on the logits, and on a token without one.
+// What is to be chosen of a row of logits: the next token of a sequence.
+struct TokenChoice {
+  const GenerationSettings* settings = nullptr;  // sampling, ends, vocabulary and top_logprobs
+  const TokenCounts* counts = nullptr;
+  double uniform = 0;
+};
+struct ChosenToken {
+  int32_t token = -1;
+  bool ends = false;                           // it is one of the settings' ends
+  std::optional<TokenLogprobs> logprobs = {};  // of all logits; not of an end
+  std::string error = {};                      // what choosing threw: there is no token
+};
+// Chooses from each row of logits [T, V], as sample_token from those of its vocabulary; on all
+// threads.
+std::vector<ChosenToken> sample_tokens(const at::Tensor& logits_TV,
+                                       const std::vector<TokenChoice>& choices);
+
+// Log-probabilities of the model's own distribution, log softmax(logits), whatever the settings of sampling are; in
+// float64. `top` is how many of the most likely, all of them if there are fewer. Throws Error as
+// sample_token on the logits, and on a token without one.
 TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top);
+// The same of each row of logits [T, V] and its token; on all threads.
+std::vector<TokenLogprobs> token_logprobs(const at::Tensor& logits_TV,
+                                          std::span<const int32_t> tokens, int64_t top);
 
 }  // namespace attnres

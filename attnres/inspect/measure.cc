@@ -12,6 +12,7 @@
 
 #include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/evaluate.h"
+#include "attnres/infer/score.h"
 #include "attnres/inspect/model_mixing_matrix.h"
 #include "attnres/parameters/mixer_parameters.h"
 #include "attnres/support/error.h"
@@ -32,10 +33,11 @@ const char* part_of(const ParameterRegistry& parameters, const Parameter& parame
   return parameter.site % 2 == 0 ? "attention" : "feed-forward";
 }
 
-void require_a_prediction(const std::vector<int32_t>& tokens) {
+void check_text(const Transformer& model, const std::vector<int32_t>& tokens) {
   require(tokens.size() >= 2,
           "inspect: the text has {}; give at least 2, of which the last is only predicted",
           counted(std::ssize(tokens), "token"));
+  check_ids(model, tokens);
 }
 
 // The median rank over single channels of single tokens.
@@ -146,7 +148,7 @@ Inspection inspect_model(const Transformer& model, int64_t context) {
 
 void measure_depth_weights(const Transformer& model, int64_t context,
                            const std::vector<int32_t>& tokens, Inspection& inspection) {
-  require_a_prediction(tokens);
+  check_text(model, tokens);
   const EvaluationBatches batches({tokens}, context, /*batch_size=*/1);
   DepthWeightAverage average(model);
   const at::NoGradGuard no_grad;
@@ -164,7 +166,7 @@ void measure_depth_weights(const Transformer& model, int64_t context,
 void measure_matrices(const Transformer& model, int64_t context, const std::vector<int32_t>& tokens,
                       bool ranks, Inspection& inspection) {
   constexpr int64_t kMostTokens = 512;
-  require_a_prediction(tokens);
+  check_text(model, tokens);
   const EvaluationBatches batches({tokens}, std::min(context, kMostTokens), /*batch_size=*/1);
   for (MixingMatrix& matrix : mixing_matrices(model, batches[0].inputs_BT)) {
     InspectedMatrix& inspected = inspection.mixing_matrices.emplace_back();
@@ -181,7 +183,7 @@ void measure_effects(const Transformer& model, const Tokenizer& tokenizer, int64
                      const std::vector<int32_t>& tokens,
                      const std::function<void(int64_t done, int64_t total)>& on_progress,
                      Inspection& inspection) {
-  require_a_prediction(tokens);
+  check_text(model, tokens);
   inspection.effects = measure_drop_effects(model, tokens, context, on_progress);
   std::vector<double> changes;
   for (const auto& layer : inspection.effects->layers) changes.push_back(layer.change);
@@ -200,6 +202,7 @@ void measure_effects(const Transformer& model, const Tokenizer& tokenizer, int64
 void measure_tokens(const Transformer& model, const Tokenizer& tokenizer, int64_t context,
                     std::vector<int32_t> ids, Inspection& inspection) {
   require(!ids.empty(), "inspect: the text is empty; give one with a token at least");
+  check_ids(model, ids);
   ids.resize(std::min<size_t>(ids.size(), context));
   const std::vector<int64_t> wide(ids.begin(), ids.end());
   InspectedTokens& tokens = inspection.tokens.emplace();

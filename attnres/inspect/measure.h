@@ -17,7 +17,7 @@ namespace attnres {
 Inspection inspect_model(const Transformer& model, int64_t context);
 
 // Adds `sites` and their means. Like the next two, throws Error on fewer than two tokens, of which
-// the last is only predicted.
+// the last is only predicted, and like all on one outside the vocabulary.
 void measure_depth_weights(const Transformer& model, int64_t context,
                            const std::vector<int32_t>& tokens, Inspection& inspection);
 

@@ -6,7 +6,6 @@
 
 #include "attnres/layers/causal_attention.h"
 #include "attnres/layers/earlier_tokens.h"
-#include "attnres/layers/rotary_positions.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -68,18 +67,17 @@ SublayerOutput Attention::forward(const SublayerInput& input,
   const std::shared_ptr<const Spans> spans = spans_of(context, input.x.size(0));
   auto [q, k, v] = heads_of(input);
   if (shape_.rotary) {
-    const RotaryTable table = rotary_of(*spans, *shape_.rotary, input.x.scalar_type());
-    q = turned(q, table);
-    k = turned(k, table);
+    q = spans->turned(q, *shape_.rotary);
+    k = spans->turned(k, *shape_.rotary);
   }
   const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& kv_BNHK) {
     return causal_attention(q_BTHK.transpose(1, 2), kv_BNHK[0].transpose(1, 2),
-                            kv_BNHK[1].transpose(1, 2), shape_.window)
+                            kv_BNHK[1].transpose(1, 2), spans->masks(), shape_.window)
         .transpose(1, 2);
   };
   const at::Tensor o_THK = reads_pages(*spans, q)
                                ? with_pages(*spans, context.layer, q, k, v, shape_.window)
-                               : with_earlier_tokens(*spans, context.layer, q, {k, v}, attend);
+                               : with_earlier_tokens(*spans, context.layer, q, {{k}, {v}}, attend);
   return {o_proj_(o_THK.flatten(1))};
 }
 

@@ -16,13 +16,18 @@ constexpr int64_t kQueriesWorthTiling = 16;
 
 }  // namespace
 
-at::Tensor causal_mask(int64_t tokens, int64_t keys, int64_t window) {
-  const at::Tensor causal = at::ones({tokens, keys}, at::kBool).tril(keys - tokens);
-  return window == 0 ? causal : causal.triu(keys - tokens - window + 1);
+const at::Tensor& CausalMasks::mask(int64_t tokens, int64_t keys, int64_t window,
+                                    at::Device device) const {
+  at::Tensor& mask = made_[{tokens, keys, window}];
+  if (!mask.defined()) {
+    mask = at::ones({tokens, keys}, at::TensorOptions(device).dtype(at::kBool)).tril(keys - tokens);
+    if (window > 0) mask = mask.triu(keys - tokens - window + 1);
+  }
+  return mask;
 }
 
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
-                            const at::Tensor& v_BHNV, int64_t window) {
+                            const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window) {
   const int64_t T = q_BHTK.size(2);
   // Of the keys, those that a query sees.
   const int64_t N = std::min(k_BHNK.size(2), window == 0 ? k_BHNK.size(2) : window + T - 1);
@@ -34,7 +39,7 @@ at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
     return tiled_causal_attention(q, k, v, window).transpose(1, 2);
   }
   c10::optional<at::Tensor> mask;
-  if (T > 1 && (N > T || window > 0)) mask = causal_mask(T, N, window);
+  if (T > 1 && (N > T || window > 0)) mask = masks.mask(T, N, window, q_BHTK.device());
   // One token sees every key: no mask at all.
   const bool causal = T > 1 && !mask.has_value();
   return at::scaled_dot_product_attention(q_BHTK, k_BHN, v_BHN, mask, /*dropout_p=*/0.0, causal,

@@ -31,7 +31,7 @@ DeltaAttentionInputs inputs_of(const SpanGroup& group, const DeltaAttentionInput
 // What is kept of the group's sequences, where it lies.
 DeltaAttentionStates kept_states(const Spans& spans, int layer, const SpanGroup& group) {
   const auto of = [&](Kept which) {
-    return spans.pool()->change_states(layer, which, spans, group);
+    return spans.store()->change_states(layer, which, spans, group);
   };
   return {.conv_inputs = {of(kQueryInputs), of(kKeyInputs), of(kValueInputs)},
           .states = of(kState)};
@@ -150,20 +150,20 @@ Tensor DeltaAttention::in_one_call(const DeltaAttentionInputs& all, const Spans&
 
 Tensor DeltaAttention::composed(const DeltaAttentionInputs& all, const Spans& spans,
                                 int layer) const {
-  SequencePool* pool = spans.pool();
+  PageStore* store = spans.store();
   return spans.by_group([&](const SpanGroup& group) {
-    const auto read = [&](Kept which) { return pool->read_states(layer, which, spans, group); };
+    const auto read = [&](Kept which) { return store->read_states(layer, which, spans, group); };
     DeltaAttentionKept before;
-    if (pool != nullptr) {
+    if (store != nullptr) {
       before = {{read(kQueryInputs), read(kKeyInputs), read(kValueInputs)}, read(kState)};
     }
     const auto count = static_cast<int64_t>(group.count);
     const auto [y, after] = delta_attention_composed(inputs_of(group, all), count, before);
-    if (pool != nullptr) {
+    if (store != nullptr) {
       for (const Kept which : {kQueryInputs, kKeyInputs, kValueInputs}) {
-        pool->write_states(layer, which, spans, group, after.conv_inputs[which]);
+        store->write_states(layer, which, spans, group, after.conv_inputs[which]);
       }
-      pool->write_states(layer, kState, spans, group, after.states);
+      store->write_states(layer, kState, spans, group, after.states);
     }
     return y.unflatten(0, {count, group.tokens});
   });

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attnres/layers/sequence_pool.h"
+#include "attnres/layers/page_store.h"
 #include "attnres/ops/paged_attention/paged_attention.h"
 
 namespace attnres {
@@ -13,37 +13,32 @@ namespace {
 // Of more, queries share the keys that they read.
 constexpr int64_t kTokensAlone = 8;
 
-std::vector<SeenTokens> seen_by_each(const Spans& spans, int64_t window = 0) {
-  std::vector<SeenTokens> seen;
-  for (const Span& span : spans.all()) {
-    const int64_t* pages = spans.pool()->pages(span.sequence).data();
-    for (int64_t t = span.position; t < span.end(); ++t) {
-      seen.push_back({pages, window == 0 ? 0 : std::max<int64_t>(0, t + 1 - window), t + 1});
-    }
-  }
-  return seen;
-}
-
 }  // namespace
 
 at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& queries,
-                               const std::vector<at::Tensor>& kept, const Attend& attend) {
-  SequencePool* pool = spans.pool();
+                               const std::vector<KeptParts>& kept, const Attend& attend) {
   std::vector<at::Tensor> all(kept.size());
-  if (pool == nullptr) {
+  PageStore* store = spans.store();
+  if (store == nullptr) {
+    std::vector<at::Tensor> whole;
+    for (const KeptParts& parts : kept) {
+      whole.push_back(parts.size() == 1 ? parts[0] : at::cat(parts, -1));
+    }
     return spans.by_group([&](const SpanGroup& group) {
-      for (size_t i = 0; i < kept.size(); ++i) all[i] = spans.batch(kept[i], group);
+      for (size_t k = 0; k < kept.size(); ++k) all[k] = spans.batch(whole[k], group);
       return attend(spans.batch(queries, group), all);
     });
   }
-  for (size_t i = 0; i < kept.size(); ++i) pool->write_tokens(layer, i, spans, kept[i]);
+  for (size_t k = 0; k < kept.size(); ++k) store->write_tokens(layer, k, spans, kept[k]);
   std::vector<at::Tensor> outputs;
   int64_t row = 0;
-  for (const Span& span : spans.all()) {
-    for (size_t i = 0; i < kept.size(); ++i)
-      all[i] = pool->read_tokens(layer, i, span).unsqueeze(0);
-    outputs.push_back(attend(queries.narrow(0, row, span.tokens).unsqueeze(0), all).squeeze(0));
-    row += span.tokens;
+  for (size_t i = 0; i < spans.all().size(); ++i) {
+    for (size_t k = 0; k < kept.size(); ++k) {
+      all[k] = store->read_tokens(layer, k, spans, i).unsqueeze(0);
+    }
+    const int64_t tokens = spans.all()[i].tokens;
+    outputs.push_back(attend(queries.narrow(0, row, tokens).unsqueeze(0), all).squeeze(0));
+    row += tokens;
   }
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs);
 }
@@ -56,19 +51,19 @@ bool reads_pages(const Spans& spans, const at::Tensor& queries) {
 
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
                       const at::Tensor& keys, const at::Tensor& values, int64_t window) {
-  SequencePool& pool = *spans.pool();
-  pool.write_tokens(layer, 0, spans, keys);
-  pool.write_tokens(layer, 1, spans, values);
-  return paged_attention(queries, pool.token_rows(layer, 0), pool.token_rows(layer, 1),
-                         seen_by_each(spans, window), pool.page_tokens());
+  PageStore& store = *spans.store();
+  store.write_tokens(layer, 0, spans, {keys});
+  store.write_tokens(layer, 1, spans, {values});
+  return paged_attention(queries, store.token_rows(layer, 0), store.token_rows(layer, 1),
+                         spans.seen(window), store.page_tokens());
 }
 
 at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,
-                             const at::Tensor& latents, int64_t rank, double scale) {
-  SequencePool& pool = *spans.pool();
-  pool.write_tokens(layer, 0, spans, latents);
-  return paged_latent_attention(queries, pool.token_rows(layer, 0), rank, scale,
-                                seen_by_each(spans), pool.page_tokens());
+                             const KeptParts& latents, int64_t rank, double scale) {
+  PageStore& store = *spans.store();
+  store.write_tokens(layer, 0, spans, latents);
+  return paged_latent_attention(queries, store.token_rows(layer, 0), rank, scale, spans.seen(0),
+                                store.page_tokens());
 }
 
 }  // namespace attnres

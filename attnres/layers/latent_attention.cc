@@ -6,9 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attnres/layers/causal_attention.h"
-#include "attnres/layers/earlier_tokens.h"
-#include "attnres/layers/rotary_positions.h"
 #include "attnres/ops/head_maps/head_maps.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -105,7 +102,7 @@ SublayerOutput LatentAttention::forward(const SublayerInput& input,
       q_b_proj_.defined() ? q_b_proj_(rms_norm(projected[0], q_a_norm_, kNormEps)) : projected[0];
   const std::vector<at::Tensor> kv_a = projected[1].split_with_sizes({rank, shared_width}, -1);
   const auto [q_THK, key_TS] = with_positions(*spans, {q.unflatten(-1, {heads_, -1}), kv_a[1]});
-  const at::Tensor latents_TC = at::cat({rms_norm(kv_a[0], kv_a_norm_, kNormEps), key_TS}, -1);
+  const KeptParts latents_TC = {rms_norm(kv_a[0], kv_a_norm_, kNormEps), key_TS};
   const at::Tensor o_THV = reads_pages(*spans, q_THK)
                                ? attend_pages(*spans, context.layer, q_THK, latents_TC)
                                : attend(*spans, context.layer, q_THK, latents_TC);
@@ -119,10 +116,9 @@ LatentAttention::Shared LatentAttention::with_positions(const Spans& spans,
   Shared shared = plain;
   const int64_t keys = settings_.key_width, width = settings_.shared_key_width;
   if (settings_.rotary) {
-    const RotaryTable table = rotary_of(spans, frequencies_, plain.q_THK.scalar_type());
-    const at::Tensor q_THS = turned(plain.q_THK.narrow(2, keys, width), table);
+    const at::Tensor q_THS = spans.turned(plain.q_THK.narrow(2, keys, width), frequencies_);
     shared.q_THK = at::cat({plain.q_THK.narrow(2, 0, keys), q_THS}, 2);
-    shared.key_TS = turned(plain.key_TS.unsqueeze(1), table).squeeze(1);
+    shared.key_TS = spans.turned(plain.key_TS.unsqueeze(1), frequencies_).squeeze(1);
   }
   if (settings_.score_scale > 0) {
     const double usual = std::sqrt(static_cast<double>(keys + width));
@@ -132,22 +128,22 @@ LatentAttention::Shared LatentAttention::with_positions(const Spans& spans,
 }
 
 at::Tensor LatentAttention::attend(const Spans& spans, int layer, const at::Tensor& q_THK,
-                                   const at::Tensor& latents_TC) const {
+                                   const KeptParts& latents_TC) const {
   return with_earlier_tokens(
       spans, layer, q_THK, {latents_TC},
       [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& latents_BNC) {
         const LatentHeads heads = {q_BTHK, latents_BNC[0], kv_b_proj_.weight_for(latents_BNC[0])};
         return absorbing_is_cheaper(q_BTHK.size(1), latents_BNC[0].size(1), settings_)
-                   ? attend_absorbed(heads, settings_)
-                   : attend_expanded(heads, settings_);
+                   ? attend_absorbed(heads, settings_, spans.masks())
+                   : attend_expanded(heads, settings_, spans.masks());
       });
 }
 
 // Absorbed, a query at a time, where the latents lie.
 at::Tensor LatentAttention::attend_pages(const Spans& spans, int layer, const at::Tensor& q_THK,
-                                         const at::Tensor& latents_TC) const {
+                                         const KeptParts& latents_TC) const {
   const int64_t keys = settings_.key_width, shared = settings_.shared_key_width;
-  const at::Tensor kv_b = kv_b_proj_.weight_for(latents_TC).values.unflatten(0, {heads_, -1});
+  const at::Tensor kv_b = kv_b_proj_.weight_for(latents_TC[0]).values.unflatten(0, {heads_, -1});
   const at::Tensor q_THR = transposed_head_maps(q_THK.narrow(2, 0, keys), kv_b.narrow(1, 0, keys));
   const at::Tensor q_THC = at::cat({q_THR, q_THK.narrow(2, keys, shared)}, 2);
   const double scale = 1 / std::sqrt(static_cast<double>(keys + shared));
@@ -184,7 +180,8 @@ bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSet
   return tokens < keys && absorbed < expanded;
 }
 
-at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings) {
+at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings,
+                           const CausalMasks& masks) {
   const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
   const int64_t H = q_BTHK.size(2);
   const std::vector<at::Tensor> latents =
@@ -199,8 +196,8 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
   const int64_t missing = k_BNHK.size(-1) - settings.value_width;
   const at::Tensor v_BNHV = missing > 0 ? at::constant_pad_nd(kv_BNH[1], {0, missing}) : kv_BNH[1];
 
-  const at::Tensor o_BHTV =
-      causal_attention(q_BTHK.transpose(1, 2), k_BNHK.transpose(1, 2), v_BNHV.transpose(1, 2));
+  const at::Tensor o_BHTV = causal_attention(q_BTHK.transpose(1, 2), k_BNHK.transpose(1, 2),
+                                             v_BNHV.transpose(1, 2), masks);
   return o_BHTV.narrow(-1, 0, settings.value_width).transpose(1, 2);
 }
 
@@ -210,7 +207,7 @@ namespace {
 // maps to keys and to values [H, width, R]: [B, T, H, V].
 at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BNC, int64_t first,
                           const std::vector<at::Tensor>& kv_b_H,
-                          const LatentAttentionSettings& settings) {
+                          const LatentAttentionSettings& settings, const CausalMasks& masks) {
   const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2);
   const std::vector<at::Tensor> q =
       q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
@@ -220,10 +217,13 @@ at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BN
   const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
   // Those that the last of the queries sees.
   const at::Tensor seen_BNC = latents_BNC.narrow(1, 0, first + T);
-  at::Tensor scores_BTHN = at::bmm(q_BMC, seen_BNC.transpose(1, 2)).unflatten(1, {T, H});
+  const at::Tensor scores_BTHN = at::bmm(q_BMC, seen_BNC.transpose(1, 2)).unflatten(1, {T, H});
   if (T > 1) {
-    const at::Tensor later_T1N = causal_mask(T, first + T).logical_not().unsqueeze(1);
-    scores_BTHN = scores_BTHN.masked_fill(later_T1N, -std::numeric_limits<double>::infinity());
+    // All of them see the tokens before the first.
+    const at::Tensor later_T1T =
+        masks.mask(T, T, /*window=*/0, q_BTHK.device()).logical_not().unsqueeze(1);
+    scores_BTHN.narrow(-1, first, T)
+        .masked_fill_(later_T1T, -std::numeric_limits<double>::infinity());
   }
   const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
   const at::Tensor sums_BMR = at::bmm(weights_BMN, seen_BNC.narrow(-1, 0, settings.kv_rank));
@@ -234,7 +234,7 @@ at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BN
 }  // namespace
 
 at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings,
-                           int64_t most_scores) {
+                           const CausalMasks& masks, int64_t most_scores) {
   const auto& [q_BTHK, latents_BNC, kv_b_proj] = heads;
   const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2), N = latents_BNC.size(1);
   // A copy has no gradient.
@@ -247,8 +247,8 @@ at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettin
   std::vector<at::Tensor> o_BTHV;
   for (int64_t at = 0; at < T; at += block) {
     const int64_t count = std::min(block, T - at);
-    o_BTHV.push_back(
-        attend_latents(q_BTHK.narrow(1, at, count), latents_BNC, N - T + at, kv_b_H, settings));
+    o_BTHV.push_back(attend_latents(q_BTHK.narrow(1, at, count), latents_BNC, N - T + at, kv_b_H,
+                                    settings, masks));
   }
   return o_BTHV.size() == 1 ? o_BTHV[0] : at::cat(o_BTHV, 1);
 }

@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <string>
 
+#include "attnres/layers/causal_attention.h"
+#include "attnres/layers/earlier_tokens.h"
 #include "attnres/layers/layer_place.h"
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
@@ -76,9 +78,9 @@ class LatentAttention : public Sublayer {
   };
   Shared with_positions(const Spans& spans, const Shared& plain) const;
   at::Tensor attend(const Spans& spans, int layer, const at::Tensor& q_THK,
-                    const at::Tensor& latents_TC) const;
+                    const KeptParts& latents_TC) const;
   at::Tensor attend_pages(const Spans& spans, int layer, const at::Tensor& q_THK,
-                          const at::Tensor& latents_TC) const;
+                          const KeptParts& latents_TC) const;
 
   LatentAttentionSettings settings_;
   int64_t heads_;  // of this process
@@ -97,11 +99,12 @@ struct LatentHeads {
   MapWeight kv_b_proj;
 };
 // Keys and values of all tokens, then ordinary attention.
-at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings);
+at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettings& settings,
+                           const CausalMasks& masks = {});
 // W_kvb absorbed, by blocks of queries: of all heads, so many scores there are at once, or those of
 // one query of the sequences.
 at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings,
-                           int64_t most_scores = int64_t{8} << 20);
+                           const CausalMasks& masks = {}, int64_t most_scores = int64_t{8} << 20);
 // Whether few tokens meet so many keys that the second form multiplies less.
 bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings);
 

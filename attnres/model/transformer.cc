@@ -7,6 +7,7 @@
 #include <ATen/ops/mul.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "attnres/layers/layer_place.h"
 #include "attnres/layers/normed_output.h"
@@ -75,11 +76,9 @@ class PastAutograd {
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
 };
 
-void require_ids(const at::Tensor& ids_T, int64_t vocab_size) {
-  require(ids_T.dim() == 1 && ids_T.scalar_type() == at::kLong,
-          "transformer: expected token ids of type int64 and shape [tokens]");
-  if (ids_T.numel() == 0) return;
-  const int64_t least = ids_T.min().item<int64_t>(), most = ids_T.max().item<int64_t>();
+void require_in_vocabulary(const at::Tensor& ids, int64_t vocab_size) {
+  if (ids.numel() == 0) return;
+  const int64_t least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
   require(least >= 0 && most < vocab_size,
           "token id {} is out of range: this model's vocabulary has ids 0 to {}",
           least < 0 ? least : most, vocab_size - 1);
@@ -138,25 +137,26 @@ at::Tensor Transformer::own_tokens(const at::Tensor& all) const {
 
 at::Tensor Transformer::token_embeddings(const at::Tensor& ids_T) const {
   require_sites(0, 1);
-  require_ids(ids_T, vocab_size());
+  require(ids_T.dim() == 1 && ids_T.scalar_type() == at::kLong,
+          "transformer: expected token ids of type int64 and shape [tokens]");
   const at::Tensor embeddings_TD =
       rows_of(embedding_, ids_T).to(parameters_.precision().activations);
   return config_.embedding_scale == 1 ? embeddings_TD
                                       : at::mul(embeddings_TD, config_.embedding_scale);
 }
 
-DepthState Transformer::embed(const at::Tensor& ids_T, const Spans& spans) const {
+DepthState Transformer::embed(const at::Tensor& ids_T, Spans spans) const {
   require(ids_T.numel() == spans.tokens(),
           "transformer: the spans of this call have {} tokens, but there are {} ids",
           spans.tokens(), ids_T.numel());
-  require_ids(ids_T, vocab_size());  // all of a group's, so that its processes refuse alike
   DepthState state = mixer_->start(token_embeddings(own_tokens(ids_T)));
-  state.sequence.spans = std::make_shared<Spans>(spans);
+  state.sequence.spans = std::make_shared<Spans>(std::move(spans));
   return state;
 }
 
 DepthState Transformer::embed(const at::Tensor& ids_BT) const {
   require(ids_BT.dim() == 2, "transformer: expected token ids of shape [batch, tokens]");
+  require_in_vocabulary(ids_BT, vocab_size());
   return embed(ids_BT.flatten(), Spans::whole(ids_BT.size(0), ids_BT.size(1)));
 }
 
@@ -230,9 +230,9 @@ at::Tensor Transformer::output(DepthState& state, const RunContext& context) con
   return read(state, context).x;
 }
 
-at::Tensor Transformer::hidden(const at::Tensor& ids_T, const Spans& spans,
+at::Tensor Transformer::hidden(const at::Tensor& ids_T, Spans spans,
                                const RunContext& context) const {
-  return hidden_of(embed(ids_T, spans), context);
+  return hidden_of(embed(ids_T, std::move(spans)), context);
 }
 
 at::Tensor Transformer::hidden(const at::Tensor& ids_BT, const RunContext& context) const {

@@ -65,11 +65,14 @@ class Transformer {
               Precision precision = {}, at::Device device = at::kCPU, const SiteSet& sites = {},
               const TensorGroup* group = nullptr);
 
-  // [T, D], as activations. ids_T is int64; throws Error naming an id outside the vocabulary.
+  // [T, D], as activations. ids_T is int64, and in the vocabulary: of requests, texts to score and
+  // rows of training who took them in has checked that (infer/score.h, data/training_tokens.h).
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;
   // The state before site 0 of a call's tokens, span after span; of a group's, the own ones.
-  DepthState embed(const at::Tensor& ids_T, const Spans& spans) const;
-  DepthState embed(const at::Tensor& ids_BT) const;  // of B whole sequences
+  DepthState embed(const at::Tensor& ids_T, Spans spans) const;
+  // Of B whole sequences. This, and what begins with it, throws Error naming an id outside the
+  // vocabulary.
+  DepthState embed(const at::Tensor& ids_BT) const;
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
   // Throws Error, and changes nothing, where a site is another stage's, or the state's spans are of
   // another model's pool, not the newest of their sequences, or would have to be recomputed.
@@ -78,8 +81,7 @@ class Transformer {
   at::Tensor output(DepthState& state, const RunContext& context = {}) const;
 
   // embed, run and output of all tokens: [T, D].
-  at::Tensor hidden(const at::Tensor& ids_T, const Spans& spans,
-                    const RunContext& context = {}) const;
+  at::Tensor hidden(const at::Tensor& ids_T, Spans spans, const RunContext& context = {}) const;
   // The same of B whole sequences: [B, T, D].
   at::Tensor hidden(const at::Tensor& ids_BT, const RunContext& context = {}) const;
   // hidden times the head, in the parameters' dtype: [.., V]. For a few tokens; training never

@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,6 +112,53 @@ TEST(SampleToken, RefusesPenaltiesThatOverflow) {
   counts.add_generated(0);
   EXPECT_THROW(sample_token(at::tensor({5.0, 1.0}), {.repetition_penalty = 1e-320}, counts, 0.5),
                Error);
+}
+
+// Each row of many, with settings of its own, is what it is alone; one that fails is by itself.
+TEST(SampleTokens, AreWhatEachRowGivesAlone) {
+  constexpr int64_t kRows = 70, kTokens = 37;
+  const at::Tensor logits_TV =
+      (at::arange(kRows * kTokens, at::kFloat) * 1.7).sin().view({kRows, kTokens}) * 4;
+  logits_TV[66][3] = NAN;
+  std::vector<GenerationSettings> settings(kRows);
+  std::vector<TokenCounts> counts(kRows);
+  std::vector<TokenChoice> choices;
+  for (int64_t i = 0; i < kRows; ++i) {
+    SamplingSettings& sampling = settings[i].sampling;
+    sampling.temperature = static_cast<double>(i % 4) / 2;
+    sampling.top_k = i % 3 == 0 ? 5 : 0;
+    sampling.top_p = i % 5 == 0 ? 0.7 : 1;
+    sampling.repetition_penalty = i % 2 == 0 ? 1.5 : 1;
+    if (i % 7 == 0) sampling.logit_bias = {{1, -100.0}};
+    settings[i].vocabulary = i % 6 == 0 ? kTokens - 9 : kTokens;
+    settings[i].top_logprobs = i % 2 == 0 ? 3 : -1;
+    if (i % 10 == 9) settings[i].ends = {0, 5, 9, 12, 20, 31};
+    counts[i].add_prompt({2, static_cast<int32_t>(i % kTokens)});
+    choices.push_back({&settings[i], &counts[i], static_cast<double>(i) / kRows});
+  }
+  const std::vector<ChosenToken> chosen = sample_tokens(logits_TV, choices);
+  ASSERT_EQ(std::ssize(chosen), kRows);
+  std::set<int32_t> different;
+  for (int64_t i = 0; i < kRows; ++i) {
+    if (i == 66) continue;
+    const at::Tensor row = logits_TV[i];
+    const int64_t alone = sample_token(row.narrow(0, 0, settings[i].vocabulary),
+                                       settings[i].sampling, counts[i], choices[i].uniform);
+    EXPECT_EQ(chosen[i].token, alone) << i;
+    EXPECT_EQ(chosen[i].error, "");
+    const auto& ends = settings[i].ends;
+    EXPECT_EQ(chosen[i].ends, std::find(ends.begin(), ends.end(), alone) != ends.end());
+    ASSERT_EQ(chosen[i].logprobs.has_value(), i % 2 == 0);
+    if (i % 2 == 0) {
+      const TokenLogprobs expected = token_logprobs(row, alone, 3);
+      EXPECT_EQ(chosen[i].logprobs->chosen, expected.chosen);
+      EXPECT_EQ(chosen[i].logprobs->top, expected.top);
+    }
+    different.insert(chosen[i].token);
+  }
+  EXPECT_GT(different.size(), 5u);
+  EXPECT_EQ(chosen[66].token, -1);
+  EXPECT_NE(chosen[66].error.find("not finite"), std::string::npos);
 }
 
 TEST(SampleToken, ZeroTemperatureTakesTheFirstOfTheMostLikely) {

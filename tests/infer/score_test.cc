@@ -6,6 +6,7 @@
 #include "attnres/infer/inference_model.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::testing::score_test {
 namespace {
@@ -26,8 +27,12 @@ TEST(ScoreSequence, IsTheLogSoftmaxOfTheLogits) {
 TEST(ScoreSequence, RefusesWhatItCannotScore) {
   const auto model = small_model(residual());
   EXPECT_THROW(score_sequence(LocalModel(model), {1}, 9), Error);
-  EXPECT_THROW(score_sequence(LocalModel(model), {1, 50}, 9), Error);
-  EXPECT_THROW(score_sequence(LocalModel(model), {1, -1}, 9), Error);
+  for (const int32_t id : {-1, 50}) {
+    EXPECT_THAT(message_of<Error>([&] {
+                  score_sequence(LocalModel(model), {1, id}, 9);
+                }),
+                ::testing::HasSubstr(fmt::format("token id {} is out of range", id)));
+  }
   EXPECT_THROW(score_sequence(LocalModel(model), {1, 2, 3}, 2), Error);
 }
 

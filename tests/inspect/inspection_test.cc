@@ -76,6 +76,20 @@ TEST(Inspection, LeavesOutWhatAModelDoesNotHave) {
   EXPECT_THAT(keys_of(json.at("effects")), ElementsAre("loss", "layers", "sublayers"));
 }
 
+TEST(Inspection, RefusesTokensThatTheModelLacks) {
+  const Transformer model = small_model(residual(), {.vocab_size = 50});
+  const std::vector<int32_t> tokens = {1, 2, 50};
+  Inspection inspection = inspect_model(model, kContext);
+  const auto expect_refusal = [](const auto& measure) {
+    EXPECT_THAT(measure, ThrowsMessage<Error>(HasSubstr("token id 50 is out of range")));
+  };
+  expect_refusal([&] { measure_tokens(model, ByteTokenizer(), kContext, tokens, inspection); });
+  expect_refusal([&] { measure_depth_weights(model, kContext, tokens, inspection); });
+  expect_refusal([&] { measure_matrices(model, kContext, tokens, inspection); });
+  expect_refusal(
+      [&] { measure_effects(model, ByteTokenizer(), kContext, tokens, {}, inspection); });
+}
+
 TEST(Inspection, OfTheModelAloneCountsItsParameters) {
   const Transformer model = small_model(block_attn_res(), {});
   const Inspection inspection = inspect_model(model, kContext);

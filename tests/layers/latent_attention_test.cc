@@ -183,7 +183,7 @@ TEST(LatentAttention, AbsorbedIsExpanded) {
       // In blocks of one query, and of three, of which the last is smaller.
       for (const int64_t queries : {1, 3}) {
         const int64_t scores = kBatch * kHeads * 8 * queries;
-        EXPECT_TRUE(close(attend_absorbed(heads, settings, scores), absorbed, 1e-12))
+        EXPECT_TRUE(close(attend_absorbed(heads, settings, {}, scores), absorbed, 1e-12))
             << name << tokens << " in blocks of " << queries;
       }
       heads.latents_BNC = heads.latents_BNC.flip(1);
@@ -213,7 +213,7 @@ TEST(LatentAttention, HoldsNoScoresOfAllQueriesByAllKeys) {
                              random_tensor({kHeads * 128, 8}, 5, at::kFloat)};
   const auto most_of = [&](int64_t most_scores) {
     const testing::TensorBytesOfThread bytes;
-    attend_absorbed(heads, settings, most_scores);
+    attend_absorbed(heads, settings, {}, most_scores);
     return bytes.peak();
   };
   constexpr int64_t kAllScores = kQueries * kKeys * kHeads;

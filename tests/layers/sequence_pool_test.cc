@@ -37,26 +37,38 @@ class Pool : public ::testing::Test {
 
   void compute(const Spans& spans, const std::vector<float>& numbers) {
     const at::Tensor rows_T1 = at::tensor(numbers).unsqueeze(1);
-    pool_.write_tokens(1, kNumbers, spans, rows_T1.expand({-1, 2}));
+    PageStore& store = pool_.store();
+    store.write_tokens(1, kNumbers, spans, rows_T1.expand({-1, 2}));
     for (const SpanGroup& group : spans.groups()) {
-      const at::Tensor sums = pool_.read_states(1, kSums, spans, group);
-      pool_.write_states(1, kSums, spans, group, sums + spans.batch(rows_T1, group).sum(1));
+      const at::Tensor sums = store.read_states(1, kSums, spans, group);
+      store.write_states(1, kSums, spans, group, sums + spans.batch(rows_T1, group).sum(1));
     }
   }
 
-  // What is kept of a sequence's tokens; and its state, by appending one more, and taking it back.
+  // What `read` gives for the spans of one more token of a sequence, which is then taken back.
+  template <class Read>
+  at::Tensor before_the_next(int64_t sequence, const Read& read) {
+    const int64_t length = pool_.length(sequence);
+    const at::Tensor found = read(pool_.append({{sequence, 1}})).clone();
+    EXPECT_EQ(pool_.truncate(sequence, length), length);
+    return found;
+  }
+
+  // What is kept of a sequence's tokens, and its state.
   std::vector<float> numbers(int64_t sequence) {
-    if (pool_.length(sequence) == 0) return {};
-    const at::Tensor kept =
-        pool_.read_tokens(1, kNumbers, {.tokens = pool_.length(sequence), .sequence = sequence});
+    const at::Tensor kept = before_the_next(sequence, [&](const Spans& next) {
+      return pool_.store().read_tokens(1, kNumbers, next, 0).narrow(0, 0, next.all()[0].position);
+    });
     EXPECT_TRUE(kept.select(1, 0).equal(kept.select(1, 1)));
     const at::Tensor column = kept.select(1, 0).contiguous();
     return {column.const_data_ptr<float>(), column.const_data_ptr<float>() + column.numel()};
   }
   float sum(int64_t sequence) {
-    const Spans next({{.tokens = 1, .position = pool_.length(sequence), .sequence = sequence}},
-                     &pool_);
-    return pool_.read_states(1, kSums, next, next.groups()[0]).item<float>();
+    return before_the_next(sequence,
+                           [&](const Spans& next) {
+                             return pool_.store().read_states(1, kSums, next, next.groups()[0]);
+                           })
+        .item<float>();
   }
 
   void expect(int64_t sequence, const std::vector<float>& expected) {
@@ -152,7 +164,7 @@ TEST_F(Pool, DropsTheOldestSnapshotsBeyondItsBound) {
   const int64_t a = pool.add();
   for (int t = 0; t < 4; ++t) {
     const Spans spans = pool.append({{a, 1}});
-    pool.write_states(0, 0, spans, spans.groups()[0], at::ones({1, 1}));
+    pool.store().write_states(0, 0, spans, spans.groups()[0], at::ones({1, 1}));
     if (t < 3) pool.snapshot(a);
     EXPECT_EQ(pool.snapshot_bytes(), std::min(t + 1, 2) * 4);
   }

@@ -8,6 +8,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "tests/model/small_models.h"
+#include "tests/operation_counts.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing::transformer_test {
@@ -268,6 +269,34 @@ TEST(Transformer, RefusesIdsOutsideTheVocabulary) {
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("ids 0 to 49"), std::string::npos) << e.what();
     }
+  }
+}
+
+// No pass looks at the ids of a pool's sequences: who takes them in has. Nothing is read past the
+// embedding all the same.
+TEST(Transformer, ReadsNoEmbeddingThatIsNotThere) {
+  const Transformer model(small_config(residual()), kSmallVocabulary, 1);
+  const auto pool = model.make_pool({.tokens = 20});
+  const int64_t sequence = pool->add();
+  for (const int64_t bad : {int64_t{-1}, kSmallVocabulary}) {
+    EXPECT_ANY_THROW(model.hidden(at::full({2}, bad, at::kLong), pool->append({{sequence, 2}})));
+  }
+}
+
+// However many layers there are: of a piece of a prompt all have one mask.
+TEST(Transformer, MakesWhatLayersShareOnceAStep) {
+  const at::NoGradGuard not_recording;
+  for (const int64_t layers : {1, 4}) {
+    const Transformer model = small_model(residual(), {.layers = layers});
+    const auto pool = model.make_pool({.tokens = 20});
+    const int64_t sequence = pool->add();
+    const at::Tensor ids = random_ids(1, 8)[0];
+    model.hidden(ids.narrow(0, 0, 5), pool->append({{sequence, 5}}));
+    const OperationCounts counts;
+    model.hidden(ids.narrow(0, 5, 3), pool->append({{sequence, 3}}));
+    EXPECT_EQ(counts.of("aten::tril"), 1) << layers;
+    // And the ids are not looked at.
+    EXPECT_EQ(counts.of("aten::min") + counts.of("aten::max"), 0);
   }
 }
 

@@ -122,17 +122,17 @@ class Mrla : public NormedMixer {
 
   at::Tensor values_of_all(const DepthState& state, const at::Tensor& v_TD) const {
     const std::shared_ptr<const Spans> spans = spans_of(state.sequence, v_TD.size(0));
-    SequencePool* pool = spans->pool();
+    PageStore* store = spans->store();
     const int layer = state.sequence.layer;
     const at::Tensor taps = held(state, kernels_[state.site].value);
     return spans->by_group([&](const SpanGroup& group) {
       const at::Tensor v_BTD = spans->batch(v_TD, group);
       const at::Tensor earlier =
-          pool != nullptr ? pool->read_states(layer, 0, *spans, group)
-                          : at::zeros({v_BTD.size(0), kHistory, v_BTD.size(2)}, v_TD.options());
+          store != nullptr ? store->read_states(layer, 0, *spans, group)
+                           : at::zeros({v_BTD.size(0), kHistory, v_BTD.size(2)}, v_TD.options());
       const at::Tensor padded = at::cat({earlier, v_BTD}, 1);
-      if (pool != nullptr) {
-        pool->write_states(layer, 0, *spans, group, padded.narrow(1, group.tokens, kHistory));
+      if (store != nullptr) {
+        store->write_states(layer, 0, *spans, group, padded.narrow(1, group.tokens, kHistory));
       }
       return convolve(padded, taps, /*dim=*/1, group.tokens);
     });

@@ -1,9 +1,11 @@
 #include "attnres/train/optimizers/optimizer.h"
 
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/stack.h>
 #include <fmt/core.h>
 
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "attnres/support/error.h"
@@ -55,15 +57,16 @@ double Optimizer::gradient_norm() const {
 }
 
 double Optimizer::squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const {
-  double sum = 0;
+  std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Parameter& p = parameters_.all()[i];
     const at::Tensor& gradient = p.tensor.grad();
-    if (!gradient.defined() || factors_[i] == 0 || !counts(p)) continue;
-    const double norm = at::linalg_vector_norm(gradient).item<double>();
-    sum += norm * norm;
+    if (gradient.defined() && factors_[i] != 0 && counts(p)) gradients.push_back(gradient);
   }
-  return sum;
+  if (gradients.empty()) return 0;
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kCPU, at::kDouble);
+  const auto* norm = norms.const_data_ptr<double>();
+  return std::inner_product(norm, norm + norms.numel(), norm, 0.0);
 }
 
 void Optimizer::step(double learning_rate, double divisor) {
