@@ -1,7 +1,9 @@
 #include "attnres/infer/engine.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "attnres/infer/step_depth_weights.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace attnres {
 

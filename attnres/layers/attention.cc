@@ -1,6 +1,8 @@
 #include "attnres/layers/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
 
 #include <cmath>
 

@@ -1,6 +1,7 @@
 #include "attnres/layers/delta_attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 #include <cmath>
 

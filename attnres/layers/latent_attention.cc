@@ -1,6 +1,12 @@
 #include "attnres/layers/latent_attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
 
 #include <algorithm>
 #include <cmath>

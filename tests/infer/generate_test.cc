@@ -1,6 +1,7 @@
 #include "attnres/infer/generate.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 
 #include "attnres/infer/inference_model.h"

@@ -85,7 +85,7 @@ TEST(Inspection, RefusesTokensThatTheModelLacks) {
   };
   expect_refusal([&] { measure_tokens(model, ByteTokenizer(), kContext, tokens, inspection); });
   expect_refusal([&] { measure_depth_weights(model, kContext, tokens, inspection); });
-  expect_refusal([&] { measure_matrices(model, kContext, tokens, inspection); });
+  expect_refusal([&] { measure_matrices(model, kContext, tokens, /*ranks=*/true, inspection); });
   expect_refusal(
       [&] { measure_effects(model, ByteTokenizer(), kContext, tokens, {}, inspection); });
 }

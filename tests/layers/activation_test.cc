@@ -1,6 +1,7 @@
 // Gated activations against their formulas.
 #include "attnres/layers/activation.h"
 
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

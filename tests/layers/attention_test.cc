@@ -3,6 +3,7 @@
 #include "attnres/layers/attention.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,6 +3,8 @@
 #include "attnres/layers/experts.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include "attnres/depth/depth_mixer.h"

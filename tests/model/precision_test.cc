@@ -1,5 +1,6 @@
 // Models whose parameters are float32 and whose activations are bfloat16.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
 #include "attnres/layers/experts.h"

@@ -1,5 +1,6 @@
 // Calls that mix pieces of prompts and single tokens of many sequences.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 
 #include "attnres/model/transformer.h"

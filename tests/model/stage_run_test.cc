@@ -1,6 +1,8 @@
 #include "attnres/model/stage_run.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/ones_like.h>
 #include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 

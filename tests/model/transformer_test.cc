@@ -1,6 +1,8 @@
 #include "attnres/model/transformer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,9 @@
 // The kernels against the reference in float64, for every storage type and every instruction set
 // that Highway reports for this machine.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

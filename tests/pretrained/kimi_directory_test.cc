@@ -2,6 +2,10 @@
 // computed, by transformers and mlx-lm (tests/interop/make_fixtures.py).
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <functional>

@@ -2,6 +2,9 @@
 // config.json wraps the model's own, and the tensors of depth attention lie beside the model's.
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,9 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/log1p.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 

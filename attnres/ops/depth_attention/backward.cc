@@ -2,6 +2,7 @@
 // and the sources' reciprocal RMS are kept, and one pass over the sources gives every gradient.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

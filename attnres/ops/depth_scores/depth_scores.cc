@@ -1,6 +1,9 @@
 #include "attnres/ops/depth_scores/depth_scores.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

@@ -1,4 +1,7 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/stack.h>
 
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/tensors.h"

@@ -1,4 +1,8 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/stack.h>
 
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 #include "attnres/ops/gated_delta_rule/prepare.h"

@@ -1,4 +1,6 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 #include "attnres/ops/gated_delta_rule/reference.h"

@@ -1,6 +1,11 @@
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

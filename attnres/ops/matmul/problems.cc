@@ -1,4 +1,4 @@
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "attnres/ops/matmul/weight_gradient.h"
 #include "attnres/ops/operation_problems.h"

@@ -1,4 +1,7 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mm.h>
 
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"

@@ -1,4 +1,7 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/nan_to_num.h>
 
 #include <string>
 #include <utility>

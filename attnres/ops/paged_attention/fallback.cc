@@ -1,4 +1,7 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include "attnres/ops/paged_attention/paged_attention.h"
 #include "attnres/ops/tensors.h"

@@ -1,4 +1,5 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "attnres/ops/operation_problems.h"
 #include "attnres/ops/sinkhorn/sinkhorn.h"

@@ -1,4 +1,6 @@
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <type_traits>

@@ -1,3 +1,4 @@
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include "tests/depth/mechanisms/cross_layer.h"
