@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/ops/every_target.h"
@@ -21,19 +23,41 @@ std::vector<Tensor> rows(int64_t count) {
   return rows;
 }
 
+// By kernels, or by tensor operations.
+struct Implementation {
+  decltype(&phase_one_cpu) phase_one;
+  decltype(&phase_one_backward_cpu) phase_one_backward;
+  decltype(&phase_two_cpu) phase_two;
+  decltype(&phase_two_backward_cpu) phase_two_backward;
+};
+constexpr Implementation kKernels = {&phase_one_cpu, &phase_one_backward_cpu, &phase_two_cpu,
+                                     &phase_two_backward_cpu};
+constexpr Implementation kFallback = {&phase_one_fallback, &phase_one_backward_fallback,
+                                      &phase_two_fallback, &phase_two_backward_fallback};
+
+using Targets = attnres::GradientTargets;
+
 // Adds the gradients of phase 1's sources, or of phase 2's recent ones, to the targets.
 struct Case {
-  void phase_one(const std::vector<GradientTarget>& targets) const {
-    phase_one_backward(sources, inverse_rms, queries, statistics, statistics, grad_outputs,
-                       {.grad_sum = at::ones({kSites, kTokens})}, targets);
+  void phase_one(const Implementation& by, const Targets& targets) const {
+    by.phase_one_backward({.sources = sources,
+                           .inverse_rms = inverse_rms,
+                           .queries_SD = queries,
+                           .scores = statistics,
+                           .weights = statistics,
+                           .grad_outputs = grad_outputs,
+                           .grad_sum = at::ones({kSites, kTokens}),
+                           .targets = targets});
   }
-  void phase_two(const std::vector<GradientTarget>& targets) const {
-    const PhaseTwoInputs inputs{.recent = sources, .query_D = queries[0]};
-    const PhaseTwoResult saved{.x = grad_outputs[1],
-                               .scores = statistics.narrow(0, 0, kSources),
-                               .weights = statistics.narrow(0, 0, kSources)};
-    phase_two_backward(inputs, inverse_rms, /*has_earlier=*/false, saved, grad_outputs[0], {},
-                       targets);
+  void phase_two(const Implementation& by, const Targets& targets) const {
+    by.phase_two_backward({.grad_x = grad_outputs[0],
+                           .kept = grad_outputs[1],
+                           .recent = sources,
+                           .inverse_rms = inverse_rms,
+                           .query_D = queries[0],
+                           .scores = statistics.narrow(0, 0, kSources),
+                           .weights = statistics.narrow(0, 0, kSources),
+                           .targets = targets});
   }
 
   std::vector<Tensor> sources = rows(kSources), grad_outputs = rows(kSites);
@@ -42,38 +66,48 @@ struct Case {
   Tensor statistics = at::randn({kSites * kSources, kTokens}).abs();
 };
 
-std::vector<GradientTarget> targets(at::ScalarType dtype, double start, bool accumulate) {
-  std::vector<GradientTarget> targets;
-  while (std::ssize(targets) < kSources) {
-    targets.push_back({at::full({kTokens, kWidth}, start, dtype), accumulate});
+Targets targets(at::ScalarType dtype, double start, bool accumulate) {
+  Targets targets;
+  while (std::ssize(targets.gradients) < kSources) {
+    targets.gradients.push_back(at::full({kTokens, kWidth}, start, dtype));
+    targets.accumulate.push_back(accumulate);
   }
   return targets;
 }
 
-using Phase = void (Case::*)(const std::vector<GradientTarget>&) const;
-class GradientTargets : public ::testing::TestWithParam<Phase> {};
+using Phase = void (Case::*)(const Implementation&, const Targets&) const;
+class GradientTargets : public ::testing::TestWithParam<std::tuple<Phase, const Implementation*>> {
+};
 
 // Bfloat16 sources whose gradients are added up in float32: each part without a rounding.
 TEST_P(GradientTargets, OfTheComputeTypeReceiveUnroundedParts) {
   const Case given;
+  const auto& [phase, by] = GetParam();
+  const auto add = [&, phase = phase, by = by](const Targets& to) { (given.*phase)(*by, to); };
   testing::on_every_target([&] {
-    const auto rounded = targets(at::kBFloat16, 0, false), exact = targets(at::kFloat, 0, false),
-               sums = targets(at::kFloat, 64, true);
-    for (const auto& to : {rounded, exact, sums}) (given.*GetParam())(to);
+    const Targets rounded = targets(at::kBFloat16, 0, false), exact = targets(at::kFloat, 0, false),
+                  sums = targets(at::kFloat, 64, true);
+    for (const Targets& to : {rounded, exact, sums}) add(to);
     for (int64_t n = 0; n < kSources; ++n) {
-      const Tensor part = exact[n].gradient;
-      EXPECT_TRUE(at::equal(part.to(at::kBFloat16), rounded[n].gradient));
+      const Tensor part = exact.gradients[n];
+      EXPECT_TRUE(at::equal(part.to(at::kBFloat16), rounded.gradients[n]));
       EXPECT_FALSE(at::equal(part.to(at::kBFloat16).to(at::kFloat), part));
-      EXPECT_TRUE(at::allclose(sums[n].gradient, 64 + part, 0, 2e-5));
+      EXPECT_TRUE(at::allclose(sums.gradients[n], 64 + part, 0, 2e-5));
       EXPECT_FALSE(
-          at::allclose(sums[n].gradient, 64 + rounded[n].gradient.to(at::kFloat), 0, 2e-5));
+          at::allclose(sums.gradients[n], 64 + rounded.gradients[n].to(at::kFloat), 0, 2e-5));
     }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Phases, GradientTargets,
-                         ::testing::Values(&Case::phase_one, &Case::phase_two),
-                         [](const auto& info) { return info.index == 0 ? "One" : "Two"; });
+                         ::testing::Combine(::testing::Values(&Case::phase_one, &Case::phase_two),
+                                            ::testing::Values(&kKernels, &kFallback)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == &Case::phase_one ? "One"
+                                                                                          : "Two") +
+                                  (std::get<1>(info.param) == &kKernels ? "ByKernels"
+                                                                        : "ByFallback");
+                         });
 
 // One site of sources that are much alike, as those of a trained model are.
 struct AlikeSources {
@@ -88,36 +122,59 @@ struct AlikeSources {
   }
 
   // The query's gradient, by both phases; phase 1 is told of phase 2 by R or by ell's gradient.
-  Tensor grad_query(bool by_scores) const {
-    const at::TensorList earlier = at::TensorList(sources).slice(0, kEarlier);
-    const Tensor rms = at::empty({kEarlier + 1, kRows});
-    const auto unknown = [&](int64_t n) { return InverseRms{rms[n], false}; };
-    std::vector<InverseRms> earlier_rms;
-    for (int64_t n = 0; n < kEarlier; ++n) earlier_rms.push_back(unknown(n));
+  Tensor grad_query(const Implementation& by, bool by_scores) const {
+    const at::TensorList earlier = at::TensorList(sources).slice(0, kEarlier),
+                         recent = at::TensorList(sources).slice(kEarlier);
+    const std::vector<Tensor> all_rms = at::empty({kEarlier + 1, kRows}).unbind();
+    const at::TensorList earlier_rms = at::TensorList(all_rms).slice(0, kEarlier),
+                         recent_rms = at::TensorList(all_rms).slice(kEarlier);
+    const Tensor query_1D = query.unsqueeze(0), gain = at::ones({kChannels});
     const PhaseOneResult one = allocate_phase_one(sources[0], kEarlier, 1, /*for_backward=*/true);
-    phase_one_forward(earlier, earlier_rms, query.unsqueeze(0), kEps, one);
-    const PhaseTwoInputs inputs{.earlier = one.outputs[0],
-                                .max = one.max[0],
-                                .sum = one.sum[0],
-                                .recent = {sources.back()},
-                                .query_D = query,
-                                .eps = kEps,
-                                .norm_gain_D = at::ones({kChannels}),
-                                .norm_eps = kEps};
+    by.phase_one({{earlier, earlier_rms}, query_1D, kEps}, one);
     const PhaseTwoResult two = allocate_phase_two(sources[0], 1, true, true, true);
-    phase_two_forward(inputs, {unknown(kEarlier)}, two);
-
+    const Tensor normalized = by.phase_two({.earlier = one.outputs[0],
+                                            .max = one.max,
+                                            .sum = one.sum,
+                                            .recent = {recent, recent_rms},
+                                            .queries_SD = query_1D,
+                                            .eps = kEps,
+                                            .norm_gain_D = gain,
+                                            .norm_eps = kEps},
+                                           two);
     const PhaseTwoGradients grads =
-        phase_two_backward(inputs, {rms[kEarlier]}, /*has_earlier=*/true, two, grad_x, {},
-                           std::vector<GradientTarget>(1));
-    JointSoftmax joint;
-    (by_scores ? joint.other_grad_scores : joint.grad_sum) =
-        (by_scores ? grads.scores : grads.sum).unsqueeze(0);
-    const std::vector<GradientTarget> unwanted(kEarlier);
-    const Tensor from_earlier =
-        phase_one_backward(earlier, rms.narrow(0, 0, kEarlier).unbind(), query.unsqueeze(0),
-                           one.scores, one.weights, {grads.earlier}, joint, unwanted);
+        by.phase_two_backward({.grad_x = grad_x,
+                               .kept = normalized.defined() ? normalized : two.x,
+                               .kept_is_normalized = normalized.defined(),
+                               .recent = recent,
+                               .inverse_rms = recent_rms,
+                               .query_D = query,
+                               .norm_gain_D = gain,
+                               .norm_eps = kEps,
+                               .scores = two.scores,
+                               .weights = two.weights,
+                               .earlier_weight = two.earlier_weight,
+                               .rho = two.rho,
+                               .targets = unwanted(1)});
+    const Tensor from_earlier = by.phase_one_backward(
+        {.sources = earlier,
+         .inverse_rms = earlier_rms,
+         .queries_SD = query_1D,
+         .scores = one.scores,
+         .weights = one.weights,
+         .grad_outputs = grads.earlier,
+         .grad_sum = by_scores ? Tensor() : grads.sum.unsqueeze(0),
+         .other_grad_scores = by_scores ? grads.scores.unsqueeze(0) : Tensor(),
+         .targets = unwanted(kEarlier)});
     return from_earlier[0] + grads.query_D;
+  }
+
+  static Targets unwanted(int64_t count) {
+    Targets targets;
+    while (std::ssize(targets.gradients) < count) {
+      targets.gradients.push_back(at::empty({0}));
+      targets.accumulate.push_back(false);
+    }
+    return targets;
   }
 
   // In float64, by autograd.
@@ -149,13 +206,15 @@ TEST(JointSoftmax, GivesTheQueryItsGradientWhereSourcesAreAlike) {
   const AlikeSources given;
   const Tensor expected = given.exact_grad_query();
   const double largest = expected.abs().max().item<double>();
-  const auto error = [&](bool by_scores) {
-    return (given.grad_query(by_scores) - expected).abs().max().item<double>() / largest;
+  const auto error = [&](const Implementation& by, bool by_scores) {
+    return (given.grad_query(by, by_scores) - expected).abs().max().item<double>() / largest;
   };
   testing::on_every_target([&] {
-    EXPECT_LT(error(/*by_scores=*/true), 0.03);
-    EXPECT_GT(error(/*by_scores=*/false), 0.3);
+    EXPECT_LT(error(kKernels, /*by_scores=*/true), 0.03);
+    EXPECT_GT(error(kKernels, /*by_scores=*/false), 0.3);
   });
+  EXPECT_LT(error(kFallback, /*by_scores=*/true), 0.03);
+  EXPECT_GT(error(kFallback, /*by_scores=*/false), 0.3);
 }
 
 }  // namespace

@@ -7,11 +7,14 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/library.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/ops/depth_attention/phases.h"
 #include "attnres/support/error.h"
 #include "tests/ops/every_target.h"
 #include "tests/tolerances.h"
@@ -158,6 +161,39 @@ const std::vector<Shape> kShapes = {
     {.earlier = 0, .finished = 2, .sites = 6, .sums = false},
 };
 
+int calls_of_fallback = 0;
+
+template <auto phase>
+struct Counted;
+template <class Result, class... Arguments, Result (*phase)(Arguments...)>
+struct Counted<phase> {
+  static Result call(Arguments... arguments) {
+    ++calls_of_fallback;
+    return phase(arguments...);
+  }
+};
+
+// While it lives, the operations of the dispatcher are tensor operations on tensors of this key, as
+// on a device without kernels.
+class ByFallback {
+ public:
+  explicit ByFallback(c10::DispatchKey key)
+      : library_(torch::Library::IMPL, "attnres", key, __FILE__, __LINE__) {
+    library_.impl("depth_attention_phase_one_out",
+                  &call_phase_one<&Counted<&phase_one_fallback>::call>);
+    library_.impl("depth_attention_phase_one_backward_out",
+                  &call_phase_one_backward<&Counted<&phase_one_backward_fallback>::call>);
+    library_.impl("depth_attention_phase_two_out",
+                  &call_phase_two<&Counted<&phase_two_fallback>::call>);
+    library_.impl("depth_attention_phase_two_backward_out",
+                  &call_phase_two_backward<&Counted<&phase_two_backward_fallback>::call>);
+    calls_of_fallback = 0;
+  }
+
+ private:
+  torch::Library library_;
+};
+
 class TwoPhase : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void check(const Shape& shape) {
@@ -213,6 +249,18 @@ TEST_P(TwoPhase, EveryNumberOfTokens) {
   }
 }
 
+TEST_P(TwoPhase, EqualsTheSinglePassByTensorOperations) {
+  const ByFallback by_fallback(c10::DispatchKey::CPU);
+  for (const Shape& shape : kShapes) {
+    calls_of_fallback = 0;
+    check(shape);
+    const int64_t phases = shape.sites + (shape.earlier > 0 ? 1 : 0);
+    EXPECT_EQ(calls_of_fallback, 2 * phases);  // forward and backward
+  }
+  check({.earlier = 4, .finished = 1, .sites = 3, .tokens = 0, .width = 33});
+  check({.earlier = 4, .finished = 1, .sites = 3, .tokens = 5, .width = 1});
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, TwoPhase,
                          ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16),
                          [](const auto& info) { return c10::toString(info.param); });
@@ -230,7 +278,7 @@ TEST(TwoPhaseMistakes, AreSeen) {
 }
 
 // h cannot be had back from x where a gain is zero.
-TEST(TwoPhase, ZeroNormGainsHaveGradients) {
+void check_zero_norm_gains() {
   const Shape shape = {.earlier = 3, .finished = 0, .sites = 2};
   Inputs inputs = make_inputs(shape, at::kDouble);
   for (Tensor& gain : inputs.norm_gains) gain.detach().narrow(0, 3, 4).zero_();
@@ -239,6 +287,84 @@ TEST(TwoPhase, ZeroNormGainsHaveGradients) {
   const Outcome actual = run(scheduled_sites, shape, inputs);
   for (size_t i = 0; i < expected.gradients.size(); ++i) {
     EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i])) << i;
+  }
+}
+
+TEST(TwoPhase, ZeroNormGainsHaveGradients) {
+  check_zero_norm_gains();
+  const ByFallback by_fallback(c10::DispatchKey::CPU);
+  check_zero_norm_gains();
+}
+
+// What is kept for the backward beside the sources: x alone where it gives h back.
+TEST(TwoPhase, KeepsTheNormalisedRowsWhereAGainIsZeroAlone) {
+  const Tensor source = at::randn({3, 8}), query = at::randn({1, 8}), gain = at::ones({8});
+  const auto normalized = [&](bool for_backward) {
+    const std::vector<Tensor> sources = {source}, inverse_rms = {at::empty({3})};
+    const PhaseTwoResult result =
+        allocate_phase_two(source, 1, /*has_earlier=*/false, /*has_norm=*/true, for_backward);
+    return phase_two_out({.recent = {sources, inverse_rms},
+                          .queries_SD = query,
+                          .eps = kEps,
+                          .norm_gain_D = gain,
+                          .norm_eps = kNormEps},
+                         result);
+  };
+  EXPECT_FALSE(normalized(/*for_backward=*/true).defined());
+  gain.select(0, 3).zero_();
+  EXPECT_FALSE(normalized(/*for_backward=*/false).defined());
+  const Tensor kept = normalized(/*for_backward=*/true);
+  ASSERT_TRUE(kept.defined());
+  EXPECT_TRUE(close(kept, source * at::rsqrt(source.square().mean(-1, true) + kNormEps)));
+}
+
+// On a device whose numbers the host cannot read, neither the schedule nor the tensor operations
+// ask for any: a meta tensor has none.
+TEST(TwoPhase, ReadsNoNumberOnTheHost) {
+  calls_of_fallback = 0;
+  for (const bool by_fallback : {false, true}) {
+    std::optional<ByFallback> fallback;
+    if (by_fallback) fallback.emplace(c10::DispatchKey::Meta);
+    for (const Shape& shape : kShapes) {
+      Inputs inputs = make_inputs(shape, at::kBFloat16);
+      for (auto* part : {&inputs.sources, &inputs.outputs, &inputs.queries, &inputs.key_gains,
+                         &inputs.norm_gains}) {
+        for (Tensor& tensor : *part) tensor = tensor.detach().to(at::kMeta).set_requires_grad(true);
+      }
+      const std::vector<Tensor> xs = scheduled_sites(shape, inputs);
+      std::vector<Tensor> gradients;
+      for (const Tensor& x : xs) {
+        EXPECT_EQ(x.sizes(), inputs.sources[0].sizes());
+        EXPECT_EQ(x.scalar_type(), at::kBFloat16);
+        gradients.push_back(at::empty_like(x));
+      }
+      torch::autograd::backward(xs, gradients);
+      for (const Tensor& input : inputs.all()) EXPECT_EQ(input.grad().sizes(), input.sizes());
+    }
+    EXPECT_EQ(calls_of_fallback > 0, by_fallback);
+    calls_of_fallback = 0;
+  }
+}
+
+// float16 has no kernel.
+TEST(TwoPhase, IsComposedWhereThereIsNoKernel) {
+  for (const Shape& shape : kShapes) {
+    const Inputs inputs = make_inputs(shape, at::kHalf), reference = in_float64(inputs);
+    const Outcome expected = run(expected_sites, shape, reference);
+    const Outcome actual = run(scheduled_sites, shape, inputs);
+    for (size_t i = 0; i < expected.xs.size(); ++i) {
+      EXPECT_TRUE(close(actual.xs[i], expected.xs[i], 4e-3)) << "x of site " << i;
+    }
+    double largest = 0;
+    for (const Tensor& gradient : expected.gradients) {
+      largest = std::max(largest, gradient.abs().max().item<double>());
+    }
+    for (size_t i = 0; i < expected.gradients.size(); ++i) {
+      EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i], 2e-2, 0.1 * largest)) << i;
+    }
+    const at::NoGradGuard no_grad;
+    const std::vector<Tensor> again = scheduled_sites(shape, inputs);
+    for (size_t i = 0; i < again.size(); ++i) EXPECT_TRUE(at::equal(again[i], actual.xs[i])) << i;
   }
 }
 
@@ -272,8 +398,8 @@ TEST(TwoPhase, ASiteDoesNotDependOnWhichSitesShareItsPass) {
   for (int64_t s = 0; s < shape.sites; ++s) {
     const auto alone = depth_attention_phase_one(sources, shape.earlier, {queries[s]}, kEps);
     EXPECT_TRUE(at::equal(alone[0].output, together[s].output)) << s;
-    EXPECT_TRUE(at::equal(alone[0].max, together[s].max)) << s;
-    EXPECT_TRUE(at::equal(alone[0].sum, together[s].sum)) << s;
+    EXPECT_TRUE(at::equal(alone[0].max[0], together[s].max[together[s].row])) << s;
+    EXPECT_TRUE(at::equal(alone[0].sum[0], together[s].sum[together[s].row])) << s;
   }
 }
 

@@ -186,6 +186,18 @@ def kernels_only(ops):
         "depth_attention_phase_two_fused_backward": (
             two[0], two[0], sources[1:], query, *two[1:], [True] * 2,
         ),
+        "depth_attention_phase_one_out": (sources, one[5], 0, queries, EPS, *one[:5]),
+        "depth_attention_phase_one_backward_out": (
+            sources, one[5], queries, one[3], one[4], one[0], one[2], None, sources, [False] * 3,
+        ),
+        "depth_attention_phase_two_out": (
+            one[0][0], one[1], one[2], sources[1:], two[4], 0, None, None, queries, 0, EPS, gain,
+            EPS, *two[:4], None,
+        ),
+        "depth_attention_phase_two_backward_out": (
+            two[0], None, two[0], False, sources[1:], two[4], query, None, EPS, *two[1:4], None,
+            sources[1:], [False] * 2,
+        ),
         "add_rms_norm_fused": (x, pending, gain, EPS, True),
         "add_rms_norm_fused_backward": (normalized, None, total, gain, inverse_rms),
         "swiglu_fused": (gate, up),

@@ -72,9 +72,8 @@ class BlockAttnRes : public DepthMixer {
     if (state.pending.defined() && ends_block(state.site)) fold(state);
     const bool with_partial = has_partial(state) || state.pending.defined();
     const bool has_choice = state.sealed.size() + (with_partial ? 1 : 0) > 1;
-    const bool two_phase = has_choice && !needs_weights(state) &&
-                           serves_two_phase(settings_, shape_) &&
-                           can_fuse_depth_attention(state.sealed);
+    const bool two_phase =
+        has_choice && !needs_weights(state) && serves_two_phase(settings_, shape_);
     if (!two_phase) return {.x = read_single_pass(state)};
     const at::Tensor x = read_two_phase(state);
     if (state.analysis != nullptr) {

@@ -1,15 +1,24 @@
 #include "attnres/ops/depth_attention/depth_attention.h"
 
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "attnres/ops/depth_attention/fused.h"
+#include "attnres/ops/depth_attention/kernel.h"
+#include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 void check_vector(const char* name, const at::Tensor& vector, const at::Tensor& source) {
   if (vector.dim() != 1 || vector.sym_size(0) != source.sym_size(-1)) {
@@ -54,45 +63,87 @@ void check_inputs(at::TensorList sources, const at::Tensor& query, const at::Ten
 
 FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tensor&, double,
                        bool give_weights, bool for_backward) {
-  const auto N = static_cast<int64_t>(sources.size());
-  const auto per_source = [&](bool wanted) {
-    return wanted ? empty_per_token(sources[0], N) : empty_result(sources[0]);
-  };
-  return {empty_like_rows(sources[0]), per_source(give_weights || for_backward),
-          per_source(for_backward), per_source(for_backward)};
+  return allocate_fused(sources, give_weights, for_backward);
 }
 
-FusedResult fused_cpu(at::TensorList sources, const at::Tensor& query, const at::Tensor& key_gain,
-                      double eps, bool give_weights, bool for_backward) {
-  const FusedResult result = fused_meta(sources, query, key_gain, eps, give_weights, for_backward);
-  const auto& [output, weights, scores, inverse_rms] = result;
-  const int64_t width = sources[0].size(-1), tokens = tokens_of(sources[0]);
-  const auto N = static_cast<int64_t>(sources.size());
-  const at::Tensor folded_query = fold_query(query, key_gain, compute_dtype(sources[0]));
-  with_storage_type(sources[0].scalar_type(), [&](auto storage) {
-    using Storage = decltype(storage);
-    using T = kernel::Compute<Storage>;
-    const Rows<Storage> rows(sources);
-    const std::vector<T*> rms =
-        for_backward ? slices<T>(inverse_rms, N, tokens) : std::vector<T*>(N, nullptr);
-    const Flags rms_known(N, false);
-    Storage* const outputs[] = {data<Storage>(output)};
-    const kernel::DepthAttentionForward<Storage> op{
-        .inputs = {rows.pointers(), data<const T>(folded_query), N, 1, tokens, width},
-        .eps = eps,
-        .complete = true,
-        .inverse_rms_N = rms.data(),
-        .rms_known_N = rms_known.data(),
-        .outputs_S = outputs,
-        .max_ST = nullptr,
-        .sum_ST = nullptr,
-        .scores_SNT = data<T>(scores),
-        .weights_SNT = data<T>(weights)};
-    parallel_over_tokens(tokens, N * width, [&](int64_t first, int64_t last) {
-      kernel::depth_attention_forward(op, first, last);
-    });
-  });
-  return result;
+const auto& fused_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::depth_attention_fused", "")
+                                 .typed<decltype(fused_meta)>();
+  return handle;
+}
+
+// Of the sources that `source_needed` names, in order; of the query; of the key gain.
+using FusedGradients = std::tuple<std::vector<at::Tensor>, at::Tensor, at::Tensor>;
+
+FusedGradients fused_backward_meta(const std::optional<at::Tensor>&,
+                                   const std::optional<at::Tensor>&, at::TensorList sources,
+                                   const at::Tensor& query, const at::Tensor& key_gain,
+                                   const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                   c10::List<bool> source_needed) {
+  return {allocate_gradients(sources, source_needed), at::empty_like(query),
+          at::empty_like(key_gain)};
+}
+
+const auto& fused_backward_operation() {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("attnres::depth_attention_fused_backward", "")
+                                 .typed<decltype(fused_backward_meta)>();
+  return handle;
+}
+
+// Function::apply takes only at::TensorList apart into inputs of the graph: a std::vector<Tensor>
+// would get no gradient, and no error.
+class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, at::TensorList sources,
+                               const at::Tensor& query, const at::Tensor& key_gain, double eps) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const auto [output, weights, scores, inverse_rms] =
+        fused_operation().call(sources, query, key_gain, eps, /*give_weights=*/true,
+                               /*for_backward=*/true);
+    variable_list saved(sources.begin(), sources.end());
+    saved.insert(saved.end(), {query, key_gain, weights, scores, inverse_rms});
+    context->save_for_backward(saved);
+    context->mark_non_differentiable({scores, inverse_rms});
+    context->set_materialize_grads(false);
+    return {output, weights, scores, inverse_rms};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const size_t num_sources = saved.size() - 5;
+    const at::TensorList sources = at::TensorList(saved).slice(0, num_sources);
+    const at::Tensor *rest = &saved[num_sources], &query = rest[0], &key_gain = rest[1];
+    variable_list result(num_sources + 3);  // eps has none
+    if (!grads[0].defined() && !grads[1].defined()) return result;
+
+    const c10::List<bool> source_needed = needed_inputs(context, 0, num_sources);
+    const auto given = [](const at::Tensor& grad) {
+      return grad.defined() ? std::make_optional(grad) : std::nullopt;
+    };
+    const auto [grad_sources, grad_query, grad_key_gain] =
+        fused_backward_operation().call(given(grads[0]), given(grads[1]), sources, query, key_gain,
+                                        rest[2], rest[3], rest[4], source_needed);
+    place_gradients(grad_sources, source_needed, result.begin());
+    result[num_sources] = grad_query;
+    result[num_sources + 1] = grad_key_gain;
+    return result;
+  }
+};
+
+FusedResult fused_autograd(at::TensorList sources, const at::Tensor& query,
+                           const at::Tensor& key_gain, double eps, bool give_weights,
+                           bool for_backward) {
+  variable_list inputs(sources.begin(), sources.end());
+  inputs.insert(inputs.end(), {query, key_gain});
+  require_untransformed("depth_attention_fused", inputs);
+  if (for_backward) {
+    const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
+    return {results[0], results[1], results[2], results[3]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return fused_operation().call(sources, query, key_gain, eps, give_weights, for_backward);
 }
 
 DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::Tensor& query,
@@ -105,7 +156,7 @@ DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::T
     return depth_attention_composed(sources, query, key_gain, eps);
   }
   const FusedResult result =
-      depth_attention_fused(sources, query, key_gain, eps, give_weights, records(inputs));
+      fused_operation().call(sources, query, key_gain, eps, give_weights, records(inputs));
   return {std::get<0>(result), std::get<1>(result)};
 }
 
@@ -117,13 +168,34 @@ at::Tensor composed_output(at::TensorList sources, const at::Tensor& query,
 
 }  // namespace
 
-FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& query,
-                                  const at::Tensor& key_gain, double eps, bool give_weights,
-                                  bool for_backward) {
-  static const auto operation = c10::Dispatcher::singleton()
-                                    .findSchemaOrThrow("attnres::depth_attention_fused", "")
-                                    .typed<decltype(depth_attention_fused)>();
-  return operation.call(sources, query, key_gain, eps, give_weights, for_backward);
+FusedResult allocate_fused(at::TensorList sources, bool give_weights, bool for_backward) {
+  const auto N = static_cast<int64_t>(sources.size());
+  const auto per_source = [&](bool wanted) {
+    return wanted ? empty_per_token(sources[0], N) : empty_result(sources[0]);
+  };
+  return {empty_like_rows(sources[0]), per_source(give_weights || for_backward),
+          per_source(for_backward), per_source(for_backward)};
+}
+
+c10::List<bool> needed_inputs(AutogradContext* context, size_t first, size_t count) {
+  c10::List<bool> needed;
+  for (size_t n = 0; n < count; ++n) needed.push_back(context->needs_input_grad(first + n));
+  return needed;
+}
+
+std::vector<at::Tensor> allocate_gradients(at::TensorList sources, const c10::List<bool>& needed) {
+  std::vector<at::Tensor> gradients;
+  for (size_t n = 0; n < sources.size(); ++n) {
+    if (needed[n]) gradients.push_back(empty_like_rows(sources[n]));
+  }
+  return gradients;
+}
+
+void place_gradients(const std::vector<at::Tensor>& gradients, const c10::List<bool>& needed,
+                     std::vector<at::Tensor>::iterator to) {
+  for (size_t n = 0, next = 0; n < needed.size(); ++n, ++to) {
+    if (needed[n]) *to = gradients[next++];
+  }
 }
 
 std::vector<std::string> depth_attention_instruction_sets() {
@@ -144,8 +216,8 @@ at::Tensor depth_attention_weights(at::TensorList sources, const at::Tensor& que
   return checked_depth_attention(sources, query, key_gain, eps, /*give_weights=*/true).weights;
 }
 
-// The public operations decompose into the fused one, which has the kernels and the gradient
-// (backward.cc), or into tensor operations.
+// The public operations decompose into the fused one, which has the kernels and a gradient by hand,
+// or into tensor operations.
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def("depth_attention(Tensor[] sources, Tensor query, Tensor key_gain, float eps) -> Tensor",
         &depth_attention);
@@ -161,13 +233,21 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       "depth_attention_fused(Tensor[] sources, Tensor query, Tensor key_gain, float eps,"
       " bool give_weights, bool for_backward)"
       " -> (Tensor output, Tensor weights, Tensor scores, Tensor inverse_rms)");
+  m.def(
+      "depth_attention_fused_backward(Tensor? grad_output, Tensor? grad_weights, Tensor[] sources,"
+      " Tensor query, Tensor key_gain, Tensor weights, Tensor scores, Tensor inverse_rms,"
+      " bool[] source_needed)"
+      " -> (Tensor[] grad_sources, Tensor grad_query, Tensor grad_key_gain)");
 }
 
-TORCH_LIBRARY_IMPL(attnres, CPU, m) {
-  m.impl("depth_attention_fused", &fused_cpu);
-}
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("depth_attention_fused", &fused_meta);
+  m.impl("depth_attention_fused_backward", &fused_backward_meta);
+}
+TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
+  m.impl("depth_attention_fused", &fused_autograd);
+  m.impl("depth_attention_fused_backward",
+         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
 }
 TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
   m.impl("depth_attention", &depth_attention);

@@ -1,29 +1,34 @@
-// What the two directions of fused depth attention and of its phases share.
+// What fused depth attention's registration, fallback and kernels share.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <tuple>
+#include <vector>
 
-#include "attnres/ops/depth_attention/kernel.h"
-#include "attnres/ops/tensors.h"
+namespace torch::autograd {
+struct AutogradContext;
+}
 
 namespace attnres {
 
 // h [..., D], and [N, ...] each: alpha, the scores, the sources' reciprocal RMS; without numbers
-// where they are not wanted.
+// where they are not wanted: alpha where neither `give_weights` nor `for_backward`, which gives the
+// rest.
 using FusedResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+FusedResult allocate_fused(at::TensorList sources, bool give_weights, bool for_backward);
 
-// Calls attnres::depth_attention_fused through the dispatcher. Alpha is given where `give_weights`
-// or `for_backward`, which also gives the rest; without it there is no gradient.
-FusedResult depth_attention_fused(at::TensorList sources, const at::Tensor& query,
-                                  const at::Tensor& key_gain, double eps, bool give_weights,
-                                  bool for_backward);
+// Whether gradients are needed of `count` inputs of a Function from its `first`th on.
+c10::List<bool> needed_inputs(torch::autograd::AutogradContext* context, size_t first,
+                              size_t count);
 
-// w * g in the compute type: a product rounded to bfloat16 would be another query.
-inline at::Tensor fold_query(const at::Tensor& query, const at::Tensor& key_gain,
-                             at::ScalarType compute) {
-  return query.to(compute).mul(key_gain.to(compute)).contiguous();
-}
+// For a backward to fill: one for each source that is needed, in their order.
+std::vector<at::Tensor> allocate_gradients(at::TensorList sources, const c10::List<bool>& needed);
+
+// Puts these into the places of the sources that need them, the first of which is at `to`.
+void place_gradients(const std::vector<at::Tensor>& gradients, const c10::List<bool>& needed,
+                     std::vector<at::Tensor>::iterator to);
 
 }  // namespace attnres

@@ -1,13 +1,15 @@
-// The two-phase schedule of depth attention (arXiv 2603.15031, Algorithm 1), forward and backward,
-// for CPU. Phase 1 reads the sources that are finished when a group of sites begins once for all of
-// them; phase 2 merges, at each site, what came since, and does what stands around it: the pending
+// The two-phase schedule of depth attention (arXiv 2603.15031, Algorithm 1), forward and backward.
+// Phase 1 reads the sources that are finished when a group of sites begins once for all of them;
+// phase 2 merges, at each site, what came since, and does what stands around it: the pending
 // sublayer output is added to the partial sum, and the sublayer's input norm is applied. The result
 // is that of depth_attention followed by RMSNorm, to rounding; docs/depth-attention.md has the
 // algebra and the traffic.
 //
-// Sources are [..., D], of one shape and dtype. Kept for the backward, beside the sources: x, which
-// the sublayer keeps anyway, and per site and source a score, a weight and a reciprocal RMS a
-// token.
+// Sources are [..., D], of one shape, floating dtype and device. By kernels where the CPU has them,
+// else by tensor operations, or by what a device registers (phases.h). Kept for the backward,
+// beside the sources: x, which the sublayer keeps anyway, and per site and source a score, a weight
+// and a reciprocal RMS a token; by tensor operations, and where a norm's gain is zero, the
+// normalised h too.
 //
 // Largest errors of x and of the sources' gradients, and bit-reproducibility, as depth_attention.h
 // says. The gradients of pseudo-queries and gains are small differences of sums over the channels
@@ -19,10 +21,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
-
-#include "attnres/ops/gradient_slot.h"
 
 namespace attnres {
 
@@ -36,11 +37,8 @@ class DepthSource {
   // 1 / RMS a token; computed when the source is first read, undefined before.
   at::Tensor inverse_rms;
 
-  const std::shared_ptr<GradientSlot>& slot() const { return slot_; }
-
  private:
   at::Tensor value_;
-  std::shared_ptr<GradientSlot> slot_;  // null where no gradient is wanted
 };
 
 struct DepthQuery {
@@ -49,10 +47,11 @@ struct DepthQuery {
 
 // What phase 1 leaves for a site, with scores s_i of the sources it read.
 struct EarlierSources {
-  at::Tensor output;        // o = sum_i e^{s_i - m} v_i, [..., D]
-  at::Tensor max;           // m = max s_i, [...]
-  at::Tensor sum;           // ell = sum_i e^{s_i - m}, [...]; for depth_attention_phase_two alone
-  at::Tensor folded_query;  // the site's pseudo-query times its key gain, [D]
+  at::Tensor output;      // o = sum_i e^{s_i - m} v_i, [..., D]
+  at::Tensor max;         // m = max s_i, [S, ...], and
+  at::Tensor sum;         // ell = sum_i e^{s_i - m}, [S, ...], of the sites that share them;
+  at::Tensor queries_SD;  // their pseudo-queries times their key gains:
+  int64_t row = 0;        // the site's
 };
 
 // Phase 1 of as many sites as there are queries. Computes the sources' reciprocal RMS where it is
