@@ -73,7 +73,7 @@ DepthScoresResult depth_scores_cpu(at::TensorList sources, const Tensor& query,
       },
       /*passes=*/normalised ? 2 : 1);
   const DepthScoresResult result = allocate_depth_scores(sources, normalised, heads);
-  const auto& [scores, inverse_rms] = result;
+  const Tensor &scores = std::get<0>(result), &inverse_rms = std::get<1>(result);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     const Rows<Storage> rows(sources);
@@ -105,10 +105,13 @@ class GradientRows {
   Flags accumulate_;
 };
 
-DepthScoresGradients depth_scores_backward_cpu(
-    const Tensor& grad_scores, at::TensorList sources, const Tensor& query,
-    const std::optional<Tensor>& key_gain, const std::optional<Tensor>& inverse_rms,
-    bool factorised, int64_t heads, at::TensorList grad_sources, c10::List<bool> accumulate) {
+DepthScoresGradients depth_scores_backward_cpu(const Tensor& grad_scores, at::TensorList sources,
+                                               const Tensor& query,
+                                               const std::optional<Tensor>& key_gain,
+                                               const std::optional<Tensor>& inverse_rms,
+                                               bool factorised, int64_t heads,
+                                               at::TensorList grad_sources,
+                                               const c10::List<bool>& accumulate) {
   ScoringRows scoring = scoring_rows(query, key_gain);
   scoring.normalised = inverse_rms.has_value();
   scoring.factorised = factorised;
@@ -168,7 +171,7 @@ Tensor weighted_sum_cpu(at::TensorList sources, const Tensor& weights) {
 
 Tensor weighted_sum_backward_cpu(const Tensor& grad_sum, at::TensorList sources,
                                  const Tensor& weights, bool weights_needed,
-                                 at::TensorList grad_sources, c10::List<bool> accumulate) {
+                                 at::TensorList grad_sources, const c10::List<bool>& accumulate) {
   const Tensor grad_rows = grad_sum.contiguous(), weight_rows = weights.contiguous();
   const Tensor grad_weights = weights_needed ? empty_like_rows(weights) : empty_result(weights);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {

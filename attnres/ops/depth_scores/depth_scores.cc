@@ -33,11 +33,12 @@ using DepthScoresFused = DepthScoresResult(at::TensorList sources, const Tensor&
 using DepthScoresFusedBackward = DepthScoresGradients(
     const Tensor& grad_scores, at::TensorList sources, const Tensor& query,
     const std::optional<Tensor>& key_gain, const std::optional<Tensor>& inverse_rms,
-    bool factorised, int64_t heads, at::TensorList grad_sources, c10::List<bool> accumulate);
+    bool factorised, int64_t heads, at::TensorList grad_sources, const c10::List<bool>& accumulate);
 using WeightedSumFused = Tensor(at::TensorList sources, const Tensor& weights);
 using WeightedSumFusedBackward = Tensor(const Tensor& grad_sum, at::TensorList sources,
                                         const Tensor& weights, bool weights_needed,
-                                        at::TensorList grad_sources, c10::List<bool> accumulate);
+                                        at::TensorList grad_sources,
+                                        const c10::List<bool>& accumulate);
 
 const auto& depth_scores_operation() {
   static const auto handle = operation_named<DepthScoresFused>("attnres::depth_scores_fused");
@@ -99,7 +100,7 @@ DepthScoresGradients depth_scores_backward_meta(const Tensor& /*grad_scores*/,
                                                 const std::optional<Tensor>& /*inverse_rms*/,
                                                 bool /*factorised*/, int64_t /*heads*/,
                                                 at::TensorList /*grad_sources*/,
-                                                c10::List<bool> /*accumulate*/) {
+                                                const c10::List<bool>& /*accumulate*/) {
   return {empty_like_rows(query), key_gain ? empty_like_rows(*key_gain) : empty_result(sources[0])};
 }
 
@@ -158,7 +159,8 @@ Tensor weighted_sum_meta(at::TensorList sources, const Tensor& /*weights*/) {
 
 Tensor weighted_sum_backward_meta(const Tensor& /*grad_sum*/, at::TensorList /*sources*/,
                                   const Tensor& weights, bool weights_needed,
-                                  at::TensorList /*grad_sources*/, c10::List<bool> /*accumulate*/) {
+                                  at::TensorList /*grad_sources*/,
+                                  const c10::List<bool>& /*accumulate*/) {
   return weights_needed ? empty_like_rows(weights) : empty_result(weights);
 }
 

@@ -331,7 +331,7 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
     const bool known =
         name == "caller" ||
         std::any_of(macro.parameters.begin(), macro.parameters.end(),
-                    [&](const Parameter& parameter) { return parameter.name == name; });
+                    [&name = name](const Parameter& parameter) { return parameter.name == name; });
     require(known, "macro {} has no argument {}", macro.word, name);
     scope_->names[name] = value;
   }
