@@ -15,6 +15,13 @@ c10::TypedOperatorHandle<Function> operation_named(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
 }
 
+// The same, found once, of which a device's implementations are functions like this one.
+template <auto function>
+const auto& dispatched(const char* name) {
+  static const auto handle = operation_named<std::remove_pointer_t<decltype(function)>>(name);
+  return handle;
+}
+
 // What of the dispatcher has nothing to do where no gradient is recorded.
 inline constexpr c10::DispatchKeySet kNothingToDo =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |

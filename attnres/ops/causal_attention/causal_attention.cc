@@ -1,6 +1,5 @@
 #include "attnres/ops/causal_attention/causal_attention.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -8,6 +7,7 @@
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -29,16 +29,13 @@ using AttentionBackward = AttentionGradients(const Tensor& grad_o, const Tensor&
                                              int64_t window);
 
 const c10::TypedOperatorHandle<AttentionFused>& attention_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::tiled_causal_attention", "")
-                                 .typed<AttentionFused>();
+  static const auto handle = operation_named<AttentionFused>("attnres::tiled_causal_attention");
   return handle;
 }
 
 const c10::TypedOperatorHandle<AttentionBackward>& attention_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::tiled_causal_attention_backward", "")
-                                 .typed<AttentionBackward>();
+  static const auto handle =
+      operation_named<AttentionBackward>("attnres::tiled_causal_attention_backward");
   return handle;
 }
 

@@ -30,7 +30,8 @@ Tensor fold_query(const Tensor& query, const Tensor& key_gain, at::ScalarType co
 FusedResult fused_cpu(at::TensorList sources, const Tensor& query, const Tensor& key_gain,
                       double eps, bool give_weights, bool for_backward) {
   const FusedResult result = allocate_fused(sources, give_weights, for_backward);
-  const auto& [output, weights, scores, inverse_rms] = result;
+  const Tensor &output = std::get<0>(result), &weights = std::get<1>(result),
+               &scores = std::get<2>(result), &inverse_rms = std::get<3>(result);
   const int64_t width = sources[0].size(-1), tokens = tokens_of(sources[0]);
   const auto N = static_cast<int64_t>(sources.size());
   const Tensor folded_query = fold_query(query, key_gain, compute_dtype(sources[0]));
@@ -63,7 +64,7 @@ FusedResult fused_cpu(at::TensorList sources, const Tensor& query, const Tensor&
 std::tuple<std::vector<Tensor>, Tensor, Tensor> fused_backward_cpu(
     const std::optional<Tensor>& grad_output, const std::optional<Tensor>& grad_weights,
     at::TensorList sources, const Tensor& query, const Tensor& key_gain, const Tensor& weights,
-    const Tensor& scores, const Tensor& inverse_rms, c10::List<bool> source_needed) {
+    const Tensor& scores, const Tensor& inverse_rms, const c10::List<bool>& source_needed) {
   const at::ScalarType compute = compute_dtype(sources[0]);
   const std::vector<Tensor> grad_sources = allocate_gradients(sources, source_needed);
   const Tensor dh =

@@ -11,6 +11,7 @@
 #include "attnres/ops/depth_attention/fused.h"
 #include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -67,9 +68,8 @@ FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tens
 }
 
 const auto& fused_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::depth_attention_fused", "")
-                                 .typed<decltype(fused_meta)>();
+  static const auto handle =
+      operation_named<decltype(fused_meta)>("attnres::depth_attention_fused");
   return handle;
 }
 
@@ -80,15 +80,14 @@ FusedGradients fused_backward_meta(const std::optional<at::Tensor>&,
                                    const std::optional<at::Tensor>&, at::TensorList sources,
                                    const at::Tensor& query, const at::Tensor& key_gain,
                                    const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                   c10::List<bool> source_needed) {
+                                   const c10::List<bool>& source_needed) {
   return {allocate_gradients(sources, source_needed), at::empty_like(query),
           at::empty_like(key_gain)};
 }
 
 const auto& fused_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::depth_attention_fused_backward", "")
-                                 .typed<decltype(fused_backward_meta)>();
+  static const auto handle =
+      operation_named<decltype(fused_backward_meta)>("attnres::depth_attention_fused_backward");
   return handle;
 }
 

@@ -1,45 +1,19 @@
-// The phases' operations of the dispatcher: those that fill tensors, which the model's schedule
-// (two_phase.h) calls; and those whose results are new tensors and whose gradients are ordinary
-// ones, for PyTorch's modules and compilers.
+// The operations that fill tensors.
 #include "attnres/ops/depth_attention/phases.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <tuple>
-#include <type_traits>
-
-#include "attnres/ops/depth_attention/depth_attention.h"
-#include "attnres/ops/depth_attention/fused.h"
-#include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/ops/transformed.h"
 
 namespace attnres {
 namespace {
 
 using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using Tensors = std::vector<Tensor>;
-
-// The operation of this name, whose implementations are functions like this one.
-template <auto function>
-const auto& dispatched(const char* name) {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow(name, "")
-                                 .typed<std::remove_pointer_t<decltype(function)>>();
-  return handle;
-}
 
 }  // namespace
-
-// ---- Operations that fill tensors ----
 
 PhaseOneResult allocate_phase_one(const Tensor& like, int64_t num_sources, int64_t num_sites,
                                   bool for_backward) {
@@ -79,8 +53,8 @@ void phase_one_out(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
   const SourceRows& sources = inputs.sources;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   operation.call(sources.values, sources.inverse_rms, sources.num_known, inputs.queries_SD,
-                 inputs.eps, result.outputs, result.max, result.sum, if_defined(result.scores),
-                 if_defined(result.weights));
+                 inputs.eps, result.outputs, result.max, result.sum, given(result.scores),
+                 given(result.weights));
 }
 
 Tensor phase_one_backward_out(const PhaseOneBackwardInputs& inputs) {
@@ -88,8 +62,8 @@ Tensor phase_one_backward_out(const PhaseOneBackwardInputs& inputs) {
       "attnres::depth_attention_phase_one_backward_out");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return operation.call(inputs.sources, inputs.inverse_rms, inputs.queries_SD, inputs.scores,
-                        inputs.weights, inputs.grad_outputs, if_defined(inputs.grad_sum),
-                        if_defined(inputs.other_grad_scores), inputs.targets.gradients,
+                        inputs.weights, inputs.grad_outputs, given(inputs.grad_sum),
+                        given(inputs.other_grad_scores), inputs.targets.gradients,
                         inputs.targets.accumulate);
 }
 
@@ -98,12 +72,11 @@ Tensor phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result)
       dispatched<call_phase_two<phase_two_cpu>>("attnres::depth_attention_phase_two_out");
   const SourceRows& recent = inputs.recent;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return operation.call(if_defined(inputs.earlier), if_defined(inputs.max), if_defined(inputs.sum),
-                        recent.values, recent.inverse_rms, recent.num_known,
-                        if_defined(inputs.partial), if_defined(inputs.pending), inputs.queries_SD,
-                        inputs.row, inputs.eps, if_defined(inputs.norm_gain_D), inputs.norm_eps,
-                        result.x, if_defined(result.scores), if_defined(result.weights),
-                        if_defined(result.earlier_weight), if_defined(result.rho));
+  return operation.call(given(inputs.earlier), given(inputs.max), given(inputs.sum), recent.values,
+                        recent.inverse_rms, recent.num_known, given(inputs.partial),
+                        given(inputs.pending), inputs.queries_SD, inputs.row, inputs.eps,
+                        given(inputs.norm_gain_D), inputs.norm_eps, result.x, given(result.scores),
+                        given(result.weights), given(result.earlier_weight), given(result.rho));
 }
 
 PhaseTwoGradients phase_two_backward_out(const PhaseTwoBackwardInputs& inputs) {
@@ -111,10 +84,10 @@ PhaseTwoGradients phase_two_backward_out(const PhaseTwoBackwardInputs& inputs) {
       "attnres::depth_attention_phase_two_backward_out");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto [earlier, sum, scores, query, norm_gain] = operation.call(
-      inputs.grad_x, if_defined(inputs.grad_partial), inputs.kept, inputs.kept_is_normalized,
-      inputs.recent, inputs.inverse_rms, inputs.query_D, if_defined(inputs.norm_gain_D),
-      inputs.norm_eps, inputs.scores, inputs.weights, if_defined(inputs.earlier_weight),
-      if_defined(inputs.rho), inputs.targets.gradients, inputs.targets.accumulate);
+      inputs.grad_x, given(inputs.grad_partial), inputs.kept, inputs.kept_is_normalized,
+      inputs.recent, inputs.inverse_rms, inputs.query_D, given(inputs.norm_gain_D), inputs.norm_eps,
+      inputs.scores, inputs.weights, given(inputs.earlier_weight), given(inputs.rho),
+      inputs.targets.gradients, inputs.targets.accumulate);
   return {earlier, sum, scores, query, norm_gain};
 }
 
@@ -139,411 +112,7 @@ PhaseTwoGradients phase_two_backward_meta(const PhaseTwoBackwardInputs& inputs) 
   return gradients;
 }
 
-// ---- Operations with new tensors ----
-
-Tensors allocate_inverse_rms(at::TensorList sources, bool for_backward) {
-  Tensors inverse_rms;
-  for (const Tensor& source : sources) {
-    if (for_backward) inverse_rms.push_back(empty_per_token(source));
-  }
-  return inverse_rms;
-}
-
-// What is kept for a backward, or no numbers.
-Tensor or_empty(const Tensor& kept, const Tensor& like) {
-  return kept.defined() ? kept : empty_result(like);
-}
-
-GradientTargets targets_of(const Tensors& gradients, at::TensorList sources,
-                           const c10::List<bool>& needed) {
-  GradientTargets targets;
-  for (size_t n = 0, next = 0; n < needed.size(); ++n) {
-    targets.gradients.push_back(needed[n] ? gradients[next++] : empty_result(sources[n]));
-    targets.accumulate.push_back(false);
-  }
-  return targets;
-}
-
-constexpr const char* kPhaseOneFused = "attnres::depth_attention_phase_one_fused";
-constexpr const char* kPhaseTwoFused = "attnres::depth_attention_phase_two_fused";
-
-// o, m, ell, and for the backward the scores, the weights and the sources' reciprocal RMS.
-using PhaseOne = std::tuple<Tensors, Tensor, Tensor, Tensor, Tensor, Tensors>;
-
-PhaseOne phase_one_fused(at::TensorList sources, const Tensor& queries, double eps,
-                         bool for_backward) {
-  const PhaseOneResult result =
-      allocate_phase_one(sources[0], std::ssize(sources), queries.size(0), for_backward);
-  const Tensors inverse_rms = allocate_inverse_rms(sources, for_backward);
-  phase_one_out({{sources, inverse_rms}, queries, eps}, result);
-  return {result.outputs,
-          result.max,
-          result.sum,
-          or_empty(result.scores, sources[0]),
-          or_empty(result.weights, sources[0]),
-          inverse_rms};
-}
-
-// Of the sources that `source_needed` names, in order; of the queries.
-std::tuple<Tensors, Tensor> phase_one_fused_backward(at::TensorList grad_outputs,
-                                                     const Tensor& grad_sum, at::TensorList sources,
-                                                     const Tensor& queries, const Tensor& scores,
-                                                     const Tensor& weights,
-                                                     at::TensorList inverse_rms,
-                                                     c10::List<bool> source_needed) {
-  const Tensors gradients = allocate_gradients(sources, source_needed);
-  const Tensor grad_queries =
-      phase_one_backward_out({.sources = sources,
-                              .inverse_rms = inverse_rms,
-                              .queries_SD = queries,
-                              .scores = scores,
-                              .weights = weights,
-                              .grad_outputs = grad_outputs,
-                              .grad_sum = grad_sum,
-                              .targets = targets_of(gradients, sources, source_needed)});
-  return {gradients, grad_queries};
-}
-
-// h, and for the backward the scores, the weights, kappa and the sources' reciprocal RMS.
-using PhaseTwo = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensors>;
-
-PhaseTwo phase_two_fused(const Tensor& earlier, const Tensor& max, const Tensor& sum,
-                         at::TensorList recent, const Tensor& query, double eps,
-                         bool for_backward) {
-  const PhaseTwoResult result = allocate_phase_two(
-      earlier, std::ssize(recent), /*has_earlier=*/true, /*has_norm=*/false, for_backward);
-  const Tensors inverse_rms = allocate_inverse_rms(recent, for_backward);
-  phase_two_out({.earlier = earlier,
-                 .max = max.unsqueeze(0),
-                 .sum = sum.unsqueeze(0),
-                 .recent = {recent, inverse_rms},
-                 .queries_SD = query.unsqueeze(0),
-                 .eps = eps},
-                result);
-  return {result.x, or_empty(result.scores, earlier), or_empty(result.weights, earlier),
-          or_empty(result.earlier_weight, earlier), inverse_rms};
-}
-
-// Of o, of ell, of the recent sources that are needed, of the query.
-std::tuple<Tensor, Tensor, Tensors, Tensor> phase_two_fused_backward(
-    const Tensor& grad_output, const Tensor& output, at::TensorList recent, const Tensor& query,
-    const Tensor& scores, const Tensor& weights, const Tensor& earlier_weight,
-    at::TensorList inverse_rms, c10::List<bool> recent_needed) {
-  const Tensors gradients = allocate_gradients(recent, recent_needed);
-  const PhaseTwoGradients result =
-      phase_two_backward_out({.grad_x = grad_output,
-                              .kept = output,
-                              .recent = recent,
-                              .inverse_rms = inverse_rms,
-                              .query_D = query,
-                              .scores = scores,
-                              .weights = weights,
-                              .earlier_weight = earlier_weight,
-                              .targets = targets_of(gradients, recent, recent_needed)});
-  return {result.earlier, result.sum, gradients, result.query_D};
-}
-
-// ---- Autograd ----
-
-bool any_defined(const variable_list& gradients) {
-  return std::any_of(gradients.begin(), gradients.end(),
-                     [](const Tensor& gradient) { return gradient.defined(); });
-}
-
-// Where the gradients of sources go, which are the first inputs of a Function: into their slots.
-class SlotTargets {
- public:
-  SlotTargets(const AutogradContext& context, at::TensorList sources) {
-    for (size_t n = 0; n < sources.size(); ++n) {
-      const SourceGradient& gradient =
-          gradients_.emplace_back(sources[n], context.needs_input_grad(n));
-      const bool wanted = gradient.sum().defined();
-      targets.gradients.push_back(wanted ? gradient.sum() : empty_result(sources[n]));
-      targets.accumulate.push_back(gradient.accumulate());
-    }
-  }
-  // What is returned of those that have no slot.
-  void place(variable_list::iterator to) const {
-    for (const SourceGradient& gradient : gradients_) *to++ = gradient.to_return();
-  }
-
-  GradientTargets targets;
-
- private:
-  std::vector<SourceGradient> gradients_;
-};
-
-// What record_phase_one says.
-class PhaseOneFunction : public torch::autograd::Function<PhaseOneFunction> {
- public:
-  static variable_list forward(AutogradContext* context, at::TensorList sources,
-                               const Tensor& queries_SD, const Tensors& inverse_rms,
-                               const PhaseOneResult& phase_one, bool in_schedule) {
-    variable_list saved(sources.begin(), sources.end());
-    saved.insert(saved.end(), inverse_rms.begin(), inverse_rms.end());
-    saved.insert(saved.end(), {queries_SD, phase_one.scores, phase_one.weights});
-    context->save_for_backward(saved);
-    context->saved_data["in_schedule"] = in_schedule;
-    context->set_materialize_grads(false);
-    variable_list results = phase_one.outputs;
-    results.push_back(phase_one.sum);
-    return results;
-  }
-
-  // Of the sources and the queries.
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const size_t N = (saved.size() - 3) / 2;
-    const at::TensorList all(saved), sources = all.slice(0, N), inverse_rms = all.slice(N, N);
-    const Tensor &queries = saved[2 * N], &scores = saved[2 * N + 1], &weights = saved[2 * N + 2];
-    variable_list result(N + 4);
-    if (!any_defined(gradients)) return result;
-    Tensor of_sum = gradients.back();
-    gradients.pop_back();
-    for (Tensor& gradient : gradients) {
-      if (!gradient.defined()) gradient = at::zeros_like(sources[0]);
-    }
-    if (context->saved_data["in_schedule"].toBool()) {
-      require_first_derivative("depth_attention");
-      const SlotTargets slots(*context, sources);
-      result[N] = phase_one_backward_out({.sources = sources,
-                                          .inverse_rms = inverse_rms,
-                                          .queries_SD = queries,
-                                          .scores = scores,
-                                          .weights = weights,
-                                          .grad_outputs = gradients,
-                                          .other_grad_scores = of_sum,
-                                          .targets = slots.targets});
-      slots.place(result.begin());
-      return result;
-    }
-    if (!of_sum.defined()) of_sum = at::zeros_like(weights.narrow(0, 0, queries.size(0)));
-    const c10::List<bool> needed = needed_inputs(context, 0, N);
-    const auto [grad_sources, grad_queries] =
-        dispatched<phase_one_fused_backward>("attnres::depth_attention_phase_one_fused_backward")
-            .call(gradients, of_sum, sources, queries, scores, weights, inverse_rms, needed);
-    place_gradients(grad_sources, needed, result.begin());
-    result[N] = grad_queries;
-    return result;
-  }
-};
-
-// What record_phase_two says.
-class PhaseTwoFunction : public torch::autograd::Function<PhaseTwoFunction> {
- public:
-  static variable_list forward(AutogradContext* context, at::TensorList /*finished*/,
-                               const OptionalTensor& /*earlier*/, const OptionalTensor& /*sum*/,
-                               at::TensorList parts, const Tensor& query,
-                               const OptionalTensor& norm_gain, const PhaseTwoInputs& inputs,
-                               const PhaseTwoResult& phase_two, bool in_schedule) {
-    const auto& [x, scores, weights, earlier_weight, rho, normalized] = phase_two;
-    const auto& [recent, inverse_rms, num_known] = inputs.recent;
-    variable_list saved(recent.begin(), recent.end());
-    saved.insert(saved.end(), inverse_rms.begin(), inverse_rms.end());
-    saved.insert(saved.end(),
-                 {query, norm_gain.value_or(Tensor()), normalized.defined() ? normalized : x,
-                  scores, weights, earlier_weight, rho});
-    context->save_for_backward(saved);
-    context->saved_data["parts"] = std::ssize(parts);
-    context->saved_data["norm_eps"] = inputs.norm_eps;
-    context->saved_data["kept_is_normalized"] = normalized.defined();
-    context->saved_data["in_schedule"] = in_schedule;
-    context->set_materialize_grads(false);
-    if (parts.empty()) return {x};
-    return {x, recent.back()};
-  }
-
-  // Of the finished sources, o, ell, the parts, the query and the norm's gain.
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const size_t K = (saved.size() - 7) / 2, parts = context->saved_data["parts"].toInt();
-    const size_t finished = K - (parts > 0 ? 1 : 0);
-    const at::TensorList recent = at::TensorList(saved).slice(0, K);
-    const Tensor* rest = &saved[2 * K];
-    variable_list result(finished + parts + 7);
-    if (!any_defined(gradients)) return result;
-    PhaseTwoGradients grads;
-    Tensor grad_partial;
-    if (context->saved_data["in_schedule"].toBool()) {
-      require_first_derivative("depth_attention");
-      SlotTargets slots(*context, recent.slice(0, finished));
-      if (parts > 0) {
-        grad_partial = empty_like_rows(rest[2]);
-        slots.targets.gradients.push_back(grad_partial);
-        slots.targets.accumulate.push_back(false);
-      }
-      grads = into_targets(context, gradients, saved, slots.targets);
-      grads.sum = grads.scores.defined() ? grads.scores.unsqueeze(0) : Tensor();
-      slots.place(result.begin());
-    } else {
-      const c10::List<bool> needed = needed_inputs(context, 0, K);
-      Tensors grad_recent;
-      std::tie(grads.earlier, grads.sum, grad_recent, grads.query_D) =
-          dispatched<phase_two_fused_backward>("attnres::depth_attention_phase_two_fused_backward")
-              .call(gradients[0], rest[2], recent, rest[0], rest[3], rest[4], rest[5],
-                    at::TensorList(saved).slice(K, K), needed);
-      place_gradients(grad_recent, needed, result.begin());
-    }
-    auto to = result.begin() + static_cast<int64_t>(finished);
-    *to++ = grads.earlier;
-    *to++ = grads.sum;
-    for (size_t part = 0; part < parts; ++part) *to++ = grad_partial;
-    *to++ = grads.query_D.view_as(rest[0]);
-    if (rest[1].defined()) *to++ = grads.norm_gain_D.to(rest[1].scalar_type());
-    return result;
-  }
-
- private:
-  static PhaseTwoGradients into_targets(AutogradContext* context, const variable_list& gradients,
-                                        const variable_list& saved,
-                                        const GradientTargets& targets) {
-    const size_t K = (saved.size() - 7) / 2;
-    const Tensor *rest = &saved[2 * K], &kept = rest[2];
-    return phase_two_backward_out(
-        {.grad_x = gradients[0].defined() ? gradients[0] : at::zeros_like(kept),
-         .grad_partial = gradients.size() > 1 ? gradients[1] : Tensor(),
-         .kept = kept,
-         .kept_is_normalized = context->saved_data["kept_is_normalized"].toBool(),
-         .recent = at::TensorList(saved).slice(0, K),
-         .inverse_rms = at::TensorList(saved).slice(K, K),
-         .query_D = rest[0][0],
-         .norm_gain_D = rest[1].to(rest[6].scalar_type()).contiguous(),
-         .norm_eps = context->saved_data["norm_eps"].toDouble(),
-         .scores = rest[3],
-         .weights = rest[4],
-         .earlier_weight = rest[5],
-         .rho = rest[6],
-         .targets = targets});
-  }
-};
-
-PhaseOne phase_one_autograd(at::TensorList sources, const Tensor& queries, double eps,
-                            bool for_backward) {
-  variable_list inputs(sources.begin(), sources.end());
-  inputs.push_back(queries);
-  require_untransformed("depth_attention_phase_one_fused", inputs);
-  PhaseOne all = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return dispatched<phase_one_fused>(kPhaseOneFused).call(sources, queries, eps, for_backward);
-  }();
-  if (!for_backward) return all;
-  auto& [outputs, max, sum, scores, weights, inverse_rms] = all;
-  outputs = record_phase_one(sources, queries, inverse_rms, {outputs, max, sum, scores, weights},
-                             /*in_schedule=*/false);
-  sum = outputs.back();
-  outputs.pop_back();
-  return all;
-}
-
-PhaseTwo phase_two_autograd(const Tensor& earlier, const Tensor& max, const Tensor& sum,
-                            at::TensorList recent, const Tensor& query, double eps,
-                            bool for_backward) {
-  variable_list inputs(recent.begin(), recent.end());
-  inputs.insert(inputs.end(), {earlier, max, sum, query});
-  require_untransformed("depth_attention_phase_two_fused", inputs);
-  PhaseTwo all = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return dispatched<phase_two_fused>(kPhaseTwoFused)
-        .call(earlier, max, sum, recent, query, eps, for_backward);
-  }();
-  if (!for_backward) return all;
-  auto& [output, scores, weights, earlier_weight, inverse_rms] = all;
-  output = record_phase_two(
-      {.earlier = earlier,
-       .sum = sum,
-       .recent = {recent, inverse_rms},
-       .queries_SD = query,
-       .eps = eps},
-      /*parts=*/{}, /*norm_gain=*/{},
-      {.x = output, .scores = scores, .weights = weights, .earlier_weight = earlier_weight},
-      /*in_schedule=*/false)[0];
-  return all;
-}
-
-// ---- What is public ----
-
-// Sources and rows of one shape, dtype and device; queries in their compute type, of `dims`.
-void check_phase(const char* operation, at::TensorList rows, const Tensor& queries, int64_t dims,
-                 double eps) {
-  require(!rows.empty(), "{}: sources is empty; it needs at least one tensor", operation);
-  const Tensor& first = rows[0];
-  for (const Tensor& row : rows) {
-    if (row.dim() < 1 || row.sym_sizes() != first.sym_sizes() ||
-        row.scalar_type() != first.scalar_type() || row.device() != first.device()) {
-      fail("{}: a source is {} {} on {}, the first {} {} on {}; all must be alike, [..., D]",
-           operation, c10::toString(row.scalar_type()), shape_of(row), row.device().str(),
-           c10::toString(first.scalar_type()), shape_of(first), first.device().str());
-    }
-  }
-  require(at::isFloatingType(first.scalar_type()),
-          "{}: sources must be of a floating dtype, not {}", operation,
-          c10::toString(first.scalar_type()));
-  if (first.sym_size(-1) < 1) fail("{}: sources have no channels: D must be positive", operation);
-  if (queries.dim() != dims || queries.sym_size(-1) != first.sym_size(-1) ||
-      queries.sym_size(0) < 1 || queries.scalar_type() != compute_dtype(first) ||
-      queries.device() != first.device()) {
-    fail("{}: queries must be {} {} on {} for sources {}, but are {} {} on {}", operation,
-         c10::toString(compute_dtype(first)), dims == 1 ? "[D]" : "[S, D]", first.device().str(),
-         shape_of(first), c10::toString(queries.scalar_type()), shape_of(queries),
-         queries.device().str());
-  }
-  require(eps > 0, "{}: eps must be positive, but is {}", operation, eps);
-}
-
-std::tuple<Tensors, Tensors, Tensors> phase_one(at::TensorList sources, const Tensor& queries,
-                                                double eps) {
-  check_phase("depth_attention_phase_one", sources, queries, 2, eps);
-  variable_list inputs(sources.begin(), sources.end());
-  inputs.push_back(queries);
-  if (!can_fuse_depth_attention(sources) || is_transformed(inputs)) {
-    return depth_attention_phase_one_composed(sources, queries, eps);
-  }
-  const PhaseOne all =
-      dispatched<phase_one_fused>(kPhaseOneFused).call(sources, queries, eps, records(inputs));
-  return {std::get<0>(all), std::get<1>(all).unbind(0), std::get<2>(all).unbind(0)};
-}
-
-Tensor phase_two(const Tensor& earlier, const Tensor& max, const Tensor& sum, at::TensorList recent,
-                 const Tensor& query, double eps) {
-  variable_list inputs = {earlier};
-  inputs.insert(inputs.end(), recent.begin(), recent.end());
-  check_phase("depth_attention_phase_two", inputs, query, 1, eps);
-  for (const Tensor& statistic : {max, sum}) {
-    if (statistic.dim() != earlier.dim() - 1 ||
-        statistic.sym_sizes() != earlier.sym_sizes().slice(0, earlier.dim() - 1) ||
-        statistic.scalar_type() != query.scalar_type() || statistic.device() != earlier.device()) {
-      fail(
-          "depth_attention_phase_two: max and sum must be phase 1's, one number a token of {} {}; "
-          "one is {} {}",
-          c10::toString(query.scalar_type()), shape_of(earlier),
-          c10::toString(statistic.scalar_type()), shape_of(statistic));
-    }
-  }
-  const bool has_kernels = can_fuse_depth_attention(inputs);
-  inputs.insert(inputs.end(), {sum, query});
-  if (!has_kernels || is_transformed(inputs)) {
-    return depth_attention_phase_two_composed(earlier, max, sum, recent, query, eps);
-  }
-  return std::get<0>(dispatched<phase_two_fused>(kPhaseTwoFused)
-                         .call(earlier, max, sum, recent, query, eps, records(inputs)));
-}
-
 }  // namespace
-
-std::vector<Tensor> record_phase_one(at::TensorList sources, const Tensor& queries_SD,
-                                     const std::vector<Tensor>& inverse_rms,
-                                     const PhaseOneResult& result, bool in_schedule) {
-  return PhaseOneFunction::apply(sources, queries_SD, inverse_rms, result, in_schedule);
-}
-
-std::vector<Tensor> record_phase_two(const PhaseTwoInputs& inputs, at::TensorList parts,
-                                     const OptionalTensor& norm_gain, const PhaseTwoResult& result,
-                                     bool in_schedule) {
-  const at::TensorList recent = inputs.recent.values;
-  return PhaseTwoFunction::apply(recent.slice(0, recent.size() - (parts.empty() ? 0 : 1)),
-                                 if_defined(inputs.earlier), if_defined(inputs.sum), parts,
-                                 inputs.queries_SD, norm_gain, inputs, result, in_schedule);
-}
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
   m.def(
@@ -567,39 +136,8 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       " Tensor? norm_gain, float norm_eps, Tensor scores, Tensor weights, Tensor? earlier_weight,"
       " Tensor? rho, Tensor(a!)[] grad_recent, bool[] accumulate) -> (Tensor grad_earlier,"
       " Tensor grad_sum, Tensor grad_scores, Tensor grad_query, Tensor grad_norm_gain)");
-  m.def(
-      "depth_attention_phase_one(Tensor[] sources, Tensor queries, float eps)"
-      " -> (Tensor[] outputs, Tensor[] max, Tensor[] sum)",
-      &phase_one);
-  m.def(
-      "depth_attention_phase_one_fused(Tensor[] sources, Tensor queries, float eps,"
-      " bool for_backward) -> (Tensor[] outputs, Tensor max, Tensor sum, Tensor scores,"
-      " Tensor weights, Tensor[] inverse_rms)");
-  m.def(
-      "depth_attention_phase_one_fused_backward(Tensor[] grad_outputs, Tensor grad_sum,"
-      " Tensor[] sources, Tensor queries, Tensor scores, Tensor weights, Tensor[] inverse_rms,"
-      " bool[] source_needed) -> (Tensor[] grad_sources, Tensor grad_queries)");
-  m.def(
-      "depth_attention_phase_two(Tensor earlier, Tensor max, Tensor sum, Tensor[] recent,"
-      " Tensor query, float eps) -> Tensor",
-      &phase_two);
-  m.def(
-      "depth_attention_phase_two_fused(Tensor earlier, Tensor max, Tensor sum, Tensor[] recent,"
-      " Tensor query, float eps, bool for_backward) -> (Tensor output, Tensor scores,"
-      " Tensor weights, Tensor earlier_weight, Tensor[] inverse_rms)");
-  m.def(
-      "depth_attention_phase_two_fused_backward(Tensor grad_output, Tensor output,"
-      " Tensor[] recent, Tensor query, Tensor scores, Tensor weights, Tensor earlier_weight,"
-      " Tensor[] inverse_rms, bool[] recent_needed) -> (Tensor grad_earlier, Tensor grad_sum,"
-      " Tensor[] grad_recent, Tensor grad_query)");
 }
 
-TORCH_LIBRARY_IMPL(attnres, CompositeExplicitAutograd, m) {
-  m.impl("depth_attention_phase_one_fused", &phase_one_fused);
-  m.impl("depth_attention_phase_one_fused_backward", &phase_one_fused_backward);
-  m.impl("depth_attention_phase_two_fused", &phase_two_fused);
-  m.impl("depth_attention_phase_two_fused_backward", &phase_two_fused_backward);
-}
 TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("depth_attention_phase_one_out", &call_phase_one<phase_one_meta>);
   m.impl("depth_attention_phase_one_backward_out",
@@ -608,16 +146,9 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
   m.impl("depth_attention_phase_two_backward_out",
          &call_phase_two_backward<phase_two_backward_meta>);
 }
-TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
-  m.impl("depth_attention_phase_one", &phase_one);
-  m.impl("depth_attention_phase_two", &phase_two);
-}
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
-  m.impl("depth_attention_phase_one_fused", &phase_one_autograd);
-  m.impl("depth_attention_phase_two_fused", &phase_two_autograd);
   for (const char* name :
-       {"depth_attention_phase_one_fused_backward", "depth_attention_phase_two_fused_backward",
-        "depth_attention_phase_one_out", "depth_attention_phase_one_backward_out",
+       {"depth_attention_phase_one_out", "depth_attention_phase_one_backward_out",
         "depth_attention_phase_two_out", "depth_attention_phase_two_backward_out"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
   }

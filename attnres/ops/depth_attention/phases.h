@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 namespace attnres {
@@ -163,10 +162,6 @@ at::Tensor depth_attention_phase_two_composed(const at::Tensor& earlier, const a
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-inline OptionalTensor if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
 template <void (*phase_one)(const PhaseOneInputs&, const PhaseOneResult&)>
 void call_phase_one(at::TensorList sources, at::TensorList inverse_rms, int64_t num_known,
                     const at::Tensor& queries, double eps, at::TensorList outputs,
@@ -183,7 +178,7 @@ at::Tensor call_phase_one_backward(at::TensorList sources, at::TensorList invers
                                    const at::Tensor& weights, at::TensorList grad_outputs,
                                    const OptionalTensor& grad_sum,
                                    const OptionalTensor& other_grad_scores,
-                                   at::TensorList grad_sources, c10::List<bool> accumulate) {
+                                   at::TensorList grad_sources, const c10::List<bool>& accumulate) {
   return phase_one_backward({sources,
                              inverse_rms,
                              queries,
@@ -192,7 +187,7 @@ at::Tensor call_phase_one_backward(at::TensorList sources, at::TensorList invers
                              grad_outputs,
                              grad_sum.value_or(at::Tensor()),
                              other_grad_scores.value_or(at::Tensor()),
-                             {grad_sources.vec(), std::move(accumulate)}});
+                             {grad_sources.vec(), accumulate}});
 }
 
 template <at::Tensor (*phase_two)(const PhaseTwoInputs&, const PhaseTwoResult&)>
@@ -226,23 +221,22 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> call_phas
     bool kept_is_normalized, at::TensorList recent, at::TensorList inverse_rms,
     const at::Tensor& query, const OptionalTensor& norm_gain, double norm_eps,
     const at::Tensor& scores, const at::Tensor& weights, const OptionalTensor& earlier_weight,
-    const OptionalTensor& rho, at::TensorList grad_recent, c10::List<bool> accumulate) {
+    const OptionalTensor& rho, at::TensorList grad_recent, const c10::List<bool>& accumulate) {
   const at::Tensor none;
-  const PhaseTwoGradients gradients =
-      phase_two_backward({grad_x,
-                          grad_partial.value_or(none),
-                          kept,
-                          kept_is_normalized,
-                          recent,
-                          inverse_rms,
-                          query,
-                          norm_gain.value_or(none),
-                          norm_eps,
-                          scores,
-                          weights,
-                          earlier_weight.value_or(none),
-                          rho.value_or(none),
-                          {grad_recent.vec(), std::move(accumulate)}});
+  const PhaseTwoGradients gradients = phase_two_backward({grad_x,
+                                                          grad_partial.value_or(none),
+                                                          kept,
+                                                          kept_is_normalized,
+                                                          recent,
+                                                          inverse_rms,
+                                                          query,
+                                                          norm_gain.value_or(none),
+                                                          norm_eps,
+                                                          scores,
+                                                          weights,
+                                                          earlier_weight.value_or(none),
+                                                          rho.value_or(none),
+                                                          {grad_recent.vec(), accumulate}});
   return {gradients.earlier, gradients.sum, gradients.scores, gradients.query_D,
           gradients.norm_gain_D};
 }

@@ -1,6 +1,5 @@
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -15,6 +14,7 @@
 #include "attnres/ops/gated_delta_rule/chunked.h"
 #include "attnres/ops/gated_delta_rule/prepare.h"
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -38,16 +38,13 @@ using DeltaRuleBackward = DeltaRuleGradients(const Tensor& grad_o, const Tensor&
                                              const Tensor& state, at::TensorList saved);
 
 const c10::TypedOperatorHandle<DeltaRuleFunction>& delta_rule_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::gated_delta_rule_fused", "")
-                                 .typed<DeltaRuleFunction>();
+  static const auto handle = operation_named<DeltaRuleFunction>("attnres::gated_delta_rule_fused");
   return handle;
 }
 
 const c10::TypedOperatorHandle<DeltaRuleBackward>& delta_rule_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::gated_delta_rule_fused_backward", "")
-                                 .typed<DeltaRuleBackward>();
+  static const auto handle =
+      operation_named<DeltaRuleBackward>("attnres::gated_delta_rule_fused_backward");
   return handle;
 }
 

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "attnres/ops/matmul/products.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 #include "attnres/support/error.h"
@@ -34,9 +35,7 @@ constexpr int64_t kChunkLogits = int64_t{1} << 22;
 constexpr int64_t kFewestRows = 64;
 
 const c10::TypedOperatorHandle<FusedFunction>& fused_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::linear_cross_entropy_fused", "")
-                                 .typed<FusedFunction>();
+  static const auto handle = operation_named<FusedFunction>("attnres::linear_cross_entropy_fused");
   return handle;
 }
 

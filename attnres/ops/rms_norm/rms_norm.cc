@@ -1,6 +1,5 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -10,6 +9,7 @@
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -33,16 +33,13 @@ using NormBackwardFunction = NormGradients(const Tensor& grad_normalized,
                                            const Tensor& gain, const Tensor& inverse_rms);
 
 const c10::TypedOperatorHandle<NormFunction>& norm_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::add_rms_norm_fused", "")
-                                 .typed<NormFunction>();
+  static const auto handle = operation_named<NormFunction>("attnres::add_rms_norm_fused");
   return handle;
 }
 
 const c10::TypedOperatorHandle<NormBackwardFunction>& norm_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::add_rms_norm_fused_backward", "")
-                                 .typed<NormBackwardFunction>();
+  static const auto handle =
+      operation_named<NormBackwardFunction>("attnres::add_rms_norm_fused_backward");
   return handle;
 }
 

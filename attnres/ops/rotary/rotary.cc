@@ -1,6 +1,5 @@
 #include "attnres/ops/rotary/rotary.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -22,9 +22,7 @@ using torch::autograd::variable_list;
 using RotaryFused = Tensor(const Tensor& x, const Tensor& cosine, const Tensor& sine);
 
 const c10::TypedOperatorHandle<RotaryFused>& rotary_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::rotary_fused", "")
-                                 .typed<RotaryFused>();
+  static const auto handle = operation_named<RotaryFused>("attnres::rotary_fused");
   return handle;
 }
 

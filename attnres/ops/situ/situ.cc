@@ -1,12 +1,12 @@
 #include "attnres/ops/situ/situ.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -24,15 +24,12 @@ using SituFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, const
                                                      double linear_beta);
 
 const c10::TypedOperatorHandle<SituFused>& situ_operation() {
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("attnres::situ_fused", "").typed<SituFused>();
+  static const auto handle = operation_named<SituFused>("attnres::situ_fused");
   return handle;
 }
 
 const c10::TypedOperatorHandle<SituFusedBackward>& situ_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::situ_fused_backward", "")
-                                 .typed<SituFusedBackward>();
+  static const auto handle = operation_named<SituFusedBackward>("attnres::situ_fused_backward");
   return handle;
 }
 
@@ -83,7 +80,7 @@ Tensor situ(const Tensor& gate, const Tensor& up, double beta, double linear_bet
   if (!has_kernel(gate) || is_transformed({gate, up})) {
     return situ_composed(gate, up, beta, linear_beta);
   }
-  return situ_operation().call(gate, up, beta, linear_beta);
+  return call_operation(situ_operation(), gate, up, beta, linear_beta);
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {

@@ -1,12 +1,12 @@
 #include "attnres/ops/swiglu/swiglu.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
 
 #include "attnres/ops/once_differentiable.h"
+#include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/ops/transformed.h"
 
@@ -23,16 +23,12 @@ using SwigluFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, con
                                                        const Tensor& up);
 
 const c10::TypedOperatorHandle<SwigluFused>& swiglu_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::swiglu_fused", "")
-                                 .typed<SwigluFused>();
+  static const auto handle = operation_named<SwigluFused>("attnres::swiglu_fused");
   return handle;
 }
 
 const c10::TypedOperatorHandle<SwigluFusedBackward>& swiglu_backward_operation() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("attnres::swiglu_fused_backward", "")
-                                 .typed<SwigluFusedBackward>();
+  static const auto handle = operation_named<SwigluFusedBackward>("attnres::swiglu_fused_backward");
   return handle;
 }
 
