@@ -1,0 +1,365 @@
+// The vocabulary of kernels for CUDA. Their bodies are templates on a Block, which is what a thread
+// knows of its thread block: CudaBlock on the GPU, and in tests HostBlock, whose threads take turns
+// on the host. Both give the same bits: e^x is ours, and fused products and sums are written out
+// (they are compiled with -fmad=false). No tensor library.
+//
+// A Block has: thread(), threads(), index() and count() of blocks, sync(), sync_warp(),
+// exchange(x, mask) with the lane whose number differs in these bits, shared(), and copies to
+// shared memory that go on beside the thread: begin_copy(to, from) of 4 or 16 bytes, end_copies()
+// after those that belong together, wait_for_copies<n>() until at most the n latest such groups are
+// under way.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "attnres/ops/storage.h"
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#define ATTNRES_DEVICE __host__ __device__ __forceinline__
+#define ATTNRES_UNROLL _Pragma("unroll")
+#else
+#include <cmath>
+#define ATTNRES_DEVICE inline
+#define ATTNRES_UNROLL
+#endif
+
+namespace attnres::gpu {
+
+using kernel::BFloat16;
+
+inline constexpr int kWarp = 32;
+
+// ---- Numbers ----
+
+ATTNRES_DEVICE float fma(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+ATTNRES_DEVICE float root(float x) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+
+ATTNRES_DEVICE float quotient(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+ATTNRES_DEVICE float as_float(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+ATTNRES_DEVICE uint32_t as_bits(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+// a, unless b is larger: what is not a number stays in a, and is passed over in b.
+ATTNRES_DEVICE float larger(float a, float b) {
+  return b > a ? b : a;
+}
+
+// 1 / sqrt(square / width + eps)
+ATTNRES_DEVICE float inverse_rms(float square, int width, float eps) {
+  return quotient(1.0f, root(quotient(square, static_cast<float>(width)) + eps));
+}
+
+// e^x for x <= 0, with a relative error of at most 2e-7; below -86 it is e^-86. 2^k times a
+// polynomial.
+ATTNRES_DEVICE float exp_of_negative(float x) {
+  constexpr float kLog2E = 1.44269504f, kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;
+  constexpr float kRounding =
+      12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+  x = larger(x, -86.0f);
+  const float k = fma(x, kLog2E, kRounding) - kRounding;
+  const float f = fma(k, -kLn2Low, fma(k, -kLn2High, x));
+  float p = 1.98412698e-4f;  // 1 / 7!
+  p = fma(p, f, 1.38888889e-3f);
+  p = fma(p, f, 8.33333333e-3f);
+  p = fma(p, f, 4.16666667e-2f);
+  p = fma(p, f, 1.66666667e-1f);
+  p = fma(p, f, 0.5f);
+  p = fma(p, f, 1.0f);
+  p = fma(p, f, 1.0f);
+  // An x that is no number has an f and p that are none, and any k.
+  const int32_t exponent = x < 1 ? static_cast<int32_t>(k) : 0;
+  return as_float(as_bits(p) + (static_cast<uint32_t>(exponent) << 23));
+}
+
+// ---- Memory ----
+
+// What a thread loads and stores at once.
+struct alignas(16) Vector16 {
+  uint32_t words[4];
+};
+
+template <class Storage>
+inline constexpr int kNumbers = 16 / static_cast<int>(sizeof(Storage));
+
+ATTNRES_DEVICE void unpack(const Vector16& packed, float (&to)[8]) {
+  ATTNRES_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = as_float(packed.words[i] << 16);
+    to[2 * i + 1] = as_float(packed.words[i] & 0xffff0000u);
+  }
+}
+
+ATTNRES_DEVICE void unpack(const Vector16& packed, float (&to)[4]) {
+  ATTNRES_UNROLL
+  for (int i = 0; i < 4; ++i) to[i] = as_float(packed.words[i]);
+}
+
+// Two numbers rounded to bfloat16, to the nearest, ties to even; what is no number stays none.
+ATTNRES_DEVICE uint32_t rounded_pair(float low, float high) {
+#ifdef __CUDA_ARCH__
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+#else
+  const auto rounded = [](float x) -> uint32_t {
+    const uint32_t bits = as_bits(x);
+    return x != x ? 0x7fffu : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  };
+  return rounded(low) | rounded(high) << 16;
+#endif
+}
+
+ATTNRES_DEVICE Vector16 pack(const float (&x)[8]) {
+  Vector16 packed;
+  ATTNRES_UNROLL
+  for (int i = 0; i < 4; ++i) packed.words[i] = rounded_pair(x[2 * i], x[2 * i + 1]);
+  return packed;
+}
+
+ATTNRES_DEVICE Vector16 pack(const float (&x)[4]) {
+  Vector16 packed;
+  ATTNRES_UNROLL
+  for (int i = 0; i < 4; ++i) packed.words[i] = as_bits(x[i]);
+  return packed;
+}
+
+ATTNRES_DEVICE void store(void* to, const Vector16& v) {
+#ifdef __CUDA_ARCH__
+  *static_cast<uint4*>(to) = make_uint4(v.words[0], v.words[1], v.words[2], v.words[3]);
+#else
+  memcpy(to, &v, sizeof v);
+#endif
+}
+
+ATTNRES_DEVICE Vector16 load(const void* from) {
+  Vector16 v;
+#ifdef __CUDA_ARCH__
+  const uint4 u = *static_cast<const uint4*>(from);
+  v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+#else
+  memcpy(&v, from, sizeof v);
+#endif
+  return v;
+}
+
+// Of memory that nothing writes while the kernel runs.
+ATTNRES_DEVICE Vector16 load_constant(const void* from) {
+#ifdef __CUDA_ARCH__
+  Vector16 v;
+  const uint4 u = __ldg(static_cast<const uint4*>(from));
+  v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+  return v;
+#else
+  return load(from);
+#endif
+}
+
+// Floats, whatever the rows are stored in.
+template <int kCount>
+ATTNRES_DEVICE void load_floats(const float* from, float (&to)[kCount]) {
+  ATTNRES_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    const Vector16 v = load(from + i);
+    ATTNRES_UNROLL
+    for (int j = 0; j < 4; ++j) to[i + j] = as_float(v.words[j]);
+  }
+}
+
+template <int kCount>
+ATTNRES_DEVICE void load_constant_floats(const float* from, float (&to)[kCount]) {
+  ATTNRES_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    const Vector16 v = load_constant(from + i);
+    ATTNRES_UNROLL
+    for (int j = 0; j < 4; ++j) to[i + j] = as_float(v.words[j]);
+  }
+}
+
+template <int kCount>
+ATTNRES_DEVICE void store_floats(float* to, const float (&from)[kCount]) {
+  ATTNRES_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    Vector16 v;
+    ATTNRES_UNROLL
+    for (int j = 0; j < 4; ++j) v.words[j] = as_bits(from[i + j]);
+    store(to + i, v);
+  }
+}
+
+// ---- The block on the GPU ----
+
+#ifdef __CUDACC__
+struct CudaBlock {
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
+  __device__ __forceinline__ int threads() const { return static_cast<int>(blockDim.x); }
+  __device__ __forceinline__ int index() const { return static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int count() const { return static_cast<int>(gridDim.x); }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+  __device__ __forceinline__ void sync_warp() const { __syncwarp(); }
+  __device__ __forceinline__ float exchange(float x, int mask) const {
+    return __shfl_xor_sync(0xffffffffu, x, mask);
+  }
+  __device__ __forceinline__ float* shared() const {
+    extern __shared__ __align__(16) float memory[];
+    return memory;
+  }
+  __device__ __forceinline__ void begin_copy(Vector16* to, const void* from) const {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void begin_copy(float* to, const float* from) const {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(to)), "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void end_copies() const {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  template <int kUnderWay>
+  __device__ __forceinline__ void wait_for_copies() const {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kUnderWay) : "memory");
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t address(const void* shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+};
+#endif
+
+// ---- Sums of a block's threads ----
+
+// Each lane keeps half of 2 kMask numbers, and gets their other half from the lane that keeps the
+// rest.
+template <int kMask, int kCount, class Block>
+ATTNRES_DEVICE void halve(const Block& block, float (&x)[kCount]) {
+  if constexpr (kMask > 0) {
+    const bool upper = (block.thread() & kMask) != 0;
+    ATTNRES_UNROLL
+    for (int i = 0; i < kMask; ++i) {
+      const float kept = upper ? x[i + kMask] : x[i], given = upper ? x[i] : x[i + kMask];
+      x[i] = kept + block.exchange(given, kMask);
+    }
+    halve<kMask / 2>(block, x);
+  }
+}
+
+// Of kCount numbers a lane, a power of two up to 32, each one's sum over the warp: lane i gets that
+// of number i % kCount.
+template <int kCount, class Block>
+ATTNRES_DEVICE float warp_sums(const Block& block, float (&x)[kCount]) {
+  halve<kCount / 2>(block, x);
+  float sum = x[0];
+  ATTNRES_UNROLL
+  for (int mask = kCount; mask < kWarp; mask *= 2) sum += block.exchange(sum, mask);
+  return sum;
+}
+
+// Sums over all of a block's threads, of up to `turns` times 32 numbers, by shared memory of
+// floats(turns, warps). After all warps have given theirs, and a sync, every warp reads all: lane i
+// of turn k gets the i-th. Two memories by turns need no second sync.
+class BlockSums {
+ public:
+  ATTNRES_DEVICE BlockSums(float* memory, int turns) : memory_(memory), turns_(turns) {}
+
+  static constexpr int floats(int turns, int warps) { return turns * warps * kWarp; }
+
+  template <class Block>
+  ATTNRES_DEVICE void give(const Block& block, int turn, float sum_of_warp) {
+    memory_[(block.thread() / kWarp * turns_ + turn) * kWarp + block.thread() % kWarp] =
+        sum_of_warp;
+  }
+
+  template <class Block>
+  ATTNRES_DEVICE float take(const Block& block, int turn) const {
+    const int warps = block.threads() / kWarp, lane = block.thread() % kWarp;
+    float sum = memory_[turn * kWarp + lane];
+    for (int w = 1; w < warps; ++w) sum += memory_[(w * turns_ + turn) * kWarp + lane];
+    return sum;
+  }
+
+ private:
+  float* memory_;
+  int turns_;
+};
+
+// ---- Sizes ----
+
+// A block has one row at a time: each thread kVectors times 16 bytes of it, the i-th at channel
+// (thread + i * threads) * kNumbers. Up to 512 threads, so that a thread may have 128 registers.
+inline constexpr int kMostThreads = 512, kMostWidth = 8192, kWidthStep = 8;
+
+template <class Storage>
+constexpr int vectors_of_width(int width) {
+  int vectors = 1;
+  while (width > vectors * kMostThreads * kNumbers<Storage>) vectors *= 2;
+  return vectors;
+}
+
+template <class Storage>
+constexpr int threads_of_width(int width) {
+  const int per_thread = vectors_of_width<Storage>(width) * kNumbers<Storage>;
+  const int threads = (width + per_thread - 1) / per_thread;
+  return (threads + kWarp - 1) / kWarp * kWarp;
+}
+
+// Calls f with vectors_of_width as a constant.
+template <class Storage, class F>
+void with_vectors_of_width(int width, const F& f) {
+  switch (vectors_of_width<Storage>(width)) {
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    default:
+      if constexpr (sizeof(Storage) == 4) f(std::integral_constant<int, 4>());
+  }
+}
+
+// Sums over tokens are those of runs of tokens, one a block, added up in their order: the same bits
+// on every GPU.
+constexpr int runs_of_tokens(int64_t tokens) {
+  constexpr int64_t kMostRuns = 256, kShortest = 4;
+  const int64_t runs = (tokens + kShortest - 1) / kShortest;
+  return static_cast<int>(runs < 1 ? 1 : runs > kMostRuns ? kMostRuns : runs);
+}
+
+// Blocks of a launch where `resident` can be there at once: any number gives the same, but where
+// each has a run of tokens.
+template <class Kernel>
+int64_t blocks_of(const typename Kernel::Operation& op, int64_t resident) {
+  const int64_t most = Kernel::most_blocks(op);
+  return Kernel::kBlockARun || most < resident ? most : resident;
+}
+
+}  // namespace attnres::gpu

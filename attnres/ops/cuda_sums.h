@@ -1,0 +1,46 @@
+// The second half of sums over tokens: runs' sums are added up in their order.
+#pragma once
+
+#include "attnres/ops/cuda_code.h"
+
+namespace attnres::gpu {
+
+struct SumOfRuns {
+  const float* sums;  // [runs, columns]
+  int runs, columns;
+  float* to;  // [columns]
+};
+
+// A block has 32 columns, each of its warps a part of the runs.
+struct SumOfRunsKernel {
+  using Operation = SumOfRuns;
+  static constexpr int kWarps = 8;
+
+  static int threads(const Operation&) { return kWarps * kWarp; }
+  static constexpr bool kBlockARun = false;
+  static int64_t most_blocks(const Operation& op) { return (op.columns + kWarp - 1) / kWarp; }
+  static int64_t shared_floats(const Operation&) { return kWarps * kWarp; }
+
+  template <class Block>
+  ATTNRES_DEVICE static void run(const Block& block, const Operation& op) {
+    const int lane = block.thread() % kWarp, warp = block.thread() / kWarp;
+    const int first = op.runs * warp / kWarps, last = op.runs * (warp + 1) / kWarps;
+    for (int c = block.index() * kWarp; c < op.columns; c += block.count() * kWarp) {
+      const int column = c + lane;
+      float sum = 0;
+      ATTNRES_UNROLL
+      for (int r = first; r < last; ++r) {
+        if (column < op.columns) sum += op.sums[static_cast<int64_t>(r) * op.columns + column];
+      }
+      block.shared()[block.thread()] = sum;
+      block.sync();
+      if (warp == 0 && column < op.columns) {
+        for (int w = 1; w < kWarps; ++w) sum += block.shared()[w * kWarp + lane];
+        op.to[column] = sum;
+      }
+      block.sync();
+    }
+  }
+};
+
+}  // namespace attnres::gpu
