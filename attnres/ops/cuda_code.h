@@ -319,6 +319,10 @@ class BlockSums {
 // (thread + i * threads) * kNumbers. Up to 512 threads, so that a thread may have 128 registers.
 inline constexpr int kMostThreads = 512, kMostWidth = 8192, kWidthStep = 8;
 
+constexpr bool has_width(int64_t width) {
+  return width > 0 && width <= kMostWidth && width % kWidthStep == 0;
+}
+
 template <class Storage>
 constexpr int vectors_of_width(int width) {
   int vectors = 1;
@@ -331,6 +335,12 @@ constexpr int threads_of_width(int width) {
   const int per_thread = vectors_of_width<Storage>(width) * kNumbers<Storage>;
   const int threads = (width + per_thread - 1) / per_thread;
   return (threads + kWarp - 1) / kWarp * kWarp;
+}
+
+// The first channel of a thread's i-th vector of kN numbers.
+template <int kN, class Block>
+ATTNRES_DEVICE int channel(const Block& block, int i) {
+  return (block.thread() + i * block.threads()) * kN;
 }
 
 // Calls f with vectors_of_width as a constant.

@@ -18,6 +18,7 @@ struct SumOfRunsKernel {
 
   static int threads(const Operation&) { return kWarps * kWarp; }
   static constexpr bool kBlockARun = false;
+  static constexpr int kResidentBlocks = 2;
   static int64_t most_blocks(const Operation& op) { return (op.columns + kWarp - 1) / kWarp; }
   static int64_t shared_floats(const Operation&) { return kWarps * kWarp; }
 
@@ -42,5 +43,13 @@ struct SumOfRunsKernel {
     }
   }
 };
+
+// By a Launcher: launch<Kernel>(operation), on a GPU or in tests on the host.
+template <class Launcher>
+void add_runs(const float* sums, int64_t tokens, int64_t columns, float* to,
+              const Launcher& launcher) {
+  launcher.template launch<SumOfRunsKernel>(
+      {sums, runs_of_tokens(tokens), static_cast<int>(columns), to});
+}
 
 }  // namespace attnres::gpu

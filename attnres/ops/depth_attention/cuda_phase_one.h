@@ -35,6 +35,7 @@ struct PhaseOneForwardKernel {
 
   static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
   static constexpr bool kBlockARun = false;
+  static constexpr int kResidentBlocks = 1;
   static int64_t most_blocks(const Operation& op) { return op.rows.tokens; }
   static int64_t other_floats(int num_sources, int width) {
     const int turns = (num_sources + kGroup - 1) / kGroup * (kTurns + 1);

@@ -24,12 +24,15 @@ template <class Storage, int kVectors>
 struct PhaseOneBackwardKernel {
   using Operation = PhaseOneBackward<Storage>;
   using Forward = PhaseOneForwardKernel<Storage, kVectors>;
-  // Half the forward's sites at once: the queries' gradients have 64 registers too.
-  static constexpr int kN = kNumbers<Storage>, kSites = Forward::kSites, kGroup = Forward::kGroup,
-                       kTurn = Forward::kTurn / 2, kTurns = kSites / kTurn;
+  static constexpr int kN = kNumbers<Storage>, kGroup = Forward::kGroup;
+  // The queries' gradients have 64 registers too: half the forward's sites at once, and in all
+  // where a thread has many vectors.
+  static constexpr int kSites = kVectors < 4 ? Forward::kSites : Forward::kSites / 2;
+  static constexpr int kTurn = Forward::kTurn / 2, kTurns = kSites / kTurn;
 
   static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
   static constexpr bool kBlockARun = true;
+  static constexpr int kResidentBlocks = 1;
   static int64_t most_blocks(const Operation& op) { return runs_of_tokens(op.rows.tokens); }
   // What phase 2 and the forward left of a token: weights and scores [S, N], 1 / RMS [N], and [S].
   static constexpr int saved_floats(int N, int S) { return (2 * S + 1) * N + S; }

@@ -35,6 +35,7 @@ struct PhaseTwoForwardKernel {
 
   static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
   static constexpr bool kBlockARun = false;
+  static constexpr int kResidentBlocks = 2;
   static int64_t most_blocks(const Operation& op) { return op.rows.tokens; }
   static constexpr int turns(int scored) { return (scored + kGroup - 1) / kGroup; }
   static int64_t other_floats(int scored, int width) {

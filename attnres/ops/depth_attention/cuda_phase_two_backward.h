@@ -35,6 +35,7 @@ struct PhaseTwoBackwardKernel {
 
   static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
   static constexpr bool kBlockARun = true;
+  static constexpr int kResidentBlocks = 1;
   static int64_t most_blocks(const Operation& op) { return runs_of_tokens(op.rows.tokens); }
   static constexpr int turns(int sources) {
     return sources == 0 ? 1 : (sources + kGroup - 1) / kGroup;

@@ -17,10 +17,6 @@
 
 namespace attnres::gpu {
 
-constexpr bool has_width(int64_t width) {
-  return width > 0 && width <= kMostWidth && width % kWidthStep == 0;
-}
-
 template <class Storage>
 TokenRows<Storage> rows_of(int64_t tokens, int64_t width, const Storage* const* sources,
                            int64_t n) {
@@ -42,14 +38,6 @@ GradientRow<Storage> gradient_row(Storage* const* gradients, float* const* sums,
                                   const bool* accumulate, int64_t n) {
   const bool in_float = sizeof(Storage) != sizeof(float) && sums != nullptr && sums[n] != nullptr;
   return {in_float ? static_cast<void*>(sums[n]) : gradients[n], in_float, accumulate[n]};
-}
-
-// Runs' sums that a backward needs memory for, a row each.
-template <class Launcher>
-void add_runs(const float* sums, int64_t tokens, int64_t columns, float* to,
-              const Launcher& launcher) {
-  launcher.template launch<SumOfRunsKernel>(
-      {sums, runs_of_tokens(tokens), static_cast<int>(columns), to});
 }
 
 // Those below return false, having launched nothing, where there is no kernel: another width, more
