@@ -108,10 +108,14 @@ struct RmsNormBackwardKernel {
     const int D = static_cast<int>(op.norm.width);
     float dgain[kVectors][kN] = {};
     Rows now, next;
-    if (first < last) fetch(block, op.norm, first, next);
+    if (kAhead && first < last) fetch(block, op.norm, first, next);
     for (int64_t token = first; token < last; ++token) {
-      now = next;
-      if (token + 1 < last) fetch(block, op.norm, token + 1, next);
+      if constexpr (kAhead) {
+        now = next;
+        if (token + 1 < last) fetch(block, op.norm, token + 1, next);
+      } else {
+        fetch(block, op.norm, token, now);
+      }
       row(block, op.norm, token, now, dgain);
     }
     ATTNRES_UNROLL
@@ -122,7 +126,8 @@ struct RmsNormBackwardKernel {
   }
 
  private:
-  // Those of the next token are on their way while this one's are used.
+  // Those of the next token are on their way while this one's are used, if there are registers.
+  static constexpr bool kAhead = kVectors < 4;
   struct Rows {
     Vector16 h[kVectors], grad_y[kVectors], later[kVectors];
   };
