@@ -9,7 +9,7 @@ namespace attnres {
 
 class AdaptedAttention : public NormedMixer {
  public:
-  AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
+  using NormedMixer::NormedMixer;
 
   SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
   SublayerInput read(DepthState& state) const final;
@@ -19,7 +19,6 @@ class AdaptedAttention : public NormedMixer {
   virtual bool adapts(int site) const = 0;
   // Changes the heads of the attention at `state.site`, and seals what later layers need of them.
   virtual void adapt(DepthState& state, AttentionHeads& heads) const = 0;
-  void absorb(DepthState& state, const at::Tensor& y_TD) const final;
 };
 
 }  // namespace attnres
