@@ -10,11 +10,12 @@
 namespace attnres {
 namespace {
 
-// What a site's mixer was seen to keep.
-double measure_mixer(const ModelConfig& config) {
+// What this measures of the mixer alone.
+double measure_mixer(const ModelConfig& config,
+                     double (*measure)(const DepthMixer&, const MixerShape&)) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-  return measure_kept(*config.depth_mixing.make_mixer(config.mixer_shape(), parameters),
-                      config.mixer_shape());
+  const MixerShape shape = config.mixer_shape();
+  return measure(*config.depth_mixing.make_mixer(shape, parameters), shape);
 }
 
 // One that nothing is computed with.
@@ -111,11 +112,7 @@ double ModelCost::kept_by_sublayers(const SiteRange& sites) const {
 }
 
 double ModelCost::moved_by_mixer(const SiteRange& sites) const {
-  if (!mixer_moves_) {
-    ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-    const MixerShape shape = plan_.config().mixer_shape();
-    mixer_moves_ = measure_moved(*plan_.config().depth_mixing.make_mixer(shape, parameters), shape);
-  }
+  if (!mixer_moves_) mixer_moves_ = measure_mixer(plan_.config(), measure_moved);
   return *mixer_moves_ * width_ * share_ * num_sublayers(sites);
 }
 
@@ -135,7 +132,7 @@ double ModelCost::widest(const SiteRange& sites) const {
 }
 
 double ModelCost::site() const {
-  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
+  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config(), measure_kept);
   return *mixer_keeps_ * width_ * share_;
 }
 

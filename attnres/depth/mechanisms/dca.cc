@@ -17,7 +17,6 @@
 // the g at the output; a public reimplementation has all three.
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>

@@ -8,7 +8,6 @@
 // are pixels, of which a token has one. Ours: it starts as the mean, P_{l,i} = I / (l+1), which the
 // input norm turns into a residual stream but for eps.
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"

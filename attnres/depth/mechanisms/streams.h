@@ -13,8 +13,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/support/error.h"
 
