@@ -12,7 +12,13 @@ class AdaptedAttention : public NormedMixer {
   using NormedMixer::NormedMixer;
 
   SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
-  SublayerInput read(DepthState& state) const final;
+  SublayerInput read(DepthState& state) const final {
+    SublayerInput input = NormedMixer::read(state);
+    if (state.site < shape().sublayers && adapts(state.site)) {
+      input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };
+    }
+    return input;
+  }
 
  protected:
   // Whether the heads of the attention at this site are looked at.

@@ -154,7 +154,7 @@ Mechanism deep_delta_mechanism() {
                  {"gate_bias", "[1]: b"}}},
       // X and y read, X written.
       [](const DeepDeltaSettings& settings, const MixerShape&) {
-        return static_cast<double>(2 * settings.value_channels + 1);
+        return 2.0 * settings.value_channels + 1;
       });
 }
 

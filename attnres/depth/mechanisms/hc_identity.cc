@@ -33,7 +33,7 @@ Mechanism hc_identity_mechanism() {
        .roles = constrained_streams_roles("")},
       // As mhc, less reading and writing the streams to mix them.
       [](const HcIdentitySettings& settings, const MixerShape&) {
-        return static_cast<double>(6 * settings.streams + 2);
+        return 6.0 * settings.streams + 2;
       });
 }
 

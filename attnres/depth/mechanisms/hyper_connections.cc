@@ -106,7 +106,7 @@ Mechanism hyper_connections_mechanism() {
                  {"depth_scale", "[1]: s of b"},
                  {"read_map", "[m]: static a; none at site 0"}}},
       [](const HyperConnectionsSettings& settings, const MixerShape&) {
-        return static_cast<double>(8 * settings.streams + 2);
+        return 8.0 * settings.streams + 2;
       });
 }
 

@@ -65,9 +65,7 @@ Mechanism mhc_mechanism() {
            "equal."),
        .roles =
            constrained_streams_roles("; m^2 of A, A_ij in row i m + j of them (none at site 0)")},
-      [](const MhcSettings& settings, const MixerShape&) {
-        return static_cast<double>(8 * settings.streams + 2);
-      });
+      [](const MhcSettings& settings, const MixerShape&) { return 8.0 * settings.streams + 2; });
 }
 
 }  // namespace attnres

@@ -77,7 +77,7 @@ Mechanism mhc_lite_mechanism() {
        .roles = constrained_streams_roles(
            "; m! of A, one for each permutation (none at site 0 and the last sublayer's)")},
       [](const MhcLiteSettings& settings, const MixerShape&) {
-        return static_cast<double>(8 * settings.streams + 2);
+        return 8.0 * settings.streams + 2;
       });
 }
 
