@@ -29,17 +29,13 @@ class ShapesOfGroup : public TensorGroup {
   [[noreturn]] static void refuse() { fail("model cost: a plan's tensor group has no processes"); }
 };
 
-std::unique_ptr<TensorGroup> shapes_of_group(int size) {
-  return size == 1 ? nullptr : std::make_unique<ShapesOfGroup>(size);
-}
-
 }  // namespace
 
 ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
     : vocab_(static_cast<double>(vocab_size)),
       width_(static_cast<double>(config.width)),
       share_(1.0 / tensor),
-      group_(shapes_of_group(tensor)),
+      group_(tensor == 1 ? nullptr : std::make_unique<ShapesOfGroup>(tensor)),
       plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta, {}, group_.get()),
       linear_maps_(sublayers() + 1) {
   for (int site = 0; site <= sublayers(); ++site) {
