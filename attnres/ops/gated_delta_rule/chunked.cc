@@ -51,7 +51,7 @@ Tensor half(const Tensor& x_MCF, int64_t size, int64_t which) {
   return x_MCF.view({-1, 2, size, x_MCF.size(2)}).select(1, which);
 }
 
-// Of matrices between the tokens of a chunk, the part whose rows are half `row` of a pair and whose
+// The part of matrices between the tokens of a chunk whose rows are half `row` of a pair and whose
 // columns are half `column`: [M, pairs of a chunk, size, size].
 Tensor between_halves(const Tensor& x_MCC, int64_t size, int64_t row, int64_t column) {
   const int64_t M = x_MCC.size(0), pairs = x_MCC.size(1) / (2 * size);
