@@ -31,14 +31,14 @@ Tensor map_each_head(const Tensor& x, const Tensor& w, bool transposed) {
   const auto type = x.scalar_type();
   if (x.dim() != 3 || w.dim() != 3 || x.sym_size(1) != w.sym_size(0) ||
       x.sym_size(2) != w.sym_size(transposed ? 1 : 2) || type != w.scalar_type() ||
-      (type != at::kFloat && type != at::kBFloat16) || x.device() != w.device() ||
-      x.sym_numel() == 0 || w.sym_numel() == 0) {
+      (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) ||
+      x.device() != w.device() || x.sym_numel() == 0 || w.sym_numel() == 0) {
     fail(
-        "head maps: expected x [T, H, {}] and W [H, N, K] of float32 or bfloat16 on one device; "
-        "they are {} and {}",
+        "head maps: expected x [T, H, {}] and W [H, N, K] of float32, float64 or bfloat16 on one "
+        "device; they are {} and {}",
         transposed ? "N" : "K", described(x), described(w));
   }
-  if (!has_kernel(x) || is_transformed({x, w}) || records({x, w})) {
+  if (!has_kernel(x) || type == at::kDouble || is_transformed({x, w}) || records({x, w})) {
     return head_maps_composed(x, w, transposed);
   }
   return call_operation(*kHeadMaps, x, w, transposed);
