@@ -17,8 +17,8 @@ struct StridedRows {
   const Storage* row(int64_t i) const { return first + i * stride; }
 };
 
-// Of B sequences of T tokens each; H heads of K channels, P = H K. delta_attention.h has the
-// formulas.
+// An operation on B sequences of T tokens each; H heads of K channels, P = H K. delta_attention.h
+// has the formulas.
 template <class Storage>
 struct DeltaAttention {
   using T = Compute<Storage>;

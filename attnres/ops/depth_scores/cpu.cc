@@ -35,7 +35,7 @@ struct ScoringRows {
 };
 
 ScoringRows scoring_rows(const Tensor& query, const std::optional<Tensor>& key_gain) {
-  return {.query = query.contiguous(), .key_gain = key_gain ? key_gain->contiguous() : Tensor()};
+  return {.query = query.contiguous(), .key_gain = contiguous_if_given(key_gain)};
 }
 
 template <class Storage>
@@ -66,11 +66,7 @@ DepthScoresResult depth_scores_cpu(at::TensorList sources, const Tensor& query,
   scoring.heads = heads;
   RecordedOperation recorded(
       "attnres::depth_scores",
-      [&] {
-        std::vector<Tensor> read = sources.vec();
-        read.insert(read.end(), {scoring.query, scoring.key_gain});
-        return read;
-      },
+      [&] { return in_one_list(sources, scoring.query, scoring.key_gain); },
       /*passes=*/normalised ? 2 : 1);
   const DepthScoresResult result = allocate_depth_scores(sources, normalised, heads);
   const Tensor &scores = std::get<0>(result), &inverse_rms = std::get<1>(result);
@@ -153,11 +149,8 @@ kernel::WeightedSum<Storage> sum_operation(at::TensorList sources, const Rows<St
 
 Tensor weighted_sum_cpu(at::TensorList sources, const Tensor& weights) {
   const Tensor weight_rows = weights.contiguous();
-  RecordedOperation recorded("attnres::weighted_sum", [&] {
-    std::vector<Tensor> read = sources.vec();
-    read.push_back(weight_rows);
-    return read;
-  });
+  RecordedOperation recorded("attnres::weighted_sum",
+                             [&] { return in_one_list(sources, weight_rows); });
   const Tensor sum = empty_like_rows(sources[0]);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     const Rows<decltype(storage)> rows(sources);
@@ -173,7 +166,7 @@ Tensor weighted_sum_backward_cpu(const Tensor& grad_sum, at::TensorList sources,
                                  const Tensor& weights, bool weights_needed,
                                  at::TensorList grad_sources, const c10::List<bool>& accumulate) {
   const Tensor grad_rows = grad_sum.contiguous(), weight_rows = weights.contiguous();
-  const Tensor grad_weights = weights_needed ? empty_like_rows(weights) : empty_result(weights);
+  const Tensor grad_weights = empty_if_wanted(weights_needed, weights);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;

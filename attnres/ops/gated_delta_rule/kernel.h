@@ -11,7 +11,7 @@ namespace attnres::kernel {
 
 inline constexpr int64_t kDeltaRuleColumns = 64;
 
-// Of every head of every sequence, token by token:
+// What every head of every sequence computes, token by token:
 //   S <- diag(a) S,   S <- S + beta k (v - k^T S)^T,   o = S^T q
 template <class Storage>
 struct GatedDeltaRule {

@@ -8,8 +8,8 @@
 
 namespace attnres::kernel {
 
-// Of a query's H heads over tokens of a sequence, head h reading the keys and values of head
-// h G / H. The token `t` of the sequence is row pages[t / page_tokens] * page_tokens +
+// The attention of a query's H heads over tokens of a sequence, head h reading the keys and values
+// of head h G / H. The token `t` of the sequence is row pages[t / page_tokens] * page_tokens +
 // t % page_tokens of `keys` and `values`.
 template <class Storage>
 struct PagedAttention {

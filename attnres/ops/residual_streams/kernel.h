@@ -8,7 +8,7 @@
 
 namespace attnres::kernel {
 
-// Of a token: m rows of `width` numbers.
+// A token has m rows of `width` numbers.
 struct StreamSizes {
   int64_t streams, width;
 };

@@ -8,7 +8,7 @@
 
 namespace attnres::kernel {
 
-// Of every head (a, b) of token t, each K/2 channels:
+// Every head (a, b) of token t, each K/2 channels, gives
 //   y = (a cos_t - b sin_t, b cos_t + a sin_t)
 template <class Storage>
 struct Rotary {
