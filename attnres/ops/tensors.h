@@ -2,6 +2,7 @@
 // operations.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -123,6 +124,14 @@ class Rows {
   std::vector<const Storage*> pointers_;
 };
 
+// Pointers to the numbers of each tensor, null where it has none.
+template <class T>
+std::vector<T*> pointers_to(at::TensorList tensors) {
+  std::vector<T*> pointers;
+  for (const at::Tensor& tensor : tensors) pointers.push_back(data<T>(tensor));
+  return pointers;
+}
+
 // Pointers to the N parts of `count` numbers each that a tensor [N, ...] has.
 template <class T>
 std::vector<T*> slices(const at::Tensor& tensor, int64_t num_slices, int64_t count) {
@@ -136,6 +145,9 @@ class Flags {
  public:
   Flags(int64_t count, bool value) : flags_(std::make_unique<bool[]>(count)) {
     for (int64_t i = 0; i < count; ++i) flags_[i] = value;
+  }
+  explicit Flags(const c10::List<bool>& values) : Flags(std::ssize(values), false) {
+    for (size_t i = 0; i < values.size(); ++i) flags_[i] = values[i];
   }
   bool& operator[](int64_t i) { return flags_[i]; }
   const bool* data() const { return flags_.get(); }

@@ -37,8 +37,6 @@ struct DeltaAttention {
 };
 
 // Heads [first, last) of the B H.
-void delta_attention(const DeltaAttention<float>&, int64_t first, int64_t last);
-void delta_attention(const DeltaAttention<double>&, int64_t first, int64_t last);
-void delta_attention(const DeltaAttention<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(delta_attention, DeltaAttention)
 
 }  // namespace attnres::kernel

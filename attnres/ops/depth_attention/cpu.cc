@@ -126,25 +126,17 @@ struct TargetPointers {
   explicit TargetPointers(const GradientTargets& targets)
       : gradients(targets.gradients.size()),
         sums(targets.gradients.size()),
-        accumulate(std::ssize(gradients), false) {
+        accumulate(targets.accumulate) {
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Tensor& target = targets.gradients[i];
       target.element_size() == sizeof(Storage) ? void(gradients[i] = data<Storage>(target))
                                                : void(sums[i] = data<T>(target));
-      accumulate[static_cast<int64_t>(i)] = targets.accumulate[i];
     }
   }
   std::vector<Storage*> gradients;
   std::vector<T*> sums;
   Flags accumulate;
 };
-
-template <class T>
-std::vector<const T*> pointers_to(at::TensorList tensors) {
-  std::vector<const T*> pointers;
-  for (const Tensor& tensor : tensors) pointers.push_back(data<const T>(tensor));
-  return pointers;
-}
 
 // Whether h rho can be had back from x = gain * h rho.
 template <class T>
@@ -166,8 +158,7 @@ void phase_one_cpu(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
     const InverseRmsPointers<T> rms(inputs.sources);
-    std::vector<Storage*> outputs;
-    for (const Tensor& output : result.outputs) outputs.push_back(data<Storage>(output));
+    const std::vector<Storage*> outputs = pointers_to<Storage>(result.outputs);
     const kernel::DepthAttentionForward<Storage> op{
         .inputs = {rows.pointers(), data<const T>(queries_SD), N, S, tokens, width},
         .eps = inputs.eps,
@@ -198,7 +189,7 @@ Tensor phase_one_backward_cpu(const PhaseOneBackwardInputs& inputs) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources), grads(inputs.grad_outputs);
-    const std::vector<const T*> rms = pointers_to<T>(inputs.inverse_rms);
+    const std::vector<const T*> rms = pointers_to<const T>(inputs.inverse_rms);
     const TargetPointers<Storage> targets(inputs.targets);
     const kernel::DepthAttentionBackward<Storage> op{
         .inputs = {rows.pointers(), data<const T>(queries_SD), N, S, tokens, width},
@@ -286,7 +277,7 @@ PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs) {
     using T = kernel::Compute<Storage>;
     const Rows<Storage> recent(inputs.recent);
     Rows<Storage> single(at::TensorList{});
-    const std::vector<const T*> rms = pointers_to<T>(inputs.inverse_rms);
+    const std::vector<const T*> rms = pointers_to<const T>(inputs.inverse_rms);
     const TargetPointers<Storage> targets(inputs.targets);
     const kernel::PhaseTwoBackward<Storage> op{
         .num_recent = std::ssize(inputs.recent),

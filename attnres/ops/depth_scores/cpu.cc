@@ -81,26 +81,6 @@ DepthScoresResult depth_scores_cpu(at::TensorList sources, const Tensor& query,
   return result;
 }
 
-// Pointers to the gradients of sources, null where one has no numbers, and whether each is added
-// to.
-template <class T>
-class GradientRows {
- public:
-  GradientRows(at::TensorList gradients, const c10::List<bool>& accumulate)
-      : accumulate_(std::ssize(accumulate), false) {
-    for (const Tensor& gradient : gradients) pointers_.push_back(data<T>(gradient));
-    for (size_t n = 0; n < accumulate.size(); ++n) {
-      accumulate_[static_cast<int64_t>(n)] = accumulate[n];
-    }
-  }
-  T* const* pointers() const { return pointers_.data(); }
-  const bool* accumulate() const { return accumulate_.data(); }
-
- private:
-  std::vector<T*> pointers_;
-  Flags accumulate_;
-};
-
 DepthScoresGradients depth_scores_backward_cpu(const Tensor& grad_scores, at::TensorList sources,
                                                const Tensor& query,
                                                const std::optional<Tensor>& key_gain,
@@ -121,12 +101,13 @@ DepthScoresGradients depth_scores_backward_cpu(const Tensor& grad_scores, at::Te
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
-    const GradientRows<T> gradients(grad_sources, accumulate);
+    const std::vector<T*> gradients = pointers_to<T>(grad_sources);
+    const Flags adds(accumulate);
     const kernel::DepthScoresBackward<Storage> op{
         .forward = scores_operation(sources, rows, scoring, {}, inverse_rms.value_or(Tensor())),
         .grad_scores_NTH = data<const T>(grad_rows),
-        .grad_sources_TD = gradients.pointers(),
-        .accumulate_N = gradients.accumulate(),
+        .grad_sources_TD = gradients.data(),
+        .accumulate_N = adds.data(),
         .grad_query_TD = data<T>(grad_query)};
     sums = sum_over_tokens(op.forward.sizes.tokens, 2 * D, compute_dtype(sources[0]),
                            [&](int64_t first, int64_t last, const Tensor& part) {
@@ -171,12 +152,13 @@ Tensor weighted_sum_backward_cpu(const Tensor& grad_sum, at::TensorList sources,
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
-    const GradientRows<T> gradients(grad_sources, accumulate);
+    const std::vector<T*> gradients = pointers_to<T>(grad_sources);
+    const Flags adds(accumulate);
     const kernel::WeightedSumBackward<Storage> op{
         .forward = sum_operation(sources, rows, weight_rows, {}),
         .grad_sum_TD = data<const Storage>(grad_rows),
-        .grad_sources_TD = gradients.pointers(),
-        .accumulate_N = gradients.accumulate(),
+        .grad_sources_TD = gradients.data(),
+        .accumulate_N = adds.data(),
         .grad_weights_NTH = data<T>(grad_weights)};
     over_tokens(op.forward.sizes, [&](int64_t first, int64_t last) {
       kernel::weighted_sum_backward(op, first, last);

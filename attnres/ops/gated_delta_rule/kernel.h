@@ -29,8 +29,6 @@ struct GatedDeltaRule {
 };
 
 // Pieces [first, last).
-void gated_delta_rule(const GatedDeltaRule<float>&, int64_t first, int64_t last);
-void gated_delta_rule(const GatedDeltaRule<double>&, int64_t first, int64_t last);
-void gated_delta_rule(const GatedDeltaRule<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(gated_delta_rule, GatedDeltaRule)
 
 }  // namespace attnres::kernel

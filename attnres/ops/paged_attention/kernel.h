@@ -30,7 +30,6 @@ struct PagedAttention {
 };
 
 // Over tokens `first` to `last` - 1, one at least.
-void paged_attention(const PagedAttention<float>& op, int64_t first, int64_t last);
-void paged_attention(const PagedAttention<BFloat16>& op, int64_t first, int64_t last);
+ATTNRES_DECLARE_SINGLE(paged_attention, PagedAttention)
 
 }  // namespace attnres::kernel

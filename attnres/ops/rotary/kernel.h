@@ -21,8 +21,6 @@ struct Rotary {
 };
 
 // Rows [first, last).
-void rotary(const Rotary<float>&, int64_t first, int64_t last);
-void rotary(const Rotary<double>&, int64_t first, int64_t last);
-void rotary(const Rotary<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(rotary, Rotary)
 
 }  // namespace attnres::kernel
