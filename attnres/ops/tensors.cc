@@ -64,8 +64,9 @@ std::string shape_of(const at::Tensor& tensor) {
 }
 
 std::string described(const at::Tensor& tensor) {
-  return c10::toString(tensor.scalar_type()) + (" " + shape_of(tensor)) + " on " +
-         tensor.device().str();
+  std::ostringstream text;
+  text << tensor.scalar_type() << ' ' << tensor.sym_sizes() << " on " << tensor.device();
+  return text.str();
 }
 
 void refuse_devices(const char* operation, at::TensorList tensors) {
