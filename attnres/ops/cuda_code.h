@@ -4,10 +4,10 @@
 // (they are compiled with -fmad=false). No tensor library.
 //
 // A Block has: thread(), threads(), index() and count() of blocks, sync(), sync_warp(),
-// exchange(x, mask) with the lane whose number differs in these bits, shared(), and copies to
-// shared memory that go on beside the thread: begin_copy(to, from) of 4 or 16 bytes, end_copies()
-// after those that belong together, wait_for_copies<n>() until at most the n latest such groups are
-// under way.
+// exchange(x, mask) with the lane whose number differs in these bits, shared(), prefetch(from), and
+// copies to shared memory that go on beside the thread: begin_copy(to, from) of 4, 8 or 16 bytes,
+// end_copies() after those that belong together, wait_for_copies<n>() until at most the n latest
+// such groups are under way.
 #pragma once
 
 #include <cstdint>
@@ -103,25 +103,29 @@ ATTNRES_DEVICE float exp_of_negative(float x) {
 
 // ---- Memory ----
 
-// What a thread loads and stores at once.
-struct alignas(16) Vector16 {
-  uint32_t words[4];
+// What a thread loads and stores at once: 8 or 16 bytes.
+template <int kWords>
+struct alignas(4 * kWords) Words {
+  uint32_t words[kWords];
 };
+
+// kN numbers as they are stored.
+template <class Storage, int kN>
+using Packed = Words<kN* static_cast<int>(sizeof(Storage)) / 4>;
 
 template <class Storage>
 inline constexpr int kNumbers = 16 / static_cast<int>(sizeof(Storage));
 
-ATTNRES_DEVICE void unpack(const Vector16& packed, float (&to)[8]) {
+template <class Storage, int kN>
+ATTNRES_DEVICE void unpack(const Packed<Storage, kN>& packed, float (&to)[kN]) {
   ATTNRES_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    to[2 * i] = as_float(packed.words[i] << 16);
-    to[2 * i + 1] = as_float(packed.words[i] & 0xffff0000u);
+  for (int i = 0; i < kN; ++i) {
+    if constexpr (sizeof(Storage) == 4) {
+      to[i] = as_float(packed.words[i]);
+    } else {
+      to[i] = as_float(i % 2 == 0 ? packed.words[i / 2] << 16 : packed.words[i / 2] & 0xffff0000u);
+    }
   }
-}
-
-ATTNRES_DEVICE void unpack(const Vector16& packed, float (&to)[4]) {
-  ATTNRES_UNROLL
-  for (int i = 0; i < 4; ++i) to[i] = as_float(packed.words[i]);
 }
 
 // Two numbers rounded to bfloat16, to the nearest, ties to even; what is no number stays none.
@@ -140,33 +144,44 @@ ATTNRES_DEVICE uint32_t rounded_pair(float low, float high) {
 #endif
 }
 
-ATTNRES_DEVICE Vector16 pack(const float (&x)[8]) {
-  Vector16 packed;
+template <class Storage, int kN>
+ATTNRES_DEVICE Packed<Storage, kN> pack(const float (&x)[kN]) {
+  Packed<Storage, kN> packed;
   ATTNRES_UNROLL
-  for (int i = 0; i < 4; ++i) packed.words[i] = rounded_pair(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < kN; ++i) {
+    if constexpr (sizeof(Storage) == 4) {
+      packed.words[i] = as_bits(x[i]);
+    } else if (i % 2 == 0) {
+      packed.words[i / 2] = rounded_pair(x[i], x[i + 1]);
+    }
+  }
   return packed;
 }
 
-ATTNRES_DEVICE Vector16 pack(const float (&x)[4]) {
-  Vector16 packed;
-  ATTNRES_UNROLL
-  for (int i = 0; i < 4; ++i) packed.words[i] = as_bits(x[i]);
-  return packed;
-}
-
-ATTNRES_DEVICE void store(void* to, const Vector16& v) {
+template <int kWords>
+ATTNRES_DEVICE void store(void* to, const Words<kWords>& v) {
 #ifdef __CUDA_ARCH__
-  *static_cast<uint4*>(to) = make_uint4(v.words[0], v.words[1], v.words[2], v.words[3]);
+  if constexpr (kWords == 4) {
+    *static_cast<uint4*>(to) = make_uint4(v.words[0], v.words[1], v.words[2], v.words[3]);
+  } else {
+    *static_cast<uint2*>(to) = make_uint2(v.words[0], v.words[1]);
+  }
 #else
   memcpy(to, &v, sizeof v);
 #endif
 }
 
-ATTNRES_DEVICE Vector16 load(const void* from) {
-  Vector16 v;
+template <int kWords>
+ATTNRES_DEVICE Words<kWords> load(const void* from) {
+  Words<kWords> v;
 #ifdef __CUDA_ARCH__
-  const uint4 u = *static_cast<const uint4*>(from);
-  v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+  if constexpr (kWords == 4) {
+    const uint4 u = *static_cast<const uint4*>(from);
+    v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+  } else {
+    const uint2 u = *static_cast<const uint2*>(from);
+    v.words[0] = u.x, v.words[1] = u.y;
+  }
 #else
   memcpy(&v, from, sizeof v);
 #endif
@@ -174,15 +189,35 @@ ATTNRES_DEVICE Vector16 load(const void* from) {
 }
 
 // Of memory that nothing writes while the kernel runs.
-ATTNRES_DEVICE Vector16 load_constant(const void* from) {
+template <int kWords>
+ATTNRES_DEVICE Words<kWords> load_constant(const void* from) {
 #ifdef __CUDA_ARCH__
-  Vector16 v;
-  const uint4 u = __ldg(static_cast<const uint4*>(from));
-  v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+  Words<kWords> v;
+  if constexpr (kWords == 4) {
+    const uint4 u = __ldg(static_cast<const uint4*>(from));
+    v.words[0] = u.x, v.words[1] = u.y, v.words[2] = u.z, v.words[3] = u.w;
+  } else {
+    const uint2 u = __ldg(static_cast<const uint2*>(from));
+    v.words[0] = u.x, v.words[1] = u.y;
+  }
   return v;
 #else
-  return load(from);
+  return load<kWords>(from);
 #endif
+}
+
+// Rows of Storage: kN numbers from an address that is a multiple of their size.
+template <class Storage, int kN>
+ATTNRES_DEVICE void load_row(const Storage* from, float (&to)[kN]) {
+  unpack<Storage>(load<kN* static_cast<int>(sizeof(Storage)) / 4>(from), to);
+}
+template <class Storage, int kN>
+ATTNRES_DEVICE void load_constant_row(const Storage* from, float (&to)[kN]) {
+  unpack<Storage>(load_constant<kN* static_cast<int>(sizeof(Storage)) / 4>(from), to);
+}
+template <class Storage, int kN>
+ATTNRES_DEVICE void store_row(Storage* to, const float (&from)[kN]) {
+  store(to, pack<Storage>(from));
 }
 
 // Floats, whatever the rows are stored in.
@@ -190,7 +225,7 @@ template <int kCount>
 ATTNRES_DEVICE void load_floats(const float* from, float (&to)[kCount]) {
   ATTNRES_UNROLL
   for (int i = 0; i < kCount; i += 4) {
-    const Vector16 v = load(from + i);
+    const Words<4> v = load<4>(from + i);
     ATTNRES_UNROLL
     for (int j = 0; j < 4; ++j) to[i + j] = as_float(v.words[j]);
   }
@@ -200,7 +235,7 @@ template <int kCount>
 ATTNRES_DEVICE void load_constant_floats(const float* from, float (&to)[kCount]) {
   ATTNRES_UNROLL
   for (int i = 0; i < kCount; i += 4) {
-    const Vector16 v = load_constant(from + i);
+    const Words<4> v = load_constant<4>(from + i);
     ATTNRES_UNROLL
     for (int j = 0; j < 4; ++j) to[i + j] = as_float(v.words[j]);
   }
@@ -210,7 +245,7 @@ template <int kCount>
 ATTNRES_DEVICE void store_floats(float* to, const float (&from)[kCount]) {
   ATTNRES_UNROLL
   for (int i = 0; i < kCount; i += 4) {
-    Vector16 v;
+    Words<4> v;
     ATTNRES_UNROLL
     for (int j = 0; j < 4; ++j) v.words[j] = as_bits(from[i + j]);
     store(to + i, v);
@@ -234,13 +269,20 @@ struct CudaBlock {
     extern __shared__ __align__(16) float memory[];
     return memory;
   }
-  __device__ __forceinline__ void begin_copy(Vector16* to, const void* from) const {
+  __device__ __forceinline__ void begin_copy(Words<4>* to, const void* from) const {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void begin_copy(Words<2>* to, const void* from) const {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8;" ::"r"(address(to)), "l"(from)
                  : "memory");
   }
   __device__ __forceinline__ void begin_copy(float* to, const float* from) const {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(to)), "l"(from)
                  : "memory");
+  }
+  __device__ __forceinline__ void prefetch(const void* from) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
   }
   __device__ __forceinline__ void end_copies() const {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -308,6 +350,17 @@ class BlockSums {
     return sum;
   }
 
+  // The first kCount of the only turn, to every thread.
+  template <int kCount, class Block>
+  ATTNRES_DEVICE void take_all(const Block& block, float (&sums)[kCount]) const {
+    ATTNRES_UNROLL
+    for (int i = 0; i < kCount; ++i) sums[i] = memory_[i];
+    for (int w = 1; w < block.threads() / kWarp; ++w) {
+      ATTNRES_UNROLL
+      for (int i = 0; i < kCount; ++i) sums[i] += memory_[w * kWarp + i];
+    }
+  }
+
  private:
   float* memory_;
   int turns_;
@@ -315,53 +368,45 @@ class BlockSums {
 
 // ---- Sizes ----
 
-// A block has one row at a time: each thread kVectors times 16 bytes of it, the i-th at channel
-// (thread + i * threads) * kNumbers. Up to 512 threads, so that a thread may have 128 registers.
+// Up to 512 threads a block, so that a thread may have 128 registers.
 inline constexpr int kMostThreads = 512, kMostWidth = 8192, kWidthStep = 8;
 
 constexpr bool has_width(int64_t width) {
   return width > 0 && width <= kMostWidth && width % kWidthStep == 0;
 }
 
-template <class Storage>
-constexpr int vectors_of_width(int width) {
-  int vectors = 1;
-  while (width > vectors * kMostThreads * kNumbers<Storage>) vectors *= 2;
-  return vectors;
-}
-
-template <class Storage>
+// A block has one row at a time: each thread kVectors times kN numbers of it, the i-th ones from
+// channel (thread + i * threads) * kN on.
+template <int kN, int kVectors>
 constexpr int threads_of_width(int width) {
-  const int per_thread = vectors_of_width<Storage>(width) * kNumbers<Storage>;
-  const int threads = (width + per_thread - 1) / per_thread;
-  return (threads + kWarp - 1) / kWarp * kWarp;
+  constexpr int kOfThread = kN * kVectors;
+  return ((width + kOfThread - 1) / kOfThread + kWarp - 1) / kWarp * kWarp;
 }
 
-// The first channel of a thread's i-th vector of kN numbers.
 template <int kN, class Block>
 ATTNRES_DEVICE int channel(const Block& block, int i) {
   return (block.thread() + i * block.threads()) * kN;
 }
 
-// Calls f with vectors_of_width as a constant.
-template <class Storage, class F>
-void with_vectors_of_width(int width, const F& f) {
-  switch (vectors_of_width<Storage>(width)) {
-    case 1:
-      return f(std::integral_constant<int, 1>());
-    case 2:
-      return f(std::integral_constant<int, 2>());
-    default:
-      if constexpr (sizeof(Storage) == 4) f(std::integral_constant<int, 4>());
+// Calls f with the fewest vectors a thread, from kLeast on, that a row of this width needs.
+template <int kN, int kLeast, class F>
+void with_vectors(int width, const F& f) {
+  if constexpr (kLeast * kN * kMostThreads < kMostWidth) {
+    if (width > kLeast * kN * kMostThreads) return with_vectors<kN, 2 * kLeast>(width, f);
   }
+  f(std::integral_constant<int, kLeast>());
 }
 
 // Sums over tokens are those of runs of tokens, one a block, added up in their order: the same bits
-// on every GPU.
-constexpr int runs_of_tokens(int64_t tokens) {
-  constexpr int64_t kMostRuns = 256, kShortest = 4;
-  const int64_t runs = (tokens + kShortest - 1) / kShortest;
-  return static_cast<int>(runs < 1 ? 1 : runs > kMostRuns ? kMostRuns : runs);
+// on every GPU. Their sums are of at most a million numbers a row, or of 128 runs.
+constexpr int runs_of_tokens(int64_t tokens, int64_t width) {
+  constexpr int64_t kMostNumbers = 1 << 20, kFewest = 128, kMostRuns = 1024, kShortest = 4;
+  int64_t runs = kMostNumbers / width;
+  if (runs < kFewest) runs = kFewest;
+  if (runs > kMostRuns) runs = kMostRuns;
+  const int64_t most = (tokens + kShortest - 1) / kShortest;
+  if (runs > most) runs = most;
+  return static_cast<int>(runs < 1 ? 1 : runs);
 }
 
 // Blocks of a launch where `resident` can be there at once: any number gives the same, but where

@@ -33,24 +33,38 @@ class CudaLauncher {
   template <class Kernel>
   void launch(const typename Kernel::Operation& op) const {
     const auto shared = static_cast<int>(4 * Kernel::shared_floats(op));
-    const int threads = Kernel::threads(op), processors = attribute(cudaDevAttrMultiProcessorCount);
-    check_cuda(cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    shared),
-               "shared memory");
-    int64_t blocks = blocks_of<Kernel>(op, processors);
-    if (blocks == processors && !Kernel::kBlockARun) {
-      int resident = 0;
-      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, run_kernel<Kernel>,
-                                                               threads, shared),
-                 "occupancy");
-      blocks = blocks_of<Kernel>(op, int64_t{resident} * processors);
-    }
+    const int threads = Kernel::threads(op);
+    const int64_t blocks = blocks_of<Kernel>(op, resident_blocks<Kernel>(threads, shared));
     if (blocks == 0) return;
     run_kernel<Kernel><<<static_cast<unsigned>(blocks), threads, shared, stream_>>>(op);
     check_cuda(cudaGetLastError(), "launch");
   }
 
  private:
+  // On all multiprocessors. Asking takes longer than a small kernel, and calls are mostly alike.
+  template <class Kernel>
+  static int64_t resident_blocks(int threads, int shared) {
+    struct Answer {
+      int device = -1, threads = 0, shared = 0;
+      int64_t blocks = 0;
+    };
+    static thread_local Answer last;
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "device");
+    if (device == last.device && threads == last.threads && shared == last.shared) {
+      return last.blocks;
+    }
+    check_cuda(cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    shared),
+               "shared memory");
+    int of_one = 0;
+    check_cuda(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, run_kernel<Kernel>, threads, shared),
+        "occupancy");
+    last = {device, threads, shared, int64_t{of_one} * attribute(cudaDevAttrMultiProcessorCount)};
+    return last.blocks;
+  }
+
   static int attribute(cudaDeviceAttr which) {
     int device = 0, value = 0;
     check_cuda(cudaGetDevice(&device), "device");

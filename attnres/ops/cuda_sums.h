@@ -14,7 +14,7 @@ struct SumOfRuns {
 // A block has 32 columns, each of its warps a part of the runs.
 struct SumOfRunsKernel {
   using Operation = SumOfRuns;
-  static constexpr int kWarps = 8;
+  static constexpr int kWarps = 16, kAtOnce = 8;  // loads that are under way together
 
   static int threads(const Operation&) { return kWarps * kWarp; }
   static constexpr bool kBlockARun = false;
@@ -29,9 +29,15 @@ struct SumOfRunsKernel {
     for (int c = block.index() * kWarp; c < op.columns; c += block.count() * kWarp) {
       const int column = c + lane;
       float sum = 0;
-      ATTNRES_UNROLL
-      for (int r = first; r < last; ++r) {
-        if (column < op.columns) sum += op.sums[static_cast<int64_t>(r) * op.columns + column];
+      for (int r = first; r < last && column < op.columns; r += kAtOnce) {
+        float of_runs[kAtOnce];
+        ATTNRES_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int64_t run = r + i < last ? r + i : first;
+          of_runs[i] = op.sums[run * op.columns + column];
+        }
+        ATTNRES_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) sum += r + i < last ? of_runs[i] : 0.0f;
       }
       block.shared()[block.thread()] = sum;
       block.sync();
@@ -46,10 +52,8 @@ struct SumOfRunsKernel {
 
 // By a Launcher: launch<Kernel>(operation), on a GPU or in tests on the host.
 template <class Launcher>
-void add_runs(const float* sums, int64_t tokens, int64_t columns, float* to,
-              const Launcher& launcher) {
-  launcher.template launch<SumOfRunsKernel>(
-      {sums, runs_of_tokens(tokens), static_cast<int>(columns), to});
+void add_runs(const float* sums, int runs, int64_t columns, float* to, const Launcher& launcher) {
+  launcher.template launch<SumOfRunsKernel>({sums, runs, static_cast<int>(columns), to});
 }
 
 }  // namespace attnres::gpu

@@ -18,7 +18,7 @@ at::Tensor cuda_rows(const at::Tensor& tensor);
 std::vector<at::Tensor> cuda_rows(at::TensorList tensors);
 
 // For the partial sums of a backward of that many tokens, `columns` numbers each.
-at::Tensor cuda_run_sums(const at::Tensor& like, int64_t tokens, int64_t columns);
+at::Tensor cuda_run_sums(const at::Tensor& like, int64_t tokens, int64_t width, int64_t columns);
 
 // The stream of this thread on the current device.
 void* cuda_stream();

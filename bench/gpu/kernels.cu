@@ -8,95 +8,22 @@
 // A row is a kernel: the median of its times, gigabytes a second, and the share of the copy's.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
-#include "attnres/ops/cuda_launch.h"
 #include "attnres/ops/depth_attention/cuda.h"
 #include "attnres/ops/rms_norm/cuda.h"
 #include "attnres/ops/rotary/cuda.h"
 #include "attnres/ops/swiglu/cuda.h"
+#include "bench/gpu/timing.h"
 
 namespace attnres::gpu {
 namespace {
 
 constexpr int64_t kNumbers = int64_t{1} << 25;  // of a tensor: more than caches hold
 constexpr int64_t kSources = 8, kSites = 8;
-cudaStream_t stream;
-int repeats = 15;
-
-// Uniform in [-1, 1), by a hash of the place.
-template <class Storage>
-__global__ void draw(Storage* to, int64_t count, uint32_t seed) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    uint32_t x = static_cast<uint32_t>(i) * 2654435761u ^ seed;
-    x = (x ^ (x >> 16)) * 0x85ebca6bu;
-    x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-    const float value = static_cast<float>(static_cast<int32_t>(x ^ (x >> 16))) * 0x1p-31f;
-    if constexpr (sizeof(Storage) == 4) {
-      to[i] = value;
-    } else {
-      to[i].bits = static_cast<uint16_t>(rounded_pair(value, 0));
-    }
-  }
-}
-
-class Memory {
- public:
-  ~Memory() {
-    for (void* piece : pieces_) cudaFree(piece);
-  }
-  template <class Storage>
-  Storage* rows(int64_t count) {
-    void* piece = nullptr;
-    check_cuda(cudaMalloc(&piece, static_cast<size_t>(count) * sizeof(Storage)), "memory");
-    pieces_.push_back(piece);
-    auto* rows = static_cast<Storage*>(piece);
-    draw<<<1024, 256, 0, stream>>>(rows, count, static_cast<uint32_t>(pieces_.size()));
-    return rows;
-  }
-  template <class Storage>
-  std::vector<Storage*> many(int64_t n, int64_t count) {
-    std::vector<Storage*> all;
-    while (static_cast<int64_t>(all.size()) < n) all.push_back(rows<Storage>(count));
-    return all;
-  }
-
- private:
-  std::vector<void*> pieces_;
-};
-
-// The median of a call's times, in milliseconds.
-template <class F>
-double milliseconds(const F& call) {
-  std::vector<float> times(static_cast<size_t>(repeats));
-  cudaEvent_t begin, end;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  for (int i = 1; i < repeats && i < 4; ++i) call();
-  for (float& time : times) {
-    check_cuda(cudaEventRecord(begin, stream), "event");
-    call();
-    check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "kernel");
-    check_cuda(cudaEventElapsedTime(&time, begin, end), "time");
-  }
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return times[static_cast<size_t>(repeats / 2)];
-}
-
-double copy_rate() {
-  Memory memory;
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  auto *from = memory.rows<float>(kBytes / 4), *to = memory.rows<float>(kBytes / 4);
-  return 2e-6 * kBytes / milliseconds([&] {
-           check_cuda(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream), "copy");
-         });
-}
 
 template <class Storage>
 class Kernels {
@@ -144,11 +71,11 @@ class Kernels {
     const kernel::DepthAttentionInputs<Storage> inputs{sources.data(), queries, kSources,
                                                        kSites,         T_,      D_};
     report("phase 1 forward, 8 sources 8 sites", kSources + kSites, 0, [&] {
-      return depth_attention_on_gpu<Storage>({inputs, 1e-6, false, rms.data(), known,
-                                              outputs.data(), max, sum, scores, weights},
-                                             stream);
+      return depth_attention_on_gpu<Storage>(
+          {inputs, 1e-6, false, rms.data(), known, outputs.data(), max, sum, scores, weights},
+          stream);
     });
-    auto* partial_sums = memory.rows<float>(runs_of_tokens(T_) * kSites * D_);
+    auto* partial_sums = memory.rows<float>(runs_of_tokens(T_, D_) * kSites * D_);
     auto* grad_queries = memory.rows<float>(kSites * D_);
     const std::vector<Storage*> none(kSources, nullptr);
     const bool floats = sizeof(Storage) == 4;
@@ -161,8 +88,7 @@ class Kernels {
           .grad_outputs_S = outputs.data(),
           .grad_sum_ST = nullptr,
           .grad_weights_SNT = nullptr,
-          .grad_sources_N =
-              floats ? reinterpret_cast<Storage* const*>(slots.data()) : none.data(),
+          .grad_sources_N = floats ? reinterpret_cast<Storage* const*>(slots.data()) : none.data(),
           .accumulate_N = accumulate,
           .other_grad_scores_ST = max,
           .grad_sums_N = floats ? nullptr : slots.data()};
@@ -177,7 +103,7 @@ class Kernels {
     const auto rows = memory.many<Storage>(9, kNumbers);
     auto *query = memory.rows<float>(D_), *gain = memory.rows<float>(D_);
     const auto statistics = memory.many<float>(9, T_);
-    auto* partial_sums = memory.rows<float>(runs_of_tokens(T_) * 2 * D_);
+    auto* partial_sums = memory.rows<float>(runs_of_tokens(T_, D_) * 2 * D_);
     auto* sums = memory.rows<float>(2 * D_);
     const Storage* recent[] = {rows[2]};
     float* rms[] = {statistics[0]};
@@ -239,7 +165,7 @@ class Kernels {
     Memory memory;
     const auto rows = memory.many<Storage>(5, kNumbers);
     auto *gain = memory.rows<float>(D_), *grad_gain = memory.rows<float>(D_);
-    auto *rho = memory.rows<float>(T_), *sums = memory.rows<float>(runs_of_tokens(T_) * D_);
+    auto *rho = memory.rows<float>(T_), *sums = memory.rows<float>(runs_of_tokens(T_, D_) * D_);
     report("add and norm forward", 4, 0, [&] {
       return rms_norm_on_gpu<Storage>({D_, rows[0], rows[1], rows[2], gain, 1e-6, rows[3], rho}, T_,
                                       stream);
@@ -258,7 +184,8 @@ class Kernels {
           stream);
     });
     constexpr int64_t kHalf = 64, kSequence = 2048;
-    auto *cosine = memory.rows<float>(kSequence * kHalf), *sine = memory.rows<float>(kSequence * kHalf);
+    auto *cosine = memory.rows<float>(kSequence * kHalf),
+         *sine = memory.rows<float>(kSequence * kHalf);
     report("rotary embedding, heads of 128", 2, 0, [&] {
       return rotary_on_gpu<Storage>(
           {kSequence, D_ / (2 * kHalf), kHalf, cosine, sine, rows[0], rows[1]}, T_, stream);

@@ -80,7 +80,7 @@ class GroupRun {
                  .slots = data.slots,
                  .grad_queries = Floats(S_ * D_),
                  .grad_gains = Floats(S_ * D_)},
-        memory_(runs_of_tokens(T_) * std::max<int64_t>(2, S_) * D_) {}
+        memory_(runs_of_tokens(T_, D_) * std::max<int64_t>(2, S_) * D_) {}
 
   bool run() {
     sites_.reserve(S_);

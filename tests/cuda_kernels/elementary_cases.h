@@ -1,5 +1,5 @@
-// What the CUDA kernels of RMSNorm, SwiGLU and rotary embedding have to give, with any Launcher whose
-// memory the host can read: the formulas' numbers.
+// What the CUDA kernels of RMSNorm, SwiGLU and rotary embedding have to give, with any Launcher
+// whose memory the host can read: the formulas' numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ void expect_rms_norm(int64_t T, int64_t D, bool added, const Launcher& launcher)
              dy = draw.rows<Storage>(T * D), later = draw.rows<Storage>(T * D);
   const auto gain = draw.rows<float>(D, 1, 0.5);
   std::vector<Storage> h(T * D), y(T * D), dh(T * D);
-  std::vector<float> rho(T), dgain(D), memory(runs_of_tokens(T) * D);
+  std::vector<float> rho(T), dgain(D), memory(runs_of_tokens(T, D) * D);
   ASSERT_TRUE(rms_norm_forward<Storage>({D, state.data(), added ? pending.data() : nullptr,
                                          h.data(), gain.data(), kEps, y.data(), rho.data()},
                                         T, launcher));

@@ -1,5 +1,5 @@
-// Has all memory of a program where the GPU reads and writes it too, on the host: the cases have their
-// rows in vectors.
+// Has all memory of a program where the GPU reads and writes it too, on the host: the cases have
+// their rows in vectors.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

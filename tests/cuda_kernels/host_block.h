@@ -39,8 +39,9 @@ struct HostBlock {
   inline void sync_warp() const;
   inline float exchange(float x, int mask) const;
   inline float* shared() const;
-  inline void begin_copy(Vector16* to, const void* from) const;
-  inline void begin_copy(float* to, const float* from) const;
+  template <class Piece>
+  void begin_copy(Piece* to, const void* from) const;
+  void prefetch(const void*) const {}
   inline void end_copies() const;
   template <int kUnderWay>
   void wait_for_copies() const;
@@ -189,11 +190,9 @@ float HostBlock::exchange(float x, int mask) const {
 float* HostBlock::shared() const {
   return grid->shared();
 }
-void HostBlock::begin_copy(Vector16* to, const void* from) const {
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(from) % 16, 0u);
-  grid->begin_copy(t, {to, from, sizeof *to});
-}
-void HostBlock::begin_copy(float* to, const float* from) const {
+template <class Piece>
+void HostBlock::begin_copy(Piece* to, const void* from) const {
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(from) % sizeof *to, 0u);
   grid->begin_copy(t, {to, from, sizeof *to});
 }
 void HostBlock::end_copies() const {

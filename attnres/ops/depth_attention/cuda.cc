@@ -121,7 +121,7 @@ std::tuple<Tensors, Tensor, Tensor> fused_backward_cuda(
   const int64_t width = dh.size(-1), tokens = tokens_of(dh);
   const auto N = std::ssize(sources);
   const Tensor grad_folded_query = at::empty_like(folded_query),
-               memory = cuda_run_sums(folded_query, tokens, width);
+               memory = cuda_run_sums(folded_query, tokens, width, width);
   with_cuda_type(dh.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     const std::vector<const Storage*> pointers = pointers_of<const Storage>(rows);
@@ -190,7 +190,7 @@ Tensor phase_one_backward_cuda(const PhaseOneBackwardInputs& inputs) {
                others = cuda_rows(inputs.other_grad_scores);
   const int64_t tokens = tokens_of(first), width = first.size(-1);
   const Tensor grad_queries = at::empty_like(queries_SD),
-               memory = cuda_run_sums(queries_SD, tokens, queries_SD.numel());
+               memory = cuda_run_sums(queries_SD, tokens, width, queries_SD.numel());
   bool done = false;
   with_cuda_type(first.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
@@ -277,8 +277,8 @@ PhaseTwoGradients phase_two_backward_cuda(const PhaseTwoBackwardInputs& inputs) 
   const int64_t width = kept.size(-1), tokens = tokens_of(kept);
   PhaseTwoGradients gradients = allocate_phase_two_gradients(inputs);
   const int64_t columns = (gain.defined() ? 2 : 1) * width;
-  const Tensor memory = cuda_run_sums(kept, tokens, columns),
-               sums = cuda_run_sums(kept, /*tokens=*/1, columns)[0];
+  const Tensor memory = cuda_run_sums(kept, tokens, width, columns),
+               sums = cuda_run_sums(kept, /*tokens=*/1, width, columns)[0];
   bool done = false;
   with_cuda_type(kept.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);

@@ -21,10 +21,10 @@ struct PhaseOneForward {
   float *scores, *weights;  // [S, N, T]; null: not wanted
 };
 
-template <class Storage, int kVectors>
+template <class Storage, int kVectorsOfThread>
 struct PhaseOneForwardKernel {
   using Operation = PhaseOneForward<Storage>;
-  static constexpr int kN = kNumbers<Storage>;
+  static constexpr int kN = kNumbers<Storage>, kVectors = kVectorsOfThread;
   // Sites of a launch, whose sums a thread has in 64 registers; sources and sites whose dot
   // products are summed at once.
   static constexpr int kSites =
@@ -33,17 +33,17 @@ struct PhaseOneForwardKernel {
   static constexpr int kTurn = kSites < kWarp / kGroup ? kSites : kWarp / kGroup;
   static constexpr int kTurns = kSites / kTurn;
 
-  static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
+  static constexpr int kTogether = 1;
+
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = false;
   static constexpr int kResidentBlocks = 1;
   static int64_t most_blocks(const Operation& op) { return op.rows.tokens; }
-  static int64_t other_floats(int num_sources, int width) {
-    const int turns = (num_sources + kGroup - 1) / kGroup * (kTurns + 1);
-    return 2 * BlockSums::floats(turns, threads_of_width<Storage>(width) / kWarp) +
-           2 * kSites * num_sources;
-  }
+  static constexpr int turns(int sources) { return (sources + kGroup - 1) / kGroup * (kTurns + 1); }
   static int64_t shared_floats(const Operation& op) {
-    return op.rows.shared_floats() + other_floats(op.rows.num_sources, op.rows.width);
+    return op.rows.shared_floats() +
+           2 * BlockSums::floats(turns(op.rows.stage_rows), threads(op) / kWarp) +
+           2 * kSites * op.rows.num_sources;
   }
 
   template <class Block>
@@ -64,7 +64,7 @@ struct PhaseOneForwardKernel {
           warp_(block.thread() / kWarp),
           warps_(block.threads() / kWarp),
           lane_(block.thread() % kWarp),
-          turns_((op.rows.stage_rows + kGroup - 1) / kGroup * (kTurns + 1)),
+          turns_(turns(op.rows.stage_rows)),
           scores_(block.shared() + op.rows.shared_floats()),
           weights_(scores_ + kSites * N_),
           sums_(weights_ + kSites * N_),
@@ -100,7 +100,8 @@ struct PhaseOneForwardKernel {
         for (int k = 0; k < kTurns; ++k) {
           if (k * kTurn < S_) sums.give(block_, turn + k, dots(r, here, k * kTurn));
         }
-        if (wants_squares(before + r, here)) sums.give(block_, turn + kTurns, squares(r, here));
+        if (wants_squares(before + r, here))
+          sums.give(block_, turn + kTurns, squares(before, r, here));
       }
       block_.sync();
       for (int turn = warp_; turn < turns_; turn += warps_) {
@@ -138,7 +139,7 @@ struct PhaseOneForwardKernel {
         for (int n = 0; n < kGroup; ++n) {
           if (n >= here) continue;
           float v[kN];
-          unpack(*rows_.source(r + n, i), v);
+          unpack<Storage>(*rows_.source(r + n, i), v);
           ATTNRES_UNROLL
           for (int j = 0; j < kN; ++j) {
             ATTNRES_UNROLL
@@ -150,16 +151,16 @@ struct PhaseOneForwardKernel {
       return warp_sums(block_, x);
     }
 
-    ATTNRES_DEVICE float squares(int r, int here) const {
+    ATTNRES_DEVICE float squares(int before, int r, int here) const {
       float x[kGroup] = {};
       ATTNRES_UNROLL
       for (int i = 0; i < kVectors; ++i) {
         if (rows_.channel(i) >= D_) continue;
         ATTNRES_UNROLL
         for (int n = 0; n < kGroup; ++n) {
-          if (n >= here) continue;
+          if (n >= here || op_.rms_known[before + r + n]) continue;
           float v[kN];
-          unpack(*rows_.source(r + n, i), v);
+          unpack<Storage>(*rows_.source(r + n, i), v);
           ATTNRES_UNROLL
           for (int j = 0; j < kN; ++j) x[n] = fma(v[j], v[j], x[n]);
         }
@@ -206,7 +207,7 @@ struct PhaseOneForwardKernel {
         for (int i = 0; i < kVectors; ++i) {
           if (rows_.channel(i) >= D_) continue;
           float v[kN];
-          unpack(*rows_.source(r, i), v);
+          unpack<Storage>(*rows_.source(r, i), v);
           ATTNRES_UNROLL
           for (int s = 0; s < kSites; ++s) {
             ATTNRES_UNROLL
@@ -223,7 +224,7 @@ struct PhaseOneForwardKernel {
         ATTNRES_UNROLL
         for (int i = 0; i < kVectors; ++i) {
           if (rows_.channel(i) >= D_) continue;
-          store(op_.outputs[s] + token_ * D_ + rows_.channel(i), pack(sums[s][i]));
+          store_row(op_.outputs[s] + token_ * D_ + rows_.channel(i), sums[s][i]);
         }
       }
     }
@@ -239,7 +240,7 @@ struct PhaseOneForwardKernel {
     float* const scores_;   // [S, N]
     float* const weights_;  // [N, kSites]
     float* const sums_;     // two of BlockSums
-    RowFetcher<Storage, kVectors, Block> rows_;
+    RowFetcher<Storage, kN, kVectors, /*kShared=*/false, Block> rows_;
     int64_t token_ = 0;
     int parity_ = 0;
   };

@@ -15,35 +15,41 @@ struct PhaseOneBackward {
   const float* grad_sum;           // of ell, [S, T]; null: c is computed here
   const float* other_grad_scores;  // [S, T]; null: zero
   GradientRow<Storage> gradients[kMostSources];
-  float* sums;  // [runs, S, D]: the queries' gradients
+  bool all_in_sums;  // all are wanted, and added to what is there in float32
+  float* sums;       // [runs, S, D]: the queries' gradients
 
   constexpr int num_sites() const { return rows.num_fixed; }
 };
 
-template <class Storage, int kVectors>
+template <class Storage, int kVectorsOfThread>
 struct PhaseOneBackwardKernel {
   using Operation = PhaseOneBackward<Storage>;
-  using Forward = PhaseOneForwardKernel<Storage, kVectors>;
-  static constexpr int kN = kNumbers<Storage>, kGroup = Forward::kGroup;
-  // The queries' gradients have 64 registers too: half the forward's sites at once, and in all
-  // where a thread has many vectors.
-  static constexpr int kSites = kVectors < 4 ? Forward::kSites : Forward::kSites / 2;
-  static constexpr int kTurn = Forward::kTurn / 2, kTurns = kSites / kTurn;
+  // A thread has few channels, so that it can keep the queries' gradients of all sites, and of
+  // narrow rows the queries too, in registers.
+  static constexpr int kN = 4, kVectors = kVectorsOfThread;
+  static constexpr int kSites = kVectors < 4 ? kMostSites : kMostSites / 2;
+  // Sources and sites whose dot products a warp computes at once, and sources whose gradients a
+  // thread does.
+  static constexpr int kTile = 2, kTogether = kVectors == 1 ? 4 : 2;
 
-  static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = true;
   static constexpr int kResidentBlocks = 1;
-  static int64_t most_blocks(const Operation& op) { return runs_of_tokens(op.rows.tokens); }
+  static int64_t most_blocks(const Operation& op) {
+    return runs_of_tokens(op.rows.tokens, op.rows.width);
+  }
+  // Places of a site's sources: those of a step begin at a multiple of kTogether.
+  static constexpr int places_of_step(const TokenRows<Storage>& rows) {
+    return (rows.stage_rows + kTogether - 1) / kTogether * kTogether;
+  }
+  static constexpr int places(const TokenRows<Storage>& rows) {
+    return rows.groups() * places_of_step(rows);
+  }
   // What phase 2 and the forward left of a token: weights and scores [S, N], 1 / RMS [N], and [S].
   static constexpr int saved_floats(int N, int S) { return (2 * S + 1) * N + S; }
-  static int64_t other_floats(int N, int S, int width) {
-    const int turns = (N + kGroup - 1) / kGroup * kTurns;
-    return 2 * BlockSums::floats(turns, threads_of_width<Storage>(width) / kWarp) + 4 * kSites * N +
-           2 * saved_floats(N, S);
-  }
   static int64_t shared_floats(const Operation& op) {
-    return op.rows.shared_floats() +
-           other_floats(op.rows.num_sources, op.num_sites(), op.rows.width);
+    return op.rows.shared_floats() + 4 * kSites * places(op.rows) +
+           2 * saved_floats(op.rows.num_sources, op.num_sites());
   }
 
   template <class Block>
@@ -61,43 +67,70 @@ struct PhaseOneBackwardKernel {
         : block_(block),
           op_(op),
           N_(op.rows.num_sources),
+          places_(places(op.rows)),
+          places_of_step_(places_of_step(op.rows)),
           S_(op.num_sites()),
           D_(op.rows.width),
           warp_(block.thread() / kWarp),
           warps_(block.threads() / kWarp),
           lane_(block.thread() % kWarp),
-          turns_((op.rows.stage_rows + kGroup - 1) / kGroup * kTurns),
-          parts_(block.shared() + op.rows.shared_floats()),
-          values_(parts_ + 2 * kSites * N_),
-          grad_weights_(values_ + kSites * N_),
-          sums_(grad_weights_ + kSites * N_),
-          saved_(sums_ + 2 * BlockSums::floats(turns_, warps_)),
+          weights_(block.shared() + op.rows.shared_floats()),
+          along_query_(weights_ + kSites * places_),
+          values_(along_query_ + kSites * places_),
+          grad_weights_(values_ + kSites * places_),
+          saved_(grad_weights_ + kSites * places_),
           rows_(block, op.rows, first, last, 1) {}
 
     ATTNRES_DEVICE void run(int64_t first, int64_t last) {
       float dq[kSites][kVectors][kN] = {};
+      for (int i = block_.thread(); i < 3 * kSites * places_; i += block_.threads())
+        weights_[i] = 0;
+      if constexpr (kKeepsQueries) {
+        ATTNRES_UNROLL
+        for (int s = 0; s < kSites; ++s) load_query(s, 0, queries_[s]);
+      }
       const auto begin_saved = [this](int64_t token, int buffer) { fetch_saved(token, buffer); };
       rows_.begin(begin_saved);
       for (int64_t token = first; token < last; ++token) {
         for (int group = 0; group < rows_.groups(); ++group) {
           rows_.next(begin_saved);
-          project(rows_.sources_before(group), rows_.sources_in(group));
+          project(group * places_of_step_, rows_.sources_in(group));
         }
         block_.sync();
         for (int s = warp_; s < S_; s += warps_) weigh(s);
         block_.sync();
         for (int group = 0; group < rows_.groups(); ++group) {
           if (rows_.groups() > 1) rows_.next(begin_saved);
-          add(token, rows_.sources_before(group), rows_.sources_in(group), dq);
+          add(token, group, dq);
         }
       }
       write(dq);
     }
 
    private:
+    static constexpr bool kKeepsQueries = kVectors == 1;
+
     ATTNRES_DEVICE float* saved(int buffer) const { return saved_ + buffer * saved_floats(N_, S_); }
 
+    // A site that isn't there has the last one's numbers, whose weights are zero.
+    ATTNRES_DEVICE int site(int s) const { return s < S_ ? s : S_ - 1; }
+
+    ATTNRES_DEVICE void load_query(int s, int i, float (&to)[kN]) const {
+      const int c = rows_.channel(i);
+      if (c < D_) load_constant_floats(op_.queries + site(s) * D_ + c, to);
+    }
+
+    // And the sources' gradients, which are added to, on their way to the GPU's own cache.
     ATTNRES_DEVICE void fetch_saved(int64_t token, int buffer) const {
+      for (int n = 0; op_.all_in_sums && n < N_; ++n) {
+        ATTNRES_UNROLL
+        for (int i = 0; i < kVectors; ++i) {
+          const int c = rows_.channel(i);
+          if (c < D_) {
+            block_.prefetch(static_cast<const float*>(op_.gradients[n].rows) + token * D_ + c);
+          }
+        }
+      }
       float* to = saved(buffer);
       const int64_t T = op_.rows.tokens;
       const int SN = S_ * N_;
@@ -114,51 +147,53 @@ struct PhaseOneBackwardKernel {
       }
     }
 
-    // do . v of sources [before, before + count), which are in this step.
-    ATTNRES_DEVICE void project(int before, int count) {
-      BlockSums sums(sums_ + parity_ * BlockSums::floats(turns_, warps_), turns_);
-      parity_ ^= 1;
-      for (int r = 0, turn = 0; r < count; r += kGroup, turn += kTurns) {
-        const int here = count - r < kGroup ? count - r : kGroup;
-        for (int k = 0; k < kTurns; ++k) {
-          if (k * kTurn < S_) sums.give(block_, turn + k, dots(r, here, k * kTurn));
+    // do . v of a step's sources, whose places are from `place` on: a warp has some sites and
+    // sources, and all channels.
+    ATTNRES_DEVICE void project(int place, int count) {
+      constexpr int kTiles = kSites / kTile;
+      const int tiles = (count + kTile - 1) / kTile * kTiles;
+      for (int tile = warp_; tile < tiles; tile += warps_) {
+        const int first_site = tile % kTiles * kTile, first = tile / kTiles * kTile;
+        if (first_site >= S_) continue;
+        const float dot = dots(first_site, first, count);
+        const int s = first_site + lane_ / kTile, r = first + lane_ % kTile;
+        if (lane_ < kTile * kTile && s < S_ && r < count) {
+          grad_weights_[s * places_ + place + r] = dot;
         }
-      }
-      block_.sync();
-      for (int turn = warp_; turn < turns_; turn += warps_) {
-        const int r = turn / kTurns * kGroup + lane_ % kGroup;
-        const int s = turn % kTurns * kTurn + lane_ / kGroup;
-        if (r - lane_ % kGroup >= count || turn % kTurns * kTurn >= S_) continue;
-        const float dot = sums.take(block_, turn);
-        if (lane_ < kTurn * kGroup && s < S_ && r < count) grad_weights_[s * N_ + before + r] = dot;
       }
     }
 
-    ATTNRES_DEVICE float dots(int r, int here, int site) const {
-      float x[kTurn * kGroup] = {};
+    // One of them a lane. What isn't there has the last one's numbers, which nobody takes.
+    ATTNRES_DEVICE float dots(int first_site, int first, int count) const {
+      constexpr int kWide = kN;
+      const Storage *d_rows[kTile], *v_rows[kTile];
       ATTNRES_UNROLL
-      for (int i = 0; i < kVectors; ++i) {
-        if (rows_.channel(i) >= D_) continue;
-        float d[kTurn][kN];
+      for (int k = 0; k < kTile; ++k) {
+        d_rows[k] = rows_.fixed_row(site(first_site + k));
+        v_rows[k] = rows_.source_row(first + k < count ? first + k : count - 1);
+      }
+      float x[kTile * kTile] = {};
+      for (int c = lane_ * kWide; c < D_; c += kWarp * kWide) {
+        float d[kTile][kWide], v[kTile][kWide];
         ATTNRES_UNROLL
-        for (int k = 0; k < kTurn; ++k) {
-          // A site that isn't there has the last one's numbers, which nobody takes.
-          unpack(*rows_.fixed(site + k < S_ ? site + k : S_ - 1, i), d[k]);
+        for (int k = 0; k < kTile; ++k) {
+          load_row(d_rows[k] + c, d[k]);
+          load_row(v_rows[k] + c, v[k]);
         }
         ATTNRES_UNROLL
-        for (int n = 0; n < kGroup; ++n) {
-          if (n >= here) continue;
-          float v[kN];
-          unpack(*rows_.source(r + n, i), v);
+        for (int j = 0; j < kWide; ++j) {
           ATTNRES_UNROLL
-          for (int j = 0; j < kN; ++j) {
-            ATTNRES_UNROLL
-            for (int k = 0; k < kTurn; ++k)
-              x[k * kGroup + n] = fma(d[k][j], v[j], x[k * kGroup + n]);
+          for (int k = 0; k < kTile * kTile; ++k) {
+            x[k] = fma(d[k / kTile][j], v[k % kTile][j], x[k]);
           }
         }
       }
       return warp_sums(block_, x);
+    }
+
+    ATTNRES_DEVICE int place_of(int n) const {
+      const int step = n / op_.rows.stage_rows;
+      return step * places_of_step_ + n - step * op_.rows.stage_rows;
     }
 
     // Of one site, by one warp: what the gradients are made of, from ds = w (dw - c).
@@ -167,7 +202,7 @@ struct PhaseOneBackwardKernel {
       const float *inverse_rms = saved(rows_.buffer()) + 2 * S_ * N_, *of_sites = inverse_rms + N_;
       float sum[1] = {0}, total[1] = {0};
       for (int n = lane_; n < N_; n += kWarp) {
-        sum[0] = fma(weights[n], grad_weights_[s * N_ + n], sum[0]);
+        sum[0] = fma(weights[n], grad_weights_[s * places_ + place_of(n)], sum[0]);
         total[0] += weights[n];
       }
       float along = warp_sums(block_, sum);
@@ -176,53 +211,85 @@ struct PhaseOneBackwardKernel {
       const float c = op_.grad_sum != nullptr ? -of_sites[s] : quotient(along, all);
       const float over_width = quotient(1.0f, static_cast<float>(D_));
       for (int n = lane_; n < N_; n += kWarp) {
-        const float r = inverse_rms[n], ds = weights[n] * (grad_weights_[s * N_ + n] - c);
-        parts_[(n * kSites + s) * 2] = weights[n];
-        parts_[(n * kSites + s) * 2 + 1] = ds * r;
-        values_[n * kSites + s] = ds * scores[n] * (r * r * over_width);
+        const int at = s * places_ + place_of(n);
+        const float r = inverse_rms[n], ds = weights[n] * (grad_weights_[at] - c);
+        weights_[at] = weights[n];
+        along_query_[at] = ds * r;
+        values_[at] = ds * scores[n] * (r * r * over_width);
       }
     }
 
-    // The gradients of sources [before, before + count).
-    ATTNRES_DEVICE void add(int64_t token, int before, int count,
-                            float (&dq)[kSites][kVectors][kN]) const {
-      for (int r = 0; r < count; ++r) {
-        const int n = before + r;
-        const float value = value_of(n);
+    // The gradients of a step's sources.
+    ATTNRES_DEVICE void add(int64_t token, int group, float (&dq)[kSites][kVectors][kN]) const {
+      const int count = rows_.sources_in(group);
+      for (int r = 0; r < count; r += kTogether) {
+        const int here = count - r < kTogether ? count - r : kTogether;
         ATTNRES_UNROLL
         for (int i = 0; i < kVectors; ++i) {
           if (rows_.channel(i) >= D_) continue;
-          float v[kN], dv[kN];
-          unpack(*rows_.source(r, i), v);
-          ATTNRES_UNROLL
-          for (int j = 0; j < kN; ++j) dv[j] = -value * v[j];
-          ATTNRES_UNROLL
-          for (int s = 0; s < kSites; ++s) {
-            if (s < S_) add_site(s, i, parts_ + (n * kSites + s) * 2, v, dv, dq[s][i]);
+          const int n = rows_.sources_before(group) + r, place = group * places_of_step_ + r;
+          if (here == kTogether && op_.all_in_sums) {
+            add_sources</*kUsual=*/true>(token, n, place, r, here, i, dq);
+          } else {
+            add_sources</*kUsual=*/false>(token, n, place, r, here, i, dq);
           }
-          if (op_.gradients[n].rows == nullptr) continue;
-          put_gradient(op_.gradients[n], token * D_ + rows_.channel(i), dv);
         }
       }
     }
 
-    ATTNRES_DEVICE float value_of(int n) const {
-      float value = 0;
-      for (int s = 0; s < S_; ++s) value += values_[n * kSites + s];
-      return value;
-    }
-
-    // dv += w do + g q,  dq += g v
-    ATTNRES_DEVICE void add_site(int s, int i, const float* parts, const float (&v)[kN],
-                                 float (&dv)[kN], float (&dq)[kN]) const {
-      const float weight = parts[0], along_query = parts[1];
-      float d[kN], q[kN];
-      unpack(*rows_.fixed(s, i), d);
-      load_constant_floats(op_.queries + s * D_ + rows_.channel(i), q);
+    // dv = w do + g q - value v,  dq += g v,  of `here` sources from n on. Usually all are there,
+    // and all gradients added to float32.
+    template <bool kUsual>
+    ATTNRES_DEVICE void add_sources(int64_t token, int n, int place, int r, int here, int i,
+                                    float (&dq)[kSites][kVectors][kN]) const {
+      const int64_t at = token * D_ + rows_.channel(i);
+      float v[kTogether][kN] = {}, dv[kTogether][kN] = {};
       ATTNRES_UNROLL
-      for (int j = 0; j < kN; ++j) {
-        dv[j] = fma(weight, d[j], fma(along_query, q[j], dv[j]));
-        dq[j] = fma(along_query, v[j], dq[j]);
+      for (int k = 0; k < kTogether; ++k) {
+        if (!kUsual && k >= here) continue;
+        if constexpr (kUsual) {
+          load_floats(static_cast<const float*>(op_.gradients[n + k].rows) + at, dv[k]);
+        } else {
+          load_gradient(op_.gradients[n + k], at, dv[k]);
+        }
+      }
+      float value[kTogether] = {};
+      ATTNRES_UNROLL
+      for (int s = 0; s < kSites; ++s) {
+        ATTNRES_UNROLL
+        for (int k = 0; k < kTogether; ++k) value[k] += values_[s * places_ + place + k];
+      }
+      ATTNRES_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        if (kUsual || k < here) unpack<Storage>(*rows_.source(r + k, i), v[k]);
+        ATTNRES_UNROLL
+        for (int j = 0; j < kN; ++j) dv[k][j] = fma(-value[k], v[k][j], dv[k][j]);
+      }
+      ATTNRES_UNROLL
+      for (int s = 0; s < kSites; ++s) {
+        const float *weight = weights_ + s * places_ + place,
+                    *along_query = along_query_ + s * places_ + place;
+        float d[kN], q[kN];
+        unpack<Storage>(*rows_.fixed(site(s), i), d);
+        if constexpr (!kKeepsQueries) load_query(s, i, q);
+        ATTNRES_UNROLL
+        for (int j = 0; j < kN; ++j) {
+          if constexpr (kKeepsQueries) q[j] = queries_[s][j];
+          ATTNRES_UNROLL
+          for (int k = 0; k < kTogether; ++k) {
+            dv[k][j] = fma(weight[k], d[j], fma(along_query[k], q[j], dv[k][j]));
+            dq[s][i][j] = fma(along_query[k], v[k][j], dq[s][i][j]);
+          }
+        }
+      }
+      ATTNRES_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        if (!kUsual && k >= here) continue;
+        if constexpr (kUsual) {
+          store_floats(static_cast<float*>(op_.gradients[n + k].rows) + at, dv[k]);
+        } else {
+          store_gradient(op_.gradients[n + k], at, dv[k]);
+        }
       }
     }
 
@@ -241,15 +308,14 @@ struct PhaseOneBackwardKernel {
 
     const Block& block_;
     const Operation& op_;
-    const int N_, S_, D_, warp_, warps_, lane_;
-    const int turns_;            // of a step
-    float* const parts_;         // [N, kSites, 2]: w and ds r
-    float* const values_;        // [N, kSites]: ds s r^2 / D
-    float* const grad_weights_;  // [S, N]: dw
-    float* const sums_;          // two of BlockSums
+    const int N_, places_, places_of_step_, S_, D_, warp_, warps_, lane_;
+    float* const weights_;       // [kSites, places]: w, and likewise
+    float* const along_query_;   // ds r
+    float* const values_;        // ds s r^2 / D
+    float* const grad_weights_;  // dw
     float* const saved_;         // two of saved_floats
-    RowFetcher<Storage, kVectors, Block> rows_;
-    int parity_ = 0;
+    RowFetcher<Storage, kN, kVectors, /*kShared=*/true, Block> rows_;
+    float queries_[kKeepsQueries ? kSites : 1][kN] = {};
   };
 };
 

@@ -27,23 +27,23 @@ struct PhaseTwoForward {
   constexpr int num_scored() const { return rows.num_sources + (formed ? 1 : 0); }
 };
 
-template <class Storage, int kVectors>
+template <class Storage, int kVectorsOfThread>
 struct PhaseTwoForwardKernel {
   using Operation = PhaseTwoForward<Storage>;
-  static constexpr int kN = kNumbers<Storage>;
+  static constexpr int kN = kNumbers<Storage>, kVectors = kVectorsOfThread;
   static constexpr int kGroup = 4;  // sources whose dot products and squares are summed at once
 
-  static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
+  static constexpr int kTogether = 1;
+
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = false;
   static constexpr int kResidentBlocks = 2;
   static int64_t most_blocks(const Operation& op) { return op.rows.tokens; }
   static constexpr int turns(int scored) { return (scored + kGroup - 1) / kGroup; }
-  static int64_t other_floats(int scored, int width) {
-    const int warps = threads_of_width<Storage>(width) / kWarp;
-    return 2 * BlockSums::floats(turns(scored) + 1, warps) + 2 * warps * scored;
-  }
   static int64_t shared_floats(const Operation& op) {
-    return op.rows.shared_floats() + other_floats(op.num_scored(), op.rows.width);
+    const int warps = threads(op) / kWarp, scored = op.num_scored();
+    return op.rows.shared_floats() + 2 * BlockSums::floats(turns(scored) + 1, warps) +
+           2 * warps * scored;
   }
 
   template <class Block>
@@ -104,11 +104,11 @@ struct PhaseTwoForwardKernel {
         const int c = rows_.channel(i);
         if (c >= D_) continue;
         float partial[kN], pending[kN];
-        unpack(*rows_.fixed(0, i), partial);
-        unpack(*rows_.fixed(1, i), pending);
+        unpack<Storage>(*rows_.fixed(0, i), partial);
+        unpack<Storage>(*rows_.fixed(1, i), pending);
         ATTNRES_UNROLL
         for (int j = 0; j < kN; ++j) partial[j] += pending[j];
-        const Vector16 sum = pack(partial);
+        const Packed<Storage, kN> sum = pack<Storage>(partial);
         *rows_.fixed(0, i) = sum;
         store(op_.formed_sum + token_ * D_ + c, sum);
       }
@@ -118,7 +118,7 @@ struct PhaseTwoForwardKernel {
     ATTNRES_DEVICE int scored_in(int group) const {
       return rows_.sources_in(group) + (op_.formed && group == rows_.groups() - 1 ? 1 : 0);
     }
-    ATTNRES_DEVICE const Vector16& scored(int group, int r, int i) const {
+    ATTNRES_DEVICE const Packed<Storage, kN>& scored(int group, int r, int i) const {
       return r < rows_.sources_in(group) ? *rows_.source(r, i) : *rows_.fixed(0, i);
     }
 
@@ -149,7 +149,7 @@ struct PhaseTwoForwardKernel {
         for (int n = 0; n < kGroup; ++n) {
           if (r + n >= count) continue;
           float v[kN];
-          unpack(scored(group, r + n, i), v);
+          unpack<Storage>(scored(group, r + n, i), v);
           ATTNRES_UNROLL
           for (int j = 0; j < kN; ++j) {
             x[2 * n] = fma(q[j], v[j], x[2 * n]);
@@ -201,7 +201,7 @@ struct PhaseTwoForwardKernel {
       ATTNRES_UNROLL
       for (int i = 0; i < kVectors; ++i) {
         if (rows_.channel(i) >= D_) continue;
-        unpack(*rows_.fixed(op_.formed ? 2 : 0, i), h[i]);
+        unpack<Storage>(*rows_.fixed(op_.formed ? 2 : 0, i), h[i]);
         ATTNRES_UNROLL
         for (int j = 0; j < kN; ++j) h[i][j] *= earlier_weight_;
       }
@@ -215,7 +215,7 @@ struct PhaseTwoForwardKernel {
         for (int i = 0; i < kVectors; ++i) {
           if (rows_.channel(i) >= D_) continue;
           float v[kN];
-          unpack(scored(group, r, i), v);
+          unpack<Storage>(scored(group, r, i), v);
           ATTNRES_UNROLL
           for (int j = 0; j < kN; ++j) h[i][j] = fma(weight, v[j], h[i][j]);
         }
@@ -225,7 +225,7 @@ struct PhaseTwoForwardKernel {
     ATTNRES_DEVICE void write(const float (&h)[kVectors][kN]) const {
       ATTNRES_UNROLL
       for (int i = 0; i < kVectors; ++i) {
-        if (rows_.channel(i) < D_) store(op_.x + token_ * D_ + rows_.channel(i), pack(h[i]));
+        if (rows_.channel(i) < D_) store_row(op_.x + token_ * D_ + rows_.channel(i), h[i]);
       }
     }
 
@@ -249,10 +249,10 @@ struct PhaseTwoForwardKernel {
         load_constant_floats(op_.gain + c, gain);
         ATTNRES_UNROLL
         for (int j = 0; j < kN; ++j) n[j] = h[i][j] * rho;
-        if (op_.normalized != nullptr) store(op_.normalized + token_ * D_ + c, pack(n));
+        if (op_.normalized != nullptr) store_row(op_.normalized + token_ * D_ + c, n);
         ATTNRES_UNROLL
         for (int j = 0; j < kN; ++j) n[j] *= gain[j];
-        store(op_.x + token_ * D_ + c, pack(n));
+        store_row(op_.x + token_ * D_ + c, n);
       }
     }
 
@@ -264,7 +264,7 @@ struct PhaseTwoForwardKernel {
     float* const scores_;   // [K], this warp's
     float* const weights_;  // [K], this warp's
     float* const sums_;     // two of BlockSums
-    RowFetcher<Storage, kVectors, Block> rows_;
+    RowFetcher<Storage, kN, kVectors, /*kShared=*/false, Block> rows_;
     float earlier_weight_ = 0;
     int64_t token_ = 0;
     int parity_ = 0;

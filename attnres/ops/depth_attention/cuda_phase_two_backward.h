@@ -26,26 +26,28 @@ struct PhaseTwoBackward {
   float* sums;  // [runs, D or 2 D]: the query's gradient and the gain's
 };
 
-template <class Storage, int kVectors>
+template <class Storage, int kVectorsOfThread>
 struct PhaseTwoBackwardKernel {
   using Operation = PhaseTwoBackward<Storage>;
-  static constexpr int kN = kNumbers<Storage>;
+  static constexpr int kN = kNumbers<Storage>, kVectors = kVectorsOfThread;
   static constexpr int kGroup =
       3;  // sources whose dot products are summed at once, and a beside them
 
-  static int threads(const Operation& op) { return threads_of_width<Storage>(op.rows.width); }
+  static constexpr int kTogether = 1;
+
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = true;
   static constexpr int kResidentBlocks = 1;
-  static int64_t most_blocks(const Operation& op) { return runs_of_tokens(op.rows.tokens); }
+  static int64_t most_blocks(const Operation& op) {
+    return runs_of_tokens(op.rows.tokens, op.rows.width);
+  }
   static constexpr int turns(int sources) {
     return sources == 0 ? 1 : (sources + kGroup - 1) / kGroup;
   }
-  static int64_t other_floats(int sources, int width) {
-    const int warps = threads_of_width<Storage>(width) / kWarp;
-    return 2 * BlockSums::floats(turns(sources), warps) + warps * (3 * sources + 1);
-  }
   static int64_t shared_floats(const Operation& op) {
-    return op.rows.shared_floats() + other_floats(op.rows.num_sources, op.rows.width);
+    const int warps = threads(op) / kWarp, sources = op.rows.num_sources;
+    return op.rows.shared_floats() + 2 * BlockSums::floats(turns(sources), warps) +
+           warps * (3 * sources + 1);
   }
 
   template <class Block>
@@ -78,6 +80,7 @@ struct PhaseTwoBackwardKernel {
         rho_ = op_.gain != nullptr ? op_.rho[token_] : 1.0f;
         for (int group = 0; group < rows_.groups(); ++group) {
           rows_.next(nothing_else);
+          if (group == 0) load_norm(dgain);
           project(group);
         }
         block_.sync_warp();
@@ -85,7 +88,7 @@ struct PhaseTwoBackwardKernel {
         block_.sync_warp();
         for (int group = 0; group < rows_.groups(); ++group) {
           if (rows_.groups() > 1) rows_.next(nothing_else);
-          add(group, dq, dgain);
+          add(group, dq);
         }
       }
       const int rows = op_.gain != nullptr ? 2 : 1;
@@ -96,18 +99,27 @@ struct PhaseTwoBackwardKernel {
 
    private:
     // u = gain dx and n = h rho; without a norm dx and h, and without h zero.
-    ATTNRES_DEVICE void load_norm(int i, float (&dx)[kN], float (&u)[kN], float (&n)[kN]) const {
-      const int c = rows_.channel(i);
-      unpack(*rows_.fixed(0, i), dx);
-      float gain[kN], factor[kN];
-      if (op_.gain != nullptr) load_constant_floats(op_.gain + c, gain);
-      if (op_.kept_factor != nullptr) load_constant_floats(op_.kept_factor + c, factor);
-      if (op_.has_kept) unpack(*rows_.fixed(1, i), n);
+    ATTNRES_DEVICE void load_norm(float (&dgain)[kVectors][kN]) {
       ATTNRES_UNROLL
-      for (int j = 0; j < kN; ++j) {
-        u[j] = op_.gain != nullptr ? dx[j] * gain[j] : dx[j];
-        if (!op_.has_kept) n[j] = 0;
-        if (op_.kept_factor != nullptr) n[j] *= factor[j];
+      for (int i = 0; i < kVectors; ++i) {
+        const int c = rows_.channel(i);
+        if (c >= D_) continue;
+        unpack<Storage>(*rows_.fixed(0, i), u_[i]);
+        if (op_.has_kept) unpack<Storage>(*rows_.fixed(1, i), n_[i]);
+        if (op_.kept_factor != nullptr) {
+          float factor[kN];
+          load_constant_floats(op_.kept_factor + c, factor);
+          ATTNRES_UNROLL
+          for (int j = 0; j < kN; ++j) n_[i][j] *= factor[j];
+        }
+        if (op_.gain == nullptr) continue;
+        float gain[kN];
+        load_constant_floats(op_.gain + c, gain);
+        ATTNRES_UNROLL
+        for (int j = 0; j < kN; ++j) {
+          dgain[i][j] = fma(u_[i][j], n_[i][j], dgain[i][j]);
+          u_[i][j] *= gain[j];
+        }
       }
     }
 
@@ -135,19 +147,17 @@ struct PhaseTwoBackwardKernel {
       ATTNRES_UNROLL
       for (int i = 0; i < kVectors; ++i) {
         if (rows_.channel(i) >= D_) continue;
-        float dx[kN], u[kN], n[kN];
-        load_norm(i, dx, u, n);
         ATTNRES_UNROLL
-        for (int j = 0; j < kN; ++j) x[2 * kGroup] = fma(u[j], n[j], x[2 * kGroup]);
+        for (int j = 0; j < kN; ++j) x[2 * kGroup] = fma(u_[i][j], n_[i][j], x[2 * kGroup]);
         ATTNRES_UNROLL
         for (int k = 0; k < kGroup; ++k) {
           if (r + k >= count) continue;
           float v[kN];
-          unpack(*rows_.source(r + k, i), v);
+          unpack<Storage>(*rows_.source(r + k, i), v);
           ATTNRES_UNROLL
           for (int j = 0; j < kN; ++j) {
-            x[2 * k] = fma(u[j], v[j], x[2 * k]);
-            x[2 * k + 1] = fma(n[j], v[j], x[2 * k + 1]);
+            x[2 * k] = fma(u_[i][j], v[j], x[2 * k]);
+            x[2 * k + 1] = fma(n_[i][j], v[j], x[2 * k + 1]);
           }
         }
       }
@@ -187,27 +197,22 @@ struct PhaseTwoBackwardKernel {
     }
 
     // Gradients from dh = rho (u - n a / D).
-    ATTNRES_DEVICE void add(int group, float (&dq)[kVectors][kN],
-                            float (&dgain)[kVectors][kN]) const {
+    ATTNRES_DEVICE void add(int group, float (&dq)[kVectors][kN]) const {
       const int count = rows_.sources_in(group), before = rows_.sources_before(group);
       ATTNRES_UNROLL
       for (int i = 0; i < kVectors; ++i) {
         const int c = rows_.channel(i);
         if (c >= D_) continue;
-        float dx[kN], u[kN], n[kN];
-        load_norm(i, dx, u, n);
-        if (group == 0 && op_.gain != nullptr) {
-          ATTNRES_UNROLL
-          for (int j = 0; j < kN; ++j) dgain[i][j] = fma(dx[j], n[j], dgain[i][j]);
-        }
+        float dh[kN], earlier[kN];
         ATTNRES_UNROLL
-        for (int j = 0; j < kN; ++j) u[j] = rho_ * fma(-along_, n[j], u[j]);
-        if (group == 0 && op_.earlier_weight != nullptr) {
-          ATTNRES_UNROLL
-          for (int j = 0; j < kN; ++j) n[j] = earlier_weight_ * u[j];
-          store(op_.grad_earlier + token_ * D_ + c, pack(n));
+        for (int j = 0; j < kN; ++j) {
+          dh[j] = rho_ * fma(-along_, n_[i][j], u_[i][j]);
+          earlier[j] = earlier_weight_ * dh[j];
         }
-        for (int r = 0; r < count; ++r) add_source(before + r, r, i, u, dq[i]);
+        if (group == 0 && op_.earlier_weight != nullptr) {
+          store_row(op_.grad_earlier + token_ * D_ + c, earlier);
+        }
+        for (int r = 0; r < count; ++r) add_source(before + r, r, i, dh, dq[i]);
       }
     }
 
@@ -218,9 +223,10 @@ struct PhaseTwoBackwardKernel {
       const float weight = parts_[3 * k], along_query = parts_[3 * k + 1],
                   value = parts_[3 * k + 2];
       float v[kN], q[kN], dv[kN] = {};
-      unpack(*rows_.source(r, i), v);
+      unpack<Storage>(*rows_.source(r, i), v);
       load_constant_floats(op_.query + c, q);
-      if (op_.has_arriving && k == K_ - 1) unpack(*rows_.fixed(op_.has_kept ? 2 : 1, i), dv);
+      if (op_.has_arriving && k == K_ - 1)
+        unpack<Storage>(*rows_.fixed(op_.has_kept ? 2 : 1, i), dv);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) {
         dv[j] = fma(-value, v[j], fma(along_query, q[j], fma(weight, dh[j], dv[j])));
@@ -244,7 +250,8 @@ struct PhaseTwoBackwardKernel {
     const int turns_;     // of a step
     float* const parts_;  // [K, 3] and a, this warp's
     float* const sums_;   // two of BlockSums
-    RowFetcher<Storage, kVectors, Block> rows_;
+    RowFetcher<Storage, kN, kVectors, /*kShared=*/false, Block> rows_;
+    float u_[kVectors][kN] = {}, n_[kVectors][kN] = {};
     float rho_ = 1, along_ = 0, earlier_weight_ = 0;
     int64_t token_ = 0;
     int parity_ = 0;

@@ -1,5 +1,6 @@
 // Rows of tokens on their way to a block's shared memory: those of the next step are fetched while
-// this step's are used. A thread copies what it alone will read, so that nobody waits for others.
+// this step's are used. A thread copies what it alone will read, so that nobody waits for others;
+// or all of a block's threads read what any has copied, and wait for each other at every step.
 //
 // A token has fixed rows, which are there for all of it, and sources. If all sources fit, a token
 // is one step; if not, they come in groups twice: first to be scored, then to be summed.
@@ -16,6 +17,7 @@ template <class Storage>
 struct TokenRows {
   int64_t tokens;
   int width, num_fixed, num_sources;
+  int row_floats;  // of a row in shared memory
   int stage_rows;  // sources of a step
   int buffers;     // 2, or 1: nothing is fetched ahead
   const Storage* fixed[kMostFixed];
@@ -30,30 +32,36 @@ struct TokenRows {
   }
   // Of shared memory, in floats.
   constexpr int64_t shared_floats() const {
-    const int64_t row = vectors_of_width<Storage>(width) * threads_of_width<Storage>(width) * 4;
-    return buffers * (num_fixed + stage_rows) * row;
+    return int64_t{buffers} * (num_fixed + stage_rows) * row_floats;
   }
 };
 
-// Chooses what fits into this many bytes beside `others` floats of the kernel; false: nothing does.
-template <class Storage>
-bool fit(TokenRows<Storage>& rows, int64_t others, int64_t shared_bytes) {
+// Chooses how an operation's rows come, so that the kernel fits into this many bytes; false:
+// nothing does. Sources come by as many as fit, or a multiple of Kernel::kTogether.
+template <class Kernel>
+bool fit(typename Kernel::Operation& op, int64_t shared_bytes) {
+  auto& rows = op.rows;
+  rows.row_floats = Kernel::threads(op) * Kernel::kVectors * Kernel::kN *
+                    static_cast<int>(sizeof(*rows.fixed[0])) / 4;
+  const auto fits = [&] { return 4 * Kernel::shared_floats(op) <= shared_bytes; };
   for (rows.buffers = 2; rows.buffers > 0; --rows.buffers) {
     rows.stage_rows = rows.num_sources;
-    while (rows.stage_rows > 1 && 4 * (rows.shared_floats() + others) > shared_bytes) {
+    while (rows.stage_rows > 1 &&
+           (!fits() || (rows.groups() > 1 && rows.stage_rows > Kernel::kTogether &&
+                        rows.stage_rows % Kernel::kTogether != 0))) {
       --rows.stage_rows;
     }
-    if (4 * (rows.shared_floats() + others) <= shared_bytes) return true;
+    if (fits()) return true;
   }
   return false;
 }
 
 // Tokens first, first + stride .. before last. begin_others(token, buffer) begins copies of what
 // else a token needs; it is there, for all threads, after the sync that follows next().
-template <class Storage, int kVectors, class Block>
+template <class Storage, int kN, int kVectors, bool kShared, class Block>
 class RowFetcher {
  public:
-  static constexpr int kN = kNumbers<Storage>;
+  using Vector = Packed<Storage, kN>;
 
   ATTNRES_DEVICE RowFetcher(const Block& block, const TokenRows<Storage>& rows, int64_t first,
                             int64_t last, int64_t stride)
@@ -73,13 +81,21 @@ class RowFetcher {
     if (rows_.buffers > 1) fetch(begin_others);
   }
 
-  // Waits for the rows of the next step, and begins to fetch those of the one after it.
+  // Waits for the rows of the next step, and begins to fetch those of the one after it. Where rows
+  // are shared, every thread of the block has to come here, and those of the last step are gone.
   template <class BeginOthers>
   ATTNRES_DEVICE void next(const BeginOthers& begin_others) {
-    fetch(begin_others);
-    rows_.buffers > 1 ? block_.template wait_for_copies<1>() : block_.template wait_for_copies<0>();
-    stage_ = rows_.buffers > 1 ? stage_ ^ 1 : 0;
-    if (step_ == 0) token_buffer_ = rows_.buffers > 1 ? token_buffer_ ^ 1 : 0;
+    const bool ahead = rows_.buffers > 1;
+    if constexpr (kShared) {
+      wait_for_all();
+      fetch(begin_others);
+      if (!ahead) wait_for_all();
+    } else {
+      fetch(begin_others);
+      ahead ? block_.template wait_for_copies<1>() : block_.template wait_for_copies<0>();
+    }
+    stage_ = ahead ? stage_ ^ 1 : 0;
+    if (step_ == 0) token_buffer_ = ahead ? token_buffer_ ^ 1 : 0;
     if (++step_ == steps_) step_ = 0;
   }
 
@@ -95,14 +111,31 @@ class RowFetcher {
   ATTNRES_DEVICE int channel(int i) const { return (thread_ + i * threads_) * kN; }
 
   // A thread's i-th vector, in shared memory, of a fixed row and of the r-th source of this step.
-  ATTNRES_DEVICE Vector16* fixed(int row, int i) const {
+  ATTNRES_DEVICE Vector* fixed(int row, int i) const {
     return memory() + ((token_buffer_ * rows_.num_fixed + row) * kVectors + i) * threads_ + thread_;
   }
-  ATTNRES_DEVICE Vector16* source(int r, int i) const { return source_in(stage_, r, i); }
+  ATTNRES_DEVICE Vector* source(int r, int i) const { return source_in(stage_, r, i); }
+
+  // Where rows are shared: all of a row, its channels one after another.
+  ATTNRES_DEVICE const Storage* fixed_row(int row) const {
+    return reinterpret_cast<const Storage*>(memory() + (token_buffer_ * rows_.num_fixed + row) *
+                                                           kVectors * threads_);
+  }
+  ATTNRES_DEVICE const Storage* source_row(int r) const {
+    return reinterpret_cast<const Storage*>(source_in(stage_, r, 0) - thread_);
+  }
 
  private:
-  ATTNRES_DEVICE Vector16* memory() const { return reinterpret_cast<Vector16*>(block_.shared()); }
-  ATTNRES_DEVICE Vector16* source_in(int stage, int r, int i) const {
+  // Threads copy 16 bytes: as many rows at once as that is of their vectors.
+  static constexpr int kRowsAtOnce = kShared ? 16 / static_cast<int>(sizeof(Vector)) : 1;
+
+  ATTNRES_DEVICE void wait_for_all() const {
+    block_.template wait_for_copies<0>();
+    block_.sync();
+  }
+
+  ATTNRES_DEVICE Vector* memory() const { return reinterpret_cast<Vector*>(block_.shared()); }
+  ATTNRES_DEVICE Vector* source_in(int stage, int r, int i) const {
     const int rows = rows_.buffers * rows_.num_fixed + stage * rows_.stage_rows + r;
     return memory() + (rows * kVectors + i) * threads_ + thread_;
   }
@@ -112,27 +145,32 @@ class RowFetcher {
   ATTNRES_DEVICE void fetch(const BeginOthers& begin_others) {
     if (ahead_token_ < last_) {
       if (ahead_step_ == 0) {
-        for (int f = 0; f < rows_.num_fixed; ++f) {
+        for (int f = first_row(); f < rows_.num_fixed; f += kRowsAtOnce) {
           const int row = ahead_buffer_ * rows_.num_fixed + f;
-          fetch_row(rows_.fixed[f], memory() + row * kVectors * threads_ + thread_);
+          fetch_row(rows_.fixed[f], memory() + row * kVectors * threads_);
         }
         begin_others(ahead_token_, ahead_buffer_);
       }
       const int group = ahead_step_ < groups_ ? ahead_step_ : ahead_step_ - groups_;
       const int before = sources_before(group), count = sources_in(group);
-      for (int r = 0; r < count; ++r) {
-        fetch_row(rows_.sources[before + r], source_in(ahead_stage_, r, 0));
+      for (int r = first_row(); r < count; r += kRowsAtOnce) {
+        fetch_row(rows_.sources[before + r], source_in(ahead_stage_, r, 0) - thread_);
       }
       advance();
     }
     block_.end_copies();
   }
 
-  ATTNRES_DEVICE void fetch_row(const Storage* row, Vector16* to) {
+  ATTNRES_DEVICE int first_row() const { return thread_ / (threads_ / kRowsAtOnce); }
+
+  ATTNRES_DEVICE void fetch_row(const Storage* row, Vector* to) {
+    using Piece = Packed<Storage, kN * kRowsAtOnce>;
+    const int threads = threads_ / kRowsAtOnce, thread = thread_ % threads;
     ATTNRES_UNROLL
     for (int i = 0; i < kVectors; ++i) {
-      if (channel(i) >= rows_.width) continue;
-      block_.begin_copy(to + i * threads_, row + ahead_token_ * rows_.width + channel(i));
+      const int piece = thread + i * threads, c = piece * kN * kRowsAtOnce;
+      if (c >= rows_.width) continue;
+      block_.begin_copy(reinterpret_cast<Piece*>(to) + piece, row + ahead_token_ * rows_.width + c);
     }
   }
 
@@ -160,27 +198,35 @@ struct GradientRow {
   bool in_float, accumulate;
 };
 
+// Its channels from `at` on, if there is something to add to.
+template <class Storage, int kN>
+ATTNRES_DEVICE void load_gradient(const GradientRow<Storage>& from, int64_t at, float (&to)[kN]) {
+  if (from.rows == nullptr || !from.accumulate) return;
+  if (sizeof(Storage) == 4 || from.in_float) {
+    return load_floats(static_cast<const float*>(from.rows) + at, to);
+  }
+  load_row(static_cast<const Storage*>(from.rows) + at, to);
+}
+
+template <class Storage, int kN>
+ATTNRES_DEVICE void store_gradient(const GradientRow<Storage>& to, int64_t at,
+                                   const float (&gradient)[kN]) {
+  if (to.rows == nullptr) return;
+  if (sizeof(Storage) == 4 || to.in_float) {
+    return store_floats(static_cast<float*>(to.rows) + at, gradient);
+  }
+  store_row(static_cast<Storage*>(to.rows) + at, gradient);
+}
+
 // Adds to, or overwrites, the channels of a gradient from `at` on.
-template <class Storage, int kCount>
+template <class Storage, int kN>
 ATTNRES_DEVICE void put_gradient(const GradientRow<Storage>& to, int64_t at,
-                                 float (&gradient)[kCount]) {
-  float before[kCount];
-  if (to.in_float) {
-    float* row = static_cast<float*>(to.rows) + at;
-    if (to.accumulate) {
-      load_floats(row, before);
-      ATTNRES_UNROLL
-      for (int j = 0; j < kCount; ++j) gradient[j] += before[j];
-    }
-    return store_floats(row, gradient);
-  }
-  Storage* row = static_cast<Storage*>(to.rows) + at;
-  if (to.accumulate) {
-    unpack(load(row), before);
-    ATTNRES_UNROLL
-    for (int j = 0; j < kCount; ++j) gradient[j] += before[j];
-  }
-  store(row, pack(gradient));
+                                 float (&gradient)[kN]) {
+  float before[kN] = {};
+  load_gradient(to, at, before);
+  ATTNRES_UNROLL
+  for (int j = 0; j < kN; ++j) gradient[j] += before[j];
+  store_gradient(to, at, gradient);
 }
 
 }  // namespace attnres::gpu

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "attnres/ops/cuda_sums.h"
+#include "attnres/ops/depth_attention/cuda_one_source.h"
 #include "attnres/ops/depth_attention/cuda_phase_one_backward.h"
 #include "attnres/ops/depth_attention/cuda_phase_two.h"
 #include "attnres/ops/depth_attention/cuda_phase_two_backward.h"
@@ -24,6 +25,7 @@ TokenRows<Storage> rows_of(int64_t tokens, int64_t width, const Storage* const* 
                           .width = static_cast<int>(width),
                           .num_fixed = 0,
                           .num_sources = static_cast<int>(n),
+                          .row_floats = 0,
                           .stage_rows = 0,
                           .buffers = 0,
                           .fixed = {},
@@ -36,8 +38,9 @@ TokenRows<Storage> rows_of(int64_t tokens, int64_t width, const Storage* const* 
 template <class Storage>
 GradientRow<Storage> gradient_row(Storage* const* gradients, float* const* sums,
                                   const bool* accumulate, int64_t n) {
-  const bool in_float = sizeof(Storage) != sizeof(float) && sums != nullptr && sums[n] != nullptr;
-  return {in_float ? static_cast<void*>(sums[n]) : gradients[n], in_float, accumulate[n]};
+  const bool in_sums = sums != nullptr && sums[n] != nullptr;
+  return {in_sums ? static_cast<void*>(sums[n]) : gradients[n],
+          in_sums || sizeof(Storage) == sizeof(float), accumulate[n]};
 }
 
 // Those below return false, having launched nothing, where there is no kernel: another width, more
@@ -63,10 +66,9 @@ bool phase_one_forward(const kernel::DepthAttentionForward<Storage>& op, const L
   std::copy_n(op.inverse_rms_N, N, all.inverse_rms);
   std::copy_n(op.rms_known_N, N, all.rms_known);
   bool done = true;
-  with_vectors_of_width<Storage>(static_cast<int>(D), [&](auto vectors) {
+  with_vectors<kNumbers<Storage>, 1>(static_cast<int>(D), [&](auto vectors) {
     using Kernel = PhaseOneForwardKernel<Storage, decltype(vectors)::value>;
-    done = fit(all.rows, Kernel::other_floats(static_cast<int>(N), static_cast<int>(D)),
-               launcher.shared_bytes());
+    done = fit<Kernel>(all, launcher.shared_bytes());
     for (int64_t s = 0; s < in.num_sites && done; s += Kernel::kSites) {
       all.num_sites = static_cast<int>(std::min<int64_t>(in.num_sites - s, Kernel::kSites));
       all.queries = in.folded_queries_SD + s * D;
@@ -81,7 +83,7 @@ bool phase_one_forward(const kernel::DepthAttentionForward<Storage>& op, const L
   return done;
 }
 
-// Its backward; the queries' gradients [S, D] are written. Memory: runs_of_tokens(T) S D floats.
+// Its backward; the queries' gradients [S, D] are written. Memory: runs_of_tokens(T, D) S D floats.
 template <class Storage, class Launcher>
 bool phase_one_backward(const kernel::DepthAttentionBackward<Storage>& op, float* memory,
                         float* grad_queries_SD, const Launcher& launcher) {
@@ -96,13 +98,15 @@ bool phase_one_backward(const kernel::DepthAttentionBackward<Storage>& op, float
   }
   const auto row = [](const float* rows, int64_t at) { return rows == nullptr ? rows : rows + at; };
   bool done = true;
-  with_vectors_of_width<Storage>(static_cast<int>(D), [&](auto vectors) {
+  with_vectors<4, 1>(static_cast<int>(D), [&](auto vectors) {
     using Kernel = PhaseOneBackwardKernel<Storage, decltype(vectors)::value>;
     for (int64_t s = 0; s < in.num_sites; s += Kernel::kSites) {
       const int sites = static_cast<int>(std::min<int64_t>(in.num_sites - s, Kernel::kSites));
       all.rows.num_fixed = sites;
-      done = fit(all.rows, Kernel::other_floats(static_cast<int>(N), sites, static_cast<int>(D)),
-                 launcher.shared_bytes());
+      all.all_in_sums = std::all_of(all.gradients, all.gradients + N, [](const auto& gradient) {
+        return gradient.rows != nullptr && gradient.in_float && gradient.accumulate;
+      });
+      done = fit<Kernel>(all, launcher.shared_bytes());
       if (!done) break;
       std::copy_n(op.grad_outputs_S + s, sites, all.rows.fixed);
       all.queries = in.folded_queries_SD + s * D;
@@ -112,7 +116,7 @@ bool phase_one_backward(const kernel::DepthAttentionBackward<Storage>& op, float
       all.other_grad_scores = row(op.other_grad_scores_ST, s * T);
       all.sums = memory;
       launcher.template launch<Kernel>(all);
-      add_runs(memory, T, sites * D, grad_queries_SD + s * D, launcher);
+      add_runs(memory, runs_of_tokens(T, D), sites * D, grad_queries_SD + s * D, launcher);
       for (int64_t n = 0; n < N; ++n) all.gradients[n].accumulate = true;
     }
   });
@@ -122,10 +126,11 @@ bool phase_one_backward(const kernel::DepthAttentionBackward<Storage>& op, float
 template <class Storage, class Launcher>
 bool launch_phase_two(PhaseTwoForward<Storage>& op, const Launcher& launcher) {
   bool done = true;
-  with_vectors_of_width<Storage>(op.rows.width, [&](auto vectors) {
+  with_vectors<kNumbers<Storage>, 2>(op.rows.width, [&](auto vectors) {
+    using OneSource = OneSourceForwardKernel<Storage, decltype(vectors)::value>;
+    if (OneSource::has(op)) return launcher.template launch<OneSource>(op);
     using Kernel = PhaseTwoForwardKernel<Storage, decltype(vectors)::value>;
-    done =
-        fit(op.rows, Kernel::other_floats(op.num_scored(), op.rows.width), launcher.shared_bytes());
+    done = fit<Kernel>(op, launcher.shared_bytes());
     if (done) launcher.template launch<Kernel>(op);
   });
   return done;
@@ -199,19 +204,22 @@ bool launch_phase_two_backward(PhaseTwoBackward<Storage>& op, float* memory, flo
                                const Launcher& launcher) {
   bool done = true;
   op.sums = memory;
-  with_vectors_of_width<Storage>(op.rows.width, [&](auto vectors) {
+  with_vectors<kNumbers<Storage>, 2>(op.rows.width, [&](auto vectors) {
+    using OneSource = OneSourceBackwardKernel<Storage, decltype(vectors)::value>;
+    if (OneSource::has(op)) return launcher.template launch<OneSource>(op);
     using Kernel = PhaseTwoBackwardKernel<Storage, decltype(vectors)::value>;
-    done = fit(op.rows, Kernel::other_floats(op.rows.num_sources, op.rows.width),
-               launcher.shared_bytes());
+    done = fit<Kernel>(op, launcher.shared_bytes());
     if (done) launcher.template launch<Kernel>(op);
   });
   const int64_t columns = (op.gain != nullptr ? 2 : 1) * op.rows.width;
-  if (done) add_runs(memory, op.rows.tokens, columns, sums, launcher);
+  if (done) {
+    add_runs(memory, runs_of_tokens(op.rows.tokens, op.rows.width), columns, sums, launcher);
+  }
   return done;
 }
 
 // The gradients of the query [D] and, where there is a norm, of its gain [D] are written to `sums`.
-// Memory: runs_of_tokens(T) times as many floats. A factor of null is one.
+// Memory: runs_of_tokens(T, D) times as many floats. A factor of null is one.
 template <class Storage, class Launcher>
 bool phase_two_backward(const kernel::PhaseTwoBackward<Storage>& op, float* memory, float* sums,
                         const Launcher& launcher) {

@@ -58,7 +58,7 @@ std::tuple<Tensor, Tensor> norm_backward_cuda(const Tensor& grad_normalized,
                later = grad_sum ? cuda_rows(*grad_sum) : Tensor(),
                gain_D = cuda_rows(gain.to(at::kFloat));
   const Tensor grad_h = empty_like_rows(h), grad_gain = at::empty_like(gain_D),
-               memory = cuda_run_sums(gain_D, tokens_of(h), gain_D.numel());
+               memory = cuda_run_sums(gain_D, tokens_of(h), gain_D.numel(), gain_D.numel());
   with_cuda_type(h.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     const kernel::RmsNormBackward<Storage> op{.width = h.size(-1),

@@ -28,7 +28,7 @@ struct RmsNormForwardKernel {
   static constexpr int kResidentBlocks = 2;
 
   static int width(const Operation& op) { return static_cast<int>(op.norm.width); }
-  static int threads(const Operation& op) { return threads_of_width<Storage>(width(op)); }
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(width(op)); }
   static int64_t most_blocks(const Operation& op) { return op.tokens; }
   static int64_t shared_floats(const Operation& op) {
     return 2 * BlockSums::floats(1, threads(op) / kWarp);
@@ -52,7 +52,7 @@ struct RmsNormForwardKernel {
     for (int i = 0; i < kVectors; ++i) {
       const int c = channel<kN>(block, i);
       if (c >= D) continue;
-      unpack(load_constant(norm.state_TD + token * D + c), h[i]);
+      load_constant_row(norm.state_TD + token * D + c, h[i]);
       if (norm.pending_TD != nullptr) add(norm, token * D + c, h[i]);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) square[0] = fma(h[i][j], h[i][j], square[0]);
@@ -70,7 +70,7 @@ struct RmsNormForwardKernel {
       load_constant_floats(norm.gain_D + c, gain);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) h[i][j] = gain[j] * (h[i][j] * rho);
-      store(norm.y_TD + token * D + c, pack(h[i]));
+      store_row(norm.y_TD + token * D + c, h[i]);
     }
   }
 
@@ -78,12 +78,12 @@ struct RmsNormForwardKernel {
   ATTNRES_DEVICE static void add(const kernel::RmsNormForward<Storage>& norm, int64_t at,
                                  float (&h)[kN]) {
     float pending[kN];
-    unpack(load_constant(norm.pending_TD + at), pending);
+    load_constant_row(norm.pending_TD + at, pending);
     ATTNRES_UNROLL
     for (int j = 0; j < kN; ++j) h[j] += pending[j];
-    const Vector16 sum = pack(h);
+    const Packed<Storage, kN> sum = pack<Storage>(h);
     store(norm.h_TD + at, sum);
-    unpack(sum, h);
+    unpack<Storage>(sum, h);
   }
 };
 
@@ -95,8 +95,10 @@ struct RmsNormBackwardKernel {
   static constexpr int kResidentBlocks = 1;
 
   static int width(const Operation& op) { return static_cast<int>(op.norm.width); }
-  static int threads(const Operation& op) { return threads_of_width<Storage>(width(op)); }
-  static int64_t most_blocks(const Operation& op) { return runs_of_tokens(op.tokens); }
+  static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(width(op)); }
+  static int64_t most_blocks(const Operation& op) {
+    return runs_of_tokens(op.tokens, op.norm.width);
+  }
   static int64_t shared_floats(const Operation& op) {
     return 2 * BlockSums::floats(1, threads(op) / kWarp);
   }
@@ -129,7 +131,7 @@ struct RmsNormBackwardKernel {
   // Those of the next token are on their way while this one's are used, if there are registers.
   static constexpr bool kAhead = kVectors < 4;
   struct Rows {
-    Vector16 h[kVectors], grad_y[kVectors], later[kVectors];
+    Packed<Storage, kN> h[kVectors], grad_y[kVectors], later[kVectors];
   };
 
   template <class Block>
@@ -140,9 +142,9 @@ struct RmsNormBackwardKernel {
       const int c = channel<kN>(block, i);
       if (c >= norm.width) continue;
       const int64_t at = token * norm.width + c;
-      rows.h[i] = load_constant(norm.h_TD + at);
-      rows.grad_y[i] = load_constant(norm.grad_y_TD + at);
-      if (norm.grad_later_TD != nullptr) rows.later[i] = load_constant(norm.grad_later_TD + at);
+      rows.h[i] = load_constant<4>(norm.h_TD + at);
+      rows.grad_y[i] = load_constant<4>(norm.grad_y_TD + at);
+      if (norm.grad_later_TD != nullptr) rows.later[i] = load_constant<4>(norm.grad_later_TD + at);
     }
   }
 
@@ -171,13 +173,13 @@ struct RmsNormBackwardKernel {
       if (c >= D) continue;
       float h[kN], u[kN], dy[kN], later[kN] = {};
       scaled_gradient(block, norm, rows, i, h, dy, u);
-      if (norm.grad_later_TD != nullptr) unpack(rows.later[i], later);
+      if (norm.grad_later_TD != nullptr) unpack<Storage>(rows.later[i], later);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) {
         dgain[i][j] = fma(dy[j], h[j] * rho, dgain[i][j]);
         later[j] += fma(-back, h[j], rho * u[j]);
       }
-      store(norm.grad_h_TD + token * D + c, pack(later));
+      store_row(norm.grad_h_TD + token * D + c, later);
     }
   }
 
@@ -188,8 +190,8 @@ struct RmsNormBackwardKernel {
                                              const Rows& rows, int i, float (&h)[kN],
                                              float (&dy)[kN], float (&u)[kN]) {
     load_constant_floats(norm.gain_D + channel<kN>(block, i), u);
-    unpack(rows.h[i], h);
-    unpack(rows.grad_y[i], dy);
+    unpack<Storage>(rows.h[i], h);
+    unpack<Storage>(rows.grad_y[i], dy);
     ATTNRES_UNROLL
     for (int j = 0; j < kN; ++j) u[j] *= dy[j];
   }
@@ -200,23 +202,23 @@ template <class Storage, class Launcher>
 bool rms_norm_forward(const kernel::RmsNormForward<Storage>& norm, int64_t tokens,
                       const Launcher& launcher) {
   if (!has_width(norm.width)) return false;
-  with_vectors_of_width<Storage>(static_cast<int>(norm.width), [&](auto vectors) {
+  with_vectors<kNumbers<Storage>, 2>(static_cast<int>(norm.width), [&](auto vectors) {
     using Kernel = RmsNormForwardKernel<Storage, decltype(vectors)::value>;
     launcher.template launch<Kernel>({norm, tokens});
   });
   return true;
 }
 
-// Writes the gain's gradient; memory: runs_of_tokens(tokens) D floats.
+// Writes the gain's gradient; memory: runs_of_tokens(tokens, D) D floats.
 template <class Storage, class Launcher>
 bool rms_norm_backward(const kernel::RmsNormBackward<Storage>& norm, int64_t tokens, float* memory,
                        float* grad_gain_D, const Launcher& launcher) {
   if (!has_width(norm.width)) return false;
-  with_vectors_of_width<Storage>(static_cast<int>(norm.width), [&](auto vectors) {
+  with_vectors<kNumbers<Storage>, 2>(static_cast<int>(norm.width), [&](auto vectors) {
     using Kernel = RmsNormBackwardKernel<Storage, decltype(vectors)::value>;
     launcher.template launch<Kernel>({norm, tokens, memory});
   });
-  add_runs(memory, tokens, norm.width, grad_gain_D, launcher);
+  add_runs(memory, runs_of_tokens(tokens, norm.width), norm.width, grad_gain_D, launcher);
   return true;
 }
 

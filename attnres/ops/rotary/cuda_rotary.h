@@ -38,14 +38,14 @@ struct RotaryKernel {
       float a[kN], b[kN], c[kN], s[kN], turned[kN];
       load_constant_floats(cosine + angle, c);
       load_constant_floats(sine + angle, s);
-      unpack(load_constant(x + at), a);
-      unpack(load_constant(x + at + half), b);
+      load_constant_row(x + at, a);
+      load_constant_row(x + at + half, b);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) turned[j] = fma(-b[j], s[j], a[j] * c[j]);
-      store(y + at, pack(turned));
+      store_row(y + at, turned);
       ATTNRES_UNROLL
       for (int j = 0; j < kN; ++j) turned[j] = fma(a[j], s[j], b[j] * c[j]);
-      store(y + at + half, pack(turned));
+      store_row(y + at + half, turned);
     }
   }
 };

@@ -44,26 +44,26 @@ struct SwigluKernel {
  private:
   ATTNRES_DEVICE static void activate(const kernel::SwigluForward<Storage>& op, int64_t at) {
     float gate[kN], up[kN];
-    unpack(load_constant(op.gate + at), gate);
-    unpack(load_constant(op.up + at), up);
+    load_constant_row(op.gate + at, gate);
+    load_constant_row(op.up + at, up);
     ATTNRES_UNROLL
     for (int j = 0; j < kN; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
-    store(op.y + at, pack(up));
+    store_row(op.y + at, up);
   }
 
   ATTNRES_DEVICE static void activate(const kernel::SwigluBackward<Storage>& op, int64_t at) {
     float gate[kN], up[kN], dy[kN];
-    unpack(load_constant(op.gate + at), gate);
-    unpack(load_constant(op.up + at), up);
-    unpack(load_constant(op.grad_y + at), dy);
+    load_constant_row(op.gate + at, gate);
+    load_constant_row(op.up + at, up);
+    load_constant_row(op.grad_y + at, dy);
     ATTNRES_UNROLL
     for (int j = 0; j < kN; ++j) {
       const float sigma = sigmoid(gate[j]), silu = gate[j] * sigma;
       gate[j] = dy[j] * up[j] * fma(silu, 1.0f - sigma, sigma);
       up[j] = dy[j] * silu;
     }
-    store(op.grad_gate + at, pack(gate));
-    store(op.grad_up + at, pack(up));
+    store_row(op.grad_gate + at, gate);
+    store_row(op.grad_up + at, up);
   }
 };
 
