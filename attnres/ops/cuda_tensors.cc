@@ -14,11 +14,17 @@ bool has_cuda_kernel(const at::Tensor& rows) {
          gpu::has_width(rows.size(-1));
 }
 
+namespace {
+
+const OnDevice rows_cuda(row_kernel_table, at::kCUDA, &has_cuda_kernel);
+
+}  // namespace
+
 at::Tensor cuda_rows(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const at::Tensor rows = tensor.contiguous();
   const auto address = reinterpret_cast<uintptr_t>(rows.const_data_ptr());
-  return address % sizeof(gpu::Vector16) == 0 ? rows : rows.clone();
+  return address % 16 == 0 ? rows : rows.clone();
 }
 
 std::vector<at::Tensor> cuda_rows(at::TensorList tensors) {
@@ -27,8 +33,8 @@ std::vector<at::Tensor> cuda_rows(at::TensorList tensors) {
   return rows;
 }
 
-at::Tensor cuda_run_sums(const at::Tensor& like, int64_t tokens, int64_t columns) {
-  return at::empty({gpu::runs_of_tokens(tokens), columns}, like.options().dtype(at::kFloat));
+at::Tensor cuda_run_sums(const at::Tensor& like, int64_t tokens, int64_t width, int64_t columns) {
+  return at::empty({gpu::runs_of_tokens(tokens, width), columns}, like.options().dtype(at::kFloat));
 }
 
 void* cuda_stream() {
