@@ -13,7 +13,8 @@ namespace attnres {
 
 TokenRoom LocalModel::count_tokens(const SequencePoolSize& size) const {
   give_back_freed_memory();  // of loading
-  const int64_t free = available_memory();
+  // Of another device's memory nothing is known here.
+  const int64_t free = model_.parameters().device().is_cpu() ? available_memory() : 0;
   return {tokens_that_fit(model_, size, free), free};
 }
 

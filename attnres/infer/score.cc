@@ -33,7 +33,7 @@ std::vector<double> score_sequence(const InferenceModel& model, const std::vecto
   std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
   const at::Tensor logprobs_T =
       model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
-          .to(at::kDouble)
+          .to(at::kCPU, at::kDouble)
           .view({-1})
           .contiguous();
   require(logprobs_T.isfinite().all().item<bool>(),

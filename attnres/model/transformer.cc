@@ -17,6 +17,7 @@
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -56,11 +57,13 @@ void keep_as(at::ScalarType dtype, DepthState& state) {
   for (at::Tensor& tensor : state.open) keep_as(dtype, tensor);
 }
 
-// The rows with these numbers.
+// The rows with these numbers, on the weight's device.
 at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
-  if (!weight.packed().defined()) return at::embedding(weight.whole(), ids_T);
+  if (!weight.packed().defined()) {
+    return at::embedding(weight.whole(), on_device(ids_T, weight.whole().device()));
+  }
   PackedMatrix rows = weight.packed();
-  rows.bytes = rows.bytes.index_select(0, ids_T);
+  rows.bytes = rows.bytes.index_select(0, on_device(ids_T, rows.bytes.device()));
   return unpack_weight(rows);
 }
 
@@ -253,13 +256,19 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   return linear_map(x, head_.for_map_of(x));
 }
 
+at::Tensor Transformer::loss_targets(const at::Tensor& targets_T) const {
+  if (targets_T.device() == parameters_.device()) return targets_T;
+  check_targets(targets_T, vocab_size_);
+  return targets_T.to(parameters_.device());
+}
+
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                              const RunContext& context) const {
   const int64_t counted = count_targets(targets_BT);
   DepthState state = embed(ids_BT);
   run(state, sublayers(), context);
   return linear_cross_entropy(output(state, context), head_values(),
-                              own_tokens(targets_BT.flatten()),
+                              loss_targets(own_tokens(targets_BT.flatten())),
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
 }
 
@@ -277,14 +286,15 @@ LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
 LossSum Transformer::loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const {
   require_sites(sublayers(), sublayers() + 1);
   const at::Tensor targets_T = own_tokens(targets_BT.flatten());
-  return {linear_cross_entropy(hidden_TD, head_values(), targets_T, /*scale=*/1),
+  return {linear_cross_entropy(hidden_TD, head_values(), loss_targets(targets_T), /*scale=*/1),
           count_targets(targets_T)};
 }
 
 at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
                                           const at::Tensor& targets_BT) const {
   const at::NoGradGuard no_grad;
-  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_values(), targets_BT.flatten())
+  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_values(),
+                                 loss_targets(targets_BT.flatten()))
       .view(targets_BT.sizes());
 }
 

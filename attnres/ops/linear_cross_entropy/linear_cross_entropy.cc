@@ -64,7 +64,7 @@ void check_inputs(const char* operation, const Tensor& hidden, const Tensor& wei
   }
 }
 
-void check_targets(const char* operation, const Tensor& targets, int64_t vocabulary) {
+void require_targets(const char* operation, const Tensor& targets, int64_t vocabulary) {
   const Tensor wrong =
       targets.ne(kIgnoredTarget).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
   const Tensor places = wrong.nonzero();
@@ -116,7 +116,7 @@ Tensor to_logit_gradient(Chunk& c, double scale) {
 
 LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                        double scale, bool hidden_needed, bool weight_needed) {
-  check_targets("linear_cross_entropy", targets, weight.size(0));
+  if (targets.is_cpu()) require_targets("linear_cross_entropy", targets, weight.size(0));
   const auto options = weight.options().dtype(compute_dtype(hidden));
   const Tensor weight_VD = weight.to(options.dtype());
   const Tensor nll_M = at::empty({hidden.size(0)}, options);
@@ -208,6 +208,10 @@ LossAndGradients loss_autograd(const Tensor& hidden, const Tensor& weight, const
 
 }  // namespace
 
+void check_targets(const Tensor& targets, int64_t vocabulary) {
+  require_targets("linear_cross_entropy", targets, vocabulary);
+}
+
 Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
                             const Tensor& targets_M, double scale) {
   check_inputs("linear_cross_entropy", hidden_MD, weight_VD, targets_M);
@@ -224,7 +228,9 @@ Tensor token_log_probabilities(const Tensor& hidden_MD, const Tensor& weight_VD,
                                const Tensor& targets_M) {
   const at::NoGradGuard no_grad;
   check_inputs("token_log_probabilities", hidden_MD, weight_VD, targets_M);
-  check_targets("token_log_probabilities", targets_M, weight_VD.size(0));
+  if (targets_M.is_cpu()) {
+    require_targets("token_log_probabilities", targets_M, weight_VD.size(0));
+  }
   const auto options = weight_VD.options().dtype(compute_dtype(hidden_MD));
   const Tensor result = at::empty({hidden_MD.size(0)}, options);
   for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), targets_M,

@@ -11,7 +11,8 @@
 // weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
 // float32, or float64 for float64 inputs; the products that give gradients are of hidden's dtype.
 //
-// Everything here throws Error, naming the argument, where the inputs are not as said.
+// Everything here throws Error, naming the argument, where the inputs are not as said; but targets
+// that are not on the CPU, of which it would have to wait, are taken as they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,10 @@
 namespace attnres {
 
 inline constexpr int64_t kIgnoredTarget = -100;  // of tokens that are left out
+
+// Throws Error, naming the first, where targets are not as said: for those who move them to a
+// device.
+void check_targets(const at::Tensor& targets_M, int64_t vocabulary);
 
 // scale * the sum of nll_t over the tokens that count: a scalar, float32 or float64. For the mean,
 // the scale is one over their number. Differentiable once in hidden and weight: the gradients are
