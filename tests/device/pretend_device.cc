@@ -211,6 +211,20 @@ Tensor view(const Tensor& x, c10::IntArrayRef size) {
   return as_strided(x, shape, *stride, x.storage_offset());
 }
 
+Tensor reshape_alias(const Tensor& x, c10::IntArrayRef size, c10::IntArrayRef stride) {
+  return as_strided(x, size, stride, x.storage_offset());
+}
+
+Tensor unfold(const Tensor& x, int64_t dimension, int64_t size, int64_t step) {
+  std::vector<int64_t> sizes = x.sizes().vec(), strides = x.strides().vec();
+  const int64_t d = dimension < 0 ? dimension + x.dim() : dimension;
+  sizes.push_back(size);
+  strides.push_back(strides.at(d));
+  sizes.at(d) = (sizes.at(d) - size) / step + 1;
+  strides.at(d) *= step;
+  return as_strided(x, sizes, strides, x.storage_offset());
+}
+
 std::vector<Tensor> tensors_of(const c10::IValue& value) {
   std::vector<Tensor> tensors;
   if (value.isTensor()) {
@@ -256,7 +270,7 @@ void compute_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* sta
   }
   const bool outer = std::exchange(computing, true);
   try {
-    at::native::cpu_fallback(operation, stack);
+    at::native::cpu_fallback(operation, stack, /*error_on_views=*/true);
   } catch (...) {
     computing = outer;
     throw;
@@ -309,6 +323,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", &resize);
   m.impl("as_strided", &as_strided);
   m.impl("view", &view);
+  m.impl("_reshape_alias", &reshape_alias);
+  m.impl("unfold", &unfold);
 }
 
 const bool is_registered = [] {

@@ -99,8 +99,8 @@ class DeviceTrainingOf : public ::testing::TestWithParam<KindOfModel> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceTrainingOf, ::testing::ValuesIn(every_kind_of_model()),
                          [](const auto& info) { return info.param.name; });
 
-// Softmaxes of scores that reach tens multiply roundings by them.
-constexpr double kTolerance = 1e-9;
+// Softmaxes of scores that reach tens multiply roundings by them, and streams without norms grow.
+constexpr double kTolerance = 1e-7;
 
 TEST_P(DeviceTrainingOf, TrainsAsOnTheCpu) {
   Both both(GetParam().make(), {.clip = 0.5, .expert_balance_rate = 0.1});
