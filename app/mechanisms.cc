@@ -135,7 +135,7 @@ Written by `attnres mechanisms --markdown`; do not edit.
 `model.depth_mixing.type` in a recipe names one; its settings stand beside `type`. Symbols: site l
 reads h_l, its sublayer's output is y_l = f_l(norm(h_l)), v_0 is the token embedding and v_l =
 y_{l-1}; d is the width, L the number of sublayers, j a Transformer layer of J, X_j the state with
-which it begins; sg is the sigmoid. Each header in `attnres/depth/mechanisms/` has the whole
+which it begins; sg is the sigmoid. Each source in `attnres/depth/mechanisms/` has the whole
 contract, and says where its paper leaves a choice.
 
 | name | formula | starts | source |

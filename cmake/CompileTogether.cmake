@@ -1,8 +1,10 @@
-# compile_together(TARGET): the sources of a room (attnres/depth, tests/ops, app) are compiled together, at
-# most CMAKE_UNITY_BUILD_BATCH_SIZE at once, because parsing headers takes most of a source's time.
-# -DCMAKE_UNITY_BUILD=OFF compiles each by itself.
+# compile_together(TARGET [COLD ROOM..]): the sources of a room (attnres/depth, tests/ops, app) are compiled
+# together, at most CMAKE_UNITY_BUILD_BATCH_SIZE at once, because parsing headers takes most of a source's
+# time. -DCMAKE_UNITY_BUILD=OFF compiles each by itself. Cold rooms, where a model computes nothing, are
+# optimised less: a property of the sources that CMake makes of a room's, by the names that it gives them.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24 CACHE STRING "Sources that are compiled together")
 function(compile_together TARGET)
+  cmake_parse_arguments(ARG "" "" COLD ${ARGN})
   get_target_property(SOURCES ${TARGET} SOURCES)
   list(SORT SOURCES)
   set(ROOMS)
@@ -15,6 +17,7 @@ function(compile_together TARGET)
     list(APPEND SOURCES_${ROOM} ${SOURCE})
   endforeach()
   list(REMOVE_DUPLICATES ROOMS)
+  list(TRANSFORM ARG_COLD REPLACE "(.+)" "attnres_\\1_" OUTPUT_VARIABLE COLD)
   foreach(ROOM ${ROOMS})
     list(LENGTH SOURCES_${ROOM} COUNT)
     # As many groups as are needed, of one size.
@@ -25,6 +28,13 @@ function(compile_together TARGET)
       math(EXPR INDEX "${INDEX} + 1")
       set_source_files_properties(${SOURCE} PROPERTIES UNITY_GROUP ${ROOM}${GROUP})
     endforeach()
+    if(ROOM IN_LIST COLD)
+      foreach(GROUP RANGE ${GROUP})
+        set_source_files_properties(
+          ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${TARGET}.dir/Unity/unity_${ROOM}${GROUP}_cxx.cxx
+          PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+      endforeach()
+    endif()
   endforeach()
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD_MODE GROUP)
 endfunction()

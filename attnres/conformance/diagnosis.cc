@@ -74,8 +74,10 @@ void check_names_and_shapes(const std::string& file, const std::string& entry,
                             const Results& results, const TestVectors& expected) {
   for (const auto& [name, tensor] : results) {
     const at::Tensor known = expected.find(name);
-    require(known.defined(), "{}: {} has no tensor '{}'; did you mean {}?", file, entry,
-            one_line(name), nearest(name, names_of(expected)));
+    if (!known.defined()) {
+      fail("{}: {} has no tensor '{}'; did you mean {}?", file, entry, one_line(name),
+           nearest(name, names_of(expected)));
+    }
     const Shape shape = tensor.sizes().vec(), known_shape = known.sizes().vec();
     require(shape == known_shape, "{}: tensor {}/{}: expected shape [{}], got [{}]", file, entry,
             name, fmt::join(known_shape, ", "), fmt::join(shape, ", "));

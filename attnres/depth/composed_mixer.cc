@@ -1,10 +1,21 @@
 #include "attnres/depth/composed_mixer.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/linear.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace attnres {
+namespace {
+
+struct CarriedTensor : CarriedToWrite {
+  explicit CarriedTensor(at::Tensor carried) : tensor(std::move(carried)) {}
+  at::Tensor tensor;
+};
+
+}  // namespace
 
 DepthState ComposedMixer::start(const at::Tensor& embedding_TD) const {
   return {.open = {embedding_TD}};
@@ -39,16 +50,41 @@ at::Tensor ComposedMixer::running_state(const DepthState& state) const {
   return state.open.empty() ? state.sealed.back() : state.open[0];
 }
 
+void ComposedMixer::carry(DepthState& state, at::Tensor tensor) {
+  state.carried = std::make_unique<CarriedTensor>(std::move(tensor));
+}
+
+const at::Tensor& ComposedMixer::carried(const DepthState& state) {
+  return static_cast<const CarriedTensor&>(*state.carried).tensor;
+}
+
 NormedMixer::NormedMixer(const MixerShape& shape, ParameterRegistry& parameters)
-    : ComposedMixer(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+    : ComposedMixer(shape),
+      input_norms_(add_norms(parameters, shape.sublayers, "input_norm", shape)) {}
 
 SublayerInput NormedMixer::read(DepthState& state) const {
   return normed(state, state.open[0]);
 }
 
+void NormedMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {
+  state.open[0] = at::add(state.open[0], y_TD);
+}
+
 SublayerInput NormedMixer::normed(const DepthState& state, const at::Tensor& h_TD) const {
   show_mixed(state, h_TD);
   return {.x = normalize(state, h_TD, input_norms_[state.site], shape().norm_eps)};
+}
+
+DepthState SourceMixer::start(const at::Tensor& embedding_TD) const {
+  return {.sealed = {embedding_TD}};
+}
+
+StatePlan SourceMixer::plan(int site) const {
+  return plan_of_outputs(site, shape());
+}
+
+void SourceMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {
+  state.sealed.push_back(y_TD);
 }
 
 std::string source_name(const char* kind, int64_t i) {
@@ -100,13 +136,15 @@ at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& 
                         Shard::none, std::move(used_at));
 }
 
-std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,
-                                        int last) {
+std::vector<at::Tensor> add_norms(ParameterRegistry& parameters, int last, const std::string& role,
+                                  const MixerShape& shape) {
   std::vector<at::Tensor> gains;
-  for (int site = 0; site <= last; ++site) {
-    gains.push_back(add_norm(parameters, site, "input_norm", shape));
-  }
+  for (int site = 0; site <= last; ++site) gains.push_back(add_norm(parameters, site, role, shape));
   return gains;
+}
+
+at::Tensor wide_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::linear(x.to(weight.scalar_type()), weight, bias);
 }
 
 }  // namespace attnres

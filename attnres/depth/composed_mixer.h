@@ -27,6 +27,10 @@ class ComposedMixer : public DepthMixer {
   // Takes in the output of sublayer `state.site`, with what its read left in `state.carried`.
   virtual void absorb(DepthState& state, const at::Tensor& y_TD) const = 0;
 
+  // For those of which a read leaves one tensor there.
+  static void carry(DepthState& state, at::Tensor tensor);
+  static const at::Tensor& carried(const DepthState& state);
+
   const MixerShape& shape() const { return shape_; }
 
  private:
@@ -41,11 +45,24 @@ class NormedMixer : public ComposedMixer {
   SublayerInput read(DepthState& state) const override;  // the stream, normed
 
  protected:
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override;  // adds it to the stream
   // What a site reads that mixed `h_TD`, which is shown to those who look on.
   SublayerInput normed(const DepthState& state, const at::Tensor& h_TD) const;
 
  private:
   std::vector<at::Tensor> input_norms_;
+};
+
+// Keeps sources apart: seals the embedding, and every sublayer's output, which all sites read.
+class SourceMixer : public NormedMixer {
+ public:
+  using NormedMixer::NormedMixer;
+
+  DepthState start(const at::Tensor& embedding_TD) const override;
+  StatePlan plan(int site) const override;
+
+ protected:
+  void absorb(DepthState& state, const at::Tensor& y_TD) const override;
 };
 
 // The name in a plan of the embedding, for i = 0, and of what the i-th sublayer, layer or block
@@ -66,8 +83,13 @@ std::vector<PlannedTensor> plan_of_keys_and_values(int site, const MixerShape& s
 at::Tensor add_norm(ParameterRegistry& parameters, int site, const std::string& role,
                     const MixerShape& shape, std::vector<int> used_at = {});
 
-// "input_norm" of every site from 0 to `last`.
-std::vector<at::Tensor> add_input_norms(ParameterRegistry& parameters, const MixerShape& shape,
-                                        int last);
+// One at every site from 0 to `last`.
+std::vector<at::Tensor> add_norms(ParameterRegistry& parameters, int last, const std::string& role,
+                                  const MixerShape& shape);
+
+// The linear maps of mixers, which decide about weights: where parameters are kept in a wider dtype
+// than activations, these are computed in the wider one. x W^T + b for x [..., K], W [N, K] and b
+// [N], or none: [..., N] in W's dtype.
+at::Tensor wide_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 
 }  // namespace attnres

@@ -53,6 +53,19 @@ TextEngineSettings settings_of(const attnres_engine_settings& given) {
   return settings;
 }
 
+// What both have under the same names.
+template <class From, class To>
+void copy_sampling(const From& from, To* to) {
+  to->temperature = from.temperature;
+  to->top_k = from.top_k;
+  to->top_p = from.top_p;
+  to->min_p = from.min_p;
+  to->repetition_penalty = from.repetition_penalty;
+  to->presence_penalty = from.presence_penalty;
+  to->frequency_penalty = from.frequency_penalty;
+  to->seed = from.seed;
+}
+
 TextRequest request_of(const attnres_request& given) {
   TextRequest request;
   require(given.ids != nullptr || given.text != nullptr, "request: give a text or ids");
@@ -65,15 +78,7 @@ TextRequest request_of(const attnres_request& given) {
   for (size_t i = 0; i < given.num_stops; ++i) request.stops.emplace_back(given.stops[i]);
   request.generation.max_tokens = given.max_tokens;
   request.generation.top_logprobs = 0;
-  SamplingSettings& sampling = request.generation.sampling;
-  sampling.temperature = given.temperature;
-  sampling.top_k = given.top_k;
-  sampling.top_p = given.top_p;
-  sampling.min_p = given.min_p;
-  sampling.repetition_penalty = given.repetition_penalty;
-  sampling.presence_penalty = given.presence_penalty;
-  sampling.frequency_penalty = given.frequency_penalty;
-  sampling.seed = given.seed;
+  copy_sampling(given, &request.generation.sampling);
   return request;
 }
 
@@ -112,14 +117,7 @@ attnres_request attnres_request_default(void) {
   const attnres::GenerationSettings settings;
   attnres_request request = {};
   request.max_tokens = settings.max_tokens;
-  request.temperature = settings.sampling.temperature;
-  request.top_k = settings.sampling.top_k;
-  request.top_p = settings.sampling.top_p;
-  request.min_p = settings.sampling.min_p;
-  request.repetition_penalty = settings.sampling.repetition_penalty;
-  request.presence_penalty = settings.sampling.presence_penalty;
-  request.frequency_penalty = settings.sampling.frequency_penalty;
-  request.seed = settings.sampling.seed;
+  attnres::copy_sampling(settings.sampling, &request);
   return request;
 }
 

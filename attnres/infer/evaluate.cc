@@ -1,7 +1,5 @@
 #include "attnres/infer/evaluate.h"
 
-#include <ATen/ops/sum.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>

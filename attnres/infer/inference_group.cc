@@ -1,7 +1,7 @@
 #include "attnres/infer/inference_group.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -215,9 +215,7 @@ void GroupFollower::run(const DecodeOrder& order) {
 
 void GroupFollower::run(const ReadOrder& order) {
   const int64_t length = std::ssize(order.ids) / order.sequences;
-  const at::Tensor ids_BT = at::empty({order.sequences, length}, at::kLong);
-  std::copy(order.ids.begin(), order.ids.end(), ids_BT.mutable_data_ptr<int64_t>());
-  part_->transformer().hidden(ids_BT);
+  part_->transformer().hidden(at::tensor(order.ids).view({order.sequences, length}));
 }
 
 }  // namespace attnres

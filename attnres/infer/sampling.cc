@@ -196,7 +196,7 @@ int64_t sample_from(const at::Tensor& logits_V, const SamplingSettings& settings
   return sample_from_best(logits, weights, settings, uniform);
 }
 
-// As token_logprobs, of logits in float64.
+// As token_logprobs, of a row's logits in float64.
 TokenLogprobs logprobs_of(const at::Tensor& logits_V, int64_t token, int64_t top) {
   const std::span<const double> logits = numbers(logits_V);
   check_logits(logits);
@@ -297,10 +297,6 @@ std::vector<ChosenToken> sample_tokens(const at::Tensor& logits_TV,
     });
   }
   return chosen;
-}
-
-TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top) {
-  return logprobs_of(in_float64(logits_V), token, top);
 }
 
 std::vector<TokenLogprobs> token_logprobs(const at::Tensor& logits_TV,

@@ -59,11 +59,10 @@ struct ChosenToken {
 std::vector<ChosenToken> sample_tokens(const at::Tensor& logits_TV,
                                        const std::vector<TokenChoice>& choices);
 
-// Log-probabilities of the model's own distribution, log softmax(logits), whatever the settings of
-// sampling are; in float64. `top` is how many of the most likely, all of them if there are fewer.
-// Throws Error as sample_token on the logits, and on a token without one.
-TokenLogprobs token_logprobs(const at::Tensor& logits_V, int64_t token, int64_t top);
-// The same of each row of logits [T, V] and its token; on all threads.
+// Log-probabilities of each row of logits [T, V] and its token, in the model's own distribution,
+// log softmax(logits), whatever the settings of sampling are; in float64, on all threads. `top` is
+// how many of the most likely, all of them if there are fewer. Throws Error as sample_token on the
+// logits, and on a token without one.
 std::vector<TokenLogprobs> token_logprobs(const at::Tensor& logits_TV,
                                           std::span<const int32_t> tokens, int64_t top);
 

@@ -1,9 +1,7 @@
 #include "attnres/infer/score.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-
-#include <algorithm>
+#include <ATen/ops/tensor.h>
 
 #include "attnres/support/error.h"
 
@@ -29,8 +27,7 @@ std::vector<double> score_sequence(const InferenceModel& model, const std::vecto
                                    int64_t context) {
   check_sequence(model.transformer(), ids, context);
   const auto length = static_cast<int64_t>(ids.size());
-  at::Tensor ids_BT = at::empty({1, length}, at::kLong);
-  std::copy(ids.begin(), ids.end(), ids_BT.mutable_data_ptr<int64_t>());
+  const at::Tensor ids_BT = at::tensor(ids, at::kLong).unsqueeze(0);
   const at::Tensor logprobs_T =
       model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
           .to(at::kCPU, at::kDouble)

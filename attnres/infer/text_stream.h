@@ -19,7 +19,10 @@ class TextStream {
   // The text that this token adds: whole characters, and nothing that may be part of a stop string.
   std::string add(int32_t id) { return stops_.add(decoder_.add(id)); }
   // What was held back, after the last token.
-  std::string finish();
+  std::string finish() {
+    std::string text = stops_.add(decoder_.finish());
+    return text += stops_.finish();
+  }
 
   // Whether a stop string came: the text ends before it.
   bool stopped() const { return stops_.found(); }

@@ -31,7 +31,7 @@ struct Activation {
   // Throws UsageError naming the key, `path` before it.
   void check(const std::string& path) const;
 
-  // Of equal shapes. situ is computed in float32 at least.
+  // The activation of two tensors of one shape. situ is computed in float32 at least.
   at::Tensor operator()(const at::Tensor& gate, const at::Tensor& up) const;
   // How many tensors of their shape are kept until the backward of it, and of the map that reads
   // it, with gate and up where they are.

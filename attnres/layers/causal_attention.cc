@@ -29,7 +29,7 @@ const at::Tensor& CausalMasks::mask(int64_t tokens, int64_t keys, int64_t window
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
                             const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window) {
   const int64_t T = q_BHTK.size(2);
-  // Of the keys, those that a query sees.
+  // The keys that some query sees.
   const int64_t N = std::min(k_BHNK.size(2), window == 0 ? k_BHNK.size(2) : window + T - 1);
   if (N <= window) window = 0;
   const auto seen = [&](const at::Tensor& x) { return x.narrow(2, x.size(2) - N, N); };

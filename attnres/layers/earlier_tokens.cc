@@ -10,7 +10,7 @@
 namespace attnres {
 namespace {
 
-// Of more, queries share the keys that they read.
+// The most tokens of a span whose queries read keys each by itself; those of more share them.
 constexpr int64_t kTokensAlone = 8;
 
 }  // namespace

@@ -26,14 +26,14 @@
 namespace attnres {
 namespace {
 
-// Of experts at these indices, as maps of tensors of this dtype take them. The gradient of all
-// slices together is one tensor of the stack's size; of a single one too, so that each alone would
-// cost that again.
+// The weights of the experts at these indices, as maps of tensors of this dtype take them. The
+// gradient of all slices together is one tensor of the stack's size; that of a single one is too,
+// so that each alone would cost it again.
 std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<int64_t>& indices,
                                   at::ScalarType dtype) {
   const at::Tensor& parameters = stack.whole();
+  std::vector<MapWeight> weights;
   if (stack.packed().defined()) {
-    std::vector<MapWeight> weights;
     for (const int64_t i : indices) {
       PackedMatrix part = stack.packed();
       part.bytes = part.bytes.select(0, i);
@@ -44,7 +44,6 @@ std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<
   const at::Tensor values = stack.values(dtype);
   std::vector<at::Tensor> all;
   if (at::GradMode::is_enabled() && parameters.requires_grad()) all = parameters.unbind(0);
-  std::vector<MapWeight> weights;
   for (const int64_t i : indices) {
     const at::Tensor parameter = all.empty() ? parameters.select(0, i) : all[i];
     weights.emplace_back(parameter, values.is_same(parameters) ? parameter : values.select(0, i));

@@ -32,6 +32,34 @@ at::Tensor by_token(const at::Tensor& x_HMN, int64_t batch) {
   return x_HMN.unflatten(1, {batch, -1}).permute({1, 2, 0, 3});
 }
 
+// What some queries [B, T, H, K] give, of which the first is the sequence's token `first`, with
+// each head's maps to keys and to values [H, width, R]: [B, T, H, V].
+at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BNC, int64_t first,
+                          const std::vector<at::Tensor>& kv_b_H,
+                          const LatentAttentionSettings& settings, const CausalMasks& masks) {
+  const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2);
+  const std::vector<at::Tensor> q =
+      q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
+  const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);
+  const double scale = 1 / std::sqrt(static_cast<double>(q_BTHK.size(-1)));
+  // All heads read the same latents: their queries are the rows of one matrix.
+  const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
+  // Those that the last of the queries sees.
+  const at::Tensor seen_BNC = latents_BNC.narrow(1, 0, first + T);
+  const at::Tensor scores_BTHN = at::bmm(q_BMC, seen_BNC.transpose(1, 2)).unflatten(1, {T, H});
+  if (T > 1) {
+    // All of them see the tokens before the first.
+    const at::Tensor later_T1T =
+        masks.mask(T, T, /*window=*/0, q_BTHK.device()).logical_not().unsqueeze(1);
+    scores_BTHN.narrow(-1, first, T)
+        .masked_fill_(later_T1T, -std::numeric_limits<double>::infinity());
+  }
+  const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
+  const at::Tensor sums_BMR = at::bmm(weights_BMN, seen_BNC.narrow(-1, 0, settings.kv_rank));
+  const at::Tensor sums_HMR = by_head(sums_BMR.unflatten(1, {T, H}));
+  return by_token(at::bmm(sums_HMR, kv_b_H[1].transpose(1, 2)), B);
+}
+
 }  // namespace
 
 void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::string& path) {
@@ -175,9 +203,9 @@ std::vector<KeptTensor> LatentAttention::kept() const {
            .dtype = activations_}};
 }
 
-// Of one head and sequence. Expanded: every token's key and value from its latent, then scores and
-// sums over them. Absorbed: the call's queries into the latent and its sums out of it; scores and
-// sums over latents, which are longer.
+// Multiply-adds of one head and sequence. Expanded: every token's key and value from its latent,
+// then scores and sums over them. Absorbed: the call's queries into the latent and its sums out of
+// it; scores and sums over latents, which are longer.
 bool absorbing_is_cheaper(int64_t tokens, int64_t keys, const LatentAttentionSettings& settings) {
   const int64_t rank = settings.kv_rank, shared = settings.shared_key_width;
   const int64_t own = settings.key_width + settings.value_width;
@@ -206,38 +234,6 @@ at::Tensor attend_expanded(const LatentHeads& heads, const LatentAttentionSettin
                                              v_BNHV.transpose(1, 2), masks);
   return o_BHTV.narrow(-1, 0, settings.value_width).transpose(1, 2);
 }
-
-namespace {
-
-// Of some queries [B, T, H, K], of which the first is the sequence's token `first`, with a head's
-// maps to keys and to values [H, width, R]: [B, T, H, V].
-at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BNC, int64_t first,
-                          const std::vector<at::Tensor>& kv_b_H,
-                          const LatentAttentionSettings& settings, const CausalMasks& masks) {
-  const int64_t B = q_BTHK.size(0), T = q_BTHK.size(1), H = q_BTHK.size(2);
-  const std::vector<at::Tensor> q =
-      q_BTHK.split_with_sizes({settings.key_width, settings.shared_key_width}, -1);
-  const at::Tensor q_BTHR = by_token(at::bmm(by_head(q[0]), kv_b_H[0]), B);
-  const double scale = 1 / std::sqrt(static_cast<double>(q_BTHK.size(-1)));
-  // All heads read the same latents: their queries are the rows of one matrix.
-  const at::Tensor q_BMC = scale * at::cat({q_BTHR, q[1]}, -1).flatten(1, 2);
-  // Those that the last of the queries sees.
-  const at::Tensor seen_BNC = latents_BNC.narrow(1, 0, first + T);
-  const at::Tensor scores_BTHN = at::bmm(q_BMC, seen_BNC.transpose(1, 2)).unflatten(1, {T, H});
-  if (T > 1) {
-    // All of them see the tokens before the first.
-    const at::Tensor later_T1T =
-        masks.mask(T, T, /*window=*/0, q_BTHK.device()).logical_not().unsqueeze(1);
-    scores_BTHN.narrow(-1, first, T)
-        .masked_fill_(later_T1T, -std::numeric_limits<double>::infinity());
-  }
-  const at::Tensor weights_BMN = at::softmax(scores_BTHN, -1).flatten(1, 2);
-  const at::Tensor sums_BMR = at::bmm(weights_BMN, seen_BNC.narrow(-1, 0, settings.kv_rank));
-  const at::Tensor sums_HMR = by_head(sums_BMR.unflatten(1, {T, H}));
-  return by_token(at::bmm(sums_HMR, kv_b_H[1].transpose(1, 2)), B);
-}
-
-}  // namespace
 
 at::Tensor attend_absorbed(const LatentHeads& heads, const LatentAttentionSettings& settings,
                            const CausalMasks& masks, int64_t most_scores) {

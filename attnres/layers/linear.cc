@@ -23,25 +23,22 @@ LinearGroup::LinearGroup(ParameterRegistry& parameters, int site, int64_t inputs
 }
 
 std::vector<MapWeight> LinearGroup::parts_of(const MapWeight& joined, const at::Tensor& x) const {
-  if (joined.packed.defined()) return parts_of_packed(joined.packed);
+  std::vector<MapWeight> weights;
+  if (joined.packed.defined()) {
+    int64_t first = 0;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      PackedMatrix part = joined.packed;
+      part.bytes = part.bytes.narrow(0, first, outputs_[i]);
+      weights.emplace_back(parameters_[i], part);
+      first += outputs_[i];
+    }
+    return weights;
+  }
   if (x.scalar_type() == joined_.whole().scalar_type()) {
     return {parameters_.begin(), parameters_.end()};
   }
   const std::vector<at::Tensor> copies = joined.values.split_with_sizes(outputs_);
-  std::vector<MapWeight> weights;
   for (size_t i = 0; i < parameters_.size(); ++i) weights.emplace_back(parameters_[i], copies[i]);
-  return weights;
-}
-
-std::vector<MapWeight> LinearGroup::parts_of_packed(const PackedMatrix& joined) const {
-  std::vector<MapWeight> weights;
-  int64_t first = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    PackedMatrix part = joined;
-    part.bytes = joined.bytes.narrow(0, first, outputs_[i]);
-    weights.emplace_back(parameters_[i], part);
-    first += outputs_[i];
-  }
   return weights;
 }
 
@@ -56,8 +53,8 @@ std::vector<at::Tensor> LinearGroup::operator()(const at::Tensor& x,
     }
     return outputs;
   }
-  // Of one token, as in decoding, the parts of a joined output are contiguous. Of more they are
-  // not, and what reads them would copy them.
+  // The parts of one token's joined output, as in decoding, are contiguous. Those of more tokens
+  // are not, and what reads them would copy them.
   const bool recording = records(x) || records(parameters_);
   if (recording || tokens_of(x) > 1) return linear_maps(x, weights);
   return linear_map(x, joined).split_with_sizes(outputs_, -1);

@@ -22,7 +22,6 @@ class Linear {
   at::Tensor operator()(const at::Tensor& x) const;
 
   bool defined() const { return weight_.defined(); }
-  const at::Tensor& weight() const { return weight_.whole(); }
   // Its numbers as a map of x takes them, for layers that multiply by parts of them.
   MapWeight weight_for(const at::Tensor& x) const {
     return {weight_.whole(), weight_.values(x.scalar_type())};
@@ -46,7 +45,6 @@ class LinearGroup {
 
  private:
   std::vector<MapWeight> parts_of(const MapWeight& joined, const at::Tensor& x) const;
-  std::vector<MapWeight> parts_of_packed(const PackedMatrix& joined) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<int64_t> outputs_;

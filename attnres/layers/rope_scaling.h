@@ -6,10 +6,9 @@
 //   llama3   f_c where w_c < N / high_freq_factor, f_c / s where w_c > N / low_freq_factor, and
 //            between them (1 - m) f_c / s + m f_c, where
 //            m = (N / w_c - low_freq_factor) / (high_freq_factor - low_freq_factor)
-//   yarn     (1 - m_c) f_c + m_c f_c / s (Peng et al., arXiv 2309.00071), m_c rising linearly from
-//   0
-//            at the pair that turns beta_fast times in N positions to 1 at that of beta_slow turns
-//            (rounded outwards to whole pairs if `truncate`), and cosine and sine times
+//   yarn     (1 - m_c) f_c + m_c f_c / s (Peng et al., arXiv 2309.00071), m_c rising linearly
+//            from 0 at the pair that turns beta_fast times in N positions to 1 at that of beta_slow
+//            turns (rounded outwards to whole pairs if `truncate`), and cosine and sine times
 //            attention_factor
 #pragma once
 
@@ -50,7 +49,7 @@ struct RopeScaling {
   void check(const std::string& path) const;
 };
 
-// Of heads of K channels.
+// The frequencies of heads of K channels.
 RotaryFrequencies scaled_frequencies(int64_t head_width, double theta, const RopeScaling& scaling);
 
 }  // namespace attnres

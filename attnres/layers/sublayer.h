@@ -37,7 +37,7 @@ struct SublayerInput {
   // Changes an attention's projections (norms of them, mixtures with those of other layers).
   std::function<void(AttentionHeads&)> adapt_heads = {};
 
-  // Of the query, key and value maps; none where they all read x.
+  // What the query, key and value maps read; none where they all read x.
   std::vector<at::Tensor> own_inputs() const {
     if (!query.defined() && !key.defined() && !value.defined()) return {};
     return {query.defined() ? query : x, key.defined() ? key : x, value.defined() ? value : x};

@@ -33,7 +33,7 @@ class TensorParallel : public Sublayer {
   // `part` is this process's of the sublayer. The group must outlive it.
   TensorParallel(std::unique_ptr<Sublayer> part, const TensorGroup& group);
 
-  // Of own tokens; the context is of all.
+  // Takes and gives own tokens; the context is of all.
   SublayerOutput forward(const SublayerInput& own, const SequenceContext& context) const override;
   SublayerCost cost(int64_t context) const override { return part_->cost(context); }
   std::vector<KeptTensor> kept() const override { return part_->kept(); }

@@ -46,20 +46,16 @@ void shorten(std::vector<std::string>& kinds) {
   }
 }
 
-// Settings of what the model does not have would be silently without effect.
-void require_used(const std::string& path, const std::string& key, bool is_default,
-                  const std::string& missing) {
-  require_usage(is_default, "{}.{}: this model has no {}: leave its settings out, or add it", path,
-                key, missing);
-}
-
 void resolve_layers(const std::string& path, ModelConfig& config) {
   const Json given = write_config(config), defaults = write_config(ModelConfig());
   for (const LayerKind* kind : all_kinds()) {
     if (kind->is_in(config)) {
       kind->resolve(config, path);
     } else if (const std::string& key = kind->settings.key; !key.empty()) {
-      require_used(path, key, given[key] == defaults[key], kind->missing);
+      // They would be silently without effect.
+      require_usage(given[key] == defaults[key],
+                    "{}.{}: this model has no {}: leave its settings out, or add it", path, key,
+                    kind->missing);
     }
   }
   config.activation.check(path + ".activation");

@@ -68,13 +68,13 @@ bool has_equal_parts(const ModelConfig& config, int64_t parts) {
   return !find_unequal(config, parts).has_value();
 }
 
-void require_equal_parts(const ModelConfig& config, int64_t parts, const std::string& path) {
+void require_equal_parts(const ModelConfig& config, int64_t parts) {
   const auto unequal = find_unequal(config, parts);
   if (!unequal) return;
   fail_usage(
-      "{}.{}: {} cannot be shared out equally to the {} processes of a tensor group; choose a "
+      "model.{}: {} cannot be shared out equally to the {} processes of a tensor group; choose a "
       "number of them that divides it (parallel.tensor in training)",
-      path, unequal->first, unequal->second, parts);
+      unequal->first, unequal->second, parts);
 }
 
 const LayerKind& find_attention_kind(const std::string& name, const std::string& path) {

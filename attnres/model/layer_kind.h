@@ -64,8 +64,7 @@ const LayerKind& layer_kind(const ModelConfig& config, int site);
 // Whether the layers can be cut into so many equal parts; the other throws UsageError naming the
 // key where they cannot.
 bool has_equal_parts(const ModelConfig& config, int64_t parts);
-void require_equal_parts(const ModelConfig& config, int64_t parts,
-                         const std::string& path = "model");
+void require_equal_parts(const ModelConfig& config, int64_t parts);
 // Throws UsageError with the names of all where there is no attention of this one.
 const LayerKind& find_attention_kind(const std::string& name, const std::string& path);
 

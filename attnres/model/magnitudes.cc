@@ -1,7 +1,6 @@
 #include "attnres/model/magnitudes.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <cmath>

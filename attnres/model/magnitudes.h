@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "attnres/model/recomputed_outputs.h"
+#include "attnres/model/recompute.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {
@@ -36,7 +36,7 @@ class MagnitudeObserver : public RunObserver, public RecomputedOutputs {
   std::map<int, SiteMagnitudes> seen_;
 };
 
-// Of one forward and backward, with the loss the mean over the tokens that count. Leaves the
+// Those of one forward and backward, with the loss the mean over the tokens that count. Leaves the
 // parameters' gradients cleared.
 Magnitudes measure_magnitudes(const Transformer& model, const at::Tensor& ids_BT,
                               const at::Tensor& targets_BT);

@@ -10,11 +10,12 @@
 namespace attnres {
 namespace {
 
-// What a site's mixer was seen to keep.
-double measure_mixer(const ModelConfig& config) {
+// What this measures of the mixer alone.
+double measure_mixer(const ModelConfig& config,
+                     double (*measure)(const DepthMixer&, const MixerShape&)) {
   ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-  return measure_kept(*config.depth_mixing.make_mixer(config.mixer_shape(), parameters),
-                      config.mixer_shape());
+  const MixerShape shape = config.mixer_shape();
+  return measure(*config.depth_mixing.make_mixer(shape, parameters), shape);
 }
 
 // One that nothing is computed with.
@@ -28,17 +29,13 @@ class ShapesOfGroup : public TensorGroup {
   [[noreturn]] static void refuse() { fail("model cost: a plan's tensor group has no processes"); }
 };
 
-std::unique_ptr<TensorGroup> shapes_of_group(int size) {
-  return size == 1 ? nullptr : std::make_unique<ShapesOfGroup>(size);
-}
-
 }  // namespace
 
 ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
     : vocab_(static_cast<double>(vocab_size)),
       width_(static_cast<double>(config.width)),
       share_(1.0 / tensor),
-      group_(shapes_of_group(tensor)),
+      group_(tensor == 1 ? nullptr : std::make_unique<ShapesOfGroup>(tensor)),
       plan_(config, vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta, {}, group_.get()),
       linear_maps_(sublayers() + 1) {
   for (int site = 0; site <= sublayers(); ++site) {
@@ -111,11 +108,7 @@ double ModelCost::kept_by_sublayers(const SiteRange& sites) const {
 }
 
 double ModelCost::moved_by_mixer(const SiteRange& sites) const {
-  if (!mixer_moves_) {
-    ParameterRegistry parameters(at::kFloat, /*seed=*/0);
-    const MixerShape shape = plan_.config().mixer_shape();
-    mixer_moves_ = measure_moved(*plan_.config().depth_mixing.make_mixer(shape, parameters), shape);
-  }
+  if (!mixer_moves_) mixer_moves_ = measure_mixer(plan_.config(), measure_moved);
   return *mixer_moves_ * width_ * share_ * num_sublayers(sites);
 }
 
@@ -135,7 +128,7 @@ double ModelCost::widest(const SiteRange& sites) const {
 }
 
 double ModelCost::site() const {
-  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config());
+  if (!mixer_keeps_) mixer_keeps_ = measure_mixer(plan_.config(), measure_kept);
   return *mixer_keeps_ * width_ * share_;
 }
 

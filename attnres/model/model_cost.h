@@ -13,8 +13,8 @@ namespace attnres {
 
 class ModelCost {
  public:
-  // Of a whole model, or what each of `tensor` processes takes that share every layer, for each
-  // token of all. Throws UsageError where these cannot share it equally.
+  // The cost of a whole model, or that of each of `tensor` processes that share every layer, for
+  // each token of all. Throws UsageError where these cannot share it equally.
   ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor = 1);
 
   // The model's, or a process's part of them: shapes without values.

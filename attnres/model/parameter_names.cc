@@ -49,10 +49,6 @@ std::string listed_name(int site, const std::string& role, int sublayers) {
   return name == names.end() ? "" : name->second;
 }
 
-bool is_stack_of_experts(const Parameter& parameter, int sublayers) {
-  return listed_name(parameter.site, parameter.role, sublayers).find("{}") != std::string::npos;
-}
-
 }  // namespace
 
 std::string hugging_face_name(const Parameter& parameter, int sublayers, int64_t expert) {
@@ -76,7 +72,9 @@ at::Tensor StoredTensor::view(const at::Tensor& parameter) const {
 
 std::vector<StoredTensor> stored_tensors(const Parameter& parameter, int sublayers) {
   std::vector<int64_t> shape = parameter.tensor.sizes().vec();
-  if (!is_stack_of_experts(parameter, sublayers)) {
+  const bool is_stack_of_experts =
+      listed_name(parameter.site, parameter.role, sublayers).find("{}") != std::string::npos;
+  if (!is_stack_of_experts) {
     // A pseudo-query is a linear map to one score; a depthwise convolution has one input a channel.
     if (parameter.kind == ParameterKind::pseudo_query) shape.insert(shape.begin(), 1);
     if (parameter.kind == ParameterKind::convolution) shape.insert(shape.begin() + 1, 1);

@@ -7,7 +7,6 @@
 
 #include <utility>
 
-#include "attnres/model/recomputed_outputs.h"
 #include "attnres/model/stage_run.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/support/error.h"

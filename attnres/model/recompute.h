@@ -6,10 +6,18 @@
 
 namespace attnres {
 
+// A RunObserver that is this too hears of the second pass, and must outlive the backward.
+class RecomputedOutputs {
+ public:
+  virtual ~RecomputedOutputs() = default;
+  // After sublayer `site` returned y again.
+  virtual void on_output_again(int site, const at::Tensor& y) = 0;
+};
+
 // As Transformer::run, whose model must outlive the backward. The observer sees the first pass
-// only, and experts' loads count it only. The second pass's backward is re-entrant: C++ has no
-// saved-tensor hooks. Gradients of sealed tensors gather in slots, one for each, and not in a
-// tensor of every span.
+// only, without gradients, and experts' loads count it only. The second pass's backward is
+// re-entrant: C++ has no saved-tensor hooks. Gradients of sealed tensors gather in slots, one for
+// each, and not in a tensor of every span.
 void run_recomputed(const Transformer& model, DepthState& state, int last,
                     const RunContext& context);
 

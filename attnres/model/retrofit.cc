@@ -1,9 +1,7 @@
 #include "attnres/model/retrofit.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/abs.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/max.h>
 #include <ATen/ops/roll.h>
 #include <ATen/ops/sub.h>
 

@@ -21,16 +21,15 @@ using torch::autograd::variable_list;
 // is in its slot, and nothing but the turn is handed on.
 class EndNode : public torch::autograd::Node {
  public:
-  EndNode(const variable_list& sealed, const variable_list& open) : gradients_(sealed.size()) {
+  EndNode(const variable_list& sealed, const variable_list& open, variable_list open_gradients)
+      : gradients_(sealed.size()) {
+    gradients_.insert(gradients_.end(), std::make_move_iterator(open_gradients.begin()),
+                      std::make_move_iterator(open_gradients.end()));
     variable_list ends = sealed;
     ends.insert(ends.end(), open.begin(), open.end());
     set_next_edges(torch::autograd::collect_next_edges(ends));
   }
   std::string name() const override { return "StageEndBackward"; }
-  void give(variable_list open_gradients) {
-    gradients_.insert(gradients_.end(), std::make_move_iterator(open_gradients.begin()),
-                      std::make_move_iterator(open_gradients.end()));
-  }
   variable_list apply(variable_list&&) override { return std::move(gradients_); }
 
  private:
@@ -113,8 +112,7 @@ CutState StageRun::backward(CutState gradients) {
   }
   const auto end = std::make_shared<EndNode>(
       variable_list(sealed_.begin() + static_cast<int64_t>(sealed_before_), sealed_.end()),
-      open_after_);
-  end->give(std::move(gradients.open));
+      open_after_, std::move(gradients.open));
   at::Tensor begin = at::zeros({});
   torch::autograd::set_history(begin, end);
   torch::autograd::backward({begin}, {at::ones({})});

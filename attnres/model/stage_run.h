@@ -51,7 +51,7 @@ class StageRun {
   const Transformer& model_;
   bool recorded_;
   CutState after_;
-  // Of the sealed tensors, those of `before` first: as the run's graph has them, and their slots.
+  // The sealed tensors, those of `before` first, as the run's graph has them, and their slots.
   std::vector<at::Tensor> sealed_;
   std::vector<std::shared_ptr<GradientSlot>> slots_;
   std::vector<at::Tensor> open_before_, open_after_;  // of the graph

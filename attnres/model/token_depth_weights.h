@@ -17,7 +17,7 @@ struct TokenDepthWeights {
   std::vector<std::vector<double>> weights;  // [tokens][sources]; those of a token sum to 1
 };
 
-// Of a text of T tokens, int64 ids_T, by site; empty for mechanisms without depth weights.
+// The weights of a text's T tokens, int64 ids_T, by site; empty for mechanisms without them.
 std::vector<TokenDepthWeights> token_depth_weights(const Transformer& model,
                                                    const at::Tensor& ids_T);
 

@@ -201,11 +201,6 @@ SublayerInput Transformer::read(DepthState& state, const RunContext& context) co
   return input;
 }
 
-void Transformer::write(DepthState& state, SublayerOutput output) const {
-  mixer_->write(state, std::move(output));
-  keep_as(parameters_.precision().activations, state);
-}
-
 void Transformer::run_sublayers(DepthState& state, int last, const RunContext& context) const {
   while (state.site < last) {
     const int site = state.site;
@@ -218,7 +213,8 @@ void Transformer::run_sublayers(DepthState& state, int last, const RunContext& c
     }
     if (context.observer) context.observer->on_write(site, output.y);
     const at::Tensor y = output.y;
-    write(state, std::move(output));
+    mixer_->write(state, std::move(output));
+    keep_as(parameters_.precision().activations, state);
     if (context.observer) {
       const at::NoGradGuard not_recording;
       context.observer->on_output(site, y, mixer_->running_state(state));

@@ -73,8 +73,8 @@ class Transformer {
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;
   // The state before site 0 of a call's tokens, span after span; of a group's, the own ones.
   DepthState embed(const at::Tensor& ids_T, Spans spans) const;
-  // Of B whole sequences. This, and what begins with it, throws Error naming an id outside the
-  // vocabulary.
+  // The same of B whole sequences. This, and what begins with it, throws Error naming an id outside
+  // the vocabulary.
   DepthState embed(const at::Tensor& ids_BT) const;
   // Executes the sublayers from state.site up to, not including, site `last`. The only way to.
   // Throws Error, and changes nothing, where a site is another stage's, or the state's spans are of
@@ -115,21 +115,19 @@ class Transformer {
   int64_t vocab_size() const { return vocab_size_; }
   int sublayers() const { return config_.sublayers(); }  // L, of the whole model
   const SiteSet& sites() const { return sites_; }
-  // Of one of these sites.
-  const Sublayer& sublayer(int site) const { return *sublayers_.at(site); }
+  const Sublayer& sublayer(int site) const { return *sublayers_.at(site); }  // of these sites
 
  private:
   void require_sites(int first, int last) const;
   // Flat, where the loss is computed.
   at::Tensor loss_targets(const at::Tensor& targets_T) const;
-  // Of rows of all tokens those that are this process's.
+  // This process's rows of those of all tokens.
   at::Tensor own_tokens(const at::Tensor& all) const;
   at::Tensor head_values() const { return head_.values(parameters_.precision().parameters); }
   void require_spans(const DepthState& state, const RunContext& context) const;
   // The output of all tokens, from the state's site on.
   at::Tensor hidden_of(DepthState state, const RunContext& context) const;
   SublayerInput read(DepthState& state, const RunContext& context) const;
-  void write(DepthState& state, SublayerOutput output) const;
   void run_sublayers(DepthState& state, int last, const RunContext& context) const;
 
   ModelConfig config_;

@@ -2,28 +2,20 @@
 // chooses among versions of plain functions: these macros make them of a template, and the
 // functions that a kernel.h declares. For the sources kernel_simd.cc.
 //
-// NAME is declared in kernel.h for Operation<float>, <double> and <BFloat16>, and TEMPLATE defined
-// in kernel_simd.cc or in an -inl.h: both take (operation, first, last), and those of the macros
-// _WITH_SUMS also a pointer to the sums to which a range of tokens adds. The macros _SINGLE are for
-// kernels that compute in float32 only: NAME is declared for Operation<float> and <BFloat16>.
+// NAME is declared in kernel.h by ATTNRES_DECLARE.. of the same ending (storage.h), and TEMPLATE
+// defined in kernel_simd.cc or in an -inl.h: both take (operation, first, last), and those of the
+// macros _WITH_SUMS also a pointer to the sums to which a range of tokens adds.
 #pragma once
 
 #include <cstdint>
 
 #include "attnres/ops/storage.h"
 
-#define ATTNRES_FOR_STORAGE_TYPES(MACRO, ...) \
-  MACRO(f32, float, __VA_ARGS__)              \
-  MACRO(f64, double, __VA_ARGS__)             \
-  MACRO(bf16, BFloat16, __VA_ARGS__)
-
-#define ATTNRES_FOR_SINGLE_TYPES(MACRO, ...) \
-  MACRO(f32, float, __VA_ARGS__)             \
-  MACRO(bf16, BFloat16, __VA_ARGS__)
-
 // In HWY_NAMESPACE.
 #define ATTNRES_COMPILE_SINGLE(NAME, OPERATION, TEMPLATE) \
   ATTNRES_FOR_SINGLE_TYPES(ATTNRES_COMPILE_ONE, NAME, OPERATION, TEMPLATE)
+#define ATTNRES_COMPILE_NUMBERS(NAME, OPERATION, TEMPLATE) \
+  ATTNRES_FOR_NUMBER_TYPES(ATTNRES_COMPILE_ONE, NAME, OPERATION, TEMPLATE)
 #define ATTNRES_COMPILE(NAME, OPERATION, TEMPLATE) \
   ATTNRES_FOR_STORAGE_TYPES(ATTNRES_COMPILE_ONE, NAME, OPERATION, TEMPLATE)
 #define ATTNRES_COMPILE_ONE(SUFFIX, STORAGE, NAME, OPERATION, TEMPLATE)             \
@@ -41,6 +33,8 @@
 // Under HWY_ONCE, in attnres::kernel.
 #define ATTNRES_EXPORT_SINGLE(NAME, OPERATION) \
   ATTNRES_FOR_SINGLE_TYPES(ATTNRES_EXPORT_ONE, NAME, OPERATION)
+#define ATTNRES_EXPORT_NUMBERS(NAME, OPERATION) \
+  ATTNRES_FOR_NUMBER_TYPES(ATTNRES_EXPORT_ONE, NAME, OPERATION)
 #define ATTNRES_EXPORT(NAME, OPERATION) \
   ATTNRES_FOR_STORAGE_TYPES(ATTNRES_EXPORT_ONE, NAME, OPERATION)
 #define ATTNRES_EXPORT_ONE(SUFFIX, STORAGE, NAME, OPERATION)             \

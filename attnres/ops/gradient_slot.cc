@@ -4,6 +4,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -121,6 +122,22 @@ SourceGradient::SourceGradient(const Tensor& source, bool wanted) : dtype_(sourc
 
 Tensor SourceGradient::to_return() const {
   return !sum_.defined() || in_slot_ ? Tensor() : sum_.to(dtype_);
+}
+
+SourceGradients::SourceGradients(const torch::autograd::AutogradContext& context,
+                                 at::TensorList sources) {
+  for (size_t n = 0; n < sources.size(); ++n) {
+    const auto& gradient = gradients_.emplace_back(sources[n], context.needs_input_grad(n));
+    sums_.push_back(gradient.sum().defined() ? gradient.sum() : empty_result(sources[n]));
+    accumulate_.push_back(gradient.accumulate());
+  }
+}
+
+variable_list SourceGradients::to_return(size_t others) const {
+  variable_list results;
+  for (const SourceGradient& gradient : gradients_) results.push_back(gradient.to_return());
+  results.resize(results.size() + others);
+  return results;
 }
 
 }  // namespace attnres

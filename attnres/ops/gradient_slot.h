@@ -3,10 +3,15 @@
 // tensor's own dtype.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <vector>
+
+namespace torch::autograd {
+struct AutogradContext;
+}
 
 namespace attnres {
 
@@ -55,6 +60,23 @@ class SourceGradient {
   at::ScalarType dtype_;
   bool in_slot_ = false, accumulate_ = false;
   at::Tensor sum_;
+};
+
+// The same of several sources, which are the first inputs of a Function.
+class SourceGradients {
+ public:
+  SourceGradients(const torch::autograd::AutogradContext& context, at::TensorList sources);
+
+  // As backward operations take them: one that is not wanted has no numbers.
+  const std::vector<at::Tensor>& sums() const { return sums_; }
+  const c10::List<bool>& accumulate() const { return accumulate_; }
+  // With places for `others`, which follow.
+  std::vector<at::Tensor> to_return(size_t others) const;
+
+ private:
+  std::vector<SourceGradient> gradients_;
+  std::vector<at::Tensor> sums_;
+  c10::List<bool> accumulate_;
 };
 
 // A tensor of its own on the same data, without a history.

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/library.h>
 
 #include <memory>
 #include <string>
@@ -95,6 +96,13 @@ void once_differentiable(const c10::OperatorHandle& operation, torch::jit::Stack
   results.insert(results.end(), returned.begin(), returned.end());
   for (const at::Tensor& result : results) {
     if (result.defined()) torch::autograd::set_history(result, node);
+  }
+}
+
+void implement_once_differentiable(torch::Library& autograd,
+                                   std::initializer_list<const char*> operations) {
+  for (const char* operation : operations) {
+    autograd.impl(operation, torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
   }
 }
 

@@ -9,18 +9,24 @@
 
 namespace attnres {
 
-// The operation that is registered as "attnres::NAME", with arguments and results as Function's.
-template <class Function>
-c10::TypedOperatorHandle<Function> operation_named(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
-
-// The same, found once, of which a device's implementations are functions like this one.
+// The operation that is registered as "attnres::NAME": found when it is first used. A device's
+// implementations are functions like this one; no two operations have the same.
 template <auto function>
-const auto& dispatched(const char* name) {
-  static const auto handle = operation_named<std::remove_pointer_t<decltype(function)>>(name);
-  return handle;
-}
+class Operation {
+ public:
+  constexpr explicit Operation(const char* name) : name_(name) {}
+
+  const auto& operator*() const {
+    using Function = std::remove_pointer_t<decltype(function)>;
+    static const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(name_, "").typed<Function>();
+    return handle;
+  }
+  const auto* operator->() const { return &**this; }
+
+ private:
+  const char* name_;
+};
 
 // What of the dispatcher has nothing to do where no gradient is recorded.
 inline constexpr c10::DispatchKeySet kNothingToDo =

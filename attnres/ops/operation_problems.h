@@ -26,7 +26,7 @@ struct OperationProblem {
 
   Tensors inputs = {};  // float64
   Computation compute = {};
-  // Of tensor operations: computed in float64 and differentiated by autograd.
+  // Made of tensor operations: computed in float64 and differentiated by autograd.
   Computation formula = {};
   // Number by number, in long double: the results, then, of an operation with a backward, the
   // gradients of the inputs for these gradients of the results.
@@ -86,7 +86,7 @@ class DrawnInputs {
   at::Tensor uniform(at::IntArrayRef shape);  // from 0 to 1
   at::Tensor rows(at::IntArrayRef shape);     // tokens, as sublayers write them
   at::Tensor gain(int64_t width);
-  // Of this length: the standard deviation of its scores.
+  // A query of this length: the standard deviation of its scores.
   at::Tensor query(int64_t width, double length);
 
  private:
@@ -121,7 +121,8 @@ OperationProblem product_problem(const char* name,
 // Tokens of tensors as vectors, and back, for references.
 using Number = long double;
 std::vector<Number> row(const at::Tensor& rows, int64_t token);
-// Of `count` tensors from the `begin`-th on; a tensor of one row (a gain, a query) has it for all.
+// The rows of `count` tensors from the `begin`-th on; a tensor of one row (a gain, a query) has it
+// for all.
 std::vector<std::vector<Number>> rows_at(const Tensors& tensors, size_t begin, size_t count,
                                          int64_t token);
 void add_row(const at::Tensor& rows, int64_t token, const std::vector<Number>& values);

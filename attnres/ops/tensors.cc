@@ -41,9 +41,31 @@ std::optional<at::Tensor> given(const at::Tensor& tensor) {
   return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
 }
 
+void append_tensors(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
+  list.push_back(tensor);
+}
+
+void append_tensors(std::vector<at::Tensor>& list, const std::optional<at::Tensor>& tensor) {
+  list.push_back(tensor.value_or(at::Tensor()));
+}
+
+void append_tensors(std::vector<at::Tensor>& list, at::TensorList tensors) {
+  list.insert(list.end(), tensors.begin(), tensors.end());
+}
+
+at::Tensor contiguous_if_given(const std::optional<at::Tensor>& tensor) {
+  return tensor && tensor->defined() ? tensor->contiguous() : at::Tensor();
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.sym_sizes();
+  return text.str();
+}
+
+std::string described(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.scalar_type() << ' ' << tensor.sym_sizes() << " on " << tensor.device();
   return text.str();
 }
 
@@ -66,6 +88,10 @@ int64_t tokens_of(const at::Tensor& rows) {
 
 at::Tensor empty_like_rows(const at::Tensor& rows) {
   return at::empty_symint(rows.sym_sizes(), rows.options().requires_grad(false));
+}
+
+at::Tensor empty_if_wanted(bool wanted, const at::Tensor& rows) {
+  return wanted ? empty_like_rows(rows) : empty_result(rows);
 }
 
 at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies) {

@@ -2,6 +2,7 @@
 // operations.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -30,8 +31,23 @@ at::ScalarType compute_dtype(const at::Tensor& tensor);
 // As the dispatcher has it: none for an undefined tensor.
 std::optional<at::Tensor> given(const at::Tensor& tensor);
 
-// For messages: "[4, 16]".
+// Tensors and lists of them, one after another; undefined for what is not given.
+void append_tensors(std::vector<at::Tensor>& list, const at::Tensor& tensor);
+void append_tensors(std::vector<at::Tensor>& list, const std::optional<at::Tensor>& tensor);
+void append_tensors(std::vector<at::Tensor>& list, at::TensorList tensors);
+template <class... Parts>
+std::vector<at::Tensor> in_one_list(const Parts&... parts) {
+  std::vector<at::Tensor> list;
+  (append_tensors(list, parts), ...);
+  return list;
+}
+
+// Undefined for what is not given or undefined.
+at::Tensor contiguous_if_given(const std::optional<at::Tensor>& tensor);
+
+// For messages: "[4, 16]", and "Float [4, 16] on cpu".
 std::string shape_of(const at::Tensor& tensor);
+std::string described(const at::Tensor& tensor);
 
 // Throws Error naming `operation` and their devices unless all tensors are on one.
 [[noreturn]] void refuse_devices(const char* operation, at::TensorList tensors);
@@ -43,7 +59,7 @@ void require_one_device(const char* operation, const at::Tensor& first, const Te
 // The same numbers on a device: without the dispatcher where they are there.
 at::Tensor on_device(const at::Tensor& tensor, at::Device device);
 
-// Of a tensor [..., D].
+// The number of tokens, of a tensor [..., D].
 int64_t tokens_of(const at::Tensor& rows);
 
 // What follows allocates results for kernels, and for Meta functions, which know sizes as symbols.
@@ -56,6 +72,8 @@ at::Tensor empty_per_token(const at::Tensor& rows, std::optional<int64_t> copies
 
 // Without numbers, in the place of a result that is not wanted.
 at::Tensor empty_result(const at::Tensor& rows);
+// One or the other: for a gradient of `rows`.
+at::Tensor empty_if_wanted(bool wanted, const at::Tensor& rows);
 
 // Runs f(first, last) over the tokens on all threads, each with enough work to be worth waking.
 void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,
@@ -109,6 +127,14 @@ class Rows {
   std::vector<const Storage*> pointers_;
 };
 
+// Pointers to the numbers of each tensor, null where it has none.
+template <class T>
+std::vector<T*> pointers_to(at::TensorList tensors) {
+  std::vector<T*> pointers;
+  for (const at::Tensor& tensor : tensors) pointers.push_back(data<T>(tensor));
+  return pointers;
+}
+
 // Pointers to the N parts of `count` numbers each that a tensor [N, ...] has.
 template <class T>
 std::vector<T*> slices(const at::Tensor& tensor, int64_t num_slices, int64_t count) {
@@ -122,6 +148,9 @@ class Flags {
  public:
   Flags(int64_t count, bool value) : flags_(std::make_unique<bool[]>(count)) {
     for (int64_t i = 0; i < count; ++i) flags_[i] = value;
+  }
+  explicit Flags(const c10::List<bool>& values) : Flags(std::ssize(values), false) {
+    for (size_t i = 0; i < values.size(); ++i) flags_[i] = values[i];
   }
   bool& operator[](int64_t i) { return flags_[i]; }
   const bool* data() const { return flags_.get(); }

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <deque>
@@ -97,9 +96,6 @@ class Pipeline::Pass {
   };
 
   int stages() const { return plan_.size.stages(); }
-  static std::string name_of(Direction direction, int stage, int micro_batch) {
-    return describe({direction, stage, micro_batch});
-  }
   bool is_last(int stage) const { return stage + 1 == stages(); }
   bool records() const { return at::GradMode::is_enabled(); }
 
@@ -209,23 +205,22 @@ class Pipeline::Pass {
   }
 
   // What was sealed here takes no memory: its stage's run has it too.
-  static int64_t bytes_of(const at::Tensor& tensor, bool was_received) {
+  int64_t received_bytes_of(const Copy& copy, const at::Tensor& tensor) const {
+    const auto& [number, stage] = copy;
+    const bool was_received =
+        stage > 0 && static_cast<size_t>(number) < plan_.stages[stage].copies.size();
     return was_received ? static_cast<int64_t>(tensor.nbytes()) : 0;
-  }
-  bool was_received(const Copy& copy) const {
-    return copy.second > 0 &&
-           static_cast<size_t>(copy.first) < plan_.stages[copy.second].copies.size();
   }
   void keep(Kept& kept, const Copy& copy, const at::Tensor& tensor) {
     kept.copies[copy] = tensor;
-    received_bytes_ += bytes_of(tensor, was_received(copy));
+    received_bytes_ += received_bytes_of(copy, tensor);
     pipeline_.peak_received_bytes_ = std::max(pipeline_.peak_received_bytes_, received_bytes_);
   }
   // The copies that came with this stage, or were sealed by it, and their gradients.
   void forget(Kept& kept, int stage) {
     std::erase_if(kept.copies, [&](const auto& entry) {
       if (entry.first.second != stage) return false;
-      received_bytes_ -= bytes_of(entry.second, was_received(entry.first));
+      received_bytes_ -= received_bytes_of(entry.first, entry.second);
       return true;
     });
     std::erase_if(kept.gradients, [&](const auto& entry) { return entry.first.second == stage; });
@@ -249,17 +244,13 @@ class Pipeline::Pass {
     Kept& kept = kept_[micro_batch];
     const Batch& batch = batches_[micro_batch];
     const SiteRange& sites = plan_.stages[stage].sites;
-    CutState before;
-    if (stage > 0) before = state_before(stage, micro_batch);
+    const CutState before = stage > 0 ? state_before(stage, micro_batch) : CutState();
     const Timeline::Event computing(pipeline_.timeline_, "forward",
-                                    name_of(Direction::forward, stage, micro_batch));
-    std::unique_ptr<StageRun> run;
-    if (stage == 0) {
-      run = std::make_unique<StageRun>(model_, batch, sites, context_);
-    } else {
-      run = std::make_unique<StageRun>(model_, before, std::make_shared<Spans>(batch.spans()),
-                                       sites, context_);
-    }
+                                    describe({Direction::forward, stage, micro_batch}));
+    auto run = stage == 0
+                   ? std::make_unique<StageRun>(model_, batch, sites, context_)
+                   : std::make_unique<StageRun>(
+                         model_, before, std::make_shared<Spans>(batch.spans()), sites, context_);
     const CutState& after = run->after();
     if (is_last(stage)) {
       if (batch.targets_BT.defined()) {
@@ -300,7 +291,7 @@ class Pipeline::Pass {
     const SiteRange& sites = plan_.stages[stage].sites;
     if (sums != nullptr) sums->begin_last_backward(sites);
     const Timeline::Event computing(pipeline_.timeline_, "backward",
-                                    name_of(Direction::backward, stage, micro_batch));
+                                    describe({Direction::backward, stage, micro_batch}));
     if (is_last(stage)) {
       kept.loss.backward();
       gradients.open = {kept.hidden.grad()};

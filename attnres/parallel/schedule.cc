@@ -7,13 +7,6 @@
 namespace attnres {
 namespace {
 
-void check(const PipelineSize& size, int micro_batches) {
-  require_usage(size.ranks > 0 && size.virtual_stages > 0 && micro_batches > 0,
-                "pipeline: expected one rank, virtual stage and micro-batch or more, got {}, {} "
-                "and {}",
-                size.ranks, size.virtual_stages, micro_batches);
-}
-
 // The action whose result this one takes up; none where it begins a micro-batch.
 std::optional<PipelineAction> waits_for(PipelineAction action, const PipelineSize& size) {
   if (action.direction == Direction::forward) {
@@ -50,8 +43,11 @@ std::optional<PipelineAction> action_of(const std::string& description) {
 }
 
 PipelineSchedule interleaved_1f1b(const PipelineSize& size, int micro_batches) {
-  check(size, micro_batches);
   const int P = size.ranks, V = size.virtual_stages;
+  require_usage(P > 0 && V > 0 && micro_batches > 0,
+                "pipeline: expected one rank, virtual stage and micro-batch or more, got {}, {} "
+                "and {}",
+                P, V, micro_batches);
   // Micro-batches go through a rank's stages in groups of P. What is left of the last group is
   // scheduled as if it were whole: nothing waits for a micro-batch that isn't there.
   const int groups = (micro_batches + P - 1) / P, total = groups * P * V;

@@ -103,9 +103,7 @@ void each_update(const PlannedModel& model, const Layout& layout, const Pipeline
   }
   for (size_t i = 0; i < parameters.all().size(); ++i) {
     for (const size_t rank : stages_with(parameters.all()[i], sites)) {
-      for (int64_t replica = 0; replica < layout.data; ++replica) {
-        if (owners.empty() || owners[i] == replica) add(i, rank, replica);
-      }
+      add(i, rank, owners.empty() ? 0 : owners[i]);
     }
   }
 }

@@ -82,7 +82,7 @@ PipelinePlan stages_of(const PlannedModel& model, const Layout& layout);
 PipelinePlan stages_of(const PlannedModel& model, const Layout& layout, TransferPolicy policy);
 
 // Calls `add` with each parameter of the model by number, each rank of a replica that holds it, and
-// each replica that updates it there (parallel/update_owners.h).
+// the replica that updates it there (parallel/update_owners.h): 0 where all do, which are alike.
 void each_update(const PlannedModel& model, const Layout& layout, const PipelinePlan& stages,
                  const std::function<void(size_t parameter, size_t rank, int64_t replica)>& add);
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attnres/depth/mechanisms/block_attn_res.h"
-#include "attnres/depth/mechanisms/residual.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "attnres/depth/mechanism.h"
-#include "attnres/depth/mechanisms/residual.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/study/study_tuning.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"

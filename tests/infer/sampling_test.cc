@@ -38,6 +38,10 @@ const at::Tensor& logits() {
   return logits;
 }
 
+TokenLogprobs token_logprobs(const at::Tensor& logits_V, int32_t token, int64_t top) {
+  return attnres::token_logprobs(logits_V.unsqueeze(0), {&token, 1}, top).at(0);
+}
+
 TEST(SampleToken, DrawsFromTheSoftmax) {
   expect_near(frequencies(logits(), {}), {0.1, 0.4, 0.2, 0.3});
 }
@@ -150,7 +154,7 @@ TEST(SampleTokens, AreWhatEachRowGivesAlone) {
     EXPECT_EQ(chosen[i].ends, std::find(ends.begin(), ends.end(), alone) != ends.end());
     ASSERT_EQ(chosen[i].logprobs.has_value(), i % 2 == 0);
     if (i % 2 == 0) {
-      const TokenLogprobs expected = token_logprobs(row, alone, 3);
+      const TokenLogprobs expected = token_logprobs(row, static_cast<int32_t>(alone), 3);
       EXPECT_EQ(chosen[i].logprobs->chosen, expected.chosen);
       EXPECT_EQ(chosen[i].logprobs->top, expected.top);
     }

@@ -71,6 +71,15 @@ TEST(HeadMaps, AreDifferentiatedComposed) {
             1e-12);
 }
 
+// So does float64, which has no kernel.
+TEST(HeadMaps, KeepFloat64) {
+  const Tensor w = drawn({2, 20, 50}, 1).to(at::kDouble), x = drawn({3, 2, 50}, 2).to(at::kDouble);
+  const Tensor y = head_maps(x, w);
+  EXPECT_EQ(y.scalar_type(), at::kDouble);
+  EXPECT_LT(largest(y - expected(x, w, false)), 1e-12);
+  EXPECT_LT(largest(transposed_head_maps(y, w) - expected(y, w, true)), 1e-12);
+}
+
 TEST(HeadMaps, OfMetaTensorsAreShapes) {
   const Tensor w = drawn({2, 20, 50}, 1).to(at::kMeta), x = drawn({3, 2, 50}, 2).to(at::kMeta);
   const Tensor y = head_maps(x, w);
@@ -84,7 +93,7 @@ TEST(HeadMaps, RefuseShapesThatDoNotFit) {
   EXPECT_THROW(head_maps(x.narrow(2, 0, 20), w), Error);
   EXPECT_THROW(transposed_head_maps(x, w), Error);
   EXPECT_THROW(head_maps(x.narrow(1, 0, 1), w), Error);
-  EXPECT_THROW(head_maps(x.to(at::kDouble), w.to(at::kDouble)), Error);
+  EXPECT_THROW(head_maps(x.to(at::kHalf), w.to(at::kHalf)), Error);
   EXPECT_THROW(head_maps(x, w.to(at::kBFloat16)), Error);
   EXPECT_THROW(head_maps(x, w.to(at::kMeta)), Error);
   EXPECT_THROW(head_maps(x, w.transpose(1, 2).contiguous().transpose(1, 2)), Error);

@@ -9,17 +9,22 @@ namespace attnres {
 
 class AdaptedAttention : public NormedMixer {
  public:
-  AdaptedAttention(const MixerShape& shape, ParameterRegistry& parameters);
+  using NormedMixer::NormedMixer;
 
   SublayerNeeds needs(int site) const final { return {.adapt_heads = adapts(site)}; }
-  SublayerInput read(DepthState& state) const final;
+  SublayerInput read(DepthState& state) const final {
+    SublayerInput input = NormedMixer::read(state);
+    if (state.site < shape().sublayers && adapts(state.site)) {
+      input.adapt_heads = [this, &state](AttentionHeads& heads) { adapt(state, heads); };
+    }
+    return input;
+  }
 
  protected:
   // Whether the heads of the attention at this site are looked at.
   virtual bool adapts(int site) const = 0;
   // Changes the heads of the attention at `state.site`, and seals what later layers need of them.
   virtual void adapt(DepthState& state, AttentionHeads& heads) const = 0;
-  void absorb(DepthState& state, const at::Tensor& y_TD) const final;
 };
 
 }  // namespace attnres

@@ -1,11 +1,21 @@
-#include "attnres/depth/mechanisms/ancre.h"
-
+// ANCRe, adaptive neural connection reassignment (Zhang et al., arXiv 2602.09009): how much of each
+// earlier state a Transformer layer's shortcut carries is a learned, normalised scalar:
+//   X_0 = v_0,  X_{j+1} = G_j(X_j) + sum_{i=0..j} p_{j,i} X_i,  p_j = softmax(c_j / tau)
+//   G_j(X) = r + ffn(norm(r)),  r = X + attention(norm(X))
+// for j = 0 .. J-1; the output reads X_J. v_0 is the embedding; X_i are mixed states, not outputs;
+// G keeps its inner residuals, and its own output has weight 1. `temperature` is tau, 0.01 as in
+// the authors' runs.
+//
+// c_j ("connections" [j+1], at the layer's feed-forward) starts at 0, where p_j is uniform. c_0 has
+// one entry, whose softmax is 1 whatever it is, so it is left out. The softmax is in float32 or
+// better. Equation numbers were not seen; the form is that of the authors' description and code.
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/softmax.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/tensors.h"
@@ -26,10 +36,10 @@ struct AncreSettings {
   }
 };
 
-class Ancre : public NormedMixer {
+class Ancre : public SourceMixer {
  public:
   Ancre(const AncreSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters),
+      : SourceMixer(shape, parameters),
         temperature_(settings.temperature),
         connections_(shape.layers()) {
     for (int layer = 1; layer < shape.layers(); ++layer) {
@@ -38,12 +48,8 @@ class Ancre : public NormedMixer {
     }
   }
 
-  // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention.
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
-  // X_i begins layer i, and the shortcuts of this layer and all later ones carry it.
+  // `sealed` are X_0, X_1, ..; `open` is a layer's residual stream after its attention. X_i begins
+  // layer i, and the shortcuts of this layer and all later ones carry it.
   StatePlan plan(int site) const override {
     StatePlan plan = plan_of_layers(site, shape());
     const bool in_layer = site % 2 == 1;
@@ -57,8 +63,7 @@ class Ancre : public NormedMixer {
 
   SublayerInput read(DepthState& state) const override {
     with_slots(state.sealed);
-    const at::Tensor h = running_state(state);
-    return normed(state, h);
+    return normed(state, running_state(state));
   }
 
  protected:

@@ -1,6 +1,7 @@
-#include "attnres/depth/mechanisms/attn_res.h"
-
+// Full Attention Residuals (arXiv 2603.15031, section 3.1, Eqs. 2 to 4): every site attends to the
+// token embedding and to the output of every sublayer before it. This is Block(1).
 #include "attnres/depth/mechanisms/block_attn_res.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 

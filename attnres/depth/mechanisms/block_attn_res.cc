@@ -12,7 +12,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/depth_scores/depth_scores.h"

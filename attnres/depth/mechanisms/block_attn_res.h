@@ -98,6 +98,4 @@ std::vector<RoleText> attn_res_roles();
 // Full Attention Residuals, which this mixer computes as blocks of one, with these texts.
 Mechanism attn_res_mechanism(const MechanismText& text);
 
-Mechanism block_attn_res_mechanism();
-
 }  // namespace attnres

@@ -1,8 +1,22 @@
-#include "attnres/depth/mechanisms/dca.h"
-
+// DeepCrossAttention (Heddes et al., arXiv 2502.06785): the query, key and value inputs of a
+// Transformer layer are three generalised residuals (GRN-v3) over the embedding and the outputs of
+// the layers before it:
+//   g = sum_i (b_i + relu(w . RMS(v_i))) * v_i            its own b and w for g_q, g_k, g_v
+//   o = attention(norm(g_q), norm(g_k), norm(g_v))
+//   v_{j+1} = o + ffn(norm(o + g_q))
+// v_0 is the embedding, v_{j+1} the output of layer j without its residual; b_i and w are vectors
+// of size d ("query_bias" [sources, d], "query_score" [d], and so on); the score w . RMS(v_i) is
+// one number for all channels. The output reads one more g ("bias", "score").
+//
+// `recent_layers` = k > 0 keeps the state small (the paper's k-DCA, k = 2 there): sources are v_0,
+// the sum of the outputs in the middle, and the last k outputs. 0, the default, is all of them.
+//
+// b starts at 1. With w = 0 this is residual, but there relu has no gradient and w would never
+// move; so w starts at random, its scores about 1e-3. Not verified against the paper: that the
+// feed-forward's residual is g_q, the norm inside g (RMS without gain, which w would absorb), and
+// the g at the output; a public reimplementation has all three.
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
@@ -15,6 +29,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -50,10 +65,10 @@ struct DcaSettings {
   }
 };
 
-class Dca : public NormedMixer {
+class Dca : public SourceMixer {
  public:
   Dca(const DcaSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters), settings_(settings) {
+      : SourceMixer(shape, parameters), settings_(settings) {
     for (int layer = 0; layer <= shape.layers(); ++layer) {
       const int site = 2 * layer;
       Layer& own = layers_.emplace_back();
@@ -78,11 +93,7 @@ class Dca : public NormedMixer {
   SublayerNeeds needs(int site) const override { return {.separate_qkv = site % 2 == 0}; }
 
   // `sealed` are the sources; with recent_layers only v_0, and `open` begins with the others. After
-  // a layer's attention `open` ends with o + g_q and o.
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
+  // a layer's attention `open` ends with o + g_q and o, and g_q is carried through it.
   StatePlan plan(int site) const override {
     const std::vector<int64_t> sizes = {shape().width};
     StatePlan plan = plan_of_layers(site, shape());
@@ -106,18 +117,16 @@ class Dca : public NormedMixer {
 
   SublayerInput read(DepthState& state) const override {
     const bool in_layer = state.site % 2 == 1;
-    if (in_layer) return read_one(state, state.open[state.open.size() - 2]);
+    if (in_layer) return normed(state, running_state(state));
     const Layer& layer = layers_[state.site / 2];
     const std::vector<at::Tensor> g = generalized_residuals(state, layer);
-    SublayerInput input = read_one(state, g[0]);
+    SublayerInput input = normed(state, g[0]);
     if (g.size() == 1) return input;
     show_stream(state, "key", g[1]);
     show_stream(state, "value", g[2]);
     input.key = normalize(state, g[1], layer.key_norm, shape().norm_eps);
     input.value = normalize(state, g[2], layer.value_norm, shape().norm_eps);
-    auto carried = std::make_unique<Carried>();
-    carried->query = g[0];
-    state.carried = std::move(carried);
+    carry(state, g[0]);
     return input;
   }
 
@@ -131,7 +140,7 @@ class Dca : public NormedMixer {
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     const bool ends_layer = state.site % 2 == 1;
     if (!ends_layer) {
-      state.open.push_back(at::add(static_cast<const Carried&>(*state.carried).query, y_TD));
+      state.open.push_back(at::add(carried(state), y_TD));
       state.open.push_back(y_TD);
       return;
     }
@@ -157,14 +166,6 @@ class Dca : public NormedMixer {
     std::vector<Residual> residuals;  // of query, key, value; the output has one
     at::Tensor key_norm, value_norm;  // the query's is the input norm
   };
-  // g_q of the layer whose attention is at work.
-  struct Carried : CarriedToWrite {
-    at::Tensor query;
-  };
-
-  SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    return normed(state, h);
-  }
 
   // relu(w . RMS(v)) for each w of scores_RD: [T, 1] each.
   std::vector<at::Tensor> dynamic_weights(const DepthState& state, const at::Tensor& v_TD,

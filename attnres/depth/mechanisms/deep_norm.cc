@@ -1,11 +1,16 @@
-#include "attnres/depth/mechanisms/deep_norm.h"
-
+// DeepNorm (Wang et al., "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555), as for
+// decoders of J Transformer layers:
+//   h_{l+1} = norm_l(alpha h_l + f_l(h_l)),  alpha = (2J)^(1/4),  h_0 = embedding
+// norm_l is RMSNorm (the paper: LayerNorm) with a gain [d] that starts at one. Sublayers and the
+// output read h_l as it is. The value and output maps of attention and all maps of the feed-forward
+// start (8J)^(-1/4) times as large as without it, the query and key maps as ever.
 #include <ATen/ops/add.h>
 
 #include <cmath>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -15,11 +20,8 @@ class DeepNorm : public ComposedMixer {
   DeepNorm(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : ComposedMixer(shape),
         alpha_(std::pow(2.0 * shape.layers(), 0.25)),
-        beta_(std::pow(8.0 * shape.layers(), -0.25)) {
-    for (int site = 0; site < shape.sublayers; ++site) {
-      post_norms_.push_back(add_norm(parameters, site, "post_norm", shape));
-    }
-  }
+        beta_(std::pow(8.0 * shape.layers(), -0.25)),
+        post_norms_(add_norms(parameters, shape.sublayers - 1, "post_norm", shape)) {}
 
   SublayerNeeds needs(int) const override { return {.init_gain = beta_}; }
 

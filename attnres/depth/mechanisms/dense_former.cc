@@ -1,9 +1,24 @@
-#include "attnres/depth/mechanisms/dense_former.h"
-
+// DenseFormer (Pagliardini et al., arXiv 2402.02622): a learned scalar for every pair of a place
+// that reads and a source. The setting `form` says which places and which sources.
+//
+// "report", as in Table 5 of arXiv 2603.15031, between sublayers without residuals:
+//   h_0 = v_0,  h_l = sum_{i=0..l} alpha_{i->l} v_i
+// v_0 is the embedding, v_i the output of sublayer i-1. All alpha start at 1: residual.
+//
+// "original", depth-weighted averages (Section 3) of the outputs of Transformer layers, which keep
+// their inner residuals:
+//   X_0 = Z_0 = v_0,  Z_j = G_{j-1}(X_{j-1}),  X_j = sum_{i=0..j} alpha_{i->j} Z_i
+//   G(X) = r + ffn(norm(r)),  r = X + attention(norm(X))
+// The output reads X_J. alpha starts at 1 for i = j, else 0: residual. Every layer averages all
+// that came before it (dilation 1, period 1).
+//
+// alpha ("depth_weights", a vector) of a site sits at that site; site 0 has none, as it reads the
+// embedding itself.
 #include <ATen/ops/add.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/support/format.h"
@@ -36,11 +51,11 @@ struct DenseFormerSettings {
   }
 };
 
-class DenseFormer : public NormedMixer {
+class DenseFormer : public SourceMixer {
  public:
   DenseFormer(const DenseFormerSettings& settings, const MixerShape& shape,
               ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters),
+      : SourceMixer(shape, parameters),
         per_layer_(settings.original()),
         weights_(shape.sublayers + 1) {
     for (int site = 1; site <= shape.sublayers; ++site) {
@@ -52,12 +67,8 @@ class DenseFormer : public NormedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
   StatePlan plan(int site) const override {
-    return per_layer_ ? plan_of_layers(site, shape()) : plan_of_outputs(site, shape());
+    return per_layer_ ? plan_of_layers(site, shape()) : SourceMixer::plan(site);
   }
 
   SublayerInput read(DepthState& state) const override {
@@ -69,32 +80,20 @@ class DenseFormer : public NormedMixer {
     } else if (site > 0) {
       h = weighted_sum(state.sealed, held(state, weights_[site]));
     }
-    if (per_layer_) {
-      auto carried = std::make_unique<Carried>();
-      carried->residual = h;
-      state.carried = std::move(carried);
-    }
+    if (per_layer_) carry(state, h);  // for the residual around the sublayer
     return normed(state, h);
   }
 
  protected:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
-    if (!per_layer_) {
-      state.sealed.push_back(y_TD);
-      return;
-    }
-    const at::Tensor sum = at::add(static_cast<const Carried&>(*state.carried).residual, y_TD);
+    if (!per_layer_) return SourceMixer::absorb(state, y_TD);
+    const at::Tensor sum = at::add(carried(state), y_TD);
     state.open.clear();
     const bool ends_layer = state.site % 2 == 1;
     (ends_layer ? state.sealed : state.open).push_back(sum);
   }
 
  private:
-  // What the site at work read, for the residual around its sublayer.
-  struct Carried : CarriedToWrite {
-    at::Tensor residual;
-  };
-
   // Whether a site reads the sources; the others, inside a layer, read its residual stream.
   bool mixes(int site) const { return !per_layer_ || site % 2 == 0; }
 

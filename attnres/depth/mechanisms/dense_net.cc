@@ -1,11 +1,17 @@
-#include "attnres/depth/mechanisms/dense_net.h"
-
+// Dense connections (Huang et al., DenseNet, arXiv 1608.06993, Eq. 2), as Table 5 of arXiv
+// 2603.15031 carries them over to sublayers:
+//   h_l = P_l [v_0; v_1; ..; v_l] = sum_i P_{l,i} v_i
+// v_0 is the embedding, v_i the output of sublayer i-1, [;] concatenation, P_l a linear map
+// d x (l+1)d ("dense_proj") of site l = 0 .. L, P_{l,i} its columns i d .. (i+1)d - 1.
+//
+// DenseNet's bottleneck of batch norm, relu and a 1x1 convolution is that map alone; what it pools
+// are pixels, of which a token has one. Ours: it starts as the mean, P_{l,i} = I / (l+1), which the
+// input norm turns into a residual stream but for eps.
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -19,10 +25,10 @@ Init mean_of_sources(int64_t width, int64_t sources) {
   });
 }
 
-class DenseNet : public NormedMixer {
+class DenseNet : public SourceMixer {
  public:
   DenseNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters) {
+      : SourceMixer(shape, parameters) {
     const int64_t d = shape.width;
     for (int site = 0; site <= shape.sublayers; ++site) {
       const int64_t sources = site + 1;
@@ -30,12 +36,6 @@ class DenseNet : public NormedMixer {
                                      mean_of_sources(d, sources)));
     }
   }
-
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
-  StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
   SublayerInput read(DepthState& state) const override {
     const auto maps = held(state, maps_[state.site]).split(shape().width, /*dim=*/1);
@@ -46,11 +46,6 @@ class DenseNet : public NormedMixer {
                     : at::addmm(h_TD, v_TD.to(h_TD.scalar_type()), maps[i].t());
     }
     return normed(state, h_TD);
-  }
-
- protected:
-  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
-    state.sealed.push_back(y_TD);
   }
 
  private:

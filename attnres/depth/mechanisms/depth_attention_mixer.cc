@@ -1,5 +1,15 @@
-#include "attnres/depth/mechanisms/depth_attention_mixer.h"
-
+// Depth attention (Dreamer; Knupp et al., arXiv 2601.21582): the residual stream, and before every
+// Transformer layer j an attention of each token over its own states so far,
+//   X_j <- X_j + O concat_h( sum_{i=0..j} softmax_i( q_h . k_{i,h} / sqrt(d_h) ) v_{i,h} )
+//   q = W_q norm(X_j),  k_i = W_k norm(X_i),  v_i = W_v norm(X_i)
+// X_i is the state that layer i begins with (X_0 the embedding), before this is added to it. The
+// maps and the norm's gain are shared by all layers, as the paper shares its one layer over depth;
+// the heads are the model's, d_h = d/H.
+//
+// The paper's equations were not to be had: it says that keys and values are those of the token's
+// earlier depths and that the layer is shared. Ours are the place (before the attention), the norm,
+// no positions along depth, and O = 0 at the start, which makes it residual there. It is not the
+// Depth-Attention of arXiv 2606.05014, which mixes values inside attention.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -11,7 +21,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -44,8 +54,7 @@ class DepthAttention final : public NormedMixer {
 
   SublayerInput read(DepthState& state) const override {
     if (state.site % 2 == 0 && state.site < shape().sublayers) attend(state);
-    const at::Tensor& h_TD = state.open[0];
-    return normed(state, h_TD);
+    return NormedMixer::read(state);
   }
 
  private:
@@ -78,10 +87,6 @@ class DepthAttention final : public NormedMixer {
       state.sealed.push_back(v_THK);
     }
     X_TD = at::add(X_TD, wide_linear(mixed_THK.flatten(1), held(state, o_proj_)));
-  }
-
-  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
-    state.open[0] = at::add(state.open[0], y_TD);
   }
 
   at::Tensor norm_, q_proj_, k_proj_, v_proj_, o_proj_;

@@ -1,7 +1,12 @@
-#include "attnres/depth/mechanisms/hc_identity.h"
-
+// Hyper-connections whose streams do not mix among themselves: mhc (constrained_streams.h) with A
+// the identity,
+//   H_j <- H_j + b_j f_l(norm(sum_i a_i H_i))
+// After the article "Your DeepSeek mHC might not need the m" (2026), which reports that replacing A
+// by the identity alone does better than mHC. It leaves a and b open; here they stay as mHC has
+// them, as also in the model HY-V4 (HYV4HyperConnection of transformers).
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/constrained_streams.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -28,7 +33,7 @@ Mechanism hc_identity_mechanism() {
        .roles = constrained_streams_roles("")},
       // As mhc, less reading and writing the streams to mix them.
       [](const HcIdentitySettings& settings, const MixerShape&) {
-        return static_cast<double>(6 * settings.streams + 2);
+        return 6.0 * settings.streams + 2;
       });
 }
 

@@ -1,12 +1,17 @@
-#include "attnres/depth/mechanisms/highway.h"
-
+// Highway networks (Srivastava et al., arXiv 1505.00387, Eq. 3, the carry gate 1 - g):
+//   h_{l+1} = (1 - g_l) * h_l + g_l * f_l(norm(h_l)),  h_0 = embedding
+//   g_l = sigmoid(W_l h_l + b_l)
+// W_l [d, d] and b_l [d] are learned. Each norm is RMSNorm with its own gain; the output site reads
+// norm(h_L).
+//
+// Ours: W = 0 and b = -2 at first (the paper: a negative bias), so that every gate opens by 0.12;
+// the gate reads h_l before its norm.
 #include <ATen/ops/lerp.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/sigmoid.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {

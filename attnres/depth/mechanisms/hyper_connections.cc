@@ -1,5 +1,13 @@
-#include "attnres/depth/mechanisms/hyper_connections.h"
-
+// Dynamic hyper-connections (Zhu et al., arXiv 2409.19606, sections 2.1 and 2.2, Algorithm 2). With
+// the m streams as the columns of H, d x m:
+//   H <- H A + f(norm(H a)) b^T
+//   [a | A] = static + s tanh(N W^T),  b = static' + s' tanh(N w^T),  N = norm of each stream of H
+// so that stream i alone decides a_i, row i of A and b_i. m is the setting `streams`; H is as
+// before the sublayer. norm: RMSNorm over d, one gain for all streams (the paper: LayerNorm).
+//
+// Start: W = w = 0, s = s' = 0.01, A the identity, b one, a one-hot at l mod m. Every stream is
+// then the residual stream, and so is the output, m times. The last map of every sublayer starts
+// sqrt(m) times larger, as the paper has it. Site 0 has no `a` (streams.h).
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tanh.h>
@@ -7,6 +15,7 @@
 #include <cmath>
 
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/depth/mechanisms/streams.h"
 #include "attnres/ops/residual_streams/residual_streams.h"
 
@@ -97,7 +106,7 @@ Mechanism hyper_connections_mechanism() {
                  {"depth_scale", "[1]: s of b"},
                  {"read_map", "[m]: static a; none at site 0"}}},
       [](const HyperConnectionsSettings& settings, const MixerShape&) {
-        return static_cast<double>(8 * settings.streams + 2);
+        return 8.0 * settings.streams + 2;
       });
 }
 

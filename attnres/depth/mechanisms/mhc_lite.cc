@@ -1,5 +1,13 @@
-#include "attnres/depth/mechanisms/mhc_lite.h"
-
+// mHC-lite (arXiv 2601.05732): manifold-constrained hyper-connections with the maps and starts of
+// constrained_streams.h whose A is doubly stochastic without iterations (Birkhoff, von Neumann), a
+// convex combination of the m! permutation matrices:
+//   A = sum_r softmax(s3 P3 z + c3)_r Perm_r
+// Perm_r are in lexicographic order, the identity first. `streams` is at most 5 (120 matrices).
+//
+// A is applied as in mHC, A H. The authors' code (github.com/FFTYYY/mhc-lite) applies the transpose
+// of A. Weights of theirs belong here with the logits of every permutation and its inverse swapped.
+//
+// Start: c3 = 0 for the identity and -8 for the others, near the identity.
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
@@ -10,6 +18,7 @@
 
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/constrained_streams.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -69,7 +78,7 @@ Mechanism mhc_lite_mechanism() {
        .roles = constrained_streams_roles(
            "; m! of A, one for each permutation (none at site 0 and the last sublayer's)")},
       [](const MhcLiteSettings& settings, const MixerShape&) {
-        return static_cast<double>(8 * settings.streams + 2);
+        return 8.0 * settings.streams + 2;
       });
 }
 

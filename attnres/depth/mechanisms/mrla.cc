@@ -1,5 +1,19 @@
-#include "attnres/depth/mechanisms/mrla.h"
-
+// Multi-head recurrent layer attention (Fang et al., arXiv 2302.03985), one head per channel and
+// sigmoids for the softmax, as in Table 5 of arXiv 2603.15031:
+//   h_l = sum_{i=0..l} sg(q_l) * sg(k_i) * u_i      all products by channel
+// v_0 is the embedding (ours: a source too), v_i the output of sublayer i-1, sg the sigmoid, and
+//   q_l = query_conv_l (x) v_l,  k_i = key_conv_i (x) v_i    across channels, zeros beyond the ends
+//   u_i[t] = sum_{s=0..2} value_conv_i[s] * v_i[t - 2 + s]   by channel, over the last 3 tokens
+// Query and key kernels have m taps, m the odd number that is (log2(d) + 1) / 2 rounded down, or
+// the next; value kernels 3 x d. As weight and value of a source do not depend on who reads it, the
+// sum is carried along: S_l = S_{l-1} + sg(k_l) * u_l, h_l = sg(q_l) * S_l.
+//
+// The paper pools q and k over the pixels of an image and convolves values over 3 x 3 of them. Over
+// tokens the pool would see the future, so there is none, and the convolution is causal (ours);
+// tokens before the first are zeros. While decoding, the last two tokens of every source are kept.
+//
+// Ours: query and key kernels start at 0 and value kernels at the token itself; then h is a quarter
+// of the residual stream, which the input norm takes away but for eps.
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -11,6 +25,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/layers/tensor_parallel.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
@@ -76,27 +91,22 @@ class Mrla : public NormedMixer {
     const at::Tensor& v = state.open.back();
     const at::Tensor padded = pad_channels(v);
     const at::Tensor key = gate(state, padded, kernels.key), value = value_of(state, v);
-    auto carried = std::make_unique<Carried>();
-    carried->sum = state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
-    const at::Tensor h = at::mul(gate(state, padded, kernels.query), carried->sum);
-    state.carried = std::move(carried);
-    return normed(state, h);
+    const at::Tensor sum =
+        state.site == 0 ? at::mul(key, value) : at::addcmul(state.open[0], key, value);
+    carry(state, sum);
+    return normed(state, at::mul(gate(state, padded, kernels.query), sum));
   }
 
   at::Tensor running_state(const DepthState& state) const override { return state.open.back(); }
 
  protected:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
-    state.open = {static_cast<const Carried&>(*state.carried).sum, y_TD};
+    state.open = {carried(state), y_TD};
   }
 
  private:
   struct Kernels {
     at::Tensor query, key, value;
-  };
-  // S of the site at work.
-  struct Carried : CarriedToWrite {
-    at::Tensor sum;
   };
 
   // `v` with zeros beyond its first and last channel, as gates read it.

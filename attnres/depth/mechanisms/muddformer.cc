@@ -1,15 +1,28 @@
-#include "attnres/depth/mechanisms/muddformer.h"
-
+// MUDDFormer, multiway dynamic dense connections (Xiao et al., arXiv 2502.12170): the query, key,
+// value and residual inputs of a Transformer layer are four sums over the outputs of all layers
+// before it, with weights that the newest of these outputs gives through a small MLP:
+//   A_i = GELU(RMS(Z_i) W1_i) W2_i + a_i
+//   X_i^c = sum_{k=0..i} A_{i,k}^c Z_k                                       c = q, k, v, r
+//   r = X_i^r + attention(norm(X_i^q), norm(X_i^k), norm(X_i^v))
+//   Z_{i+1} = r + ffn(norm(r))
+// Z_0 = v_0 is the embedding, Z_i the output of layer i-1. Layer 0 reads v_0 four times, with one
+// norm; the output reads X_J^r. RMS has no gain; GELU is the exact one.
+//
+// For layer i: W1_i ("weight_up") has 4(i+1) hidden units, W2_i ("weight_down") as many outputs,
+// a_i ("depth_weights") is [4, i+1]. The output has as many hidden units, and the i+1 weights of
+// its one stream, as in the authors' code. W1 ~ N(0, 1/d), W2 = 0, a = 1 at k = i, else 0:
+// residual. Left out of the paper: norms of the sums' terms and of the sums ("optional
+// normalization") and feed-forwards that grow with depth, which would change the model around the
+// mechanism.
 #include <ATen/ops/add.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 
 #include <cmath>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -19,10 +32,10 @@ namespace {
 
 constexpr int64_t kStreams = 4;  // query, key, value, residual
 
-class MuddFormer : public NormedMixer {
+class MuddFormer : public SourceMixer {
  public:
   MuddFormer(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters),
+      : SourceMixer(shape, parameters),
         layers_(shape.layers() + 1),
         unit_gain_(at::ones(
             {shape.width},
@@ -53,36 +66,30 @@ class MuddFormer : public NormedMixer {
     return {.separate_qkv = site % 2 == 0 && site > 0};
   }
 
-  // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention.
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
+  // `sealed` are Z_0, Z_1, ..; `open` is r, a layer's residual stream after its attention, through
+  // which X^r is carried.
   StatePlan plan(int site) const override { return plan_of_layers(site, shape()); }
 
   SublayerInput read(DepthState& state) const override {
     const int site = state.site;
     const bool in_layer = site % 2 == 1, at_output = site == shape().sublayers;
     with_slots(state.sealed);
-    if (in_layer) return read_one(state, state.open[0]);
-    auto carried = std::make_unique<Carried>();
+    if (in_layer) return normed(state, state.open[0]);
     if (site == 0) {
-      carried->residual = state.sealed[0];
-      state.carried = std::move(carried);
-      return read_one(state, state.sealed[0]);
+      carry(state, state.sealed[0]);
+      return normed(state, state.sealed[0]);
     }
     const Layer& layer = layers_[site / 2];
     const std::vector<at::Tensor> weights = stream_weights(state, layer).unbind(0);
     const auto stream = [&](size_t c) { return weighted_sum(state.sealed, weights[c]); };
-    if (at_output) return read_one(state, stream(0));
+    if (at_output) return normed(state, stream(0));
 
-    const at::Tensor query = stream(0), key = stream(1), value = stream(2);
-    carried->residual = stream(3);
-    SublayerInput input = read_one(state, query);
+    const at::Tensor query = stream(0), key = stream(1), value = stream(2), residual = stream(3);
+    SublayerInput input = normed(state, query);
     show_stream(state, "key", key);
     show_stream(state, "value", value);
-    show_stream(state, "residual", carried->residual);
-    state.carried = std::move(carried);
+    show_stream(state, "residual", residual);
+    carry(state, residual);
     input.key = normalize(state, key, layer.key_norm, shape().norm_eps);
     input.value = normalize(state, value, layer.value_norm, shape().norm_eps);
     return input;
@@ -95,7 +102,7 @@ class MuddFormer : public NormedMixer {
       state.sealed.push_back(at::add(state.open[0], y_TD));
       state.open.clear();
     } else {
-      state.open = {at::add(static_cast<const Carried&>(*state.carried).residual, y_TD)};
+      state.open = {at::add(carried(state), y_TD)};
     }
   }
 
@@ -104,14 +111,6 @@ class MuddFormer : public NormedMixer {
     at::Tensor up, down, fixed;       // W1, W2, a
     at::Tensor key_norm, value_norm;  // the query's is the input norm
   };
-  // X^r of the layer whose attention is at work.
-  struct Carried : CarriedToWrite {
-    at::Tensor residual;
-  };
-
-  SublayerInput read_one(const DepthState& state, const at::Tensor& h) const {
-    return normed(state, h);
-  }
 
   // A: [streams, sources, T, 1].
   at::Tensor stream_weights(const DepthState& state, const Layer& layer) const {

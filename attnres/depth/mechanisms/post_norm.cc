@@ -1,9 +1,13 @@
-#include "attnres/depth/mechanisms/post_norm.h"
-
+// PostNorm, the original Transformer's residual connection (Vaswani et al., arXiv 1706.03762,
+// section 3.1, with RMSNorm for LayerNorm):
+//   h_{l+1} = norm_l(h_l + f_l(h_l)),  h_0 = embedding
+// f_l is sublayer l, norm_l RMSNorm with a gain [d] of its own that starts at one. Sublayers read
+// h_l as it is, and so does the output, which the last norm has normed already.
 #include <ATen/ops/add.h>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -11,11 +15,8 @@ namespace {
 class PostNorm : public ComposedMixer {
  public:
   PostNorm(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : ComposedMixer(shape) {
-    for (int site = 0; site < shape.sublayers; ++site) {
-      post_norms_.push_back(add_norm(parameters, site, "post_norm", shape));
-    }
-  }
+      : ComposedMixer(shape),
+        post_norms_(add_norms(parameters, shape.sublayers - 1, "post_norm", shape)) {}
 
  private:
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {

@@ -4,6 +4,7 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -12,7 +13,7 @@ namespace {
 class Residual : public DepthMixer {
  public:
   Residual(const ResidualSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : shape_(shape), input_norms_(add_input_norms(parameters, shape, shape.sublayers)) {}
+      : shape_(shape), input_norms_(add_norms(parameters, shape.sublayers, "input_norm", shape)) {}
 
   DepthState start(const at::Tensor& embedding_TD) const override {
     return {.open = {embedding_TD}};

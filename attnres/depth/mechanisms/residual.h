@@ -3,8 +3,6 @@
 // The output site reads norm(h_L). Each norm is RMSNorm with its own gain.
 #pragma once
 
-#include "attnres/depth/mechanism.h"
-
 namespace attnres {
 
 // None; their type tells plain residual connections from everything else.
@@ -12,7 +10,5 @@ struct ResidualSettings {
   template <class V>
   void visit(V&) {}
 };
-
-Mechanism residual_mechanism();
 
 }  // namespace attnres

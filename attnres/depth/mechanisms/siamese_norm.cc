@@ -1,11 +1,25 @@
-#include "attnres/depth/mechanisms/siamese_norm.h"
-
+// SiameseNorm (Li et al., arXiv 2602.08064): a PostNorm-like stream x and a PreNorm-like stream y
+// of every token, with the same sublayers:
+//   o_l = f_l(norm(s_l)),  s_l = x_l + norm(y_l)
+//   x_{l+1} = norm(x_l + o_l / c_l),  y_{l+1} = y_l + o_l
+//   x_0 = norm(v_0),  y_0 = v_0,  v_0 the embedding;  c_l = sqrt(2 (j + 1)) in Transformer layer j
+// The output reads like a site: norm(s_L). Every norm is RMSNorm with a gain [d] of its own, one at
+// first: "x_norm" (of x_l), "y_norm" and "input_norm" (of s_l) at sites 0 .. L. s_l is what a site
+// shows as its mixed input.
+//
+// Settings, the paper's two stabilisers:
+//   depth_scaling  divides by c_l; without it c = 1. Default true.
+//   input_norm     the norm around s_l; without it sublayers and the output read s_l. Default true.
+//
+// The authors' language models also norm queries, keys and values; this mechanism leaves attention
+// as it is, as their published vision models do.
 #include <ATen/ops/add.h>
 
 #include <cmath>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {
@@ -49,11 +63,9 @@ class SiameseNorm : public ComposedMixer {
   SublayerInput read(DepthState& state) const override {
     const Site& site = sites_[state.site];
     const double eps = shape().norm_eps;
-    auto carried = std::make_unique<Carried>();
-    carried->x_TD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
-    const at::Tensor sum_TD =
-        at::add(carried->x_TD, normalize(state, state.open[kY], site.y_norm, eps));
-    state.carried = std::move(carried);
+    const at::Tensor x_TD = normalize(state, state.open[kUnnormedX], site.x_norm, eps);
+    const at::Tensor sum_TD = at::add(x_TD, normalize(state, state.open[kY], site.y_norm, eps));
+    carry(state, x_TD);
     show_mixed(state, sum_TD);
     if (!settings_.input_norm) return {.x = sum_TD};
     return {.x = normalize(state, sum_TD, site.input_norm, eps)};
@@ -65,16 +77,10 @@ class SiameseNorm : public ComposedMixer {
     at::Tensor input_norm;  // undefined without it
   };
 
-  // What the read of a site leaves for its write.
-  struct Carried : CarriedToWrite {
-    at::Tensor x_TD;
-  };
-
   void absorb(DepthState& state, const at::Tensor& o_TD) const override {
     const int layer = state.site / 2;
     const double c = settings_.depth_scaling ? std::sqrt(2.0 * (layer + 1)) : 1.0;
-    const Carried& carried = static_cast<const Carried&>(*state.carried);
-    state.open[kUnnormedX] = at::add(carried.x_TD, o_TD, 1 / c);
+    state.open[kUnnormedX] = at::add(carried(state), o_TD, 1 / c);
     state.open[kY] = at::add(state.open[kY], o_TD);
   }
 

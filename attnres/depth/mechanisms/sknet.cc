@@ -1,8 +1,18 @@
-#include "attnres/depth/mechanisms/sknet.h"
-
+// Selective kernels (Li et al., SKNet, arXiv 1903.06586, Eqs. 1 to 6) over depth: the branches are
+// the embedding and the outputs of all sublayers, and every channel chooses among them:
+//   z_l = relu(norm(W_l sum_i v_i))                     fuse
+//   a_{l,i} = softmax_i(B_{l,i} z_l), per channel       select
+//   h_l = sum_{i=0..l} a_{l,i} * v_i
+// v_0 is the embedding, v_i the output of sublayer i-1; W_l ("fuse_proj") is m x d with
+// m = max(d / 16, 32), as in the paper; norm is RMSNorm over m with a gain ("fuse_norm") where the
+// paper has a batch norm; B_l ("select_proj") stacks the B_{l,i}, d x m each. The softmax is in
+// float32 or better. Site 0 has one source and reads it.
+//
+// Ours: z is a token's own, where the paper pools over the pixels of an image, which over tokens
+// would see the future. B starts at 0: h is the mean of the sources, which the input norm turns
+// into a residual stream but for eps. W starts with variance 1/d.
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/softmax.h>
@@ -12,17 +22,17 @@
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
-#include "attnres/depth/wide_linear.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
 namespace {
 
-class SkNet : public NormedMixer {
+class SkNet : public SourceMixer {
  public:
   SkNet(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
-      : NormedMixer(shape, parameters), selectors_(shape.sublayers + 1) {
+      : SourceMixer(shape, parameters), selectors_(shape.sublayers + 1) {
     const int64_t d = shape.width, m = std::max<int64_t>(d / 16, 32);
     for (int site = 1; site <= shape.sublayers; ++site) {
       const auto add = [&](const char* role, ParameterKind kind, at::IntArrayRef sizes,
@@ -36,20 +46,8 @@ class SkNet : public NormedMixer {
     }
   }
 
-  DepthState start(const at::Tensor& embedding_TD) const override {
-    return {.sealed = {embedding_TD}};
-  }
-
-  StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
-
   SublayerInput read(DepthState& state) const override {
-    const at::Tensor h = state.site == 0 ? state.sealed[0] : select(state);
-    return normed(state, h);
-  }
-
- protected:
-  void absorb(DepthState& state, const at::Tensor& y_TD) const override {
-    state.sealed.push_back(y_TD);
+    return normed(state, state.site == 0 ? state.sealed[0] : select(state));
   }
 
  private:

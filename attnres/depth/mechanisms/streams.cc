@@ -4,7 +4,6 @@
 
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/residual_streams/residual_streams.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -52,11 +51,6 @@ void StreamMixer::absorb(DepthState& state, const at::Tensor& y_TD) const {
 
 at::Tensor StreamMixer::running_state(const DepthState& state) const {
   return state.open[0].mean(1);
-}
-
-void check_streams(int64_t streams, int64_t largest) {
-  require_usage(streams >= 2 && streams <= largest,
-                "model.depth_mixing.streams: expected 2 to {}, got {}", largest, streams);
 }
 
 }  // namespace attnres

@@ -13,14 +13,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
 #include "attnres/depth/composed_mixer.h"
+#include "attnres/support/error.h"
 
 namespace attnres {
-
-// Refuses model.depth_mixing.streams outside 2 .. largest.
-void check_streams(int64_t streams, int64_t largest);
 
 template <int64_t kLargest>
 struct StreamSettings {
@@ -30,7 +26,10 @@ struct StreamSettings {
   void visit(V& v) {
     v("streams", streams);
   }
-  void check(const MixerShape&) const { check_streams(streams, kLargest); }
+  void check(const MixerShape&) const {
+    require_usage(streams >= 2 && streams <= kLargest,
+                  "model.depth_mixing.streams: expected 2 to {}, got {}", kLargest, streams);
+  }
 };
 
 // The maps of one site, a set for each token.

@@ -1,11 +1,15 @@
-#include "attnres/depth/mechanisms/value_residual.h"
-
+// Value residual learning, ResFormer (Zhou et al., arXiv 2410.17897): the residual stream as it is,
+// and in the attention of every Transformer layer but the first
+//   v <- lambda_1 v_first + lambda_2 v
+// v_first: the values of the first layer's attention for the same token. Each layer has its own
+// lambda, 0.5 and 0.5 at the start; with `learned` false they stay there.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/adapted_attention.h"
+#include "attnres/depth/mechanisms/mechanisms.h"
 
 namespace attnres {
 namespace {

@@ -20,25 +20,6 @@ using torch::autograd::variable_list;
 
 // o, and the logarithm of each softmax's normaliser [B, H, T].
 using AttentionResult = std::tuple<Tensor, Tensor>;
-using AttentionFused = AttentionResult(const Tensor& q, const Tensor& k, const Tensor& v,
-                                       int64_t window);
-// Of q, k and v.
-using AttentionGradients = std::tuple<Tensor, Tensor, Tensor>;
-using AttentionBackward = AttentionGradients(const Tensor& grad_o, const Tensor& q, const Tensor& k,
-                                             const Tensor& v, const Tensor& o, const Tensor& lse,
-                                             int64_t window);
-
-const c10::TypedOperatorHandle<AttentionFused>& attention_operation() {
-  static const auto handle = operation_named<AttentionFused>("attnres::tiled_causal_attention");
-  return handle;
-}
-
-const c10::TypedOperatorHandle<AttentionBackward>& attention_backward_operation() {
-  static const auto handle =
-      operation_named<AttentionBackward>("attnres::tiled_causal_attention_backward");
-  return handle;
-}
-
 void check_attention_inputs(const Tensor& q, const Tensor& k, const Tensor& v, int64_t window) {
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || k.size(2) < 1 || q.size(0) != k.size(0) ||
       q.size(1) > k.size(1) || q.size(2) % k.size(2) != 0 || q.size(3) != k.size(3) ||
@@ -58,18 +39,25 @@ AttentionResult attention_meta(const Tensor& q, const Tensor&, const Tensor&, in
                                                q.options().dtype(at::kFloat))};
 }
 
-AttentionGradients attention_backward_meta(const Tensor&, const Tensor& q, const Tensor& k,
-                                           const Tensor& v, const Tensor&, const Tensor&,
-                                           int64_t /*window*/) {
+// The gradients of q, k and v.
+std::tuple<Tensor, Tensor, Tensor> attention_backward_meta(const Tensor& /*grad_o*/,
+                                                           const Tensor& q, const Tensor& k,
+                                                           const Tensor& v, const Tensor& /*o*/,
+                                                           const Tensor& /*lse*/,
+                                                           int64_t /*window*/) {
   return {empty_like_rows(q), empty_like_rows(k), empty_like_rows(v)};
 }
+
+constexpr Operation<attention_meta> kAttention("attnres::tiled_causal_attention");
+constexpr Operation<attention_backward_meta> kAttentionBackward(
+    "attnres::tiled_causal_attention_backward");
 
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
                                const Tensor& v, int64_t window) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [o, lse] = attention_operation().call(q, k, v, window);
+    const auto [o, lse] = kAttention->call(q, k, v, window);
     context->save_for_backward({q, k, v, o, lse});
     context->saved_data["window"] = window;
     context->mark_non_differentiable({lse});
@@ -79,8 +67,8 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const auto [grad_q, grad_k, grad_v] =
-        attention_backward_operation().call(grads[0], saved[0], saved[1], saved[2], saved[3],
-                                            saved[4], context->saved_data["window"].toInt());
+        kAttentionBackward->call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                                 context->saved_data["window"].toInt());
     return {grad_q, grad_k, grad_v, Tensor()};
   }
 };
@@ -100,7 +88,7 @@ Tensor tiled_causal_attention(const Tensor& q_BTHK, const Tensor& k_BNGK, const 
   if (!can_tile_attention(q_BTHK, k_BNGK, v_BNGK)) {
     return causal_attention_composed(q_BTHK, k_BNGK, v_BNGK, window);
   }
-  return std::get<0>(attention_operation().call(q_BTHK, k_BNGK, v_BNGK, window));
+  return std::get<0>(kAttention->call(q_BTHK, k_BNGK, v_BNGK, window));
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
@@ -118,8 +106,7 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("tiled_causal_attention", &attention_autograd);
-  m.impl("tiled_causal_attention_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"tiled_causal_attention_backward"});
 }
 
 }  // namespace attnres

@@ -181,7 +181,7 @@ struct AttentionBackwardCall {
   Storage *grad_q, *grad_k, *grad_v;
 };
 
-// Of one head of keys and the heads that read it, block by block.
+// The backward of one head of keys and the heads that read it, block by block.
 template <class Storage>
 class HeadBackward {
  public:
@@ -231,7 +231,7 @@ class HeadBackward {
     }
   }
 
-  // Of n keys from c on.
+  // A tile of n keys from c on.
   void add_tile(const AttentionBlock& block, int64_t c, int64_t n) {
     const AttentionSizes& shape = of_.shape;
     const int64_t even = (n + 1) / 2 * 2, rows = c * key_stride_;

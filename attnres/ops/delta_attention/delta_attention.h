@@ -24,7 +24,8 @@
 
 namespace attnres {
 
-// Of B sequences of T tokens each, one after another; rows may lie apart, their numbers may not.
+// The inputs of B sequences of T tokens each, one after another; rows may lie apart, their numbers
+// may not.
 struct DeltaAttentionInputs {
   std::array<at::Tensor, 3> inputs;   // x_q, x_k, x_v: [B T, P] each
   at::Tensor decay, beta, gate;       // f [B T, P], b [B T, H], g [B T, P]

@@ -17,8 +17,8 @@ struct StridedRows {
   const Storage* row(int64_t i) const { return first + i * stride; }
 };
 
-// Of B sequences of T tokens each; H heads of K channels, P = H K. delta_attention.h has the
-// formulas.
+// An operation on B sequences of T tokens each; H heads of K channels, P = H K. delta_attention.h
+// has the formulas.
 template <class Storage>
 struct DeltaAttention {
   using T = Compute<Storage>;
@@ -37,8 +37,6 @@ struct DeltaAttention {
 };
 
 // Heads [first, last) of the B H.
-void delta_attention(const DeltaAttention<float>&, int64_t first, int64_t last);
-void delta_attention(const DeltaAttention<double>&, int64_t first, int64_t last);
-void delta_attention(const DeltaAttention<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(delta_attention, DeltaAttention)
 
 }  // namespace attnres::kernel

@@ -69,7 +69,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> fused_backward_cpu(
   const std::vector<Tensor> grad_sources = allocate_gradients(sources, source_needed);
   const Tensor dh =
       grad_output ? grad_output->contiguous() : at::zeros_like(sources[0]).contiguous();
-  const Tensor dalpha = grad_weights ? grad_weights->contiguous() : Tensor();
+  const Tensor dalpha = contiguous_if_given(grad_weights);
   const Tensor folded_query = fold_query(query, key_gain, compute);
   const int64_t width = sources[0].size(-1), tokens = sources[0].numel() / width;
   const auto N = static_cast<int64_t>(sources.size());
@@ -93,7 +93,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> fused_backward_cpu(
         .weights_SNT = data<const T>(weights),
         .grad_outputs_S = grad_outputs,
         .grad_sum_ST = nullptr,
-        .grad_weights_SNT = dalpha.defined() ? data<const T>(dalpha) : nullptr,
+        .grad_weights_SNT = data<const T>(dalpha),
         .grad_sources_N = grad_pointers.data(),
         .accumulate_N = accumulate.data()};
     grad_folded_query = sum_over_tokens(
@@ -126,25 +126,17 @@ struct TargetPointers {
   explicit TargetPointers(const GradientTargets& targets)
       : gradients(targets.gradients.size()),
         sums(targets.gradients.size()),
-        accumulate(std::ssize(gradients), false) {
+        accumulate(targets.accumulate) {
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Tensor& target = targets.gradients[i];
       target.element_size() == sizeof(Storage) ? void(gradients[i] = data<Storage>(target))
                                                : void(sums[i] = data<T>(target));
-      accumulate[static_cast<int64_t>(i)] = targets.accumulate[i];
     }
   }
   std::vector<Storage*> gradients;
   std::vector<T*> sums;
   Flags accumulate;
 };
-
-template <class T>
-std::vector<const T*> pointers_to(at::TensorList tensors) {
-  std::vector<const T*> pointers;
-  for (const Tensor& tensor : tensors) pointers.push_back(data<const T>(tensor));
-  return pointers;
-}
 
 // Whether h rho can be had back from x = gain * h rho.
 template <class T>
@@ -166,8 +158,7 @@ void phase_one_cpu(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
     const InverseRmsPointers<T> rms(inputs.sources);
-    std::vector<Storage*> outputs;
-    for (const Tensor& output : result.outputs) outputs.push_back(data<Storage>(output));
+    const std::vector<Storage*> outputs = pointers_to<Storage>(result.outputs);
     const kernel::DepthAttentionForward<Storage> op{
         .inputs = {rows.pointers(), data<const T>(queries_SD), N, S, tokens, width},
         .eps = inputs.eps,
@@ -191,16 +182,14 @@ Tensor phase_one_backward_cpu(const PhaseOneBackwardInputs& inputs) {
   const int64_t width = sources[0].size(-1), tokens = tokens_of(sources[0]);
   const int64_t N = std::ssize(sources), S = inputs.queries_SD.size(0);
   const Tensor queries_SD = inputs.queries_SD.contiguous();
-  const auto rows_of = [](const Tensor& given) {
-    return given.defined() ? given.contiguous() : Tensor();
-  };
-  const Tensor grad_sum = rows_of(inputs.grad_sum), others = rows_of(inputs.other_grad_scores);
+  const Tensor grad_sum = contiguous_if_given(inputs.grad_sum),
+               others = contiguous_if_given(inputs.other_grad_scores);
   Tensor grad_queries;
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources), grads(inputs.grad_outputs);
-    const std::vector<const T*> rms = pointers_to<T>(inputs.inverse_rms);
+    const std::vector<const T*> rms = pointers_to<const T>(inputs.inverse_rms);
     const TargetPointers<Storage> targets(inputs.targets);
     const kernel::DepthAttentionBackward<Storage> op{
         .inputs = {rows.pointers(), data<const T>(queries_SD), N, S, tokens, width},
@@ -227,10 +216,7 @@ Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result)
   if (!has_kernel(result.x)) return phase_two_fallback(inputs, result);
   const int64_t width = result.x.size(-1), tokens = tokens_of(result.x);
   const int64_t K = std::ssize(inputs.recent.values);
-  const auto in_rows = [](const Tensor& given) {
-    return given.defined() ? given.contiguous() : Tensor();
-  };
-  const Tensor max = in_rows(inputs.max), sum = in_rows(inputs.sum);
+  const Tensor max = contiguous_if_given(inputs.max), sum = contiguous_if_given(inputs.sum);
   const Tensor queries_SD = inputs.queries_SD.contiguous();
   Tensor normalized;
   with_storage_type(result.x.scalar_type(), [&](auto storage) {
@@ -291,7 +277,7 @@ PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs) {
     using T = kernel::Compute<Storage>;
     const Rows<Storage> recent(inputs.recent);
     Rows<Storage> single(at::TensorList{});
-    const std::vector<const T*> rms = pointers_to<T>(inputs.inverse_rms);
+    const std::vector<const T*> rms = pointers_to<const T>(inputs.inverse_rms);
     const TargetPointers<Storage> targets(inputs.targets);
     const kernel::PhaseTwoBackward<Storage> op{
         .num_recent = std::ssize(inputs.recent),

@@ -67,29 +67,18 @@ FusedResult fused_meta(at::TensorList sources, const at::Tensor&, const at::Tens
   return allocate_fused(sources, give_weights, for_backward);
 }
 
-const auto& fused_operation() {
-  static const auto handle =
-      operation_named<decltype(fused_meta)>("attnres::depth_attention_fused");
-  return handle;
-}
-
-// Of the sources that `source_needed` names, in order; of the query; of the key gain.
-using FusedGradients = std::tuple<std::vector<at::Tensor>, at::Tensor, at::Tensor>;
-
-FusedGradients fused_backward_meta(const std::optional<at::Tensor>&,
-                                   const std::optional<at::Tensor>&, at::TensorList sources,
-                                   const at::Tensor& query, const at::Tensor& key_gain,
-                                   const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                   const c10::List<bool>& source_needed) {
+// The gradients of the sources that `source_needed` names, in order; of the query; of the key gain.
+std::tuple<std::vector<at::Tensor>, at::Tensor, at::Tensor> fused_backward_meta(
+    const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, at::TensorList sources,
+    const at::Tensor& query, const at::Tensor& key_gain, const at::Tensor&, const at::Tensor&,
+    const at::Tensor&, const c10::List<bool>& source_needed) {
   return {allocate_gradients(sources, source_needed), at::empty_like(query),
           at::empty_like(key_gain)};
 }
 
-const auto& fused_backward_operation() {
-  static const auto handle =
-      operation_named<decltype(fused_backward_meta)>("attnres::depth_attention_fused_backward");
-  return handle;
-}
+constexpr Operation<fused_meta> kDepthAttention("attnres::depth_attention_fused");
+constexpr Operation<fused_backward_meta> kDepthAttentionBackward(
+    "attnres::depth_attention_fused_backward");
 
 // Function::apply takes only at::TensorList apart into inputs of the graph: a std::vector<Tensor>
 // would get no gradient, and no error.
@@ -99,11 +88,9 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
                                const at::Tensor& query, const at::Tensor& key_gain, double eps) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [output, weights, scores, inverse_rms] =
-        fused_operation().call(sources, query, key_gain, eps, /*give_weights=*/true,
-                               /*for_backward=*/true);
-    variable_list saved(sources.begin(), sources.end());
-    saved.insert(saved.end(), {query, key_gain, weights, scores, inverse_rms});
-    context->save_for_backward(saved);
+        kDepthAttention->call(sources, query, key_gain, eps, /*give_weights=*/true,
+                              /*for_backward=*/true);
+    context->save_for_backward(in_one_list(sources, query, key_gain, weights, scores, inverse_rms));
     context->mark_non_differentiable({scores, inverse_rms});
     context->set_materialize_grads(false);
     return {output, weights, scores, inverse_rms};
@@ -118,12 +105,9 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
     if (!grads[0].defined() && !grads[1].defined()) return result;
 
     const c10::List<bool> source_needed = needed_inputs(context, 0, num_sources);
-    const auto given = [](const at::Tensor& grad) {
-      return grad.defined() ? std::make_optional(grad) : std::nullopt;
-    };
     const auto [grad_sources, grad_query, grad_key_gain] =
-        fused_backward_operation().call(given(grads[0]), given(grads[1]), sources, query, key_gain,
-                                        rest[2], rest[3], rest[4], source_needed);
+        kDepthAttentionBackward->call(given(grads[0]), given(grads[1]), sources, query, key_gain,
+                                      rest[2], rest[3], rest[4], source_needed);
     place_gradients(grad_sources, source_needed, result.begin());
     result[num_sources] = grad_query;
     result[num_sources + 1] = grad_key_gain;
@@ -134,28 +118,25 @@ class DepthAttentionFunction : public torch::autograd::Function<DepthAttentionFu
 FusedResult fused_autograd(at::TensorList sources, const at::Tensor& query,
                            const at::Tensor& key_gain, double eps, bool give_weights,
                            bool for_backward) {
-  variable_list inputs(sources.begin(), sources.end());
-  inputs.insert(inputs.end(), {query, key_gain});
-  require_untransformed("depth_attention_fused", inputs);
+  require_untransformed("depth_attention_fused", in_one_list(sources, query, key_gain));
   if (for_backward) {
     const variable_list results = DepthAttentionFunction::apply(sources, query, key_gain, eps);
     return {results[0], results[1], results[2], results[3]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return fused_operation().call(sources, query, key_gain, eps, give_weights, for_backward);
+  return kDepthAttention->call(sources, query, key_gain, eps, give_weights, for_backward);
 }
 
 DepthAttentionResult checked_depth_attention(at::TensorList sources, const at::Tensor& query,
                                              const at::Tensor& key_gain, double eps,
                                              bool give_weights) {
   check_inputs(sources, query, key_gain, eps);
-  std::vector<at::Tensor> inputs(sources.begin(), sources.end());
-  inputs.insert(inputs.end(), {query, key_gain});
+  const std::vector<at::Tensor> inputs = in_one_list(sources, query, key_gain);
   if (!can_fuse_depth_attention(sources) || is_transformed(inputs)) {
     return depth_attention_composed(sources, query, key_gain, eps);
   }
   const FusedResult result =
-      fused_operation().call(sources, query, key_gain, eps, give_weights, records(inputs));
+      kDepthAttention->call(sources, query, key_gain, eps, give_weights, records(inputs));
   return {std::get<0>(result), std::get<1>(result)};
 }
 
@@ -245,8 +226,7 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("depth_attention_fused", &fused_autograd);
-  m.impl("depth_attention_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"depth_attention_fused_backward"});
 }
 TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
   m.impl("depth_attention", &depth_attention);

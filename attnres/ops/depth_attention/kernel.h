@@ -69,17 +69,10 @@ struct DepthAttentionBackward {
 std::vector<std::string> instruction_sets();
 
 // Computes tokens [first, last).
-void depth_attention_forward(const DepthAttentionForward<float>&, int64_t first, int64_t last);
-void depth_attention_forward(const DepthAttentionForward<double>&, int64_t first, int64_t last);
-void depth_attention_forward(const DepthAttentionForward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(depth_attention_forward, DepthAttentionForward)
 
 // Writes the sources' gradients of tokens [first, last), and adds these tokens' part of the folded
 // queries' gradients to `sums` [S, D], in the order of the tokens.
-void depth_attention_backward(const DepthAttentionBackward<float>&, int64_t first, int64_t last,
-                              float* sums);
-void depth_attention_backward(const DepthAttentionBackward<double>&, int64_t first, int64_t last,
-                              double* sums);
-void depth_attention_backward(const DepthAttentionBackward<BFloat16>&, int64_t first, int64_t last,
-                              float* sums);
+ATTNRES_DECLARE_WITH_SUMS(depth_attention_backward, DepthAttentionBackward)
 
 }  // namespace attnres::kernel

@@ -68,16 +68,11 @@ struct PhaseTwoBackward {
   T* const* grad_sums_K = nullptr;  // in the compute type instead: those that are not null here
 };
 
-void phase_two_forward(const PhaseTwoForward<float>&, int64_t first, int64_t last);
-void phase_two_forward(const PhaseTwoForward<double>&, int64_t first, int64_t last);
-void phase_two_forward(const PhaseTwoForward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(phase_two_forward, PhaseTwoForward)
 
 // Writes the gradients of tokens [first, last), and adds these tokens' parts of the folded query's
 // gradient to `sums` [D] and, where there is a norm, of its gain's to the [D] after it, in the
 // order of the tokens.
-void phase_two_backward(const PhaseTwoBackward<float>&, int64_t first, int64_t last, float* sums);
-void phase_two_backward(const PhaseTwoBackward<double>&, int64_t first, int64_t last, double* sums);
-void phase_two_backward(const PhaseTwoBackward<BFloat16>&, int64_t first, int64_t last,
-                        float* sums);
+ATTNRES_DECLARE_WITH_SUMS(phase_two_backward, PhaseTwoBackward)
 
 }  // namespace attnres::kernel

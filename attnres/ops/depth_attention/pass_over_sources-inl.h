@@ -42,7 +42,7 @@ struct Tiling {
   int64_t tokens;  // a tile
   int64_t padded;  // tokens of a row of scores: a tile in whole vectors
 
-  // Of a tile, so many rows of every source of the group and so many others are in cache together;
+  // So many rows of every source of the group and so many others of a tile are in cache together;
   // it has no more tokens than there are, and whole vectors of them where it can.
   Tiling(int64_t num_sources, int64_t rows_a_source, int64_t other_rows, int64_t row_bytes,
          int64_t lanes, int64_t num_tokens) {
@@ -406,7 +406,7 @@ class BackwardPass {
 
   T* grad_weights(int64_t s, int64_t n) { return &grad_weights_[(s * N_ + n) * tiling_.tokens]; }
   T* shifts(int64_t s) { return &shifts_[s * tiling_.tokens]; }
-  // Of the i-th source of a group.
+  // Where the numbers of a group's i-th source begin.
   int64_t in_group(int64_t s, int64_t i) const { return (s * tiling_.group + i) * tiling_.tokens; }
   int64_t saved(int64_t s, int64_t n, int64_t t) const {
     return (s * N_ + n) * op_.inputs.num_tokens + t;

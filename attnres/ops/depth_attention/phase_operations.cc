@@ -49,9 +49,6 @@ GradientTargets targets_of(const Tensors& gradients, at::TensorList sources,
   return targets;
 }
 
-constexpr const char* kPhaseOneFused = "attnres::depth_attention_phase_one_fused";
-constexpr const char* kPhaseTwoFused = "attnres::depth_attention_phase_two_fused";
-
 // o, m, ell, and for the backward the scores, the weights and the sources' reciprocal RMS.
 using PhaseOne = std::tuple<Tensors, Tensor, Tensor, Tensor, Tensor, Tensors>;
 
@@ -69,7 +66,7 @@ PhaseOne phase_one_fused(at::TensorList sources, const Tensor& queries, double e
           inverse_rms};
 }
 
-// Of the sources that `source_needed` names, in order; of the queries.
+// The gradients of the sources that `source_needed` names, in order; of the queries.
 std::tuple<Tensors, Tensor> phase_one_fused_backward(at::TensorList grad_outputs,
                                                      const Tensor& grad_sum, at::TensorList sources,
                                                      const Tensor& queries, const Tensor& scores,
@@ -109,7 +106,7 @@ PhaseTwo phase_two_fused(const Tensor& earlier, const Tensor& max, const Tensor&
           or_empty(result.earlier_weight, earlier), inverse_rms};
 }
 
-// Of o, of ell, of the recent sources that are needed, of the query.
+// The gradients of o, of ell, of the recent sources that are needed, of the query.
 std::tuple<Tensor, Tensor, Tensors, Tensor> phase_two_fused_backward(
     const Tensor& grad_output, const Tensor& output, at::TensorList recent, const Tensor& query,
     const Tensor& scores, const Tensor& weights, const Tensor& earlier_weight,
@@ -128,6 +125,13 @@ std::tuple<Tensor, Tensor, Tensors, Tensor> phase_two_fused_backward(
   return {result.earlier, result.sum, gradients, result.query_D};
 }
 
+constexpr Operation<phase_one_fused> kPhaseOne("attnres::depth_attention_phase_one_fused");
+constexpr Operation<phase_one_fused_backward> kPhaseOneBackward(
+    "attnres::depth_attention_phase_one_fused_backward");
+constexpr Operation<phase_two_fused> kPhaseTwo("attnres::depth_attention_phase_two_fused");
+constexpr Operation<phase_two_fused_backward> kPhaseTwoBackward(
+    "attnres::depth_attention_phase_two_fused_backward");
+
 // ---- Autograd ----
 
 bool any_defined(const variable_list& gradients) {
@@ -135,47 +139,20 @@ bool any_defined(const variable_list& gradients) {
                      [](const Tensor& gradient) { return gradient.defined(); });
 }
 
-// Where the gradients of sources go, which are the first inputs of a Function: into their slots.
-class SlotTargets {
- public:
-  SlotTargets(const AutogradContext& context, at::TensorList sources) {
-    for (size_t n = 0; n < sources.size(); ++n) {
-      const SourceGradient& gradient =
-          gradients_.emplace_back(sources[n], context.needs_input_grad(n));
-      const bool wanted = gradient.sum().defined();
-      targets.gradients.push_back(wanted ? gradient.sum() : empty_result(sources[n]));
-      targets.accumulate.push_back(gradient.accumulate());
-    }
-  }
-  // What is returned of those that have no slot.
-  void place(variable_list::iterator to) const {
-    for (const SourceGradient& gradient : gradients_) *to++ = gradient.to_return();
-  }
-
-  GradientTargets targets;
-
- private:
-  std::vector<SourceGradient> gradients_;
-};
-
 // What record_phase_one says.
 class PhaseOneFunction : public torch::autograd::Function<PhaseOneFunction> {
  public:
   static variable_list forward(AutogradContext* context, at::TensorList sources,
                                const Tensor& queries_SD, const Tensors& inverse_rms,
                                const PhaseOneResult& phase_one, bool in_schedule) {
-    variable_list saved(sources.begin(), sources.end());
-    saved.insert(saved.end(), inverse_rms.begin(), inverse_rms.end());
-    saved.insert(saved.end(), {queries_SD, phase_one.scores, phase_one.weights});
-    context->save_for_backward(saved);
+    context->save_for_backward(
+        in_one_list(sources, inverse_rms, queries_SD, phase_one.scores, phase_one.weights));
     context->saved_data["in_schedule"] = in_schedule;
     context->set_materialize_grads(false);
-    variable_list results = phase_one.outputs;
-    results.push_back(phase_one.sum);
-    return results;
+    return in_one_list(phase_one.outputs, phase_one.sum);
   }
 
-  // Of the sources and the queries.
+  // The gradients of the sources and the queries.
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const size_t N = (saved.size() - 3) / 2;
@@ -190,23 +167,23 @@ class PhaseOneFunction : public torch::autograd::Function<PhaseOneFunction> {
     }
     if (context->saved_data["in_schedule"].toBool()) {
       require_first_derivative("depth_attention");
-      const SlotTargets slots(*context, sources);
-      result[N] = phase_one_backward_out({.sources = sources,
-                                          .inverse_rms = inverse_rms,
-                                          .queries_SD = queries,
-                                          .scores = scores,
-                                          .weights = weights,
-                                          .grad_outputs = gradients,
-                                          .other_grad_scores = of_sum,
-                                          .targets = slots.targets});
-      slots.place(result.begin());
+      const SourceGradients grad_sources(*context, sources);
+      result = grad_sources.to_return(/*others=*/4);
+      result[N] =
+          phase_one_backward_out({.sources = sources,
+                                  .inverse_rms = inverse_rms,
+                                  .queries_SD = queries,
+                                  .scores = scores,
+                                  .weights = weights,
+                                  .grad_outputs = gradients,
+                                  .other_grad_scores = of_sum,
+                                  .targets = {grad_sources.sums(), grad_sources.accumulate()}});
       return result;
     }
     if (!of_sum.defined()) of_sum = at::zeros_like(weights.narrow(0, 0, queries.size(0)));
     const c10::List<bool> needed = needed_inputs(context, 0, N);
-    const auto [grad_sources, grad_queries] =
-        dispatched<phase_one_fused_backward>("attnres::depth_attention_phase_one_fused_backward")
-            .call(gradients, of_sum, sources, queries, scores, weights, inverse_rms, needed);
+    const auto [grad_sources, grad_queries] = kPhaseOneBackward->call(
+        gradients, of_sum, sources, queries, scores, weights, inverse_rms, needed);
     place_gradients(grad_sources, needed, result.begin());
     result[N] = grad_queries;
     return result;
@@ -223,12 +200,9 @@ class PhaseTwoFunction : public torch::autograd::Function<PhaseTwoFunction> {
                                const PhaseTwoResult& phase_two, bool in_schedule) {
     const auto& [x, scores, weights, earlier_weight, rho, normalized] = phase_two;
     const auto& [recent, inverse_rms, num_known] = inputs.recent;
-    variable_list saved(recent.begin(), recent.end());
-    saved.insert(saved.end(), inverse_rms.begin(), inverse_rms.end());
-    saved.insert(saved.end(),
-                 {query, norm_gain.value_or(Tensor()), normalized.defined() ? normalized : x,
-                  scores, weights, earlier_weight, rho});
-    context->save_for_backward(saved);
+    context->save_for_backward(in_one_list(recent, inverse_rms, query, norm_gain,
+                                           normalized.defined() ? normalized : x, scores, weights,
+                                           earlier_weight, rho));
     context->saved_data["parts"] = std::ssize(parts);
     context->saved_data["norm_eps"] = inputs.norm_eps;
     context->saved_data["kept_is_normalized"] = normalized.defined();
@@ -238,7 +212,7 @@ class PhaseTwoFunction : public torch::autograd::Function<PhaseTwoFunction> {
     return {x, recent.back()};
   }
 
-  // Of the finished sources, o, ell, the parts, the query and the norm's gain.
+  // The gradients of the finished sources, o, ell, the parts, the query and the norm's gain.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const size_t K = (saved.size() - 7) / 2, parts = context->saved_data["parts"].toInt();
@@ -251,22 +225,22 @@ class PhaseTwoFunction : public torch::autograd::Function<PhaseTwoFunction> {
     Tensor grad_partial;
     if (context->saved_data["in_schedule"].toBool()) {
       require_first_derivative("depth_attention");
-      SlotTargets slots(*context, recent.slice(0, finished));
+      const SourceGradients grad_finished(*context, recent.slice(0, finished));
+      GradientTargets targets = {grad_finished.sums(), grad_finished.accumulate().copy()};
       if (parts > 0) {
         grad_partial = empty_like_rows(rest[2]);
-        slots.targets.gradients.push_back(grad_partial);
-        slots.targets.accumulate.push_back(false);
+        targets.gradients.push_back(grad_partial);
+        targets.accumulate.push_back(false);
       }
-      grads = into_targets(context, gradients, saved, slots.targets);
+      grads = into_targets(context, gradients, saved, targets);
       grads.sum = grads.scores.defined() ? grads.scores.unsqueeze(0) : Tensor();
-      slots.place(result.begin());
+      result = grad_finished.to_return(/*others=*/parts + 7);
     } else {
       const c10::List<bool> needed = needed_inputs(context, 0, K);
       Tensors grad_recent;
       std::tie(grads.earlier, grads.sum, grad_recent, grads.query_D) =
-          dispatched<phase_two_fused_backward>("attnres::depth_attention_phase_two_fused_backward")
-              .call(gradients[0], rest[2], recent, rest[0], rest[3], rest[4], rest[5],
-                    at::TensorList(saved).slice(K, K), needed);
+          kPhaseTwoBackward->call(gradients[0], rest[2], recent, rest[0], rest[3], rest[4], rest[5],
+                                  at::TensorList(saved).slice(K, K), needed);
       place_gradients(grad_recent, needed, result.begin());
     }
     auto to = result.begin() + static_cast<int64_t>(finished);
@@ -304,12 +278,10 @@ class PhaseTwoFunction : public torch::autograd::Function<PhaseTwoFunction> {
 
 PhaseOne phase_one_autograd(at::TensorList sources, const Tensor& queries, double eps,
                             bool for_backward) {
-  variable_list inputs(sources.begin(), sources.end());
-  inputs.push_back(queries);
-  require_untransformed("depth_attention_phase_one_fused", inputs);
+  require_untransformed("depth_attention_phase_one_fused", in_one_list(sources, queries));
   PhaseOne all = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return dispatched<phase_one_fused>(kPhaseOneFused).call(sources, queries, eps, for_backward);
+    return kPhaseOne->call(sources, queries, eps, for_backward);
   }();
   if (!for_backward) return all;
   auto& [outputs, max, sum, scores, weights, inverse_rms] = all;
@@ -323,13 +295,11 @@ PhaseOne phase_one_autograd(at::TensorList sources, const Tensor& queries, doubl
 PhaseTwo phase_two_autograd(const Tensor& earlier, const Tensor& max, const Tensor& sum,
                             at::TensorList recent, const Tensor& query, double eps,
                             bool for_backward) {
-  variable_list inputs(recent.begin(), recent.end());
-  inputs.insert(inputs.end(), {earlier, max, sum, query});
-  require_untransformed("depth_attention_phase_two_fused", inputs);
+  require_untransformed("depth_attention_phase_two_fused",
+                        in_one_list(recent, earlier, max, sum, query));
   PhaseTwo all = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return dispatched<phase_two_fused>(kPhaseTwoFused)
-        .call(earlier, max, sum, recent, query, eps, for_backward);
+    return kPhaseTwo->call(earlier, max, sum, recent, query, eps, for_backward);
   }();
   if (!for_backward) return all;
   auto& [output, scores, weights, earlier_weight, inverse_rms] = all;
@@ -355,9 +325,8 @@ void check_phase(const char* operation, at::TensorList rows, const Tensor& queri
   for (const Tensor& row : rows) {
     if (row.dim() < 1 || row.sym_sizes() != first.sym_sizes() ||
         row.scalar_type() != first.scalar_type() || row.device() != first.device()) {
-      fail("{}: a source is {} {} on {}, the first {} {} on {}; all must be alike, [..., D]",
-           operation, c10::toString(row.scalar_type()), shape_of(row), row.device().str(),
-           c10::toString(first.scalar_type()), shape_of(first), first.device().str());
+      fail("{}: a source is {}, the first {}; all must be alike, [..., D]", operation,
+           described(row), described(first));
     }
   }
   require(at::isFloatingType(first.scalar_type()),
@@ -367,10 +336,9 @@ void check_phase(const char* operation, at::TensorList rows, const Tensor& queri
   if (queries.dim() != dims || queries.sym_size(-1) != first.sym_size(-1) ||
       queries.sym_size(0) < 1 || queries.scalar_type() != compute_dtype(first) ||
       queries.device() != first.device()) {
-    fail("{}: queries must be {} {} on {} for sources {}, but are {} {} on {}", operation,
+    fail("{}: queries must be {} {} on {} for sources {}, but are {}", operation,
          c10::toString(compute_dtype(first)), dims == 1 ? "[D]" : "[S, D]", first.device().str(),
-         shape_of(first), c10::toString(queries.scalar_type()), shape_of(queries),
-         queries.device().str());
+         shape_of(first), described(queries));
   }
   require(eps > 0, "{}: eps must be positive, but is {}", operation, eps);
 }
@@ -378,20 +346,17 @@ void check_phase(const char* operation, at::TensorList rows, const Tensor& queri
 std::tuple<Tensors, Tensors, Tensors> phase_one(at::TensorList sources, const Tensor& queries,
                                                 double eps) {
   check_phase("depth_attention_phase_one", sources, queries, 2, eps);
-  variable_list inputs(sources.begin(), sources.end());
-  inputs.push_back(queries);
+  const variable_list inputs = in_one_list(sources, queries);
   if (!can_fuse_depth_attention(sources) || is_transformed(inputs)) {
     return depth_attention_phase_one_composed(sources, queries, eps);
   }
-  const PhaseOne all =
-      dispatched<phase_one_fused>(kPhaseOneFused).call(sources, queries, eps, records(inputs));
+  const PhaseOne all = kPhaseOne->call(sources, queries, eps, records(inputs));
   return {std::get<0>(all), std::get<1>(all).unbind(0), std::get<2>(all).unbind(0)};
 }
 
 Tensor phase_two(const Tensor& earlier, const Tensor& max, const Tensor& sum, at::TensorList recent,
                  const Tensor& query, double eps) {
-  variable_list inputs = {earlier};
-  inputs.insert(inputs.end(), recent.begin(), recent.end());
+  variable_list inputs = in_one_list(earlier, recent);
   check_phase("depth_attention_phase_two", inputs, query, 1, eps);
   for (const Tensor& statistic : {max, sum}) {
     if (statistic.dim() != earlier.dim() - 1 ||
@@ -409,8 +374,7 @@ Tensor phase_two(const Tensor& earlier, const Tensor& max, const Tensor& sum, at
   if (!has_kernels || is_transformed(inputs)) {
     return depth_attention_phase_two_composed(earlier, max, sum, recent, query, eps);
   }
-  return std::get<0>(dispatched<phase_two_fused>(kPhaseTwoFused)
-                         .call(earlier, max, sum, recent, query, eps, records(inputs)));
+  return std::get<0>(kPhaseTwo->call(earlier, max, sum, recent, query, eps, records(inputs)));
 }
 
 }  // namespace
@@ -471,10 +435,8 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("depth_attention_phase_one_fused", &phase_one_autograd);
   m.impl("depth_attention_phase_two_fused", &phase_two_autograd);
-  for (const char* name :
-       {"depth_attention_phase_one_fused_backward", "depth_attention_phase_two_fused_backward"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
-  }
+  implement_once_differentiable(
+      m, {"depth_attention_phase_one_fused_backward", "depth_attention_phase_two_fused_backward"});
 }
 
 }  // namespace attnres

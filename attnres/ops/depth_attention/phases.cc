@@ -9,11 +9,8 @@
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
-namespace {
 
 using at::Tensor;
-
-}  // namespace
 
 PhaseOneResult allocate_phase_one(const Tensor& like, int64_t num_sources, int64_t num_sites,
                                   bool for_backward) {
@@ -48,42 +45,43 @@ PhaseTwoGradients allocate_phase_two_gradients(const PhaseTwoBackwardInputs& inp
 }
 
 void phase_one_out(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
-  const auto& operation =
-      dispatched<call_phase_one<phase_one_cpu>>("attnres::depth_attention_phase_one_out");
+  constexpr Operation<call_phase_one<phase_one_cpu>> kOperation(
+      "attnres::depth_attention_phase_one_out");
   const SourceRows& sources = inputs.sources;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  operation.call(sources.values, sources.inverse_rms, sources.num_known, inputs.queries_SD,
-                 inputs.eps, result.outputs, result.max, result.sum, given(result.scores),
-                 given(result.weights));
+  kOperation->call(sources.values, sources.inverse_rms, sources.num_known, inputs.queries_SD,
+                   inputs.eps, result.outputs, result.max, result.sum, given(result.scores),
+                   given(result.weights));
 }
 
 Tensor phase_one_backward_out(const PhaseOneBackwardInputs& inputs) {
-  const auto& operation = dispatched<call_phase_one_backward<phase_one_backward_cpu>>(
+  constexpr Operation<call_phase_one_backward<phase_one_backward_cpu>> kOperation(
       "attnres::depth_attention_phase_one_backward_out");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return operation.call(inputs.sources, inputs.inverse_rms, inputs.queries_SD, inputs.scores,
-                        inputs.weights, inputs.grad_outputs, given(inputs.grad_sum),
-                        given(inputs.other_grad_scores), inputs.targets.gradients,
-                        inputs.targets.accumulate);
+  return kOperation->call(inputs.sources, inputs.inverse_rms, inputs.queries_SD, inputs.scores,
+                          inputs.weights, inputs.grad_outputs, given(inputs.grad_sum),
+                          given(inputs.other_grad_scores), inputs.targets.gradients,
+                          inputs.targets.accumulate);
 }
 
 Tensor phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
-  const auto& operation =
-      dispatched<call_phase_two<phase_two_cpu>>("attnres::depth_attention_phase_two_out");
+  constexpr Operation<call_phase_two<phase_two_cpu>> kOperation(
+      "attnres::depth_attention_phase_two_out");
   const SourceRows& recent = inputs.recent;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return operation.call(given(inputs.earlier), given(inputs.max), given(inputs.sum), recent.values,
-                        recent.inverse_rms, recent.num_known, given(inputs.partial),
-                        given(inputs.pending), inputs.queries_SD, inputs.row, inputs.eps,
-                        given(inputs.norm_gain_D), inputs.norm_eps, result.x, given(result.scores),
-                        given(result.weights), given(result.earlier_weight), given(result.rho));
+  return kOperation->call(given(inputs.earlier), given(inputs.max), given(inputs.sum),
+                          recent.values, recent.inverse_rms, recent.num_known,
+                          given(inputs.partial), given(inputs.pending), inputs.queries_SD,
+                          inputs.row, inputs.eps, given(inputs.norm_gain_D), inputs.norm_eps,
+                          result.x, given(result.scores), given(result.weights),
+                          given(result.earlier_weight), given(result.rho));
 }
 
 PhaseTwoGradients phase_two_backward_out(const PhaseTwoBackwardInputs& inputs) {
-  const auto& operation = dispatched<call_phase_two_backward<phase_two_backward_cpu>>(
+  constexpr Operation<call_phase_two_backward<phase_two_backward_cpu>> kOperation(
       "attnres::depth_attention_phase_two_backward_out");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto [earlier, sum, scores, query, norm_gain] = operation.call(
+  const auto [earlier, sum, scores, query, norm_gain] = kOperation->call(
       inputs.grad_x, given(inputs.grad_partial), inputs.kept, inputs.kept_is_normalized,
       inputs.recent, inputs.inverse_rms, inputs.query_D, given(inputs.norm_gain_D), inputs.norm_eps,
       inputs.scores, inputs.weights, given(inputs.earlier_weight), given(inputs.rho),
@@ -147,11 +145,9 @@ TORCH_LIBRARY_IMPL(attnres, Meta, m) {
          &call_phase_two_backward<phase_two_backward_meta>);
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
-  for (const char* name :
-       {"depth_attention_phase_one_out", "depth_attention_phase_one_backward_out",
-        "depth_attention_phase_two_out", "depth_attention_phase_two_backward_out"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
-  }
+  implement_once_differentiable(
+      m, {"depth_attention_phase_one_out", "depth_attention_phase_one_backward_out",
+          "depth_attention_phase_two_out", "depth_attention_phase_two_backward_out"});
 }
 
 }  // namespace attnres

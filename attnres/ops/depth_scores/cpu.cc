@@ -35,7 +35,7 @@ struct ScoringRows {
 };
 
 ScoringRows scoring_rows(const Tensor& query, const std::optional<Tensor>& key_gain) {
-  return {.query = query.contiguous(), .key_gain = key_gain ? key_gain->contiguous() : Tensor()};
+  return {.query = query.contiguous(), .key_gain = contiguous_if_given(key_gain)};
 }
 
 template <class Storage>
@@ -66,11 +66,7 @@ DepthScoresResult depth_scores_cpu(at::TensorList sources, const Tensor& query,
   scoring.heads = heads;
   RecordedOperation recorded(
       "attnres::depth_scores",
-      [&] {
-        std::vector<Tensor> read = sources.vec();
-        read.insert(read.end(), {scoring.query, scoring.key_gain});
-        return read;
-      },
+      [&] { return in_one_list(sources, scoring.query, scoring.key_gain); },
       /*passes=*/normalised ? 2 : 1);
   const DepthScoresResult result = allocate_depth_scores(sources, normalised, heads);
   const Tensor &scores = std::get<0>(result), &inverse_rms = std::get<1>(result);
@@ -84,26 +80,6 @@ DepthScoresResult depth_scores_cpu(at::TensorList sources, const Tensor& query,
   recorded.wrote({scores});
   return result;
 }
-
-// Pointers to the gradients of sources, null where one has no numbers, and whether each is added
-// to.
-template <class T>
-class GradientRows {
- public:
-  GradientRows(at::TensorList gradients, const c10::List<bool>& accumulate)
-      : accumulate_(std::ssize(accumulate), false) {
-    for (const Tensor& gradient : gradients) pointers_.push_back(data<T>(gradient));
-    for (size_t n = 0; n < accumulate.size(); ++n) {
-      accumulate_[static_cast<int64_t>(n)] = accumulate[n];
-    }
-  }
-  T* const* pointers() const { return pointers_.data(); }
-  const bool* accumulate() const { return accumulate_.data(); }
-
- private:
-  std::vector<T*> pointers_;
-  Flags accumulate_;
-};
 
 DepthScoresGradients depth_scores_backward_cpu(const Tensor& grad_scores, at::TensorList sources,
                                                const Tensor& query,
@@ -125,12 +101,13 @@ DepthScoresGradients depth_scores_backward_cpu(const Tensor& grad_scores, at::Te
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
-    const GradientRows<T> gradients(grad_sources, accumulate);
+    const std::vector<T*> gradients = pointers_to<T>(grad_sources);
+    const Flags adds(accumulate);
     const kernel::DepthScoresBackward<Storage> op{
         .forward = scores_operation(sources, rows, scoring, {}, inverse_rms.value_or(Tensor())),
         .grad_scores_NTH = data<const T>(grad_rows),
-        .grad_sources_TD = gradients.pointers(),
-        .accumulate_N = gradients.accumulate(),
+        .grad_sources_TD = gradients.data(),
+        .accumulate_N = adds.data(),
         .grad_query_TD = data<T>(grad_query)};
     sums = sum_over_tokens(op.forward.sizes.tokens, 2 * D, compute_dtype(sources[0]),
                            [&](int64_t first, int64_t last, const Tensor& part) {
@@ -153,11 +130,8 @@ kernel::WeightedSum<Storage> sum_operation(at::TensorList sources, const Rows<St
 
 Tensor weighted_sum_cpu(at::TensorList sources, const Tensor& weights) {
   const Tensor weight_rows = weights.contiguous();
-  RecordedOperation recorded("attnres::weighted_sum", [&] {
-    std::vector<Tensor> read = sources.vec();
-    read.push_back(weight_rows);
-    return read;
-  });
+  RecordedOperation recorded("attnres::weighted_sum",
+                             [&] { return in_one_list(sources, weight_rows); });
   const Tensor sum = empty_like_rows(sources[0]);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     const Rows<decltype(storage)> rows(sources);
@@ -173,17 +147,18 @@ Tensor weighted_sum_backward_cpu(const Tensor& grad_sum, at::TensorList sources,
                                  const Tensor& weights, bool weights_needed,
                                  at::TensorList grad_sources, const c10::List<bool>& accumulate) {
   const Tensor grad_rows = grad_sum.contiguous(), weight_rows = weights.contiguous();
-  const Tensor grad_weights = weights_needed ? empty_like_rows(weights) : empty_result(weights);
+  const Tensor grad_weights = empty_if_wanted(weights_needed, weights);
   with_storage_type(sources[0].scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> rows(sources);
-    const GradientRows<T> gradients(grad_sources, accumulate);
+    const std::vector<T*> gradients = pointers_to<T>(grad_sources);
+    const Flags adds(accumulate);
     const kernel::WeightedSumBackward<Storage> op{
         .forward = sum_operation(sources, rows, weight_rows, {}),
         .grad_sum_TD = data<const Storage>(grad_rows),
-        .grad_sources_TD = gradients.pointers(),
-        .accumulate_N = gradients.accumulate(),
+        .grad_sources_TD = gradients.data(),
+        .accumulate_N = adds.data(),
         .grad_weights_NTH = data<T>(grad_weights)};
     over_tokens(op.forward.sizes, [&](int64_t first, int64_t last) {
       kernel::weighted_sum_backward(op, first, last);

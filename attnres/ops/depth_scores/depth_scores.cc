@@ -25,67 +25,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using DepthScoresFused = DepthScoresResult(at::TensorList sources, const Tensor& query,
-                                           const std::optional<Tensor>& key_gain, bool normalised,
-                                           bool factorised, double eps, int64_t heads);
-// A backward puts the gradients of the sources into `grad_sources`, or adds them to what is there;
-// one that is not wanted has no numbers.
-using DepthScoresFusedBackward = DepthScoresGradients(
-    const Tensor& grad_scores, at::TensorList sources, const Tensor& query,
-    const std::optional<Tensor>& key_gain, const std::optional<Tensor>& inverse_rms,
-    bool factorised, int64_t heads, at::TensorList grad_sources, const c10::List<bool>& accumulate);
-using WeightedSumFused = Tensor(at::TensorList sources, const Tensor& weights);
-using WeightedSumFusedBackward = Tensor(const Tensor& grad_sum, at::TensorList sources,
-                                        const Tensor& weights, bool weights_needed,
-                                        at::TensorList grad_sources,
-                                        const c10::List<bool>& accumulate);
-
-const auto& depth_scores_operation() {
-  static const auto handle = operation_named<DepthScoresFused>("attnres::depth_scores_fused");
-  return handle;
-}
-const auto& depth_scores_backward_operation() {
-  static const auto handle =
-      operation_named<DepthScoresFusedBackward>("attnres::depth_scores_fused_backward");
-  return handle;
-}
-const auto& weighted_sum_operation() {
-  static const auto handle = operation_named<WeightedSumFused>("attnres::weighted_sum_fused");
-  return handle;
-}
-const auto& weighted_sum_backward_operation() {
-  static const auto handle =
-      operation_named<WeightedSumFusedBackward>("attnres::weighted_sum_fused_backward");
-  return handle;
-}
-
-// The gradients of sources, which are the first inputs of an operation.
-class SourceGradients {
- public:
-  SourceGradients(const AutogradContext& context, at::TensorList sources) {
-    for (size_t n = 0; n < sources.size(); ++n) {
-      const auto& gradient = gradients_.emplace_back(sources[n], context.needs_input_grad(n));
-      sums_.push_back(gradient.sum().defined() ? gradient.sum() : empty_result(sources[n]));
-      accumulate_.push_back(gradient.accumulate());
-    }
-  }
-  // As a backward operation takes them.
-  at::TensorList sums() const { return sums_; }
-  const c10::List<bool>& accumulate() const { return accumulate_; }
-  // With places for `others`, which follow.
-  variable_list to_return(size_t others) const {
-    variable_list results;
-    for (const SourceGradient& gradient : gradients_) results.push_back(gradient.to_return());
-    results.resize(results.size() + others);
-    return results;
-  }
-
- private:
-  std::vector<SourceGradient> gradients_;
-  variable_list sums_;
-  c10::List<bool> accumulate_;
-};
-
 // ---- Scores ----
 
 DepthScoresResult depth_scores_meta(at::TensorList sources, const Tensor& /*query*/,
@@ -94,6 +33,8 @@ DepthScoresResult depth_scores_meta(at::TensorList sources, const Tensor& /*quer
   return allocate_depth_scores(sources, normalised, heads);
 }
 
+// A backward puts the gradients of the sources into `grad_sources`, or adds them to what is there;
+// one that is not wanted has no numbers.
 DepthScoresGradients depth_scores_backward_meta(const Tensor& /*grad_scores*/,
                                                 at::TensorList sources, const Tensor& query,
                                                 const std::optional<Tensor>& key_gain,
@@ -104,6 +45,10 @@ DepthScoresGradients depth_scores_backward_meta(const Tensor& /*grad_scores*/,
   return {empty_like_rows(query), key_gain ? empty_like_rows(*key_gain) : empty_result(sources[0])};
 }
 
+constexpr Operation<depth_scores_meta> kDepthScores("attnres::depth_scores_fused");
+constexpr Operation<depth_scores_backward_meta> kDepthScoresBackward(
+    "attnres::depth_scores_fused_backward");
+
 class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction> {
  public:
   static variable_list forward(AutogradContext* context, at::TensorList sources,
@@ -111,10 +56,9 @@ class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction
                                bool normalised, bool factorised, double eps, int64_t heads) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [scores, inverse_rms] =
-        depth_scores_operation().call(sources, query, key_gain, normalised, factorised, eps, heads);
-    variable_list saved = {query, key_gain.value_or(Tensor()), normalised ? inverse_rms : Tensor()};
-    saved.insert(saved.end(), sources.begin(), sources.end());
-    context->save_for_backward(saved);
+        kDepthScores->call(sources, query, key_gain, normalised, factorised, eps, heads);
+    context->save_for_backward(
+        in_one_list(query, key_gain, normalised ? inverse_rms : Tensor(), sources));
     context->saved_data["factorised"] = factorised;
     context->saved_data["heads"] = heads;
     context->mark_non_differentiable({inverse_rms});
@@ -129,7 +73,7 @@ class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction
     const size_t N = sources.size(), others = 6;
     if (!gradients[0].defined()) return variable_list(N + others);
     const SourceGradients grad_sources(*context, sources);
-    const auto [grad_query, grad_key_gain] = depth_scores_backward_operation().call(
+    const auto [grad_query, grad_key_gain] = kDepthScoresBackward->call(
         gradients[0], sources, query, given(key_gain), given(inverse_rms),
         context->saved_data["factorised"].toBool(), context->saved_data["heads"].toInt(),
         grad_sources.sums(), grad_sources.accumulate());
@@ -143,9 +87,7 @@ class DepthScoresFunction : public torch::autograd::Function<DepthScoresFunction
 DepthScoresResult depth_scores_autograd(at::TensorList sources, const Tensor& query,
                                         const std::optional<Tensor>& key_gain, bool normalised,
                                         bool factorised, double eps, int64_t heads) {
-  variable_list inputs = sources.vec();
-  inputs.insert(inputs.end(), {query, key_gain.value_or(Tensor())});
-  require_untransformed("depth_scores_fused", inputs);
+  require_untransformed("depth_scores_fused", in_one_list(sources, query, key_gain));
   const variable_list results =
       DepthScoresFunction::apply(sources, query, key_gain, normalised, factorised, eps, heads);
   return {results[0], results[1]};
@@ -161,17 +103,19 @@ Tensor weighted_sum_backward_meta(const Tensor& /*grad_sum*/, at::TensorList /*s
                                   const Tensor& weights, bool weights_needed,
                                   at::TensorList /*grad_sources*/,
                                   const c10::List<bool>& /*accumulate*/) {
-  return weights_needed ? empty_like_rows(weights) : empty_result(weights);
+  return empty_if_wanted(weights_needed, weights);
 }
+
+constexpr Operation<weighted_sum_meta> kWeightedSum("attnres::weighted_sum_fused");
+constexpr Operation<weighted_sum_backward_meta> kWeightedSumBackward(
+    "attnres::weighted_sum_fused_backward");
 
 class WeightedSumFunction : public torch::autograd::Function<WeightedSumFunction> {
  public:
   static Tensor forward(AutogradContext* context, at::TensorList sources, const Tensor& weights) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    variable_list saved = {weights};
-    saved.insert(saved.end(), sources.begin(), sources.end());
-    context->save_for_backward(saved);
-    return weighted_sum_operation().call(sources, weights);
+    context->save_for_backward(in_one_list(weights, sources));
+    return kWeightedSum->call(sources, weights);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -180,8 +124,8 @@ class WeightedSumFunction : public torch::autograd::Function<WeightedSumFunction
     const bool weights_needed = context->needs_input_grad(sources.size());
     const SourceGradients grad_sources(*context, sources);
     const Tensor grad_weights =
-        weighted_sum_backward_operation().call(gradients[0], sources, saved[0], weights_needed,
-                                               grad_sources.sums(), grad_sources.accumulate());
+        kWeightedSumBackward->call(gradients[0], sources, saved[0], weights_needed,
+                                   grad_sources.sums(), grad_sources.accumulate());
     variable_list results = grad_sources.to_return(/*others=*/1);
     if (weights_needed) results[sources.size()] = grad_weights;
     return results;
@@ -189,9 +133,7 @@ class WeightedSumFunction : public torch::autograd::Function<WeightedSumFunction
 };
 
 Tensor weighted_sum_autograd(at::TensorList sources, const Tensor& weights) {
-  variable_list inputs = sources.vec();
-  inputs.push_back(weights);
-  require_untransformed("weighted_sum_fused", inputs);
+  require_untransformed("weighted_sum_fused", in_one_list(sources, weights));
   return WeightedSumFunction::apply(sources, weights);
 }
 
@@ -206,11 +148,8 @@ void check_depth_sources(const char* name, at::TensorList sources, const c10::Sy
         source.device() == first.device()) {
       continue;
     }
-    fail(
-        "{}: expected sources [..., D] of a floating dtype, all alike; the first is {} {} on {}, "
-        "one is {} {} on {}",
-        name, c10::toString(first.scalar_type()), shape_of(first), first.device().str(),
-        c10::toString(source.scalar_type()), shape_of(source), source.device().str());
+    fail("{}: expected sources [..., D] of a floating dtype, all alike; the first is {}, one is {}",
+         name, described(first), described(source));
   }
   if (heads < 1 || first.sym_size(-1) % heads != 0) {
     fail("{}: {} heads do not divide the channels of the sources {}", name,
@@ -275,8 +214,8 @@ Tensor depth_scores(at::TensorList sources, const DepthScoring& scoring) {
   } else if (normalised) {
     q = q * key_gain.to(type);
   }
-  return std::get<0>(call_operation(depth_scores_operation(), sources, q, gain, normalised,
-                                    factorised, eps, heads));
+  return std::get<0>(
+      call_operation(*kDepthScores, sources, q, gain, normalised, factorised, eps, heads));
 }
 
 Tensor weigh_scores(const Tensor& scores, DepthWeighing weighing) {
@@ -316,8 +255,7 @@ Tensor weighted_sum(at::TensorList sources, const Tensor& weights) {
     return weighted_sum_composed(sources, weights);
   }
   const Tensor w = weights.to(compute_dtype(sources[0]));
-  return call_operation(weighted_sum_operation(), sources,
-                        by_token ? w : for_every_token(w, sources[0]));
+  return call_operation(*kWeightedSum, sources, by_token ? w : for_every_token(w, sources[0]));
 }
 
 namespace {
@@ -363,11 +301,8 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("depth_scores_fused", &depth_scores_autograd);
-  m.impl("depth_scores_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
   m.impl("weighted_sum_fused", &weighted_sum_autograd);
-  m.impl("weighted_sum_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"depth_scores_fused_backward", "weighted_sum_fused_backward"});
 }
 
 }  // namespace attnres

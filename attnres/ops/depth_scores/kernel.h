@@ -65,24 +65,13 @@ struct WeightedSumBackward {
 };
 
 // Tokens [first, last).
-void depth_scores(const DepthScores<float>&, int64_t first, int64_t last);
-void depth_scores(const DepthScores<double>&, int64_t first, int64_t last);
-void depth_scores(const DepthScores<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(depth_scores, DepthScores)
 
 // Adds these tokens' part of the query's gradient and of the gain's to sums [2, D].
-void depth_scores_backward(const DepthScoresBackward<float>&, int64_t first, int64_t last,
-                           float* sums);
-void depth_scores_backward(const DepthScoresBackward<double>&, int64_t first, int64_t last,
-                           double* sums);
-void depth_scores_backward(const DepthScoresBackward<BFloat16>&, int64_t first, int64_t last,
-                           float* sums);
+ATTNRES_DECLARE_WITH_SUMS(depth_scores_backward, DepthScoresBackward)
 
-void weighted_sum(const WeightedSum<float>&, int64_t first, int64_t last);
-void weighted_sum(const WeightedSum<double>&, int64_t first, int64_t last);
-void weighted_sum(const WeightedSum<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(weighted_sum, WeightedSum)
 
-void weighted_sum_backward(const WeightedSumBackward<float>&, int64_t first, int64_t last);
-void weighted_sum_backward(const WeightedSumBackward<double>&, int64_t first, int64_t last);
-void weighted_sum_backward(const WeightedSumBackward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(weighted_sum_backward, WeightedSumBackward)
 
 }  // namespace attnres::kernel

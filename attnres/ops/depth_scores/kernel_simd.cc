@@ -78,7 +78,7 @@ void scores_rows(const DepthScores<Storage>& op, int64_t first, int64_t last) {
                 : scores_of_tokens<false>(op, first, last);
 }
 
-// Of one source and token: the gradients of the query and the gain are added to.
+// The backward of one source and token: the gradients of the query and the gain are added to.
 template <bool kFactorised, class Storage>
 HWY_INLINE void scores_backward_of(const DepthScoresBackward<Storage>& op, int64_t n, int64_t t,
                                    Compute<Storage>* grad_query, Compute<Storage>* grad_gain) {

@@ -23,7 +23,7 @@ struct WeighedSources {
   bool query_by_token = true, normalised_keys = true;
   int64_t tokens = 6;
 
-  // Of the inputs, after the query and, where keys are normalised, their gain.
+  // Its place among the inputs, after the query and, where keys are normalised, their gain.
   size_t first_source() const { return normalised_keys ? 2 : 1; }
 };
 

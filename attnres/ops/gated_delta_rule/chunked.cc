@@ -51,7 +51,7 @@ Tensor half(const Tensor& x_MCF, int64_t size, int64_t which) {
   return x_MCF.view({-1, 2, size, x_MCF.size(2)}).select(1, which);
 }
 
-// Of matrices between the tokens of a chunk, the part whose rows are half `row` of a pair and whose
+// The part of matrices between the tokens of a chunk whose rows are half `row` of a pair and whose
 // columns are half `column`: [M, pairs of a chunk, size, size].
 Tensor between_halves(const Tensor& x_MCC, int64_t size, int64_t row, int64_t column) {
   const int64_t M = x_MCC.size(0), pairs = x_MCC.size(1) / (2 * size);
@@ -127,6 +127,76 @@ Chunks chunks_of(const GatedDeltaRuleInputs& in) {
           to_chunks(in.beta.unsqueeze(3))};
 }
 
+// What is kept for the backward, as allocate_chunked_saved has it; `states` before each chunk.
+struct KeptChunks {
+  const Tensor &decay, &scores, &inverse, &decayed_q, &decayed_beta_k, &decayed_k, &whole_decay_MK1,
+      &corrections, &states;
+};
+
+// From the last chunk to the first,
+//   dV' = scores^T do + (A_C / A k) dS
+//   dR = (I + L)^-T dV'
+//   dS <- A_C dS + (A q)^T do - (A k')^T dR
+struct GradientsInOrder {
+  Tensor R;       // dR [M, C, V]
+  Tensor states;  // dS [M + N, K, V], before each chunk and after the last
+};
+
+GradientsInOrder gradients_in_order(const KeptChunks& kept, const Tensor& grad_o,
+                                    const Tensor& grad_state) {
+  const int64_t M = grad_o.size(0), N = grad_state.size(0);
+  const Tensor grad_corrections = at::bmm(kept.scores.transpose(1, 2), grad_o);
+  const Tensor grad_R = at::empty_like(grad_corrections);
+  const Tensor grad_states =
+      at::empty({M + N, grad_state.size(1), grad_state.size(2)}, kept.decay.options());
+  Tensor grad_before = grad_states.narrow(0, 0, M);
+  at::bmm_out(grad_before, kept.decayed_q.transpose(1, 2), grad_o);
+  grad_states.narrow(0, M, N).copy_(grad_state);
+  const auto in_order = [&](const Tensor& x) { return x.split(N); };
+  const std::vector<Tensor> reads = in_order(kept.decayed_beta_k),
+                            inverses = in_order(kept.inverse), writes = in_order(kept.decayed_k),
+                            whole_decays = in_order(kept.whole_decay_MK1),
+                            dV = in_order(grad_corrections);
+  std::vector<Tensor> dR = in_order(grad_R), dS = in_order(grad_states);
+  for (size_t c = dR.size(); c-- > 0;) {
+    dV[c].baddbmm_(writes[c], dS[c + 1]);
+    at::bmm_out(dR[c], inverses[c].transpose(1, 2), dV[c]);
+    dS[c]
+        .addcmul_(whole_decays[c], dS[c + 1])
+        .baddbmm_(reads[c].transpose(1, 2), dR[c], /*beta=*/1, /*alpha=*/-1);
+  }
+  return {grad_R, grad_states};
+}
+
+// The gradients of the readers q and k' and of the keys, through all but q_i . k_i. `grad_reads`
+// are those of what the readers read, `grad_products` of their products with keys, `grad_decayed_k`
+// of the keys as they write.
+struct ReaderGradients {
+  Tensor readers[2], k;
+};
+
+ReaderGradients reader_gradients(const KeptChunks& kept, const Tensor& k,
+                                 const Tensor (&readers)[2], const Tensor (&grad_reads)[2],
+                                 const Tensor (&grad_products)[2], const Tensor& grad_decayed_k) {
+  const ReaderGradients grads = {{at::zeros_like(k), at::zeros_like(k)}, at::zeros_like(k)};
+  const BlockDecays decays = double_blocks(
+      kept.decay, [&](int64_t size, const Tensor& since_start, const Tensor& until_end) {
+        const Tensor keys = half(k, size, 0) * until_end;
+        for (const int r : {0, 1}) {
+          const Tensor grad = as_batch(between_halves(grad_products[r], size, 1, 0));
+          const Tensor reader = half(readers[r], size, 1) * since_start;
+          half(grads.readers[r], size, 1).addcmul_(product(grad, keys), since_start);
+          half(grads.k, size, 0).addcmul_(product(grad.transpose(1, 2), reader), until_end);
+        }
+      });
+  for (const int r : {0, 1}) {
+    grads.readers[r].addcmul_(at::bmm(grad_reads[r], kept.states.transpose(1, 2)),
+                              decays.since_start_MCK);
+  }
+  grads.k.addcmul_(grad_decayed_k, decays.until_end_MCK);
+  return grads;
+}
+
 }  // namespace
 
 std::vector<Tensor> allocate_chunked_saved(const GatedDeltaRuleInputs& in) {
@@ -198,11 +268,7 @@ ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& in, bool for_bac
   return result;
 }
 
-// From the last chunk to the first,
-//   dV' = scores^T do + (A_C / A k) dS
-//   dR = (I + L)^-T dV'
-//   dS <- A_C dS + (A q)^T do - (A k')^T dR
-// and then dscores = do V'^T, dL = -dR V'^T.
+// After the gradients in order, dscores = do V'^T and dL = -dR V'^T.
 //
 // With G = log A, the readers occur as e^G_i q_i and e^G_i k_i', and the keys as e^-G_j k_j, or
 // as e^(G_C - G_j) k_j where they write; only q_i . k_i is without. So
@@ -214,75 +280,39 @@ GatedDeltaRuleInputs chunked_delta_rule_backward(const GatedDeltaRuleInputs& in,
                                                  const Tensor& grad_state_BHKV) {
   const Chunks chunks = chunks_of(in);
   const Tensor &q = chunks.q, &k = chunks.k, &v = chunks.v, &beta = chunks.beta;
-  const Tensor &decay = saved[0], &scores = saved[1], &inverse = saved[2], &decayed_q = saved[3],
-               &decayed_beta_k = saved[4], &decayed_k = saved[5], &whole_decay_MK1 = saved[6],
-               &corrections = saved[7], &states = saved[8];
+  const KeptChunks kept = {saved[0], saved[1], saved[2], saved[3], saved[4],
+                           saved[5], saved[6], saved[7], saved[8]};
   const Tensor grad_o = to_chunks(grad_o_BTHV.to(in.q.scalar_type()));
   const Tensor grad_state = grad_state_BHKV.reshape({-1, k.size(2), v.size(2)});
-  const int64_t M = k.size(0), C = kChunk, K = k.size(2), N = grad_state.size(0);
-
-  const Tensor grad_corrections = at::bmm(scores.transpose(1, 2), grad_o);
-  const Tensor grad_R = at::empty_like(grad_corrections);
-  const Tensor grad_states = at::empty({M + N, K, v.size(2)}, k.options());
-  Tensor grad_before = grad_states.narrow(0, 0, M);
+  const int64_t M = k.size(0), C = kChunk, N = grad_state.size(0);
+  const auto [grad_R, grad_states] = gradients_in_order(kept, grad_o, grad_state);
   const Tensor grad_after = grad_states.narrow(0, N, M);
-  at::bmm_out(grad_before, decayed_q.transpose(1, 2), grad_o);
-  grad_states.narrow(0, M, N).copy_(grad_state);
-  const auto in_order = [&](const Tensor& x) { return x.split(N); };
-  const std::vector<Tensor> reads = in_order(decayed_beta_k), inverses = in_order(inverse),
-                            writes = in_order(decayed_k), whole_decays = in_order(whole_decay_MK1),
-                            dV = in_order(grad_corrections);
-  std::vector<Tensor> dR = in_order(grad_R), dS = in_order(grad_states);
-  for (size_t c = dR.size(); c-- > 0;) {
-    dV[c].baddbmm_(writes[c], dS[c + 1]);
-    at::bmm_out(dR[c], inverses[c].transpose(1, 2), dV[c]);
-    dS[c]
-        .addcmul_(whole_decays[c], dS[c + 1])
-        .baddbmm_(reads[c].transpose(1, 2), dR[c], /*beta=*/1, /*alpha=*/-1);
-  }
 
-  // Through all but q_i . k_i, added last.
-  const Tensor readers[] = {q, beta * k};
-  const Tensor grad_readers[] = {at::zeros_like(q), at::zeros_like(q)};
-  const Tensor grad_k = at::zeros_like(k);
-  const Tensor grad_reads[] = {grad_o, -grad_R};
-  const Tensor grad_products[] = {at::bmm(grad_reads[0], corrections.transpose(1, 2)),
-                                  at::bmm(grad_reads[1], corrections.transpose(1, 2))};
-  const BlockDecays decays =
-      double_blocks(decay, [&](int64_t size, const Tensor& since_start, const Tensor& until_end) {
-        const Tensor keys = half(k, size, 0) * until_end;
-        for (const int r : {0, 1}) {
-          const Tensor grad = as_batch(between_halves(grad_products[r], size, 1, 0));
-          const Tensor reader = half(readers[r], size, 1) * since_start;
-          half(grad_readers[r], size, 1).addcmul_(product(grad, keys), since_start);
-          half(grad_k, size, 0).addcmul_(product(grad.transpose(1, 2), reader), until_end);
-        }
-      });
-  for (const int r : {0, 1}) {
-    grad_readers[r].addcmul_(at::bmm(grad_reads[r], states.transpose(1, 2)),
-                             decays.since_start_MCK);
-  }
-  const Tensor grad_decayed_k = at::bmm(corrections, grad_after.transpose(1, 2));
-  grad_k.addcmul_(grad_decayed_k, decays.until_end_MCK);
+  const Tensor readers[] = {q, beta * k}, grad_reads[] = {grad_o, -grad_R};
+  const Tensor grad_products[] = {at::bmm(grad_reads[0], kept.corrections.transpose(1, 2)),
+                                  at::bmm(grad_reads[1], kept.corrections.transpose(1, 2))};
+  const Tensor grad_decayed_k = at::bmm(kept.corrections, grad_after.transpose(1, 2));
+  const ReaderGradients grads =
+      reader_gradients(kept, k, readers, grad_reads, grad_products, grad_decayed_k);
+  const Tensor &grad_q = grads.readers[0], &grad_beta_k = grads.readers[1], &grad_k = grads.k;
 
   const Tensor grad_G =
-      (q * grad_readers[0]).addcmul_(readers[1], grad_readers[1]).addcmul_(k, grad_k, /*value=*/-1);
+      (q * grad_q).addcmul_(readers[1], grad_beta_k).addcmul_(k, grad_k, /*value=*/-1);
   grad_G.select(1, C - 1)
-      .add_(at::sum(decayed_k * grad_decayed_k, 1))
-      .addcmul_(at::sum(states * grad_after, -1), whole_decay_MK1.squeeze(2));
+      .add_(at::sum(kept.decayed_k * grad_decayed_k, 1))
+      .addcmul_(at::sum(kept.states * grad_after, -1), kept.whole_decay_MK1.squeeze(2));
   const Tensor later = at::ones({C, C}, k.options()).triu().expand({M, C, C});
   const Tensor grad_log_decay = at::bmm(later, grad_G);
 
   const Tensor grad_diagonal = grad_products[0].diagonal(0, 1, 2).unsqueeze(2);
-  const Tensor& grad_beta_k = grad_readers[1];
   const Tensor grad_beta = at::sum(grad_beta_k * k, -1, true).add_(at::sum(grad_R * v, -1, true));
   const Tensor grad_k_total = grad_k.addcmul_(grad_diagonal, q).addcmul_(grad_beta_k, beta);
-  return {.q = from_chunks(grad_readers[0].addcmul_(grad_diagonal, k), in.q),
+  return {.q = from_chunks(grad_q.addcmul_(grad_diagonal, k), in.q),
           .k = from_chunks(grad_k_total, in.k),
           .v = from_chunks(grad_R * beta, in.v).to(in.v.scalar_type()),
           .log_decay = from_chunks(grad_log_decay, in.log_decay),
           .beta = from_chunks(grad_beta, in.beta).squeeze(3),
-          .state = dS.front().clone().view(in.state.sizes())};
+          .state = grad_states.narrow(0, 0, N).clone().view(in.state.sizes())};
 }
 
 }  // namespace attnres

@@ -76,7 +76,7 @@ class DeltaRuleColumns {
   void token(int64_t at, int64_t first, int64_t count) {
     const int64_t K = op_.key_width;
     const T *q = op_.q + at * K, *k = op_.k + at * K, *decay = op_.decay + at * K;
-    // Of its own: a store might change a member, for all that the compiler knows.
+    // A copy of its own: a store might change a member, for all that the compiler knows.
     T* const rows = rows_;
     const int64_t stride = stride_;
     // k^T diag(a) S, of even and of odd rows: a sum waits for the one before it.

@@ -27,26 +27,8 @@ using torch::autograd::variable_list;
 
 // o and the state; what the chunks keep for the backward, nothing where no gradient will be wanted.
 using DeltaRuleResult = std::tuple<Tensor, Tensor, std::vector<Tensor>>;
-using DeltaRuleFunction = DeltaRuleResult(const Tensor& q, const Tensor& k, const Tensor& v,
-                                          const Tensor& log_decay, const Tensor& beta,
-                                          const Tensor& state, bool for_backward);
-// Of the inputs, in their order.
+// The gradients of the inputs, in their order.
 using DeltaRuleGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using DeltaRuleBackward = DeltaRuleGradients(const Tensor& grad_o, const Tensor& grad_state,
-                                             const Tensor& q, const Tensor& k, const Tensor& v,
-                                             const Tensor& log_decay, const Tensor& beta,
-                                             const Tensor& state, at::TensorList saved);
-
-const c10::TypedOperatorHandle<DeltaRuleFunction>& delta_rule_operation() {
-  static const auto handle = operation_named<DeltaRuleFunction>("attnres::gated_delta_rule_fused");
-  return handle;
-}
-
-const c10::TypedOperatorHandle<DeltaRuleBackward>& delta_rule_backward_operation() {
-  static const auto handle =
-      operation_named<DeltaRuleBackward>("attnres::gated_delta_rule_fused_backward");
-  return handle;
-}
 
 void check_delta_rule_input(const char* name, const Tensor& input, const Tensor& q,
                             c10::SymIntArrayRef expected) {
@@ -59,12 +41,6 @@ void check_delta_rule_input(const char* name, const Tensor& input, const Tensor&
     fail("gated_delta_rule: {} is on {}, q on {}; move it there", name, input.device().str(),
          q.device().str());
   }
-}
-
-GatedDeltaRuleOutput run(const GatedDeltaRuleInputs& in, bool for_backward) {
-  const auto [o, state, saved] =
-      delta_rule_operation().call(in.q, in.k, in.v, in.log_decay, in.beta, in.state, for_backward);
-  return {o, state};
 }
 
 DeltaRuleResult delta_rule_any(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -100,6 +76,10 @@ DeltaRuleGradients delta_rule_backward_meta(const Tensor& /*grad_o*/, const Tens
           empty_like_rows(log_decay), empty_like_rows(beta), empty_like_rows(state)};
 }
 
+constexpr Operation<delta_rule_meta> kDeltaRule("attnres::gated_delta_rule_fused");
+constexpr Operation<delta_rule_backward_meta> kDeltaRuleBackward(
+    "attnres::gated_delta_rule_fused_backward");
+
 class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
@@ -107,24 +87,20 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
                                const Tensor& state) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [o, new_state, chunks] =
-        delta_rule_operation().call(q, k, v, log_decay, beta, state, /*for_backward=*/true);
-    variable_list saved = {q, k, v, log_decay, beta, state};
-    saved.insert(saved.end(), chunks.begin(), chunks.end());
-    context->save_for_backward(saved);
+        kDeltaRule->call(q, k, v, log_decay, beta, state, /*for_backward=*/true);
+    context->save_for_backward(in_one_list(q, k, v, log_decay, beta, state, chunks));
     context->mark_non_differentiable(chunks);
     context->set_materialize_grads(false);
-    variable_list results = {o, new_state};
-    results.insert(results.end(), chunks.begin(), chunks.end());
-    return results;
+    return in_one_list(o, new_state, chunks);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (!grads[0].defined() && !grads[1].defined()) return variable_list(6);
     const variable_list in = context->get_saved_variables();
-    const auto [q, k, v, log_decay, beta, state] = delta_rule_backward_operation().call(
-        grads[0].defined() ? grads[0] : at::zeros_like(in[2]),
-        grads[1].defined() ? grads[1] : at::zeros_like(in[5]), in[0], in[1], in[2], in[3], in[4],
-        in[5], at::TensorList(in).slice(6));
+    const auto [q, k, v, log_decay, beta, state] =
+        kDeltaRuleBackward->call(grads[0].defined() ? grads[0] : at::zeros_like(in[2]),
+                                 grads[1].defined() ? grads[1] : at::zeros_like(in[5]), in[0],
+                                 in[1], in[2], in[3], in[4], in[5], at::TensorList(in).slice(6));
     return {q, k, v, log_decay, beta, state};
   }
 };
@@ -138,7 +114,13 @@ DeltaRuleResult delta_rule_autograd(const Tensor& q, const Tensor& k, const Tens
     return {all[0], all[1], variable_list(all.begin() + 2, all.end())};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return delta_rule_operation().call(q, k, v, log_decay, beta, state, for_backward);
+  return kDeltaRule->call(q, k, v, log_decay, beta, state, for_backward);
+}
+
+GatedDeltaRuleOutput run(const GatedDeltaRuleInputs& in, bool for_backward) {
+  const auto [o, state, saved] =
+      kDeltaRule->call(in.q, in.k, in.v, in.log_decay, in.beta, in.state, for_backward);
+  return {o, state};
 }
 
 }  // namespace
@@ -217,8 +199,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("gated_delta_rule_fused", &delta_rule_autograd);
-  m.impl("gated_delta_rule_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"gated_delta_rule_fused_backward"});
 }
 
 }  // namespace attnres

@@ -11,7 +11,7 @@ namespace attnres::kernel {
 
 inline constexpr int64_t kDeltaRuleColumns = 64;
 
-// Of every head of every sequence, token by token:
+// What every head of every sequence computes, token by token:
 //   S <- diag(a) S,   S <- S + beta k (v - k^T S)^T,   o = S^T q
 template <class Storage>
 struct GatedDeltaRule {
@@ -29,8 +29,6 @@ struct GatedDeltaRule {
 };
 
 // Pieces [first, last).
-void gated_delta_rule(const GatedDeltaRule<float>&, int64_t first, int64_t last);
-void gated_delta_rule(const GatedDeltaRule<double>&, int64_t first, int64_t last);
-void gated_delta_rule(const GatedDeltaRule<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(gated_delta_rule, GatedDeltaRule)
 
 }  // namespace attnres::kernel

@@ -39,6 +39,9 @@ void map_heads(const Tensor& x, const Tensor& w, const Tensor& y, bool transpose
 }
 
 Tensor head_maps_cpu(const Tensor& x, const Tensor& w, bool transposed) {
+  require(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
+          "head_maps_fused: there is no kernel for {}; use head_maps",
+          c10::toString(x.scalar_type()));
   if (x.stride(2) != 1 || w.stride(2) != 1 || w.stride(1) != w.size(2)) {
     fail("head maps: the rows of W {} must follow each other, and the numbers of x {}; copy them",
          shape_of(w), shape_of(x));

@@ -13,41 +13,35 @@ namespace {
 
 using at::Tensor;
 
-using HeadMapsFused = Tensor(const Tensor& x, const Tensor& w, bool transposed);
-
-const auto& head_maps_operation() {
-  static const auto handle = operation_named<HeadMapsFused>("attnres::head_maps_fused");
-  return handle;
-}
-
 Tensor head_maps_meta(const Tensor& x, const Tensor& w, bool transposed) {
   return at::empty_symint({x.sym_size(0), x.sym_size(1), w.sym_size(transposed ? 2 : 1)},
                           x.options().requires_grad(false));
 }
 
+constexpr Operation<head_maps_meta> kHeadMaps("attnres::head_maps_fused");
+
 Tensor head_maps_autograd(const Tensor& x, const Tensor& w, bool transposed) {
   require_untransformed("head_maps_fused", {x, w});
   require(!records({x, w}), "head_maps_fused: it has no backward; use head_maps");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return head_maps_operation().call(x, w, transposed);
+  return kHeadMaps->call(x, w, transposed);
 }
 
 Tensor map_each_head(const Tensor& x, const Tensor& w, bool transposed) {
   const auto type = x.scalar_type();
   if (x.dim() != 3 || w.dim() != 3 || x.sym_size(1) != w.sym_size(0) ||
       x.sym_size(2) != w.sym_size(transposed ? 1 : 2) || type != w.scalar_type() ||
-      (type != at::kFloat && type != at::kBFloat16) || x.device() != w.device() ||
-      x.sym_numel() == 0 || w.sym_numel() == 0) {
+      (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) ||
+      x.device() != w.device() || x.sym_numel() == 0 || w.sym_numel() == 0) {
     fail(
-        "head maps: expected x [T, H, {}] and W [H, N, K] of float32 or bfloat16 on one device; "
-        "they are {} {} on {} and {} {} on {}",
-        transposed ? "N" : "K", c10::toString(type), shape_of(x), x.device().str(),
-        c10::toString(w.scalar_type()), shape_of(w), w.device().str());
+        "head maps: expected x [T, H, {}] and W [H, N, K] of float32, float64 or bfloat16 on one "
+        "device; they are {} and {}",
+        transposed ? "N" : "K", described(x), described(w));
   }
-  if (!has_kernel(x) || is_transformed({x, w}) || records({x, w})) {
+  if (!has_kernel(x) || type == at::kDouble || is_transformed({x, w}) || records({x, w})) {
     return head_maps_composed(x, w, transposed);
   }
-  return call_operation(head_maps_operation(), x, w, transposed);
+  return call_operation(*kHeadMaps, x, w, transposed);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 //   y_th = W_h x_th      and      y_th = W_h^T x_th
 //
-// On the CPU, where no gradient is recorded, a weight is read where it lies, by all threads, and
-// sums are float32; elsewhere they are composed of tensor operations.
+// On the CPU in float32 and bfloat16, where no gradient is recorded, a weight is read where it
+// lies, by all threads, and sums are float32; elsewhere they are composed of tensor operations.
 //
 // In Python: torch.ops.attnres.head_maps(x, weight) and transposed_head_maps(x, weight).
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace attnres {
 
-// x [T, H, K] and W [H, N, K] give [T, H, N]; float32 or bfloat16, x and W alike, on one device.
-// For the kernel the rows of W_h follow each other, and so do the numbers of x_th; heads and tokens
-// may lie anywhere. Throws Error unless it is so.
+// x [T, H, K] and W [H, N, K] give [T, H, N]; float32, float64 or bfloat16, x and W alike, on one
+// device. For the kernel the rows of W_h follow each other, and so do the numbers of x_th; heads
+// and tokens may lie anywhere. Throws Error unless it is so.
 at::Tensor head_maps(const at::Tensor& x_THK, const at::Tensor& w_HNK);
 
 // x [T, H, N] and W [H, N, K] give [T, H, K].

@@ -18,11 +18,9 @@ struct HeadMap {
 };
 
 // y_n = sum_k W_nk x_k, n from `first` to `last` - 1.
-void head_map(const HeadMap<float>& op, int64_t first, int64_t last);
-void head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last);
+ATTNRES_DECLARE_SINGLE(head_map, HeadMap)
 
 // y_k = sum_n W_nk x_n, k from `first` to `last` - 1. Sums are float32.
-void transposed_head_map(const HeadMap<float>& op, int64_t first, int64_t last);
-void transposed_head_map(const HeadMap<BFloat16>& op, int64_t first, int64_t last);
+ATTNRES_DECLARE_SINGLE(transposed_head_map, HeadMap)
 
 }  // namespace attnres::kernel

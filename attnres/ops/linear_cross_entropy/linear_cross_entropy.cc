@@ -27,17 +27,9 @@ using torch::autograd::variable_list;
 
 // The loss, and its gradients for hidden and weight, of size [0] where not wanted.
 using LossAndGradients = std::tuple<Tensor, Tensor, Tensor>;
-using FusedFunction = LossAndGradients(const Tensor& hidden_MD, const Tensor& weight_VD,
-                                       const Tensor& targets_M, double scale, bool hidden_needed,
-                                       bool weight_needed);
 
 constexpr int64_t kChunkLogits = int64_t{1} << 22;
 constexpr int64_t kFewestRows = 64;
-
-const c10::TypedOperatorHandle<FusedFunction>& fused_operation() {
-  static const auto handle = operation_named<FusedFunction>("attnres::linear_cross_entropy_fused");
-  return handle;
-}
 
 void check_inputs(const char* operation, const Tensor& hidden, const Tensor& weight,
                   const Tensor& targets) {
@@ -153,6 +145,8 @@ LossAndGradients loss_meta(const Tensor& hidden, const Tensor& weight, const Ten
           weight_needed ? at::empty_symint(weight.sym_sizes(), weight.options()) : none.clone()};
 }
 
+constexpr Operation<loss_meta> kLoss("attnres::linear_cross_entropy_fused");
+
 // A saved gradient times the loss's own. It depends on both inputs, and how is not kept: a second
 // derivative is an error rather than a zero.
 class ScaledGradient : public torch::autograd::Function<ScaledGradient> {
@@ -176,7 +170,7 @@ class LinearCrossEntropyFunction : public torch::autograd::Function<LinearCrossE
                                bool weight_needed) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [loss, grad_hidden, grad_weight] =
-        fused_operation().call(hidden, weight, targets, scale, hidden_needed, weight_needed);
+        kLoss->call(hidden, weight, targets, scale, hidden_needed, weight_needed);
     context->save_for_backward({hidden, weight, grad_hidden, grad_weight});
     context->mark_non_differentiable({grad_hidden, grad_weight});
     context->set_materialize_grads(false);
@@ -219,9 +213,9 @@ Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
     return linear_cross_entropy_composed(hidden_MD, weight_VD, targets_M, scale);
   }
   const bool differentiate = at::GradMode::is_enabled();
-  return std::get<0>(fused_operation().call(hidden_MD, weight_VD, targets_M, scale,
-                                            differentiate && hidden_MD.requires_grad(),
-                                            differentiate && weight_VD.requires_grad()));
+  return std::get<0>(kLoss->call(hidden_MD, weight_VD, targets_M, scale,
+                                 differentiate && hidden_MD.requires_grad(),
+                                 differentiate && weight_VD.requires_grad()));
 }
 
 Tensor token_log_probabilities(const Tensor& hidden_MD, const Tensor& weight_VD,

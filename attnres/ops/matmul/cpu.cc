@@ -20,7 +20,7 @@ using Linear = Tensor(const Tensor& x, const Tensor& weight, const std::optional
 using LinearAndAdd = Tensor(const Tensor& x, const Tensor& other, const Tensor& weight,
                             const std::optional<Tensor>& bias, c10::string_view operation);
 
-// Of this thread as long as it lives: the handlers may be another's, such as Python's.
+// A stack for this thread as long as it lives: the handlers may be another's, such as Python's.
 void keep_signals_off_onednn() {
   thread_local const SignalStack stack;
 }

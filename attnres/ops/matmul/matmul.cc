@@ -43,8 +43,8 @@ void check_inputs(const Tensor& x, const MapWeight& map) {
   require_one_device("linear map", x, values);
 }
 
-// Of x and n parameters. `copies` are multiplied in their place, or undefined where that is the
-// parameter itself; being no TensorList, it is not looked into for what needs a gradient.
+// The maps of x by n parameters. `copies` are multiplied in their place, or undefined where that is
+// the parameter itself; being no TensorList, it is not looked into for what needs a gradient.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters,

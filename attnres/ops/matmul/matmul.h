@@ -32,7 +32,7 @@ struct MapWeight {
 // shapes where they do not fit, and when its gradient is to be differentiated again.
 at::Tensor linear_map(const at::Tensor& x, const MapWeight& weight);
 
-// Of each weight [N_i, K] an output [..., N_i].
+// Each weight [N_i, K] gives an output [..., N_i].
 std::vector<at::Tensor> linear_maps(const at::Tensor& x, const std::vector<MapWeight>& weights);
 
 }  // namespace attnres

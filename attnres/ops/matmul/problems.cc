@@ -7,7 +7,7 @@
 namespace attnres {
 namespace {
 
-// Of g [M, N] and x [M, K].
+// Inputs: g [M, N], x [M, K] and a sum.
 OperationProblem weight_gradient_problem(int64_t M, int64_t N, int64_t K) {
   return problems::product_problem(
       "weight gradient", {{{M, N}, {M, K}, {N, K}}}, weight_gradient_in_blocks,

@@ -9,8 +9,8 @@
 
 namespace attnres {
 
-// Of two matrices of one dtype, summed in float32 or better. Results are of that dtype, but of
-// bfloat16 the weight's gradient is float32.
+// The product of two matrices of one dtype, summed in float32 or better. Results are of that dtype,
+// but of bfloat16 the weight's gradient is float32.
 //   output            a = x [M, K], b = W [N, K]    a b^T [M, N]
 //   input_gradient    a = g [M, N], b = W [N, K]    a b   [M, K]
 //   weight_gradient   a = g [M, N], b = x [M, K]    a^T b [N, K]

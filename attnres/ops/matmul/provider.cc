@@ -7,7 +7,7 @@
 namespace attnres {
 namespace {
 
-// Of float32 numbers up to so many are faster as a stream.
+// Products of up to so many rows of float32 are faster as a stream.
 constexpr int64_t kFewRows = 32;
 
 }  // namespace
@@ -26,7 +26,7 @@ Provider provider_for(const Processor& processor, at::ScalarType dtype, Product 
   }
   if (bfloat16) return Provider::libtorch;  // which is oneDNN too
   if (product == Product::input_gradient) return Provider::onednn;
-  // Of few rows it spends its time on arranging the weight.
+  // With few rows it spends its time on arranging the weight.
   return sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
 }
 

@@ -18,7 +18,7 @@
 
 namespace attnres {
 
-// Of y = x W^T, with x [M, K], W [N, K] and g = dL/dy [M, N].
+// The products of a map y = x W^T and its gradients, with x [M, K], W [N, K] and g = dL/dy [M, N].
 enum class Product {
   output,           // x W^T
   input_gradient,   // g W

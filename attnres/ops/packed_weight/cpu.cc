@@ -53,7 +53,7 @@ Tensor unpack_on_cpu(const PackedMatrix& weight) {
   return values;
 }
 
-// Of W: it stays in a core's cache while all rows of x pass it.
+// A tile of W stays in a core's cache while all rows of x pass it.
 constexpr int64_t kTileBytes = 128 << 10;
 
 // Rows of x as kernels take them: quantized where the weight is, else in rows that do not begin at

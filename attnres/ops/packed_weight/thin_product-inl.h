@@ -308,7 +308,7 @@ HWY_INLINE void multiply_row_of_blocks(const ThinProduct& op, int64_t n) {
 
 #if HWY_TARGET == HWY_AVX3
 
-#define ATTNRES_VNNI __attribute__((target("avx512vnni")))
+#define ATTNRES_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 
 // Two blocks' 64 numbers without sign, each larger by 128 (q8_0) or 8 (q4_0).
 template <WeightFormat kFormat>

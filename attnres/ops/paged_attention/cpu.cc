@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// Of a sequence that one thread reads, so that several share a long one.
+// The tokens of a sequence that one thread reads, so that several share a long one.
 constexpr int64_t kPartTokens = 256;
 
 float rounded_to(float number, float) {
@@ -72,7 +72,7 @@ class PagedCall {
   }
 
  private:
-  // Of a part: max and sum of each head, then its sums.
+  // A part has max and sum of each head, then its sums.
   int64_t part_numbers() const { return op_.H * (2 + op_.V); }
   float* max(int64_t part) { return results_.data() + part * part_numbers(); }
   float* sum(int64_t part) { return max(part) + op_.H; }

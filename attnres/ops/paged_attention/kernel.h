@@ -8,8 +8,8 @@
 
 namespace attnres::kernel {
 
-// Of a query's H heads over tokens of a sequence, head h reading the keys and values of head
-// h G / H. The token `t` of the sequence is row pages[t / page_tokens] * page_tokens +
+// The attention of a query's H heads over tokens of a sequence, head h reading the keys and values
+// of head h G / H. The token `t` of the sequence is row pages[t / page_tokens] * page_tokens +
 // t % page_tokens of `keys` and `values`.
 template <class Storage>
 struct PagedAttention {
@@ -30,7 +30,6 @@ struct PagedAttention {
 };
 
 // Over tokens `first` to `last` - 1, one at least.
-void paged_attention(const PagedAttention<float>& op, int64_t first, int64_t last);
-void paged_attention(const PagedAttention<BFloat16>& op, int64_t first, int64_t last);
+ATTNRES_DECLARE_SINGLE(paged_attention, PagedAttention)
 
 }  // namespace attnres::kernel

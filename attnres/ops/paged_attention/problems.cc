@@ -110,7 +110,7 @@ std::vector<OperationProblems> paged_attention_problems() {
                                  HeadSizes{3, 3, 128, 100}, HeadSizes{4, 2, 64, 64}}) {
     attention.problems.push_back(paged_attention_problem(sizes, lengths));
   }
-  // Of one token, within a page, over pages, and over parts that threads share.
+  // Windows of one token, within a page, over pages, and over parts that threads share.
   for (const int64_t window : {1, 5, 30, 256, 600, 8}) {
     attention.problems.push_back(paged_attention_problem({4, 2, 16, 16}, lengths, window));
   }

@@ -22,11 +22,6 @@ void over_tokens(const Tensor& streams_TMD, const std::function<void(int64_t, in
   parallel_over_tokens(streams_TMD.size(0), 2 * streams_TMD.size(1) * streams_TMD.size(2), f);
 }
 
-// For a gradient like `input`, without numbers where it is not wanted.
-Tensor wanted_like(const Tensor& input, bool wanted) {
-  return wanted ? empty_like_rows(input) : empty_result(input);
-}
-
 Tensor read_streams_cpu(const Tensor& streams_TMD, const Tensor& read_TM) {
   const Tensor streams = streams_TMD.contiguous(), read = read_TM.contiguous();
   RecordedOperation recorded("attnres::read_streams", [&] {
@@ -52,7 +47,7 @@ Tensor read_streams_backward_cpu(const Tensor& grad_h_TD, const Tensor& streams_
                                  const Tensor& read_TM, bool read_needed,
                                  const std::optional<Tensor>& grad_streams, bool accumulate) {
   const Tensor grad_h = grad_h_TD.contiguous(), streams = streams_TMD.contiguous(),
-               read = read_TM.contiguous(), grad_read = wanted_like(read, read_needed);
+               read = read_TM.contiguous(), grad_read = empty_if_wanted(read_needed, read);
   with_storage_type(streams.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
@@ -74,7 +69,7 @@ Tensor read_streams_backward_cpu(const Tensor& grad_h_TD, const Tensor& streams_
 Tensor write_streams_cpu(const Tensor& streams_TMD, const std::optional<Tensor>& mix_TMM,
                          const Tensor& write_TM, const Tensor& y_TD) {
   const Tensor streams = streams_TMD.contiguous(), write = write_TM.contiguous(),
-               y = y_TD.contiguous(), mix = mix_TMM ? mix_TMM->contiguous() : Tensor();
+               y = y_TD.contiguous(), mix = contiguous_if_given(mix_TMM);
   RecordedOperation recorded("attnres::write_streams", [&] {
     return std::vector<Tensor>{streams, mix, write, y};
   });
@@ -101,9 +96,10 @@ std::tuple<Tensor, Tensor, Tensor> write_streams_backward_cpu(
     const std::optional<Tensor>& grad_streams, bool accumulate) {
   const Tensor grad_written = grad_written_TMD.contiguous(), streams = streams_TMD.contiguous(),
                write = write_TM.contiguous(), y = y_TD.contiguous(),
-               mix = mix_TMM ? mix_TMM->contiguous() : Tensor();
-  const Tensor grad_mix = wanted_like(mix.defined() ? mix : write, mix.defined() && needed[0]),
-               grad_write = wanted_like(write, needed[1]), grad_y = wanted_like(y, needed[2]);
+               mix = contiguous_if_given(mix_TMM);
+  const Tensor grad_mix = empty_if_wanted(mix.defined() && needed[0], mix.defined() ? mix : write),
+               grad_write = empty_if_wanted(needed[1], write),
+               grad_y = empty_if_wanted(needed[2], y);
   with_storage_type(streams.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;

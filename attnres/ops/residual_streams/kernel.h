@@ -8,7 +8,7 @@
 
 namespace attnres::kernel {
 
-// Of a token: m rows of `width` numbers.
+// A token has m rows of `width` numbers.
 struct StreamSizes {
   int64_t streams, width;
 };
@@ -66,20 +66,12 @@ struct StreamsWriteBackward {
 };
 
 // Tokens [first, last).
-void read_streams(const StreamsRead<float>&, int64_t first, int64_t last);
-void read_streams(const StreamsRead<double>&, int64_t first, int64_t last);
-void read_streams(const StreamsRead<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(read_streams, StreamsRead)
 
-void read_streams_backward(const StreamsReadBackward<float>&, int64_t first, int64_t last);
-void read_streams_backward(const StreamsReadBackward<double>&, int64_t first, int64_t last);
-void read_streams_backward(const StreamsReadBackward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(read_streams_backward, StreamsReadBackward)
 
-void write_streams(const StreamsWrite<float>&, int64_t first, int64_t last);
-void write_streams(const StreamsWrite<double>&, int64_t first, int64_t last);
-void write_streams(const StreamsWrite<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(write_streams, StreamsWrite)
 
-void write_streams_backward(const StreamsWriteBackward<float>&, int64_t first, int64_t last);
-void write_streams_backward(const StreamsWriteBackward<double>&, int64_t first, int64_t last);
-void write_streams_backward(const StreamsWriteBackward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(write_streams_backward, StreamsWriteBackward)
 
 }  // namespace attnres::kernel

@@ -26,23 +26,6 @@ using torch::autograd::variable_list;
 // The product first and the norm after it: W x [N, R] and rho = 1 / sqrt(mean(x^2) + eps) [N, 1],
 // in float32 or better.
 using ProjectedRows = std::tuple<Tensor, Tensor>;
-using ProjectFused = ProjectedRows(const Tensor& x, const Tensor& projection_RK, double eps);
-// Puts the gradient of x, where it is wanted, into `grad_x`, or adds it to what is there. That of W
-// has no numbers where it is not needed.
-using ProjectFusedBackward = Tensor(const Tensor& grad_product, const Tensor& grad_inverse_rms,
-                                    const Tensor& x, const Tensor& projection_RK,
-                                    const Tensor& inverse_rms, bool projection_needed,
-                                    const std::optional<Tensor>& grad_x, bool accumulate);
-
-const auto& project_operation() {
-  static const auto handle = operation_named<ProjectFused>("attnres::project_normalised_fused");
-  return handle;
-}
-const auto& project_backward_operation() {
-  static const auto handle =
-      operation_named<ProjectFusedBackward>("attnres::project_normalised_fused_backward");
-  return handle;
-}
 
 Tensor rows_of(const Tensor& x, const Tensor& projection_RK) {
   return x.reshape_symint({-1, projection_RK.sym_size(1)});
@@ -64,6 +47,8 @@ ProjectedRows project_meta(const Tensor& x, const Tensor& projection_RK, double 
 }
 
 // With y = W x:  dW = sum dy x^T,  dx = W^T dy - x rho^3 drho / K
+// Puts the gradient of x, where it is wanted, into `grad_x`, or adds it to what is there. That of W
+// has no numbers where it is not needed.
 Tensor project_backward_any(const Tensor& grad_product, const Tensor& grad_inverse_rms,
                             const Tensor& x, const Tensor& projection_RK, const Tensor& inverse_rms,
                             bool projection_needed, const std::optional<Tensor>& grad_x,
@@ -91,15 +76,19 @@ Tensor project_backward_meta(const Tensor& /*grad_product*/, const Tensor& /*gra
                              const Tensor& /*x*/, const Tensor& projection_RK,
                              const Tensor& /*inverse_rms*/, bool projection_needed,
                              const std::optional<Tensor>& /*grad_x*/, bool /*accumulate*/) {
-  return projection_needed ? empty_like_rows(projection_RK) : empty_result(projection_RK);
+  return empty_if_wanted(projection_needed, projection_RK);
 }
+
+constexpr Operation<project_meta> kProject("attnres::project_normalised_fused");
+constexpr Operation<project_backward_meta> kProjectBackward(
+    "attnres::project_normalised_fused_backward");
 
 class ProjectNormalisedFunction : public torch::autograd::Function<ProjectNormalisedFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& x,
                                const Tensor& projection_RK, double eps) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [product, inverse_rms] = project_operation().call(x, projection_RK, eps);
+    const auto [product, inverse_rms] = kProject->call(x, projection_RK, eps);
     context->save_for_backward({x, projection_RK, inverse_rms});
     return {product, inverse_rms};
   }
@@ -108,9 +97,9 @@ class ProjectNormalisedFunction : public torch::autograd::Function<ProjectNormal
     const variable_list saved = context->get_saved_variables();
     const bool projection_needed = context->needs_input_grad(1);
     const SourceGradient grad_x(saved[0], context->needs_input_grad(0));
-    const Tensor grad_projection = project_backward_operation().call(
-        gradients[0], gradients[1], saved[0], saved[1], saved[2], projection_needed,
-        given(grad_x.sum()), grad_x.accumulate());
+    const Tensor grad_projection =
+        kProjectBackward->call(gradients[0], gradients[1], saved[0], saved[1], saved[2],
+                               projection_needed, given(grad_x.sum()), grad_x.accumulate());
     return {grad_x.to_return(), projection_needed ? grad_projection : Tensor(), Tensor()};
   }
 };
@@ -152,7 +141,7 @@ Tensor project_normalised(const Tensor& x, const Tensor& projection_RK, double e
     return project_normalised_composed(rows_of(x, projection_RK), projection_RK, eps)
         .reshape_symint(sizes);
   }
-  const auto [product, inverse_rms] = call_operation(project_operation(), x, projection_RK, eps);
+  const auto [product, inverse_rms] = call_operation(*kProject, x, projection_RK, eps);
   return at::mul(product, inverse_rms).view_symint(sizes);
 }
 
@@ -181,8 +170,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("project_normalised_fused", &project_autograd);
-  m.impl("project_normalised_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"project_normalised_fused_backward"});
 }
 
 }  // namespace attnres

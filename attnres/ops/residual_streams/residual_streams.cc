@@ -21,40 +21,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A backward puts the gradient of the streams, where it is wanted, into `grad_streams`, or adds it
-// to what is there; others that are not needed have no numbers.
-using ReadStreamsFused = Tensor(const Tensor& streams_TMD, const Tensor& read_TM);
-using ReadStreamsFusedBackward = Tensor(const Tensor& grad_h_TD, const Tensor& streams_TMD,
-                                        const Tensor& read_TM, bool read_needed,
-                                        const std::optional<Tensor>& grad_streams, bool accumulate);
-using WriteStreamsFused = Tensor(const Tensor& streams_TMD, const std::optional<Tensor>& mix_TMM,
-                                 const Tensor& write_TM, const Tensor& y_TD);
-// Of the mixing, of the map b and of y, which `needed` is for.
-using WriteStreamsGradients = std::tuple<Tensor, Tensor, Tensor>;
-using WriteStreamsFusedBackward = WriteStreamsGradients(
-    const Tensor& grad_written_TMD, const Tensor& streams_TMD, const std::optional<Tensor>& mix_TMM,
-    const Tensor& write_TM, const Tensor& y_TD, std::array<bool, 3> needed,
-    const std::optional<Tensor>& grad_streams, bool accumulate);
-
-const auto& read_streams_operation() {
-  static const auto handle = operation_named<ReadStreamsFused>("attnres::read_streams_fused");
-  return handle;
-}
-const auto& read_streams_backward_operation() {
-  static const auto handle =
-      operation_named<ReadStreamsFusedBackward>("attnres::read_streams_fused_backward");
-  return handle;
-}
-const auto& write_streams_operation() {
-  static const auto handle = operation_named<WriteStreamsFused>("attnres::write_streams_fused");
-  return handle;
-}
-const auto& write_streams_backward_operation() {
-  static const auto handle =
-      operation_named<WriteStreamsFusedBackward>("attnres::write_streams_fused_backward");
-  return handle;
-}
-
 Tensor only_if(bool needed, const Tensor& gradient) {
   return needed ? gradient : Tensor();
 }
@@ -66,12 +32,18 @@ Tensor read_streams_meta(const Tensor& streams_TMD, const Tensor& /*read_TM*/) {
                           streams_TMD.options().requires_grad(false));
 }
 
+// A backward puts the gradient of the streams, where it is wanted, into `grad_streams`, or adds it
+// to what is there; others that are not needed have no numbers.
 Tensor read_streams_backward_meta(const Tensor& /*grad_h_TD*/, const Tensor& /*streams_TMD*/,
                                   const Tensor& read_TM, bool read_needed,
                                   const std::optional<Tensor>& /*grad_streams*/,
                                   bool /*accumulate*/) {
-  return read_needed ? empty_like_rows(read_TM) : empty_result(read_TM);
+  return empty_if_wanted(read_needed, read_TM);
 }
+
+constexpr Operation<read_streams_meta> kReadStreams("attnres::read_streams_fused");
+constexpr Operation<read_streams_backward_meta> kReadStreamsBackward(
+    "attnres::read_streams_fused_backward");
 
 class ReadStreamsFunction : public torch::autograd::Function<ReadStreamsFunction> {
  public:
@@ -79,7 +51,7 @@ class ReadStreamsFunction : public torch::autograd::Function<ReadStreamsFunction
                         const Tensor& read_TM) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({streams_TMD, read_TM});
-    return read_streams_operation().call(streams_TMD, read_TM);
+    return kReadStreams->call(streams_TMD, read_TM);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -87,9 +59,9 @@ class ReadStreamsFunction : public torch::autograd::Function<ReadStreamsFunction
     const Tensor &streams = saved[0], &read_TM = saved[1];
     const bool read_needed = context->needs_input_grad(1);
     const SourceGradient grad_streams(streams, context->needs_input_grad(0));
-    const Tensor grad_read = read_streams_backward_operation().call(
-        gradients[0], streams, read_TM, read_needed, given(grad_streams.sum()),
-        grad_streams.accumulate());
+    const Tensor grad_read =
+        kReadStreamsBackward->call(gradients[0], streams, read_TM, read_needed,
+                                   given(grad_streams.sum()), grad_streams.accumulate());
     return {grad_streams.to_return(), only_if(read_needed, grad_read)};
   }
 };
@@ -106,17 +78,19 @@ Tensor write_streams_meta(const Tensor& streams_TMD, const std::optional<Tensor>
   return empty_like_rows(streams_TMD);
 }
 
-WriteStreamsGradients write_streams_backward_meta(const Tensor& /*grad_written_TMD*/,
-                                                  const Tensor& /*streams_TMD*/,
-                                                  const std::optional<Tensor>& mix_TMM,
-                                                  const Tensor& write_TM, const Tensor& y_TD,
-                                                  std::array<bool, 3> needed,
-                                                  const std::optional<Tensor>& /*grad_streams*/,
-                                                  bool /*accumulate*/) {
-  return {mix_TMM && needed[0] ? empty_like_rows(*mix_TMM) : empty_result(write_TM),
-          needed[1] ? empty_like_rows(write_TM) : empty_result(write_TM),
-          needed[2] ? empty_like_rows(y_TD) : empty_result(y_TD)};
+// The gradients of the mixing, of the map b and of y, which `needed` is for.
+std::tuple<Tensor, Tensor, Tensor> write_streams_backward_meta(
+    const Tensor& /*grad_written_TMD*/, const Tensor& /*streams_TMD*/,
+    const std::optional<Tensor>& mix_TMM, const Tensor& write_TM, const Tensor& y_TD,
+    std::array<bool, 3> needed, const std::optional<Tensor>& /*grad_streams*/,
+    bool /*accumulate*/) {
+  return {empty_if_wanted(mix_TMM && needed[0], mix_TMM.value_or(write_TM)),
+          empty_if_wanted(needed[1], write_TM), empty_if_wanted(needed[2], y_TD)};
 }
+
+constexpr Operation<write_streams_meta> kWriteStreams("attnres::write_streams_fused");
+constexpr Operation<write_streams_backward_meta> kWriteStreamsBackward(
+    "attnres::write_streams_fused_backward");
 
 class WriteStreamsFunction : public torch::autograd::Function<WriteStreamsFunction> {
  public:
@@ -124,8 +98,8 @@ class WriteStreamsFunction : public torch::autograd::Function<WriteStreamsFuncti
   static Tensor forward(AutogradContext* context, const Tensor& streams_TMD, const Tensor& write_TM,
                         const Tensor& y_TD, const std::optional<Tensor>& mix_TMM) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    context->save_for_backward({streams_TMD, write_TM, y_TD, mix_TMM.value_or(Tensor())});
-    return write_streams_operation().call(streams_TMD, mix_TMM, write_TM, y_TD);
+    context->save_for_backward(in_one_list(streams_TMD, write_TM, y_TD, mix_TMM));
+    return kWriteStreams->call(streams_TMD, mix_TMM, write_TM, y_TD);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -134,9 +108,9 @@ class WriteStreamsFunction : public torch::autograd::Function<WriteStreamsFuncti
     const std::array<bool, 3> needed = {mix_TMM.defined() && context->needs_input_grad(3),
                                         context->needs_input_grad(1), context->needs_input_grad(2)};
     const SourceGradient grad_streams(streams, context->needs_input_grad(0));
-    const auto [grad_mix, grad_write, grad_y] = write_streams_backward_operation().call(
-        gradients[0], streams, given(mix_TMM), write_TM, y_TD, needed, given(grad_streams.sum()),
-        grad_streams.accumulate());
+    const auto [grad_mix, grad_write, grad_y] =
+        kWriteStreamsBackward->call(gradients[0], streams, given(mix_TMM), write_TM, y_TD, needed,
+                                    given(grad_streams.sum()), grad_streams.accumulate());
     return {grad_streams.to_return(), only_if(needed[1], grad_write), only_if(needed[2], grad_y),
             only_if(needed[0], grad_mix)};
   }
@@ -144,8 +118,7 @@ class WriteStreamsFunction : public torch::autograd::Function<WriteStreamsFuncti
 
 Tensor write_streams_autograd(const Tensor& streams_TMD, const std::optional<Tensor>& mix_TMM,
                               const Tensor& write_TM, const Tensor& y_TD) {
-  require_untransformed("write_streams_fused",
-                        {streams_TMD, mix_TMM.value_or(Tensor()), write_TM, y_TD});
+  require_untransformed("write_streams_fused", in_one_list(streams_TMD, mix_TMM, write_TM, y_TD));
   return WriteStreamsFunction::apply(streams_TMD, write_TM, y_TD, mix_TMM);
 }
 
@@ -180,9 +153,9 @@ void check_writing(const Tensor& streams_TMD, const StreamsWriting& writing) {
   }
   if (y_TD.sym_sizes() != c10::SymIntArrayRef(rows) || y_TD.device() != device ||
       y_TD.scalar_type() != streams_TMD.scalar_type()) {
-    fail("write_streams: of streams {} {} the output must be [T, D] alike on {}; it is {} {} on {}",
+    fail("write_streams: of streams {} {} the output must be [T, D] alike on {}; it is {}",
          c10::toString(streams_TMD.scalar_type()), shape_of(streams_TMD), device.str(),
-         c10::toString(y_TD.scalar_type()), shape_of(y_TD), y_TD.device().str());
+         described(y_TD));
   }
 }
 
@@ -193,8 +166,7 @@ Tensor read_streams(const Tensor& streams_TMD, const Tensor& read_TM) {
   if (!has_kernel(streams_TMD) || is_transformed({streams_TMD, read_TM})) {
     return read_streams_composed(streams_TMD, read_TM);
   }
-  return call_operation(read_streams_operation(), streams_TMD,
-                        read_TM.to(compute_dtype(streams_TMD)));
+  return call_operation(*kReadStreams, streams_TMD, read_TM.to(compute_dtype(streams_TMD)));
 }
 
 Tensor write_streams(const Tensor& streams_TMD, const StreamsWriting& writing) {
@@ -204,7 +176,7 @@ Tensor write_streams(const Tensor& streams_TMD, const StreamsWriting& writing) {
     return write_streams_composed(streams_TMD, writing);
   }
   const at::ScalarType wide = compute_dtype(streams_TMD);
-  return call_operation(write_streams_operation(), streams_TMD,
+  return call_operation(*kWriteStreams, streams_TMD,
                         given(mix_TMM.defined() ? mix_TMM.to(wide) : mix_TMM), write_TM.to(wide),
                         y_TD);
 }
@@ -245,11 +217,8 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("read_streams_fused", &read_streams_autograd);
-  m.impl("read_streams_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
   m.impl("write_streams_fused", &write_streams_autograd);
-  m.impl("write_streams_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"read_streams_fused_backward", "write_streams_fused_backward"});
 }
 
 }  // namespace attnres

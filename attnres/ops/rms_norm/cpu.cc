@@ -14,11 +14,10 @@ using at::Tensor;
 std::tuple<Tensor, Tensor, Tensor> norm_cpu(const Tensor& state,
                                             const std::optional<Tensor>& pending,
                                             const Tensor& gain, double eps, bool for_backward) {
-  const Tensor sum = pending ? empty_like_rows(state) : empty_result(state),
+  const Tensor sum = empty_if_wanted(pending.has_value(), state),
                normalized = empty_like_rows(state),
                inverse_rms = for_backward ? empty_per_token(state) : empty_result(state);
-  const Tensor state_rows = state.contiguous();
-  const Tensor pending_rows = pending ? pending->contiguous() : Tensor();
+  const Tensor state_rows = state.contiguous(), pending_rows = contiguous_if_given(pending);
   const Tensor gain_compute = gain.to(compute_dtype(state)).contiguous();
   const int64_t width = state.size(-1);
   with_storage_type(state.scalar_type(), [&](auto storage) {
@@ -27,7 +26,7 @@ std::tuple<Tensor, Tensor, Tensor> norm_cpu(const Tensor& state,
     const kernel::RmsNormForward<Storage> op{
         .width = width,
         .state_TD = data<const Storage>(state_rows),
-        .pending_TD = pending ? data<const Storage>(pending_rows) : nullptr,
+        .pending_TD = data<const Storage>(pending_rows),
         .h_TD = pending ? data<Storage>(sum) : nullptr,
         .gain_D = data<const T>(gain_compute),
         .eps = eps,
@@ -45,7 +44,7 @@ std::tuple<Tensor, Tensor> norm_backward_cpu(const Tensor& grad_normalized,
                                              const Tensor& sum, const Tensor& gain,
                                              const Tensor& inverse_rms) {
   const Tensor h = sum.contiguous(), grad_y = grad_normalized.contiguous();
-  const Tensor later = grad_sum ? grad_sum->contiguous() : Tensor();
+  const Tensor later = contiguous_if_given(grad_sum);
   const Tensor gain_compute = gain.to(inverse_rms.scalar_type()).contiguous();
   const Tensor grad_h = empty_like_rows(h);
   const int64_t width = h.size(-1);
@@ -53,14 +52,13 @@ std::tuple<Tensor, Tensor> norm_backward_cpu(const Tensor& grad_normalized,
   with_storage_type(h.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
-    const kernel::RmsNormBackward<Storage> op{
-        .width = width,
-        .h_TD = data<const Storage>(h),
-        .rho_T = data<const T>(inverse_rms),
-        .gain_D = data<const T>(gain_compute),
-        .grad_y_TD = data<const Storage>(grad_y),
-        .grad_later_TD = later.defined() ? data<const Storage>(later) : nullptr,
-        .grad_h_TD = data<Storage>(grad_h)};
+    const kernel::RmsNormBackward<Storage> op{.width = width,
+                                              .h_TD = data<const Storage>(h),
+                                              .rho_T = data<const T>(inverse_rms),
+                                              .gain_D = data<const T>(gain_compute),
+                                              .grad_y_TD = data<const Storage>(grad_y),
+                                              .grad_later_TD = data<const Storage>(later),
+                                              .grad_h_TD = data<Storage>(grad_h)};
     grad_gain = sum_over_tokens(tokens_of(h), width, inverse_rms.scalar_type(),
                                 [&](int64_t first, int64_t last, const Tensor& sums) {
                                   kernel::rms_norm_backward(op, first, last, data<T>(sums));

@@ -36,16 +36,9 @@ struct RmsNormBackward {
 };
 
 // Tokens [first, last).
-void rms_norm_forward(const RmsNormForward<float>&, int64_t first, int64_t last);
-void rms_norm_forward(const RmsNormForward<double>&, int64_t first, int64_t last);
-void rms_norm_forward(const RmsNormForward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(rms_norm_forward, RmsNormForward)
 
-// Adds these tokens' part of the gain's gradient to `grad_gain_D`, in the order of the tokens.
-void rms_norm_backward(const RmsNormBackward<float>&, int64_t first, int64_t last,
-                       float* grad_gain_D);
-void rms_norm_backward(const RmsNormBackward<double>&, int64_t first, int64_t last,
-                       double* grad_gain_D);
-void rms_norm_backward(const RmsNormBackward<BFloat16>&, int64_t first, int64_t last,
-                       float* grad_gain_D);
+// Adds these tokens' part of the gain's gradient to `sums` [D], in the order of the tokens.
+ATTNRES_DECLARE_WITH_SUMS(rms_norm_backward, RmsNormBackward)
 
 }  // namespace attnres::kernel

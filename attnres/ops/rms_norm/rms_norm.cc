@@ -23,26 +23,6 @@ using torch::autograd::variable_list;
 // The sum, without numbers where nothing is added; its norm; 1 / RMS a token, without numbers where
 // no gradient will be wanted.
 using NormResult = std::tuple<Tensor, Tensor, Tensor>;
-using NormFunction = NormResult(const Tensor& state, const std::optional<Tensor>& pending,
-                                const Tensor& gain, double eps, bool for_backward);
-
-// Of the sum, and of the gain.
-using NormGradients = std::tuple<Tensor, Tensor>;
-using NormBackwardFunction = NormGradients(const Tensor& grad_normalized,
-                                           const std::optional<Tensor>& grad_sum, const Tensor& sum,
-                                           const Tensor& gain, const Tensor& inverse_rms);
-
-const c10::TypedOperatorHandle<NormFunction>& norm_operation() {
-  static const auto handle = operation_named<NormFunction>("attnres::add_rms_norm_fused");
-  return handle;
-}
-
-const c10::TypedOperatorHandle<NormBackwardFunction>& norm_backward_operation() {
-  static const auto handle =
-      operation_named<NormBackwardFunction>("attnres::add_rms_norm_fused_backward");
-  return handle;
-}
-
 void check_norm_inputs(const Tensor& state, const std::optional<Tensor>& pending,
                        const Tensor& gain) {
   const char* name = pending ? "add_rms_norm" : "rms_norm";
@@ -62,23 +42,27 @@ void check_norm_inputs(const Tensor& state, const std::optional<Tensor>& pending
   if (!pending) return;
   if (pending->sym_sizes() != state.sym_sizes() || pending->scalar_type() != state.scalar_type() ||
       pending->device() != state.device()) {
-    fail("add_rms_norm: pending is {} {} on {}, the state {} {} on {}; they must be alike",
-         c10::toString(pending->scalar_type()), shape_of(*pending), pending->device().str(),
-         c10::toString(state.scalar_type()), shape_of(state), state.device().str());
+    fail("add_rms_norm: pending is {}, the state {}; they must be alike", described(*pending),
+         described(state));
   }
 }
 
 NormResult norm_meta(const Tensor& state, const std::optional<Tensor>& pending,
                      const Tensor& /*gain*/, double /*eps*/, bool for_backward) {
-  return {pending ? empty_like_rows(state) : empty_result(state), empty_like_rows(state),
+  return {empty_if_wanted(pending.has_value(), state), empty_like_rows(state),
           for_backward ? empty_per_token(state) : empty_result(state)};
 }
 
-NormGradients norm_backward_meta(const Tensor& /*grad_normalized*/,
-                                 const std::optional<Tensor>& /*grad_sum*/, const Tensor& sum,
-                                 const Tensor& gain, const Tensor& /*inverse_rms*/) {
+// The gradients of the sum, and of the gain.
+std::tuple<Tensor, Tensor> norm_backward_meta(const Tensor& /*grad_normalized*/,
+                                              const std::optional<Tensor>& /*grad_sum*/,
+                                              const Tensor& sum, const Tensor& gain,
+                                              const Tensor& /*inverse_rms*/) {
   return {empty_like_rows(sum), at::empty_like(gain)};
 }
+
+constexpr Operation<norm_meta> kNorm("attnres::add_rms_norm_fused");
+constexpr Operation<norm_backward_meta> kNormBackward("attnres::add_rms_norm_fused_backward");
 
 class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> {
  public:
@@ -87,7 +71,7 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
                                double eps) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto [sum, normalized, inverse_rms] =
-        norm_operation().call(state, pending, gain, eps, /*for_backward=*/true);
+        kNorm->call(state, pending, gain, eps, /*for_backward=*/true);
     context->save_for_backward({pending ? sum : state, gain, inverse_rms});
     context->saved_data["added"] = pending.has_value();
     context->mark_non_differentiable(pending ? variable_list{inverse_rms}
@@ -96,14 +80,14 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
     return {sum, normalized, inverse_rms};
   }
 
-  // Of the state, the pending output, the gain and eps.
+  // The gradients of the state, the pending output, the gain and eps.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (!grads[0].defined() && !grads[1].defined()) return variable_list(4);
     const variable_list saved = context->get_saved_variables();
     const Tensor &sum = saved[0], &gain = saved[1], &inverse_rms = saved[2];
-    const auto [grad_sum, grad_gain] = norm_backward_operation().call(
-        grads[1].defined() ? grads[1] : at::zeros_like(sum),
-        grads[0].defined() ? std::make_optional(grads[0]) : std::nullopt, sum, gain, inverse_rms);
+    const auto [grad_sum, grad_gain] =
+        kNormBackward->call(grads[1].defined() ? grads[1] : at::zeros_like(sum), given(grads[0]),
+                            sum, gain, inverse_rms);
     const bool added = context->saved_data["added"].toBool();
     return {grad_sum, added ? grad_sum : Tensor(), grad_gain, Tensor()};
   }
@@ -111,13 +95,13 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
 
 NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pending,
                          const Tensor& gain, double eps, bool for_backward) {
-  require_untransformed("add_rms_norm_fused", {state, pending.value_or(Tensor()), gain});
+  require_untransformed("add_rms_norm_fused", in_one_list(state, pending, gain));
   if (for_backward) {
     const variable_list results = AddRmsNormFunction::apply(state, pending, gain, eps);
     return {results[0], results[1], results[2]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return norm_operation().call(state, pending, gain, eps, for_backward);
+  return kNorm->call(state, pending, gain, eps, for_backward);
 }
 
 }  // namespace
@@ -125,7 +109,7 @@ NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pendi
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps) {
   check_norm_inputs(x, std::nullopt, gain);
   if (!has_kernel(x) || is_transformed({x, gain})) return rms_norm_composed(x, gain, eps);
-  return std::get<1>(norm_operation().call(x, std::nullopt, gain, eps, records({x, gain})));
+  return std::get<1>(kNorm->call(x, std::nullopt, gain, eps, records({x, gain})));
 }
 
 AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, const Tensor& gain,
@@ -135,7 +119,7 @@ AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, cons
     return add_rms_norm_composed(state, pending, gain, eps);
   }
   const auto [sum, normalized, inverse_rms] =
-      norm_operation().call(state, pending, gain, eps, records({state, pending, gain}));
+      kNorm->call(state, pending, gain, eps, records({state, pending, gain}));
   return {sum, normalized};
 }
 
@@ -173,8 +157,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("add_rms_norm_fused", &norm_autograd);
-  m.impl("add_rms_norm_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"add_rms_norm_fused_backward"});
 }
 
 }  // namespace attnres

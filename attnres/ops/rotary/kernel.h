@@ -8,7 +8,7 @@
 
 namespace attnres::kernel {
 
-// Of every head (a, b) of token t, each K/2 channels:
+// Every head (a, b) of token t, each K/2 channels, gives
 //   y = (a cos_t - b sin_t, b cos_t + a sin_t)
 template <class Storage>
 struct Rotary {
@@ -21,8 +21,6 @@ struct Rotary {
 };
 
 // Rows [first, last).
-void rotary(const Rotary<float>&, int64_t first, int64_t last);
-void rotary(const Rotary<double>&, int64_t first, int64_t last);
-void rotary(const Rotary<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(rotary, Rotary)
 
 }  // namespace attnres::kernel

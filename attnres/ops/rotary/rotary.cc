@@ -19,13 +19,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using RotaryFused = Tensor(const Tensor& x, const Tensor& cosine, const Tensor& sine);
-
-const c10::TypedOperatorHandle<RotaryFused>& rotary_operation() {
-  static const auto handle = operation_named<RotaryFused>("attnres::rotary_fused");
-  return handle;
-}
-
 void check_rotary_inputs(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
   if (x.dim() != 4 || x.sym_size(3) % 2 != 0) {
     fail("rotary: x must be [B, T, H, K] with an even K, but is {}", shape_of(x));
@@ -46,6 +39,8 @@ Tensor rotary_meta(const Tensor& x, const Tensor& /*cosine*/, const Tensor& /*si
   return empty_like_rows(x);
 }
 
+constexpr Operation<rotary_meta> kRotary("attnres::rotary_fused");
+
 // The gradient is turned back, by the operation itself.
 class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
  public:
@@ -53,11 +48,11 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
                         const Tensor& sine) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({cosine, sine});
-    return rotary_operation().call(x, cosine, sine);
+    return kRotary->call(x, cosine, sine);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {rotary_operation().call(gradients[0], saved[0], saved[1].neg()), Tensor(), Tensor()};
+    return {kRotary->call(gradients[0], saved[0], saved[1].neg()), Tensor(), Tensor()};
   }
 };
 
@@ -100,7 +95,7 @@ RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequenci
 Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   check_rotary_inputs(x_BTHK, table.cosine, table.sine);
   if (has_kernel(x_BTHK) && !is_transformed({x_BTHK, table.cosine, table.sine})) {
-    return rotary_operation().call(x_BTHK, table.cosine, table.sine);
+    return kRotary->call(x_BTHK, table.cosine, table.sine);
   }
   return rotary_composed(x_BTHK, table);
 }

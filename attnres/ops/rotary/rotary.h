@@ -28,8 +28,8 @@ struct RotaryTable {
   at::Tensor cosine, sine;  // [T, 1, K/2], float32, or float64 for float64
 };
 
-// Of positions position .. position + tokens - 1, for an x with these options: computed in float64,
-// number by number, so that a position has the same bits in every table.
+// The table of positions position .. position + tokens - 1, for an x with these options: computed
+// in float64, number by number, so that a position has the same bits in every table.
 RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequencies& frequencies,
                          const at::TensorOptions& of_x);
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "attnres/ops/storage.h"
+
 namespace attnres::kernel {
 
 // In every round each column of exp(logits) is divided by its sum, then each row by its own.
@@ -23,11 +25,9 @@ struct SinkhornBackward {
 };
 
 // Tokens [first, last).
-void sinkhorn(const Sinkhorn<float>&, int64_t first, int64_t last);
-void sinkhorn(const Sinkhorn<double>&, int64_t first, int64_t last);
+ATTNRES_DECLARE_NUMBERS(sinkhorn, Sinkhorn)
 
 // Computes the rounds again, and keeps what each leaves: 2 m^2 rounds vectors.
-void sinkhorn_backward(const SinkhornBackward<float>&, int64_t first, int64_t last);
-void sinkhorn_backward(const SinkhornBackward<double>&, int64_t first, int64_t last);
+ATTNRES_DECLARE_NUMBERS(sinkhorn_backward, SinkhornBackward)
 
 }  // namespace attnres::kernel

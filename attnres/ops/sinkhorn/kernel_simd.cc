@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/ops/exported_kernel.h"
 #include "attnres/ops/sinkhorn/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -138,18 +139,8 @@ void sinkhorn_backward_tokens(const SinkhornBackward<T>& op, int64_t first, int6
   });
 }
 
-void sinkhorn_f32(const Sinkhorn<float>& op, int64_t first, int64_t last) {
-  sinkhorn_tokens(op, first, last);
-}
-void sinkhorn_f64(const Sinkhorn<double>& op, int64_t first, int64_t last) {
-  sinkhorn_tokens(op, first, last);
-}
-void sinkhorn_backward_f32(const SinkhornBackward<float>& op, int64_t first, int64_t last) {
-  sinkhorn_backward_tokens(op, first, last);
-}
-void sinkhorn_backward_f64(const SinkhornBackward<double>& op, int64_t first, int64_t last) {
-  sinkhorn_backward_tokens(op, first, last);
-}
+ATTNRES_COMPILE_NUMBERS(sinkhorn, Sinkhorn, sinkhorn_tokens)
+ATTNRES_COMPILE_NUMBERS(sinkhorn_backward, SinkhornBackward, sinkhorn_backward_tokens)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace attnres::kernel
@@ -158,23 +149,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnres::kernel {
 
-HWY_EXPORT(sinkhorn_f32);
-HWY_EXPORT(sinkhorn_f64);
-HWY_EXPORT(sinkhorn_backward_f32);
-HWY_EXPORT(sinkhorn_backward_f64);
-
-void sinkhorn(const Sinkhorn<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(sinkhorn_f32)(op, first, last);
-}
-void sinkhorn(const Sinkhorn<double>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(sinkhorn_f64)(op, first, last);
-}
-void sinkhorn_backward(const SinkhornBackward<float>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(sinkhorn_backward_f32)(op, first, last);
-}
-void sinkhorn_backward(const SinkhornBackward<double>& op, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(sinkhorn_backward_f64)(op, first, last);
-}
+ATTNRES_EXPORT_NUMBERS(sinkhorn, Sinkhorn)
+ATTNRES_EXPORT_NUMBERS(sinkhorn_backward, SinkhornBackward)
 
 }  // namespace attnres::kernel
 #endif  // HWY_ONCE

@@ -17,20 +17,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // An entry's numbers of all tokens follow each other: [m, m, T].
-using SinkhornFused = Tensor(const Tensor& logits_MMT, int64_t rounds);
-using SinkhornFusedBackward = Tensor(const Tensor& grad_matrices_MMT, const Tensor& logits_MMT,
-                                     int64_t rounds);
-
-const auto& sinkhorn_operation() {
-  static const auto handle = operation_named<SinkhornFused>("attnres::sinkhorn_fused");
-  return handle;
-}
-const auto& sinkhorn_backward_operation() {
-  static const auto handle =
-      operation_named<SinkhornFusedBackward>("attnres::sinkhorn_fused_backward");
-  return handle;
-}
-
 Tensor sinkhorn_meta(const Tensor& logits_MMT, int64_t /*rounds*/) {
   return empty_like_rows(logits_MMT);
 }
@@ -40,18 +26,21 @@ Tensor sinkhorn_backward_meta(const Tensor& /*grad_matrices_MMT*/, const Tensor&
   return empty_like_rows(logits_MMT);
 }
 
+constexpr Operation<sinkhorn_meta> kSinkhorn("attnres::sinkhorn_fused");
+constexpr Operation<sinkhorn_backward_meta> kSinkhornBackward("attnres::sinkhorn_fused_backward");
+
 class SinkhornFunction : public torch::autograd::Function<SinkhornFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits_MMT, int64_t rounds) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({logits_MMT});
     context->saved_data["rounds"] = rounds;
-    return sinkhorn_operation().call(logits_MMT, rounds);
+    return kSinkhorn->call(logits_MMT, rounds);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {sinkhorn_backward_operation().call(gradients[0], context->get_saved_variables()[0],
-                                               context->saved_data["rounds"].toInt()),
+    return {kSinkhornBackward->call(gradients[0], context->get_saved_variables()[0],
+                                    context->saved_data["rounds"].toInt()),
             Tensor()};
   }
 };
@@ -76,7 +65,7 @@ Tensor sinkhorn(const Tensor& logits_TMM, int64_t rounds) {
     return sinkhorn_composed(logits_TMM, rounds);
   }
   const Tensor logits_MMT = logits_TMM.permute({1, 2, 0}).contiguous();
-  return call_operation(sinkhorn_operation(), logits_MMT, rounds).permute({2, 0, 1}).contiguous();
+  return call_operation(*kSinkhorn, logits_MMT, rounds).permute({2, 0, 1}).contiguous();
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
@@ -94,8 +83,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("sinkhorn_fused", &sinkhorn_autograd);
-  m.impl("sinkhorn_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"sinkhorn_fused_backward"});
 }
 
 }  // namespace attnres

@@ -35,11 +35,7 @@ struct SituBackward {
 };
 
 // Elements [first, last) of y.
-void situ_forward(const SituForward<float>&, int64_t first, int64_t last);
-void situ_forward(const SituForward<double>&, int64_t first, int64_t last);
-void situ_forward(const SituForward<BFloat16>&, int64_t first, int64_t last);
-void situ_backward(const SituBackward<float>&, int64_t first, int64_t last);
-void situ_backward(const SituBackward<double>&, int64_t first, int64_t last);
-void situ_backward(const SituBackward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(situ_forward, SituForward)
+ATTNRES_DECLARE(situ_backward, SituBackward)
 
 }  // namespace attnres::kernel

@@ -17,32 +17,20 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using SituFused = Tensor(const Tensor& gate, const Tensor& up, double beta, double linear_beta);
-// Of gate and of up.
-using SituFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, const Tensor& gate,
-                                                     const Tensor& up, double beta,
-                                                     double linear_beta);
-
-const c10::TypedOperatorHandle<SituFused>& situ_operation() {
-  static const auto handle = operation_named<SituFused>("attnres::situ_fused");
-  return handle;
-}
-
-const c10::TypedOperatorHandle<SituFusedBackward>& situ_backward_operation() {
-  static const auto handle = operation_named<SituFusedBackward>("attnres::situ_fused_backward");
-  return handle;
-}
-
 Tensor situ_meta(const Tensor& gate, const Tensor& /*up*/, double /*beta*/,
                  double /*linear_beta*/) {
   return empty_like_rows(gate);
 }
 
+// The gradients of gate and of up.
 std::tuple<Tensor, Tensor> situ_backward_meta(const Tensor& /*grad_y*/, const Tensor& gate,
                                               const Tensor& up, double /*beta*/,
                                               double /*linear_beta*/) {
   return {empty_like_rows(gate), empty_like_rows(up)};
 }
+
+constexpr Operation<situ_meta> kSitu("attnres::situ_fused");
+constexpr Operation<situ_backward_meta> kSituBackward("attnres::situ_fused_backward");
 
 class SituFunction : public torch::autograd::Function<SituFunction> {
  public:
@@ -52,14 +40,14 @@ class SituFunction : public torch::autograd::Function<SituFunction> {
     context->save_for_backward({gate, up});
     context->saved_data["beta"] = beta;
     context->saved_data["linear_beta"] = linear_beta;
-    return situ_operation().call(gate, up, beta, linear_beta);
+    return kSitu->call(gate, up, beta, linear_beta);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const auto [grad_gate, grad_up] = situ_backward_operation().call(
-        grads[0], saved[0], saved[1], context->saved_data["beta"].toDouble(),
-        context->saved_data["linear_beta"].toDouble());
+    const auto [grad_gate, grad_up] =
+        kSituBackward->call(grads[0], saved[0], saved[1], context->saved_data["beta"].toDouble(),
+                            context->saved_data["linear_beta"].toDouble());
     return {grad_gate, grad_up, Tensor(), Tensor()};
   }
 };
@@ -80,7 +68,7 @@ Tensor situ(const Tensor& gate, const Tensor& up, double beta, double linear_bet
   if (!has_kernel(gate) || is_transformed({gate, up})) {
     return situ_composed(gate, up, beta, linear_beta);
   }
-  return call_operation(situ_operation(), gate, up, beta, linear_beta);
+  return call_operation(*kSitu, gate, up, beta, linear_beta);
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
@@ -100,7 +88,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("situ_fused", &situ_autograd);
-  m.impl("situ_fused_backward", torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"situ_fused_backward"});
 }
 
 }  // namespace attnres

@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Of numbers of any kind as bits: the parts that fill no square one by one.
+// Transposes numbers of any kind, as bits: the parts that fill no square one by one.
 template <class Bits>
 HWY_INLINE void transpose_rest(const Bits* from, int64_t stride, int64_t first_row, int64_t rows,
                                int64_t first_column, int64_t columns, Bits* to, int64_t to_stride) {

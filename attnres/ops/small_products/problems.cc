@@ -91,7 +91,7 @@ void multiply_by_parts(const Tensor& a, const Tensor& b, const Tensor& c, bool a
   });
 }
 
-// Of A [m, k] and B [k, n].
+// Inputs: A [m, k], B [k, n] and a sum.
 OperationProblem small_products_problem(int64_t m, int64_t n, int64_t k) {
   return problems::product_problem("small products", {{{m, k}, {k, n}, {m, n}}}, multiply_by_parts,
                                    [](const Tensor& a, const Tensor& b) { return a.mm(b); });

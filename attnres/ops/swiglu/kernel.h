@@ -23,11 +23,7 @@ struct SwigluBackward {
 };
 
 // Elements [first, last).
-void swiglu_forward(const SwigluForward<float>&, int64_t first, int64_t last);
-void swiglu_forward(const SwigluForward<double>&, int64_t first, int64_t last);
-void swiglu_forward(const SwigluForward<BFloat16>&, int64_t first, int64_t last);
-void swiglu_backward(const SwigluBackward<float>&, int64_t first, int64_t last);
-void swiglu_backward(const SwigluBackward<double>&, int64_t first, int64_t last);
-void swiglu_backward(const SwigluBackward<BFloat16>&, int64_t first, int64_t last);
+ATTNRES_DECLARE(swiglu_forward, SwigluForward)
+ATTNRES_DECLARE(swiglu_backward, SwigluBackward)
 
 }  // namespace attnres::kernel

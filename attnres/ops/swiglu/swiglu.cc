@@ -17,42 +17,30 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using SwigluFused = Tensor(const Tensor& gate, const Tensor& up);
-// Of gate and of up.
-using SwigluFusedBackward = std::tuple<Tensor, Tensor>(const Tensor& grad_y, const Tensor& gate,
-                                                       const Tensor& up);
-
-const c10::TypedOperatorHandle<SwigluFused>& swiglu_operation() {
-  static const auto handle = operation_named<SwigluFused>("attnres::swiglu_fused");
-  return handle;
-}
-
-const c10::TypedOperatorHandle<SwigluFusedBackward>& swiglu_backward_operation() {
-  static const auto handle = operation_named<SwigluFusedBackward>("attnres::swiglu_fused_backward");
-  return handle;
-}
-
 Tensor swiglu_meta(const Tensor& gate, const Tensor& /*up*/) {
   return empty_like_rows(gate);
 }
 
+// The gradients of gate and of up.
 std::tuple<Tensor, Tensor> swiglu_backward_meta(const Tensor& /*grad_y*/, const Tensor& gate,
                                                 const Tensor& up) {
   return {empty_like_rows(gate), empty_like_rows(up)};
 }
+
+constexpr Operation<swiglu_meta> kSwiglu("attnres::swiglu_fused");
+constexpr Operation<swiglu_backward_meta> kSwigluBackward("attnres::swiglu_fused_backward");
 
 class SwigluFunction : public torch::autograd::Function<SwigluFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     context->save_for_backward({gate, up});
-    return swiglu_operation().call(gate, up);
+    return kSwiglu->call(gate, up);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const auto [grad_gate, grad_up] =
-        swiglu_backward_operation().call(grads[0], saved[0], saved[1]);
+    const auto [grad_gate, grad_up] = kSwigluBackward->call(grads[0], saved[0], saved[1]);
     return {grad_gate, grad_up};
   }
 };
@@ -67,12 +55,10 @@ Tensor swiglu_autograd(const Tensor& gate, const Tensor& up) {
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
   if (gate.sym_sizes() != up.sym_sizes() || gate.scalar_type() != up.scalar_type() ||
       gate.device() != up.device()) {
-    fail("swiglu: gate is {} {} on {}, up {} {} on {}; they must be alike",
-         c10::toString(gate.scalar_type()), shape_of(gate), gate.device().str(),
-         c10::toString(up.scalar_type()), shape_of(up), up.device().str());
+    fail("swiglu: gate is {}, up {}; they must be alike", described(gate), described(up));
   }
   if (!has_kernel(gate) || is_transformed({gate, up})) return swiglu_composed(gate, up);
-  return swiglu_operation().call(gate, up);
+  return kSwiglu->call(gate, up);
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {
@@ -92,8 +78,7 @@ TORCH_LIBRARY_IMPL(attnres, FuncTorchBatchedDecomposition, m) {
 }
 TORCH_LIBRARY_IMPL(attnres, Autograd, m) {
   m.impl("swiglu_fused", &swiglu_autograd);
-  m.impl("swiglu_fused_backward",
-         torch::CppFunction::makeFromBoxedFunction<&once_differentiable>());
+  implement_once_differentiable(m, {"swiglu_fused_backward"});
 }
 
 }  // namespace attnres
