@@ -17,7 +17,6 @@
 #include "attnres/infer/step_plan.h"
 #include "attnres/layers/sequence_pool.h"
 #include "attnres/model/transformer.h"
-#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/random.h"
@@ -338,7 +337,7 @@ void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_
   std::vector<ChosenToken> chosen;
   if (!rows.empty()) {
     const at::Tensor last_TD =
-        hidden_TD.index_select(0, on_device(at::tensor(rows), hidden_TD.device()));
+        hidden_TD.index_select(0, at::tensor(rows, hidden_TD.options().dtype(at::kLong)));
     chosen = sample_tokens(model_.transformer().logits(last_TD), choices);
   }
   auto next = chosen.begin();

@@ -17,7 +17,6 @@
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
-#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -55,6 +54,11 @@ void keep_as(at::ScalarType dtype, SublayerInput& input) {
 void keep_as(at::ScalarType dtype, DepthState& state) {
   for (at::Tensor& tensor : state.sealed) keep_as(dtype, tensor);
   for (at::Tensor& tensor : state.open) keep_as(dtype, tensor);
+}
+
+// Without the dispatcher where it is there.
+at::Tensor on_device(const at::Tensor& tensor, at::Device device) {
+  return tensor.device() == device ? tensor : tensor.to(device);
 }
 
 // The rows with these numbers, on the weight's device.
@@ -252,19 +256,13 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   return linear_map(x, head_.for_map_of(x));
 }
 
-at::Tensor Transformer::loss_targets(const at::Tensor& targets_T) const {
-  if (targets_T.device() == parameters_.device()) return targets_T;
-  check_targets(targets_T, vocab_size_);
-  return targets_T.to(parameters_.device());
-}
-
 at::Tensor Transformer::loss(const at::Tensor& ids_BT, const at::Tensor& targets_BT,
                              const RunContext& context) const {
   const int64_t counted = count_targets(targets_BT);
   DepthState state = embed(ids_BT);
   run(state, sublayers(), context);
   return linear_cross_entropy(output(state, context), head_values(),
-                              loss_targets(own_tokens(targets_BT.flatten())),
+                              own_tokens(targets_BT.flatten()),
                               counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0);
 }
 
@@ -282,15 +280,14 @@ LossSum Transformer::loss_sum(DepthState& state, const at::Tensor& targets_BT,
 LossSum Transformer::loss_sum_of(const at::Tensor& hidden_TD, const at::Tensor& targets_BT) const {
   require_sites(sublayers(), sublayers() + 1);
   const at::Tensor targets_T = own_tokens(targets_BT.flatten());
-  return {linear_cross_entropy(hidden_TD, head_values(), loss_targets(targets_T), /*scale=*/1),
+  return {linear_cross_entropy(hidden_TD, head_values(), targets_T, /*scale=*/1),
           count_targets(targets_T)};
 }
 
 at::Tensor Transformer::log_probabilities(const at::Tensor& ids_BT,
                                           const at::Tensor& targets_BT) const {
   const at::NoGradGuard no_grad;
-  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_values(),
-                                 loss_targets(targets_BT.flatten()))
+  return token_log_probabilities(hidden(ids_BT).flatten(0, 1), head_values(), targets_BT.flatten())
       .view(targets_BT.sizes());
 }
 

@@ -119,8 +119,6 @@ class Transformer {
 
  private:
   void require_sites(int first, int last) const;
-  // Flat, where the loss is computed.
-  at::Tensor loss_targets(const at::Tensor& targets_T) const;
   // This process's rows of those of all tokens.
   at::Tensor own_tokens(const at::Tensor& all) const;
   at::Tensor head_values() const { return head_.values(parameters_.precision().parameters); }

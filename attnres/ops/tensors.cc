@@ -78,10 +78,6 @@ void refuse_devices(const char* operation, at::TensorList tensors) {
        devices);
 }
 
-at::Tensor on_device(const at::Tensor& tensor, at::Device device) {
-  return tensor.device() == device ? tensor : tensor.to(device);
-}
-
 int64_t tokens_of(const at::Tensor& rows) {
   return rows.numel() / rows.size(-1);
 }

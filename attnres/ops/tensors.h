@@ -56,9 +56,6 @@ void require_one_device(const char* operation, const at::Tensor& first, const Te
   if ((... || (others.device() != first.device()))) refuse_devices(operation, {first, others...});
 }
 
-// The same numbers on a device: without the dispatcher where they are there.
-at::Tensor on_device(const at::Tensor& tensor, at::Device device);
-
 // The number of tokens, of a tensor [..., D].
 int64_t tokens_of(const at::Tensor& rows);
 

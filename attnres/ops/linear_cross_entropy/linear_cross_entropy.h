@@ -4,15 +4,15 @@
 //
 // hidden [M, D], weight [V, D] (no bias), targets [M] int64: token numbers in [0, V), or -100 for
 // tokens that are left out. hidden and weight share one device and floating dtype, or hidden is
-// bfloat16 and weight float32.
+// bfloat16 and weight float32. targets are there too, or on the CPU.
 //
 // Tokens are taken in chunks of max(64, 2^22 / V): at most 4 Mi logits (16 MiB of float32), or 64
 // rows where the vocabulary is so large that fewer would leave the matrix product waiting for the
 // weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
 // float32, or float64 for float64 inputs; the products that give gradients are of hidden's dtype.
 //
-// Everything here throws Error, naming the argument, where the inputs are not as said; but targets
-// that are not on the CPU, of which it would have to wait, are taken as they are.
+// Everything here throws Error, naming the argument, where the inputs are not as said; but the
+// numbers of targets are checked on the CPU alone: to look at another device's is to wait for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,10 +22,6 @@
 namespace attnres {
 
 inline constexpr int64_t kIgnoredTarget = -100;  // of tokens that are left out
-
-// Throws Error, naming the first, where targets are not as said: for those who move them to a
-// device.
-void check_targets(const at::Tensor& targets_M, int64_t vocabulary);
 
 // scale * the sum of nll_t over the tokens that count: a scalar, float32 or float64. For the mean,
 // the scale is one over their number. Differentiable once in hidden and weight: the gradients are
