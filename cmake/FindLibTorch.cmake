@@ -33,3 +33,22 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     target_compile_options(LibTorch::cpu INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
 endif()
+
+# With ATTNRES_CUDA also LibTorch::cuda: torch's part for GPUs, and the CUDA runtime that it uses. A
+# libtorch for CPUs has neither.
+if(LibTorch_FOUND AND ATTNRES_CUDA AND NOT TARGET LibTorch::cuda)
+  cmake_path(GET LibTorch_CPU_LIBRARY PARENT_PATH _libraries)
+  foreach(_name torch_cuda c10_cuda)
+    find_library(LibTorch_${_name} ${_name} HINTS ${_libraries} NO_DEFAULT_PATH)
+  endforeach()
+  find_library(LibTorch_CUDART NAMES libcudart.so.13
+               HINTS ${_libraries} ${_libraries}/../../nvidia/cu13/lib
+                     ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
+  if(LibTorch_torch_cuda AND LibTorch_c10_cuda AND LibTorch_CUDART)
+    add_library(LibTorch::cuda INTERFACE IMPORTED)
+    target_include_directories(LibTorch::cuda SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+    # --no-as-needed: torch finds its part for GPUs by its being there.
+    target_link_libraries(LibTorch::cuda INTERFACE -Wl,--no-as-needed ${LibTorch_torch_cuda} -Wl,--as-needed
+                          ${LibTorch_c10_cuda} ${LibTorch_CUDART} LibTorch::cpu)
+  endif()
+endif()

@@ -16,6 +16,12 @@ bool has_kernel(const at::Tensor& tensor) {
          (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
 }
 
+constinit DeviceTable<bool(const at::Tensor& rows)> row_kernel_table(&has_kernel);
+
+bool has_row_kernel(const at::Tensor& rows) {
+  return row_kernel_table.of(rows)(rows);
+}
+
 bool records(at::TensorList inputs) {
   for (const at::Tensor& input : inputs) {
     require(

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/ops/device_table.h"
 #include "attnres/ops/storage.h"
 #include "attnres/support/error.h"
 
@@ -19,6 +20,12 @@ namespace attnres {
 
 // Whether the CPU kernels can work on this tensor.
 bool has_kernel(const at::Tensor& tensor);
+
+// Whether the dispatcher's operations on rows [.., D] (depth attention, RMSNorm, SwiGLU, rotary
+// embedding) have kernels for this tensor on its device. Libraries of other devices enter what they
+// have.
+extern DeviceTable<bool(const at::Tensor& rows)> row_kernel_table;
+bool has_row_kernel(const at::Tensor& rows);
 
 // Whether an operation on these inputs (some may be undefined) is to be recorded for a backward.
 // Throws Error where one has a forward-mode tangent.

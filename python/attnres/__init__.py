@@ -2,8 +2,9 @@
 
 `BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections;
 `depth_attention` is the operation inside, which they run in two phases, forward and backward. On
-CPUs they run fused kernels in float32, float64 and bfloat16, elsewhere compositions of PyTorch's
-operations. `torch.compile` sees through both. `retrofit` changes models of transformers.
+CPUs they run fused kernels in float32, float64 and bfloat16; on NVIDIA GPUs, where the package was
+built with nvcc, in float32 and bfloat16; elsewhere compositions of PyTorch's operations.
+`torch.compile` sees through all of them. `retrofit` changes models of transformers.
 """
 
 from pathlib import Path
@@ -19,6 +20,9 @@ if torch.__version__.split(".")[:2] != _built_for.split("."):
         "anew with pip install --no-build-isolation --force-reinstall --no-deps ."
     )
 torch.ops.load_library(Path(__file__).with_name("libattnres_ops.so"))
+_for_gpus = Path(__file__).with_name("libattnres_cuda.so")
+if _for_gpus.exists() and "libtorch_cuda.so" in Path("/proc/self/maps").read_text():
+    torch.ops.load_library(_for_gpus)
 
 from .modules import AttnRes, BlockAttnRes, DepthState, no_weight_decay  # noqa: E402
 from .operations import (  # noqa: E402

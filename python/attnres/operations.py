@@ -23,9 +23,9 @@ def depth_attention(
     Returns:
         h [..., D], in the sources' dtype; softmax and statistics are float32, or float64 for
         float64 sources. Differentiable in sources, query and key_gain: once where the fused
-        kernels run (CPU; float32, float64, bfloat16), any number of times elsewhere and in
-        `depth_attention_composed`, which is what computes under torch.func (grad, jvp, vmap ..) and
-        with forward-mode tangents.
+        kernels run (CPU: float32, float64, bfloat16; CUDA: float32, bfloat16), any number of times
+        elsewhere and in `depth_attention_composed`, which is what computes under torch.func (grad,
+        jvp, vmap ..) and with forward-mode tangents.
 
     Raises:
         RuntimeError: naming the argument that is not as said.

@@ -19,8 +19,10 @@ os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import attnres
@@ -365,7 +367,7 @@ def check_autocast():
 
 
 def check_other_devices_and_dtypes():
-    """float16 has no kernel and takes the composed operations, as every other device does."""
+    """float16 has no kernel and takes the composed operations, as other devices do."""
     sources = [torch.randn(3, WIDTH) for _ in range(3)]
     query, gain = torch.randn(WIDTH), torch.ones(WIDTH)
     tolerances = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -380,6 +382,41 @@ def check_other_devices_and_dtypes():
             )
             h.sum().backward()
             assert all(v.grad.isfinite().all() for v in leaves)
+
+
+class Calls(TorchDispatchMode):
+    """The names of our operations that are called inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        if function.namespace == "attnres":
+            self.names.add(function._schema.name.split("::")[1])
+        return function(*arguments, **(named or {}))
+
+
+def check_kernels_on_gpus():
+    """What GPUs have kernels for takes them, by tensors without numbers: no GPU is needed."""
+    if not Path(attnres.__file__).with_name("libattnres_cuda.so").exists():
+        print("built without nvcc: the choice of kernels on GPUs is not checked")
+        return
+
+    def operations_of(dtype, width):
+        with FakeTensorMode(), Calls() as calls:
+            # A backward would ask for a GPU.
+            mix = attnres.BlockAttnRes(width, SUBLAYERS, 2, device="cuda")
+            embedding = torch.empty(3, width, device="cuda", dtype=dtype)
+            inputs = module_inputs(mix, embedding.requires_grad_(), [nn.Identity()] * SUBLAYERS)
+            assert all(h.device.type == "cuda" and h.dtype == dtype for h in inputs)
+        return calls.names
+
+    fused = {f"depth_attention_{part}fused" for part in ("", "phase_one_", "phase_two_")}
+    for dtype in (torch.float32, torch.bfloat16):
+        assert operations_of(dtype, WIDTH) >= fused, operations_of(dtype, WIDTH)
+        assert not operations_of(dtype, WIDTH + 4)
+    assert not operations_of(torch.float64, WIDTH)
 
 
 def refused(kind, text, action):
@@ -462,6 +499,7 @@ def main():
     check_no_weight_decay()
     check_autocast()
     check_other_devices_and_dtypes()
+    check_kernels_on_gpus()
     check_refusals()
     check_descriptions()
     check_other_torch_is_refused()

@@ -183,7 +183,7 @@ std::vector<std::string> depth_attention_instruction_sets() {
 }
 
 bool can_fuse_depth_attention(at::TensorList sources) {
-  return std::all_of(sources.begin(), sources.end(), has_kernel);
+  return std::all_of(sources.begin(), sources.end(), has_row_kernel);
 }
 
 at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,

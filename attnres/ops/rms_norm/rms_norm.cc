@@ -108,14 +108,14 @@ NormResult norm_autograd(const Tensor& state, const std::optional<Tensor>& pendi
 
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps) {
   check_norm_inputs(x, std::nullopt, gain);
-  if (!has_kernel(x) || is_transformed({x, gain})) return rms_norm_composed(x, gain, eps);
+  if (!has_row_kernel(x) || is_transformed({x, gain})) return rms_norm_composed(x, gain, eps);
   return std::get<1>(kNorm->call(x, std::nullopt, gain, eps, records({x, gain})));
 }
 
 AddedAndNormalized add_rms_norm(const Tensor& state, const Tensor& pending, const Tensor& gain,
                                 double eps) {
   check_norm_inputs(state, pending, gain);
-  if (!has_kernel(state) || is_transformed({state, pending, gain})) {
+  if (!has_row_kernel(state) || is_transformed({state, pending, gain})) {
     return add_rms_norm_composed(state, pending, gain, eps);
   }
   const auto [sum, normalized, inverse_rms] =

@@ -92,9 +92,18 @@ RotaryTable rotary_table(int64_t position, int64_t tokens, const RotaryFrequenci
   return {cosine.to(options), sine.to(options)};
 }
 
+namespace {
+
+// A GPU's kernel has rows of half a head.
+bool has_rotary_kernel(const Tensor& x_BTHK) {
+  return has_row_kernel(x_BTHK) && (x_BTHK.device().is_cpu() || x_BTHK.size(3) % 16 == 0);
+}
+
+}  // namespace
+
 Tensor apply_rotary(const Tensor& x_BTHK, const RotaryTable& table) {
   check_rotary_inputs(x_BTHK, table.cosine, table.sine);
-  if (has_kernel(x_BTHK) && !is_transformed({x_BTHK, table.cosine, table.sine})) {
+  if (has_rotary_kernel(x_BTHK) && !is_transformed({x_BTHK, table.cosine, table.sine})) {
     return kRotary->call(x_BTHK, table.cosine, table.sine);
   }
   return rotary_composed(x_BTHK, table);

@@ -57,7 +57,7 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
       gate.device() != up.device()) {
     fail("swiglu: gate is {}, up {}; they must be alike", described(gate), described(up));
   }
-  if (!has_kernel(gate) || is_transformed({gate, up})) return swiglu_composed(gate, up);
+  if (!has_row_kernel(gate) || is_transformed({gate, up})) return swiglu_composed(gate, up);
   return kSwiglu->call(gate, up);
 }
 
