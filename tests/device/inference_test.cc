@@ -167,8 +167,7 @@ Transformer packed(const ModelConfig& config, WeightFormat format) {
   return model;
 }
 
-// The same with the numbers that these weights stand for: the CPU's own products of few rows round
-// what they multiply too.
+// The same with the numbers that these weights stand for.
 Transformer unpacked(const Transformer& packed) {
   Transformer model(packed.config(), kSmallVocabulary, /*seed=*/std::nullopt);
   for (size_t i = 0; i < packed.parameters().all().size(); ++i) {
@@ -179,6 +178,8 @@ Transformer unpacked(const Transformer& packed) {
   return model;
 }
 
+// As with the numbers that they stand for. The CPU itself rounds x too where weights are in blocks,
+// to int8 numbers (packed_weight/kernel.h), which moves log-probabilities here by up to 3.
 TEST(DeviceInference, ServesPackedWeights) {
   const at::NoGradGuard no_grad;
   for (const WeightFormat format :
@@ -191,7 +192,8 @@ TEST(DeviceInference, ServesPackedWeights) {
           EXPECT_EQ(p.packed.bytes.device(), pretend_device());
         }
       }
-      expect_served_alike(there, unpacked(here), 1e-3);
+      expect_served_alike(there, unpacked(here), 1e-4);
+      if (!has_blocks(format)) expect_served_alike(there, here, 1e-4);
     }
   }
 }

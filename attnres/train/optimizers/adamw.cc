@@ -17,10 +17,6 @@ AdamW::AdamW(std::vector<Parameter> parameters, const TrainConfig& config)
 
 void AdamW::step(double learning_rate, int64_t t, double divisor) {
   const at::NoGradGuard not_recording;
-  if (parameters_.empty()) return;
-  const auto options = parameters_[0].tensor.options().dtype(at::kFloat).requires_grad(false);
-  const at::Tensor grad_scale = at::full({}, divisor, options);
-  const at::Tensor count = at::full({}, static_cast<double>(t), options);
   for (const bool decay : {true, false}) {
     std::vector<at::Tensor> tensors, gradients, first, second;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -32,11 +28,13 @@ void AdamW::step(double learning_rate, int64_t t, double divisor) {
       second.push_back(second_moments_[i]);
     }
     if (tensors.empty()) continue;
+    const auto options = tensors[0].options().dtype(at::kFloat);
+    const at::Tensor count = at::full({}, static_cast<double>(t), options);
     const std::vector<at::Tensor> counts(tensors.size(), count);
     at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
                       learning_rate, config_.beta1, config_.beta2,
                       decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false, grad_scale);
+                      /*maximize=*/false, at::full({}, divisor, options));
     // Which libtorch forgets to say: copies of weights go by it.
     for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   }

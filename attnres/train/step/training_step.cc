@@ -70,11 +70,11 @@ void TrainingStep::forward_backward(const Batch& part) {
 
 StepResult TrainingStep::update(double learning_rate) {
   const at::Tensor norms = optimizer_.gradient_norms([](const Parameter&) { return true; });
-  const at::Tensor read = at::cat({loss_.view(1), norms}).to(at::kCPU);
-  StepSums sums = std::exchange(sums_, {});
-  sums.loss = read[0].item<double>();
+  const at::Tensor loss_and_norms = at::cat({loss_.view(1), norms}).to(at::kCPU);
   loss_.zero_();
-  const double squares = Optimizer::squared_norm(read.narrow(0, 1, norms.numel()));
+  StepSums sums = std::exchange(sums_, {});
+  sums.loss = loss_and_norms[0].item<double>();
+  const double squares = Optimizer::squared_norm(loss_and_norms.slice(0, 1));
   return move_parameters(model_.parameters(), optimizer_, config_, std::move(sums),
                          std::sqrt(squares), learning_rate);
 }
