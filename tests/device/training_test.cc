@@ -13,7 +13,10 @@
 namespace attnres::testing::device_training_test {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 // Rows of documents, of which one ends early; targets that do not count.
 Batch packed_batch(uint64_t seed) {
@@ -176,6 +179,26 @@ TEST(DeviceTraining, StartsWithTheCpusNumbers) {
     EXPECT_TRUE(there.parameters().all()[i].tensor.detach().cpu().equal(
         here.parameters().all()[i].tensor.detach()));
   }
+}
+
+TEST(DeviceTraining, TakesIdsAndTargetsOfEitherMemory) {
+  const Transformer model = on_pretend_device(small_model(block_attn_res()));
+  const at::Tensor ids_BT = random_ids(2, 8), targets_BT = random_ids(2, 8, 5);
+  const at::Tensor of_host = model.loss(ids_BT, targets_BT),
+                   of_device =
+                       model.loss(ids_BT.to(pretend_device()), targets_BT.to(pretend_device()));
+  EXPECT_EQ(of_device.item<double>(), of_host.item<double>());
+}
+
+// In the host's memory, without waiting.
+TEST(DeviceTraining, ChecksTargets) {
+  const Transformer model = on_pretend_device(small_model(block_attn_res()));
+  Batch batch = plain_batch(3);
+  batch.targets_BT[1][2] = kSmallVocabulary;
+  const HostReads reads;
+  EXPECT_THAT([&] { model.loss_sum(batch); },
+              ThrowsMessage<Error>(HasSubstr("targets[10] is 50, but must be in [0, 50)")));
+  EXPECT_THAT(reads.list(), IsEmpty());
 }
 
 // As where a row is broken: nothing has moved.
