@@ -19,6 +19,7 @@
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
@@ -149,6 +150,12 @@ Json examine() {
   const auto optional = [](const std::optional<std::string>& text) {
     return text ? Json(*text) : Json(nullptr);
   };
+  const Gpus gpus = find_gpus();
+  Json devices = {"cpu"}, of_gpus = Json::array();
+  if (gpus.problem.empty()) devices.push_back("cuda");
+  for (const Gpu& gpu : gpus.all) {
+    of_gpus.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory}});
+  }
   Json report = {
       {"machine",
        {{"cpu", machine.cpu},
@@ -158,6 +165,9 @@ Json examine() {
         {"memory_bytes", machine.memory},
         {"available_bytes", available_memory()},
         {"huge_pages", machine.huge_pages},
+        {"gpus", of_gpus},
+        {"gpu_driver", gpus.driver.empty() ? Json(nullptr) : Json(gpus.driver)},
+        {"gpu_problem", gpus.problem.empty() ? Json(nullptr) : Json(gpus.problem)},
         {"speed", speed}}},
       {"build",
        {{"version", program_version()},
@@ -168,7 +178,7 @@ Json examine() {
         {"products",
          {{"float32", products_by(at::kFloat)},
           {"bfloat16", processor().bfloat16 ? Json(products_by(at::kBFloat16)) : Json(nullptr)}}},
-        {"devices", {"cpu"}},
+        {"devices", devices},
         {"tokenizers", {"bytes", "sentencepiece", "bpe"}}}},
       {"default_corpus", optional(corpus_folder())},
       {"gnuplot", on_path("gnuplot")},
@@ -237,6 +247,14 @@ void print(const Json& report) {
        fmt::format("{}, {} available; largest cache {}", bytes(machine.at("memory_bytes")),
                    bytes(machine.at("available_bytes")), bytes(machine.at("cache_bytes"))));
   line("huge pages", machine.at("huge_pages").get<std::string>());
+  for (const Json& gpu : machine.at("gpus")) {
+    line("GPU",
+         fmt::format("{}, {}, driver for CUDA {}", gpu.at("name").get<std::string>(),
+                     bytes(gpu.at("memory_bytes")), machine.at("gpu_driver").get<std::string>()));
+  }
+  if (const Json& problem = machine.at("gpu_problem"); !problem.is_null()) {
+    line("GPU", "none: " + problem.get<std::string>());
+  }
   for (const Json& speed : machine.at("speed")) {
     const int threads = speed.at("threads").get<int>();
     const auto number = [&](const char* key) { return speed.at(key).get<double>(); };

@@ -8,12 +8,15 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <regex>
 #include <system_error>
 
 #include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
+#include "attnres/parallel/mpi_communicator.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/study/study_data.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -103,14 +106,28 @@ CLI::Validator file_path() {
 void MachineOptions::add_to(CLI::App& command) {
   add_whole(command, "--threads N", threads, {1, 4096},
             "threads to compute with; one for each core if not given");
-  add_option(command, "--device NAME", device, "where to compute: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+  const auto check = [](const std::string& name) -> std::string {
+    static const std::regex known("cpu|cuda(:[0-9]{1,2})?");
+    if (std::regex_match(name, known)) return "";
+    return fmt::format("expected cpu, cuda or, of several GPUs, one as cuda:1, got {}", name);
+  };
+  add_option(command, "--device NAME", device,
+             "where to compute: cpu, cuda or, of several GPUs, one as cuda:1")
+      ->check(check)
       ->capture_default_str();
 }
 
 void MachineOptions::apply() const {
-  require_usage(device == "cpu",
-                "--device {}: this build computes on the CPU only; use --device cpu", device);
+  require_usage(
+      launched_processes() == 1 || device == "cpu",
+      "--device {}: several processes compute on CPUs; on a GPU there is one, without mpirun",
+      device);
+  use_device(device);
+  if (!compute_device().is_cpu()) {
+    fmt::print(stderr,
+               "note: no GPU has run this program yet, but for its kernels: compare what it gives "
+               "with --device cpu\n");
+  }
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
 }
 
@@ -159,7 +176,8 @@ void PrecisionOption::add_to(CLI::App& command) {
 }
 
 Precision PrecisionOption::get(const ModelDirectory& model) const {
-  if (name == kBfloat16Precision) require_bfloat16_products("--precision");
+  if (name == kBfloat16Precision && compute_device().is_cpu())
+    require_bfloat16_products("--precision");
   Precision precision = parse_precision(name, "--precision");
   precision.weights =
       weights.empty() ? model.weight_format() : parse_weight_format(weights, "--weights");

@@ -66,8 +66,8 @@ struct MachineOptions {
   std::string device = "cpu";
 
   void add_to(CLI::App& command);
-  // Sets the number of threads. Throws UsageError on fewer than one, and on a device that this
-  // build does not have.
+  // Sets the number of threads, and the device of the process. Throws UsageError where there
+  // is no such device.
   void apply() const;
 };
 

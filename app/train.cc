@@ -58,9 +58,10 @@ fs::path folder_of(const std::string& name) {
 
 // What the user would type to go on with an interrupted run. The threads belong to it: with others
 // the numbers would differ in their last bits.
-std::string resume_command(const fs::path& out, int64_t threads) {
-  return fmt::format("{} train --resume --out {}{}", program(), for_shell(out.string()),
-                     threads > 0 ? fmt::format(" --threads {}", threads) : "");
+std::string resume_command(const fs::path& out, const MachineOptions& machine) {
+  return fmt::format("{} train --resume --out {}{}{}", program(), for_shell(out.string()),
+                     machine.threads > 0 ? fmt::format(" --threads {}", machine.threads) : "",
+                     machine.device != "cpu" ? fmt::format(" --device {}", machine.device) : "");
 }
 
 // Says what the overrides took with them; of several processes one does.
@@ -265,7 +266,7 @@ void show(const TrainSummary& summary, const TrainJob& job, const TrainOptions& 
   if (summary.was_stopped) {
     throw Interrupted(fmt::format("interrupted; step {} of {} is saved. To go on:\n  {}",
                                   summary.steps, job.recipe.train.steps,
-                                  resume_command(job.out, options.machine.threads)));
+                                  resume_command(job.out, options.machine)));
   }
   if (options.json) {
     print_for_a_program(summary);

@@ -38,6 +38,12 @@ if(ATTNRES_PROGRAM)
   install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
 endif()
 
+if(ATTNRES_CUDA)
+  add_dependencies(installed attnres_cuda)
+  install(TARGETS attnres_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(attnres_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
+endif()
+
 set(OPS attnres/ops/depth_attention)
 install(FILES ${OPS}/depth_attention.h ${OPS}/two_phase.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${OPS})

@@ -95,7 +95,7 @@ std::vector<MixingMatrix> MixingMatrixProbe::matrices() const {
       for (int probe = 0; probe < kProbes; ++probe) {
         const RandomStream random(/*seed=*/l * kProbes + probe, "mixing_matrix.signs");
         const at::Tensor signs =
-            random_rows(sources[0].sizes(), random, /*signs=*/true).to(read->second.scalar_type());
+            random_rows(sources[0].sizes(), random, /*signs=*/true).to(read->second.options());
         const auto gradients =
             torch::autograd::grad({read->second}, sources, {signs}, /*retain_graph=*/true,
                                   /*create_graph=*/false, /*allow_unused=*/true);
@@ -109,7 +109,7 @@ std::vector<MixingMatrix> MixingMatrixProbe::matrices() const {
         const bool unread = !diagonals[i].defined();
         matrix.mean[l][i] = unread ? 0 : diagonals[i].mean().item<double>();
         const at::Tensor singles = unread ? at::zeros({kMixingMatrixSamples}, at::kDouble)
-                                          : diagonals[i].take(sampled_places);
+                                          : diagonals[i].to(at::kCPU).take(sampled_places);
         for (int s = 0; s < kMixingMatrixSamples; ++s)
           matrix.samples[s][l][i] = singles[s].item<double>();
       }

@@ -66,7 +66,7 @@ int64_t vocabulary_of(const Transformer& model, const GenerationSettings& settin
 }
 
 std::vector<float> mean_of(const at::Tensor& sum_D, int64_t count) {
-  const at::Tensor mean_D = (sum_D / count).to(at::kFloat);
+  const at::Tensor mean_D = (sum_D / count).to(at::kCPU, at::kFloat);
   const auto* data = mean_D.const_data_ptr<float>();
   return {data, data + mean_D.numel()};
 }
@@ -336,7 +336,8 @@ void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_
   }
   std::vector<ChosenToken> chosen;
   if (!rows.empty()) {
-    const at::Tensor last_TD = hidden_TD.index_select(0, at::tensor(rows));
+    const at::Tensor last_TD =
+        hidden_TD.index_select(0, at::tensor(rows, hidden_TD.options().dtype(at::kLong)));
     chosen = sample_tokens(model_.transformer().logits(last_TD), choices);
   }
   auto next = chosen.begin();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attnres/model/token_depth_weights.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/memory.h"
 
@@ -13,7 +14,8 @@ namespace attnres {
 
 TokenRoom LocalModel::count_tokens(const SequencePoolSize& size) const {
   give_back_freed_memory();  // of loading
-  const int64_t free = available_memory();
+  const at::Device device = model_.parameters().device();
+  const int64_t free = device.is_cpu() ? available_memory() : free_gpu_memory(device);
   return {tokens_that_fit(model_, size, free), free};
 }
 

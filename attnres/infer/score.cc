@@ -30,7 +30,7 @@ std::vector<double> score_sequence(const InferenceModel& model, const std::vecto
   const at::Tensor ids_BT = at::tensor(ids, at::kLong).unsqueeze(0);
   const at::Tensor logprobs_T =
       model.log_probabilities(ids_BT.narrow(1, 0, length - 1), ids_BT.narrow(1, 1, length - 1))
-          .to(at::kDouble)
+          .to(at::kCPU, at::kDouble)
           .view({-1})
           .contiguous();
   require(logprobs_T.isfinite().all().item<bool>(),

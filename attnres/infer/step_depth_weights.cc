@@ -6,7 +6,7 @@ namespace attnres {
 
 void StepDepthWeights::on_read(int /*site*/, const ReadTrace& trace) {
   if (!trace.weights.defined()) return;
-  const at::Tensor own_TN = trace.weights.detach().to(at::kFloat).t().contiguous();
+  const at::Tensor own_TN = trace.weights.detach().to(at::kCPU, at::kFloat).t().contiguous();
   weights_TN_.push_back(group_ == nullptr ? own_TN : group_->all_gather(own_TN, tokens_));
 }
 

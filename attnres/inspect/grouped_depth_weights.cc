@@ -41,7 +41,7 @@ void GroupedDepthWeights::on_read(int site, const ReadTrace& trace) {
   require(membership_TG_.defined() && membership_TG_.size(0) == trace.weights.size(1),
           "depth weights of groups: set the groups of this pass's {} tokens before it",
           trace.weights.size(1));
-  const at::Tensor weights_NT = trace.weights.detach().to(at::kDouble);
+  const at::Tensor weights_NT = trace.weights.detach().to(at::kCPU, at::kDouble);
   const at::Tensor weights_NG = weights_NT.mm(membership_TG_);
   const at::Tensor entropy_G = -at::xlogy(weights_NT, weights_NT).sum(0).matmul(membership_TG_);
   Sums& sums = sums_.at(site);

@@ -78,7 +78,7 @@ void SourceSimilarityAverage::add(const at::Tensor& ids_BT) {
 
 SourceSimilarity SourceSimilarityAverage::similarity() const {
   require(tokens_ > 0, "similarity of sources: no tokens were seen");
-  const at::Tensor mean_NN = sums_NN_ / static_cast<double>(tokens_);
+  const at::Tensor mean_NN = (sums_NN_ / static_cast<double>(tokens_)).to(at::kCPU);
   SourceSimilarity result = {names_, {}};
   for (int64_t i = 0; i < mean_NN.size(0); ++i) {
     const double* row = mean_NN.const_data_ptr<double>() + i * mean_NN.size(1);

@@ -9,10 +9,12 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sign.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "attnres/layers/tensor_parallel.h"
 #include "attnres/ops/matmul/matmul.h"
@@ -47,6 +49,13 @@ std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<
     weights.emplace_back(parameter, values.is_same(parameters) ? parameter : values.select(0, i));
   }
   return weights;
+}
+
+// How many of the numbers are 0, 1 .. count - 1. A device would have to tell the host how many
+// `bincount` found.
+at::Tensor count_each(const at::Tensor& numbers, int64_t count) {
+  if (numbers.is_cpu()) return at::bincount(numbers, /*weights=*/{}, /*minlength=*/count);
+  return at::zeros({count}, numbers.options()).scatter_add_(0, numbers, at::ones_like(numbers));
 }
 
 }  // namespace
@@ -180,12 +189,12 @@ Experts::Routing Experts::route(const at::Tensor& x_TD, const SequenceContext& c
       kept_TC.narrow(0, rows.first, rows.count).fill_(settings_.count);
     }
   }
-  const at::Tensor load =
-      at::bincount(kept_TC.flatten(), /*weights=*/{}, /*minlength=*/settings_.count + 1);
+  const at::Tensor load = count_each(kept_TC.flatten(), settings_.count + 1);
   return {kept_TC, weights_TC.to(x_TD.scalar_type()), load.narrow(0, 0, settings_.count)};
 }
 
 at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const {
+  if (!x_TI.is_cpu()) return sum_of_all(x_TI, routing);
   std::vector<int64_t> used, loads;
   int64_t all = 0;
   const int64_t* load = routing.load_E.const_data_ptr<int64_t>();
@@ -210,6 +219,24 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing
   }
   const at::Tensor weights = routing.weights_TC.flatten().index_select(0, choices).unsqueeze(-1);
   return at::zeros_like(x_TI).index_add(0, tokens, weights * at::cat(rows));
+}
+
+at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) const {
+  const at::Tensor weights_TE =
+      at::zeros({x_TI.size(0), settings_.count + 1}, routing.weights_TC.options())
+          .scatter(1, routing.chosen_TC, routing.weights_TC);
+  std::vector<int64_t> all(settings_.count);
+  std::iota(all.begin(), all.end(), 0);
+  const at::ScalarType dtype = x_TI.scalar_type();
+  const std::vector<MapWeight> w1 = weights_at(w1_, all, dtype), w2 = weights_at(w2_, all, dtype),
+                               w3 = weights_at(w3_, all, dtype);
+  at::Tensor sum_TI = at::zeros_like(x_TI);
+  for (const int64_t e : all) {
+    const std::vector<at::Tensor> hidden = linear_maps(x_TI, {w1[e], w3[e]});
+    const at::Tensor y_TI = linear_map(activation_(hidden[0], hidden[1]), w2[e]);
+    sum_TI = sum_TI + weights_TE.narrow(1, e, 1) * y_TI;
+  }
+  return sum_TI;
 }
 
 void balance(at::Tensor& bias, const at::Tensor& load, double rate) {

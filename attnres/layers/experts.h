@@ -88,6 +88,8 @@ class Experts : public Sublayer {
   at::Tensor in_chosen_groups(const at::Tensor& biased_TE) const;
   // sum over chosen w_e f_e(x)
   at::Tensor sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const;
+  // The same without waiting for a device's loads: every expert computes every token.
+  at::Tensor sum_of_all(const at::Tensor& x_TI, const Routing& routing) const;
   // W_up RMSNorm(sum), or this process's part of it
   at::Tensor from_latent(const at::Tensor& part_TI) const;
 

@@ -57,9 +57,10 @@ at::Tensor Spans::by_group(const std::function<at::Tensor(const SpanGroup&)>& co
 }
 
 // Where all spans are alike, it is that of one span, whose rows repeat.
-RotaryTable Spans::table_of(const RotaryFrequencies& frequencies, at::ScalarType dtype) const {
+RotaryTable Spans::table_of(const RotaryFrequencies& frequencies,
+                            const at::TensorOptions& of_x) const {
   const auto of_span = [&](const Span& span) {
-    return rotary_table(span.position, span.tokens, frequencies, dtype);
+    return rotary_table(span.position, span.tokens, frequencies, of_x);
   };
   const bool alike = std::all_of(spans_.begin(), spans_.end(), [&](const Span& span) {
     return span.position == spans_[0].position && span.tokens == spans_[0].tokens;
@@ -76,7 +77,8 @@ RotaryTable Spans::table_of(const RotaryFrequencies& frequencies, at::ScalarType
 
 at::Tensor Spans::turned(const at::Tensor& x_THK, const RotaryFrequencies& frequencies) const {
   const std::pair key(frequencies, x_THK.scalar_type());
-  const RotaryTable& table = once(tables_, key, [&] { return table_of(frequencies, key.second); });
+  const RotaryTable& table =
+      once(tables_, key, [&] { return table_of(frequencies, x_THK.options()); });
   return apply_rotary(x_THK.unflatten(0, {-1, table.cosine.size(0)}), table).flatten(0, 1);
 }
 

@@ -76,7 +76,7 @@ class Spans {
   const std::vector<SeenTokens>& seen(int64_t window) const;
 
  private:
-  RotaryTable table_of(const RotaryFrequencies& frequencies, at::ScalarType dtype) const;
+  RotaryTable table_of(const RotaryFrequencies& frequencies, const at::TensorOptions& of_x) const;
 
   std::vector<Span> spans_;
   std::vector<SpanGroup> groups_;

@@ -53,7 +53,7 @@ DepthWeightAverage::DepthWeightAverage(const Transformer& model)
 void DepthWeightAverage::on_read(int site, const ReadTrace& trace) {
   if (!trace.weights.defined() || trace.weights.numel() == 0) return;
   const at::Tensor weights_NM = trace.weights.detach().flatten(1).to(at::kDouble);
-  const at::Tensor sum_N = weights_NM.sum(1);
+  const at::Tensor sum_N = weights_NM.sum(1).to(at::kCPU);
   Sums& sums = sums_.at(site);
   sums.sources = trace.sources;
   sums.weights.resize(sum_N.size(0));

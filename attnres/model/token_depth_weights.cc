@@ -18,7 +18,7 @@ class TokenWeightsObserver : public RunObserver {
   void on_read(int site, const ReadTrace& trace) override {
     if (!trace.weights.defined()) return;
     TokenDepthWeights weights = {site, site_name(site, sublayers_), trace.sources, {}};
-    const at::Tensor weights_TN = trace.weights.detach().to(at::kDouble).t().contiguous();
+    const at::Tensor weights_TN = trace.weights.detach().to(at::kCPU, at::kDouble).t().contiguous();
     const double* data = weights_TN.const_data_ptr<double>();
     const int64_t N = weights_TN.size(1);
     for (int64_t t = 0; t < weights_TN.size(0); ++t) {

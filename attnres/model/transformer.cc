@@ -56,11 +56,18 @@ void keep_as(at::ScalarType dtype, DepthState& state) {
   for (at::Tensor& tensor : state.open) keep_as(dtype, tensor);
 }
 
-// The rows with these numbers.
+// Without the dispatcher where it is there.
+at::Tensor on_device(const at::Tensor& tensor, at::Device device) {
+  return tensor.device() == device ? tensor : tensor.to(device);
+}
+
+// The rows with these numbers, on the weight's device.
 at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
-  if (!weight.packed().defined()) return at::embedding(weight.whole(), ids_T);
+  if (!weight.packed().defined()) {
+    return at::embedding(weight.whole(), on_device(ids_T, weight.whole().device()));
+  }
   PackedMatrix rows = weight.packed();
-  rows.bytes = rows.bytes.index_select(0, ids_T);
+  rows.bytes = rows.bytes.index_select(0, on_device(ids_T, rows.bytes.device()));
   return unpack_weight(rows);
 }
 

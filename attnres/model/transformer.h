@@ -65,6 +65,9 @@ class Transformer {
               Precision precision = {}, at::Device device = at::kCPU, const SiteSet& sites = {},
               const TensorGroup* group = nullptr);
 
+  // Ids and targets may be on the CPU, where they are checked and counted without waiting for a
+  // device, or on the parameters' device.
+
   // [T, D], as activations. ids_T is int64, and in the vocabulary: of requests, texts to score and
   // rows of training who took them in has checked that (infer/score.h, data/training_tokens.h).
   at::Tensor token_embeddings(const at::Tensor& ids_T) const;

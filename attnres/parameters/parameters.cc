@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <numeric>
@@ -41,11 +42,13 @@ class PartIndex {
   int64_t own_ = 0, whole_ = 0, first_ = 0;  // numbers side by side; none where nothing is cut
 };
 
-// Draws on all threads, and rounds from float64 piece by piece.
+// Draws on all threads, and rounds from float64 piece by piece; what is another device's, in the
+// host's memory first.
 void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& random,
                 const PartIndex& index) {
   constexpr int64_t kPiece = 1 << 12;
-  const at::Tensor flat = tensor.view(-1);
+  const at::Tensor on_host = tensor.is_cpu() ? tensor : at::empty_like(tensor, at::kCPU);
+  const at::Tensor flat = on_host.view(-1);
   at::parallel_for(0, tensor.numel(), kPiece, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard not_recording;
     const at::Tensor values = at::empty({kPiece}, at::kDouble);
@@ -56,6 +59,7 @@ void initialise(const at::Tensor& tensor, const Init& init, const RandomStream& 
       flat.narrow(0, first, count).copy_(values.narrow(0, 0, count));
     }
   });
+  if (!tensor.is_cpu()) tensor.copy_(on_host);
 }
 
 // The registry that a mixer adds to at this time.
@@ -227,7 +231,8 @@ ParameterRegistry::Joined ParameterRegistry::allocate_weight(int site, const std
   const WeightFormat format = fits ? precision_.weights : WeightFormat::f16;
   std::vector<int64_t> stored = shape.vec();
   stored.back() = packed_row_bytes(format, columns);
-  return {tensor, {at::empty(stored, at::kByte), format, columns}};
+  return {tensor,
+          {at::empty(stored, at::TensorOptions(device_).dtype(at::kByte)), format, columns}};
 }
 
 // A mixer's is found by kMixersRole + role too: so a layer's that has this role finds out whose it

@@ -16,12 +16,14 @@
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/stored_form.h"
 #include "attnres/layers/experts.h"
+#include "attnres/model/device_copy.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/chat_template_files.h"
 #include "attnres/pretrained/directory_files.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/pretrained/named_weights.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/text/ids.h"
@@ -237,7 +239,8 @@ std::unique_ptr<Transformer> ModelDirectory::load(Precision precision, const Sit
                      : load_folder(*files_, stored_, precision, sites, group);
   // Checking read all of them, and what a model keeps it copied, or maps of a GGUF file.
   gguf_ ? gguf_->release_pages() : files_->release_pages();
-  return model;
+  if (compute_device().is_cpu()) return model;
+  return copy_to_device(*model, compute_device());
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& path, Precision precision,

@@ -63,12 +63,14 @@ TEST(Program, ChecksWhatIsShared) {
   const std::string with_model = " --model " + kLlama;
   for (const std::string command : {"score --ids 1,2", "inspect", "generate", "eval --data x"}) {
     expect_fails(command, 2, {"--model"});
-    expect_fails(command + with_model + " --device cuda", 2, {"--device cuda", "CPU"});
+    expect_fails(command + with_model + " --device cuda", 2, {"--device cuda: ", "GPU"});
     expect_fails(command + " --model nowhere", 1, {"nowhere", "no such"});
   }
   expect_fails("inspect --threads 0" + with_model, 2, {"--threads", "1 to"});
   expect_fails("inspect --threads -3" + with_model, 2, {"--threads"});
-  expect_fails("inspect --device tpu" + with_model, 2, {"--device", "cuda"});
+  for (const std::string device : {"tpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1000", ""}) {
+    expect_fails("inspect --device '" + device + "'" + with_model, 2, {"--device", "cuda"});
+  }
 }
 
 // A lock, or a chain of links, hides what is there.

@@ -50,7 +50,7 @@ TEST_F(BadInput, OptionsOfTheCommand) {
                {"--resume --out", "holds a study", (study / "runs/NAME").string()});
   expect_refused("--threads 0", 2, {"--threads", "1 to 4096", "0"});
   expect_refused("--threads -2", 2, {"--threads", "-2"});
-  expect_refused("--device cuda", 2, {"--device cuda", "CPU"});
+  expect_refused("--device cuda", 2, {"--device cuda: ", "GPU"});
   expect_refused("--recipes x", 2, {"--recipes", "--recipe"});
   expect_refused("--set train.steps", 2, {"--set train.steps", "key=value"});
 }

@@ -38,8 +38,8 @@ at::Tensor permutation_matrices(int64_t m) {
   return at::stack(matrices);
 }
 
-MixMatrix convex_combination(int64_t m) {
-  const at::Tensor permutations_RMM = permutation_matrices(m);
+MixMatrix convex_combination(int64_t m, at::Device device) {
+  const at::Tensor permutations_RMM = permutation_matrices(m).to(device);
   const int64_t count = permutations_RMM.size(0);
   MixMatrix matrix;
   matrix.start.assign(count, -8);
@@ -55,7 +55,8 @@ MixMatrix convex_combination(int64_t m) {
 class MhcLite final : public ConstrainedStreams {
  public:
   MhcLite(const MhcLiteSettings& settings, const MixerShape& shape, ParameterRegistry& parameters)
-      : ConstrainedStreams(settings.streams, convex_combination(settings.streams), shape,
+      : ConstrainedStreams(settings.streams,
+                           convex_combination(settings.streams, parameters.device()), shape,
                            parameters) {}
 };
 

@@ -37,7 +37,9 @@ class MuddFormer : public SourceMixer {
   MuddFormer(const NoSettings&, const MixerShape& shape, ParameterRegistry& parameters)
       : SourceMixer(shape, parameters),
         layers_(shape.layers() + 1),
-        unit_gain_(at::ones({shape.width}, parameters.precision().parameters)) {
+        unit_gain_(at::ones(
+            {shape.width},
+            at::TensorOptions(parameters.device()).dtype(parameters.precision().parameters))) {
     for (int i = 1; i <= shape.layers(); ++i) {
       const int site = 2 * i;
       const bool at_output = site == shape.sublayers;

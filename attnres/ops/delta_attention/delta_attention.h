@@ -41,7 +41,7 @@ struct DeltaAttentionStates {
   std::vector<void*> states;
 };
 
-// Whether `delta_attention` can: nothing is recorded.
+// Whether `delta_attention` can: nothing is recorded, and the device has a function for it.
 bool has_delta_attention(const DeltaAttentionInputs& inputs);
 
 // y [B T, P]. B is the number of states. Throws Error where tensors are on different devices.

@@ -13,8 +13,8 @@ Tensor linear_cross_entropy_composed(const Tensor& hidden_MD, const Tensor& weig
                                      const Tensor& targets_M, double scale) {
   const at::ScalarType wide = compute_dtype(hidden_MD);
   const Tensor logits = at::matmul(hidden_MD.to(wide), weight_VD.to(wide).t());
-  const Tensor sum =
-      at::cross_entropy_loss(logits, targets_M, /*weight=*/{}, at::Reduction::Sum, kIgnoredTarget);
+  const Tensor sum = at::cross_entropy_loss(logits, targets_M.to(logits.device()), /*weight=*/{},
+                                            at::Reduction::Sum, kIgnoredTarget);
   return sum * scale;
 }
 

@@ -50,17 +50,21 @@ void check_inputs(const char* operation, const Tensor& hidden, const Tensor& wei
          operation, c10::toString(compute_dtype(hidden)), c10::toString(hidden.scalar_type()),
          c10::toString(weight.scalar_type()));
   }
-  if (hidden.device() != weight.device() || hidden.device() != targets.device()) {
+  if (hidden.device() != weight.device() ||
+      (hidden.device() != targets.device() && !targets.is_cpu())) {
     fail("{}: hidden, weight and targets must be on one device; they are on {}, {} and {}",
          operation, hidden.device().str(), weight.device().str(), targets.device().str());
   }
 }
 
-void check_targets(const char* operation, const Tensor& targets, int64_t vocabulary) {
+// On the weight's device. Their numbers are checked where nobody has to wait for them.
+Tensor checked_targets(const char* operation, const Tensor& targets, const Tensor& weight) {
+  if (!targets.is_cpu()) return targets;
+  const int64_t vocabulary = weight.size(0);
   const Tensor wrong =
       targets.ne(kIgnoredTarget).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
   const Tensor places = wrong.nonzero();
-  if (places.size(0) == 0) return;
+  if (places.size(0) == 0) return targets.to(weight.device());
   const int64_t place = places[0][0].item<int64_t>();
   fail("{}: targets[{}] is {}, but must be in [0, {}), or {} to leave the token out", operation,
        place, targets[place].item<int64_t>(), vocabulary, kIgnoredTarget);
@@ -106,9 +110,9 @@ Tensor to_logit_gradient(Chunk& c, double scale) {
   return gradient.mul_(factor).scatter_add_(1, c.target_C1, -factor);
 }
 
-LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor& targets_M,
                        double scale, bool hidden_needed, bool weight_needed) {
-  check_targets("linear_cross_entropy", targets, weight.size(0));
+  const Tensor targets = checked_targets("linear_cross_entropy", targets_M, weight);
   const auto options = weight.options().dtype(compute_dtype(hidden));
   const Tensor weight_VD = weight.to(options.dtype());
   const Tensor nll_M = at::empty({hidden.size(0)}, options);
@@ -218,10 +222,10 @@ Tensor token_log_probabilities(const Tensor& hidden_MD, const Tensor& weight_VD,
                                const Tensor& targets_M) {
   const at::NoGradGuard no_grad;
   check_inputs("token_log_probabilities", hidden_MD, weight_VD, targets_M);
-  check_targets("token_log_probabilities", targets_M, weight_VD.size(0));
+  const Tensor targets = checked_targets("token_log_probabilities", targets_M, weight_VD);
   const auto options = weight_VD.options().dtype(compute_dtype(hidden_MD));
   const Tensor result = at::empty({hidden_MD.size(0)}, options);
-  for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), targets_M,
+  for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), targets,
                  [&](const Chunk& c) { result.narrow(0, c.start, c.rows).copy_(c.nll_C.neg()); });
   return result;
 }

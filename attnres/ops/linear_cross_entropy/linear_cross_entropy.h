@@ -4,14 +4,15 @@
 //
 // hidden [M, D], weight [V, D] (no bias), targets [M] int64: token numbers in [0, V), or -100 for
 // tokens that are left out. hidden and weight share one device and floating dtype, or hidden is
-// bfloat16 and weight float32.
+// bfloat16 and weight float32. targets are there too, or on the CPU.
 //
 // Tokens are taken in chunks of max(64, 2^22 / V): at most 4 Mi logits (16 MiB of float32), or 64
 // rows where the vocabulary is so large that fewer would leave the matrix product waiting for the
 // weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
 // float32, or float64 for float64 inputs; the products that give gradients are of hidden's dtype.
 //
-// Everything here throws Error, naming the argument, where the inputs are not as said.
+// Everything here throws Error, naming the argument, where the inputs are not as said; but the
+// numbers of targets are checked on the CPU alone: to look at another device's is to wait for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,9 +17,8 @@ AdamW::AdamW(std::vector<Parameter> parameters, const TrainConfig& config)
 
 void AdamW::step(double learning_rate, int64_t t, double divisor) {
   const at::NoGradGuard not_recording;
-  const at::Tensor grad_scale = at::full({}, divisor, at::kFloat);
   for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> tensors, gradients, first, second, counts;
+    std::vector<at::Tensor> tensors, gradients, first, second;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& p = parameters_[i];
       if (!p.tensor.grad().defined() || has_weight_decay(p.kind) != decay) continue;
@@ -27,13 +26,15 @@ void AdamW::step(double learning_rate, int64_t t, double divisor) {
       gradients.push_back(p.tensor.grad());
       first.push_back(first_moments_[i]);
       second.push_back(second_moments_[i]);
-      counts.push_back(at::full({}, static_cast<double>(t), at::kFloat));
     }
     if (tensors.empty()) continue;
+    const auto options = tensors[0].options().dtype(at::kFloat);
+    const at::Tensor count = at::full({}, static_cast<double>(t), options);
+    const std::vector<at::Tensor> counts(tensors.size(), count);
     at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
                       learning_rate, config_.beta1, config_.beta2,
                       decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false, grad_scale);
+                      /*maximize=*/false, at::full({}, divisor, options));
     // Which libtorch forgets to say: copies of weights go by it.
     for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   }

@@ -1,6 +1,7 @@
 #include "attnres/train/optimizers/optimizer.h"
 
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <fmt/core.h>
 
@@ -57,16 +58,25 @@ double Optimizer::gradient_norm() const {
 }
 
 double Optimizer::squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const {
+  return squared_norm(gradient_norms(counts).to(at::kCPU));
+}
+
+double Optimizer::squared_norm(const at::Tensor& norms) {
+  const auto* norm = norms.const_data_ptr<double>();
+  return std::inner_product(norm, norm + norms.numel(), norm, 0.0);
+}
+
+at::Tensor Optimizer::gradient_norms(const std::function<bool(const Parameter&)>& counts) const {
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Parameter& p = parameters_.all()[i];
     const at::Tensor& gradient = p.tensor.grad();
     if (gradient.defined() && factors_[i] != 0 && counts(p)) gradients.push_back(gradient);
   }
-  if (gradients.empty()) return 0;
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kCPU, at::kDouble);
-  const auto* norm = norms.const_data_ptr<double>();
-  return std::inner_product(norm, norm + norms.numel(), norm, 0.0);
+  if (gradients.empty()) {
+    return at::empty({0}, at::TensorOptions(parameters_.device()).dtype(at::kDouble));
+  }
+  return at::stack(at::_foreach_norm(gradients)).to(at::kDouble);
 }
 
 void Optimizer::step(double learning_rate, double divisor) {

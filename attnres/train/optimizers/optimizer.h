@@ -40,6 +40,10 @@ class Optimizer {
   double gradient_norm() const;
   // Its square over those parameters that `counts` says yes to.
   double squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const;
+  // The norms of these parameters' gradients one by one, [gradients] float64 on their device; and
+  // the sum of the squares of such norms, on the CPU.
+  at::Tensor gradient_norms(const std::function<bool(const Parameter&)>& counts) const;
+  static double squared_norm(const at::Tensor& norms);
   // Updates every parameter along its gradient over `divisor`, and clears the gradients.
   void step(double learning_rate, double divisor);
   void clear_gradients();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/train/run_folder/run_folder.h"
 
@@ -13,7 +14,7 @@ std::unique_ptr<Transformer> make_model(const TrainJob& job, int64_t vocab_size,
   const Precision precision = precision_of(job.recipe.train);
   if (weights == FirstWeights::drawn) {
     return std::make_unique<Transformer>(job.recipe.model, vocab_size, job.recipe.train.seed,
-                                         precision, at::kCPU, part.sites, part.group);
+                                         precision, compute_device(), part.sites, part.group);
   }
   return job.from->load(precision, part.sites, part.group);
 }

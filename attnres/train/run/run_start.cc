@@ -10,6 +10,7 @@
 #include "attnres/formats/tensor_files.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/support/build_info.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
@@ -278,7 +279,7 @@ void warn_of_known_text(const fs::path& from, const Json& now, TrainObserver& ob
 }  // namespace
 
 std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& observer) {
-  if (job.recipe.train.precision == kBfloat16Precision) {
+  if (job.recipe.train.precision == kBfloat16Precision && compute_device().is_cpu()) {
     require_bfloat16_products("train.precision");
   }
   warn_of_rates(job.recipe, observer);

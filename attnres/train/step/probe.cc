@@ -92,7 +92,7 @@ Json ProbeObserver::part(const ExpertLoads& loads, int64_t tokens, int64_t own,
     add(site, "gradient_rms", magnitudes.gradient / loss_scale);
   }
   for (const auto& [site, load_E] : loads) {
-    const at::Tensor share_E = load_E.to(at::kDouble).div(static_cast<double>(tokens));
+    const at::Tensor share_E = load_E.to(at::kCPU, at::kDouble).div(static_cast<double>(tokens));
     const double* values = share_E.const_data_ptr<double>();
     add(site, "expert_load", std::vector<double>(values, values + share_E.numel()));
   }

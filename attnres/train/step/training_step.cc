@@ -1,7 +1,10 @@
 #include "attnres/train/step/training_step.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +15,11 @@
 namespace attnres {
 
 bool are_weights_finite(const Transformer& model) {
-  const auto& parameters = model.parameters().all();
-  return std::all_of(parameters.begin(), parameters.end(),
-                     [](const Parameter& p) { return p.tensor.isfinite().all().item<bool>(); });
+  std::vector<at::Tensor> finite;
+  for (const Parameter& p : model.parameters().all()) {
+    finite.push_back(p.tensor.isfinite().all());
+  }
+  return at::stack(finite).all().item<bool>();
 }
 
 void require_finite_weights(bool are_finite) {
@@ -49,20 +54,29 @@ StepResult move_parameters(const ParameterRegistry& parameters, Optimizer& optim
 
 TrainingStep::TrainingStep(const Transformer& model, Optimizer& optimizer,
                            const TrainConfig& config)
-    : model_(model), optimizer_(optimizer), config_(config) {}
+    : model_(model),
+      optimizer_(optimizer),
+      config_(config),
+      loss_(at::zeros({}, at::TensorOptions(model.parameters().device()).dtype(at::kDouble))) {}
 
 void TrainingStep::forward_backward(const Batch& part) {
   const LossSum loss =
       model_.loss_sum(part, {.recompute = config_.recompute, .expert_loads = &sums_.expert_loads});
   loss.sum.backward();
-  sums_.loss += loss.sum.item<double>();
+  loss_.add_(loss.sum.detach());
   sums_.targets += loss.count;
   sums_.tokens += part.tokens();
 }
 
 StepResult TrainingStep::update(double learning_rate) {
-  return move_parameters(model_.parameters(), optimizer_, config_, std::exchange(sums_, {}),
-                         optimizer_.gradient_norm(), learning_rate);
+  const at::Tensor norms = optimizer_.gradient_norms([](const Parameter&) { return true; });
+  const at::Tensor loss_and_norms = at::cat({loss_.view(1), norms}).to(at::kCPU);
+  loss_.zero_();
+  StepSums sums = std::exchange(sums_, {});
+  sums.loss = loss_and_norms[0].item<double>();
+  const double squares = Optimizer::squared_norm(loss_and_norms.slice(0, 1));
+  return move_parameters(model_.parameters(), optimizer_, config_, std::move(sums),
+                         std::sqrt(squares), learning_rate);
 }
 
 }  // namespace attnres

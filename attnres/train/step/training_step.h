@@ -79,16 +79,17 @@ class TrainingStep {
   // Adds the sums of one part.
   void forward_backward(const Batch& part);
 
-  // Moves the parameters. Ends the step: the next part belongs to another. Where the loss or the
-  // norm is not finite it throws Diverged, where no target counts Error; then the step is dropped
-  // and nothing has moved.
+  // Moves the parameters. The host waits for the device here alone, once. Ends the step: the next
+  // part belongs to another. Where the loss or the norm is not finite it throws Diverged, where no
+  // target counts Error; then the step is dropped and nothing has moved.
   StepResult update(double learning_rate);
 
  private:
   const Transformer& model_;
   Optimizer& optimizer_;
   TrainConfig config_;
-  StepSums sums_;  // of the parts so far; their gradients are in the parameters
+  at::Tensor loss_;  // the parts' sum, float64 on the model's device
+  StepSums sums_;    // what else the parts add up to; their gradients are in the parameters
 };
 
 }  // namespace attnres

@@ -1,0 +1,76 @@
+#include "attnres/support/compute_device.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kLibrary = "libattnres_cuda.so";
+
+c10::Device device_of_process = c10::kCPU;
+
+// Beside the library that this is in.
+fs::path library_path() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&compute_device), &info) == 0) return kLibrary;
+  return fs::path(info.dli_fname).replace_filename(kLibrary);
+}
+
+// Why it cannot be loaded, or nothing.
+std::string load_library() {
+  if (gpu_library != nullptr) return "";
+  const fs::path path = library_path();
+  if (!fs::exists(path)) {
+    return fmt::format("this build has no kernels for GPUs; scripts/setup --cuda builds them ({})",
+                       path.string());
+  }
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return fmt::format(
+        "the library for GPUs cannot be loaded: {}; scripts/setup --cuda brings what "
+        "it needs",
+        dlerror());
+  }
+  return gpu_library != nullptr ? "" : fmt::format("{} is not ours", path.string());
+}
+
+}  // namespace
+
+const GpuLibrary* gpu_library = nullptr;
+
+Gpus find_gpus() {
+  const std::string problem = load_library();
+  return problem.empty() ? gpu_library->list() : Gpus{.all = {}, .driver = {}, .problem = problem};
+}
+
+c10::Device compute_device() {
+  return device_of_process;
+}
+
+void set_compute_device(c10::Device device) {
+  device_of_process = device;
+}
+
+void use_device(const std::string& name) {
+  const c10::Device device(name == "cuda" ? "cuda:0" : name);
+  if (device.is_cuda()) {
+    const Gpus gpus = find_gpus();
+    require_usage(gpus.problem.empty(), "--device {}: {}", name, gpus.problem);
+    require_usage(
+        device.index() < std::ssize(gpus.all),
+        "--device {}: this process sees {} GPUs, of which the first is cuda:0; attnres doctor "
+        "lists them",
+        name, gpus.all.size());
+  }
+  set_compute_device(device);
+}
+
+int64_t free_gpu_memory(c10::Device device) {
+  return device.is_cuda() && gpu_library != nullptr ? gpu_library->free_memory(device.index()) : 0;
+}
+
+}  // namespace attnres

@@ -1,0 +1,47 @@
+// Where models are computed: the CPU, or a GPU, whose kernels are a library that is loaded when one
+// is asked for.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace attnres {
+
+struct Gpu {
+  std::string name;
+  int64_t memory;  // bytes
+};
+
+// Those that can be used; where there are none, `problem` says why, and what to do.
+struct Gpus {
+  std::vector<Gpu> all;
+  std::string
+      driver;  // the newest CUDA version that it can run, such as 13.0; empty: there is none
+  std::string problem;
+};
+
+// What libattnres_cuda.so enters when it is loaded.
+struct GpuLibrary {
+  Gpus (*list)();
+  int64_t (*free_memory)(int gpu);
+};
+extern const GpuLibrary* gpu_library;
+
+// Loads the library, if it is there.
+Gpus find_gpus();
+
+// That of this process, which a command names before it loads or makes models; the CPU at first.
+c10::Device compute_device();
+void set_compute_device(c10::Device device);
+
+// "cpu", "cuda" or "cuda:N", as set_compute_device. Throws UsageError where there is no such
+// device.
+void use_device(const std::string& name);
+
+// Bytes that can be allocated on a GPU that is in use; 0 on other devices.
+int64_t free_gpu_memory(c10::Device device);
+
+}  // namespace attnres
