@@ -1,6 +1,7 @@
 // Measurements as JSON that are equal but for rounding.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,12 +23,12 @@ inline void expect_near(const Json& got, const Json& expected, double tolerance,
     EXPECT_NEAR(got.get<double>(), number, tolerance * std::max(1.0, std::abs(number))) << path;
   } else if (expected.is_array()) {
     for (size_t i = 0; i < expected.size(); ++i) {
-      expect_near(got[i], expected[i], tolerance, path + "/" + std::to_string(i));
+      expect_near(got[i], expected[i], tolerance, fmt::format("{}/{}", path, i));
     }
   } else if (expected.is_object()) {
     for (const auto& [key, value] : expected.items()) {
       ASSERT_TRUE(got.contains(key)) << path << "/" << key;
-      expect_near(got.at(key), value, tolerance, path + "/" + key);
+      expect_near(got.at(key), value, tolerance, fmt::format("{}/{}", path, key));
     }
   } else {
     EXPECT_EQ(got, expected) << path;

@@ -1,4 +1,5 @@
 // Whole runs on a device that is not the CPU: what they leave is the CPU's, and goes on there.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include "attnres/infer/evaluate.h"
