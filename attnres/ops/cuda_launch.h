@@ -54,8 +54,9 @@ class CudaLauncher {
     if (device == last.device && threads == last.threads && shared == last.shared) {
       return last.blocks;
     }
+    // All that there is: what this call needs would take from another thread what its needs.
     check_cuda(cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    shared),
+                                    attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)),
                "shared memory");
     int of_one = 0;
     check_cuda(
