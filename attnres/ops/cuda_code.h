@@ -409,6 +409,16 @@ constexpr int runs_of_tokens(int64_t tokens, int64_t width) {
   return static_cast<int>(runs < 1 ? 1 : runs);
 }
 
+struct TokenRun {
+  int64_t first, last;  // before `last`
+};
+
+// A block's.
+template <class Block>
+ATTNRES_DEVICE TokenRun run_of_tokens(const Block& block, int64_t tokens) {
+  return {tokens * block.index() / block.count(), tokens * (block.index() + 1) / block.count()};
+}
+
 // Blocks of a launch where `resident` can be there at once: any number gives the same, but where
 // each has a run of tokens.
 template <class Kernel>

@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "attnres/infer/evaluate.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/compute_device.h"
 #include "attnres/train/trainer.h"

@@ -171,8 +171,7 @@ struct OneSourceBackwardKernel {
 
   template <class Block>
   ATTNRES_DEVICE static void run(const Block& block, const Operation& op) {
-    const int64_t T = op.rows.tokens, first = T * block.index() / block.count(),
-                  last = T * (block.index() + 1) / block.count();
+    const auto [first, last] = run_of_tokens(block, op.rows.tokens);
     const int D = op.rows.width;
     float dq[kVectors][kN] = {}, dgain[kVectors][kN] = {};
     Rows now, next;

@@ -54,8 +54,7 @@ struct PhaseOneBackwardKernel {
 
   template <class Block>
   ATTNRES_DEVICE static void run(const Block& block, const Operation& op) {
-    const int64_t T = op.rows.tokens, first = T * block.index() / block.count(),
-                  last = T * (block.index() + 1) / block.count();
+    const auto [first, last] = run_of_tokens(block, op.rows.tokens);
     Pass<Block>(block, op, first, last).run(first, last);
   }
 

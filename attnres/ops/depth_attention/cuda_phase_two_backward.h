@@ -30,10 +30,9 @@ template <class Storage, int kVectorsOfThread>
 struct PhaseTwoBackwardKernel {
   using Operation = PhaseTwoBackward<Storage>;
   static constexpr int kN = kNumbers<Storage>, kVectors = kVectorsOfThread;
-  static constexpr int kGroup =
-      3;  // sources whose dot products are summed at once, and a beside them
-
   static constexpr int kTogether = 1;
+  // Sources whose dot products are summed at once, and a beside them.
+  static constexpr int kGroup = 3;
 
   static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = true;
@@ -52,8 +51,7 @@ struct PhaseTwoBackwardKernel {
 
   template <class Block>
   ATTNRES_DEVICE static void run(const Block& block, const Operation& op) {
-    const int64_t T = op.rows.tokens, first = T * block.index() / block.count(),
-                  last = T * (block.index() + 1) / block.count();
+    const auto [first, last] = run_of_tokens(block, op.rows.tokens);
     Pass<Block>(block, op, first, last).run(first, last);
   }
 

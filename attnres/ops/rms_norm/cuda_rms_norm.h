@@ -105,8 +105,7 @@ struct RmsNormBackwardKernel {
 
   template <class Block>
   ATTNRES_DEVICE static void run(const Block& block, const Operation& op) {
-    const int64_t T = op.tokens, first = T * block.index() / block.count(),
-                  last = T * (block.index() + 1) / block.count();
+    const auto [first, last] = run_of_tokens(block, op.tokens);
     const int D = static_cast<int>(op.norm.width);
     float dgain[kVectors][kN] = {};
     Rows now, next;
