@@ -12,13 +12,13 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/core.h>
-#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -47,10 +47,12 @@ class CountingAllocator final : public c10::Allocator {
   void reset_peak() { peak_ = now_.load(); }
 
   c10::DataPtr allocate(size_t size) override {
-    void* data = inner_->raw_allocate(size);
-    const int64_t after = now_ += static_cast<int64_t>(::malloc_usable_size(data));
+    auto* block = static_cast<char*>(inner_->raw_allocate(kHeader + size));
+    new (block) size_t(size);
+    const int64_t after = now_ += static_cast<int64_t>(size);
     for (int64_t most = peak_; after > most && !peak_.compare_exchange_weak(most, after);) {
     }
+    void* data = block + kHeader;
     return {data, data, release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return release; }
@@ -59,6 +61,8 @@ class CountingAllocator final : public c10::Allocator {
   }
 
  private:
+  static constexpr size_t kHeader = 64;  // in front of a tensor: its bytes, and its alignment
+
   static void release(void* data);
 
   c10::Allocator* inner_ = nullptr;
@@ -68,8 +72,9 @@ class CountingAllocator final : public c10::Allocator {
 CountingAllocator allocator;
 
 void CountingAllocator::release(void* data) {
-  allocator.now_ -= static_cast<int64_t>(::malloc_usable_size(data));
-  allocator.inner_->raw_deallocate(data);
+  char* block = static_cast<char*>(data) - kHeader;
+  allocator.now_ -= static_cast<int64_t>(*reinterpret_cast<size_t*>(block));
+  allocator.inner_->raw_deallocate(block);
 }
 
 struct MeasuredStep {
