@@ -188,7 +188,7 @@ TEST_F(Export, GgufSaysWhereElseTextsEnd) {
   EXPECT_EQ(file.at("tokenizer.ggml.eom_token_id"), 12);
 }
 
-// README's example begins with the residual model of scripts/demo.
+// What scripts/demo trains can be exported in q8_0.
 TEST(Demo, TrainsAModelThatLlamaCppHas) {
   const Recipe recipe =
       load_recipe(fs::path(ATTNRES_SOURCE_DIR) / "recipes/demo-residual.json", {});

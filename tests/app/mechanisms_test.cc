@@ -50,11 +50,14 @@ TEST(Mechanisms, PageIsWhatTheProgramPrints) {
       << "write it again: attnres mechanisms --markdown > docs/mechanisms.md";
 }
 
-TEST(Mechanisms, AreCountedRightInTheReadme) {
-  const std::string readme = read_file(std::string(ATTNRES_SOURCE_DIR) + "/README.md");
-  const std::string flowing = std::regex_replace(readme, std::regex("\\s+"), " ");
-  EXPECT_THAT(flowing, HasSubstr(fmt::format("{} ways to combine layers", mechanisms().size())));
-  EXPECT_THAT(flowing, HasSubstr(fmt::format("one of {} mechanisms", mechanisms().size())));
+TEST(Mechanisms, AreCountedRightInPages) {
+  const auto flowing = [](const std::string& page) {
+    const std::string text = read_file(std::string(ATTNRES_SOURCE_DIR) + "/" + page);
+    return std::regex_replace(text, std::regex("\\s+"), " ");
+  };
+  const size_t count = mechanisms().size();
+  EXPECT_THAT(flowing("README.md"), HasSubstr(fmt::format("{} ways to combine layers", count)));
+  EXPECT_THAT(flowing("docs/using.md"), HasSubstr(fmt::format("one of {} mechanisms", count)));
 }
 
 TEST(Mechanisms, ShowsOneWithItsSettings) {
