@@ -132,6 +132,12 @@ constexpr const char* kIntroduction = R"(# The mechanisms
 
 Written by `attnres mechanisms --markdown`; do not edit.
 
+Every way to combine layers that the program has: [formulas](#formulas), with how each starts and where
+it is from; [settings](#settings) with their defaults; [costs](#costs), counted. How to implement one
+elsewhere: [test-vectors.md](test-vectors.md).
+
+## Formulas
+
 `model.depth_mixing.type` in a recipe names one; its settings stand beside `type`. Symbols: site l
 reads h_l, its sublayer's output is y_l = f_l(norm(h_l)), v_0 is the token embedding and v_l =
 y_{l-1}; d is the width, L the number of sublayers, j a Transformer layer of J, X_j the state with

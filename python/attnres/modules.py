@@ -68,6 +68,10 @@ class BlockAttnRes(nn.Module):
             shorter.
         eps: of the keys' RMS.
 
+    Raises:
+        TypeError: a size is no integer.
+        ValueError: a size is not positive, or a block has more than L sublayers.
+
     It runs in two phases (Algorithm 1): the sites of a block, or of as many whole blocks as there
     are sites in sqrt(L), share one pass over the blocks that are finished when the first of them
     reads; each site then merges what came since.
@@ -110,7 +114,11 @@ class BlockAttnRes(nn.Module):
         self.register_buffer("sublayers_a_block", torch.tensor(self.block_size, device=device))
 
     def start(self, embedding: Tensor) -> DepthState:
-        """The state before the first sublayer. `embedding` is [..., D]."""
+        """The state before the first sublayer.
+
+        Args:
+            embedding: b_0 [..., D], of a floating dtype, which the state keeps.
+        """
         return DepthState((embedding,), None, 0)
 
     def read(self, state: DepthState) -> Tensor:
@@ -138,7 +146,13 @@ class BlockAttnRes(nn.Module):
         return depth_attention_phase_two(state.earlier[0], recent, self.eps)
 
     def weights(self, state: DepthState) -> Tensor:
-        """The depth weights alpha [N, ...] of the next site, one for each of `state.sources`."""
+        """The depth weights alpha [N, ...] of the next site, one for each of `state.sources`.
+
+        float32, or float64 for a float64 state; over the sources they add up to 1. Differentiable.
+
+        Raises:
+            TypeError: not a state of start or write.
+        """
         site = self._site_of(state)
         return depth_attention_weights(state.sources, *self._parameters_at(site))
 
@@ -147,6 +161,10 @@ class BlockAttnRes(nn.Module):
 
         The state keeps the embedding's dtype, as adding to a residual stream would, so that
         autocast may compute sublayers in another.
+
+        Raises:
+            RuntimeError: all `num_sublayers` have written.
+            TypeError: not a state of start or write.
         """
         if self._site_of(state) == self.num_sublayers:
             raise RuntimeError(
@@ -241,6 +259,9 @@ class AttnRes(BlockAttnRes):
 
 def no_weight_decay(module: nn.Module) -> list[nn.Parameter]:
     """The pseudo-queries and key gains in a module, which weight decay is to leave alone.
+
+    Each once, of every `BlockAttnRes` and `AttnRes` in it and of retrofitted models; an empty list
+    where there is none.
 
         exempt = attnres.no_weight_decay(model)
         names = {id(parameter) for parameter in exempt}

@@ -36,7 +36,23 @@ def depth_attention(
 def depth_attention_weights(
     sources: Sequence[Tensor], query: Tensor, key_gain: Tensor, eps: float = 1e-6
 ) -> Tensor:
-    """The depth weights alpha [N, ...] of `depth_attention`, float32 or float64; differentiable."""
+    """The depth weights of `depth_attention` (arXiv 2603.15031, equations 2 to 4).
+
+        alpha = softmax_i( query . (key_gain * v_i / sqrt(mean(v_i^2) + eps)) )
+
+    Args:
+        sources: N >= 1 tensors v_i [..., D] of one shape, floating dtype and device.
+        query: the pseudo-query w [D], in the sources' dtype or in float32.
+        key_gain: the gain g [D] of the keys' RMSNorm, likewise.
+        eps: added to the mean square.
+
+    Returns:
+        alpha [N, ...], float32, or float64 for float64 sources; over the sources it adds up to 1.
+        Differentiable in sources, query and key_gain.
+
+    Raises:
+        RuntimeError: naming the argument that is not as said.
+    """
     return torch.ops.attnres.depth_attention_weights(list(sources), query, key_gain, eps)
 
 
@@ -45,7 +61,8 @@ def depth_attention_composed(
 ) -> Tensor:
     """`depth_attention` composed of PyTorch's operations on every device.
 
-    It is differentiable any number of times, and slower: the sources are copied.
+    Arguments, result and errors are those of `depth_attention`. It is differentiable any number of
+    times, and slower: the sources are copied.
     """
     return torch.ops.attnres.depth_attention_composed(list(sources), query, key_gain, eps)
 
