@@ -50,8 +50,8 @@ class Memory {
   void* allocate(size_t bytes) {
     const std::lock_guard guard(mutex_);
     if (used_ + bytes > limit_) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "Pretend out of memory. Tried to allocate ",
-                       static_cast<double>(bytes) / (1 << 20), " MiB. All of it has ", limit_);
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "Pretend out of memory. Tried to allocate ", bytes,
+                       " bytes. It has ", limit_, " in all.");
     }
     used_ += bytes;
     peak_ = std::max(peak_, used_);
