@@ -17,6 +17,7 @@
 #include "attnres/data/passes.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -37,6 +38,7 @@ struct CompareOptions {
   int64_t seeds = 0;   // 0 where it is not given
   int64_t jobs = 1;
   int64_t threads = 0;  // 0 where it is not given
+  std::string device;   // empty where it is not given
   bool tune = false, smoke = false, dry_run = false, json = false;
 
   // What was chosen, as a study's file, so that the same command goes on with it.
@@ -46,6 +48,7 @@ struct CompareOptions {
     return !out.empty() ? fs::path(out)
                         : fs::path("studies") / (smoke ? "compare-smoke" : "compare");
   }
+  std::string device_name() const { return device.empty() ? "cpu" : find_device(device).str(); }
   std::vector<fs::path> texts() const { return {data.begin(), data.end()}; }
   int threads_of_run() const {
     const int each = describe_machine().cores / static_cast<int>(jobs);
@@ -75,7 +78,8 @@ QuickAims aims_of(const CompareOptions& options) {
   if (aims.mechanisms.empty()) aims.mechanisms = {"residual", "block_attn_res", "attn_res"};
   require_mechanisms(aims.mechanisms);
   aims.text_tokens = text_tokens(options);
-  aims.jobs = runs_side_by_side(static_cast<int>(options.jobs), options.threads_of_run());
+  aims.jobs = runs_side_by_side(static_cast<int>(options.jobs), options.threads_of_run(),
+                                options.device_name());
   return aims;
 }
 
@@ -91,6 +95,7 @@ Json reasons_of(const CompareOptions& options, const QuickAims& aims) {
           {"text_tokens", aims.text_tokens},
           {"jobs", options.jobs},
           {"threads", options.threads_of_run()},
+          {"device", options.device_name()},
           {"processor", describe_machine().cpu}};
 }
 
@@ -111,7 +116,8 @@ Json to_json(const QuickSpeeds& speeds) {
 }
 
 StudyRecipe choose(const QuickAims& aims, const Json& reasons) {
-  const QuickSpeeds speeds = measure_quick_speeds(aims.mechanisms, reasons.at("threads"));
+  const QuickSpeeds speeds =
+      measure_quick_speeds(aims.mechanisms, reasons.at("threads"), reasons.at("device"));
   const QuickChoice choice = choose_quick_study(aims, speeds);
   StudyRecipe study = quick_study(choice.base, aims.mechanisms, aims.seeds, aims.tune);
   const Json sentences = {sentence_of(aims, choice),
@@ -171,11 +177,16 @@ StudyRecipe begin_comparison(const CompareOptions& options) {
 void explain(const CompareOptions& options, const StudyRecipe& study, double seconds) {
   const Json chosen = parse_json(study.chosen, "chosen");
   for (const std::string sentence : chosen.at("sentences")) say(options, sentence);
-  say(options, fmt::format("All of it takes about {} on this machine, if it does nothing else.",
-                           format_duration(seconds)));
+  say(options, fmt::format("All of it takes about {} on this machine, if it does nothing else.{}",
+                           format_duration(seconds),
+                           options.device_name() == "cpu"
+                               ? ""
+                               : " That is by how fast the GPU multiplies and copies; small models "
+                                 "leave it waiting, and take longer."));
 }
 
 void run_compare(const CompareOptions& options) {
+  if (!options.device.empty()) note_device(find_device(options.device));
   const bool has_begun =
       path_exists(StudyPaths{options.folder()}.study_json()) && path_exists(options.file());
   StudyJob job;
@@ -186,6 +197,7 @@ void run_compare(const CompareOptions& options) {
   job.out = options.folder();
   job.jobs = static_cast<int>(options.jobs);
   job.threads = static_cast<int>(options.threads);
+  job.device = options.device;
   job.speed_of = speeds_of(job.study);
   // Refuses what does not belong together before anything is written.
   const StudyOutlook outlook = look_ahead(job);
@@ -226,10 +238,13 @@ void add_compare_command(CLI::App& app) {
   add_path(command, "--out DIR", options->out,
            "the folder; studies/compare, or studies/compare-smoke with --smoke, if not given");
   add_whole(command, "--jobs N", options->jobs, {1, 4096},
-            "runs at once, which divide the cores among them")
+            "runs at once, which divide the cores among them; on a GPU they share it")
       ->capture_default_str();
   add_whole(command, "--threads N", options->threads, {1, 4096},
             "threads of each run; the cores over --jobs if not given");
+  add_device(
+      command, options->device,
+      "where runs compute: cpu, cuda or cuda:1; where they did before, or cpu, if not given");
   command.add_flag("--tune", options->tune,
                    "try four learning rates for each mechanism in short runs, and train it with "
                    "the best; one by a formula for all if not given");

@@ -13,6 +13,7 @@
 
 #include "attnres/data/corpus.h"
 #include "attnres/ops/matmul/provider.h"
+#include "attnres/ops/without_kernel.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/study/study_data.h"
@@ -103,17 +104,29 @@ CLI::Validator file_path() {
   return {trim, /*description=*/""};
 }
 
-void MachineOptions::add_to(CLI::App& command) {
-  add_whole(command, "--threads N", threads, {1, 4096},
-            "threads to compute with; one for each core if not given");
+CLI::Option* add_device(CLI::App& command, std::string& device, const std::string& description) {
   const auto check = [](const std::string& name) -> std::string {
     static const std::regex known("cpu|cuda(:[0-9]{1,2})?");
     if (std::regex_match(name, known)) return "";
     return fmt::format("expected cpu, cuda or, of several GPUs, one as cuda:1, got {}", name);
   };
-  add_option(command, "--device NAME", device,
-             "where to compute: cpu, cuda or, of several GPUs, one as cuda:1")
-      ->check(check)
+  return add_option(command, "--device NAME", device, description)->check(check);
+}
+
+void note_device(c10::Device device) {
+  if (device.is_cpu()) return;
+  fmt::print(stderr,
+             "note: no GPU has run this program yet, but for its kernels: compare what it gives "
+             "with --device cpu\n"
+             "note: without kernels for {}, composed of PyTorch's operations: experts, {}\n",
+             device.str(),
+             fmt::to_string(fmt::join(operations_without_kernel(device.type()), ", ")));
+}
+
+void MachineOptions::add_to(CLI::App& command) {
+  add_whole(command, "--threads N", threads, {1, 4096},
+            "threads to compute with; one for each core if not given");
+  add_device(command, device, "where to compute: cpu, cuda or, of several GPUs, one as cuda:1")
       ->capture_default_str();
 }
 
@@ -122,12 +135,8 @@ void MachineOptions::apply() const {
       launched_processes() == 1 || device == "cpu",
       "--device {}: several processes compute on CPUs; on a GPU there is one, without mpirun",
       device);
-  use_device(device);
-  if (!compute_device().is_cpu()) {
-    fmt::print(stderr,
-               "note: no GPU has run this program yet, but for its kernels: compare what it gives "
-               "with --device cpu\n");
-  }
+  set_compute_device(find_device(device));
+  note_device(compute_device());
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
 }
 

@@ -71,6 +71,11 @@ struct MachineOptions {
   void apply() const;
 };
 
+// --device NAME, whose name alone is checked.
+CLI::Option* add_device(CLI::App& command, std::string& device, const std::string& description);
+// What there is to know of a device before anything is computed on it, on standard error.
+void note_device(c10::Device device);
+
 // Which model: --model, a model directory, a run's folder or a GGUF file. It must be given, unless
 // the option that is returned is made optional.
 struct ModelOption {

@@ -12,6 +12,7 @@
 #include "app/options.h"
 #include "app/study_shown.h"
 #include "attnres/study/study_data.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/nearest.h"
@@ -32,6 +33,7 @@ struct StudyCommandOptions {
   int64_t seeds = 0;  // 0 where it is not given
   int64_t jobs = 1;
   int64_t threads = 0;    // 0 where it is not given
+  std::string device;     // empty where it is not given
   double stop_after = 0;  // seconds; 0 where it is not given
   bool list = false, dry_run = false, json = false;
 };
@@ -104,6 +106,7 @@ StudyJob make_study_job(const StudyCommandOptions& options) {
   }
   job.jobs = static_cast<int>(options.jobs);
   job.threads = static_cast<int>(options.threads);
+  job.device = options.device;
   if (options.stop_after > 0) job.stop_after = options.stop_after;
   return job;
 }
@@ -111,6 +114,7 @@ StudyJob make_study_job(const StudyCommandOptions& options) {
 void run_study_command(const StudyCommandOptions& options) {
   if (options.list) return list_studies();
   const StudyJob job = make_study_job(options);
+  if (!job.device.empty()) note_device(find_device(job.device));
   if (options.dry_run) {
     print_plan(job);
   } else {
@@ -143,13 +147,18 @@ void add_study_command(CLI::App& app) {
   add_option(command, "--only NAME", options->only,
              "train only the runs whose names match, as file names in a shell do: 'block*-seed1', "
              "and those that they need");
-  add_whole(command, "--jobs N", options->jobs, {1, 4096},
-            "runs at once. A study's first call divides the cores among them; later ones keep to "
-            "that number of threads a run")
+  add_whole(
+      command, "--jobs N", options->jobs, {1, 4096},
+      "runs at once. A study's first call divides the cores among them; later ones keep to "
+      "that number of threads a run. Runs at once on a GPU share it and its memory: more than "
+      "one only pays where each leaves it idle")
       ->capture_default_str();
   add_whole(
       command, "--threads N", options->threads, {1, 4096},
       "threads of each run; what the study began with, or the cores over --jobs if not given");
+  add_device(
+      command, options->device,
+      "where runs compute: cpu, cuda or cuda:1; where they did before, or cpu, if not given");
   add_option(command, "--stop-after TIME", options->stop_after,
              "save the runs and stop after this time: 2h, 90m, 45s")
       ->transform(duration(kShortest, kLongest));

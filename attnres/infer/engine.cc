@@ -17,8 +17,10 @@
 #include "attnres/infer/step_plan.h"
 #include "attnres/layers/sequence_pool.h"
 #include "attnres/model/transformer.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -31,6 +33,11 @@ constexpr int64_t kRowsScoredAtOnce = 32;
 SequencePoolSize size_of(const EngineSettings& settings) {
   return {.sequences = settings.share_prefixes ? 2 * settings.sequences : settings.sequences,
           .tokens = settings.tokens};
+}
+
+// Whose memory a model is in; empty: the host's.
+std::string memory_of(const Transformer& model) {
+  return device_memory(model.parameters().device()).name;
 }
 
 EngineSettings checked(const InferenceModel& model, EngineSettings settings) {
@@ -50,11 +57,13 @@ EngineSettings checked(const InferenceModel& model, EngineSettings settings) {
   const TokenRoom room = model.count_tokens(size);
   const int64_t needed = settings.tokens > 0 ? settings.tokens : settings.context;
   size.tokens = needed;
+  const std::string where = memory_of(model.transformer());
   require(room.tokens >= needed,
-          "what is kept of {} tokens takes {} of memory, and {} are free; there is room for a "
+          "what is kept of {} tokens takes {} of memory, and {} are free{}; there is room for a "
           "context of {}",
           needed, format_bytes(static_cast<double>(pool_bytes(model.transformer().kept(), size))),
-          format_bytes(static_cast<double>(room.free_bytes)), room.tokens);
+          format_bytes(static_cast<double>(room.free_bytes)), where.empty() ? "" : " on " + where,
+          room.tokens);
   settings.tokens = room.tokens;
   return settings;
 }
@@ -304,7 +313,10 @@ void Engine::compute(std::vector<Part> parts, std::vector<RequestUpdate>* update
   try {
     hidden_TD = hidden_of(parts);
   } catch (const std::exception& e) {
-    for (const Part& part : parts) updates->push_back(fail(part.request->number, e.what()));
+    const std::string why = is_out_of_memory(e)
+                                ? describe_out_of_memory(e, memory_of(model_.transformer()))
+                                : std::string(e.what());
+    for (const Part& part : parts) updates->push_back(fail(part.request->number, why));
     return;
   }
   std::vector<Part> complete;  // those whose next token can be chosen

@@ -15,7 +15,11 @@ namespace attnres {
 TokenRoom LocalModel::count_tokens(const SequencePoolSize& size) const {
   give_back_freed_memory();  // of loading
   const at::Device device = model_.parameters().device();
-  const int64_t free = device.is_cpu() ? available_memory() : free_gpu_memory(device);
+  constexpr double kForPool = 0.9;  // of a device's; the rest is for what a step computes
+  const int64_t free =
+      device.is_cpu()
+          ? available_memory()
+          : static_cast<int64_t>(kForPool * static_cast<double>(device_memory(device).free));
   return {tokens_that_fit(model_, size, free), free};
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sign.h>
@@ -156,10 +157,12 @@ SublayerCost Experts::cost(int64_t /*context*/) const {
   const double read = s.latent_width > 0 ? static_cast<double>(s.latent_width) : width;
   // As of a feed-forward; the scores; and what experts read, in their order, and wrote, and
   // weights.
-  return {.kept = activation_.kept() * hidden + 4 * static_cast<double>(s.count) +
-                  (2 * chosen + 1) * read + width,
+  const auto count = static_cast<double>(s.count);
+  const double all = activation_.kept() * static_cast<double>((s.count + s.shared) * s.width);
+  return {.kept = activation_.kept() * hidden + 4 * count + (2 * chosen + 1) * read + width,
           .widest = hidden,
-          .active_experts = chosen / static_cast<double>(s.count)};
+          .active_experts = chosen / count,
+          .kept_by_all_experts = all + 4 * count + (2 * count + 1) * read + width};
 }
 
 at::Tensor Experts::in_chosen_groups(const at::Tensor& biased_TE) const {
@@ -225,6 +228,8 @@ at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) c
   const at::Tensor weights_TE =
       at::zeros({x_TI.size(0), settings_.count + 1}, routing.weights_TC.options())
           .scatter(1, routing.chosen_TC, routing.weights_TC);
+  const at::Tensor left_out_TE = at::ones(weights_TE.sizes(), weights_TE.options().dtype(at::kBool))
+                                     .scatter(1, routing.chosen_TC, false);
   std::vector<int64_t> all(settings_.count);
   std::iota(all.begin(), all.end(), 0);
   const at::ScalarType dtype = x_TI.scalar_type();
@@ -232,9 +237,11 @@ at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) c
                                w3 = weights_at(w3_, all, dtype);
   at::Tensor sum_TI = at::zeros_like(x_TI);
   for (const int64_t e : all) {
-    const std::vector<at::Tensor> hidden = linear_maps(x_TI, {w1[e], w3[e]});
+    const at::Tensor left_out_T1 = left_out_TE.narrow(1, e, 1);
+    const std::vector<at::Tensor> hidden =
+        linear_maps(x_TI.masked_fill(left_out_T1, 0), {w1[e], w3[e]});
     const at::Tensor y_TI = linear_map(activation_(hidden[0], hidden[1]), w2[e]);
-    sum_TI = sum_TI + weights_TE.narrow(1, e, 1) * y_TI;
+    sum_TI = sum_TI + weights_TE.narrow(1, e, 1) * y_TI.masked_fill(left_out_T1, 0);
   }
   return sum_TI;
 }
@@ -242,7 +249,7 @@ at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) c
 void balance(at::Tensor& bias, const at::Tensor& load, double rate) {
   const at::NoGradGuard not_recorded;
   const at::Tensor load_E = load.to(at::kDouble);
-  bias.add_(at::sign(load_E.mean() - load_E).to(bias.scalar_type()), rate);
+  bias.add_(at::sign(load_E.mean() - load_E).to(bias.options()), rate);
 }
 
 }  // namespace attnres

@@ -88,7 +88,9 @@ class Experts : public Sublayer {
   at::Tensor in_chosen_groups(const at::Tensor& biased_TE) const;
   // sum over chosen w_e f_e(x)
   at::Tensor sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const;
-  // The same without waiting for a device's loads: every expert computes every token.
+  // The same without waiting for a device's loads: every expert computes every token. Those that
+  // did not choose it are zeros to it, and it is zero to them: what it would make of them may be
+  // infinite, and 0 times that is no number, forward and backward.
   at::Tensor sum_of_all(const at::Tensor& x_TI, const Routing& routing) const;
   // W_up RMSNorm(sum), or this process's part of it
   at::Tensor from_latent(const at::Tensor& part_TI) const;
@@ -107,7 +109,7 @@ class Experts : public Sublayer {
 };
 
 // bias += rate * sign(mean load - load), the balance without an auxiliary loss of
-// arXiv 2408.15664. load: [E], tokens that chose each expert.
+// arXiv 2408.15664. load: [E], tokens that chose each expert, on the bias's device or the CPU.
 void balance(at::Tensor& bias, const at::Tensor& load, double rate);
 
 }  // namespace attnres

@@ -64,6 +64,8 @@ struct SublayerCost {
   double kept = 0;            // numbers that its backward needs
   double widest = 0;          // numbers of the widest tensor between its maps
   double active_experts = 1;  // the part of stacked experts that a token passes through
+  // In the place of `kept` on a device where every expert computes every token (layers/experts.h).
+  double kept_by_all_experts = 0;
 };
 
 class Sublayer {

@@ -31,8 +31,9 @@ class ShapesOfGroup : public TensorGroup {
 
 }  // namespace
 
-ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
-    : vocab_(static_cast<double>(vocab_size)),
+ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor, at::Device device)
+    : all_experts_(!device.is_cpu()),
+      vocab_(static_cast<double>(vocab_size)),
       width_(static_cast<double>(config.width)),
       share_(1.0 / tensor),
       group_(tensor == 1 ? nullptr : std::make_unique<ShapesOfGroup>(tensor)),
@@ -47,7 +48,7 @@ ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor)
   }
   for (const Parameter& p : parameters().all()) {
     if (p.kind != ParameterKind::matrix) continue;
-    const bool is_stack = p.tensor.dim() > 2;
+    const bool is_stack = p.tensor.dim() > 2 && !all_experts_;
     const double numbers = static_cast<double>(p.tensor.numel()) *
                            (is_stack ? plan_.sublayer(p.site).cost(1).active_experts : 1) *
                            (is_of_mixer(parameters(), p) ? share_ : 1);
@@ -142,7 +143,9 @@ double ModelCost::sublayers_keep(const SiteRange& sites) const {
   const auto [first, last] = within(sites);
   double total = 0;
   for (int l = first; l < std::min(last, sublayers()); ++l) {
-    total += gathered(l) + plan_.sublayer(l).cost(1).kept;
+    const SublayerCost cost = plan_.sublayer(l).cost(1);
+    total += gathered(l) +
+             (all_experts_ && cost.kept_by_all_experts > 0 ? cost.kept_by_all_experts : cost.kept);
   }
   return total;
 }

@@ -14,8 +14,9 @@ namespace attnres {
 class ModelCost {
  public:
   // The cost of a whole model, or that of each of `tensor` processes that share every layer, for
-  // each token of all. Throws UsageError where these cannot share it equally.
-  ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor = 1);
+  // each token of all, on this device. Throws UsageError where these cannot share it equally.
+  ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor = 1,
+            at::Device device = at::kCPU);
 
   // The model's, or a process's part of them: shapes without values.
   const ParameterRegistry& parameters() const { return plan_.parameters(); }
@@ -23,7 +24,8 @@ class ModelCost {
   int sublayers() const { return plan_.sublayers(); }
 
   // Multiply-adds of a forward pass, of all sites or of some: in all linear maps of sublayers and
-  // mixer, of experts the chosen ones'; and between the tokens of a context. In the head.
+  // mixer, of experts the chosen ones' (on another device than the CPU all); and between the tokens
+  // of a context. In the head.
   double linear_maps(const SiteRange& sites = {}) const;
   double between_tokens(int64_t context, const SiteRange& sites = {}) const;
   double head() const;
@@ -58,6 +60,7 @@ class ModelCost {
   SiteRange within(const SiteRange& sites) const;
   bool has_output(const SiteRange& sites) const { return sites.has(sublayers()); }
 
+  bool all_experts_;  // compute every token
   double vocab_, width_;
   double share_;  // of the tokens
   std::unique_ptr<TensorGroup> group_;

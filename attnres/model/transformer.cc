@@ -17,6 +17,7 @@
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -61,13 +62,34 @@ at::Tensor on_device(const at::Tensor& tensor, at::Device device) {
   return tensor.device() == device ? tensor : tensor.to(device);
 }
 
+void require_in_vocabulary(const at::Tensor& ids, int64_t vocab_size) {
+  if (ids.numel() == 0) return;
+  const int64_t least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
+  require(least >= 0 && most < vocab_size,
+          "token id {} is out of range: this model's vocabulary has ids 0 to {}",
+          least < 0 ? least : most, vocab_size - 1);
+}
+
+// On a device, checked where they come from: the host waits for neither. Look-ups on the CPU check
+// by themselves.
+at::Tensor ids_on(at::Device device, const at::Tensor& ids_T, int64_t vocab_size) {
+  if (!ids_T.is_cpu()) {
+    check_on_device(ids_T.ge(0).logical_and(ids_T.lt(vocab_size)),
+                    "transformer: a token id is out of range of the vocabulary");
+  } else if (!device.is_cpu()) {
+    require_in_vocabulary(ids_T, vocab_size);
+  }
+  return on_device(ids_T, device);
+}
+
 // The rows with these numbers, on the weight's device.
 at::Tensor rows_of(const ProductWeight& weight, const at::Tensor& ids_T) {
+  const int64_t vocab_size = weight.whole().size(0);
   if (!weight.packed().defined()) {
-    return at::embedding(weight.whole(), on_device(ids_T, weight.whole().device()));
+    return at::embedding(weight.whole(), ids_on(weight.whole().device(), ids_T, vocab_size));
   }
   PackedMatrix rows = weight.packed();
-  rows.bytes = rows.bytes.index_select(0, on_device(ids_T, rows.bytes.device()));
+  rows.bytes = rows.bytes.index_select(0, ids_on(rows.bytes.device(), ids_T, vocab_size));
   return unpack_weight(rows);
 }
 
@@ -82,14 +104,6 @@ class PastAutograd {
  private:
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
 };
-
-void require_in_vocabulary(const at::Tensor& ids, int64_t vocab_size) {
-  if (ids.numel() == 0) return;
-  const int64_t least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
-  require(least >= 0 && most < vocab_size,
-          "token id {} is out of range: this model's vocabulary has ids 0 to {}",
-          least < 0 ? least : most, vocab_size - 1);
-}
 
 int64_t count_targets(const at::Tensor& targets) {
   return targets.ne(-100).sum().item<int64_t>();
@@ -163,7 +177,7 @@ DepthState Transformer::embed(const at::Tensor& ids_T, Spans spans) const {
 
 DepthState Transformer::embed(const at::Tensor& ids_BT) const {
   require(ids_BT.dim() == 2, "transformer: expected token ids of shape [batch, tokens]");
-  require_in_vocabulary(ids_BT, vocab_size());
+  if (ids_BT.is_cpu()) require_in_vocabulary(ids_BT, vocab_size());
   return embed(ids_BT.flatten(), Spans::whole(ids_BT.size(0), ids_BT.size(1)));
 }
 

@@ -23,16 +23,23 @@ template <class Function>
 class DeviceTable {
  public:
   // Constant initialization (constinit): there before whatever enters functions.
-  constexpr explicit DeviceTable(Function* composed) { functions_.fill(composed); }
+  constexpr explicit DeviceTable(Function* composed) : composed_(composed) {
+    functions_.fill(composed);
+  }
 
   Function* of(const at::Tensor& tensor) const {
     return functions_[static_cast<size_t>(tensor.device().type())];
+  }
+  // Whether a function of this device was entered.
+  bool has(c10::DeviceType device) const {
+    return functions_.at(static_cast<size_t>(device)) != composed_;
   }
   void enter(c10::DeviceType device, Function* function) {
     functions_.at(static_cast<size_t>(device)) = function;
   }
 
  private:
+  Function* composed_;
   std::array<Function*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> functions_{};
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -82,6 +83,10 @@ void refuse_devices(const char* operation, at::TensorList tensors) {
   }
   fail("{}: its tensors must be on one device, but are on {}; move them to one", operation,
        devices);
+}
+
+void check_on_device(const at::Tensor& conditions, const char* message) {
+  if (!conditions.is_meta()) at::_assert_async(conditions.all(), message);
 }
 
 int64_t tokens_of(const at::Tensor& rows) {

@@ -63,6 +63,11 @@ void require_one_device(const char* operation, const at::Tensor& first, const Te
   if ((... || (others.device() != first.device()))) refuse_devices(operation, {first, others...});
 }
 
+// Lets a tensor's device check that all of these bools are true, so that the host waits for
+// nothing: where they are not, a GPU computes nothing after this, and whatever waits for it next
+// throws c10::Error. Without numbers (meta) nothing is checked.
+void check_on_device(const at::Tensor& conditions, const char* message);
+
 // The number of tokens, of a tensor [..., D].
 int64_t tokens_of(const at::Tensor& rows);
 

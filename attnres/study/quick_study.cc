@@ -231,7 +231,14 @@ SpeedOf QuickSpeeds::speed_of() const {
   };
 }
 
-QuickSpeeds measure_quick_speeds(const std::vector<std::string>& mechanisms, int threads) {
+QuickSpeeds measure_quick_speeds(const std::vector<std::string>& mechanisms, int threads,
+                                 const std::string& name) {
+  if (const at::Device device(name); !device.is_cpu()) {
+    QuickSpeeds speeds = {
+        .matmul = measure_matmul(device, at::kFloat), .copy = measure_copy(device), .mixing = {}};
+    for (const std::string& mechanism : mechanisms) speeds.mixing[mechanism] = 0;
+    return speeds;
+  }
   QuickSpeeds speeds = {
       .matmul = measure_matmul(threads), .copy = measure_copy(threads) * 1e9, .mixing = {}};
   for (const std::string& mechanism : mechanisms) {

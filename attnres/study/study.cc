@@ -7,11 +7,13 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "attnres/data/corpus.h"
 #include "attnres/data/token_bin.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study_page.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -61,9 +63,15 @@ int threads_of(const StudyJob& job, const StudyPaths& paths, int known) {
   return known;
 }
 
+// "cuda" and "cuda:0" are one.
+std::string device_of(const StudyJob& job, const StudyRecord* before) {
+  if (!job.device.empty()) return job.device == "cuda" ? "cuda:0" : job.device;
+  return before != nullptr ? before->device : StudyRecord().device;
+}
+
 // With what the study began with, where it has begun.
-StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
-  const std::optional<StudyRecord> before = read_begun_study(paths, job.study.name);
+StudyRecord make_record(const StudyJob& job, const StudyPaths& paths,
+                        const std::optional<StudyRecord>& before) {
   require(!before || before->smoke == job.grid.smoke, "{}: holds {}; choose another --out",
           paths.folder.string(),
           job.grid.smoke ? "the runs themselves, and no smoke test" : "a smoke test");
@@ -78,6 +86,7 @@ StudyRecord make_record(const StudyJob& job, const StudyPaths& paths) {
           .validation = text_of(paths, "--validation", job.validation,
                                 before ? &before->validation : nullptr),
           .threads = threads_of(job, paths, before ? before->threads : 0),
+          .device = device_of(job, before ? &*before : nullptr),
           .chosen = parse_json(study.chosen, "chosen"),
           .smoke = job.grid.smoke};
 }
@@ -105,6 +114,13 @@ void require_disk(const StudyPaths& paths, const StudyOutlook& outlook) {
           paths.folder.string(), format_bytes(needed), format_bytes(free));
 }
 
+// The memory that runs at once share, in bytes, and whose it is; 0 where that is not known.
+std::pair<double, std::string> shared_memory(const StudyOutlook& outlook) {
+  const DeviceMemory of_device = device_memory(c10::Device(outlook.record.device));
+  if (of_device.all > 0) return {static_cast<double>(of_device.all), of_device.name};
+  return {static_cast<double>(describe_machine().memory), "this machine"};
+}
+
 void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObserver& observer) {
   std::vector<int64_t> sizes;
   for (const size_t run : outlook.chosen) {
@@ -114,12 +130,20 @@ void warn_of_memory(const StudyJob& job, const StudyOutlook& outlook, StudyObser
   sizes.resize(std::min(sizes.size(), static_cast<size_t>(job.jobs)));
   double needed = 0;
   for (const int64_t size : sizes) needed += static_cast<double>(size);
-  const auto memory = static_cast<double>(describe_machine().memory);
+  const auto [memory, whose] = shared_memory(outlook);
   if (memory == 0 || needed <= memory) return;
+  observer.on_message(fmt::format(
+      "warning: {} at once need about {} of memory, {} has {}; lower "
+      "--jobs",
+      counted(std::ssize(sizes), "run"), format_bytes(needed), whose, format_bytes(memory)));
+}
+
+void tell_of_device(const StudyOutlook& outlook, StudyObserver& observer) {
+  if (outlook.device_before.empty() || !any_left(outlook)) return;
   observer.on_message(
-      fmt::format("warning: {} at once need about {} of memory, this machine has "
-                  "{}; lower --jobs",
-                  counted(std::ssize(sizes), "run"), format_bytes(needed), format_bytes(memory)));
+      fmt::format("from here on runs compute on {}, until now on {}: what they compute is rounded "
+                  "otherwise, and speeds do not compare",
+                  outlook.record.device, outlook.device_before));
 }
 
 double bytes_of(const std::vector<fs::path>& texts) {
@@ -235,7 +259,7 @@ StudyRecord StudyOutlook::reached() const {
 }
 
 double StudyOutlook::seconds(int jobs) const {
-  const int at_once = runs_side_by_side(jobs, record.threads);
+  const int at_once = runs_side_by_side(jobs, record.threads, record.device);
   double seconds = 0;
   for (const size_t run : chosen) {
     if (statuses[run].has_ended()) continue;
@@ -249,10 +273,15 @@ double StudyOutlook::seconds(int jobs) const {
 StudyOutlook look_ahead(const StudyJob& job) {
   const StudyPaths paths{job.out};
   StudyOutlook outlook;
-  outlook.record = make_record(job, paths);
+  const std::optional<StudyRecord> before = read_begun_study(paths, job.study.name);
+  outlook.record = make_record(job, paths, before);
+  const std::string& device = outlook.record.device;
+  if (before && before->device != device) outlook.device_before = before->device;
   plan_outlook(job, paths, outlook);
-  outlook.speed_of = job.speed_of ? job.speed_of : measured_speeds(outlook.record.threads);
-  outlook.plans = plan_costs(outlook.runs, any_left(outlook) ? outlook.speed_of : nullptr);
+  outlook.speed_of = job.speed_of ? job.speed_of : measured_speeds(outlook.record.threads, device);
+  const bool is_left = any_left(outlook);
+  if (is_left) find_device(device);  // or throws
+  outlook.plans = plan_costs(outlook.runs, is_left ? outlook.speed_of : nullptr, device);
   return outlook;
 }
 
@@ -279,6 +308,7 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   outlook = look_ahead(job);
   require_disk(paths, outlook);
   warn_of_memory(job, outlook, observer);
+  tell_of_device(outlook, observer);
   if (const std::string warning = warning_of_little_text(outlook); !warning.empty()) {
     observer.on_message("warning: " + warning);
   }
@@ -300,7 +330,8 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
                            .validation = outlook.record.validation,
                            .inspect = job.study.inspect,
                            .jobs = job.jobs,
-                           .threads = outlook.record.threads};
+                           .threads = outlook.record.threads,
+                           .device = outlook.record.device};
   for (int64_t waiting = -1; count_waiting(outlook) != waiting;) {
     waiting = count_waiting(outlook);
     write();

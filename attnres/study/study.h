@@ -24,7 +24,10 @@ struct StudyJob {
   // Runs at once. A new study divides the processors among them, and keeps to that number of
   // threads a run: with another, results would differ in their last bits and speeds not compare.
   int jobs = 1;
-  int threads = 0;        // of each run; 0: those that it divides, or that the study began with
+  int threads = 0;  // of each run; 0: those that it divides, or that the study began with
+  // Where runs compute, as find_device takes it; empty: where they did before, or the CPU. They may
+  // go on elsewhere: the same steps, rounded otherwise. Runs at once share one GPU.
+  std::string device = {};
   SpeedOf speed_of = {};  // what the plan goes by; this machine's, measured, if not given
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
   std::filesystem::path program = "/proc/self/exe";             // attnres
@@ -38,9 +41,10 @@ void require_matches(const std::vector<StudyRun>& runs, const std::vector<std::s
 
 // What a study has in its folder already, and what the rest will take. Writes nothing.
 struct StudyOutlook {
-  StudyRecord record;          // with the text and threads that runs will have; without runs
-  std::vector<StudyRun> runs;  // trials and the whole grid, as the trials in the folder make it
-  std::vector<size_t> chosen;  // of them: which to train
+  StudyRecord record;  // with the text, threads and device that runs will have; without runs
+  std::string device_before = {};  // where they computed until now, if that was elsewhere
+  std::vector<StudyRun> runs;      // trials and the whole grid, as the trials in the folder make it
+  std::vector<size_t> chosen;      // of them: which to train
   std::vector<RunStatus> statuses;
   std::vector<RunPlan> plans;  // without seconds where nothing is left to train
   SpeedOf speed_of;            // what they go by
@@ -51,7 +55,8 @@ struct StudyOutlook {
   // For the chosen runs that have not ended; for one that is unfinished, what is left.
   double seconds(int jobs) const;
 };
-// Throws as plan_runs; UsageError for a pattern that matches no run; and Error where the folder
+// Throws as plan_runs; UsageError for a pattern that matches no run, and where something is left to
+// train on a device that is not there; and Error where the folder
 // holds something else or another study, or runs of it that have begun with another recipe or text.
 StudyOutlook look_ahead(const StudyJob& job);
 

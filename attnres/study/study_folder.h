@@ -1,6 +1,6 @@
 // Where a study keeps what, and how far its runs are. The folder holds
-//   study.json      the study, its text and threads, and of every run its state, what it reached,
-//                   and why it failed
+//   study.json      the study, its text, threads and device, and of every run its state, what it
+//                   reached, and why it failed
 //   runs.csv        a line per run        arms.csv   a line per combination of arms, over its seeds
 //   report.html     what the runs tell so far (see study_page.h)
 //   recipes/        of each run, NAME.json

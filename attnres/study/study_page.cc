@@ -207,15 +207,16 @@ std::string from_option(const StudyData& data, const StudyRunRecord& run) {
 }
 
 std::string run_commands(const StudyData& data) {
-  const std::string threads =
-      data.study.threads > 0 ? fmt::format(" --threads {}", data.study.threads) : "";
+  const std::string machine =
+      (data.study.threads > 0 ? fmt::format(" --threads {}", data.study.threads) : "") +
+      (data.study.device != "cpu" ? " --device " + shell_quoted(data.study.device) : "");
   const std::string texts =
       texts_option("--data", data.study.data) + texts_option("--validation", data.study.validation);
   std::string lines;
   for (const StudyRunRecord& run : data.study.runs) {
     lines += fmt::format("attnres train --recipe {} --out {}{}{}{}\n",
                          shell_quoted("recipes/" + run.name + ".json"),
-                         shell_quoted("again/" + run.name), from_option(data, run), threads, texts);
+                         shell_quoted("again/" + run.name), from_option(data, run), machine, texts);
   }
   return folded("Commands that repeat each run, in the study’s folder",
                 "<pre>" + escape_html(lines) + "</pre>\n");

@@ -18,12 +18,18 @@ constexpr MachineSpeed kNoSpeed = {.matmul = 1, .copy = 1};
 
 class MeasuredSpeeds {
  public:
-  explicit MeasuredSpeeds(int threads) : threads_(threads) {}
+  MeasuredSpeeds(int threads, const std::string& device) : threads_(threads), device_(device) {}
 
   MachineSpeed of(const Recipe& recipe) {
-    if (copy_ == 0) copy_ = measure_copy(threads_) * 1e9;
+    const at::ScalarType dtype = precision_of(recipe.train).activations;
     double& matmul = products_[recipe.train.precision];
-    if (matmul == 0) matmul = measure_matmul(threads_, precision_of(recipe.train).activations);
+    if (!device_.is_cpu()) {
+      if (copy_ == 0) copy_ = measure_copy(device_);
+      if (matmul == 0) matmul = measure_matmul(device_, dtype);
+      return {.matmul = matmul, .copy = copy_};
+    }
+    if (copy_ == 0) copy_ = measure_copy(threads_) * 1e9;
+    if (matmul == 0) matmul = measure_matmul(threads_, dtype);
     const ModelConfig& model = recipe.model;
     double& mixing = mixing_[fmt::format("{} {} {} {}", model.depth_mixing.to_json().dump(),
                                          model.width, model.layers, model.heads)];
@@ -33,6 +39,7 @@ class MeasuredSpeeds {
 
  private:
   int threads_;
+  at::Device device_;
   double copy_ = 0;
   std::map<std::string, double> products_, mixing_;  // by precision, and by what is mixed
 };
@@ -47,13 +54,14 @@ std::string what_costs(const Recipe& recipe) {
 
 }  // namespace
 
-SpeedOf measured_speeds(int threads) {
-  return [speeds = std::make_shared<MeasuredSpeeds>(threads)](const Recipe& recipe) {
+SpeedOf measured_speeds(int threads, const std::string& device) {
+  return [speeds = std::make_shared<MeasuredSpeeds>(threads, device)](const Recipe& recipe) {
     return speeds->of(recipe);
   };
 }
 
-std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of) {
+std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of,
+                                const std::string& device) {
   std::map<std::string, Estimate> known;
   std::vector<RunPlan> plans;
   for (const StudyRun& run : runs) {
@@ -61,7 +69,8 @@ std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf
     const auto [step, is_new] = known.try_emplace(what_costs(run.recipe));
     if (is_new) {
       const MachineSpeed speed = speed_of ? speed_of(run.recipe) : kNoSpeed;
-      step->second = estimate(run.recipe, run.recipe.tokenizer.vocab_size, speed);
+      step->second =
+          estimate(run.recipe, run.recipe.tokenizer.vocab_size, speed, at::Device(device));
     }
     const Estimate& cost = step->second;
     const auto steps = static_cast<double>(train.steps);
@@ -76,7 +85,8 @@ std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf
   return plans;
 }
 
-int runs_side_by_side(int jobs, int threads) {
+int runs_side_by_side(int jobs, int threads, const std::string& device) {
+  if (device != "cpu") return 1;
   return std::min(jobs, std::max(describe_machine().cores / threads, 1));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "attnres/study/study_grid.h"
@@ -24,13 +25,16 @@ struct RunPlan {
 using SpeedOf = std::function<MachineSpeed(const Recipe&)>;
 
 // This machine's with so many threads, measured when it is asked for: once, then for each precision
-// and for each mechanism in each shape of model, a tenth of a second each.
-SpeedOf measured_speeds(int threads);
+// and for each mechanism in each shape of model, a tenth of a second each. Of another device than
+// "cpu" its products and copies are measured.
+SpeedOf measured_speeds(int threads, const std::string& device = "cpu");
 
-// In the order of the runs. Without seconds where `speed_of` is empty.
-std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of);
+// In the order of the runs, with the memory that they take on the device. Without seconds where
+// `speed_of` is empty.
+std::vector<RunPlan> plan_costs(const std::vector<StudyRun>& runs, const SpeedOf& speed_of,
+                                const std::string& device = "cpu");
 
-// How many of `jobs` runs at once this machine has cores for.
-int runs_side_by_side(int jobs, int threads);
+// How many of `jobs` runs at once this machine has cores for; those on a GPU share it.
+int runs_side_by_side(int jobs, int threads, const std::string& device = "cpu");
 
 }  // namespace attnres

@@ -123,19 +123,13 @@ Json study_json(const StudyRecord& study) {
   Json runs = Json::array(), baseline = Json::object();
   for (const StudyRunRecord& run : study.runs) runs.push_back(run_json(study, run));
   for (const auto& [axis, arm] : study.baseline) baseline[axis] = arm;
-  return {{"study", study.name},
-          {"question", study.question},
-          {"claim", study.claim},
-          {"figures", study.figures},
-          {"baseline", baseline},
-          {"axes", study.axes},
-          {"data", study.data},
-          {"validation", study.validation},
-          {"threads", study.threads},
-          {"tuning", study.tuning},
-          {"chosen", study.chosen},
-          {"smoke", study.smoke},
-          {"runs", runs}};
+  return {{"study", study.name},      {"question", study.question},
+          {"claim", study.claim},     {"figures", study.figures},
+          {"baseline", baseline},     {"axes", study.axes},
+          {"data", study.data},       {"validation", study.validation},
+          {"threads", study.threads}, {"device", study.device},
+          {"tuning", study.tuning},   {"chosen", study.chosen},
+          {"smoke", study.smoke},     {"runs", runs}};
 }
 
 StudyRecord parse_study_json(const Json& json, const std::string& what) {
@@ -158,6 +152,7 @@ StudyRecord parse_study_json(const Json& json, const std::string& what) {
   study.data = texts_of(json, "data");
   study.validation = texts_of(json, "validation");
   study.threads = static_cast<int>(whole_of(json, "threads"));
+  if (const std::string device = text_of(json, "device"); !device.empty()) study.device = device;
   study.tuning = object_of(json, "tuning");
   study.chosen = object_of(json, "chosen");
   const auto smoke = json.find("smoke");

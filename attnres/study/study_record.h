@@ -52,10 +52,11 @@ struct StudyRecord {
   // Files and folders of text, absolute; empty: the text that training takes by itself, and to
   // validate on a part of it.
   std::vector<std::string> data = {}, validation = {};
-  int threads = 0;     // of each run; 0: unknown
-  Json tuning = {};    // of tuning_json; null: no setting was tuned
-  Json chosen = {};    // of StudyRecipe: how its model was chosen; or null
-  bool smoke = false;  // whether every run is tiny
+  int threads = 0;             // of each run; 0: unknown
+  std::string device = "cpu";  // where runs compute, or did last
+  Json tuning = {};            // of tuning_json; null: no setting was tuned
+  Json chosen = {};            // of StudyRecipe: how its model was chosen; or null
+  bool smoke = false;          // whether every run is tiny
   std::vector<StudyRunRecord> runs = {};
 
   // What a page says of `chosen`.

@@ -238,6 +238,7 @@ class Runner {
                                           paths_.run(name).folder.string(),
                                           "--threads",
                                           std::to_string(options_.threads)};
+    name_device(arguments);
     const auto add = [&](const char* option, const std::vector<std::string>& values) {
       if (!values.empty()) arguments.emplace_back(option);
       arguments.insert(arguments.end(), values.begin(), values.end());
@@ -259,12 +260,17 @@ class Runner {
     start_process(job, run, arguments, paths_.log(name));
   }
 
+  void name_device(std::vector<std::string>& arguments) const {
+    if (options_.device != "cpu") arguments.insert(arguments.end(), {"--device", options_.device});
+  }
+
   void start_inspection(int job, size_t run) {
     const std::string& name = runs_[run].name;
-    start_process(job, run,
-                  {"inspect", "--model", paths_.run(name).folder.string(), "--all", "--json",
-                   "--threads", std::to_string(options_.threads)},
-                  inspection_output(name), inspection_errors(name));
+    std::vector<std::string> arguments = {
+        "inspect", "--model",   paths_.run(name).folder.string(), "--all",
+        "--json",  "--threads", std::to_string(options_.threads)};
+    name_device(arguments);
+    start_process(job, run, arguments, inspection_output(name), inspection_errors(name));
     jobs_[static_cast<size_t>(job)].inspects = true;
   }
 
@@ -330,8 +336,9 @@ class Runner {
     }
     const double done = flops_done(), made = done - flops_before_;
     now.share = left > 0 ? done / (done + left) : 1;
-    now.seconds_left = made > 0 ? left * (monotonic_seconds() - start_) / made
-                                : seconds / runs_side_by_side(options_.jobs, options_.threads);
+    now.seconds_left =
+        made > 0 ? left * (monotonic_seconds() - start_) / made
+                 : seconds / runs_side_by_side(options_.jobs, options_.threads, options_.device);
     for (const Job& job : jobs_) {
       if (!job.process || job.inspects) continue;
       now.at_work.push_back({runs_[job.run].name, steps_done(job.run), plans_[job.run].steps});

@@ -46,6 +46,7 @@ struct RunnerOptions {
   int jobs = 1;          // runs at once
   // Threads of each run. Where there are processors for all of them, each job keeps to its own.
   int threads = 1;
+  std::string device = "cpu";                                   // of `train` and `inspect`
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
 };
 

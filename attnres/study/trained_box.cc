@@ -116,6 +116,7 @@ std::string seeds_line(const StudyData& data) {
     if (!run.is_trial) seeds.insert(run.seed);
   }
   std::string line = counted(std::ssize(seeds), "seed") + " an arm";
+  if (data.study.device != "cpu") return line + ", on " + data.study.device;
   if (data.study.threads > 0) line += ", on " + counted(data.study.threads, "thread") + " each";
   return line;
 }

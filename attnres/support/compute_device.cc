@@ -55,7 +55,7 @@ void set_compute_device(c10::Device device) {
   device_of_process = device;
 }
 
-void use_device(const std::string& name) {
+c10::Device find_device(const std::string& name) {
   const c10::Device device(name == "cuda" ? "cuda:0" : name);
   if (device.is_cuda()) {
     const Gpus gpus = find_gpus();
@@ -66,11 +66,17 @@ void use_device(const std::string& name) {
         "lists them",
         name, gpus.all.size());
   }
-  set_compute_device(device);
+  return device;
 }
 
-int64_t free_gpu_memory(c10::Device device) {
-  return device.is_cuda() && gpu_library != nullptr ? gpu_library->free_memory(device.index()) : 0;
+DeviceMemory device_memory(c10::Device device) {
+  if (device.is_cpu()) return {};
+  const Gpus gpus = gpu_library == nullptr ? Gpus() : gpu_library->list();
+  const int index = device.index();
+  if (index < 0 || index >= std::ssize(gpus.all)) return {.name = device.str()};
+  return {.name = fmt::format("{} ({})", device.str(), gpus.all[index].name),
+          .all = gpus.all[index].memory,
+          .free = gpu_library->free_memory(index)};
 }
 
 }  // namespace attnres

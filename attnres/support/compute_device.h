@@ -37,11 +37,16 @@ Gpus find_gpus();
 c10::Device compute_device();
 void set_compute_device(c10::Device device);
 
-// "cpu", "cuda" or "cuda:N", as set_compute_device. Throws UsageError where there is no such
-// device.
-void use_device(const std::string& name);
+// "cpu", "cuda" or "cuda:N". Throws UsageError where there is no such device.
+c10::Device find_device(const std::string& name);
 
-// Bytes that can be allocated on a GPU that is in use; 0 on other devices.
-int64_t free_gpu_memory(c10::Device device);
+// Memory of a device that is not the CPU, in bytes; zeros where nothing is known of it, and of the
+// CPU, which has no name here either.
+struct DeviceMemory {
+  std::string name = {};  // of the device, such as "cuda:0 (NVIDIA H100)"
+  int64_t all = 0;
+  int64_t free = 0;  // that this process can still allocate
+};
+DeviceMemory device_memory(c10::Device device);
 
 }  // namespace attnres

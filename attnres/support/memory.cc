@@ -1,9 +1,15 @@
 #include "attnres/support/memory.h"
 
+#include <c10/util/Exception.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <new>
+#include <regex>
 
+#include "attnres/support/format.h"
 #include "attnres/support/tensor_memory.h"
 
 namespace attnres {
@@ -19,6 +25,28 @@ void keep_freed_memory() {
 void give_back_freed_memory() {
   malloc_trim(0);
   trim_tensor_memory();
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  if (of_torch == nullptr) return false;
+  // Of its allocator on the CPU, of CUDA, and of cuBLAS.
+  constexpr std::array kTexts = {"can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED"};
+  const std::string what = of_torch->what_without_backtrace();
+  return std::any_of(kTexts.begin(), kTexts.end(),
+                     [&](const char* text) { return what.find(text) != std::string::npos; });
+}
+
+std::string describe_out_of_memory(const std::exception& error, const std::string& where) {
+  std::string text = "memory ran out" + (where.empty() ? "" : " on " + where);
+  static const std::regex kAsked(
+      "ried to allocate ([0-9]+) bytes|ried to allocate ([0-9.]+ [KMGT]iB)");
+  std::cmatch asked;
+  if (!std::regex_search(error.what(), asked, kAsked)) return text;
+  return text + ": " + (asked[1].matched ? format_bytes(std::stod(asked[1])) : asked[2].str()) +
+         " more were asked for";
 }
 
 }  // namespace attnres

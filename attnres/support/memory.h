@@ -1,5 +1,8 @@
-// How the process manages its memory.
+// How the process manages its memory, and what is said where there is none left.
 #pragma once
+
+#include <exception>
+#include <string>
 
 namespace attnres {
 
@@ -13,5 +16,12 @@ void keep_freed_memory();
 // Gives what was freed so far back to the system: for who will do nothing for a while. Never
 // throws.
 void give_back_freed_memory();
+
+// Whether memory ran out: the host's, or a device's.
+bool is_out_of_memory(const std::exception& error);
+
+// Of such an error, on a line: "memory ran out on cuda:0 (NVIDIA H100): 2.0 GiB more were asked
+// for". `where`: the device, or empty for the host.
+std::string describe_out_of_memory(const std::exception& error, const std::string& where);
 
 }  // namespace attnres

@@ -8,6 +8,7 @@
 
 #include "attnres/data/evaluation_batches.h"
 #include "attnres/support/machine.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/program.h"
 #include "attnres/support/progress.h"
 #include "attnres/train/parallel/parallel_start.h"
@@ -15,6 +16,7 @@
 #include "attnres/train/run/divergence.h"
 #include "attnres/train/run/many_processes.h"
 #include "attnres/train/run/one_process.h"
+#include "attnres/train/run/out_of_memory.h"
 #include "attnres/train/run/run_start.h"
 #include "attnres/train/run_folder/run_logs.h"
 #include "attnres/train/step/expert_balance.h"
@@ -173,6 +175,9 @@ TrainSummary train_with(const TrainJob& job, TrainObserver& observer, Communicat
     stopped = !steps.run();
   } catch (const Diverged& what) {
     fail_diverged(job, text, steps.now(), what);
+  } catch (const std::exception& what) {
+    if (!is_out_of_memory(what)) throw;
+    fail_out_of_memory(job, steps.now(), what);
   }
   if (const std::string line = processes->end(); !line.empty()) observer.on_message(line);
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <optional>
+#include <string>
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/evaluate.h"
@@ -15,6 +17,10 @@
 
 namespace attnres::testing::device_inference_test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 constexpr double kTolerance = 1e-9;
 
@@ -202,6 +208,32 @@ TEST(DeviceInference, KeepsWhatItReadsOnTheDevice) {
   const Transformer model = on_pretend_device(relative_model(block_attn_res()));
   const auto pool = model.make_pool({.sequences = 1, .tokens = 16});
   EXPECT_EQ(pool->store().device(), pretend_device());
+}
+
+// The pool has what is free; what is too much for it is said, and what runs out in a step.
+TEST(DeviceInference, KnowsTheDevicesMemory) {
+  const at::NoGradGuard no_grad;
+  const Transformer model = on_pretend_device(small_model(block_attn_res()));
+  const LocalModel local(model);
+  const int64_t least = pool_bytes(model.kept(), {.sequences = 2, .tokens = 48});
+  const EngineSettings settings = {
+      .context = 48, .sequences = 2, .step_tokens = 7, .share_prefixes = false};
+  {
+    const LimitedMemory limited(pretend_bytes() + least);  // all of it would leave none for steps
+    EXPECT_THAT([&] { Engine(local, settings); },
+                ThrowsMessage<Error>(HasSubstr("are free on pretend:0 (Pretend); there is room")));
+    EXPECT_LT(local.count_tokens({.sequences = 2, .tokens = 96}).tokens, 48);
+  }
+  std::optional<LimitedMemory> limited(std::in_place, pretend_bytes() + 100 * least);
+  Engine engine(local, settings);
+  const int64_t request =
+      engine.submit({as_vector(random_ids(1, 5)), {.max_tokens = 3, .top_logprobs = 0}});
+  limited.emplace(pretend_bytes());
+  std::string error;
+  for (const RequestUpdate& update : engine.step()) {
+    if (update.request == request) error = update.error;
+  }
+  EXPECT_THAT(error, StartsWith("memory ran out on pretend:0 (Pretend): "));
 }
 
 // A token that is decoded is read once, its logits: nothing else waits for the device.

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -24,6 +25,7 @@
 #include <set>
 #include <utility>
 
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 
 namespace attnres::testing {
@@ -47,15 +49,24 @@ class Memory {
   // Never gives an address again, so that none is taken for another's after its end.
   void* allocate(size_t bytes) {
     const std::lock_guard guard(mutex_);
+    if (used_ + bytes > limit_) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "Pretend out of memory. Tried to allocate ", bytes,
+                       " bytes. It has ", limit_, " in all.");
+    }
+    used_ += bytes;
+    peak_ = std::max(peak_, used_);
     std::byte* closed = next_;
     next_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     TORCH_CHECK(next_ <= first_ + kAddresses, "pretend device: out of addresses");
-    open_[closed] = std::make_unique<std::byte[]>(bytes);
+    open_[closed] = {std::make_unique<std::byte[]>(bytes), bytes};
     return closed;
   }
   void release(void* closed) {
     const std::lock_guard guard(mutex_);
-    open_.erase(static_cast<std::byte*>(closed));
+    const auto block = open_.find(static_cast<std::byte*>(closed));
+    if (block == open_.end()) return;
+    used_ -= block->second.size;
+    open_.erase(block);
   }
   void* open(const void* closed) {
     const std::lock_guard guard(mutex_);
@@ -63,7 +74,24 @@ class Memory {
     auto after = open_.upper_bound(const_cast<std::byte*>(address));
     TORCH_CHECK(after != open_.begin(), "pretend device: an address of another device");
     --after;
-    return after->second.get() + (address - after->first);
+    return after->second.bytes.get() + (address - after->first);
+  }
+
+  void set_limit(size_t bytes) {
+    const std::lock_guard guard(mutex_);
+    limit_ = bytes;
+  }
+  size_t limit() {
+    const std::lock_guard guard(mutex_);
+    return limit_;
+  }
+  size_t used() {
+    const std::lock_guard guard(mutex_);
+    return used_;
+  }
+  size_t take_peak() {
+    const std::lock_guard guard(mutex_);
+    return std::exchange(peak_, used_);
   }
 
  private:
@@ -78,7 +106,12 @@ class Memory {
 
   std::mutex mutex_;
   std::byte *first_, *next_;
-  std::map<std::byte*, std::unique_ptr<std::byte[]>> open_;  // by closed address
+  struct Block {
+    std::unique_ptr<std::byte[]> bytes;
+    size_t size;
+  };
+  std::map<std::byte*, Block> open_;  // by closed address
+  size_t used_ = 0, peak_ = 0, limit_ = SIZE_MAX;
 };
 
 void release(void* closed) {
@@ -338,6 +371,41 @@ const bool is_registered = [] {
 
 at::Device pretend_device() {
   return kDevice;
+}
+
+int64_t pretend_bytes() {
+  return static_cast<int64_t>(Memory::instance().used());
+}
+
+int64_t take_peak_pretend_bytes() {
+  return static_cast<int64_t>(Memory::instance().take_peak());
+}
+
+namespace {
+
+const GpuLibrary kLibrary = {
+    .list =
+        [] {
+          Gpus gpus;
+          gpus.all.push_back({"Pretend", static_cast<int64_t>(Memory::instance().limit())});
+          return gpus;
+        },
+    .free_memory =
+        [](int) {
+          Memory& memory = Memory::instance();
+          return static_cast<int64_t>(memory.limit() - std::min(memory.limit(), memory.used()));
+        }};
+
+}  // namespace
+
+LimitedMemory::LimitedMemory(int64_t bytes) {
+  Memory::instance().set_limit(static_cast<size_t>(bytes));
+  gpu_library = &kLibrary;
+}
+
+LimitedMemory::~LimitedMemory() {
+  Memory::instance().set_limit(SIZE_MAX);
+  gpu_library = nullptr;
 }
 
 HostReads::HostReads() {

@@ -34,4 +34,18 @@ class HostReads {
   std::vector<std::string> list() const;
 };
 
+// Bytes of its tensors: now, and the most there were since the call before.
+int64_t pretend_bytes();
+int64_t take_peak_pretend_bytes();
+
+// While this lives, the device has so many bytes: it says so (device_memory), as "Pretend", and
+// refuses an allocation beyond them as a GPU does. One at a time.
+class LimitedMemory {
+ public:
+  explicit LimitedMemory(int64_t bytes);
+  ~LimitedMemory();
+  LimitedMemory(const LimitedMemory&) = delete;
+  LimitedMemory& operator=(const LimitedMemory&) = delete;
+};
+
 }  // namespace attnres::testing

@@ -4,15 +4,21 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gmock/gmock.h>
 
+#include <string>
 #include <vector>
 
+#include "attnres/ops/without_kernel.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing::pretend_device_test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
 using ::testing::Throws;
 using ::testing::ThrowsMessage;
 
@@ -97,6 +103,14 @@ TEST(PretendDevice, HasNoKernelsOfOurs) {
   turn(at::kCPU);
   EXPECT_THAT([&] { turn(pretend_device()); },
               ThrowsMessage<c10::Error>(HasSubstr("has no kernel for the pretend device")));
+}
+
+TEST(PretendDevice, NamesWhatHasNoKernel) {
+  EXPECT_THAT(operations_without_kernel(at::kCPU), IsEmpty());
+  const std::vector<std::string> names = operations_without_kernel(pretend_device().type());
+  EXPECT_THAT(names, IsSupersetOf({"depth attention phase one", "paged attention", "rotary",
+                                   "swiglu", "tiled causal attention"}));
+  EXPECT_THAT(names, Not(Contains("linear cross entropy")));
 }
 
 }  // namespace

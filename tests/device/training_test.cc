@@ -13,9 +13,9 @@
 namespace attnres::testing::device_training_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
 // Rows of documents, of which one ends early; targets that do not count.
@@ -28,6 +28,13 @@ Batch packed_batch(uint64_t seed) {
 
 Batch plain_batch(uint64_t seed) {
   return {random_ids(2, 8, seed), random_ids(2, 8, seed + 1)};
+}
+
+// What the host reads in a step: the loss, the squared norm, and the loads.
+std::string one_copy(const StepResult& step) {
+  int64_t numbers = 2;
+  for (const auto& [site, load_E] : step.expert_loads) numbers += load_E.numel();
+  return fmt::format("copy of {} numbers", numbers);
 }
 
 // The same training here and there.
@@ -45,14 +52,14 @@ class Both {
       const StepResult expected = take(step_here, parts);
       const HostReads reads;
       const StepResult got = take(step_there, parts);
-      EXPECT_THAT(reads.list(), SizeIs(1));
+      EXPECT_THAT(reads.list(), ElementsAre(one_copy(got)));
       EXPECT_NEAR(got.loss, expected.loss, tolerance * expected.loss);
       EXPECT_NEAR(got.gradient_norm, expected.gradient_norm, tolerance * expected.gradient_norm);
       EXPECT_EQ(got.targets, expected.targets);
       EXPECT_EQ(got.tokens, expected.tokens);
       ASSERT_EQ(got.expert_loads.size(), expected.expert_loads.size());
       for (const auto& [site, load_E] : expected.expert_loads) {
-        EXPECT_TRUE(got.expert_loads.at(site).cpu().equal(load_E)) << site;
+        EXPECT_TRUE(got.expert_loads.at(site).equal(load_E)) << site;
       }
     }
     expect_equal_parameters(tolerance);
@@ -199,6 +206,60 @@ TEST(DeviceTraining, ChecksTargets) {
   EXPECT_THAT([&] { model.loss_sum(batch); },
               ThrowsMessage<Error>(HasSubstr("targets[10] is 50, but must be in [0, 50)")));
   EXPECT_THAT(reads.list(), IsEmpty());
+}
+
+// By itself, so that the host waits for nothing: a target below 0 would otherwise count as another.
+TEST(DeviceTraining, LetsTheDeviceCheckItsTargets) {
+  const Transformer model = on_pretend_device(small_model(block_attn_res()));
+  for (const int64_t wrong : {kSmallVocabulary, int64_t{-5}}) {
+    Batch batch = plain_batch(3);
+    batch.targets_BT[1][2] = wrong;
+    const at::Tensor there_BT = batch.targets_BT.to(pretend_device());
+    const at::Tensor hidden_TD = model.hidden(batch.inputs_BT).flatten(0, 1);
+    const HostReads reads;
+    EXPECT_THAT([&] { model.loss_sum_of(hidden_TD, there_BT); },
+                ThrowsMessage<c10::Error>(HasSubstr("a target is neither in [0, V) nor -100")));
+    EXPECT_THAT(reads.list(), IsEmpty());
+    EXPECT_THROW(model.log_probabilities(batch.inputs_BT, there_BT), c10::Error);
+  }
+}
+
+// Those of the host are checked there, before they are moved.
+TEST(DeviceTraining, ChecksIds) {
+  const Transformer model = on_pretend_device(small_model(block_attn_res()));
+  for (const int64_t wrong : {kSmallVocabulary, int64_t{-1}}) {
+    Batch batch = plain_batch(3);
+    batch.inputs_BT[1][2] = wrong;
+    const HostReads reads;
+    EXPECT_THAT([&] { model.loss_sum(batch); },
+                ThrowsMessage<Error>(HasSubstr(fmt::format("token id {} is out of range", wrong))));
+    EXPECT_THAT([&] { model.hidden(batch.inputs_BT.to(pretend_device())); },
+                ThrowsMessage<c10::Error>(HasSubstr("a token id is out of range")));
+    EXPECT_THAT(reads.list(), IsEmpty());
+  }
+}
+
+// An expert that no token chooses, and what it would make of them is infinite.
+TEST(DeviceTraining, LeavesOutWhatAnExpertWasNotAskedFor) {
+  const Transformer here = kimi_model(/*k3=*/false, block_attn_res());
+  const int site = 3;  // the first of experts
+  here.parameters().find(site, "e_score_correction_bias")->tensor.detach()[1] = -100;
+  for (const char* role : {"w1", "w2", "w3"}) {
+    here.parameters().find(site, role)->tensor.detach()[1].mul_(1e150);
+  }
+  const Transformer there = on_pretend_device(here);
+  const auto gradients = [](const Transformer& model) {
+    const at::Tensor loss = model.loss_sum(plain_batch(3)).sum;
+    loss.backward();
+    std::vector<at::Tensor> all = {loss.detach().cpu()};
+    for (const Parameter& p : model.parameters().all()) {
+      if (p.tensor.grad().defined()) all.push_back(p.tensor.grad().cpu());
+    }
+    return all;
+  };
+  const std::vector<at::Tensor> expected = gradients(here), got = gradients(there);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(close(got[i], expected[i], kTolerance)) << i;
 }
 
 // As where a row is broken: nothing has moved.

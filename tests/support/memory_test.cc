@@ -1,10 +1,17 @@
 #include "attnres/support/memory.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "attnres/support/machine.h"
@@ -44,6 +51,37 @@ TEST(Memory, IsGivenBackWhenAsked) {
   EXPECT_GT(resident_bytes() - before, most);
   give_back_freed_memory();
   EXPECT_LT(resident_bytes() - before, most);
+}
+
+// What `f` throws, as memory.h tells of it; empty where it is of something else.
+std::string shortage(const std::function<void()>& f, const std::string& where = "") {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return is_out_of_memory(error) ? describe_out_of_memory(error, where) : "";
+  }
+  return "nothing was thrown";
+}
+
+TEST(Memory, ThatRunsOutIsDescribed) {
+#if !defined(__SANITIZE_ADDRESS__)  // which ends the process
+  EXPECT_EQ(shortage([] { at::empty({int64_t{1} << 50}, at::kByte); }),
+            "memory ran out: 1024.0 TiB more were asked for");
+#endif
+  EXPECT_EQ(shortage([] { throw std::bad_alloc(); }), "memory ran out");
+  // As CUDA's allocator says it.
+  EXPECT_EQ(shortage(
+                [] {
+                  TORCH_CHECK_WITH(OutOfMemoryError, false,
+                                   "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a "
+                                   "total capacity of 79.10 GiB of which 1.00 GiB is free.");
+                },
+                "cuda:0 (NVIDIA H100)"),
+            "memory ran out on cuda:0 (NVIDIA H100): 2.50 GiB more were asked for");
+  EXPECT_EQ(shortage([] { TORCH_CHECK(false, "CUBLAS_STATUS_ALLOC_FAILED when calling cublas"); }),
+            "memory ran out");
+  EXPECT_EQ(shortage([] { TORCH_CHECK(false, "index out of range in self"); }), "");
+  EXPECT_EQ(shortage([] { throw std::runtime_error("out of memory, says a text"); }), "");
 }
 
 }  // namespace

@@ -57,13 +57,16 @@ void check_inputs(const char* operation, const Tensor& hidden, const Tensor& wei
   }
 }
 
-// On the weight's device. Their numbers are checked where nobody has to wait for them.
+// On the weight's device. Their numbers are checked where they are, so that nobody has to wait.
 Tensor checked_targets(const char* operation, const Tensor& targets, const Tensor& weight) {
-  if (!targets.is_cpu()) return targets;
   const int64_t vocabulary = weight.size(0);
-  const Tensor wrong =
-      targets.ne(kIgnoredTarget).logical_and(targets.lt(0).logical_or(targets.ge(vocabulary)));
-  const Tensor places = wrong.nonzero();
+  const Tensor right =
+      targets.eq(kIgnoredTarget).logical_or(targets.ge(0).logical_and(targets.lt(vocabulary)));
+  if (!targets.is_cpu()) {
+    check_on_device(right, "linear_cross_entropy: a target is neither in [0, V) nor -100");
+    return targets;
+  }
+  const Tensor places = right.logical_not().nonzero();
   if (places.size(0) == 0) return targets.to(weight.device());
   const int64_t place = places[0][0].item<int64_t>();
   fail("{}: targets[{}] is {}, but must be in [0, {}), or {} to leave the token out", operation,

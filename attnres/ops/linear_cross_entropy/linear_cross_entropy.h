@@ -11,8 +11,9 @@
 // weight; the softmax holds a second copy for a moment. Logits, softmax and gradient sums are
 // float32, or float64 for float64 inputs; the products that give gradients are of hidden's dtype.
 //
-// Everything here throws Error, naming the argument, where the inputs are not as said; but the
-// numbers of targets are checked on the CPU alone: to look at another device's is to wait for it.
+// Everything here throws Error, naming the argument, where the inputs are not as said. The numbers
+// of targets that lie on another device it checks itself, as to look at them is to wait for it: a
+// GPU then stops, and whatever waits for it next throws c10::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>

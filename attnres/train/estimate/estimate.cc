@@ -1,8 +1,10 @@
 #include "attnres/train/estimate/estimate.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +17,7 @@
 #include "attnres/model/transformer.h"
 #include "attnres/ops/matmul/products.h"
 #include "attnres/parallel/mpi_communicator.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
@@ -31,8 +34,9 @@ namespace {
 // A recipe's model, and what its optimizer adds.
 class Sizes {
  public:
-  Sizes(const Recipe& recipe, int64_t vocab_size)
-      : model(recipe.model, vocab_size),
+  Sizes(const Recipe& recipe, int64_t vocab_size, at::Device device = at::kCPU)
+      : model(recipe.model, vocab_size, /*tensor=*/1, device),
+        library(device.is_cpu() ? kLibraryBytes : kGpuLibraryBytes),
         updates_(update_costs(model.parameters(), recipe.model.sublayers(), recipe.train)),
         vocab_(static_cast<double>(vocab_size)) {}
 
@@ -57,6 +61,7 @@ class Sizes {
   double logits(double tokens) const { return logits_at_once(vocab_, tokens); }
 
   const ModelCost model;
+  const double library;  // bytes
 
  private:
   std::vector<UpdateCost> updates_;
@@ -65,7 +70,7 @@ class Sizes {
 
 // Bytes of weights, gradients and moments, and the library's.
 double standing_bytes(const Sizes& sizes) {
-  return kLibraryBytes + 4 * (2 * sizes.parameters() + sizes.moments());
+  return sizes.library + 4 * (2 * sizes.parameters() + sizes.moments());
 }
 
 // Bytes of the last checkpoint, which has weights and moments, and of the best model: each is
@@ -74,8 +79,7 @@ double disk_bytes(const Sizes& sizes) {
   return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
 }
 
-double peak_bytes(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes) {
-  const TrainConfig& train = recipe.train;
+double peak_bytes(const TrainConfig& train, int64_t vocab_size, const Sizes& sizes) {
   const int64_t rows = train.batch_size / train.accumulate;
   const auto tokens = static_cast<double>(rows * train.context);
   const double parameters = sizes.parameters();
@@ -90,7 +94,7 @@ double peak_bytes(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes) 
       tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
   const double working = std::max(
       {step, 4 * (parameters + sizes.update()), evaluation_bytes(sizes.model, vocab_size, train)});
-  return kLibraryBytes + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
+  return sizes.library + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
 }
 
 double tokens_per_step(const TrainConfig& train) {
@@ -119,6 +123,80 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   return step_flops(train, sizes) / speed.matmul + bytes / speed.copy;
 }
 
+std::string owner_of(const Resources& there) {
+  return there.device_name.empty() ? "this machine (or this process's cgroup)" : there.device_name;
+}
+
+// The first change of the recipe with which training fits: the same batch in more parts, or these
+// with recomputation. Empty where none does.
+std::string what_fits(const TrainConfig& train, int64_t vocab_size, const Sizes& sizes,
+                      double memory) {
+  TrainConfig changed = train;
+  for (const bool recompute : {train.recompute, true}) {
+    changed.recompute = recompute;
+    for (int64_t parts = train.accumulate; parts <= train.batch_size; ++parts) {
+      if (train.batch_size % parts != 0) continue;
+      changed.accumulate = parts;
+      const double needed = peak_bytes(changed, vocab_size, sizes);
+      if (needed > memory) continue;
+      std::string settings;
+      if (parts != train.accumulate) settings += fmt::format(" train.accumulate={}", parts);
+      if (recompute != train.recompute) settings += " train.recompute=true";
+      return fmt::format("It fits with --set{}, in about {}", settings, format_bytes(needed));
+    }
+  }
+  return "";
+}
+
+struct Shortage {
+  std::string text;  // empty: there is none
+  bool is_certain;   // or of memory that may be free when it is needed
+};
+
+// Of training by one process.
+Shortage memory_shortage(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes,
+                         const Resources& there) {
+  const double needed = peak_bytes(recipe.train, vocab_size, sizes),
+               memory = static_cast<double>(there.memory),
+               free = static_cast<double>(there.free_memory);
+  if (needed <= std::min(memory, free)) return {};
+  const bool is_certain = needed > memory || !there.device.is_cpu();
+  std::string remedy =
+      "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
+      "lower train.batch_size or model.width";
+  if (const std::string fits = what_fits(recipe.train, vocab_size, sizes, std::min(memory, free));
+      !fits.empty()) {
+    remedy += ". " + fits;
+  }
+  const std::string needs = fmt::format(
+      "recipe {}: training needs about {} of memory ({} of it for weights, gradients "
+      "and moments)",
+      recipe.name, format_bytes(needed), format_bytes(standing_bytes(sizes)));
+  if (needed > memory) {
+    return {fmt::format("{}, {} has {}. {}", needs, owner_of(there), format_bytes(memory), remedy),
+            is_certain};
+  }
+  return {
+      fmt::format("{}, of {}{} only {} is free now. If it runs out, close other programs, or: {}",
+                  needs, format_bytes(memory),
+                  there.device_name.empty() ? "" : " on " + there.device_name, format_bytes(free),
+                  remedy),
+      is_certain};
+}
+
+// The least seconds of a few times `compute`, until a number of its result is read: a device
+// computes while the host goes on.
+template <class F>
+double best_seconds(const F& compute) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 5; ++round) {
+    const double start = monotonic_seconds();
+    compute().flatten()[0].template item<double>();
+    best = std::min(best, monotonic_seconds() - start);
+  }
+  return best;
+}
+
 class Threads {
  public:
   explicit Threads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
@@ -130,10 +208,11 @@ class Threads {
 
 }  // namespace
 
-Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed) {
-  const Sizes sizes(recipe, vocab_size);
+Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed,
+                  at::Device device) {
+  const Sizes sizes(recipe, vocab_size, device);
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
-          .bytes = static_cast<int64_t>(peak_bytes(recipe, vocab_size, sizes)),
+          .bytes = static_cast<int64_t>(peak_bytes(recipe.train, vocab_size, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
           .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
@@ -160,11 +239,23 @@ Resources find_resources(const fs::path& checkpoints) {
   }
   const fs::space_info disk = fs::space(existing_part(checkpoints), code);
   const bool known = !code && disk.capacity > 0;
-  const int64_t memory = describe_machine().memory;
-  return {.memory = memory > 0 ? memory : INT64_MAX,
-          .free_memory = memory > 0 ? available_memory() + resident_bytes() : INT64_MAX,
-          .free_disk = known ? static_cast<int64_t>(disk.available) + replaced : INT64_MAX,
-          .processes = launched_on_this_machine()};
+  Resources there = {
+      .memory = INT64_MAX,
+      .free_memory = INT64_MAX,
+      .free_disk = known ? static_cast<int64_t>(disk.available) + replaced : INT64_MAX,
+      .processes = launched_on_this_machine(),
+      .device = compute_device()};
+  if (there.device.is_cpu()) {
+    if (const int64_t memory = describe_machine().memory; memory > 0) {
+      there.memory = memory;
+      there.free_memory = available_memory() + resident_bytes();
+    }
+  } else if (const DeviceMemory memory = device_memory(there.device); memory.all > 0) {
+    there.memory = memory.all;
+    there.free_memory = memory.free;
+    there.device_name = memory.name;
+  }
+  return there;
 }
 
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
@@ -174,7 +265,7 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
     require(force, "{}; --force begins all the same", reason);
     warnings.push_back(reason);
   };
-  const Sizes sizes(recipe, vocab_size);
+  const Sizes sizes(recipe, vocab_size, there.device);
   const bool alone = recipe.parallel.processes() == 1;
   // How many models' parts lie on this machine.
   const double models =
@@ -184,26 +275,15 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
                standing = models * standing_bytes(sizes);
   if (standing > memory) {
     refuse(
-        fmt::format("recipe {}: weights, gradients and moments alone need about {} of memory, this "
-                    "machine (or this process's cgroup) has {}. Lower model.width, model.layers or "
-                    "the vocabulary",
-                    recipe.name, format_bytes(standing), format_bytes(memory)));
+        fmt::format("recipe {}: weights, gradients and moments alone need about {} of memory, {} "
+                    "has {}. Lower model.width, model.layers or the vocabulary",
+                    recipe.name, format_bytes(standing), owner_of(there), format_bytes(memory)));
   } else if (alone) {
-    constexpr const char* kRemedy =
-        "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
-        "lower train.batch_size or model.width";
-    const double needed = peak_bytes(recipe, vocab_size, sizes);
-    const std::string needs = fmt::format(
-        "recipe {}: training needs about {} of memory ({} of it for weights, gradients "
-        "and moments)",
-        recipe.name, format_bytes(needed), format_bytes(standing));
-    if (needed > memory) {
-      refuse(fmt::format("{}, this machine (or this process's cgroup) has {}. {}", needs,
-                         format_bytes(memory), kRemedy));
-    } else if (needed > static_cast<double>(there.free_memory)) {
-      warnings.push_back(fmt::format(
-          "{}, of {} only {} is free now. If it runs out, close other programs, or: {}", needs,
-          format_bytes(memory), format_bytes(static_cast<double>(there.free_memory)), kRemedy));
+    const Shortage shortage = memory_shortage(recipe, vocab_size, sizes, there);
+    if (shortage.is_certain) {
+      refuse(shortage.text);
+    } else if (!shortage.text.empty()) {
+      warnings.push_back(shortage.text);
     }
   }
   if (const double disk = disk_bytes(sizes); disk > static_cast<double>(there.free_disk)) {
@@ -227,6 +307,25 @@ double measure_matmul(int threads, at::ScalarType dtype) {
     best = std::min(best, monotonic_seconds() - start);
   }
   return 2.0 * kSize * kSize * kSize / best;
+}
+
+double measure_matmul(at::Device device, at::ScalarType dtype) {
+  constexpr int64_t kSize = 4096;
+  const auto options = at::TensorOptions(device).dtype(dtype);
+  const at::Tensor a = at::ones({kSize, kSize}, options), b = at::ones({kSize, kSize}, options);
+  const double seconds = best_seconds([&] { return product(Product::output, a, b); });
+  return 2.0 * kSize * kSize * kSize / seconds;
+}
+
+double measure_copy(at::Device device) {
+  constexpr int64_t kBytes = int64_t{1} << 28;  // fits no cache
+  const at::Tensor from = at::ones({kBytes}, at::TensorOptions(device).dtype(at::kByte));
+  const at::Tensor to = at::zeros_like(from);
+  const double seconds = best_seconds([&] {
+    to.copy_(from);
+    return to;
+  });
+  return 2.0 * kBytes / seconds;
 }
 
 double measure_mixing(const ModelConfig& model, int threads) {

@@ -13,6 +13,8 @@ namespace attnres {
 
 inline constexpr double kLibraryBytes = 160.0 * (1 << 20);  // libtorch, and what it keeps for
                                                             // its matrix products
+// CUDA's context, and what its libraries keep for products. Not measured on a GPU yet.
+inline constexpr double kGpuLibraryBytes = 512.0 * (1 << 20);
 inline constexpr double kFragmentation = 1.05;  // of the heap, by tensors of changing sizes
 
 // Traffic per number that sublayers keep, of one forward and backward pass: forward, backward and

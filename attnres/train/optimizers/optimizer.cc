@@ -1,12 +1,12 @@
 #include "attnres/train/optimizers/optimizer.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
 #include <cmath>
-#include <numeric>
 #include <set>
 
 #include "attnres/support/error.h"
@@ -54,19 +54,11 @@ Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& con
 }
 
 double Optimizer::gradient_norm() const {
-  return std::sqrt(squared_gradient_norm([](const Parameter&) { return true; }));
+  return std::sqrt(squared_gradient_norm([](const Parameter&) { return true; }).item<double>());
 }
 
-double Optimizer::squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const {
-  return squared_norm(gradient_norms(counts).to(at::kCPU));
-}
-
-double Optimizer::squared_norm(const at::Tensor& norms) {
-  const auto* norm = norms.const_data_ptr<double>();
-  return std::inner_product(norm, norm + norms.numel(), norm, 0.0);
-}
-
-at::Tensor Optimizer::gradient_norms(const std::function<bool(const Parameter&)>& counts) const {
+at::Tensor Optimizer::squared_gradient_norm(
+    const std::function<bool(const Parameter&)>& counts) const {
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Parameter& p = parameters_.all()[i];
@@ -74,9 +66,9 @@ at::Tensor Optimizer::gradient_norms(const std::function<bool(const Parameter&)>
     if (gradient.defined() && factors_[i] != 0 && counts(p)) gradients.push_back(gradient);
   }
   if (gradients.empty()) {
-    return at::empty({0}, at::TensorOptions(parameters_.device()).dtype(at::kDouble));
+    return at::zeros({}, at::TensorOptions(parameters_.device()).dtype(at::kDouble));
   }
-  return at::stack(at::_foreach_norm(gradients)).to(at::kDouble);
+  return at::stack(at::_foreach_norm(gradients)).to(at::kDouble).square().sum();
 }
 
 void Optimizer::step(double learning_rate, double divisor) {

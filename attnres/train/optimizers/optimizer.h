@@ -38,12 +38,8 @@ class Optimizer {
   // The L2 norm of all gradients together, in float64, but those of what stays as it is. Parameters
   // without a gradient count as zero.
   double gradient_norm() const;
-  // Its square over those parameters that `counts` says yes to.
-  double squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const;
-  // The norms of these parameters' gradients one by one, [gradients] float64 on their device; and
-  // the sum of the squares of such norms, on the CPU.
-  at::Tensor gradient_norms(const std::function<bool(const Parameter&)>& counts) const;
-  static double squared_norm(const at::Tensor& norms);
+  // Its square over those parameters that `counts` says yes to: a scalar, float64 on their device.
+  at::Tensor squared_gradient_norm(const std::function<bool(const Parameter&)>& counts) const;
   // Updates every parameter along its gradient over `divisor`, and clears the gradients.
   void step(double learning_rate, double divisor);
   void clear_gradients();

@@ -47,8 +47,11 @@ StepResult ParallelSteps::run(int64_t step, double learning_rate) {
     gradient_sums_.add_up();
   }
 
-  double squares[] = {optimizer_.squared_gradient_norm(
-      [&](const Parameter& parameter) { return gradient_sums_.counts(parameter); })};
+  double squares[] = {optimizer_
+                          .squared_gradient_norm([&](const Parameter& parameter) {
+                            return gradient_sums_.counts(parameter);
+                          })
+                          .item<double>()};
   Communicator& all_parameters = place_.owners.empty() ? place_.ranks.replica() : world_;
   sum_numbers(all_parameters, squares, "the sum of squares of gradients");
 
@@ -85,10 +88,10 @@ BrokenRows ParallelSteps::find_broken_rows(int64_t step) {
   for (int64_t row = place_.replica() * rows; row < (place_.replica() + 1) * rows; ++row) {
     const LossNumbers numbers =
         pipeline_.forward_backward({batches_.batch(step, row, 1)}, {.recompute = train.recompute});
-    // Squares of what this rank has. A sum of parts of a gradient is finite where they are.
-    const double squares = optimizer_.squared_gradient_norm([](const Parameter&) { return true; });
+    // Of what this rank has. A sum of parts of a gradient is finite where they are.
+    const double norm = optimizer_.gradient_norm();
     optimizer_.clear_gradients();
-    is_broken[row] = std::isfinite(numbers.loss) && std::isfinite(squares) ? 0 : 1;
+    is_broken[row] = std::isfinite(numbers.loss) && std::isfinite(norm) ? 0 : 1;
     losses[row] = numbers.loss;
     targets[row] = static_cast<double>(numbers.targets);
   }

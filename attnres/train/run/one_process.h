@@ -6,6 +6,7 @@
 
 #include "attnres/data/train_batches.h"
 #include "attnres/train/run/run_processes.h"
+#include "attnres/train/step/validation.h"
 #include "attnres/train/text/run_text.h"
 #include "attnres/train/train_job.h"
 

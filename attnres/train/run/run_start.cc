@@ -100,6 +100,7 @@ Json describe_run(const Recipe& recipe, const RunText& text, int64_t embeddings)
           {"build", describe_build()},
           {"machine",
            {{"cpu", describe_machine().cpu},
+            {"device", compute_device().is_cpu() ? "cpu" : device_memory(compute_device()).name},
             {"threads", at::get_num_threads()},
             {"products", describe_products(recipe)}}}};
 }

@@ -29,8 +29,7 @@ void balance_experts(const ParameterRegistry& parameters, const ExpertLoads& loa
 
 LoadRange load_range(const ExpertLoads& loads) {
   LoadRange range = {.least = std::numeric_limits<double>::infinity()};
-  for (const auto& [site, load] : loads) {
-    const at::Tensor load_E = load.to(at::kCPU);
+  for (const auto& [site, load_E] : loads) {
     const double mean = load_E.to(at::kDouble).mean().item<double>();
     range.least = std::min(range.least, load_E.min().item<double>() / mean);
     range.most = std::max(range.most, load_E.max().item<double>() / mean);

@@ -15,7 +15,7 @@ void balance_experts(const ParameterRegistry& parameters, const ExpertLoads& loa
 struct LoadRange {
   double least = 0, most = 0;
 };
-// Over all sites. `loads` must not be empty.
+// Over all sites. `loads` must not be empty, and lie on the CPU.
 LoadRange load_range(const ExpertLoads& loads);
 
 }  // namespace attnres

@@ -69,14 +69,21 @@ void TrainingStep::forward_backward(const Batch& part) {
 }
 
 StepResult TrainingStep::update(double learning_rate) {
-  const at::Tensor norms = optimizer_.gradient_norms([](const Parameter&) { return true; });
-  const at::Tensor loss_and_norms = at::cat({loss_.view(1), norms}).to(at::kCPU);
-  loss_.zero_();
+  const at::Tensor squares =
+      optimizer_.squared_gradient_norm([](const Parameter&) { return true; });
   StepSums sums = std::exchange(sums_, {});
-  sums.loss = loss_and_norms[0].item<double>();
-  const double squares = Optimizer::squared_norm(loss_and_norms.slice(0, 1));
+  std::vector<at::Tensor> numbers = {loss_.view(1), squares.view(1)};
+  for (const auto& [site, load_E] : sums.expert_loads) numbers.push_back(load_E.to(at::kDouble));
+  const at::Tensor read = at::cat(numbers).to(at::kCPU);
+  loss_.zero_();
+  sums.loss = read[0].item<double>();
+  int64_t next = 2;
+  for (auto& [site, load_E] : sums.expert_loads) {
+    load_E =
+        read.narrow(0, std::exchange(next, next + load_E.numel()), load_E.numel()).to(at::kLong);
+  }
   return move_parameters(model_.parameters(), optimizer_, config_, std::move(sums),
-                         std::sqrt(squares), learning_rate);
+                         std::sqrt(read[1].item<double>()), learning_rate);
 }
 
 }  // namespace attnres

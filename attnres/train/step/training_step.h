@@ -54,7 +54,7 @@ struct StepResult {
   double gradient_norm = 0;  // of the mean loss, before it was clipped
   int64_t targets = 0;       // that counted
   int64_t tokens = 0;        // of the text: without those that fill up rows
-  ExpertLoads expert_loads;
+  ExpertLoads expert_loads;  // on the CPU
 };
 
 // What the parts of a step add up to, beside the gradients.
@@ -79,9 +79,10 @@ class TrainingStep {
   // Adds the sums of one part.
   void forward_backward(const Batch& part);
 
-  // Moves the parameters. The host waits for the device here alone, once. Ends the step: the next
-  // part belongs to another. Where the loss or the norm is not finite it throws Diverged, where no
-  // target counts Error; then the step is dropped and nothing has moved.
+  // Moves the parameters. The host waits for the device here alone, once: for the loss, the norm
+  // and the experts' loads, in one copy. Ends the step: the next part belongs to another. Where the
+  // loss or the norm is not finite it throws Diverged, where no target counts Error; then the step
+  // is dropped and nothing has moved.
   StepResult update(double learning_rate);
 
  private:
