@@ -2,7 +2,7 @@
 
 residual   x = x + sublayer(norm(x))
 naive      Block Attention Residuals as Fig. 2 of arXiv 2603.15031 writes them: stack and einsum
-attnres    the same with attnres.BlockAttnRes
+attnres    the same with attnres.BlockAttnRes, whose sites add, attend and norm in one pass
 
 All begin with equal weights and see equal batches; naive and attnres differ in rounding only.
 TEXT is any file, read as bytes; the default is the C headers of this machine.
@@ -50,21 +50,20 @@ class GPT(nn.Module):
         self.positions = nn.Embedding(CONTEXT, WIDTH)
         # Attention and MLP in turn, each behind its norm.
         self.sublayers = nn.ModuleList(
-            nn.Sequential(nn.RMSNorm(WIDTH, EPS), make())
-            for _ in range(LAYERS)
-            for make in (Attention, make_mlp)
+            make() for _ in range(LAYERS) for make in (Attention, make_mlp)
         )
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH, EPS) for _ in self.sublayers)
         self.norm = nn.RMSNorm(WIDTH, EPS)
         self.head = nn.Linear(WIDTH, 256, bias=False)
 
     def forward(self, ids):
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
-        return self.head(self.norm(self.run(x)))
+        return self.head(self.run(x))
 
     def run(self, x):
-        for sublayer in self.sublayers:
-            x = x + sublayer(x)
-        return x
+        for norm, sublayer in zip(self.norms, self.sublayers, strict=True):
+            x = x + sublayer(norm(x))
+        return self.norm(x)
 
 
 class NaiveGPT(GPT):
@@ -82,13 +81,14 @@ class NaiveGPT(GPT):
 
     def run(self, x):
         blocks, partial = [x], None
-        for site, sublayer in enumerate(self.sublayers):
+        for site, (norm, sublayer) in enumerate(zip(self.norms, self.sublayers, strict=True)):
             sources = blocks if partial is None else [*blocks, partial]
-            y = sublayer(self.block_attn_res(site, sources))
+            y = sublayer(norm(self.block_attn_res(site, sources)))
             partial = y if partial is None else partial + y
             if (site + 1) % BLOCK_SIZE == 0:
                 blocks, partial = [*blocks, partial], None
-        return self.block_attn_res(site + 1, blocks if partial is None else [*blocks, partial])
+        sources = blocks if partial is None else [*blocks, partial]
+        return self.norm(self.block_attn_res(site + 1, sources))
 
 
 class AttnResGPT(GPT):
@@ -98,9 +98,10 @@ class AttnResGPT(GPT):
 
     def run(self, x):
         state = self.mix.start(x)
-        for sublayer in self.sublayers:
-            state = self.mix.write(state, sublayer(self.mix.read(state)))
-        return self.mix.output(state)
+        for norm, sublayer in zip(self.norms, self.sublayers, strict=True):
+            x, state = self.mix.read_normed(state, norm.weight, EPS)
+            state = self.mix.write(state, sublayer(x))
+        return self.mix.output_normed(state, self.norm.weight, EPS)
 
 
 class Training:

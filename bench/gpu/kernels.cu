@@ -109,7 +109,7 @@ class Kernels {
     float* rms[] = {statistics[0]};
     const float* saved_rms[] = {statistics[0]};
     const bool no[] = {false};
-    report("phase 2 forward: add, attend, norm", 6, 0, [&] {
+    report("phase 2 forward: add, attend, norm", 5, 0, [&] {
       return phase_two_on_gpu<Storage>({.num_recent = 1,
                                         .num_tokens = T_,
                                         .width = D_,
@@ -127,7 +127,7 @@ class Kernels {
                                         .inverse_rms_K = rms,
                                         .rms_known_K = no,
                                         .x_TD = rows[4],
-                                        .normalized_TD = rows[5],
+                                        .normalized_TD = nullptr,
                                         .scores_KT = statistics[3],
                                         .weights_KT = statistics[4],
                                         .earlier_weight_T = statistics[5],
@@ -149,7 +149,7 @@ class Kernels {
                                                  .earlier_weight_T = statistics[5],
                                                  .rho_T = statistics[6],
                                                  .kept_TD = rows[5],
-                                                 .kept_factor_D = nullptr,
+                                                 .kept_factor_D = gain,
                                                  .grad_x_TD = rows[4],
                                                  .grad_sum_TD = rows[6],
                                                  .grad_earlier_TD = rows[7],

@@ -55,13 +55,13 @@ class Model {
     outputs_ = memory_.many<BFloat16>(L_, rows);
     partial_ = memory_.many<BFloat16>(L_, rows);
     x_ = memory_.many<BFloat16>(L_ + 1, rows);
-    normalized_ = memory_.many<BFloat16>(L_, rows);
     o_ = memory_.many<BFloat16>(S_, rows);
     grad_o_ = memory_.many<BFloat16>(S_, rows);
     grad_sums_ = memory_.many<BFloat16>(2, rows);
     grad_x_ = memory_.rows<BFloat16>(rows);
     queries_ = memory_.rows<float>((L_ + 1) * D_);
     gains_ = memory_.rows<float>((L_ + 1) * D_);
+    factors_ = memory_.rows<float>((L_ + 1) * D_);
     rms_ = memory_.many<float>(blocks_ + 1, T_);
     of_site_ = memory_.many<float>((L_ + 1) * kOfSite, T_);
     phase_one_ = memory_.many<float>(blocks_ * 4, S_ * (blocks_ + 1) * T_);
@@ -140,7 +140,7 @@ class Model {
                                              .inverse_rms_K = rms,
                                              .rms_known_K = known,
                                              .x_TD = x_[l],
-                                             .normalized_TD = normalized_[l],
+                                             .normalized_TD = nullptr,
                                              .scores_KT = of_site(l, kScore),
                                              .weights_KT = of_site(l, kWeight),
                                              .earlier_weight_T = of_site(l, kEarlier),
@@ -210,8 +210,8 @@ class Model {
          .weights_KT = of_site(l, kWeight),
          .earlier_weight_T = of_site(l, kEarlier),
          .rho_T = of_site(l, kRho),
-         .kept_TD = normalized_[l],
-         .kept_factor_D = nullptr,
+         .kept_TD = x_[l],
+         .kept_factor_D = factors_ + l * D_,
          .grad_x_TD = grad_x_,
          .grad_sum_TD = s > 0 ? grad_sums_[(s + 1) % 2] : nullptr,
          .grad_earlier_TD = grad_o_[s],
@@ -243,10 +243,11 @@ class Model {
 
   const int64_t T_, D_, L_, S_, blocks_;
   Memory memory_;
-  std::vector<BFloat16*> sources_, outputs_, partial_, x_, normalized_, o_, grad_o_, grad_sums_;
+  std::vector<BFloat16*> sources_, outputs_, partial_, x_, o_, grad_o_, grad_sums_;
   std::vector<float*> slots_, rms_, of_site_, phase_one_;
   BFloat16* grad_x_;
-  float *queries_, *gains_, *partial_sums_, *sums_, *grad_scores_, *out_scores_, *out_weights_;
+  float *queries_, *gains_, *factors_, *partial_sums_, *sums_, *grad_scores_, *out_scores_,
+      *out_weights_;
 };
 
 void run(int64_t tokens, int64_t width, int64_t sublayers, int64_t block_size) {

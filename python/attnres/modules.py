@@ -12,7 +12,9 @@ from .operations import (
     depth_attention,
     depth_attention_phase_one,
     depth_attention_phase_two,
+    depth_attention_phase_two_normed,
     depth_attention_weights,
+    fold_queries,
 )
 
 
@@ -30,11 +32,23 @@ class DepthState(NamedTuple):
     # the blocks it read. Derived from the blocks: it belongs to no more than these sites.
     earlier: tuple[EarlierSources, ...] = ()
     num_earlier: int = 0
+    pending: Tensor | None = None  # an output that is to be added to `partial` yet
+    # Whether its site was read by read_normed, whose next one adds the output: it may be pending.
+    adds_later: bool = False
+
+    @property
+    def block_sum(self) -> Tensor | None:
+        """The sum of all the current block's outputs; None: there are none yet."""
+        return self.partial if self.pending is None else self.partial + self.pending
 
     @property
     def sources(self) -> list[Tensor]:
         """What the next site attends to."""
-        return [*self.blocks] if self.partial is None else [*self.blocks, self.partial]
+        return [*self.blocks] if self.partial is None else [*self.blocks, self.block_sum]
+
+    @property
+    def num_sources(self) -> int:
+        return len(self.blocks) + (0 if self.partial is None else 1)
 
 
 class BlockAttnRes(nn.Module):
@@ -60,6 +74,16 @@ class BlockAttnRes(nn.Module):
             state = mix.write(state, layer.attention(layer.attention_norm(mix.read(state))))
             state = mix.write(state, layer.mlp(layer.mlp_norm(mix.read(state))))
         logits = head(norm(mix.output(state)))
+
+    or, with norms that are RMSNorms, in fewer passes over memory and with fewer tensors kept:
+
+        state = mix.start(x)
+        for layer in layers:
+            x, state = mix.read_normed(state, layer.attention_norm.weight, eps)
+            state = mix.write(state, layer.attention(x))
+            x, state = mix.read_normed(state, layer.mlp_norm.weight, eps)
+            state = mix.write(state, layer.mlp(x))
+        logits = head(mix.output_normed(state, norm.weight, eps))
 
     Args:
         width: D, the size of the embedding.
@@ -123,21 +147,78 @@ class BlockAttnRes(nn.Module):
 
     def read(self, state: DepthState) -> Tensor:
         """h [..., D], the next sublayer's input before its norm."""
+        self._check_read(state)
+        return self._mixed(state)
+
+    def read_normed(
+        self, state: DepthState, weight: Tensor, eps: float
+    ) -> tuple[Tensor, DepthState]:
+        """x = weight * h / sqrt(mean(h^2) + eps) [..., D], the next sublayer's input.
+
+        That is `read` and an RMSNorm in one pass, to rounding: the norm's sums are float32 or
+        better, and x is rounded once. The addition of the output before it is in the same pass,
+        where that site was read so too. For the backward x is kept, not h, and x is what the
+        sublayer keeps of its input anyway.
+
+        Args:
+            state: what start or write returned.
+            weight: of the RMSNorm, [D], in the state's dtype or float32. Where a gradient is
+                wanted it counts as 1e-20 more, so that x is never exactly zero.
+            eps: of the RMSNorm, a number: nn.RMSNorm's default is none.
+
+        Returns:
+            x, and the state for `write`, in which the block's outputs so far are added up.
+        """
+        self._check_read(state)
+        x, partial = self._normed(state, weight, eps)
+        return x, state._replace(partial=partial, pending=None, adds_later=True)
+
+    def output(self, state: DepthState) -> Tensor:
+        """h [..., D] of the output site, which the last norm and the head read."""
+        self._check_output(state)
+        return self._mixed(state)
+
+    def output_normed(self, state: DepthState, weight: Tensor, eps: float) -> Tensor:
+        """`output` and an RMSNorm in one pass, as `read_normed` does it: what the head reads."""
+        self._check_output(state)
+        return self._normed(state, weight, eps)[0]
+
+    def _check_read(self, state: DepthState) -> None:
         if self._site_of(state) == self.num_sublayers:
             raise RuntimeError(
                 f"{type(self).__name__}: a sublayer reads after the last of "
                 f"num_sublayers={self.num_sublayers}; what the head reads is output(state)"
             )
-        return self._mixed(state)
 
-    def output(self, state: DepthState) -> Tensor:
-        """h [..., D] of the output site, which the last norm and the head read."""
+    def _check_output(self, state: DepthState) -> None:
         if self._site_of(state) != self.num_sublayers:
             raise RuntimeError(
                 f"{type(self).__name__}: the output is read after {state.site} outputs of "
                 f"num_sublayers={self.num_sublayers}; attention and MLP count one each"
             )
-        return self._mixed(state)
+
+    def _normed(
+        self, state: DepthState, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """x, and the sum of the block's outputs."""
+        if eps is None:
+            raise TypeError(
+                f"{type(self).__name__}: eps must be a number; nn.RMSNorm(.., eps=None) takes that "
+                "of its input's dtype"
+            )
+        recent = [*state.blocks[state.num_earlier :]]
+        if state.partial is not None:
+            recent.append(state.partial)
+        if state.earlier:
+            earlier, query = state.earlier[0], state.earlier[0].query
+        else:
+            site, source = state.site, state.blocks[0]
+            earlier = None
+            query = fold_queries([self.pseudo_query[site]], [self.key_gain[site]], source)[0]
+        x, added = depth_attention_phase_two_normed(
+            earlier, recent, state.pending, query, self.eps, weight, eps
+        )
+        return x, state.partial if state.pending is None else added
 
     def _mixed(self, state: DepthState) -> Tensor:
         if not state.earlier:  # the first group: there is no pass to share
@@ -172,12 +253,19 @@ class BlockAttnRes(nn.Module):
                 "attention and MLP count one each"
             )
         output = output.to(state.blocks[0].dtype)
-        partial = output if state.partial is None else state.partial + output
-        site, blocks = state.site + 1, state.blocks
-        if site % self.block_size == 0:
+        site, blocks, partial, pending = state.site + 1, state.blocks, state.block_sum, None
+        ends_block = site % self.block_size == 0
+        if partial is None:
+            partial = output
+        elif state.adds_later and not ends_block:
+            pending = output
+        else:
+            partial = partial + output
+        if ends_block:
             blocks, partial = (*blocks, partial), None
         if site % self._group > 0:
-            return DepthState(blocks, partial, site, state.earlier[1:], state.num_earlier)
+            earlier = state.earlier[1:]
+            return DepthState(blocks, partial, site, earlier, state.num_earlier, pending)
         sites = range(site, min(site + self._group, self.num_sublayers + 1))
         queries, key_gains = ([v[s] for s in sites] for v in (self.pseudo_query, self.key_gain))
         earlier = depth_attention_phase_one(blocks, queries, key_gains, self.eps)

@@ -76,6 +76,11 @@ class EarlierSources(NamedTuple):
     query: Tensor  # q = query * key_gain of the site, [D], float32 or float64
 
 
+def fold_queries(queries: Sequence[Tensor], key_gains: Sequence[Tensor], source: Tensor) -> Tensor:
+    """Pseudo-queries times key gains [S, D], in the dtype in which such sources are scored."""
+    compute = torch.float64 if source.dtype == torch.float64 else torch.float32
+    return torch.stack(list(queries)).to(compute) * torch.stack(list(key_gains)).to(compute)
+
 def depth_attention_phase_one(
     sources: Sequence[Tensor],
     queries: Sequence[Tensor],
@@ -96,8 +101,7 @@ def depth_attention_phase_one(
     Raises:
         RuntimeError: naming the argument that is not as said.
     """
-    compute = torch.float64 if sources[0].dtype == torch.float64 else torch.float32
-    folded = torch.stack(list(queries)).to(compute) * torch.stack(list(key_gains)).to(compute)
+    folded = fold_queries(queries, key_gains, sources[0])
     phase_one = torch.ops.attnres.depth_attention_phase_one(list(sources), folded, eps)
     return [EarlierSources(*site) for site in zip(*phase_one, folded.unbind(), strict=True)]
 
@@ -111,3 +115,42 @@ def depth_attention_phase_two(
     """
     o, m, l, query = earlier
     return torch.ops.attnres.depth_attention_phase_two(o, m, l, list(recent), query, eps)
+
+
+def depth_attention_phase_two_normed(
+    earlier: EarlierSources | None,
+    recent: Sequence[Tensor],
+    pending: Tensor | None,
+    query: Tensor,
+    eps: float,
+    weight: Tensor,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Phase 2 with what stands around it at a site, in one pass: an addition and an RMSNorm.
+
+        x = weight * h / sqrt(mean(h^2) + norm_eps)
+
+    with h of the sources that phase 1 read, if there were any, and of the `recent` ones. For a
+    backward it keeps x, the recent sources and some numbers a token.
+
+    Args:
+        earlier: what phase 1 left for the site; None: there was none.
+        recent: the sources after those, at least one without `earlier`.
+        pending: is added to the last recent source, which is their sum then; None: nothing is.
+        query: the site's pseudo-query times its key gain [D], float32, or float64 for such sources.
+        eps: of the keys' RMS.
+        weight: of the norm [D], in the sources' dtype or in float32. For a backward it counts as
+            1e-20 more: a weight of zero makes x as small.
+        norm_eps: of the norm, zero or more.
+
+    Returns:
+        x [..., D], and the sum [..., D] of the last recent source and `pending`, without numbers
+        where that is None; in the sources' dtype, and differentiable as `depth_attention` is.
+
+    Raises:
+        RuntimeError: naming the argument that is not as said.
+    """
+    o, m, l = (None, None, None) if earlier is None else earlier[:3]
+    return torch.ops.attnres.depth_attention_phase_two_normed(
+        o, m, l, list(recent), pending, query, eps, weight, norm_eps
+    )

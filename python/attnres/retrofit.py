@@ -1,8 +1,10 @@
 """Attention Residuals in models of transformers, in place."""
 
+import copy
 import sys
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from .checkpoints import carry_mixing, counts_sources, depth_mixing, load, read_mixing
@@ -25,7 +27,9 @@ def retrofit(
     model computes the same as before, to rounding, until it is trained: with zero pseudo-queries a
     site reads the mean of its n sources, the residual stream over n, and its norm is given n times
     that. Training, generation with a cache, and gradient checkpointing go on as they were; the
-    hidden states between layers (`output_hidden_states`) are no longer there.
+    hidden states between layers (`output_hidden_states`) are no longer there. Norms that are plain
+    RMSNorms are computed in one pass with depth attention; others, and those that have hooks or
+    were exchanged since, as they are.
 
         model = AutoModelForCausalLM.from_pretrained(folder)
         mix = attnres.retrofit(model, block_size=4)
@@ -72,7 +76,9 @@ def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> Blo
         device=norm.weight.device,
         dtype=norm.weight.dtype,
     )
-    reader = _Reader(mix, counts_sources)
+    norms = [getattr(layer, name) for layer in decoder.layers for name in _norm_names(layer)]
+    rms_norms = {type(norm) for norm in [*norms, decoder.norm] if _is_rms_norm(norm)}
+    reader = _Reader(mix, counts_sources, rms_norms)
     for layer in decoder.layers:
         become(layer, _Layer)
         layer.depth_reader = reader
@@ -84,19 +90,45 @@ def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> Blo
 
 
 class _Reader:
-    """What sites read, in the size that the model's norms are used to; no module of theirs."""
+    """What sites read, in the size that the model's norms are used to; no module of theirs.
 
-    def __init__(self, mix: BlockAttnRes, counts_sources: bool) -> None:
-        self.mix, self.counts_sources = mix, counts_sources
+    `rms_norms` are classes of norms: weight * x / sqrt(mean(x^2) + eps).
+    """
 
-    def read(self, state: DepthState) -> Tensor:
-        return self._sized(self.mix.read(state), state)
+    def __init__(self, mix: BlockAttnRes, counts_sources: bool, rms_norms: set[type]) -> None:
+        self.mix, self.counts_sources, self.rms_norms = mix, counts_sources, rms_norms
+
+    def read(self, state: DepthState, norm: nn.Module) -> tuple[Tensor, DepthState]:
+        """A sublayer's input, normed, and the state for its output."""
+        if self.fuses(norm, type(norm), state):
+            return self.mix.read_normed(state, norm.weight, self._eps_for(norm, state))
+        return norm(self._sized(self.mix.read(state), state)), state
 
     def output(self, state: DepthState) -> Tensor:
+        """What the last norm is given."""
         return self._sized(self.mix.output(state), state)
 
+    def output_normed(self, state: DepthState, norm: nn.Module) -> Tensor:
+        """What the last norm returns, one that `fuses`."""
+        return self.mix.output_normed(state, norm.weight, self._eps_for(norm, state))
+
+    def fuses(self, norm: nn.Module, kind: type, state: DepthState) -> bool:
+        """Whether depth attention computes this norm of this class, as it is now, by itself."""
+        return (
+            kind in self.rms_norms
+            and _stated_eps(norm) is not None
+            and norm.weight is not None
+            and norm.weight.dtype == state.blocks[0].dtype
+            and "forward" not in vars(norm)  # which accelerate exchanges
+            and not (norm._forward_hooks or norm._forward_pre_hooks)
+            and not (norm._backward_hooks or norm._backward_pre_hooks)
+        )
+
+    def _eps_for(self, norm: nn.Module, state: DepthState) -> float:
+        return _eps_of(norm) / (state.num_sources**2 if self.counts_sources else 1)
+
     def _sized(self, h: Tensor, state: DepthState) -> Tensor:
-        return len(state.sources) * h if self.counts_sources else h
+        return state.num_sources * h if self.counts_sources else h
 
 
 class _Layer(Mixed):
@@ -104,15 +136,18 @@ class _Layer(Mixed):
 
     def forward(self, hidden_states: Tensor | DepthState, **arguments) -> DepthState:
         read, mix = self.depth_reader.read, self.depth_reader.mix
-        is_gemma = hasattr(self, GEMMA_NORMS[1])
-        norms = [getattr(self, name) for name in (GEMMA_NORMS if is_gemma else LLAMA_NORMS)]
-        after = [getattr(self, name) for name in GEMMA_OUTPUT_NORMS] if is_gemma else [None, None]
+        norms = [getattr(self, name) for name in _norm_names(self)]
+        after = [None, None]
+        if _is_gemma(self):
+            after = [getattr(self, name) for name in GEMMA_OUTPUT_NORMS]
         state = hidden_states
         if isinstance(state, Tensor):  # the first layer's
             state = mix.start(state)
-        y, *_ = self.self_attn(hidden_states=norms[0](read(state)), **arguments)
+        x, state = read(state, norms[0])
+        y, *_ = self.self_attn(hidden_states=x, **arguments)
         state = mix.write(state, y if after[0] is None else after[0](y))
-        y = self.mlp(norms[1](read(state)))
+        x, state = read(state, norms[1])
+        y = self.mlp(x)
         return mix.write(state, y if after[1] is None else after[1](y))
 
 
@@ -120,7 +155,35 @@ class _OutputNorm(Mixed):
     """The last norm, of what the output site reads."""
 
     def forward(self, state: DepthState) -> Tensor:
-        return super().forward(self.depth_reader.output(state))
+        reader = self.depth_reader
+        if reader.fuses(self, self._parts[1], state):
+            return reader.output_normed(state, self)
+        return super().forward(reader.output(state))
+
+
+def _is_gemma(layer: nn.Module) -> bool:
+    return hasattr(layer, GEMMA_NORMS[1])
+
+
+def _norm_names(layer: nn.Module) -> tuple[str, str]:
+    return GEMMA_NORMS if _is_gemma(layer) else LLAMA_NORMS
+
+
+def _is_rms_norm(norm: nn.Module) -> bool:
+    """Whether its class computes weight * x / sqrt(mean(x^2) + eps): with numbers of ours it does."""
+    names = [name for name, _ in (*norm.named_parameters(), *norm.named_buffers())]
+    eps = _stated_eps(norm)
+    if names != ["weight"] or norm.weight.dim() != 1 or not eps:
+        return False
+    size = norm.weight.numel()
+    numbers = torch.arange(3 * size, dtype=torch.float64, device="cpu").sin().view(3, size)
+    weight, x = numbers[0], numbers[1:] * torch.tensor([[1.0], [eps**0.5]], device="cpu")
+    probe = copy.deepcopy(norm).to_empty(device="cpu").double()
+    with torch.no_grad():
+        probe.weight.copy_(weight)
+        expected = weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        found = type(norm).forward(probe, x)
+    return torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def _decoder_of(model: nn.Module) -> nn.Module:
@@ -158,8 +221,12 @@ def _decoder_of(model: nn.Module) -> nn.Module:
     return decoder
 
 
+def _stated_eps(norm: nn.Module) -> float | None:
+    return getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+
+
 def _eps_of(norm: nn.Module) -> float:
-    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    eps = _stated_eps(norm)
     if eps is None:
         raise ValueError(f"retrofit: {type(norm).__name__} does not say its eps")
     return eps

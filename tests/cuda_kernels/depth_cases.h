@@ -29,9 +29,9 @@ inline void expect_below(const GroupErrors& errors, const GroupErrors& most) {
 
 template <class Storage, class Launcher>
 void expect_formula(const SiteGroup& group, const Launcher& launcher) {
-  SCOPED_TRACE(::testing::Message()
-               << group.earlier << " + " << group.finished << " sources, " << group.sites
-               << " sites, " << group.tokens << " tokens of " << group.width);
+  SCOPED_TRACE(::testing::Message() << group.earlier << " + " << group.finished << " sources, "
+                                    << group.sites << " sites, " << group.tokens << " tokens of "
+                                    << group.width << (group.keeps_x ? ", x kept" : ""));
   // x and gradients of outputs are rounded once, partial sums and o before them.
   const GroupErrors most = sizeof(Storage) == 4 ? GroupErrors{2e-6, 4e-6, 4e-6, 4e-6, 4e-6}
                                                 : GroupErrors{1e-2, 2e-2, 1e-2, 2e-2, 1e-2};
@@ -45,8 +45,12 @@ void expect_sites_of_the_formulas(const Launcher& launcher) {
        {SiteGroup{3, 1, 4, 5, 64}, SiteGroup{0, 2, 3, 3, 8}, SiteGroup{1, 0, 1, 1, 40},
         SiteGroup{9, 0, 10, 3, 136}, SiteGroup{40, 3, 2, 2, 72}, SiteGroup{5, 2, 3, 9, 24},
         SiteGroup{5, 2, 3, 33, 264}, SiteGroup{2, 1, 9, 2, 1032}}) {
-    expect_formula<float>(group, launcher);
-    expect_formula<BFloat16>(group, launcher);
+    for (const bool keeps_x : {false, true}) {
+      SiteGroup kept = group;
+      kept.keeps_x = keeps_x;
+      expect_formula<float>(kept, launcher);
+      expect_formula<BFloat16>(kept, launcher);
+    }
   }
   // Threads have several vectors of wide rows.
   for (const int64_t width : {4104, 8192}) expect_formula<BFloat16>({3, 1, 5, 2, width}, launcher);

@@ -15,6 +15,7 @@ namespace attnres::gpu {
 // the sublayers before them.
 struct SiteGroup {
   int64_t earlier, finished, sites, tokens, width;
+  bool keeps_x = false;  // for the backward, else h rho
 
   int64_t sources() const { return earlier + finished; }
 };
@@ -80,10 +81,12 @@ class GroupRun {
                  .slots = data.slots,
                  .grad_queries = Floats(S_ * D_),
                  .grad_gains = Floats(S_ * D_)},
+        factors_(S_ * D_),
         memory_(runs_of_tokens(T_, D_) * std::max<int64_t>(2, S_) * D_) {}
 
   bool run() {
     sites_.reserve(S_);
+    for (int64_t i = 0; i < S_ * D_; ++i) factors_[i] = 1 / data_.gains[i];
     if (E_ > 0 && !phase_one()) return false;
     for (int64_t s = 0; s < S_; ++s) {
       if (!site(s)) return false;
@@ -186,7 +189,7 @@ class GroupRun {
          .inverse_rms_K = rms.data(),
          .rms_known_K = rms_known,
          .x_TD = results_.x[s].data(),
-         .normalized_TD = site.normalized.data(),
+         .normalized_TD = group_.keeps_x ? nullptr : site.normalized.data(),
          .scores_KT = site.scores.data(),
          .weights_KT = site.weights.data(),
          .earlier_weight_T = E_ > 0 ? site.earlier_weight.data() : nullptr,
@@ -222,8 +225,8 @@ class GroupRun {
          .weights_KT = site.weights.data(),
          .earlier_weight_T = site.earlier_weight.data(),
          .rho_T = site.rho.data(),
-         .kept_TD = site.normalized.data(),
-         .kept_factor_D = nullptr,
+         .kept_TD = group_.keeps_x ? results_.x[s].data() : site.normalized.data(),
+         .kept_factor_D = group_.keeps_x ? factors_.data() + s * D_ : nullptr,
          .grad_x_TD = data_.grad_x[s].data(),
          .grad_sum_TD = s > 0 && s + 1 < S_ ? results_.grad_outputs[s].data() : nullptr,
          .grad_earlier_TD = E_ > 0 ? grad_o_[s].data() : nullptr,
@@ -277,6 +280,7 @@ class GroupRun {
   std::vector<char> accumulate_;
   std::vector<Rows> o_, grad_o_;
   std::vector<Floats> earlier_rms_;
+  Floats factors_;  // 1 / gain
   Floats max_, sum_, scores_, weights_, grad_sum_, grad_scores_, memory_;
   std::vector<Site> sites_;
 };

@@ -51,7 +51,7 @@ struct Case {
   }
   void phase_two(const Implementation& by, const Targets& targets) const {
     by.phase_two_backward({.grad_x = grad_outputs[0],
-                           .kept = grad_outputs[1],
+                           .x = grad_outputs[1],
                            .recent = sources,
                            .inverse_rms = inverse_rms,
                            .query_D = queries[0],
@@ -132,29 +132,27 @@ struct AlikeSources {
     const PhaseOneResult one = allocate_phase_one(sources[0], kEarlier, 1, /*for_backward=*/true);
     by.phase_one({{earlier, earlier_rms}, query_1D, kEps}, one);
     const PhaseTwoResult two = allocate_phase_two(sources[0], 1, true, true, true);
-    const Tensor normalized = by.phase_two({.earlier = one.outputs[0],
-                                            .max = one.max,
-                                            .sum = one.sum,
-                                            .recent = {recent, recent_rms},
-                                            .queries_SD = query_1D,
-                                            .eps = kEps,
-                                            .norm_gain_D = gain,
-                                            .norm_eps = kEps},
-                                           two);
-    const PhaseTwoGradients grads =
-        by.phase_two_backward({.grad_x = grad_x,
-                               .kept = normalized.defined() ? normalized : two.x,
-                               .kept_is_normalized = normalized.defined(),
-                               .recent = recent,
-                               .inverse_rms = recent_rms,
-                               .query_D = query,
-                               .norm_gain_D = gain,
-                               .norm_eps = kEps,
-                               .scores = two.scores,
-                               .weights = two.weights,
-                               .earlier_weight = two.earlier_weight,
-                               .rho = two.rho,
-                               .targets = unwanted(1)});
+    by.phase_two({.earlier = one.outputs[0],
+                  .max = one.max,
+                  .sum = one.sum,
+                  .recent = {recent, recent_rms},
+                  .queries_SD = query_1D,
+                  .eps = kEps,
+                  .norm_gain_D = gain,
+                  .norm_eps = kEps},
+                 two);
+    const PhaseTwoGradients grads = by.phase_two_backward({.grad_x = grad_x,
+                                                           .x = two.x,
+                                                           .recent = recent,
+                                                           .inverse_rms = recent_rms,
+                                                           .query_D = query,
+                                                           .norm_gain_D = gain,
+                                                           .norm_eps = kEps,
+                                                           .scores = two.scores,
+                                                           .weights = two.weights,
+                                                           .earlier_weight = two.earlier_weight,
+                                                           .rho = two.rho,
+                                                           .targets = unwanted(1)});
     const Tensor from_earlier = by.phase_one_backward(
         {.sources = earlier,
          .inverse_rms = earlier_rms,

@@ -278,44 +278,51 @@ TEST(TwoPhaseMistakes, AreSeen) {
 }
 
 // h cannot be had back from x where a gain is zero.
-void check_zero_norm_gains() {
+void check_zero_norm_gains(at::ScalarType dtype) {
   const Shape shape = {.earlier = 3, .finished = 0, .sites = 2};
-  Inputs inputs = make_inputs(shape, at::kDouble);
+  Inputs inputs = make_inputs(shape, dtype);
   for (Tensor& gain : inputs.norm_gains) gain.detach().narrow(0, 3, 4).zero_();
   const Inputs reference = in_float64(inputs);
   const Outcome expected = run(expected_sites, shape, reference);
   const Outcome actual = run(scheduled_sites, shape, inputs);
   for (size_t i = 0; i < expected.gradients.size(); ++i) {
-    EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i])) << i;
+    const double tolerance = testing::tolerance(dtype) * 3;
+    EXPECT_TRUE(close(actual.gradients[i], expected.gradients[i], tolerance)) << i;
   }
 }
 
 TEST(TwoPhase, ZeroNormGainsHaveGradients) {
-  check_zero_norm_gains();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) check_zero_norm_gains(dtype);
   const ByFallback by_fallback(c10::DispatchKey::CPU);
-  check_zero_norm_gains();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) check_zero_norm_gains(dtype);
 }
 
-// What is kept for the backward beside the sources: x alone where it gives h back.
-TEST(TwoPhase, KeepsTheNormalisedRowsWhereAGainIsZeroAlone) {
+// The backward has the normalised h from x, whatever the gain.
+TEST(TwoPhase, XGivesTheNormalisedRowsBack) {
   const Tensor source = at::randn({3, 8}), query = at::randn({1, 8}), gain = at::ones({8});
-  const auto normalized = [&](bool for_backward) {
-    const std::vector<Tensor> sources = {source}, inverse_rms = {at::empty({3})};
-    const PhaseTwoResult result =
-        allocate_phase_two(source, 1, /*has_earlier=*/false, /*has_norm=*/true, for_backward);
-    return phase_two_out({.recent = {sources, inverse_rms},
-                          .queries_SD = query,
-                          .eps = kEps,
-                          .norm_gain_D = gain,
-                          .norm_eps = kNormEps},
-                         result);
-  };
-  EXPECT_FALSE(normalized(/*for_backward=*/true).defined());
   gain.select(0, 3).zero_();
-  EXPECT_FALSE(normalized(/*for_backward=*/false).defined());
-  const Tensor kept = normalized(/*for_backward=*/true);
-  ASSERT_TRUE(kept.defined());
-  EXPECT_TRUE(close(kept, source * at::rsqrt(source.square().mean(-1, true) + kNormEps)));
+  gain.select(0, 5).fill_(-1e-30);
+  const Tensor expected = source * at::rsqrt(source.square().mean(-1, true) + kNormEps);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool for_backward : {false, true}) {
+      const std::vector<Tensor> sources = {source.to(dtype)}, inverse_rms = {at::empty({3})};
+      const PhaseTwoResult result =
+          allocate_phase_two(sources[0], 1, /*has_earlier=*/false, /*has_norm=*/true, for_backward);
+      const Tensor prepared = prepare_norm_gain(gain, sources[0], for_backward);
+      phase_two_out({.recent = {sources, inverse_rms},
+                     .queries_SD = query,
+                     .eps = kEps,
+                     .norm_gain_D = prepared,
+                     .norm_eps = kNormEps},
+                    result);
+      const Tensor x = result.x.to(at::kFloat);
+      EXPECT_TRUE(close(x, gain * expected, testing::tolerance(dtype)));
+      EXPECT_EQ(x.select(1, 3).count_nonzero().item<int64_t>(), for_backward ? 3 : 0);
+      if (for_backward) {
+        EXPECT_TRUE(close(x / prepared, expected, testing::tolerance(dtype)));
+      }
+    }
+  }
 }
 
 // On a device whose numbers the host cannot read, neither the schedule nor the tensor operations

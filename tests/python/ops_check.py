@@ -213,6 +213,27 @@ def site(ops, sources, num_earlier, query):
     return ops.depth_attention_phase_two(o, m, l, sources[num_earlier:], query, EPS)
 
 
+NORM_EPS = 0.1  # large: it matters where it stands
+
+
+def normed_site(ops, sources, num_earlier, pending, query, gain):
+    """x of one site in two phases, and the last source with what is pending."""
+    earlier = [None, None, None]
+    if num_earlier > 0:
+        earlier = ops.depth_attention_phase_one(sources[:num_earlier], query[None], EPS)
+        earlier = [of[0] for of in earlier]
+    recent = sources[num_earlier:]
+    return ops.depth_attention_phase_two_normed(
+        *earlier, recent, pending, query, EPS, gain, NORM_EPS
+    )
+
+
+def normed_formula(sources, pending, query, gain):
+    total = sources[-1] + pending
+    h, _ = composed([*sources[:-1], total], query, torch.ones_like(query), EPS)
+    return gain * h / (h.square().mean(-1, keepdim=True) + NORM_EPS).sqrt(), total
+
+
 def check_values(ops):
     state, pending, gain = norm_inputs()
     h, normalized = ops.add_rms_norm(state, pending, gain, EPS)
@@ -267,6 +288,17 @@ def check_values(ops):
         torch.testing.assert_close(h, output)
     assert not torch.allclose(site(ops, sources, 3, query), output)
 
+    pending = torch.randn_like(sources[0])
+    expected = normed_formula(sources, pending, query, key_gain)
+    for num_earlier in (0, 1, 4):
+        normed = normed_site(ops, sources, num_earlier, pending, query, key_gain)
+        torch.testing.assert_close(normed, expected)
+    other, _ = normed_site(ops, sources, 4, pending + 1, query, key_gain)
+    assert not torch.allclose(other, expected[0])
+    alone, nothing = normed_site(ops, [*sources[:-1], expected[1]], 4, None, query, key_gain)
+    torch.testing.assert_close(alone, expected[0])
+    assert nothing.numel() == 0
+
     hidden, weight, targets = loss_inputs(9, 4, 6)
     expected = torch.nn.functional.cross_entropy(
         hidden @ weight.T, targets, ignore_index=-100, reduction="sum"
@@ -309,6 +341,15 @@ def check_gradients(ops):
     sources[3].requires_grad_(False)
     assert gradcheck(both_sites, (query, key_gain, other_query, other_gain, *sources))
 
+    pending, gain = (torch.randn(shape).double().requires_grad_() for shape in ((2, 3, 5), 5))
+    for num_earlier in (0, 2):
+        assert gradcheck(
+            lambda pending, query, gain, *sources, n=num_earlier: normed_site(
+                ops, sources, n, pending, query, gain
+            ),
+            (pending, query, gain, *sources),
+        )
+
     assert gradcheck(lambda *inputs: ops.add_rms_norm(*inputs, EPS), norm_inputs())
     assert gradcheck(lambda x, gain: ops.rms_norm(x, gain, EPS), norm_inputs()[1:])
     assert gradcheck(ops.gated_delta_rule, delta_inputs(3))
@@ -343,6 +384,8 @@ def check_no_second_derivative(ops):
         ("linear_cross_entropy", ops.linear_cross_entropy(hidden, weight, targets, 1.0), weight),
         ("depth_attention_phase_two", site(ops, sources, 2, query * key_gain).sum(), sources[2]),
         ("depth_attention_phase_one", site(ops, sources, 3, query * key_gain).sum(), sources[0]),
+        ("depth_attention_phase_two", normed_site(ops, sources, 2, sources[0], query, key_gain)[0]
+         .sum(), key_gain),
         ("add_rms_norm", ops.rms_norm(hidden, weight[0], EPS).sum(), hidden),
         ("swiglu", ops.swiglu(hidden, hidden).sum(), hidden),
         ("situ", ops.situ(hidden, hidden, 2.0, 3.0).sum(), hidden),
@@ -376,8 +419,14 @@ def check_rules(ops):
         earlier = [tensor.detach().requires_grad_() for tensor in (o, m, l)]
         earlier[1].requires_grad_(False)
         for recent in (sources[1:], []):
-            inputs = (*earlier, recent, queries.detach()[0].requires_grad_(), EPS)
-            opcheck(ops.depth_attention_phase_two.default, inputs)
+            of_site = queries.detach()[0].requires_grad_()
+            opcheck(ops.depth_attention_phase_two.default, (*earlier, recent, of_site, EPS))
+            plain = *earlier, recent, None, of_site, EPS, None, 0.0, True
+            opcheck(ops.depth_attention_phase_two_fused.default, plain)
+        pending = torch.randn_like(sources[0]).requires_grad_()
+        for of_earlier, added in [(earlier, pending), ([None] * 3, pending), (earlier, None)]:
+            inputs = *of_earlier, sources[1:], added, of_site, EPS, key_gain, NORM_EPS
+            opcheck(ops.depth_attention_phase_two_normed.default, inputs)
             opcheck(ops.depth_attention_phase_two_fused.default, (*inputs, True))
         state, pending, gain = norm_inputs(dtype, query_dtype)
         opcheck(ops.add_rms_norm.default, (state, pending, gain, EPS))
@@ -416,11 +465,8 @@ def check_rules(ops):
         ([o.clone() for o in outputs], torch.ones_like(sums), *saved, [True, False, True]),
     )
     o, m, l = outputs[0], torch.zeros_like(sums[0]), sums[0]
-    output, *saved = ops.depth_attention_phase_two_fused(o, m, l, sources[1:], query, EPS, True)
-    opcheck(
-        ops.depth_attention_phase_two_fused_backward.default,
-        (torch.ones_like(output), output, sources[1:], query, *saved, [False, True]),
-    )
+    for arguments in two_backwards(ops, (o, m, l), sources, query, key_gain):
+        opcheck(ops.depth_attention_phase_two_fused_backward.default, arguments)
     state, pending, gain = (tensor.detach() for tensor in norm_inputs())
     total, normalized, inverse_rms = ops.add_rms_norm_fused(state, pending, gain, EPS, True)
     for later in (None, pending):
@@ -465,6 +511,26 @@ def check_rules(ops):
             ops.linear_cross_entropy_fused.default,
             (hidden.detach(), weight.detach(), targets, 0.5, *needed),
         )
+
+
+def two_backwards(ops, earlier, sources, query, gain):
+    """Arguments of phase 2's backward: with everything, and without."""
+    recent, pending = sources[1:], sources[0]
+    arguments = []
+    for of_earlier, added, norm in [(earlier, pending, gain), (earlier, None, None),
+                                    ([None] * 3, pending, gain)]:  # fmt: skip
+        x, total, scores, weights, earlier_weight, rho, inverse_rms = (
+            ops.depth_attention_phase_two_fused(
+                *of_earlier, recent, added, query, EPS, norm, NORM_EPS, True
+            )
+        )
+        read = recent if added is None else [*recent[:-1], total]
+        arguments.append(
+            (torch.ones_like(x), None if added is None else added + 1, x, read, query, norm,
+             NORM_EPS, scores, weights, None if of_earlier[0] is None else earlier_weight,
+             None if norm is None else rho, inverse_rms, [False, True])
+        )  # fmt: skip
+    return arguments
 
 
 def check_mixers_rules(ops, dtype):
@@ -555,6 +621,10 @@ def check_compiled(ops, backend):
         tokens = sources[0].shape[1]
         state = ops.depth_attention(sources, query, key_gain, EPS)
         state = state + site(ops, sources, 2, query * key_gain)
+        for num_earlier in (0, 2):
+            state = state + sum(
+                normed_site(ops, sources, num_earlier, sources[1], query, key_gain)
+            )
         weights = ops.depth_attention_weights(sources, query, key_gain, EPS)
         total, normalized = ops.add_rms_norm(state, sources[0], key_gain, EPS)
         heads = normalized.unflatten(-1, (2, 4))

@@ -58,6 +58,30 @@ def module_inputs(mix, embedding, sublayers):
     return [*inputs, mix.output(state)]
 
 
+def normed_inputs(mix, embedding, sublayers, norms):
+    """The inputs of all sites behind their norms, of which depth attention computes each."""
+    state, inputs = mix.start(embedding), []
+    for sublayer, norm in zip(sublayers, norms, strict=False):
+        x, state = mix.read_normed(state, norm.weight, norm.eps)
+        inputs.append(x)
+        state = mix.write(state, sublayer(x))
+    return [*inputs, mix.output_normed(state, norms[-1].weight, norms[-1].eps)]
+
+
+def normed_by_modules(inputs, sublayers, norms):
+    """The same, where `inputs(sublayers)` are those before the norms."""
+    behind = [lambda h, f=f, norm=norm: f(norm(h)) for f, norm in zip(sublayers, norms)]
+    return [norm(h) for norm, h in zip(norms, inputs(behind), strict=True)]
+
+
+def make_norms(dtype=torch.float64):
+    """Of all sites: gains that matter, and an eps that matters where it stands."""
+    norms = nn.ModuleList(nn.RMSNorm(WIDTH, eps=0.1, dtype=dtype) for _ in range(SUBLAYERS + 1))
+    for norm in norms:
+        nn.init.normal_(norm.weight, mean=1, std=0.3)
+    return norms
+
+
 def make_model(block_size, dtype=torch.float64):
     """A module whose weights matter, and sublayers that are not linear."""
     if block_size == 1:
@@ -113,6 +137,85 @@ def check_modules():
     ours = module_inputs(mix, embedding, sublayers)
     naive = naive_inputs(embedding, sublayers, 4, parameters_of(mix))
     assert worst_difference(ours, naive) > 0.1, "block size counted in Transformer layers"
+
+
+def check_normed():
+    """Norms and additions that are computed with depth attention, and sites read either way."""
+    for block_size in (1, 2, 3, SUBLAYERS):
+        mix, linears, sublayers = make_model(block_size)
+        norms = make_norms()
+        embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+        ours = normed_inputs(mix, embedding, sublayers, norms)
+
+        def naive(sublayers, mix=mix, embedding=embedding, block_size=block_size):
+            return naive_inputs(embedding, sublayers, block_size, parameters_of(mix))
+
+        expected = normed_by_modules(naive, sublayers, norms)
+        assert worst_difference(ours, expected) < 1e-12, block_size
+        other = normed_by_modules(naive, sublayers, [*norms[1:], norms[0]])
+        assert worst_difference(ours, other) > 0.1, block_size
+        leaves = [embedding, *mix.parameters(), *linears.parameters(), *norms.parameters()]
+        loss = [sum(x.pow(3).sum() for x in inputs) for inputs in (ours, expected)]
+        gradients = [torch.autograd.grad(x, leaves) for x in loss]
+        scale = max(gradient.abs().max().item() for gradient in gradients[1])
+        assert worst_difference(*gradients) < 1e-12 * scale, block_size
+
+        state, inputs = mix.start(embedding), []
+        for site, (sublayer, norm) in enumerate(zip(sublayers, norms, strict=False)):
+            plain = attnres.DepthState(state.blocks, state.block_sum, state.site)
+            assert len(state.sources) == state.num_sources
+            assert worst_difference(state.sources, plain.sources) == 0
+            assert worst_difference([mix.weights(state)], [mix.weights(plain)]) == 0
+            if site % 3 == 1:
+                x = norm(mix.read(state))
+            else:
+                x, state = mix.read_normed(state, norm.weight, norm.eps)
+            inputs.append(x)
+            state = mix.write(state, sublayer(x))
+        inputs.append(norms[-1](mix.output(state)))
+        assert worst_difference(inputs, expected) < 1e-12, block_size
+
+
+def check_normed_schedule():
+    """A site is one operation, and outputs are added in it but where a block ends."""
+    mix, _, _ = make_model(3)
+    embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        normed_inputs(mix, embedding, [nn.Identity()] * SUBLAYERS, make_norms())
+    count = {event.key: event.count for event in profile.key_averages()}
+    assert count["attnres::depth_attention_phase_two_fused"] == SUBLAYERS + 1
+    assert count["attnres::depth_attention_phase_one_fused"] == 2
+    assert count["aten::add"] == SUBLAYERS // 3
+    assert "aten::rms_norm" not in count and "attnres::depth_attention_fused" not in count
+
+
+def rows_kept(run, rows):
+    """How many tensors of as many numbers autograd keeps for a backward."""
+    kept = {}
+
+    def pack(tensor):
+        if tensor.numel() == rows.numel():
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return len(kept)
+
+
+def check_what_is_kept():
+    """Of a site x, which the sublayer's product keeps too, and one source; nothing beside them."""
+    for block_size, dtype in [(1, torch.float32), (3, torch.bfloat16), (3, torch.float64)]:
+        mix, linears, _ = make_model(block_size, dtype)
+        norms, embedding = make_norms(dtype), torch.randn(2, 5, WIDTH, dtype=dtype)
+        embedding.requires_grad_()
+        kept = rows_kept(lambda: normed_inputs(mix, embedding, linears, norms), embedding)
+        assert kept == 2 * (SUBLAYERS + 1), (block_size, kept)
+        by_modules = rows_kept(
+            lambda: normed_by_modules(lambda f: module_inputs(mix, embedding, f), linears, norms),
+            embedding,
+        )
+        assert by_modules >= 3 * (SUBLAYERS + 1) - 1, (block_size, by_modules)
 
 
 def check_schedule():
@@ -194,15 +297,17 @@ def check_compiled():
     for backend in ("aot_eager", "inductor"):
         torch._dynamo.reset()
         mix, linears, sublayers = make_model(3, torch.float32)
+        norms = make_norms(torch.float32)
 
-        def loss_of(embedding, mix=mix, sublayers=sublayers):
+        def loss_of(embedding, mix=mix, sublayers=sublayers, norms=norms):
             state = mix.start(embedding)
             for sublayer in sublayers:
                 state = mix.write(state, sublayer(F.rms_norm(mix.read(state), (WIDTH,))))
-            return mix.output(state).square().mean() + mix.weights(state).square().mean()
+            loss = mix.output(state).square().mean() + mix.weights(state).square().mean()
+            return loss + normed_inputs(mix, embedding, sublayers, norms)[-1].square().mean()
 
         compiled = torch.compile(loss_of, fullgraph=True, backend=backend)
-        leaves = [*mix.parameters(), *linears.parameters()]
+        leaves = [*mix.parameters(), *linears.parameters(), *norms.parameters()]
         for tokens in (4, 6):  # the second size compiles with symbolic shapes
             embedding = torch.randn(2, tokens, WIDTH)
             results = []
@@ -220,13 +325,21 @@ def check_checkpointed():
     def layer(state, sublayer):
         return mix.write(state, sublayer(mix.read(state)))
 
-    gradients = []
-    for run in (layer, lambda *inputs: checkpoint(layer, *inputs, use_reentrant=False)):
-        state = mix.start(embedding)
-        for sublayer in sublayers:
-            state = run(state, sublayer)
-        gradients.append(torch.autograd.grad(mix.output(state).pow(3).sum(), [embedding, *leaves]))
-    assert worst_difference(*gradients) == 0
+    norm = make_norms()[0]
+
+    def normed_layer(state, sublayer):
+        x, state = mix.read_normed(state, norm.weight, norm.eps)
+        return mix.write(state, sublayer(x))
+
+    for layer_of in (layer, normed_layer):
+        gradients = []
+        for run in (layer_of, partial(checkpoint, layer_of, use_reentrant=False)):
+            state = mix.start(embedding)
+            for sublayer in sublayers:
+                state = run(state, sublayer)
+            loss = mix.output(state).pow(3).sum()
+            gradients.append(torch.autograd.grad(loss, [embedding, *leaves]))
+        assert worst_difference(*gradients) == 0
 
 
 def check_reentrant_checkpoint():
@@ -252,6 +365,11 @@ def check_number_of_outputs():
         state = mix.write(state, sublayers[written](mix.read(state)))
     assert mix.output(state).shape == (2, WIDTH)
     refused(RuntimeError, "a sublayer reads after the last", lambda: mix.read(state))
+    weight = torch.ones(WIDTH, dtype=torch.float64)
+    refused(RuntimeError, "a sublayer reads after the last",
+            lambda: mix.read_normed(state, weight, EPS))  # fmt: skip
+    refused(RuntimeError, "the output is read after 0 outputs",
+            lambda: mix.output_normed(mix.start(state.blocks[0]), weight, EPS))  # fmt: skip
     refused(RuntimeError, "an output more than", lambda: mix.write(state, state.blocks[0]))
 
 
@@ -311,15 +429,30 @@ def check_functions():
         def naive(embedding, mix=mix, sublayers=sublayers, block_size=block_size):
             return naive_inputs(embedding, sublayers, block_size, parameters_of(mix))[-1]
 
+        norms = make_norms()
+
+        def normed(embedding, mix=mix, sublayers=sublayers, norms=norms):
+            return normed_inputs(mix, embedding, sublayers, norms)[-1]
+
+        def normed_naive(embedding, mix=mix, sublayers=sublayers, block_size=block_size,
+                         norms=norms):  # fmt: skip
+            def inputs(sublayers):
+                return naive_inputs(embedding, sublayers, block_size, parameters_of(mix))
+
+            return normed_by_modules(inputs, sublayers, norms)[-1]
+
         direction = torch.randn_like(batch[0])
-        ours, theirs = (torch.func.jvp(f, (batch[0],), (direction,)) for f in (output, naive))
-        torch.testing.assert_close(ours, theirs)
-        assert ours[1].abs().max() > 1e-3
-        ours, theirs = (
-            torch.func.hessian(lambda x, f=f: f(x).pow(3).sum())(batch[0][:1])
-            for f in (output, naive)
-        )
-        torch.testing.assert_close(ours, theirs)
+        for functions in ((output, naive), (normed, normed_naive)):
+            ours, theirs = (torch.func.jvp(f, (batch[0],), (direction,)) for f in functions)
+            torch.testing.assert_close(ours, theirs)
+            assert ours[1].abs().max() > 1e-3
+            ours, theirs = (
+                torch.func.hessian(lambda x, f=f: f(x).pow(3).sum())(batch[0][:1])
+                for f in functions
+            )
+            torch.testing.assert_close(ours, theirs)
+            ours = torch.func.vmap(functions[0])(batch)
+            torch.testing.assert_close(ours, torch.stack([functions[1](x) for x in batch]))
 
 
 class _Calling(nn.Module):
@@ -360,7 +493,8 @@ def check_autocast():
     embedding = torch.randn(2, 5, WIDTH)
     with torch.autocast("cpu", torch.bfloat16):
         inputs = module_inputs(mix, embedding, sublayers)
-    assert all(h.dtype == torch.float32 for h in inputs)
+        normed = normed_inputs(mix, embedding, sublayers, make_norms(torch.float32))
+    assert all(h.dtype == torch.float32 for h in [*inputs, *normed])
     torch.testing.assert_close(
         inputs[-1], module_inputs(mix, embedding, sublayers)[-1], atol=0.1, rtol=0.1
     )
@@ -408,7 +542,10 @@ def check_kernels_on_gpus():
             # A backward would ask for a GPU.
             mix = attnres.BlockAttnRes(width, SUBLAYERS, 2, device="cuda")
             embedding = torch.empty(3, width, device="cuda", dtype=dtype)
-            inputs = module_inputs(mix, embedding.requires_grad_(), [nn.Identity()] * SUBLAYERS)
+            sublayers = [nn.Identity()] * SUBLAYERS
+            inputs = module_inputs(mix, embedding.requires_grad_(), sublayers)
+            norms = [nn.RMSNorm(width, EPS, device="cuda")] * (SUBLAYERS + 1)
+            inputs += normed_inputs(mix, embedding, sublayers, norms)
             assert all(h.device.type == "cuda" and h.dtype == dtype for h in inputs)
         return calls.names
 
@@ -417,6 +554,12 @@ def check_kernels_on_gpus():
         assert operations_of(dtype, WIDTH) >= fused, operations_of(dtype, WIDTH)
         assert not operations_of(dtype, WIDTH + 4)
     assert not operations_of(torch.float64, WIDTH)
+
+    for sources, by in [(256, {"depth_attention_fused"}), (257, set())]:
+        with FakeTensorMode(), Calls() as calls:
+            v, w = (torch.empty(shape, device="cuda") for shape in ((3, WIDTH), WIDTH))
+            attnres.depth_attention([v] * sources, w, w)
+        assert calls.names == by, (sources, calls.names)
 
 
 def refused(kind, text, action):
@@ -440,6 +583,13 @@ def check_refusals():
     mix = attnres.AttnRes(WIDTH, 1)
     state = mix.write(mix.start(torch.randn(3, WIDTH)), torch.randn(3, WIDTH))
     refused(RuntimeError, "more than num_sublayers=1", lambda: mix.write(state, state.blocks[0]))
+    state, weight = mix.start(torch.randn(3, WIDTH)), torch.ones(WIDTH)
+    refused(TypeError, "eps must be a number", lambda: mix.read_normed(state, weight, None))
+    refused(RuntimeError, "norm_gain must be [D]", lambda: mix.read_normed(state, weight[1:], EPS))
+    refused(RuntimeError, "norm_gain must be [D]",
+            lambda: mix.read_normed(state, weight.double(), EPS))  # fmt: skip
+    refused(RuntimeError, "norm_eps must not be negative",
+            lambda: mix.read_normed(state, weight, -1.0))  # fmt: skip
     narrow = torch.zeros(WIDTH - 1)
     refused(
         RuntimeError, "query must be [D]",
@@ -485,6 +635,9 @@ def check_other_torch_is_refused():
 def main():
     torch.manual_seed(0)
     check_modules()
+    check_normed()
+    check_normed_schedule()
+    check_what_is_kept()
     check_schedule()
     check_published_numbers()
     check_start()

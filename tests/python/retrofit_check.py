@@ -235,6 +235,91 @@ def check_exchanged_forward():
             lambda: attnres.retrofit(model, 4))  # fmt: skip
 
 
+class HandWrittenNorm(nn.Module):
+    """As LlamaRMSNorm of transformers."""
+
+    def __init__(self, start=1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((WIDTH,), start, dtype=torch.float64))
+        self.variance_epsilon = 0.1
+
+    def forward(self, x):
+        wide = x.to(torch.float32)
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.gain() * (wide * scale).to(x.dtype)
+
+    def gain(self):
+        return self.weight
+
+
+class CentredNorm(HandWrittenNorm):
+    """As Gemma's, whose gain is 1 + weight."""
+
+    def __init__(self):
+        super().__init__(0.0)
+
+    def gain(self):
+        return 1 + self.weight
+
+
+def normed_sites(model, x):
+    """How many sites' norms are computed with depth attention."""
+    with torch.profiler.profile() as profile:
+        model(x)
+    count = {event.key: event.count for event in profile.key_averages()}
+    return count.get("attnres::depth_attention_phase_two_normed", 0)
+
+
+def with_norms(kind):
+    model = MiniDecoder()
+    for layer in model.layers:
+        layer.input_layernorm, layer.post_attention_layernorm = kind(), kind()
+    model.norm = kind()
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.3)
+    return model
+
+
+def check_fused_norms():
+    """Plain RMSNorms are computed with depth attention; everything else as it is."""
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+
+    def norm():
+        return nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)
+
+    for kind, fused in [(norm, 7), (HandWrittenNorm, 7), (CentredNorm, 0)]:
+        for make in (lambda model: model, copy.deepcopy, unpickled):
+            model = with_norms(kind)
+            before = model(x)
+            attnres.retrofit(model, block_size=4)
+            model = make(model)
+            assert normed_sites(model, x) == fused, kind
+            assert worst_difference([model(x)], [before]) < 1e-6, kind
+
+    model = with_norms(norm)
+    before, seen = model(x), []
+    attnres.retrofit(model, block_size=4)
+    handle = model.layers[1].input_layernorm.register_forward_hook(lambda *_: seen.append(1))
+    assert normed_sites(model, x) == 6 and seen == [1], "a hook"
+    assert worst_difference([model(x)], [before]) < 1e-12
+    handle.remove()
+    other = copy.deepcopy(model.layers[1].input_layernorm).float()
+    reader = model.layers[1].depth_reader
+    assert not reader.fuses(other, nn.RMSNorm, reader.mix.start(x)), "weights of another dtype"
+    assert reader.fuses(other.double(), nn.RMSNorm, reader.mix.start(x))
+    model = with_norms(norm)
+    attnres.retrofit(model, block_size=4)
+    model.layers[0].input_layernorm = HandWrittenNorm()
+    assert normed_sites(model, x) == 6, "a class that came later"
+    model.layers[0].input_layernorm = nn.RMSNorm(WIDTH, elementwise_affine=False)
+    assert normed_sites(model, x) == 6, "without a weight"
+    with torch.device("meta"):  # as from_pretrained makes models
+        model = MiniDecoder()
+        attnres.retrofit(model, block_size=4)
+    assert normed_sites(model.to_empty(device="cpu"), x) == 7, "made without numbers"
+
+
 def check_compiled():
     model, x = make_retrofitted(), torch.randn(2, 5, WIDTH, dtype=torch.float64)
     compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
@@ -482,6 +567,7 @@ def main():
     check_moving_average()
     check_exchanged_parts()
     check_exchanged_forward()
+    check_fused_norms()
     check_checkpointing()
     check_misuse()
     check_compiled()

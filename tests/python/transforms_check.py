@@ -20,11 +20,14 @@ from ops_check import (
     loss_inputs,
     mixers_backwards,
     norm_inputs,
+    normed_formula,
+    normed_site,
     of_mixers,
     rotary_inputs,
     site,
     stream_inputs,
     swiglu_inputs,
+    two_backwards,
 )
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
@@ -67,6 +70,11 @@ def formulas(ops):
             lambda q, g, *s: site(ops, list(s), 4, q * g),  # of no recent source
             lambda q, g, *s: composed(list(s), q, g, EPS)[0],
             depth,
+        ),
+        "depth_attention_phase_two_normed": (
+            lambda q, g, y, *s: sum(normed_site(ops, list(s), 2, y, q, g)),
+            lambda q, g, y, *s: sum(normed_formula(s, y, q, g)),
+            (query, key_gain, norm_inputs()[0], *sources),
         ),
         "rms_norm": (
             lambda x, g: ops.rms_norm(x, g, EPS),
@@ -157,7 +165,8 @@ def kernels_only(ops):
     depth = ops.depth_attention_fused(sources, query, key_gain, EPS, True, True)
     one = ops.depth_attention_phase_one_fused(sources, queries, EPS, True)
     earlier = one[0][0], torch.zeros_like(one[2][0]), one[2][0]
-    two = ops.depth_attention_phase_two_fused(*earlier, sources[1:], query, EPS, True)
+    plain = *earlier, sources[1:], None, query, EPS, None, 0.0, True
+    two = ops.depth_attention_phase_two_fused(*plain)
     x, pending, gain = (tensor.detach() for tensor in norm_inputs())
     total, normalized, inverse_rms = ops.add_rms_norm_fused(x, pending, gain, EPS, True)
     delta = [tensor.detach() for tensor in delta_inputs(35)]
@@ -182,20 +191,20 @@ def kernels_only(ops):
         "depth_attention_phase_one_fused_backward": (
             one[0], one[2], sources, queries, *one[3:], [True] * 3,
         ),
-        "depth_attention_phase_two_fused": (*earlier, sources[1:], query, EPS, True),
-        "depth_attention_phase_two_fused_backward": (
-            two[0], two[0], sources[1:], query, *two[1:], [True] * 2,
-        ),
+        "depth_attention_phase_two_fused": plain,
+        "depth_attention_phase_two_fused_backward": two_backwards(
+            ops, earlier, sources, query, key_gain
+        )[0],
         "depth_attention_phase_one_out": (sources, one[5], 0, queries, EPS, *one[:5]),
         "depth_attention_phase_one_backward_out": (
             sources, one[5], queries, one[3], one[4], one[0], one[2], None, sources, [False] * 3,
         ),
         "depth_attention_phase_two_out": (
-            one[0][0], one[1], one[2], sources[1:], two[4], 0, None, None, queries, 0, EPS, gain,
-            EPS, *two[:4], None,
+            one[0][0], one[1], one[2], sources[1:], two[6], 0, None, None, queries, 0, EPS, gain,
+            EPS, two[0], *two[2:5], None,
         ),
         "depth_attention_phase_two_backward_out": (
-            two[0], None, two[0], False, sources[1:], two[4], query, None, EPS, *two[1:4], None,
+            two[0], None, two[0], sources[1:], two[6], query, None, EPS, *two[2:5], None,
             sources[1:], [False] * 2,
         ),
         "add_rms_norm_fused": (x, pending, gain, EPS, True),

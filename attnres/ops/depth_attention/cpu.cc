@@ -1,13 +1,10 @@
 // What the CPU's kernels compute, called with tensors. What there is no kernel for, of the phases,
 // the fallback computes.
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
 #include <tuple>
 
@@ -138,13 +135,6 @@ struct TargetPointers {
   Flags accumulate;
 };
 
-// Whether h rho can be had back from x = gain * h rho.
-template <class T>
-bool is_invertible(const T* gain_D, int64_t width) {
-  constexpr T kSmallest = static_cast<T>(1e-20);
-  return std::all_of(gain_D, gain_D + width, [](T gain) { return std::abs(gain) > kSmallest; });
-}
-
 }  // namespace
 
 void phase_one_cpu(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
@@ -212,13 +202,12 @@ Tensor phase_one_backward_cpu(const PhaseOneBackwardInputs& inputs) {
   return grad_queries.view({S, width});
 }
 
-Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
+void phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
   if (!has_kernel(result.x)) return phase_two_fallback(inputs, result);
   const int64_t width = result.x.size(-1), tokens = tokens_of(result.x);
   const int64_t K = std::ssize(inputs.recent.values);
   const Tensor max = contiguous_if_given(inputs.max), sum = contiguous_if_given(inputs.sum);
   const Tensor queries_SD = inputs.queries_SD.contiguous();
-  Tensor normalized;
   with_storage_type(result.x.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
@@ -228,10 +217,6 @@ Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result)
     const Rows<Storage> recent(inputs.recent.values);
     Rows<Storage> single(at::TensorList{});
     const InverseRmsPointers<T> rms(inputs.recent);
-    const T* gain_D = data<const T>(inputs.norm_gain_D);
-    if (result.rho.defined() && !is_invertible(gain_D, width)) {
-      normalized = empty_like_rows(result.x);
-    }
     const kernel::PhaseTwoForward<Storage> op{
         .num_recent = K,
         .num_tokens = tokens,
@@ -245,12 +230,12 @@ Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result)
         .sum_TD = inputs.pending.defined() ? data<Storage>(inputs.recent.values.back()) : nullptr,
         .folded_query_D = site_row(queries_SD, width),
         .eps = inputs.eps,
-        .gain_D = gain_D,
+        .gain_D = data<const T>(inputs.norm_gain_D),
         .norm_eps = inputs.norm_eps,
         .inverse_rms_K = rms.values.data(),
         .rms_known_K = rms.known.data(),
         .x_TD = data<Storage>(result.x),
-        .normalized_TD = data<Storage>(normalized),
+        .normalized_TD = nullptr,
         .scores_KT = data<T>(result.scores),
         .weights_KT = data<T>(result.weights),
         .earlier_weight_T = data<T>(result.earlier_weight),
@@ -259,20 +244,18 @@ Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result)
       kernel::phase_two_forward(op, begin, end);
     });
   });
-  return normalized;
 }
 
 PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs) {
   const Tensor& gain = inputs.norm_gain_D;
-  if (!has_kernel(inputs.kept)) return phase_two_backward_fallback(inputs);
-  const Tensor kept = inputs.kept.contiguous(), query_D = inputs.query_D.contiguous();
+  if (!has_kernel(inputs.x)) return phase_two_backward_fallback(inputs);
+  const Tensor x = inputs.x.contiguous(), query_D = inputs.query_D.contiguous();
   Tensor factor;
-  if (gain.defined())
-    factor = inputs.kept_is_normalized ? at::ones_like(gain) : at::reciprocal(gain);
-  const int64_t width = kept.size(-1), tokens = tokens_of(kept);
+  if (gain.defined()) factor = at::reciprocal(gain);
+  const int64_t width = x.size(-1), tokens = tokens_of(x);
   PhaseTwoGradients gradients = allocate_phase_two_gradients(inputs);
   Tensor sums;
-  with_storage_type(kept.scalar_type(), [&](auto storage) {
+  with_storage_type(x.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     using T = kernel::Compute<Storage>;
     const Rows<Storage> recent(inputs.recent);
@@ -292,7 +275,7 @@ PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs) {
         .weights_KT = data<const T>(inputs.weights),
         .earlier_weight_T = data<const T>(inputs.earlier_weight),
         .rho_T = data<const T>(inputs.rho),
-        .kept_TD = single.add(kept),
+        .kept_TD = single.add(x),
         .kept_factor_D = data<const T>(factor),
         .grad_x_TD = single.add(inputs.grad_x),
         .grad_sum_TD = single.add(inputs.grad_partial),
@@ -302,7 +285,7 @@ PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs) {
         .accumulate_K = targets.accumulate.data(),
         .grad_scores_T = data<T>(gradients.scores),
         .grad_sums_K = targets.sums.data()};
-    sums = sum_over_tokens(tokens, (gain.defined() ? 2 : 1) * width, compute_dtype(kept),
+    sums = sum_over_tokens(tokens, (gain.defined() ? 2 : 1) * width, compute_dtype(x),
                            [&](int64_t begin, int64_t end, const Tensor& to) {
                              kernel::phase_two_backward(op, begin, end, data<T>(to));
                            });

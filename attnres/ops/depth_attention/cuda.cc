@@ -217,8 +217,7 @@ Tensor phase_one_backward_cuda(const PhaseOneBackwardInputs& inputs) {
   return done ? grad_queries : phase_one_backward_fallback(inputs);
 }
 
-// Saves h rho where there is a norm: whether x = gain h rho gives it back only the host could say.
-Tensor phase_two_cuda(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
+void phase_two_cuda(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
   const c10::cuda::CUDAGuard device(result.x.device());
   if (!has_cuda_kernel(result.x)) return phase_two_fallback(inputs, result);
   const int64_t width = result.x.size(-1), tokens = tokens_of(result.x);
@@ -227,8 +226,6 @@ Tensor phase_two_cuda(const PhaseTwoInputs& inputs, const PhaseTwoResult& result
                pending = cuda_rows(inputs.pending), max = cuda_rows(inputs.max),
                sum = cuda_rows(inputs.sum), queries_SD = cuda_rows(inputs.queries_SD),
                gain_D = cuda_rows(inputs.norm_gain_D);
-  Tensor normalized;
-  if (result.rho.defined()) normalized = empty_like_rows(result.x);
   bool done = false;
   with_cuda_type(result.x.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
@@ -255,32 +252,32 @@ Tensor phase_two_cuda(const PhaseTwoInputs& inputs, const PhaseTwoResult& result
         .inverse_rms_K = rms.values.data(),
         .rms_known_K = rms.known.data(),
         .x_TD = data<Storage>(result.x),
-        .normalized_TD = data<Storage>(normalized),
+        .normalized_TD = nullptr,
         .scores_KT = data<float>(result.scores),
         .weights_KT = data<float>(result.weights),
         .earlier_weight_T = data<float>(result.earlier_weight),
         .rho_T = data<float>(result.rho)};
     done = gpu::phase_two_on_gpu(op, cuda_stream());
   });
-  return done ? normalized : phase_two_fallback(inputs, result);
+  if (!done) phase_two_fallback(inputs, result);
 }
 
 PhaseTwoGradients phase_two_backward_cuda(const PhaseTwoBackwardInputs& inputs) {
-  const c10::cuda::CUDAGuard device(inputs.kept.device());
-  if (!has_cuda_kernel(inputs.kept)) return phase_two_backward_fallback(inputs);
-  const Tensor kept = cuda_rows(inputs.kept), query_D = cuda_rows(inputs.query_D),
+  const c10::cuda::CUDAGuard device(inputs.x.device());
+  if (!has_cuda_kernel(inputs.x)) return phase_two_backward_fallback(inputs);
+  const Tensor x = cuda_rows(inputs.x), query_D = cuda_rows(inputs.query_D),
                gain = cuda_rows(inputs.norm_gain_D), grad_x = cuda_rows(inputs.grad_x),
                grad_partial = cuda_rows(inputs.grad_partial);
   Tensor factor;
-  if (gain.defined() && !inputs.kept_is_normalized) factor = gain.reciprocal();
+  if (gain.defined()) factor = gain.reciprocal();
   const Tensors rows = cuda_rows(inputs.recent);
-  const int64_t width = kept.size(-1), tokens = tokens_of(kept);
+  const int64_t width = x.size(-1), tokens = tokens_of(x);
   PhaseTwoGradients gradients = allocate_phase_two_gradients(inputs);
   const int64_t columns = (gain.defined() ? 2 : 1) * width;
-  const Tensor memory = cuda_run_sums(kept, tokens, width, columns),
-               sums = cuda_run_sums(kept, /*tokens=*/1, width, columns)[0];
+  const Tensor memory = cuda_run_sums(x, tokens, width, columns),
+               sums = cuda_run_sums(x, /*tokens=*/1, width, columns)[0];
   bool done = false;
-  with_cuda_type(kept.scalar_type(), [&](auto storage) {
+  with_cuda_type(x.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     const auto recent = pointers_of<const Storage>(rows);
     const auto rms = pointers_of<const float>(inputs.inverse_rms);
@@ -298,7 +295,7 @@ PhaseTwoGradients phase_two_backward_cuda(const PhaseTwoBackwardInputs& inputs) 
         .weights_KT = data<const float>(inputs.weights),
         .earlier_weight_T = data<const float>(inputs.earlier_weight),
         .rho_T = data<const float>(inputs.rho),
-        .kept_TD = data<const Storage>(kept),
+        .kept_TD = data<const Storage>(x),
         .kept_factor_D = data<const float>(factor),
         .grad_x_TD = data<const Storage>(grad_x),
         .grad_sum_TD = data<const Storage>(grad_partial),

@@ -157,7 +157,7 @@ struct OneSourceBackwardKernel {
 
   static bool has(const Operation& op) {
     return op.rows.num_sources == 1 && op.earlier_weight != nullptr && op.gain != nullptr &&
-           op.has_kept && op.kept_factor == nullptr && op.grad_weights == nullptr;
+           op.has_kept && op.grad_weights == nullptr;
   }
   static int threads(const Operation& op) { return threads_of_width<kN, kVectors>(op.rows.width); }
   static constexpr bool kBlockARun = true;
@@ -193,7 +193,7 @@ struct OneSourceBackwardKernel {
 
  private:
   struct Rows {
-    Packed<Storage, kN> dx[kVectors], n[kVectors], arriving[kVectors], v[kVectors];
+    Packed<Storage, kN> dx[kVectors], kept[kVectors], arriving[kVectors], v[kVectors];
     float weight, score, inverse_rms, earlier_weight, rho;
 
     template <class Block>
@@ -204,7 +204,7 @@ struct OneSourceBackwardKernel {
         if (c >= op.rows.width) continue;
         const int64_t at = token * op.rows.width + c;
         dx[i] = load_constant<4>(op.rows.fixed[0] + at);
-        n[i] = load_constant<4>(op.rows.fixed[1] + at);
+        kept[i] = load_constant<4>(op.rows.fixed[1] + at);
         v[i] = load_constant<4>(op.rows.sources[0] + at);
         if (op.has_arriving) arriving[i] = load_constant<4>(op.rows.fixed[2] + at);
       }
@@ -265,7 +265,7 @@ struct OneSourceBackwardKernel {
       if (c >= op.rows.width) continue;
       float u[kN], gain[kN], n[kN], v[kN];
       unpack<Storage>(rows.dx[i], u);
-      unpack<Storage>(rows.n[i], n);
+      unpack_kept(op, rows, i, c, n);
       unpack<Storage>(rows.v[i], v);
       load_constant_floats(op.gain + c, gain);
       ATTNRES_UNROLL
@@ -280,12 +280,23 @@ struct OneSourceBackwardKernel {
     return warp_sums(block, x);
   }
 
+  // n = h rho
+  ATTNRES_DEVICE static void unpack_kept(const Operation& op, const Rows& rows, int i, int at,
+                                         float (&n)[kN]) {
+    unpack<Storage>(rows.kept[i], n);
+    if (op.kept_factor == nullptr) return;
+    float factor[kN];
+    load_constant_floats(op.kept_factor + at, factor);
+    ATTNRES_UNROLL
+    for (int j = 0; j < kN; ++j) n[j] *= factor[j];
+  }
+
   // dh = rho (u - n a / D)
   ATTNRES_DEVICE static void gradient(const Operation& op, const Rows& rows, int i, int at,
                                       float along, float (&dh)[kN]) {
     float n[kN], gain[kN];
     unpack<Storage>(rows.dx[i], dh);
-    unpack<Storage>(rows.n[i], n);
+    unpack_kept(op, rows, i, at, n);
     load_constant_floats(op.gain + at, gain);
     ATTNRES_UNROLL
     for (int j = 0; j < kN; ++j) dh[j] = rows.rho * fma(-along, n[j], gain[j] * dh[j]);

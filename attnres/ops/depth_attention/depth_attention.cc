@@ -30,7 +30,7 @@ void check_vector(const char* name, const at::Tensor& vector, const at::Tensor& 
     fail("depth_attention: {} must be {} like the sources, or float32, but is {}", name,
          c10::toString(source.scalar_type()), c10::toString(vector.scalar_type()));
   }
-  if (vector.device() != source.device()) {
+  if (!same_device(vector.device(), source.device())) {
     fail("depth_attention: {} is on {}, the sources on {}; move it there", name,
          vector.device().str(), source.device().str());
   }
@@ -47,7 +47,8 @@ void check_inputs(at::TensorList sources, const at::Tensor& query, const at::Ten
       fail("depth_attention: source {} has shape {}, source 0 has {}; all must be one [..., D]", i,
            shape_of(source), shape_of(first));
     }
-    if (source.scalar_type() != first.scalar_type() || source.device() != first.device()) {
+    if (source.scalar_type() != first.scalar_type() ||
+        !same_device(source.device(), first.device())) {
       fail("depth_attention: source {} is {} on {}, source 0 is {} on {}; all must be alike", i,
            c10::toString(source.scalar_type()), source.device().str(),
            c10::toString(first.scalar_type()), first.device().str());
@@ -148,6 +149,10 @@ at::Tensor composed_output(at::TensorList sources, const at::Tensor& query,
 
 }  // namespace
 
+bool same_device(at::Device a, at::Device b) {
+  return a.type() == b.type() && (a.index() == b.index() || !a.has_index() || !b.has_index());
+}
+
 FusedResult allocate_fused(at::TensorList sources, bool give_weights, bool for_backward) {
   const auto N = static_cast<int64_t>(sources.size());
   const auto per_source = [&](bool wanted) {
@@ -183,7 +188,9 @@ std::vector<std::string> depth_attention_instruction_sets() {
 }
 
 bool can_fuse_depth_attention(at::TensorList sources) {
-  return std::all_of(sources.begin(), sources.end(), has_row_kernel);
+  constexpr size_t kMostSourcesOnGpu = 256;  // of cuda_rows.h
+  return (sources.size() <= kMostSourcesOnGpu || !sources.front().is_cuda()) &&
+         std::all_of(sources.begin(), sources.end(), has_row_kernel);
 }
 
 at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,

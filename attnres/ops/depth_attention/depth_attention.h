@@ -38,8 +38,9 @@ at::Tensor depth_attention(at::TensorList sources, const at::Tensor& query,
 at::Tensor depth_attention_weights(at::TensorList sources, const at::Tensor& query,
                                    const at::Tensor& key_gain, double eps);
 
-// Whether the hand-written kernel serves these sources: CPU, and float32, float64 or bfloat16.
-// Otherwise the operation is composed of tensor operations.
+// Whether hand-written kernels serve these sources: on the CPU float32, float64 or bfloat16, on
+// GPUs at most 256 of float32 or bfloat16 and of a width that they have. Otherwise the operation is
+// composed of tensor operations.
 bool can_fuse_depth_attention(at::TensorList sources);
 
 // The instruction sets that the kernel can use on this machine, in Highway's names, best first.

@@ -96,13 +96,14 @@ depth_attention_phase_one_composed(at::TensorList sources, const Tensor& queries
 Tensor depth_attention_phase_two_composed(const Tensor& earlier, const Tensor& max,
                                           const Tensor& sum, at::TensorList recent,
                                           const Tensor& query_D, double eps) {
-  const Tensor o = earlier.to(query_D.scalar_type());
-  if (recent.empty()) return (o / sum.unsqueeze(-1)).to(earlier.scalar_type());
+  Tensor o;
+  if (earlier.defined()) o = earlier.to(query_D.scalar_type());
+  if (recent.empty()) return o / sum.unsqueeze(-1);
   const Tensor values = stack_values(recent);
   const Tensor scores = at::matmul(values, query_D) * inverse_rms_of(values, eps);
+  if (!o.defined()) return (at::softmax(scores, 0).unsqueeze(-1) * values).sum(0);
   const MergedWeights of = merge_weights(max, sum, scores);
-  const Tensor h = of.earlier.unsqueeze(-1) * o + (of.recent.unsqueeze(-1) * values).sum(0);
-  return h.to(earlier.scalar_type());
+  return of.earlier.unsqueeze(-1) * o + (of.recent.unsqueeze(-1) * values).sum(0);
 }
 
 void phase_one_fallback(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
@@ -149,7 +150,7 @@ Tensor phase_one_backward_fallback(const PhaseOneBackwardInputs& inputs) {
   return at::matmul(along_query.reshape({S, rows}), values.reshape({rows, D}));
 }
 
-Tensor phase_two_fallback(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
+void phase_two_fallback(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
   const at::TensorList recent = inputs.recent.values;
   const at::ScalarType compute = compute_dtype(result.x);
   if (inputs.pending.defined()) recent.back().copy_(at::add(inputs.partial, inputs.pending));
@@ -177,33 +178,30 @@ Tensor phase_two_fallback(const PhaseTwoInputs& inputs, const PhaseTwoResult& re
   if (result.earlier_weight.defined()) result.earlier_weight.copy_(weights.earlier);
   if (!inputs.norm_gain_D.defined()) {
     result.x.copy_(h);
-    return {};
+    return;
   }
   const Tensor rho = inverse_rms_of(h, inputs.norm_eps);
-  const Tensor normalized = h * rho.unsqueeze(-1);
-  result.x.copy_(inputs.norm_gain_D * normalized);
-  if (!result.rho.defined()) return {};
-  result.rho.copy_(rho);
-  return normalized.to(result.x.scalar_type());
+  result.x.copy_(inputs.norm_gain_D * (h * rho.unsqueeze(-1)));
+  if (result.rho.defined()) result.rho.copy_(rho);
 }
 
 // phase_two-inl.h has the formulas.
 PhaseTwoGradients phase_two_backward_fallback(const PhaseTwoBackwardInputs& inputs) {
-  const at::ScalarType compute = compute_dtype(inputs.kept);
-  const Tensor grad_x = inputs.grad_x.to(compute), kept = inputs.kept.to(compute);
+  const at::ScalarType compute = compute_dtype(inputs.x);
+  const Tensor grad_x = inputs.grad_x.to(compute), x = inputs.x.to(compute);
   const Tensor& gain = inputs.norm_gain_D;
   const bool has_earlier = inputs.earlier_weight.defined();
-  const int64_t D = kept.size(-1);
+  const int64_t D = x.size(-1);
   PhaseTwoGradients gradients;
   Tensor grad_h = grad_x, c;  // c [...]
   if (gain.defined()) {
-    const Tensor normalized = inputs.kept_is_normalized ? kept : kept / gain;
+    const Tensor normalized = x / gain;
     const Tensor u = gain * grad_x, along = (u * normalized).sum(-1);
     grad_h = inputs.rho.unsqueeze(-1) * (u - normalized * (along / D).unsqueeze(-1));
     c = inputs.norm_eps * inputs.rho.square() * along;
-    gradients.norm_gain_D = (grad_x * normalized).reshape({tokens_of(kept), D}).sum(0);
+    gradients.norm_gain_D = (grad_x * normalized).reshape({tokens_of(x), D}).sum(0);
   } else {
-    c = (grad_x * kept).sum(-1);
+    c = (grad_x * x).sum(-1);
   }
   gradients.query_D = at::zeros_like(inputs.query_D);
   Tensor grad_scores = at::zeros_like(c);
@@ -225,7 +223,7 @@ PhaseTwoGradients phase_two_backward_fallback(const PhaseTwoBackwardInputs& inpu
   }
   if (has_earlier) {
     const Tensor kappa = inputs.earlier_weight;
-    gradients.earlier = (kappa.unsqueeze(-1) * grad_h).to(inputs.kept.scalar_type());
+    gradients.earlier = (kappa.unsqueeze(-1) * grad_h).to(inputs.x.scalar_type());
     gradients.sum = -kappa * c;
     gradients.scores = grad_scores;
   }

@@ -20,6 +20,9 @@ namespace attnres {
 using FusedResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 FusedResult allocate_fused(at::TensorList sources, bool give_weights, bool for_backward);
 
+// A device without an index, "cuda", is any of its kind.
+bool same_device(at::Device a, at::Device b);
+
 // Whether gradients are needed of `count` inputs of a Function from its `first`th on.
 c10::List<bool> needed_inputs(torch::autograd::AutogradContext* context, size_t first,
                               size_t count);

@@ -1,6 +1,7 @@
 // The operations that fill tensors.
 #include "attnres/ops/depth_attention/phases.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
@@ -37,7 +38,7 @@ PhaseTwoResult allocate_phase_two(const Tensor& like, int64_t num_recent, bool h
 }
 
 PhaseTwoGradients allocate_phase_two_gradients(const PhaseTwoBackwardInputs& inputs) {
-  const Tensor& like = inputs.kept;
+  const Tensor& like = inputs.x;
   if (!inputs.earlier_weight.defined()) return {};
   return {.earlier = empty_like_rows(like),
           .sum = empty_per_token(like),
@@ -64,28 +65,35 @@ Tensor phase_one_backward_out(const PhaseOneBackwardInputs& inputs) {
                           inputs.targets.accumulate);
 }
 
-Tensor phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
+Tensor prepare_norm_gain(const Tensor& gain, const Tensor& rows, bool for_backward) {
+  constexpr double kAlmostNothing = 1e-20;
+  const at::ScalarType compute = compute_dtype(rows);
+  const Tensor values = for_backward ? gain.detach() : gain;
+  const Tensor prepared = values.scalar_type() == compute ? values : values.to(compute);
+  return for_backward ? at::add(prepared, kAlmostNothing).contiguous() : prepared.contiguous();
+}
+
+void phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result) {
   constexpr Operation<call_phase_two<phase_two_cpu>> kOperation(
       "attnres::depth_attention_phase_two_out");
   const SourceRows& recent = inputs.recent;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return kOperation->call(given(inputs.earlier), given(inputs.max), given(inputs.sum),
-                          recent.values, recent.inverse_rms, recent.num_known,
-                          given(inputs.partial), given(inputs.pending), inputs.queries_SD,
-                          inputs.row, inputs.eps, given(inputs.norm_gain_D), inputs.norm_eps,
-                          result.x, given(result.scores), given(result.weights),
-                          given(result.earlier_weight), given(result.rho));
+  kOperation->call(given(inputs.earlier), given(inputs.max), given(inputs.sum), recent.values,
+                   recent.inverse_rms, recent.num_known, given(inputs.partial),
+                   given(inputs.pending), inputs.queries_SD, inputs.row, inputs.eps,
+                   given(inputs.norm_gain_D), inputs.norm_eps, result.x, given(result.scores),
+                   given(result.weights), given(result.earlier_weight), given(result.rho));
 }
 
 PhaseTwoGradients phase_two_backward_out(const PhaseTwoBackwardInputs& inputs) {
   constexpr Operation<call_phase_two_backward<phase_two_backward_cpu>> kOperation(
       "attnres::depth_attention_phase_two_backward_out");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto [earlier, sum, scores, query, norm_gain] = kOperation->call(
-      inputs.grad_x, given(inputs.grad_partial), inputs.kept, inputs.kept_is_normalized,
-      inputs.recent, inputs.inverse_rms, inputs.query_D, given(inputs.norm_gain_D), inputs.norm_eps,
-      inputs.scores, inputs.weights, given(inputs.earlier_weight), given(inputs.rho),
-      inputs.targets.gradients, inputs.targets.accumulate);
+  const auto [earlier, sum, scores, query, norm_gain] =
+      kOperation->call(inputs.grad_x, given(inputs.grad_partial), inputs.x, inputs.recent,
+                       inputs.inverse_rms, inputs.query_D, given(inputs.norm_gain_D),
+                       inputs.norm_eps, inputs.scores, inputs.weights, given(inputs.earlier_weight),
+                       given(inputs.rho), inputs.targets.gradients, inputs.targets.accumulate);
   return {earlier, sum, scores, query, norm_gain};
 }
 
@@ -98,9 +106,7 @@ Tensor phase_one_backward_meta(const PhaseOneBackwardInputs& inputs) {
   return at::empty_like(queries, queries.options(), at::MemoryFormat::Contiguous);
 }
 
-Tensor phase_two_meta(const PhaseTwoInputs&, const PhaseTwoResult&) {
-  return {};
-}
+void phase_two_meta(const PhaseTwoInputs&, const PhaseTwoResult&) {}
 
 PhaseTwoGradients phase_two_backward_meta(const PhaseTwoBackwardInputs& inputs) {
   PhaseTwoGradients gradients = allocate_phase_two_gradients(inputs);
@@ -127,10 +133,10 @@ TORCH_LIBRARY_FRAGMENT(attnres, m) {
       " Tensor(a!)[] recent, Tensor(b!)[] inverse_rms, int num_known, Tensor? partial,"
       " Tensor? pending, Tensor queries, int row, float eps, Tensor? norm_gain, float norm_eps,"
       " Tensor(c!) x, Tensor(d!)? scores, Tensor(e!)? weights, Tensor(f!)? earlier_weight,"
-      " Tensor(g!)? rho) -> Tensor normalized");
+      " Tensor(g!)? rho) -> ()");
   m.def(
-      "depth_attention_phase_two_backward_out(Tensor grad_x, Tensor? grad_partial, Tensor kept,"
-      " bool kept_is_normalized, Tensor[] recent, Tensor[] inverse_rms, Tensor query,"
+      "depth_attention_phase_two_backward_out(Tensor grad_x, Tensor? grad_partial, Tensor x,"
+      " Tensor[] recent, Tensor[] inverse_rms, Tensor query,"
       " Tensor? norm_gain, float norm_eps, Tensor scores, Tensor weights, Tensor? earlier_weight,"
       " Tensor? rho, Tensor(a!)[] grad_recent, bool[] accumulate) -> (Tensor grad_earlier,"
       " Tensor grad_sum, Tensor grad_scores, Tensor grad_query, Tensor grad_norm_gain)");

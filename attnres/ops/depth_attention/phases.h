@@ -72,7 +72,7 @@ struct PhaseTwoInputs {
   at::Tensor queries_SD;
   int64_t row = 0;
   double eps;
-  at::Tensor norm_gain_D = {};  // in the compute type; undefined: there is no norm
+  at::Tensor norm_gain_D = {};  // prepare_norm_gain's; undefined: there is no norm
   double norm_eps = 0;
 };
 
@@ -82,21 +82,22 @@ struct PhaseTwoResult {
   at::Tensor scores, weights;      // [K, ...]
   at::Tensor earlier_weight = {};  // kappa [...]; undefined without phase 1
   at::Tensor rho = {};             // [...]; undefined without a norm
-  at::Tensor normalized = {};      // what phase_two_out returned
 };
 
 PhaseTwoResult allocate_phase_two(const at::Tensor& like, int64_t num_recent, bool has_earlier,
                                   bool has_norm, bool for_backward);
 
-// Returns h rho where a backward with a norm could not have it back from x, for a gain is zero, or
-// where a device does not look; else it is undefined.
-at::Tensor phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
+// A norm's gain as phase 2 takes it, in the compute type of rows. Where there will be a backward it
+// is 1e-20 more: the same number, but where it was zero or nearly so. Then h rho = x / gain, and a
+// backward needs no other rows.
+at::Tensor prepare_norm_gain(const at::Tensor& gain, const at::Tensor& rows, bool for_backward);
+
+void phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
 
 struct PhaseTwoBackwardInputs {
   at::Tensor grad_x;
   at::Tensor grad_partial = {};  // the last recent source's, from later sites; undefined: none
-  at::Tensor kept;               // x, or h rho
-  bool kept_is_normalized = false;
+  at::Tensor x;                  // which phase 2 gave
   at::TensorList recent, inverse_rms;  // K
   at::Tensor query_D, norm_gain_D = {};
   double norm_eps = 0;
@@ -139,13 +140,13 @@ std::vector<at::Tensor> record_phase_two(const PhaseTwoInputs& inputs, at::Tenso
 // By kernels; dtypes that have none by the fallback.
 void phase_one_cpu(const PhaseOneInputs& inputs, const PhaseOneResult& result);
 at::Tensor phase_one_backward_cpu(const PhaseOneBackwardInputs& inputs);
-at::Tensor phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
+void phase_two_cpu(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
 PhaseTwoGradients phase_two_backward_cpu(const PhaseTwoBackwardInputs& inputs);
 
 // By tensor operations: any device, any floating dtype.
 void phase_one_fallback(const PhaseOneInputs& inputs, const PhaseOneResult& result);
 at::Tensor phase_one_backward_fallback(const PhaseOneBackwardInputs& inputs);
-at::Tensor phase_two_fallback(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
+void phase_two_fallback(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);
 PhaseTwoGradients phase_two_backward_fallback(const PhaseTwoBackwardInputs& inputs);
 
 // Without a backward of ours: differentiable any number of times. Returns o, m and ell of every
@@ -153,6 +154,8 @@ PhaseTwoGradients phase_two_backward_fallback(const PhaseTwoBackwardInputs& inpu
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, std::vector<at::Tensor>>
 depth_attention_phase_one_composed(at::TensorList sources, const at::Tensor& queries_SD,
                                    double eps);
+// `max` and `sum` go with `earlier`, which is undefined where there was no phase 1; h is in the
+// compute type.
 at::Tensor depth_attention_phase_two_composed(const at::Tensor& earlier, const at::Tensor& max,
                                               const at::Tensor& sum, at::TensorList recent,
                                               const at::Tensor& query_D, double eps);
@@ -190,43 +193,41 @@ at::Tensor call_phase_one_backward(at::TensorList sources, at::TensorList invers
                              {grad_sources.vec(), accumulate}});
 }
 
-template <at::Tensor (*phase_two)(const PhaseTwoInputs&, const PhaseTwoResult&)>
-at::Tensor call_phase_two(const OptionalTensor& earlier, const OptionalTensor& max,
-                          const OptionalTensor& sum, at::TensorList recent,
-                          at::TensorList inverse_rms, int64_t num_known,
-                          const OptionalTensor& partial, const OptionalTensor& pending,
-                          const at::Tensor& queries, int64_t row, double eps,
-                          const OptionalTensor& norm_gain, double norm_eps, const at::Tensor& x,
-                          const OptionalTensor& scores, const OptionalTensor& weights,
-                          const OptionalTensor& earlier_weight, const OptionalTensor& rho) {
+template <void (*phase_two)(const PhaseTwoInputs&, const PhaseTwoResult&)>
+void call_phase_two(const OptionalTensor& earlier, const OptionalTensor& max,
+                    const OptionalTensor& sum, at::TensorList recent, at::TensorList inverse_rms,
+                    int64_t num_known, const OptionalTensor& partial, const OptionalTensor& pending,
+                    const at::Tensor& queries, int64_t row, double eps,
+                    const OptionalTensor& norm_gain, double norm_eps, const at::Tensor& x,
+                    const OptionalTensor& scores, const OptionalTensor& weights,
+                    const OptionalTensor& earlier_weight, const OptionalTensor& rho) {
   const at::Tensor none;
-  return phase_two({earlier.value_or(none),
-                    max.value_or(none),
-                    sum.value_or(none),
-                    {recent, inverse_rms, num_known},
-                    partial.value_or(none),
-                    pending.value_or(none),
-                    queries,
-                    row,
-                    eps,
-                    norm_gain.value_or(none),
-                    norm_eps},
-                   {x, scores.value_or(none), weights.value_or(none), earlier_weight.value_or(none),
-                    rho.value_or(none)});
+  phase_two({earlier.value_or(none),
+             max.value_or(none),
+             sum.value_or(none),
+             {recent, inverse_rms, num_known},
+             partial.value_or(none),
+             pending.value_or(none),
+             queries,
+             row,
+             eps,
+             norm_gain.value_or(none),
+             norm_eps},
+            {x, scores.value_or(none), weights.value_or(none), earlier_weight.value_or(none),
+             rho.value_or(none)});
 }
 
 template <PhaseTwoGradients (*phase_two_backward)(const PhaseTwoBackwardInputs&)>
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> call_phase_two_backward(
-    const at::Tensor& grad_x, const OptionalTensor& grad_partial, const at::Tensor& kept,
-    bool kept_is_normalized, at::TensorList recent, at::TensorList inverse_rms,
-    const at::Tensor& query, const OptionalTensor& norm_gain, double norm_eps,
-    const at::Tensor& scores, const at::Tensor& weights, const OptionalTensor& earlier_weight,
-    const OptionalTensor& rho, at::TensorList grad_recent, const c10::List<bool>& accumulate) {
+    const at::Tensor& grad_x, const OptionalTensor& grad_partial, const at::Tensor& x,
+    at::TensorList recent, at::TensorList inverse_rms, const at::Tensor& query,
+    const OptionalTensor& norm_gain, double norm_eps, const at::Tensor& scores,
+    const at::Tensor& weights, const OptionalTensor& earlier_weight, const OptionalTensor& rho,
+    at::TensorList grad_recent, const c10::List<bool>& accumulate) {
   const at::Tensor none;
   const PhaseTwoGradients gradients = phase_two_backward({grad_x,
                                                           grad_partial.value_or(none),
-                                                          kept,
-                                                          kept_is_normalized,
+                                                          x,
                                                           recent,
                                                           inverse_rms,
                                                           query,

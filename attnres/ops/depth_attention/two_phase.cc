@@ -163,8 +163,8 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   }
   const Tensor queries_SD =
       has_earlier ? earlier.queries_SD : fold_queries({query}, like, recording);
-  PhaseTwoResult result = allocate_phase_two(like, std::ssize(read.values), has_earlier,
-                                             /*has_norm=*/true, /*for_backward=*/recording);
+  const PhaseTwoResult result = allocate_phase_two(like, std::ssize(read.values), has_earlier,
+                                                   /*has_norm=*/true, /*for_backward=*/recording);
   const auto phase_two = calls_kernels(like, recording) ? &phase_two_cpu : &phase_two_out;
   const PhaseTwoInputs inputs{.earlier = earlier.output,
                               .max = earlier.max,
@@ -175,9 +175,9 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
                               .queries_SD = queries_SD,
                               .row = earlier.row,
                               .eps = eps,
-                              .norm_gain_D = rows_in(norm_gain, compute_dtype(like)),
+                              .norm_gain_D = prepare_norm_gain(norm_gain, like, recording),
                               .norm_eps = norm_eps};
-  result.normalized = phase_two(inputs, result);
+  phase_two(inputs, result);
   const Tensor partial = part.defined() ? read.values.back() : Tensor();
   recorded.wrote({result.x, formed ? partial : Tensor()});
   if (!recording) return {result.x, partial};

@@ -8,8 +8,7 @@
 // Sources are [..., D], of one shape, floating dtype and device. By kernels where the CPU has them,
 // else by tensor operations, or by what a device registers (phases.h). Kept for the backward,
 // beside the sources: x, which the sublayer keeps anyway, and per site and source a score, a weight
-// and a reciprocal RMS a token; by tensor operations, and where a norm's gain is zero, the
-// normalised h too.
+// and a reciprocal RMS a token. Gains of magnitude below 1e-20 count as 1e-20 there.
 //
 // Largest errors of x and of the sources' gradients, and bit-reproducibility, as depth_attention.h
 // says. The gradients of pseudo-queries and gains are small differences of sums over the channels
