@@ -1,4 +1,4 @@
-// The program: attnres COMMAND [OPTIONS].
+// The program: attnres COMMAND [options].
 //
 // Exit codes: 0 done, 1 failed, 2 used wrongly, 3 training diverged, 130 interrupted
 // (support/error.h).
@@ -15,14 +15,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "app/command_line.h"
 #include "app/commands.h"
 #include "app/help.h"
 #include "app/processes.h"
@@ -31,7 +32,6 @@
 #include "attnres/support/memory.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/program.h"
-#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -95,12 +95,6 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-std::vector<std::string> names_of_commands(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 // "--out" is "out" here: dashes are no part of what is mistyped.
 std::string unknown_option(const CLI::App& command, const std::string& word) {
   std::vector<std::string> names;
@@ -112,10 +106,6 @@ std::string unknown_option(const CLI::App& command, const std::string& word) {
       did_you_mean(name.substr(std::min(name.find_first_not_of('-'), name.size())), names);
   if (!near.empty()) near.insert(near.rfind(' ') + 1, "--");
   return fmt::format("unknown option {}{}", word, near);
-}
-
-std::string unknown_command(const CLI::App& app, const std::string& word) {
-  return fmt::format("unknown command {}{}", word, did_you_mean(word, names_of_commands(app)));
 }
 
 // The one without dashes, as attnres watch DIR; null where the command has none.
@@ -158,7 +148,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   }
   const CLI::Option* words = positional_option(command);
   const bool lacks_words = words != nullptr && words->get_required() && words->count() == 0;
-  if (lacks_words && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+  const bool lacks_some = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (lacks_some && chosen.empty()) return "name a command" + help;
+  if (lacks_some && lacks_words) {
     return fmt::format("{}: name {}{}", command.get_name(), words->get_description(), help);
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
@@ -170,28 +162,22 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return first_line(error.what()) + help;
 }
 
-// attnres help [COMMAND], beside attnres [COMMAND] --help.
-void add_help_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("help", "Show what a command does, and its options.");
-  const auto name = std::make_shared<std::string>();
-  command->add_option("command", *name, "the command; an overview if not given")
-      ->type_name("COMMAND");
-  command->footer("Example:\n  attnres help train");
-  command->callback([&app, name] {
-    const std::vector<std::string> known = names_of_commands(app);
-    require_usage(name->empty() || std::find(known.begin(), known.end(), *name) != known.end(),
-                  "{}; see {} --help", unknown_command(app, *name), program());
-    const CLI::App* described = name->empty() ? &app : app.get_subcommand(*name);
-    const std::string usage = name->empty() ? app.get_name() : app.get_name() + " " + *name;
-    fmt::print("{}", app.get_formatter()->make_help(described, usage, CLI::AppFormatMode::Normal));
-  });
-}
-
-// Commands write "attnres" in their examples.
-void write_examples_as_typed(CLI::App& app) {
-  app.footer(as_typed(app.get_footer()));
-  for (CLI::App* command : app.get_subcommands({}))
-    command->footer(as_typed(command->get_footer()));
+void add_commands(CLI::App& app) {
+  using AddCommand = void (*)(CLI::App&);
+  const std::vector<std::pair<const char*, std::vector<AddCommand>>> groups = {
+      {"Train", {add_train_command, add_tokenize_command, add_watch_command}},
+      {"Compare", {add_compare_command, add_study_command, add_report_command}},
+      {"Look inside", {add_inspect_command, add_mechanisms_command}},
+      {"Use", {add_generate_command, add_serve_command, add_eval_command, add_score_command}},
+      {"Models of other programs", {add_import_command, add_export_command, add_retrofit_command}},
+      {"This machine, plans and help", {add_doctor_command, add_plan_command, add_help_command}},
+      {"Check implementations", {add_verify_command, add_vectors_command, add_diagnose_command}}};
+  for (const auto& [title, commands] : groups) {
+    for (const AddCommand add : commands) {
+      add(app);
+      app.get_subcommands({}).back()->group(title);
+    }
+  }
 }
 
 int run(int argc, char** argv) {
@@ -200,35 +186,22 @@ int run(int argc, char** argv) {
       "Attention Residuals (arXiv 2603.15031): train, run and study Transformers whose sublayers "
       "choose their own inputs from everything computed before them.",
       program());
-  app.formatter(help_formatter(text_columns()));
-  app.set_version_flag("--version", fmt::format("attnres {}", program_version()));
+  app.formatter_fn([](const CLI::App* command, const std::string&, CLI::AppFormatMode) {
+    return help_text(*command);
+  });
+  app.set_help_flag("-h,--help", "show this help");
+  app.set_version_flag("--version", fmt::format("attnres {}", program_version()),
+                       "show the program's version");
   app.require_subcommand(1);
-  add_train_command(app);
-  add_eval_command(app);
-  add_score_command(app);
-  add_tokenize_command(app);
-  add_generate_command(app);
-  add_serve_command(app);
-  add_inspect_command(app);
-  add_mechanisms_command(app);
-  add_import_command(app);
-  add_export_command(app);
-  add_retrofit_command(app);
-  add_report_command(app);
-  add_compare_command(app);
-  add_plan_command(app);
-  add_study_command(app);
-  add_watch_command(app);
-  add_doctor_command(app);
-  add_verify_command(app);
-  add_vectors_command(app);
-  add_diagnose_command(app);
-  add_help_command(app);
+  add_commands(app);
   app.parse_complete_callback([&app] {
     for (const CLI::App* command : app.get_subcommands()) require_one_process(*command);
   });
-  app.footer("attnres COMMAND --help shows a command's options, with examples.");
-  write_examples_as_typed(app);
+  app.footer(
+      "Begin with:\n"
+      "  attnres doctor                   what this machine can do\n"
+      "  attnres compare --data book.txt  mechanisms on your text\n"
+      "  attnres COMMAND --help           its options, examples");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
