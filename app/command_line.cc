@@ -1,96 +1,131 @@
 #include "app/command_line.h"
 
-#include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <memory>
-#include <new>
+#include <limits>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <vector>
 
-#include "app/commands.h"
-#include "app/help.h"
-#include "app/processes.h"
-#include "attnres/support/build_info.h"
-#include "attnres/support/error.h"
-#include "attnres/support/memory.h"
 #include "attnres/support/nearest.h"
-#include "attnres/support/program.h"
 #include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
 
-// Where nobody can read it any more there is nobody to tell, so nothing is thrown.
-void tell(std::string_view kind, std::string_view message) {
-  std::fflush(stdout);
-  const std::string line = fmt::format("attnres: {}{}\n", kind, message);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+constexpr const char* kWithoutGroup = "Options";  // how CLI11 calls the group of such options
+
+// In one line.
+std::string flowing(const std::string& text) {
+  return wrapped(text, std::numeric_limits<size_t>::max());
 }
 
-int report(std::string_view message, int exit_code) {
-  tell("error: ", message);
-  return exit_code;
+// CLI11 shows "TYPE:{f32,bf16}" where a validator has a description.
+void split_type_name(const std::string& type_name, OptionText& option) {
+  const size_t colon = type_name.find(":{");
+  option.value = type_name.substr(0, colon);
+  if (colon == std::string::npos) return;
+  std::istringstream words(type_name.substr(colon + 2, type_name.find('}') - colon - 2));
+  for (std::string word; std::getline(words, word, ',');) option.choices.push_back(word);
 }
 
-// What fmt could not print it threw as std::system_error; the rest fails here.
-void finish_output() {
-  int error = std::fflush(stdout) == 0 ? 0 : errno;
-  if (error == 0 && std::ferror(stdout) != 0) error = EIO;  // earlier, and unnoticed
-  require(error == 0, "cannot write the output: {}", std::strerror(error));
-}
-
-// What is mapped (tokens, weights) has lost its end, or its disk fails. Only what a signal's
-// handler may call.
-extern "C" void end_without_mapped_file(int) {
-  constexpr std::string_view kLine =
-      "\nattnres: error: a file that is mapped into memory has become shorter meanwhile, or its "
-      "disk "
-      "cannot be read; restore it. A run goes on from its last checkpoint (--resume)\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
-  ::_exit(1);
-}
-
-// What is closed would be the number of the next file that is opened, and output would land there.
-// Opened the wrong way round, they fail as they should.
-void keep_standard_streams_taken() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(stream, F_GETFD) != -1) continue;
-    ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+OptionText text_of_option(const CLI::Option& option) {
+  OptionText text;
+  for (const std::string& name : option.get_snames()) text.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) text.names.push_back("--" + name);
+  if (option.get_type_size() != 0) split_type_name(option.get_type_name(), text);
+  text.text = flowing(option.get_description());
+  if (!option.get_default_str().empty()) {
+    text.text += fmt::format(" (default: {})", option.get_default_str());
   }
+  text.required = option.get_required();
+  const bool has_many = option.get_expected_max() == CLI::detail::expected_max_vector_size;
+  text.takes_many = has_many && option.get_allow_extra_args();
+  text.repeats = has_many && !option.get_allow_extra_args();
+  return text;
 }
 
-std::terminate_handler terminate_otherwise = nullptr;
-
-// Where memory runs out in a destructor (those of JSON ask for some) nothing can be caught any
-// more.
-void end_without_memory() {
-  try {
-    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
-  } catch (const std::bad_alloc&) {
-    constexpr std::string_view kMessage = "attnres: error: memory ran out\n";
-    (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
-    std::_Exit(1);
-  } catch (...) {
+// Notes, and after an empty line "Examples:" with lines that begin with spaces.
+void split_footer(const std::string& footer, CommandText& command) {
+  const size_t examples = footer.find(":\n  ");
+  if (examples == std::string::npos) {
+    command.notes = footer;
+    return;
   }
-  terminate_otherwise();
+  const size_t line_end = footer.rfind('\n', examples);
+  const size_t title = line_end == std::string::npos ? 0 : line_end + 1;
+  command.notes = footer.substr(0, title);
+  while (command.notes.ends_with('\n')) command.notes.pop_back();
+  command.examples_title = footer.substr(title, examples - title);
+  command.examples = footer.substr(examples + 2);
 }
 
-std::string first_line(std::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
+OptionGroup& group_of(std::vector<OptionGroup>& groups, const std::string& title) {
+  const auto found = std::find_if(groups.begin(), groups.end(),
+                                  [&](const OptionGroup& group) { return group.title == title; });
+  return found != groups.end() ? *found : groups.emplace_back(OptionGroup{title, {}});
+}
+
+std::vector<OptionGroup> groups_of_options(const CLI::App& command) {
+  std::vector<OptionGroup> groups = {{kWithoutGroup, {}}};
+  const CLI::Option* help = command.get_help_ptr();
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->nonpositional() || option == help) continue;
+    group_of(groups, option->get_group()).options.push_back(text_of_option(*option));
+  }
+  if (help != nullptr) groups[0].options.push_back(text_of_option(*help));
+  return groups;
+}
+
+std::string usage_of_argument(const OptionText& argument) {
+  const std::string value = argument.value + (argument.takes_many ? "..." : "");
+  return argument.required ? value : "[" + value + "]";
+}
+
+}  // namespace
+
+std::string OptionText::shown() const {
+  std::string text = fmt::to_string(fmt::join(names, ", "));
+  if (!value.empty()) text += (names.empty() ? "" : " ") + value;
+  return takes_many && !value.ends_with("...") ? text + " ..." : text;
+}
+
+std::string CommandText::usage() const {
+  if (name.empty()) return "COMMAND [options] | --help | --version";
+  std::string text = name;
+  for (const OptionText& argument : arguments) text += " " + usage_of_argument(argument);
+  for (const OptionGroup& group : options) {
+    for (const OptionText& option : group.options) {
+      if (option.required) text += " " + option.shown();
+    }
+  }
+  return text + " [options]";
+}
+
+CommandText text_of_command(const CLI::App& command) {
+  CommandText text;
+  if (command.get_parent() != nullptr) text.name = command.get_name();
+  text.group = command.get_group();
+  const std::string description = flowing(command.get_description());
+  const size_t end = description.find(". ");
+  text.summary = description.substr(0, end == std::string::npos ? end : end + 1);
+  if (end != std::string::npos) text.details = description.substr(end + 2);
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional()) text.arguments.push_back(text_of_option(*option));
+  }
+  text.options = groups_of_options(command);
+  split_footer(command.get_footer(), text);
+  return text;
+}
+
+std::vector<CommandGroup> groups_of_commands(const CLI::App& app) {
+  std::vector<CommandGroup> groups;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    CommandText text = text_of_command(*command);
+    if (groups.empty() || groups.back().title != text.group) groups.push_back({text.group, {}});
+    groups.back().commands.push_back(std::move(text));
+  }
+  return groups;
 }
 
 std::vector<std::string> names_of_commands(const CLI::App& app) {
@@ -99,176 +134,8 @@ std::vector<std::string> names_of_commands(const CLI::App& app) {
   return names;
 }
 
-// "--out" is "out" here: dashes are no part of what is mistyped.
-std::string unknown_option(const CLI::App& command, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
-    if (!option->get_lnames().empty()) names.push_back(option->get_lnames()[0]);
-  }
-  const std::string name = word.substr(0, word.find('='));
-  std::string near =
-      did_you_mean(name.substr(std::min(name.find_first_not_of('-'), name.size())), names);
-  if (!near.empty()) near.insert(near.rfind(' ') + 1, "--");
-  return fmt::format("unknown option {}{}", word, near);
-}
-
 std::string unknown_command(const CLI::App& app, const std::string& word) {
   return fmt::format("unknown command {}{}", word, did_you_mean(word, names_of_commands(app)));
-}
-
-// The one without dashes, as attnres watch DIR; null where the command has none.
-const CLI::Option* positional_option(const CLI::App& command) {
-  const auto options =
-      command.get_options([](const CLI::Option* option) { return option->get_positional(); });
-  return options.empty() ? nullptr : options[0];
-}
-
-// A word that the command has no place for.
-std::string unexpected_word(const CLI::App& command, const std::string& word) {
-  const std::string what = fmt::format("{}: unexpected {}", command.get_name(), word);
-  if (const CLI::Option* one = positional_option(command)) {
-    return what + fmt::format("; it takes one {}", one->get_name());
-  }
-  for (const auto& [option, taken] : {std::pair("--data", "text"), {"--prompt", "a prompt"}}) {
-    if (command.get_option_no_throw(option) == nullptr) continue;
-    return what + fmt::format("; give {} with {}", taken, option);
-  }
-  return what;
-}
-
-// An option that takes one value and was given another; null where none was.
-const CLI::Option* option_given_twice(const CLI::App& command) {
-  const auto options = command.get_options([](const CLI::Option* option) {
-    return option->get_items_expected_max() == 1 && option->count() > 1;
-  });
-  return options.empty() ? nullptr : options[0];
-}
-
-// What is wrong with the command line.
-std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  const auto chosen = app.get_subcommands();
-  const CLI::App& command = chosen.empty() ? app : *chosen[0];
-  const std::string help =
-      fmt::format("; see {} {}--help", program(), chosen.empty() ? "" : command.get_name() + " ");
-  for (const std::string& word : app.remaining(/*recurse=*/true)) {
-    if (word.starts_with('-')) return unknown_option(command, word) + help;
-    return (chosen.empty() ? unknown_command(app, word) : unexpected_word(command, word)) + help;
-  }
-  const CLI::Option* words = positional_option(command);
-  const bool lacks_words = words != nullptr && words->get_required() && words->count() == 0;
-  if (lacks_words && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
-    return fmt::format("{}: name {}{}", command.get_name(), words->get_description(), help);
-  }
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    if (const CLI::Option* option = option_given_twice(command)) {
-      return fmt::format("{}: is given {} times; give it once{}", option->get_name(),
-                         option->count(), help);
-    }
-  }
-  return first_line(error.what()) + help;
-}
-
-// attnres help [COMMAND], beside attnres [COMMAND] --help.
-void add_help_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("help", "Show what a command does, and its options.");
-  const auto name = std::make_shared<std::string>();
-  command->add_option("command", *name, "the command; an overview if not given")
-      ->type_name("COMMAND");
-  command->footer("Example:\n  attnres help train");
-  command->callback([&app, name] {
-    const std::vector<std::string> known = names_of_commands(app);
-    require_usage(name->empty() || std::find(known.begin(), known.end(), *name) != known.end(),
-                  "{}; see {} --help", unknown_command(app, *name), program());
-    const CLI::App* described = name->empty() ? &app : app.get_subcommand(*name);
-    const std::string usage = name->empty() ? app.get_name() : app.get_name() + " " + *name;
-    fmt::print("{}", app.get_formatter()->make_help(described, usage, CLI::AppFormatMode::Normal));
-  });
-}
-
-// Commands write "attnres" in their examples.
-void write_examples_as_typed(CLI::App& app) {
-  app.footer(as_typed(app.get_footer()));
-  for (CLI::App* command : app.get_subcommands({}))
-    command->footer(as_typed(command->get_footer()));
-}
-
-int run(int argc, char** argv) {
-  if (argc > 0) set_program(argv[0]);
-  CLI::App app(
-      "Attention Residuals (arXiv 2603.15031): train, run and study Transformers whose sublayers "
-      "choose their own inputs from everything computed before them.",
-      program());
-  app.formatter(help_formatter(text_columns()));
-  app.set_version_flag("--version", fmt::format("attnres {}", program_version()));
-  app.require_subcommand(1);
-  add_train_command(app);
-  add_eval_command(app);
-  add_score_command(app);
-  add_tokenize_command(app);
-  add_generate_command(app);
-  add_serve_command(app);
-  add_inspect_command(app);
-  add_mechanisms_command(app);
-  add_import_command(app);
-  add_export_command(app);
-  add_retrofit_command(app);
-  add_report_command(app);
-  add_compare_command(app);
-  add_plan_command(app);
-  add_study_command(app);
-  add_watch_command(app);
-  add_doctor_command(app);
-  add_verify_command(app);
-  add_vectors_command(app);
-  add_diagnose_command(app);
-  add_help_command(app);
-  app.parse_complete_callback([&app] {
-    for (const CLI::App* command : app.get_subcommands()) require_one_process(*command);
-  });
-  app.footer("attnres COMMAND --help shows a command's options, with examples.");
-  write_examples_as_typed(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return report(explain(app, e), kMisusedCode);
-    std::ostringstream text;
-    app.exit(e, text, text);  // --help, --version
-    fmt::print("{}", text.str());
-  }
-  finish_output();
-  return 0;
-}
-
-}  // namespace
-
-int run_command_line(int argc, char** argv) {
-  keep_standard_streams_taken();
-  keep_freed_memory();
-  terminate_otherwise = std::set_terminate(end_without_memory);
-  // A reader that stops reading (attnres ... | head) ends the program quietly; under an
-  // InterruptGuard, after its work was saved.
-  std::signal(SIGPIPE, SIG_DFL);
-  std::signal(SIGBUS, end_without_mapped_file);
-  // A file that reaches the limit on its size is an error of that write.
-  std::signal(SIGXFSZ, SIG_IGN);
-  try {
-    return run(argc, argv);
-  } catch (const Interrupted& e) {
-    tell("", e.what());
-    return e.exit_code();
-  } catch (const Error& e) {
-    return report(e.what(), e.exit_code());
-  } catch (const c10::Error& e) {
-    return report(first_line(e.what_without_backtrace()), kFailedCode);
-  } catch (const std::system_error& e) {
-    if (e.code() == std::errc::broken_pipe) std::raise(SIGPIPE);
-    // fmt::print throws these, and does not know where it prints.
-    return report(
-        std::ferror(stdout) != 0 ? "cannot write the output: " + e.code().message() : e.what(),
-        kFailedCode);
-  } catch (const std::exception& e) {
-    return report(e.what(), kFailedCode);
-  }
 }
 
 }  // namespace attnres

@@ -1,10 +1,70 @@
-// The program: attnres COMMAND [OPTIONS].
+// The command line as its definitions have it: what --help, man pages, completions and
+// docs/commands.md are made of.
 #pragma once
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <string>
+#include <vector>
 
 namespace attnres {
 
-// What main does. Takes over the handling of signals and of memory that runs out.
-// Returns 0 done, 1 failed, 2 used wrongly, 3 training diverged, 130 interrupted (support/error.h).
-int run_command_line(int argc, char** argv);
+// An option, or an argument, which stands without dashes.
+struct OptionText {
+  std::vector<std::string> names;    // "-h", "--help"; none of an argument
+  std::string value;                 // what it takes, "FILE"; empty of a flag
+  std::vector<std::string> choices;  // the words that it takes, where its definition has them
+  std::string text;                  // what it does, with its default
+  bool required = false;
+  bool takes_many = false;  // --data A B
+  bool repeats = false;     // --stop A --stop B
+
+  // "-h, --help", "--data PATH ..."
+  std::string shown() const;
+};
+
+struct OptionGroup {
+  std::string title;
+  std::vector<OptionText> options;
+};
+
+struct CommandText {
+  std::string name;     // "train"; empty of the program itself
+  std::string group;    // of commands: "Train"
+  std::string summary;  // the first sentence of its description
+  std::string details;  // the rest of it
+  std::vector<OptionText> arguments;
+  std::vector<OptionGroup> options;  // those that were given no group come first
+  std::string notes;                 // paragraphs
+  std::string examples_title;        // "Examples"
+  std::string examples;              // lines, each after two spaces; those that go on end in a \ .
+
+  // What is typed after the program's name: "watch DIR [options]".
+  std::string usage() const;
+};
+
+struct CommandGroup {
+  std::string title;
+  std::vector<CommandText> commands;
+};
+
+struct ExitCode {
+  int code;  // support/error.h
+  const char* meaning;
+};
+inline constexpr std::array kExitCodes = {
+    ExitCode{0, "done"}, ExitCode{1, "failed"}, ExitCode{2, "used wrongly"},
+    ExitCode{3, "training has diverged"}, ExitCode{130, "interrupted, with what was done saved"}};
+
+// Of the program, or of one of its commands.
+CommandText text_of_command(const CLI::App& command);
+
+// The program's commands in their groups, both in the order in which they were added.
+std::vector<CommandGroup> groups_of_commands(const CLI::App& app);
+
+std::vector<std::string> names_of_commands(const CLI::App& app);
+
+// What to say of a command that there is not.
+std::string unknown_command(const CLI::App& app, const std::string& word);
 
 }  // namespace attnres

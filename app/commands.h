@@ -27,5 +27,6 @@ void add_doctor_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_vectors_command(CLI::App& app);
 void add_diagnose_command(CLI::App& app);
+void add_help_command(CLI::App& app);
 
 }  // namespace attnres

@@ -219,41 +219,42 @@ void run_compare(const CompareOptions& options) {
 void add_compare_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "compare",
-      "Compare mechanisms on your own text. Chooses a model that this machine trains in the time\n"
-      "given, trains it with each mechanism and seed, and writes a page. Its folder is a study's,\n"
-      "and the same command goes on where it stopped.");
+      "Compare mechanisms on your own text, in the time that you give. Chooses a model that this\n"
+      "machine trains in that time, trains it with each mechanism and seed, and writes a page. "
+      "The\n"
+      "folder is a study's, and the same command goes on where it stopped.");
   const auto options = std::make_shared<CompareOptions>();
   add_path(command, "--data PATH", options->data,
-           "files and folders of text; the compiler's C and C++ headers if not given");
-  add_option(command, "--mechanisms NAME,...", options->mechanisms,
-             "what to compare, separated by commas; residual,block_attn_res,attn_res if not given. "
-             "attnres mechanisms lists all")
+           "files and folders of text (default: the compiler's C and C++ headers)");
+  add_option(command, "--mechanisms MECHANISM,...", options->mechanisms,
+             "what to compare, separated by commas, of those that attnres mechanisms lists "
+             "(default: residual,block_attn_res,attn_res)")
       ->delimiter(',')
       ->transform(without_blanks());
   add_whole(command, "--seeds N", options->seeds, {1, 1000},
-            "runs of each mechanism, which are compared in pairs; 3 if not given");
+            "runs of each mechanism, which are compared in pairs (default: 3)");
   add_option(command, "--hours TIME", options->seconds,
-             "the time that all runs together may take, in hours or as 90m; 1 if not given")
+             "the time that all runs together may take, in hours or as 90m (default: 1)")
       ->transform(duration(kLeastSeconds, kMostSeconds, 'h'));
   add_path(command, "--out DIR", options->out,
-           "the folder; studies/compare, or studies/compare-smoke with --smoke, if not given");
+           "the folder (default: studies/compare, with --smoke studies/compare-smoke)");
   add_whole(command, "--jobs N", options->jobs, {1, 4096},
             "runs at once, which divide the cores among them; on a GPU they share it")
       ->capture_default_str();
   add_whole(command, "--threads N", options->threads, {1, 4096},
-            "threads of each run; the cores over --jobs if not given");
-  add_device(
-      command, options->device,
-      "where runs compute: cpu, cuda or cuda:1; where they did before, or cpu, if not given");
+            "threads of each run (default: the cores over --jobs)");
+  add_device(command, options->device,
+             "where runs compute: cpu, cuda or cuda:1 (default: where they did before, or cpu)");
   command.add_flag("--tune", options->tune,
                    "try four learning rates for each mechanism in short runs, and train it with "
-                   "the best; one by a formula for all if not given");
+                   "the best (default: one by a formula for all)");
   command.add_flag("--smoke", options->smoke,
                    "every run tiny, and one seed, to see in a minute whether all of them work");
   command.add_flag("--dry-run", options->dry_run,
                    "show what is chosen and what the runs take, and keep the choice for the same "
                    "command without it; train nothing");
   command.add_flag("--json", options->json, "print study.json");
+  group_options(command, kComputing, {"--jobs", "--threads"});
   command.footer(
       "Examples:\n"
       "  attnres compare --data book.txt --dry-run\n"

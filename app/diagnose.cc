@@ -104,13 +104,14 @@ void run_diagnose(const DiagnoseOptions& options) {
 }  // namespace
 
 void add_diagnose_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("diagnose",
-                                          "Compare another program's results on the test vectors "
-                                          "with ours, and say which known mistake\n"
-                                          "they show. Exit code 0 when everything matches.");
+  CLI::App& command =
+      *app.add_subcommand("diagnose",
+                          "Say what is wrong with another program's results. "
+                          "Compares those on the test vectors with ours, and names the known "
+                          "mistake that they show. Exit code 0: everything matches.");
   const auto options = std::make_shared<DiagnoseOptions>();
   add_path(command, "file FILE", options->file,
-           "a safetensors file of results (mixed, input, gradient), any part of them, named as "
+           "a safetensors file of results (mixed, input, gradient), or any part of them, named as "
            "attnres vectors names them")
       ->required();
   command.add_flag("--json", options->json, "print JSON");

@@ -297,9 +297,8 @@ void print(const Json& report) {
 void add_doctor_command(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("doctor",
-                          "Show what this machine and this program can do, and what "
-                          "to run next. Takes half a minute at\n"
-                          "most where the machine does nothing else.");
+                          "Show what this machine can do, and what to run next. Takes half a "
+                          "minute at most where the machine does nothing else.");
   const auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "print JSON");
   command.footer("Example:\n  attnres doctor");

@@ -100,21 +100,20 @@ void run_eval(const EvalOptions& options) {
 void add_eval_command(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("eval",
-                          "Score text: mean loss, perplexity and bits per byte.\n"
-                          "The text is cut into windows of the model's context that "
-                          "do not overlap; the first token of\n"
-                          "each window has no context and is not scored.");
+                          "Score text: mean loss, perplexity and bits per byte. The text is cut "
+                          "into windows of the model's context that do not overlap; the first "
+                          "token of each window has no context and is not scored.");
   const auto options = std::make_shared<EvalOptions>();
   options->model.add_to(command)->required(false);
   add_path(command, "--data PATH", options->data,
-           "files and folders of text, or of tokens (attnres tokenize --out, the first 16.8 M): of "
-           "conversations the answers");
+           "files and folders of text, or of tokens (attnres tokenize --out, the first 16.8 M); of "
+           "conversations only the answers are scored");
   add_path(command, "--run DIR", options->run,
            "in place of --data: all the text that a run held out, scored with its best model or "
            "with --model (training looks at the first train.eval_tokens)");
   add_whole(command, "--context N", options->context, {2, int64_t{1} << 31},
-            "tokens a window; the model's own if not given");
-  add_whole(command, "--max-tokens N", options->max_tokens, {2}, "only the first N tokens");
+            "tokens in a window (default: the model's context)");
+  add_whole(command, "--max-tokens N", options->max_tokens, {2}, "score only the first N tokens");
   command.add_flag("--json", options->json, "print JSON");
   options->precision.add_to(command);
   options->machine.add_to(command);

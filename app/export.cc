@@ -124,25 +124,25 @@ void run_export(const ExportOptions& options) {
 void add_export_command(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("export",
-                          "Write a model in another number format, for other programs: as a "
-                          "directory in Hugging Face's layout, or as one file for llama.cpp.");
+                          "Write a model for other programs, as a directory or a GGUF file. The "
+                          "directory has Hugging Face's layout, the file is for llama.cpp; "
+                          "weights are stored in the number format that you choose.");
   const auto options = std::make_shared<ExportOptions>();
   options->model.add_to(command);
-  add_path(command, "--out PATH", options->out, "the new model directory, or GGUF file")
-      ->required();
+  add_path(command, "--out PATH", options->out, "the new model directory or GGUF file")->required();
   add_option(
       command, "--format FORMAT", options->format,
       "safetensors: a directory; huggingface: the same, but only as an architecture that other "
       "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
-      ->check(CLI::IsMember({"safetensors", "huggingface", "gguf"}))
+      ->check(one_of({"safetensors", "huggingface", "gguf"}))
       ->capture_default_str();
   add_option(command, "--type TYPE", options->type,
-             "how weights are stored: f32, bf16, f16; gguf: q8_0, q4_0")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}))
+             "how weights are stored: f32, bf16 or f16, with --format gguf also q8_0 or q4_0")
+      ->check(one_of({"f32", "bf16", "f16", "q8_0", "q4_0"}))
       ->capture_default_str();
   command.add_flag("--approximate", options->approximate,
-                   "of a retrofitted model: one eps in all norms, which other programs' files "
-                   "hold; says what that changes");
+                   "of a retrofitted model: have one eps in all norms, as other programs' files "
+                   "do, and say what that changes");
   command.footer(
       "Examples:\n"
       "  attnres export --model runs/tiny --type bf16 --out models/tiny\n"

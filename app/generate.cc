@@ -106,13 +106,12 @@ void run_generate(const CLI::App& command, const GenerateOptions& options) {
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand(
-      "generate",
-      "Continue a text, many texts at once, or a conversation. Prints the continuation as it "
-      "comes, "
-      "without the prompt.\n"
-      "Stops at the end of a document, before a --stop text, after --max-tokens, or when the "
-      "model's context is full.");
+  CLI::App& command = *app.add_subcommand("generate",
+                                          "Continue a text, many texts at once, or a conversation. "
+                                          "Prints the continuation as it comes, "
+                                          "without the prompt. Stops at the end of a document, "
+                                          "before a --stop text, after --max-tokens, "
+                                          "or when the model's context is full.");
   const auto options = std::make_shared<GenerateOptions>();
   options->add_to(command);
   command.footer(

@@ -47,21 +47,23 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
     add_option(command, name, value, description)->check(number())->capture_default_str();
   };
   add("--temperature T", sampling.temperature,
-      "0 takes the most likely token; higher is more random");
-  add_whole(command, "--top-k K", sampling.top_k, {0}, "only the K most likely tokens; 0 for all")
+      "higher is more random; 0 takes the most likely token");
+  add_whole(command, "--top-k K", sampling.top_k, {0},
+            "take only the K most likely tokens; 0 for all")
       ->capture_default_str();
-  add("--top-p P", sampling.top_p, "only the fewest most likely tokens that hold this probability");
+  add("--top-p P", sampling.top_p,
+      "take only the fewest most likely tokens that hold this probability");
   add("--min-p P", sampling.min_p,
-      "only tokens at least this times as likely as the likeliest; 0 for all");
+      "take only tokens that are at least P times as likely as the likeliest; 0 for all");
   add_whole(command, "--seed N", sampling.seed, {0, UINT64_MAX}, "equal seeds give equal text")
       ->capture_default_str();
   add("--repetition-penalty X", sampling.repetition_penalty,
-      "makes tokens of the prompt and the continuation less likely above 1: divides positive "
+      "above 1, make tokens of the prompt and the continuation less likely: divides positive "
       "logits, multiplies negative ones");
   add("--presence-penalty X", sampling.presence_penalty,
-      "taken from the logit of every token of the continuation: -2 to 2");
+      "take X, -2 to 2, from the logit of every token of the continuation");
   add("--frequency-penalty X", sampling.frequency_penalty,
-      "taken from it for each time that the token came: -2 to 2");
+      "take X, -2 to 2, from the logit of a token for each time that it came");
 }
 
 // An option that is given once for each value.
@@ -81,57 +83,61 @@ void GenerateOptions::add_to(CLI::App& command) {
           ->excludes(prompt_option);
   CLI::Option* ids_option =
       add_option(command, "--ids IDS", ids_text,
-                 "token ids to continue, separated by commas: prints ids, needs no tokenizer")
+                 "token ids to continue, separated by commas; prints ids, needs no tokenizer")
           ->excludes(prompt_option)
           ->excludes(file_option);
   add_prompts(command, {prompt_option, file_option, ids_option});
   command.add_flag("--truncate", truncate,
-                   "of a prompt that leaves no room for --max-tokens in the model's context, keep "
-                   "the end: half of the context at least");
-  add_whole(command, "--max-tokens N", generation.max_tokens, {1}, "most tokens to generate")
+                   "keep only the end of a prompt that leaves no room for --max-tokens in the "
+                   "model's context, half of the context at least");
+  add_whole(command, "--max-tokens N", generation.max_tokens, {1}, "the most tokens to generate")
       ->capture_default_str();
   repeated(add_option(command, "--stop TEXT", stop_texts,
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
   repeated(add_option(command, "--logit-bias ID=NUMBER", biases,
-                      "add a number to the logit of a token, -100 for never this token; may be "
-                      "given several times"));
-  command.add_flag("--json", json, "print JSON, when done");
+                      "add a number to the logit of a token, -100 for never; may be given "
+                      "several times"));
+  command.add_flag("--json", json, "print JSON, when all is done");
   add_whole(command, "--logprobs N", generation.top_logprobs, {0},
-            "with --json or --prompts, the model's log-probability of each token and of the N "
+            "with --json or --prompts, add the model's log-probability of each token and of the N "
             "likeliest in its place");
   precision.add_to(command);
   machine.add_to(command);
+  group_options(command, "Many prompts", {"--prompts", "--out", "--sequences", "--deterministic"});
+  group_options(command, "A conversation", {"--chat", "--system"});
+  group_options(command, "Sampling",
+                {"--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--repetition-penalty",
+                 "--presence-penalty", "--frequency-penalty", "--logit-bias"});
 }
 
 void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others) {
   CLI::Option* prompts_option =
       add_option(command, "--prompts FILE", prompts,
-                 "many prompts: a file with a line of JSON for each, a text, or an object with a "
+                 "a file with a line of JSON for each prompt, a text, or an object with a "
                  "\"prompt\" or \"ids\", whose other fields are kept; standard input if -");
   CLI::Option* out_option = add_path(command, "--out FILE", out,
-                                     "with --prompts, the results, a line of JSON for each prompt; "
-                                     "the same command goes on where it was interrupted");
+                                     "write a line of JSON for each prompt; the same command goes "
+                                     "on where it was interrupted");
   prompts_option->needs(out_option);
   out_option->needs(prompts_option);
   add_whole(command, "--sequences N", sequences, {1, 4096},
-            "with --prompts, how many are continued at once")
+            "how many prompts are continued at once")
       ->needs(prompts_option)
       ->capture_default_str();
   command
       .add_flag("--deterministic", deterministic,
-                "with --prompts, make no bit of a result depend on which others are computed "
-                "beside it: takes longer")
+                "make no bit of a result depend on which others are computed beside it; takes "
+                "longer")
       ->needs(prompts_option);
   CLI::Option* chat_option =
       command
           .add_flag("--chat", chat,
-                    "a conversation in the terminal: each line is a message, /new begins another "
-                    "conversation, /help says what there is, the end of input (Ctrl-D) ends")
+                    "talk in the terminal: each line is a message, /new begins another "
+                    "conversation, /help says what there is, Ctrl-D ends")
           ->excludes(prompts_option);
-  add_option(command, "--system TEXT", system,
-             "with --chat, a text that the conversation begins with")
+  add_option(command, "--system TEXT", system, "a text that the conversation begins with")
       ->needs(chat_option);
   for (CLI::Option* other : others) {
     prompts_option->excludes(other);

@@ -1,14 +1,26 @@
-// How --help looks.
+// The command line, written out: for a terminal, for man, for shells and as docs/commands.md.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstddef>
-#include <memory>
+#include <filesystem>
+#include <string>
 
 namespace attnres {
 
-// Keeps to a width. Texts may break their lines anywhere; examples, which begin with spaces, stand
-// as they are.
-std::shared_ptr<CLI::FormatterBase> help_formatter(size_t columns);
+// What --help shows of the program, or of one of its commands: as wide as the terminal, with
+// commands as they would be typed. Examples stand as they are, however wide.
+std::string help_text(const CLI::App& command);
+
+// Writes attnres.1 and attnres-COMMAND.1 for all commands into the folder.
+void write_man_pages(const CLI::App& app, const std::filesystem::path& folder);
+
+// docs/commands.md.
+std::string commands_page(const CLI::App& app);
+
+// Scripts that complete commands, options and their values. They know the names of recipes and
+// studies that come with the program where these are found now.
+std::string bash_completion(const CLI::App& app);
+std::string zsh_completion(const CLI::App& app);
+std::string fish_completion(const CLI::App& app);
 
 }  // namespace attnres

@@ -63,17 +63,16 @@ void run_import(const ImportOptions& options) {
 void add_import_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "import",
-      "Read a Hugging Face directory (Llama, Mistral, Qwen 2 and 3, SmolLM 3, "
-      "Gemma 3, DeepSeek-V3, "
-      "Kimi Linear, Kimi K3; safetensors, in shards or not), or a GGUF file of one "
-      "of these, and write it as a directory that every command takes, weights in "
-      "float32.");
+      "Make a model directory of a Hugging Face folder or a GGUF file. Reads Llama, Mistral, Qwen "
+      "2 "
+      "and 3, SmolLM 3, Gemma 3, DeepSeek-V3, Kimi Linear and Kimi K3 (safetensors, in shards or "
+      "not), and writes a directory that every command takes, weights in float32.");
   const auto options = std::make_shared<ImportOptions>();
-  add_path(command, "--from PATH", options->from, "the directory, or the GGUF file, to read")
+  add_path(command, "--from PATH", options->from, "the folder, or the GGUF file, to read")
       ->required();
   add_path(command, "--out DIR", options->out, "the new model directory")->required();
   command.add_flag("--bytes", options->bytes,
-                   "give it the byte tokenizer, whatever tokenizer the directory has");
+                   "give it the byte tokenizer, whatever tokenizer the folder has");
   command.footer("Example:\n  attnres import --from downloads/llama --out models/llama");
   command.callback([options] { run_import(*options); });
 }

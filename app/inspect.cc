@@ -179,8 +179,10 @@ void run_inspect(const InspectOptions& options) {
 void add_inspect_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "inspect",
-      "Show a model's configuration and parameters; with text, where each of its sites looks:\n"
-      "the depth weights, averaged over tokens, and their entropy in nats.");
+      "Show a model, and which earlier layers each of its layers reads. Prints configuration and\n"
+      "parameters; with a text, where each site looks: the depth weights, averaged over tokens, "
+      "and\n"
+      "their entropy in nats.");
   const auto options = std::make_shared<InspectOptions>();
   options->model.add_to(command);
   CLI::Option* data = add_path(command, "--data PATH", options->data, "files and folders of text");
@@ -188,31 +190,33 @@ void add_inspect_command(CLI::App& app) {
              "in place of --data: the text itself; standard input if -")
       ->excludes(data);
   add_option(command, "--ids IDS", options->ids_text,
-             "in place of a text: token ids, separated by commas, which need no tokenizer")
+             "in place of --data: token ids, separated by commas, which need no tokenizer")
       ->excludes(data)
       ->excludes("--text");
   add_whole(command, "--max-tokens N", options->max_tokens, {2},
-            fmt::format("of the text, only the first N tokens; if not given, {}, for "
-                        "effects {}, token by token {}",
+            fmt::format("read only the first N tokens (default: {}; for effects {}, token by "
+                        "token {})",
                         kWeightsTokens, kEffectsTokens, kShownTokens));
   command.add_flag("--matrix", options->matrix,
                    "print the depth mixing matrix and its semiseparable rank");
-  add_path(command, "--draw-matrix FILE", options->draw_matrix, "draw it into this SVG file");
+  add_path(command, "--draw-matrix FILE", options->draw_matrix, "draw it as an SVG file");
   command.add_flag("--tokens", options->tokens,
                    "print the depth weights token by token, averaged over sites");
   add_path(command, "--draw-tokens FILE", options->draw_tokens,
-           "draw them, a panel a site, into this SVG file");
+           "draw them as an SVG file, a panel for each site");
   add_option(command, "--site NAME", options->sites,
-             "of these, only the sites with these names, such as 'attention 2' and output");
+             "show only the sites with these names, such as 'attention 2' and output");
   command.add_flag("--effects", options->effects,
                    "print what the loss gains without each layer, sublayer and source; magnitudes; "
                    "how alike the sources are; depth weights by position and by class of token");
   command.add_flag(
       "--all", options->all,
-      "depth weights, --matrix and --effects; as --matrix, --tokens and --effects do, of a run's "
-      "held-out text where --model is a run's folder and no other text is given");
+      "depth weights, --matrix and --effects; these are of a run's held-out text where --model is "
+      "a run's folder and no text is given");
   command.add_flag("--json", options->json, "print JSON");
   options->machine.add_to(command);
+  group_options(command, "The depth mixing matrix", {"--matrix", "--draw-matrix"});
+  group_options(command, "Token by token", {"--tokens", "--draw-tokens", "--site"});
   command.footer(
       "Examples:\n"
       "  attnres inspect --model runs/tiny\n"

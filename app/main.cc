@@ -1,5 +1,5 @@
-#include "app/command_line.h"
+#include "app/program_main.h"
 
 int main(int argc, char** argv) {
-  return attnres::run_command_line(argc, argv);
+  return attnres::program_main(argc, argv);
 }

@@ -254,20 +254,21 @@ void run_mechanisms(MechanismsOptions options) {
 
 void add_mechanisms_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("mechanisms",
-                                          "List the ways to combine layers that a recipe can name: "
-                                          "formula, start, settings, paper, and\n"
-                                          "what each costs in a model of a given size.");
+                                          "List the ways to combine layers that a recipe can name. "
+                                          "Shows formula, start, settings, paper, and what each "
+                                          "costs in a model of a given size.");
   const auto options = std::make_shared<MechanismsOptions>();
-  command.add_option("name", options->name, "only this one, with everything about it");
+  add_option(command, "name MECHANISM", options->name, "show only this one, with all about it");
   add_option(command, "--set KEY=VALUE", options->settings,
-             "its settings, for example block_size=4");
-  add_whole(command, "--layers N", options->layers, {1, 1 << 10}, "Transformer layers")
+             "with these settings, for example block_size=4");
+  add_whole(command, "--layers N", options->layers, {1, 1 << 10}, "how many Transformer layers")
       ->capture_default_str();
-  add_whole(command, "--width N", options->shape.width, {1, 1 << 14}, "d")->capture_default_str();
-  add_whole(command, "--heads N", options->shape.heads, {1, 1 << 10}, "of attention")
+  add_whole(command, "--width N", options->shape.width, {1, 1 << 14}, "d, the model's width")
+      ->capture_default_str();
+  add_whole(command, "--heads N", options->shape.heads, {1, 1 << 10}, "attention heads")
       ->capture_default_str();
   add_option(command, "--matrix FILE", options->matrix,
-             "draw its depth mixing matrix, as it starts, into this SVG file");
+             "draw its depth mixing matrix, as it starts, as an SVG file");
   command.add_flag("--json", options->json, "print JSON");
   command.add_flag("--markdown", options->markdown, "print docs/mechanisms.md");
   command.footer(

@@ -82,6 +82,15 @@ CLI::Validator duration(double least, double most, char unit) {
   return {in_seconds, /*description=*/""};
 }
 
+CLI::Validator one_of(const std::vector<std::string>& words) {
+  const auto check = [words](const std::string& text) -> std::string {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+    return fmt::format("expected one of {}, got {}{}", fmt::join(words, ", "), text,
+                       did_you_mean(text, words));
+  };
+  return {check, fmt::format("{{{}}}", fmt::join(words, ","))};
+}
+
 CLI::Validator without_blanks() {
   const auto trim = [](std::string& text) -> std::string {
     CLI::detail::trim(text);
@@ -104,13 +113,19 @@ CLI::Validator file_path() {
   return {trim, /*description=*/""};
 }
 
+void group_options(CLI::App& command, const std::string& group,
+                   const std::vector<std::string>& names) {
+  for (const std::string& name : names) command.get_option(name)->group(group);
+}
+
 CLI::Option* add_device(CLI::App& command, std::string& device, const std::string& description) {
   const auto check = [](const std::string& name) -> std::string {
     static const std::regex known("cpu|cuda(:[0-9]{1,2})?");
     if (std::regex_match(name, known)) return "";
     return fmt::format("expected cpu, cuda or, of several GPUs, one as cuda:1, got {}", name);
   };
-  return add_option(command, "--device NAME", device, description)->check(check);
+  return add_option(command, "--device NAME", device, description)
+      ->check(CLI::Validator(check, "{cpu,cuda}"));
 }
 
 void note_device(c10::Device device) {
@@ -125,9 +140,10 @@ void note_device(c10::Device device) {
 
 void MachineOptions::add_to(CLI::App& command) {
   add_whole(command, "--threads N", threads, {1, 4096},
-            "threads to compute with; one for each core if not given");
+            "threads to compute with (default: one for each core)");
   add_device(command, device, "where to compute: cpu, cuda or, of several GPUs, one as cuda:1")
       ->capture_default_str();
+  group_options(command, kComputing, {"--threads", "--device"});
 }
 
 void MachineOptions::apply() const {
@@ -142,7 +158,7 @@ void MachineOptions::apply() const {
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
   return add_path(command, "--model PATH", path,
-                  "model directory, a run's folder (its best checkpoint), or a GGUF file")
+                  "a model directory, a run's folder (its best checkpoint), or a GGUF file")
       ->required();
 }
 
@@ -175,13 +191,15 @@ std::unique_ptr<Tokenizer> OpenedDirectory::tokenizer_or_ids() const {
 
 void PrecisionOption::add_to(CLI::App& command) {
   add_option(command, "--precision NAME", name,
-             "of activations and matrix products: float32, or bfloat16 where the processor has it")
-      ->check(CLI::IsMember({kFloat32Precision, kBfloat16Precision}))
+             "numbers of activations and matrix products: float32, or bfloat16 where the processor "
+             "has it")
+      ->check(one_of({kFloat32Precision, kBfloat16Precision}))
       ->capture_default_str();
   add_option(command, "--weights FORMAT", weights,
              "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 or "
-             "q4_0; if not given, as a GGUF file has them, and f32 of a model directory")
-      ->check(CLI::IsMember(weight_format_names()));
+             "q4_0 (default: as a GGUF file has them, f32 of a model directory)")
+      ->check(one_of(weight_format_names()));
+  group_options(command, kComputing, {"--precision", "--weights"});
 }
 
 Precision PrecisionOption::get(const ModelDirectory& model) const {

@@ -28,6 +28,9 @@ CLI::Validator number(double least = -INFINITY, double most = INFINITY);
 // `unit` names, and refused where that is 0.
 CLI::Validator duration(double least, double most, char unit = '\0');
 
+// Checks an option that takes one of these words. Completions offer them.
+CLI::Validator one_of(const std::vector<std::string>& words);
+
 // Takes what stands between blanks.
 CLI::Validator without_blanks();
 
@@ -35,7 +38,8 @@ CLI::Validator without_blanks();
 CLI::Validator file_path();
 
 // Adds an option to a command. `name` is "--set KEY=VALUE": the option, and what its value is
-// called in the help.
+// called in the help. Completions go by that: FILE and PATH are files, DIR and RUN folders, RECIPE,
+// STUDY, MECHANISM and COMMAND names that the program knows (help_completion.cc).
 template <class T>
 CLI::Option* add_option(CLI::App& command, const std::string& name, T& value,
                         const std::string& description) {
@@ -59,6 +63,12 @@ CLI::Option* add_whole(CLI::App& command, const std::string& name, T& value, Who
   return add_option(command, name, value, description)
       ->check(whole_number(limits.least, limits.most));
 }
+
+// Puts options that are there already into a group of the command's help.
+void group_options(CLI::App& command, const std::string& group,
+                   const std::vector<std::string>& names);
+// What a group is called that says with what a command computes.
+inline constexpr const char* kComputing = "Computing";
 
 // Where the work runs: --threads and --device.
 struct MachineOptions {

@@ -279,27 +279,32 @@ void run_plan(const PlanOptions& options) {
 void add_plan_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "plan",
-      "Say what training a recipe on a cluster takes, without either: memory of each device,\n"
-      "traffic and time of a step, memory of a prompt; or search for the fastest layouts.");
+      "Say what training a recipe on a cluster would take. Shows memory of each device,\n"
+      "traffic and time of a step and memory of a prompt, or the fastest layouts. The cluster "
+      "need\n"
+      "not be there.");
   const auto options = std::make_shared<PlanOptions>();
-  add_path(command, "--recipe FILE", options->recipe, "a JSON file, see recipes/");
+  add_path(command, "--recipe RECIPE", options->recipe,
+           "a JSON file, or the name of one of those in recipes/");
   add_path(command, "--cluster FILE", options->cluster,
-           "a JSON file of devices and links, see recipes/clusters/");
+           "a JSON file of devices and links, such as those in recipes/clusters/");
   add_option(command, "--set KEY=VALUE", options->overrides,
              "override keys of the recipe, for example parallel.pipeline=8");
   add_whole(command, "--context T", options->prompt.context, {1, int64_t{1} << 40},
-            "tokens of the prompt whose memory is told; train.context if not given");
+            "tokens of the prompt whose memory is told (default: train.context)");
   add_whole(command, "--chunk K", options->prompt.chunk, {1, int64_t{1} << 40},
-            "tokens of it that are read at once; all if not given");
+            "tokens of the prompt that are read at once (default: all)");
   command.add_flag("--search", options->search,
-                   "list the fastest layouts that fit, in the place of the recipe's own: "
+                   "list the fastest layouts that fit, in place of the recipe's own: "
                    "parallel.data, pipeline, virtual, tensor and policy, and train.recompute");
   add_path(command, "--write-cluster FILE", options->write_cluster,
-           "measure this machine and write a cluster file of it; with --recipe one whose devices "
+           "measure this machine and write a cluster file of it; with --recipe, one whose devices "
            "take as long for its steps as here");
   add_whole(command, "--devices N", options->devices, {1, 4096},
-            "with --write-cluster: as so many processes of one thread; 1 if not given");
+            "with --write-cluster, as so many processes of one thread (default: 1)");
   command.add_flag("--json", options->json, "print JSON");
+  group_options(command, "Memory of a prompt", {"--context", "--chunk"});
+  group_options(command, "A cluster file of this machine", {"--write-cluster", "--devices"});
   command.footer(
       "docs/parallel.md explains what is counted.\n\n"
       "Examples:\n"

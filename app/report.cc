@@ -237,21 +237,20 @@ void run_report(const ReportCommandOptions& options) {
 void add_report_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "report",
-      "Compare runs on one self-contained HTML page: losses, speed, depth weights, magnitudes,\n"
-      "samples and configurations. Runs that differ in their seed alone are taken together, and\n"
-      "tell by pairs of equal seeds whether a difference is within noise. Of a study's folder, "
-      "the\n"
-      "page of the study.");
+      "Compare runs on one HTML page. It holds losses, speed, depth weights, magnitudes, samples\n"
+      "and configurations. Runs that differ in their seed alone are taken together, and tell by\n"
+      "pairs of equal seeds whether a difference is within noise. Of a study's folder, it is the\n"
+      "study's page.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  add_path(command, "runs RUN ...", options->runs, "run folders, or the folder of one study")
+  add_path(command, "runs RUN", options->runs, "run folders, or the folder of one study")
       ->required();
   add_path(command, "--out FILE", options->out,
-           "the page; report.html if not given, of a study the one in its folder");
+           "the page (default: report.html, of a study the one in its folder)");
   add_path(command, "--csv FILE", options->csv,
-           "also write all that the runs measured, a line for each step, for a spreadsheet; -: on "
-           "standard output, and nothing else there");
+           "also write all that the runs measured, a line for each step, for a spreadsheet; - for "
+           "standard output, with nothing else there");
   add_option(command, "--note TEXT", options->notes,
-             "a sentence for the page's box \"Read with care\"");
+             "a sentence for the page's box \"Read with care\"; may be given several times");
   command.add_flag("--json", options->json, "print the figures as JSON");
   command.footer(
       "Examples:\n"

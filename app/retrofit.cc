@@ -52,16 +52,18 @@ void run_retrofit(const RetrofitOptions& options) {
 void add_retrofit_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "retrofit",
-      "Turn a model with plain residual connections (a Hugging Face folder, or "
-      "trained here) into one "
-      "with Attention Residuals that computes the same, to be trained further.");
+      "Give a model Attention Residuals that compute the same at first. Takes one with plain "
+      "residual connections, a Hugging Face folder or one trained here; the new one is to be "
+      "trained further.");
   const auto options = std::make_shared<RetrofitOptions>();
   options->model.add_to(command);
-  add_whole(command, "--block-size S", options->block_size, {1}, "sublayers in a block, S");
-  command.add_flag("--full", options->full, "Full Attention Residuals: every output a source");
+  add_whole(command, "--block-size S", options->block_size, {1},
+            "Block Attention Residuals of S sublayers in a block");
+  command.add_flag("--full", options->full, "Full Attention Residuals: every output is a source");
   add_path(command, "--out DIR", options->out, "the new model directory")->required();
   command.footer(
-      "Example:\n  attnres retrofit --model runs/residual --block-size 4 --out models/retrofitted\n"
+      "Examples:\n  attnres retrofit --model runs/residual --block-size 4 --out "
+      "models/retrofitted\n"
       "  attnres train --from models/retrofitted --data text --out runs/further");
   command.callback([options] { run_retrofit(*options); });
 }

@@ -108,15 +108,16 @@ void run_score(const CLI::App& command, const ScoreOptions& options) {
 void add_score_command(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("score",
-                          "Log-probability, in nats, of each token of a sequence after the first.\n"
-                          "Takes token ids, so it needs no tokenizer.");
+                          "Score token ids: the log-probability of each after the first. It is in "
+                          "nats, and no tokenizer is needed.");
   const auto options = std::make_shared<ScoreOptions>();
   options->model.add_to(command);
   CLI::Option* ids =
       add_option(command, "--ids IDS", options->ids, "token ids, separated by commas");
   add_path(
       command, "--ids-file FILE", options->ids_file,
-      "a file with one sequence a line; prints a JSON object for each, and passes over blank lines")
+      "a file with a sequence on each line, of which blank ones are passed over; prints a JSON "
+      "object for each")
       ->excludes(ids);
   command.add_flag("--json", options->json, "print JSON: {\"ids\": [...], \"logprobs\": [...]}");
   options->precision.add_to(command);

@@ -155,8 +155,6 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
 void serve_here(ServeOptions options, const PrecisionOption& precision,
                 const MakeInferenceModel& make) {
   options.api.api_key = read_key(options);
-  require_usage(options.log == "text" || options.log == "json" || options.log == "none",
-                "--log: expected text, json or none, got {}", options.log);
   options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
   const OpenedInference opened = open_model(options.model, precision, make);
   TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine);
@@ -205,21 +203,25 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   };
   ApiLimits& limits = options.api.limits;
   HttpLimits& http = options.http;
-  count("--max-queue", limits.queue, 0, "sequences that wait for a slot");
-  count("--max-prompt-tokens", limits.prompt_tokens, 0, "of one prompt; 0: what the context holds");
+  count("--max-queue", limits.queue, 0, "the most sequences that wait for a slot");
+  count("--max-prompt-tokens", limits.prompt_tokens, 0,
+        "the most tokens of a prompt; 0 for what the context holds");
   count("--max-new-tokens", limits.new_tokens, 0,
-        "of one sequence; 0: what the context holds, where it is cut");
-  count("--max-sequences", limits.sequences, 1, "of one request, prompts times n");
+        "the most tokens generated for a sequence; 0 for what the context holds");
+  count("--max-sequences", limits.sequences, 1, "the most sequences of a request, prompts times n");
   count("--max-depth-tokens", limits.depth_tokens, 1,
-        "of a text whose depth weights are asked for");
+        "the most tokens of a text whose depth weights are asked for");
   count("--max-connections", http.connections, 1,
-        "at once; more take the place of those that wait, where any do");
-  count("--max-body", http.body_bytes, 1, "bytes of a request's body, as it is sent");
-  count("--max-headers", http.header_bytes, 1, "bytes of a request's headers");
-  seconds("--request-timeout", limits.request_seconds, "for one request, waiting included");
-  seconds("--read-timeout", http.read_seconds, "for a request to arrive");
-  seconds("--write-timeout", http.write_seconds, "for a client to take what is sent");
-  seconds("--idle-timeout", http.idle_seconds, "between two requests of a connection");
+        "the most connections; another takes the place of one that waits, where any does");
+  count("--max-body", http.body_bytes, 1, "the most bytes of a request's body, as it is sent");
+  count("--max-headers", http.header_bytes, 1, "the most bytes of a request's headers");
+  seconds("--request-timeout", limits.request_seconds,
+          "how long a request may take, waiting included");
+  seconds("--read-timeout", http.read_seconds, "how long a request may take to arrive");
+  seconds("--write-timeout", http.write_seconds,
+          "how long a client may take to receive what is sent");
+  seconds("--idle-timeout", http.idle_seconds,
+          "how long a connection may wait between two requests");
 }
 
 }  // namespace
@@ -227,47 +229,60 @@ void add_limits(CLI::App& command, ServeOptions& options) {
 void add_serve_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "serve",
-      "Serve a model to OpenAI's clients: completions, chat, embeddings, and the depth weights of "
-      "every token. Ends with Ctrl-C or SIGTERM, after the requests that run.");
+      "Serve a model over HTTP, to OpenAI's clients and to browsers. Answers completions, chat, "
+      "embeddings, and the depth weights of every token, and has a page at /. Ends with Ctrl-C or "
+      "SIGTERM, after the requests that run.");
   const auto options = std::make_shared<ServeOptions>();
   options->model.add_to(command);
   add_option(command, "--weights FORMAT", options->weights,
-             "how weights are kept: f32, f16, bf16, q8_0 or q4_0; as the file has them if not "
-             "given, f32 of a model directory");
+             "how weights are kept in memory: f32, f16, bf16, q8_0 or q4_0 (default: as a GGUF "
+             "file has them, f32 of a model directory)")
+      ->check(one_of(weight_format_names()));
   add_option(command, "--host ADDRESS", options->host, "the address to listen on")
       ->capture_default_str();
-  add_whole(command, "--port PORT", options->port, {0, 65535}, "0: any that is free")
+  add_whole(command, "--port PORT", options->port, {0, 65535},
+            "the port to listen on; 0 for any that is free")
       ->capture_default_str();
   add_whole(command, "--slots N", options->engine.sequences, {1, 4096},
-            "sequences that run at once")
+            "how many sequences are computed at once")
       ->capture_default_str();
-  add_whole(command, "--context TOKENS", options->engine.context, {2},
-            "most tokens of a sequence; the model's if not given");
+  add_whole(command, "--context N", options->engine.context, {2},
+            "the most tokens of a sequence (default: the model's context)");
   add_whole(command, "--step-tokens N", options->engine.step_tokens, {1},
-            "computed at once at most: a long prompt does not hold up others for longer")
+            "the most tokens computed at once; a long prompt holds up others for no longer")
       ->capture_default_str();
   add_option(command, "--api-key-file FILE", options->key_file,
-             fmt::format("a file with the key that clients have to give; or the "
-                         "environment's {}",
+             fmt::format("a file with the key that clients have to give (default: what the "
+                         "environment variable {} holds)",
                          kKeyVariable));
   command.add_flag("--no-api-key", options->no_key,
-                   "beyond this machine too, everybody may use it");
+                   "let everybody use it, beyond this machine too");
   add_option(command, "--origin ORIGIN", options->api.origins,
-             "a page's origin that may ask, such as https://example.org; again for more")
+             "an origin whose pages may ask, such as https://example.org; may be given several "
+             "times")
       ->check(page_origin())
       ->allow_extra_args(false);
-  add_option(command, "--drain SECONDS", options->drain, "for requests that run, when it ends")
+  add_option(command, "--drain SECONDS", options->drain,
+             "how long requests that run may go on when the server ends")
       ->check(number(0, kMostSeconds))
       ->capture_default_str();
   add_option(command, "--log KIND", options->log,
-             "a line a request on standard error: text, json, none")
+             "write a line for each request on standard error: text, json or none")
+      ->check(one_of({"text", "json", "none"}))
       ->capture_default_str();
-  command.add_flag("--log-prompts", options->api.log_prompts, "and what was asked");
-  add_limits(command, *options);
+  command.add_flag("--log-prompts", options->api.log_prompts, "log what was asked, too");
   options->machine.add_to(command);
+  group_options(command, kComputing, {"--weights"});
+  group_options(command, "Access and log",
+                {"--api-key-file", "--no-api-key", "--origin", "--log", "--log-prompts"});
+  add_limits(command, *options);
   command.footer(
       "Several processes share a model's layers where mpirun or srun starts them:\n"
-      "docs/parallel.md.");
+      "docs/parallel.md. docs/serving.md has the endpoints.\n\n"
+      "Examples:\n"
+      "  attnres serve --model runs/tiny\n"
+      "  attnres serve --model tiny.gguf --port 8000 --slots 16\n"
+      "  attnres serve --model runs/tiny --host 0.0.0.0 --api-key-file key.txt");
   command.callback([&command, options] { run_serve(command, *options); });
 }
 

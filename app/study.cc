@@ -127,38 +127,35 @@ void run_study_command(const StudyCommandOptions& options) {
 void add_study_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "study",
-      "Train a grid of runs and compare them. Its folder keeps the runs, study.json, runs.csv,\n"
-      "arms.csv and report.html; the same command goes on where it stopped, and what is done is\n"
-      "not trained again.");
+      "Train a grid of runs and compare them. The study's folder keeps the runs, study.json,\n"
+      "runs.csv, arms.csv and report.html. The same command goes on where it stopped, and what is\n"
+      "done is not trained again.");
   const auto options = std::make_shared<StudyCommandOptions>();
-  add_option(command, "recipe RECIPE", options->recipe,
+  add_option(command, "recipe STUDY", options->recipe,
              "a study's JSON file, see recipes/studies/, or the name of one that --list shows");
   add_path(command, "--out DIR", options->out,
-           "the study's folder; studies/<its name> if not given");
+           "the study's folder (default: studies/ and its name)");
   add_path(command, "--data PATH", options->data,
-           "files and folders of text; what the study began with, or the compiler's C and C++ "
-           "headers if not given");
+           "files and folders of text (default: what the study began with, or the compiler's C "
+           "and C++ headers)");
   add_path(command, "--validation PATH", options->validation,
-           "text to validate on; what the study began with, or a part of the data if not given");
+           "text to validate on (default: what the study began with, or a part of the data)");
   add_option(command, "--set KEY=VALUE", options->grid.overrides,
-             "override keys of every run's recipe");
+             "override keys of every run's recipe, for example train.steps=200");
   CLI::Option* seeds = add_whole(command, "--seeds N", options->seeds, {1, 10000},
-                                 "seeds a combination of arms is trained with");
+                                 "seeds that each combination of arms is trained with");
   add_option(command, "--only NAME", options->only,
-             "train only the runs whose names match, as file names in a shell do: 'block*-seed1', "
-             "and those that they need");
-  add_whole(
-      command, "--jobs N", options->jobs, {1, 4096},
-      "runs at once. A study's first call divides the cores among them; later ones keep to "
-      "that number of threads a run. Runs at once on a GPU share it and its memory: more than "
-      "one only pays where each leaves it idle")
+             "train only the runs whose names match, as file names in a shell do "
+             "('block*-seed1'), and those that they need");
+  add_whole(command, "--jobs N", options->jobs, {1, 4096},
+            "runs at once; a study's first call divides the cores among them, later ones keep to "
+            "that number of threads a run. On a GPU they share it and its memory: more than one "
+            "only pays where each leaves it idle")
       ->capture_default_str();
-  add_whole(
-      command, "--threads N", options->threads, {1, 4096},
-      "threads of each run; what the study began with, or the cores over --jobs if not given");
-  add_device(
-      command, options->device,
-      "where runs compute: cpu, cuda or cuda:1; where they did before, or cpu, if not given");
+  add_whole(command, "--threads N", options->threads, {1, 4096},
+            "threads of each run (default: what the study began with, or the cores over --jobs)");
+  add_device(command, options->device,
+             "where runs compute: cpu, cuda or cuda:1 (default: where they did before, or cpu)");
   add_option(command, "--stop-after TIME", options->stop_after,
              "save the runs and stop after this time: 2h, 90m, 45s")
       ->transform(duration(kShortest, kLongest));
@@ -169,6 +166,7 @@ void add_study_command(CLI::App& app) {
                    "time; write nothing");
   command.add_flag("--list", options->list, "show the studies that come with attnres");
   command.add_flag("--json", options->json, "print study.json");
+  group_options(command, kComputing, {"--jobs", "--threads"});
   command.footer(
       "Examples:\n"
       "  attnres study --list\n"

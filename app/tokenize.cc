@@ -112,38 +112,44 @@ void run_tokenize(const TokenizeOptions& options) {
 void add_tokenize_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "tokenize",
-      "The token ids of standard input, and the text that they are, as JSON; or, "
-      "with --out,\nof files of any size, as a folder that train --data takes. "
-      "Takes a folder with a\ntokenizer's files, too: a model is not needed.");
+      "Turn text into token ids; of any size, into a folder to train on. Prints the token ids of "
+      "standard input, and the text that they are, as JSON. With --out, files of any size become "
+      "a folder that train --data takes.");
   const auto options = std::make_shared<TokenizeOptions>();
-  options->model.add_to(command)->required(false);
+  options->model.add_to(command)->required(false)->description(
+      "what has the tokenizer: a model directory, a run's folder, a GGUF file, or a folder "
+      "with a tokenizer's files alone");
   command.add_flag("--special", options->special,
                    "control tokens that the text names are control tokens, not text");
   command.add_flag("--jsonl", options->jsonl,
-                   "each line of the input is a text, written as a JSON string");
-  add_path(command, "--data PATH", options->folder.data,
-           "with --out: files, folders and patterns (\"*.jsonl.gz\"): plain text, a document a "
-           "file; or JSON lines (.jsonl, .ndjson, .json); both also compressed by gzip or zstd");
+                   "each line of standard input is a text, written as a JSON string");
+  add_path(
+      command, "--data PATH", options->folder.data,
+      "files, folders and patterns (\"*.jsonl.gz\") of plain text, a document in each file, or "
+      "of JSON lines (.jsonl, .ndjson, .json); both also compressed by gzip or zstd");
   add_path(command, "--out DIR", options->folder.out,
            "write the tokens into this folder; the same command goes on where it was stopped");
-  add_option(
-      command, "--train KIND", options->trained,
-      "with --out, in place of --model: train a tokenizer on the data first, bpe or sentencepiece");
-  add_whole(command, "--vocab-size N", options->vocab_size, {1}, "its tokens")
+  add_option(command, "--train KIND", options->trained,
+             "in place of --model: train a tokenizer on the data first, bpe or sentencepiece")
+      ->check(one_of({"bpe", "sentencepiece"}));
+  add_whole(command, "--vocab-size N", options->vocab_size, {1}, "with --train, how many tokens")
       ->capture_default_str();
   add_option(command, "--field NAME", options->folder.field,
-             "of JSON lines, what to take; text if not given, messages with --chat");
+             "of JSON lines, what to take (default: text; with --chat, messages)");
   command.add_flag("--chat", options->folder.chat,
-                   "the field is a list of messages: render it by the model's template, and train "
+                   "the field is a list of messages; render it by the model's template, and train "
                    "on the answers only");
   command.add_flag("--strict", options->folder.strict,
-                   "end at the first line that cannot be read, instead of leaving it out");
+                   "end at the first line that cannot be read, in place of leaving it out");
   add_whole(command, "--tokens-a-file N", options->folder.tokens_a_file, {1},
-            "about; what a kill can cost to do again")
+            "about how many tokens go into a file; so many at most are done again after a kill")
       ->capture_default_str();
   add_path(command, "--verify DIR", options->verified,
-           "read such a folder again: whether all of it is as it was written");
+           "read a folder of tokens again, and say whether all of it is as it was written");
   options->machine.add_to(command);
+  group_options(command, "Files of any size, into a folder",
+                {"--data", "--out", "--train", "--vocab-size", "--field", "--chat", "--strict",
+                 "--tokens-a-file", "--verify"});
   command.footer(
       "Examples:\n"
       "  attnres tokenize --model models/tiny-shakespeare < book.txt\n"

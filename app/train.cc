@@ -327,37 +327,39 @@ void add_train_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "train",
       "Train a model from a recipe. The run folder keeps the recipe, metrics, probes, samples and\n"
-      "checkpoints; Ctrl-C saves, and --resume goes on exactly where the run stopped.");
+      "checkpoints. Ctrl-C saves, and --resume goes on exactly where the run stopped.");
   const auto options = std::make_shared<TrainOptions>();
-  add_path(command, "--recipe FILE", options->recipe,
+  add_path(command, "--recipe RECIPE", options->recipe,
            "a JSON file, or the name of one of those in recipes/");
   add_path(command, "--data PATH", options->data,
            "files and folders of text, or folders of tokens (attnres tokenize --out) and .bin "
-           "files of nanoGPT and llm.c; if not given, with --from the text of that run, else the "
-           "compiler's C and C++ headers");
+           "files of nanoGPT and llm.c (default: with --from the text of that run, else the "
+           "compiler's C and C++ headers)");
   add_path(command, "--validation PATH", options->validation,
-           "text to validate on, and not to train on where --data holds it too; if not given, a "
-           "part of the data is held out (data.validation_fraction of the recipe, 0.05)");
+           "text to validate on, and not to train on where --data holds it too (default: a part "
+           "of the data, data.validation_fraction of the recipe)");
   add_path(command, "--tokenizer DIR", options->tokenizer,
            "take the tokenizer whose files lie in this folder, and train none; not needed with "
            "--from, and with tokens that bring their own");
-  add_path(command, "--out DIR", options->out, "the run folder; runs/<recipe's name> if not given");
+  add_path(command, "--out DIR", options->out,
+           "the run's folder (default: runs/ and the recipe's name)");
   add_option(command, "--set KEY=VALUE", options->overrides,
              "override keys of the recipe, for example model.depth_mixing.block_size=4");
   add_path(command, "--from DIR", options->from,
            "begin a new run with the weights and tokenizer of a model directory or of a run's best "
-           "checkpoint; the recipe must describe the same model (without --recipe it is that "
-           "model's), its train part is free, and moments start anew");
+           "checkpoint; the recipe must describe the same model (default: that model's), its train "
+           "part is free, and the optimizer starts anew");
   command.add_flag("--resume", options->resume,
-                   "go on with the run in --out; recipe and data are then known. --set can make "
+                   "go on with the run in --out; recipe and data are then known; --set can make "
                    "train.steps larger (the learning rate then follows the longer schedule), and "
                    "change train.eval_every, train.checkpoint_every and train.sample_tokens");
   command.add_flag("--force", options->force, "train even where memory or disk look too small");
   add_path(command, "--trace FILE", options->trace,
-           "a file for a Chrome trace of what several processes do in the first steps, which "
+           "write a Chrome trace of what several processes do in the first steps, which "
            "ui.perfetto.dev opens");
   command.add_flag("--json", options->json, "print the summary as JSON");
   options->machine.add_to(command);
+  group_options(command, "Text", {"--data", "--validation", "--tokenizer"});
   command.footer(
       "Exit code 3: losses or weights are no longer finite. The last good checkpoint stands, and\n"
       "run.json says why, as \"diverged\".\n\n"

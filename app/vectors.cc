@@ -61,19 +61,19 @@ void run_vectors(const VectorsOptions& options) {
 void add_vectors_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "vectors",
-      "Write test vectors of the mechanisms in float64, for checking an implementation elsewhere:\n"
-      "parameters, what sublayers return, what every site then reads, and gradients.");
+      "Write test vectors of the mechanisms, to check other programs by. They are in float64:\n"
+      "parameters, what sublayers return, what every site then reads, and gradients. Then attnres\n"
+      "diagnose says what is wrong with the numbers that another program computes.");
   const auto options = std::make_shared<VectorsOptions>();
   add_path(command, "--out FILE", options->out, "the safetensors file to write");
-  add_option(command, "--mechanism NAME", options->mechanisms,
-             "only these; attnres mechanisms lists them");
+  add_option(command, "--mechanism MECHANISM", options->mechanisms,
+             "only of these, of those that attnres mechanisms lists (default: of all)");
   command.add_flag("--markdown", options->markdown,
                    "print what formulas and parameters mean, as in docs/test-vectors.md");
   command.footer(
       "Examples:\n"
       "  attnres vectors --out vectors.safetensors\n"
-      "  attnres vectors --out vectors.safetensors --mechanism mhc mhc_lite\n"
-      "then attnres diagnose says what is wrong with the numbers that another program computes.");
+      "  attnres vectors --out vectors.safetensors --mechanism mhc mhc_lite");
   command.callback([options] { run_vectors(*options); });
 }
 

@@ -122,15 +122,14 @@ void verify(double bound_factor, bool json) {
 }  // namespace
 
 void add_verify_command(CLI::App& app) {
-  CLI::App& command =
-      *app.add_subcommand("verify",
-                          "Compute what the kernels compute by the formulas too, in float64 or "
-                          "better, for every\n"
-                          "instruction set of this machine, and compare. Takes some seconds; needs "
-                          "no model.");
+  CLI::App& command = *app.add_subcommand(
+      "verify",
+      "Check the kernels against their formulas on this machine. Computes both, "
+      "the formulas in float64 or better, for every instruction set that the "
+      "processor has. Takes some seconds, and needs no model.");
   const auto factor = std::make_shared<double>(1);
   const auto json = std::make_shared<bool>(false);
-  command.add_option("--bound-factor", *factor, "allow this many times the usual errors")
+  add_option(command, "--bound-factor X", *factor, "allow X times the usual errors")
       ->check(number(1e-9, 1e9))
       ->capture_default_str();
   command.add_flag("--json", *json, "print JSON");

@@ -139,12 +139,13 @@ void run_watch(const WatchOptions& options) {
 void add_watch_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "watch",
-      "Show a run or a study while it goes on: progress, losses, speed and depth weights, in the\n"
-      "terminal. Leaves what it watches alone, and ends when that is done, or with q or Ctrl-C.");
+      "Show a run or a study in the terminal while it goes on. Shows progress, losses, speed and\n"
+      "depth weights, leaves what it watches alone, and ends when that is done, or with q or "
+      "Ctrl-C.");
   const auto options = std::make_shared<WatchOptions>();
   add_path(command, "folder DIR", options->folder, "a run's or a study's folder")->required();
   command.add_flag("--once", options->once,
-                   "print what is there now and end, as where the output is not a terminal");
+                   "print what is there now and end, as it does where the output is no terminal");
   command.footer(
       "Examples:\n"
       "  attnres watch runs/tiny\n"

@@ -56,3 +56,4 @@ write_basic_package_version_file(attnresConfigVersion.cmake COMPATIBILITY SameMi
 install(FILES ${CMAKE_BINARY_DIR}/attnresConfig.cmake
               ${CMAKE_BINARY_DIR}/attnresConfigVersion.cmake cmake/FindLibTorch.cmake
         DESTINATION ${PACKAGE_DIR})
+include(InstallHelp)

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/command_line.h"
+#include "app/program_main.h"
 
 namespace attnres::testing {
 namespace {
@@ -92,7 +92,7 @@ class Starter : public ::testing::Environment {
     for (auto word = words.begin() + 3; word != words.end(); ++word)
       pointers.push_back(word->data());
     pointers.push_back(nullptr);
-    std::exit(run_command_line(static_cast<int>(pointers.size()) - 1, pointers.data()));
+    std::exit(program_main(static_cast<int>(pointers.size()) - 1, pointers.data()));
   }
 
   int socket_ = -1;

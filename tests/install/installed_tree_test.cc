@@ -91,6 +91,14 @@ TEST_F(InstalledTree, MissingTorchIsNamed) {
 TEST_F(InstalledTree, ProgramRuns) {
   const Result result = run_shell(fmt::format("'{}/bin/attnres' --help", prefix_.string()));
   EXPECT_EQ(result.exit_code, 0) << result.err;
+  // What it writes about itself is there too.
+  const std::filesystem::path share = prefix_ / "share";
+  EXPECT_THAT(read_file(share / "man/man1/attnres-train.1"), HasSubstr("\\fB\\-\\-recipe\\fR"));
+  for (const char* completion :
+       {"bash-completion/completions/attnres", "zsh/site-functions/_attnres",
+        "fish/vendor_completions.d/attnres.fish"}) {
+    EXPECT_THAT(read_file(share / completion), HasSubstr("tiny-residual")) << completion;
+  }
 }
 
 }  // namespace

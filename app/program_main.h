@@ -1,0 +1,10 @@
+// The program: attnres COMMAND [options].
+#pragma once
+
+namespace attnres {
+
+// What main does. Takes over how signals are handled, and what happens where memory runs out.
+// Returns 0 done, 1 failed, 2 used wrongly, 3 training diverged, 130 interrupted (support/error.h).
+int program_main(int argc, char** argv);
+
+}  // namespace attnres
