@@ -38,7 +38,7 @@ struct StudyCommandOptions {
 
 // The studies that come with the program; none where its recipes are not found.
 std::optional<fs::path> find_studies() {
-  const auto recipes = find_recipes();
+  const auto recipes = find_shared("recipes");
   if (!recipes || !fs::is_directory(*recipes / "studies")) return std::nullopt;
   return *recipes / "studies";
 }
