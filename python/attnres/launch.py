@@ -46,7 +46,8 @@ def run_module() -> NoReturn:
 
 def is_run_as_module() -> bool:
     """Whether `python -m attnres` imports the package, to find the module that it then runs."""
-    return sys.argv[:1] == ["-m"] and sys.orig_argv[1:3] == ["-m", "attnres"]
+    of_python = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return sys.argv[:1] == ["-m"] and of_python[-2:] == ["-m", "attnres"]
 
 
 def _torch_folder() -> str:
