@@ -254,7 +254,7 @@ void add_compare_command(CLI::App& app) {
                    "show what is chosen and what the runs take, and keep the choice for the same "
                    "command without it; train nothing");
   command.add_flag("--json", options->json, "print study.json");
-  group_options(command, kComputing, {"--jobs", "--threads"});
+  group_options(command, kComputing, {"--jobs", "--threads", "--device"});
   command.footer(
       "Examples:\n"
       "  attnres compare --data book.txt --dry-run\n"

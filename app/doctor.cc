@@ -187,7 +187,7 @@ Json examine() {
   const MachineSpeed at_full_speed = {
       .matmul = speed.back().at("matmul_gflop_per_s").get<double>() * 1e9,
       .copy = speed.back().at("copy_gb_per_s").get<double>() * 1e9};
-  const auto folder = find_recipes();
+  const auto folder = find_shared("recipes");
   const auto choice =
       folder ? choose(read_recipes(*folder, at_full_speed, line), line) : std::nullopt;
   if (choice) {

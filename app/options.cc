@@ -158,7 +158,9 @@ void MachineOptions::apply() const {
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
   return add_path(command, "--model PATH", path,
-                  "a model directory, a run's folder (its best checkpoint), or a GGUF file")
+                  "a model directory, a run's folder (its best checkpoint), a GGUF file, or the "
+                  "name of a "
+                  "model that comes with attnres, such as tiny-shakespeare")
       ->required();
 }
 
@@ -212,7 +214,7 @@ Precision PrecisionOption::get(const ModelDirectory& model) const {
 }
 
 OpenedModel open_model(const ModelOption& option) {
-  ModelDirectory directory(find_model(option.path));
+  ModelDirectory directory(find_model_or_name(option.path));
   auto model = directory.load();
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
@@ -220,7 +222,7 @@ OpenedModel open_model(const ModelOption& option) {
 
 OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
                            const MakeInferenceModel& make) {
-  ModelDirectory directory(find_model(option.path));
+  ModelDirectory directory(find_model_or_name(option.path));
   const Precision given = precision.get(directory);
   auto model =
       make([&](const TensorGroup* group) { return directory.load(given, /*sites=*/{}, group); });
@@ -230,7 +232,7 @@ OpenedInference open_model(const ModelOption& option, const PrecisionOption& pre
 
 LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision) {
   return [&](const TensorGroup* group) {
-    const ModelDirectory directory(find_model(option.path));
+    const ModelDirectory directory(find_model_or_name(option.path));
     return directory.load(precision.get(directory), /*sites=*/{}, group);
   };
 }
@@ -263,15 +265,23 @@ void require_no_part_of_study(const std::filesystem::path& path) {
                 folder.string());
 }
 
-std::optional<std::filesystem::path> find_recipes() {
+std::optional<std::filesystem::path> find_shared(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none).parent_path();
-  for (const fs::path& folder :
-       {program / "../recipes", program / "../share/attnres/recipes", fs::path("recipes")}) {
-    if (fs::is_directory(folder, none)) return fs::proximate(folder);
+  for (const fs::path& place :
+       {program / ".." / folder, program / "../share/attnres" / folder, fs::path(folder)}) {
+    if (fs::is_directory(place, none)) return fs::proximate(place);
   }
   return std::nullopt;
+}
+
+std::filesystem::path find_model_or_name(const std::string& model) {
+  if (!path_exists(model) && model.find('/') == std::string::npos) {
+    const auto folder = find_shared("models");
+    if (folder && path_exists(*folder / model)) return find_model(*folder / model);
+  }
+  return find_model(model);
 }
 
 std::filesystem::path find_recipe(const std::string& recipe) {
@@ -279,7 +289,7 @@ std::filesystem::path find_recipe(const std::string& recipe) {
   if (path_exists(recipe) || recipe.find('/') != std::string::npos || recipe.ends_with(".json")) {
     return recipe;
   }
-  const auto folder = find_recipes();
+  const auto folder = find_shared("recipes");
   require_usage(folder.has_value(),
                 "--recipe {}: no such file, and the recipes that come with attnres are not beside "
                 "the program, and not in recipes; give a recipe's file",

@@ -146,8 +146,13 @@ void require_run(const char* option, const std::filesystem::path& folder);
 // study.json.
 void require_no_part_of_study(const std::filesystem::path& path);
 
-// Where recipes lie: beside the build folder, where they are installed, or here.
-std::optional<std::filesystem::path> find_recipes();
+// Where a folder lies that comes with the program ("recipes", "models"): beside the build folder,
+// where it is installed, or here.
+std::optional<std::filesystem::path> find_shared(const std::string& folder);
+
+// A model's place (pretrained/find_model.h): the path itself, or that of the model of this name
+// which comes with the program.
+std::filesystem::path find_model_or_name(const std::string& model);
 
 // A recipe's file, or that of the recipe of this name which comes with the program. Throws
 // UsageError where a name, which is no path, is neither.

@@ -50,8 +50,17 @@ void lead_group(Communicator& world, const std::function<void(const MakeInferenc
 }  // namespace
 
 std::unique_ptr<Communicator> start_processes() {
-  if (!has_mpi() && launched_rank() > 0) std::exit(0);
-  return start_mpi();
+  if (!has_mpi() && launched_rank() > 0) std::exit(0);  // rank 0 says why
+  std::unique_ptr<Communicator> world = start_mpi();
+  if (world->size() == 1) {
+    world.reset();
+    if (launched_rank() > 0) std::exit(0);
+    fail(
+        "{} processes were started, and OpenMPI, over which they talk, knows of one: start them "
+        "with its mpirun (Debian: mpirun.openmpi), or one alone, without mpirun",
+        launched_processes());
+  }
+  return world;
 }
 
 void share_cpus(Communicator& world) {

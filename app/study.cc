@@ -40,7 +40,7 @@ struct StudyCommandOptions {
 
 // The studies that come with the program; none where its recipes are not found.
 std::optional<fs::path> find_studies() {
-  const auto recipes = find_recipes();
+  const auto recipes = find_shared("recipes");
   if (!recipes || !fs::is_directory(*recipes / "studies")) return std::nullopt;
   return *recipes / "studies";
 }
@@ -166,7 +166,7 @@ void add_study_command(CLI::App& app) {
                    "time; write nothing");
   command.add_flag("--list", options->list, "show the studies that come with attnres");
   command.add_flag("--json", options->json, "print study.json");
-  group_options(command, kComputing, {"--jobs", "--threads"});
+  group_options(command, kComputing, {"--jobs", "--threads", "--device"});
   command.footer(
       "Examples:\n"
       "  attnres study --list\n"

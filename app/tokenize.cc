@@ -12,7 +12,6 @@
 #include "app/tokenize_folder.h"
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/pretrained/chat_template_files.h"
-#include "attnres/pretrained/find_model.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -43,7 +42,7 @@ struct FoundTokenizer {
 FoundTokenizer find_tokenizer(const std::filesystem::path& path) {
   const bool has_files =
       path_exists(path) && std::filesystem::is_directory(path) && !tokenizer_files(path).empty();
-  const std::filesystem::path found = has_files ? path : find_model(path);
+  const std::filesystem::path found = has_files ? path : find_model_or_name(path.string());
   if (is_gguf_file(found)) {
     const GgufFile file(found);
     return {read_gguf_tokenizer(file), read_chat_template(file), /*has_model=*/true};

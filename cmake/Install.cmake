@@ -1,4 +1,4 @@
-# What `cmake --install` copies: the program, its recipes, the engine (attnres::engine), the operations
+# What `cmake --install` copies: the program, its recipes and models, the engine (attnres::engine), the operations
 # (attnres::ops), the kernels with their C interface (attnres::kernels), their headers, and the CMake
 # package that finds them. What of these was not built yet is built then.
 include(CMakePackageConfigHelpers)
@@ -35,14 +35,24 @@ if(ATTNRES_PROGRAM)
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/infer)
   install(FILES attnres/infer/engine_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           RENAME attnres_engine.h)
-  install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
+  install(DIRECTORY recipes models DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
 endif()
 
+# Loaded beside the operations, where they are asked for.
+if(TARGET attnres_mpi)
+  add_dependencies(installed attnres_mpi)
+  install(TARGETS attnres_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(attnres_mpi PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
+endif()
 if(ATTNRES_CUDA)
   add_dependencies(installed attnres_cuda)
   install(TARGETS attnres_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   set_target_properties(attnres_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
 endif()
+
+# What scripts/wheel says of them to Python.
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_OF_PYTHON ${LibTorch_VERSION})
+configure_file(python/built_for.py.in built_for.py @ONLY)
 
 set(OPS attnres/ops/depth_attention)
 install(FILES ${OPS}/depth_attention.h ${OPS}/two_phase.h

@@ -214,17 +214,14 @@ class MpiCommunicator : public Communicator {
 
 }  // namespace
 
-bool has_mpi() {
-  return true;
-}
-
-std::unique_ptr<Communicator> start_mpi() {
+// What start_mpi (start_mpi.cc) calls in this library.
+extern "C" Communicator* attnres_start_mpi() {
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting");
   require(provided >= MPI_THREAD_SERIALIZED,
           "MPI: this library lets only one thread of a process use it; take one with "
           "MPI_THREAD_SERIALIZED, as OpenMPI and MPICH have it");
-  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
+  return std::make_unique<MpiCommunicator>(MPI_COMM_WORLD).release();
 }
 
 }  // namespace attnres

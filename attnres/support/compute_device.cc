@@ -5,26 +5,18 @@
 #include <filesystem>
 
 #include "attnres/support/error.h"
+#include "attnres/support/own_library.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kLibrary = "libattnres_cuda.so";
-
 c10::Device device_of_process = c10::kCPU;
-
-// Beside the library that this is in.
-fs::path library_path() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&compute_device), &info) == 0) return kLibrary;
-  return fs::path(info.dli_fname).replace_filename(kLibrary);
-}
 
 // Why it cannot be loaded, or nothing.
 std::string load_library() {
   if (gpu_library != nullptr) return "";
-  const fs::path path = library_path();
+  const fs::path path = own_library("libattnres_cuda.so");
   if (!fs::exists(path)) {
     return fmt::format("this build has no kernels for GPUs; scripts/setup --cuda builds them ({})",
                        path.string());

@@ -52,7 +52,11 @@ void set_program(std::string_view typed) {
 }
 
 std::string program() {
-  return for_shell(typed_word());
+  constexpr std::string_view kAsModule = " -m attnres";
+  std::string word = typed_word();
+  if (!word.ends_with(kAsModule)) return for_shell(word);
+  word.resize(word.size() - kAsModule.size());
+  return for_shell(word).append(kAsModule);
 }
 
 std::string as_typed(std::string_view text) {

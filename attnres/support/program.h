@@ -10,7 +10,8 @@ namespace attnres {
 void set_program(std::string_view typed);
 
 // That word as a shell takes it: "build/attnres" where that was typed. "attnres" where the program
-// lies on the PATH, and in other programs, which have not set it.
+// lies on the PATH, and in other programs, which have not set it. "python3 -m attnres" where Python
+// started it, which then gives that as the word.
 std::string program();
 
 // A text in which commands are written "attnres .." (at the begin of a line, or after mpirun's

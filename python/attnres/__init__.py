@@ -9,15 +9,20 @@ built with nvcc, in float32 and bfloat16; elsewhere compositions of PyTorch's op
 
 from pathlib import Path
 
-import torch
-
 from .built_for import ATTNRES as __version__
 from .built_for import TORCH as _built_for
+from .launch import is_run_as_module, run_module
+
+if is_run_as_module():
+    run_module()  # before torch is imported, which the program does not need
+
+import torch  # noqa: E402
 
 if torch.__version__.split(".")[:2] != _built_for.split("."):
     raise ImportError(
-        f"attnres was built for torch {_built_for} and this is torch {torch.__version__}: build it "
-        "anew with pip install --no-build-isolation --force-reinstall --no-deps ."
+        f"attnres was built for torch {_built_for} and this is torch {torch.__version__}: pip "
+        f"install 'torch=={_built_for}.*', or build attnres anew in its source, with pip install "
+        "--no-build-isolation --force-reinstall --no-deps ."
     )
 torch.ops.load_library(Path(__file__).with_name("libattnres_ops.so"))
 _for_gpus = Path(__file__).with_name("libattnres_cuda.so")

@@ -41,5 +41,19 @@ TEST(RecipeNames, AreListedWhereThereIsNoneOfThatName) {
               HasSubstr("./tiny-residual"));
 }
 
+TEST(ModelNames, AreTakenAsTheirFoldersAre) {
+  const auto score = [](const std::string& model) {
+    const Result result =
+        run_shell(fmt::format("cd / && attnres score --ids 1,2,3 --threads 1 --model '{}'", model));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(score("tiny-shakespeare"), score(ATTNRES_SOURCE_DIR "/models/tiny-shakespeare"));
+  EXPECT_NE(score("tiny-shakespeare"), score("tiny-c"));
+  const Result unknown = run_program("score --ids 1,2,3 --model tiny-shakspeare");
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("tiny-shakspeare: no such model directory"));
+}
+
 }  // namespace
 }  // namespace attnres::testing::recipe_names_test

@@ -178,6 +178,39 @@ TEST(MpiCommunicator, EndsAllWhereOneHangs) {
               HasSubstr("rank 0 has waited 1 s for the forward of micro-batch 3 from rank 1"));
 }
 
+// A file that is no library stands in the way of the system's.
+TEST(MpiCommunicator, IsLoadedWhereProcessesAskForEachOther) {
+  if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
+  const std::filesystem::path folder = fresh_folder("no_mpi");
+  write_file(folder / "libmpi.so.40", "no library");
+  const std::string without = fmt::format("LD_LIBRARY_PATH='{}' ", folder.string());
+  const std::string alone = without + "attnres score --ids 1,2,3 --model '" ATTNRES_SOURCE_DIR
+                                      "/models/tiny-shakespeare'";
+  EXPECT_EQ(run_shell(alone).exit_code, 0) << run_shell(alone).err;
+  for (const int rank : {0, 1}) {
+    const Result result = run_shell(
+        fmt::format("export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK={}; {}", rank, alone));
+    EXPECT_EQ(result.exit_code, rank == 0 ? 1 : 0);
+    EXPECT_EQ(result.err.find("libmpi.so.40") != std::string::npos, rank == 0) << result.err;
+    EXPECT_EQ(result.err.find("install OpenMPI 4 or 5") != std::string::npos, rank == 0);
+  }
+}
+
+// Another launcher's processes do not find each other by OpenMPI.
+TEST(MpiCommunicator, RefusesProcessesOfAnotherLauncher) {
+  if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
+  for (const int rank : {0, 1}) {
+    const Result result =
+        run_shell(fmt::format("ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" PMI_SIZE=2 "
+                              "PMI_RANK={} attnres score --ids 1,2,3 --model '{}'",
+                              rank, ATTNRES_SOURCE_DIR "/models/tiny-shakespeare"));
+    EXPECT_EQ(result.exit_code, rank == 0 ? 1 : 0);
+    EXPECT_EQ(result.err.find("2 processes were started, and OpenMPI") != std::string::npos,
+              rank == 0)
+        << result.err;
+  }
+}
+
 TEST(MpiCommunicator, IsAbsentFromABuildWithoutMpi) {
   if (has_mpi()) GTEST_SKIP() << "this build has MPI";
   try {

@@ -17,6 +17,8 @@ TEST_F(TypedProgram, IsWhatCommandsBeginWith) {
   EXPECT_EQ(program(), "attnres");
   set_program("my builds/attnres");
   EXPECT_EQ(program(), "'my builds/attnres'");
+  set_program("my python/python3 -m attnres");
+  EXPECT_EQ(program(), "'my python/python3' -m attnres");
 }
 
 TEST_F(TypedProgram, StandsInExamplesWhereACommandBegins) {
