@@ -115,7 +115,8 @@ class _Reader:
     def fuses(self, norm: nn.Module, kind: type, state: DepthState) -> bool:
         """Whether depth attention computes this norm of this class, as it is now, by itself."""
         return (
-            kind in self.rms_norms
+            isinstance(state, DepthState)  # else mix.read says what is wrong
+            and kind in self.rms_norms
             and _stated_eps(norm) is not None
             and norm.weight is not None
             and norm.weight.dtype == state.blocks[0].dtype
