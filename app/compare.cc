@@ -220,9 +220,8 @@ void add_compare_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "compare",
       "Compare mechanisms on your own text, in the time that you give. Chooses a model that this\n"
-      "machine trains in that time, trains it with each mechanism and seed, and writes a page. "
-      "The\n"
-      "folder is a study's, and the same command goes on where it stopped.");
+      "machine trains in that time, trains it with each mechanism and seed, and writes a page.\n"
+      "The folder is a study's, and the same command goes on where it stopped.");
   const auto options = std::make_shared<CompareOptions>();
   add_path(command, "--data PATH", options->data,
            "files and folders of text (default: the compiler's C and C++ headers)");

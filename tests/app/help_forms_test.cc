@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using Words = std::set<std::string>;
 
 std::string printed(const std::string& arguments) {
@@ -97,7 +96,8 @@ TEST(HelpForms, HaveEveryOption) {
   const std::string page = printed("help --markdown"), bash = printed("help --completion bash"),
                     zsh = printed("help --completion zsh"),
                     fish = printed("help --completion fish");
-  for (const std::string& command : commands()) {
+  const Words known = commands();
+  for (const std::string& command : known) {
     SCOPED_TRACE(command);
     const Words options = long_options(command);
     EXPECT_THAT(options, ::testing::Contains("--help"));
@@ -126,7 +126,7 @@ TEST(HelpForms, HaveEveryOption) {
     }
     EXPECT_EQ(in_fish, options);
   }
-  for (const std::string& command : commands()) {
+  for (const std::string& command : known) {
     EXPECT_THAT(read_file(folder / "attnres.1"), HasSubstr("\\fBattnres\\-" + command + "\\fR(1)"));
     EXPECT_THAT(page, HasSubstr(fmt::format("| [{0}](#attnres-{0}) | ", command)));
   }
@@ -158,9 +158,11 @@ TEST(ManPages, HaveNoWarnings) {
     EXPECT_THAT(run_shell("lexgrog '" + page.path().string() + "'").out,
                 HasSubstr(name + " - "));  // what apropos finds
   }
-  EXPECT_THAT(read(folder / "attnres-generate.1").out,
-              AllOf(HasSubstr("--logit-bias"), HasSubstr("attnres generate --model "
-                                                         "runs/tiny --chat")));
+  // Bold letters are struck twice.
+  const std::string shown =
+      std::regex_replace(read(folder / "attnres-generate.1").out, std::regex(".\x08"), "");
+  EXPECT_THAT(shown, AllOf(HasSubstr("--logit-bias ID=NUMBER"),
+                           HasSubstr("attnres generate --model runs/tiny --chat")));
   write_text(folder / "broken.1", ".TH BROKEN 1\n.SH NAME\nbroken \\- \\(xyzzy\n.nosuch\n");
   EXPECT_NE(read(folder / "broken.1").err, "");
 }
