@@ -9,9 +9,11 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/key_listing.h"
 #include "app/options.h"
 #include "app/study_shown.h"
 #include "attnres/study/study_data.h"
+#include "attnres/study/study_schema.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/nearest.h"
@@ -34,6 +36,7 @@ struct StudyCommandOptions {
   int64_t threads = 0;    // 0 where it is not given
   double stop_after = 0;  // seconds; 0 where it is not given
   bool list = false, dry_run = false, json = false;
+  KeyListingOptions keys;
 };
 
 // The studies that come with the program; none where its recipes are not found.
@@ -110,6 +113,9 @@ StudyJob make_study_job(const StudyCommandOptions& options) {
 
 void run_study_command(const StudyCommandOptions& options) {
   if (options.list) return list_studies();
+  if (options.keys.is_asked()) {
+    return show_keys(options.keys, study_keys(), study_schema(), options.json);
+  }
   const StudyJob job = make_study_job(options);
   if (options.dry_run) {
     print_plan(job);
@@ -160,6 +166,7 @@ void add_study_command(CLI::App& app) {
                    "time; write nothing");
   command.add_flag("--list", options->list, "show the studies that come with attnres");
   command.add_flag("--json", options->json, "print study.json");
+  options->keys.add_to(command, "study's file");
   command.footer(
       "Examples:\n"
       "  attnres study --list\n"

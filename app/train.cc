@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "app/commands.h"
+#include "app/key_listing.h"
 #include "app/options.h"
 #include "app/processes.h"
 #include "attnres/data/token_folder.h"
@@ -46,6 +47,8 @@ struct TrainOptions {
   bool resume = false;
   bool force = false;
   bool json = false;
+  KeyListingOptions keys;
+  bool markdown = false;
 };
 
 // The name becomes a folder's, and a recipe may come from anywhere.
@@ -314,6 +317,10 @@ void run_train_with_others(const TrainOptions& options) {
 }
 
 void run_train(const TrainOptions& options) {
+  if (options.markdown) return print_keys_page();
+  if (options.keys.is_asked()) {
+    return show_keys(options.keys, recipe_keys(), recipe_schema(), options.json);
+  }
   if (launched_processes() > 1) return run_train_with_others(options);
   options.machine.apply();
   const TrainJob job = make_job(options);
@@ -357,6 +364,9 @@ void add_train_command(CLI::App& app) {
            "a file for a Chrome trace of what several processes do in the first steps, which "
            "ui.perfetto.dev opens");
   command.add_flag("--json", options->json, "print the summary as JSON");
+  options->keys.add_to(command, "recipe");
+  command.add_flag("--markdown", options->markdown, "with --keys: print docs/recipe.md")
+      ->needs(options->keys.keys);
   options->machine.add_to(command);
   command.footer(
       "Exit code 3: losses or weights are no longer finite. The last good checkpoint stands, and\n"
@@ -364,6 +374,7 @@ void add_train_command(CLI::App& app) {
       "With parallel.data, pipeline or tensor in the recipe several processes train one model,\n"
       "started by mpirun or srun: docs/parallel.md.\n\n"
       "Examples:\n"
+      "  attnres train --keys model.experts\n"
       "  attnres train --recipe recipes/tiny-block-attn-res.json --out runs/tiny\n"
       "  attnres train --recipe recipes/tiny-residual.json --data book.txt \\\n"
       "    --set train.steps=200 train.seed=2\n"

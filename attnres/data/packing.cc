@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -45,10 +46,7 @@ Packing packing_named(const std::string& name) {
   for (const Packing packing : {Packing::stream, Packing::documents}) {
     if (name == name_of(packing)) return packing;
   }
-  throw UsageError(
-      fmt::format("data.packing: expected stream (rows wherever documents end) or documents (rows "
-                  "of whole documents), got {}",
-                  name));
+  fail_usage("data.packing: there is no {}", one_line(name));
 }
 
 PackedRows::PackedRows(const TrainingTokens& tokens, int64_t context, Packing packing,

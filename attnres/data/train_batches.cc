@@ -7,6 +7,7 @@
 
 #include "attnres/data/permutation.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 #include "attnres/support/random.h"
 
 namespace attnres {
@@ -62,10 +63,7 @@ RowOrder row_order_named(const std::string& name) {
   for (const RowOrder order : {RowOrder::epochs, RowOrder::drawn}) {
     if (name == name_of(order)) return order;
   }
-  throw UsageError(
-      fmt::format("data.order: expected epochs (each row once, then again in another order) or "
-                  "drawn (any rows at random), got {}",
-                  name));
+  fail_usage("data.order: there is no {}", one_line(name));
 }
 
 TrainBatches::TrainBatches(std::vector<Source> sources, const TrainBatchSettings& settings)

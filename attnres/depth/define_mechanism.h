@@ -17,12 +17,12 @@ struct NoSettings {
   void visit(V&) {}
 };
 
-// Settings has visit(V&), check(const MixerShape&) if some values are wrong, which throws
-// UsageError, and a constructor from the shape if its defaults depend on it; Mixer is made of
-// (settings, shape, parameters). Where settings change the formula, Settings has formula(const
-// MixerShape&) too; where a recipe may say one of them in other words, respell(Json, const
-// MixerShape&), which gives the usual ones. `traffic` evaluates `text.traffic` for (settings,
-// shape), or is its value for all.
+// Settings has visit(V&), check(const MixerShape&) if some values do not go together or with the
+// shape, which throws UsageError, and a constructor from the shape if its defaults depend on it;
+// Mixer is made of (settings, shape, parameters). Where settings change the formula, Settings has
+// formula(const MixerShape&) too; where a recipe may say one of them in other words,
+// visit_spellings(V&), which visits those, and respell(Json, const MixerShape&), which gives the
+// usual ones. `traffic` evaluates `text.traffic` for (settings, shape), or is its value for all.
 template <class Settings, class Mixer, class Traffic>
 Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
   const auto defaults = [](const MixerShape& shape) {
@@ -50,11 +50,13 @@ Mechanism define_mechanism(const MechanismText& text, Traffic traffic) {
   const auto typed = [](const std::any& settings) -> const Settings& {
     return *std::any_cast<Settings>(&settings);
   };
-  std::vector<std::string> names;
-  const Json settings = write_config(defaults({}));
-  for (const auto& [name, value] : settings.items()) names.push_back(name);
+  ConfigLister spellings;
+  if constexpr (requires { Settings::visit_spellings(spellings); }) {
+    Settings::visit_spellings(spellings);
+  }
   return {.text = text,
-          .settings = names,
+          .settings = list_keys(defaults({})),
+          .spellings = spellings.keys,
           .parse = parse,
           .write = [typed](const std::any& settings) { return write_config(typed(settings)); },
           .make = [typed, check_settings](

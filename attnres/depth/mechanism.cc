@@ -72,6 +72,20 @@ std::vector<std::string> mechanism_names() {
   return names;
 }
 
+void add_mechanism_keys(ConfigKey& depth_mixing) {
+  Limits types = one_of_names(mechanism_names());
+  types.required = true;
+  depth_mixing.keys = {{.name = "type",
+                        .type = KeyType::text,
+                        .meaning = "a mechanism; without depth_mixing it is residual",
+                        .limits = types}};
+  for (const Mechanism& mechanism : mechanisms()) {
+    ConfigVariant& variant = depth_mixing.variants.emplace_back(
+        ConfigVariant{mechanism.text.name, mechanism.text.source, mechanism.settings});
+    variant.keys.insert(variant.keys.end(), mechanism.spellings.begin(), mechanism.spellings.end());
+  }
+}
+
 const Mechanism& find_mechanism(const Json& depth_mixing) {
   const std::string type = type_of(depth_mixing);
   for (const Mechanism& mechanism : mechanisms()) {

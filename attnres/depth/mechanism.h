@@ -9,6 +9,7 @@
 
 #include "attnres/depth/depth_mixer.h"
 #include "attnres/parameters/parameters.h"
+#include "attnres/support/config_key.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
@@ -58,7 +59,8 @@ struct MechanismText {
 // What a recipe can name. A DepthMixing (depth_mixing.h) is one with its settings.
 struct Mechanism {
   MechanismText text;
-  std::vector<std::string> settings;  // their names
+  std::vector<ConfigKey> settings;
+  std::vector<ConfigKey> spellings;  // keys that say one of them in other words
   // A value of the mechanism's settings struct, every default filled in. Throws UsageError on
   // unknown keys and bad values.
   std::function<std::any(const Json& settings, const MixerShape&)> parse;
@@ -77,6 +79,10 @@ struct Mechanism {
 
 const std::vector<Mechanism>& mechanisms();
 std::vector<std::string> mechanism_names();
+
+// Gives the key of a recipe's depth_mixing what it has: `type`, and with each of its values the
+// settings of that mechanism.
+void add_mechanism_keys(ConfigKey& depth_mixing);
 
 // The mechanism that `depth_mixing.type` names. Throws UsageError with the list if there is none.
 const Mechanism& find_mechanism(const Json& depth_mixing);

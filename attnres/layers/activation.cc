@@ -5,17 +5,8 @@
 
 #include "attnres/ops/situ/situ.h"
 #include "attnres/ops/swiglu/swiglu.h"
-#include "attnres/support/error.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
-
-void Activation::check(const std::string& path) const {
-  require_usage(type == "silu" || type == "gelu_tanh" || is_situ(),
-                "{}.type: expected \"silu\", \"gelu_tanh\" or \"situ\", got \"{}\"", path,
-                one_line(type));
-  require_usage(beta > 0, "{}.beta: expected more than 0, got {}", path, beta);
-}
 
 at::Tensor Activation::operator()(const at::Tensor& gate, const at::Tensor& up) const {
   if (type == "silu") return swiglu(gate, up);

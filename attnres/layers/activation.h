@@ -12,24 +12,24 @@
 
 #include <string>
 
+#include "attnres/support/config_key.h"
+
 namespace attnres {
 
 struct Activation {
-  std::string type = "silu";  // or "gelu_tanh", "situ"
-  double beta = 4;            // situ
-  double linear_beta = 25;    // situ; 0 or less leaves the up branch as it is
+  std::string type = "silu";
+  double beta = 4;
+  double linear_beta = 25;
 
   template <class V>
   void visit(V& v) {
-    v("type", type);
-    v("beta", beta);
-    v("linear_beta", linear_beta);
+    v("type", type, "what the gate and up maps become before the down map",
+      one_of({{"silu", "SwiGLU"}, {"gelu_tanh", "GeGLU"}, {"situ", "Kimi K3"}}));
+    v("beta", beta, "of situ: bound of the gate", more_than(0));
+    v("linear_beta", linear_beta, "of situ: bound of the up branch; 0 or less leaves it as it is");
   }
 
   bool is_situ() const { return type == "situ"; }
-
-  // Throws UsageError naming the key, `path` before it.
-  void check(const std::string& path) const;
 
   // The activation of two tensors of one shape. situ is computed in float32 at least.
   at::Tensor operator()(const at::Tensor& gate, const at::Tensor& up) const;

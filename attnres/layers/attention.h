@@ -17,6 +17,7 @@
 #include "attnres/layers/sublayer.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/parameters/parameters.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
@@ -27,26 +28,29 @@ inline constexpr const char* kNope = "nope";                     // the same wit
 // What all three may have.
 struct GroupedQuerySettings {
   bool qkv_bias = false;
-  bool qk_norm = false;    // of queries and keys, head by head
-  double score_scale = 0;  // 0 stands for 1 / sqrt(head_width)
+  bool qk_norm = false;
+  double score_scale = 0;
 
   template <class V>
   void visit(V& v) {
-    v("qkv_bias", qkv_bias);
-    v("qk_norm", qk_norm);
-    v("score_scale", score_scale);
+    v("qkv_bias", qkv_bias, "whether the maps of queries, keys and values have biases (Qwen 2)");
+    v("qk_norm", qk_norm, "whether queries and keys are normed, head by head (Qwen 3)");
+    v("score_scale", score_scale,
+      "by which scores are multiplied; 0 stands for 1 / sqrt(head_width)", at_least(0));
   }
 };
 
 struct SlidingWindowSettings {
-  int64_t window = 4096;  // tokens that a token sees, itself one of them
-  // 0: positions are the model's, scaled as they are. Else its own, unscaled (Gemma 3).
+  int64_t window = 4096;
   double rope_theta = 0;
 
   template <class V>
   void visit(V& v) {
-    v("window", window);
-    v("rope_theta", rope_theta);
+    v("window", window, "tokens that a token sees, itself one of them", dimension(1));
+    v("rope_theta", rope_theta,
+      "base of its own rotary frequencies, unscaled (Gemma 3); 0: positions are the model's, "
+      "scaled as they are",
+      at_least(0));
   }
 };
 

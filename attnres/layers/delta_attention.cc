@@ -7,9 +7,7 @@
 
 #include "attnres/ops/delta_attention/delta_attention.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/support/config.h"
 #include "attnres/support/error.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -56,9 +54,6 @@ Init log_uniform_steps() {
 }  // namespace
 
 void DeltaAttentionSettings::resolve(int64_t width, int64_t model_heads, const std::string& path) {
-  check_whole(path, "heads", heads, 0);
-  check_whole(path, "head_width", head_width, 0);
-  check_whole(path, "conv_width", conv_width, 1);
   if (heads == 0) heads = model_heads;
   if (head_width == 0) {
     require_usage(width % heads == 0,
@@ -66,12 +61,6 @@ void DeltaAttentionSettings::resolve(int64_t width, int64_t model_heads, const s
                   path, width, heads);
     head_width = width / heads;
   }
-  require_usage(gate_lower_bound <= 0 && std::isfinite(gate_lower_bound),
-                "{}.gate_lower_bound: expected less than 0, or 0 for none, got {}", path,
-                gate_lower_bound);
-  require_usage(output_gate == "low_rank" || output_gate == "full_rank",
-                "{}.output_gate: expected low_rank or full_rank, got {}", path,
-                one_line(output_gate));
 }
 
 DeltaAttention::DeltaAttention(const DeltaAttentionSettings& settings, const LayerPlace& place,

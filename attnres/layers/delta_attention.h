@@ -20,6 +20,7 @@
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/parameters/parameters.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
@@ -28,19 +29,22 @@ inline constexpr const char* kDelta = "delta";
 struct DeltaAttentionInputs;
 
 struct DeltaAttentionSettings {
-  int64_t heads = 0;                     // H; 0 stands for the model's
-  int64_t head_width = 0;                // K, of keys and values; 0 stands for width / heads
-  int64_t conv_width = 4;                // tokens
-  double gate_lower_bound = 0;           // of the log decay; 0: none
-  std::string output_gate = "low_rank";  // by way of head_width; or "full_rank"
+  int64_t heads = 0;       // H
+  int64_t head_width = 0;  // K
+  int64_t conv_width = 4;
+  double gate_lower_bound = 0;
+  std::string output_gate = "low_rank";
 
   template <class V>
   void visit(V& v) {
-    v("heads", heads);
-    v("head_width", head_width);
-    v("conv_width", conv_width);
-    v("gate_lower_bound", gate_lower_bound);
-    v("output_gate", output_gate);
+    v("heads", heads, "heads; 0 stands for the model's", dimension(0));
+    v("head_width", head_width, "numbers of a head's keys and values; 0 stands for width / heads",
+      dimension(0));
+    v("conv_width", conv_width, "tokens that the convolutions see", dimension(1));
+    v("gate_lower_bound", gate_lower_bound, "lower bound of the log decay (Kimi K3); 0 for none",
+      at_most(0));
+    v("output_gate", output_gate, "map of the gate of the output",
+      one_of({{"low_rank", "by way of head_width"}, {"full_rank", "Kimi K3"}}));
   }
 
   bool has_full_rank_gate() const { return output_gate == "full_rank"; }

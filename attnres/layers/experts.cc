@@ -20,7 +20,6 @@
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -61,15 +60,8 @@ at::Tensor count_each(const at::Tensor& numbers, int64_t count) {
 }  // namespace
 
 void ExpertsSettings::resolve(int64_t ffn_width, const std::string& path) {
-  check_whole(path, "count", count, 0);
-  check_whole(path, "chosen", chosen, 1);
-  check_whole(path, "width", width, 0);
-  check_whole(path, "shared", shared, 0);
-  check_whole(path, "dense_layers", dense_layers, 0);
-  check_whole(path, "latent_width", latent_width, 0);
-  check_whole(path, "groups", groups, 1);
-  check_whole(path, "chosen_groups", chosen_groups, 1, groups);
-  require_usage(scaling > 0, "{}.scaling: expected more than 0, got {}", path, scaling);
+  require_usage(chosen_groups <= groups, "{}.chosen_groups: {} cannot be chosen of {} groups", path,
+                chosen_groups, groups);
   require_usage(count == 0 || chosen <= count, "{}.chosen: {} cannot be chosen of {} experts", path,
                 chosen, count);
   const bool has_groups = groups > 1 && count > 0;

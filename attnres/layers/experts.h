@@ -28,37 +28,44 @@
 #include "attnres/layers/linear.h"
 #include "attnres/layers/sublayer.h"
 #include "attnres/parameters/parameters.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
 inline constexpr const char* kExperts = "experts";
 
 struct ExpertsSettings {
-  int64_t count = 0;         // E; 0: every feed-forward is dense
-  int64_t chosen = 2;        // per token
-  int64_t width = 0;         // hidden width of an expert; 0 stands for ffn_width / chosen
-  int64_t shared = 1;        // experts that every token passes through: one of shared * width
-  int64_t dense_layers = 1;  // Transformer layers at the start whose feed-forward is dense
+  int64_t count = 0;  // E
+  int64_t chosen = 2;
+  int64_t width = 0;
+  int64_t shared = 1;
+  int64_t dense_layers = 1;
   double scaling = 1;
-  bool renormalize = true;   // the weights of a token's experts to a sum of `scaling`
-  int64_t latent_width = 0;  // 0: experts work on the full width
-  bool latent_norm = true;   // where there is a latent width
+  bool renormalize = true;
+  int64_t latent_width = 0;
+  bool latent_norm = true;
   int64_t groups = 1;
   int64_t chosen_groups = 1;
 
   template <class V>
   void visit(V& v) {
-    v("count", count);
-    v("chosen", chosen);
-    v("width", width);
-    v("shared", shared);
-    v("dense_layers", dense_layers);
-    v("scaling", scaling);
-    v("renormalize", renormalize);
-    v("latent_width", latent_width);
-    v("latent_norm", latent_norm);
-    v("groups", groups);
-    v("chosen_groups", chosen_groups);
+    v("count", count, "experts of a layer; 0: every feed-forward is dense", dimension(0));
+    v("chosen", chosen, "experts that a token is sent to", dimension(1));
+    v("width", width, "hidden width of an expert; 0 stands for ffn_width / chosen", dimension(0));
+    v("shared", shared,
+      "experts that every token passes through: one, of hidden width shared * width", dimension(0));
+    v("dense_layers", dense_layers, "Transformer layers at the start whose feed-forward is dense",
+      dimension(0));
+    v("scaling", scaling, "by which the weights of a token's experts are multiplied", more_than(0));
+    v("renormalize", renormalize,
+      "whether the weights of a token's experts are divided by their sum");
+    v("latent_width", latent_width,
+      "width that the routed experts work on (Kimi K3); 0: the model's", dimension(0));
+    v("latent_norm", latent_norm,
+      "with a latent width: whether the sum of the routed experts is normed");
+    v("groups", groups, "groups of neighbouring experts, of which a token chooses some first",
+      dimension(1));
+    v("chosen_groups", chosen_groups, "groups that a token chooses", dimension(1));
   }
 
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.

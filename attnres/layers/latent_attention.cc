@@ -16,7 +16,6 @@
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -64,20 +63,17 @@ at::Tensor attend_latents(const at::Tensor& q_BTHK, const at::Tensor& latents_BN
 
 void LatentAttentionSettings::resolve(int64_t width, int64_t heads, const std::string& path) {
   const auto fill = [&](const char* key, int64_t& value, int64_t default_value) {
-    check_whole(path, key, value, 0);
     if (value == 0) value = default_value;
     require_usage(value > 0, "{}.{}: the default is less than 1 for this model, give it", path,
                   key);
   };
   fill("kv_rank", kv_rank, width / 2);
-  check_whole(path, "q_rank", q_rank, 0);
   fill("key_width", key_width, width / heads);
   fill("shared_key_width", shared_key_width, key_width / 2);
   fill("value_width", value_width, key_width);
   require_usage(!rotary || shared_key_width % 2 == 0,
                 "{}.shared_key_width: rotary positions need an even one, got {}", path,
                 shared_key_width);
-  require_usage(score_scale >= 0, "{}.score_scale: expected 0 or more, got {}", path, score_scale);
 }
 
 LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_t heads,

@@ -25,31 +25,40 @@
 #include "attnres/layers/sublayer.h"
 #include "attnres/ops/rotary/rotary.h"
 #include "attnres/parameters/parameters.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
 inline constexpr const char* kLatent = "latent";
 
 struct LatentAttentionSettings {
-  int64_t kv_rank = 0;           // R; 0 stands for half the width
-  int64_t q_rank = 0;            // 0: the query map has full rank
-  int64_t key_width = 0;         // of a head's own part of the key; 0 stands for width / heads
-  int64_t shared_key_width = 0;  // of the part that heads share; 0 stands for half of key_width
-  int64_t value_width = 0;       // 0 stands for key_width
+  int64_t kv_rank = 0;  // R
+  int64_t q_rank = 0;
+  int64_t key_width = 0;
+  int64_t shared_key_width = 0;
+  int64_t value_width = 0;
   bool output_gate = false;
   bool rotary = false;
-  double score_scale = 0;  // 0 stands for 1 / sqrt(key_width + shared_key_width)
+  double score_scale = 0;
 
   template <class V>
   void visit(V& v) {
-    v("kv_rank", kv_rank);
-    v("q_rank", q_rank);
-    v("key_width", key_width);
-    v("shared_key_width", shared_key_width);
-    v("value_width", value_width);
-    v("output_gate", output_gate);
-    v("rotary", rotary);
-    v("score_scale", score_scale);
+    v("kv_rank", kv_rank, "numbers of the latent of keys and values; 0 stands for half the width",
+      dimension(0));
+    v("q_rank", q_rank, "numbers of the latent of queries; 0: their map has full rank",
+      dimension(0));
+    v("key_width", key_width, "numbers of a head's own part of the key; 0 stands for width / heads",
+      dimension(0));
+    v("shared_key_width", shared_key_width,
+      "numbers of the part of the key that heads share; 0 stands for half of key_width",
+      dimension(0));
+    v("value_width", value_width, "numbers of a head's value; 0 stands for key_width",
+      dimension(0));
+    v("output_gate", output_gate, "whether the output has a gate (Kimi K3)");
+    v("rotary", rotary, "whether the shared part of keys has rotary positions (DeepSeek-V3)");
+    v("score_scale", score_scale,
+      "by which scores are multiplied; 0 stands for 1 / sqrt(key_width + shared_key_width)",
+      at_least(0));
   }
 
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.

@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "attnres/support/error.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -51,23 +50,16 @@ void scale_as_yarn(RotaryFrequencies& frequencies, int64_t head_width, double th
 }  // namespace
 
 void RopeScaling::check(const std::string& path) const {
-  require_usage(is_none() || type == "linear" || type == "llama3" || type == "yarn",
-                "{}.type: expected \"none\", \"linear\", \"llama3\" or \"yarn\", got \"{}\"", path,
-                one_line(type));
-  require_usage(factor >= 1, "{}.factor: expected 1 or more, got {}", path, factor);
   require_usage(!is_none() || factor == 1, "{}.factor: {} without a type has no effect", path,
                 factor);
   require_usage(original_context > 0 || is_none() || type == "linear",
                 "{}.original_context: expected the context that was trained first, got {}", path,
                 original_context);
-  require_usage(0 < low_freq_factor && low_freq_factor < high_freq_factor,
-                "{}: expected 0 < low_freq_factor < high_freq_factor, got {} and {}", path,
+  require_usage(low_freq_factor < high_freq_factor,
+                "{}: expected low_freq_factor < high_freq_factor, got {} and {}", path,
                 low_freq_factor, high_freq_factor);
-  require_usage(0 < beta_slow && beta_slow <= beta_fast,
-                "{}: expected 0 < beta_slow <= beta_fast, got {} and {}", path, beta_slow,
-                beta_fast);
-  require_usage(attention_factor >= 0, "{}.attention_factor: expected 0 or more, got {}", path,
-                attention_factor);
+  require_usage(beta_slow <= beta_fast, "{}: expected beta_slow <= beta_fast, got {} and {}", path,
+                beta_slow, beta_fast);
 }
 
 RotaryFrequencies scaled_frequencies(int64_t head_width, double theta, const RopeScaling& scaling) {

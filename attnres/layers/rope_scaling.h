@@ -16,31 +16,42 @@
 #include <string>
 
 #include "attnres/ops/rotary/rotary.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
 struct RopeScaling {
   std::string type = "none";
   double factor = 1;
-  int64_t original_context = 0;  // llama3, yarn
-  double low_freq_factor = 1;    // llama3
-  double high_freq_factor = 4;   // llama3
-  double beta_fast = 32;         // yarn
-  double beta_slow = 1;          // yarn
-  double attention_factor = 0;   // yarn; 0 stands for 0.1 ln(factor) + 1
-  bool truncate = true;          // yarn
+  int64_t original_context = 0;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double attention_factor = 0;
+  bool truncate = true;
 
   template <class V>
   void visit(V& v) {
-    v("type", type);
-    v("factor", factor);
-    v("original_context", original_context);
-    v("low_freq_factor", low_freq_factor);
-    v("high_freq_factor", high_freq_factor);
-    v("beta_fast", beta_fast);
-    v("beta_slow", beta_slow);
-    v("attention_factor", attention_factor);
-    v("truncate", truncate);
+    v("type", type, "how the frequencies of rotary positions are changed",
+      one_of({"none", "linear", "llama3", "yarn"}));
+    v("factor", factor, "context now over context trained first; 1 with type none", at_least(1));
+    v("original_context", original_context,
+      "of llama3 and yarn, which need it: tokens of the context trained first", at_least(0));
+    v("low_freq_factor", low_freq_factor,
+      "of llama3: context over the wavelength beyond which frequencies are divided by the factor",
+      more_than(0));
+    v("high_freq_factor", high_freq_factor,
+      "of llama3, above low_freq_factor: context over the wavelength below which they stay",
+      more_than(0));
+    v("beta_fast", beta_fast, "of yarn: turns in the context from which frequencies stay",
+      more_than(0));
+    v("beta_slow", beta_slow,
+      "of yarn, at most beta_fast: turns up to which they are divided by the factor", more_than(0));
+    v("attention_factor", attention_factor,
+      "of yarn: by which cosine and sine are multiplied; 0 stands for 0.1 ln(factor) + 1",
+      at_least(0));
+    v("truncate", truncate, "of yarn: whether these turns are rounded outwards to whole pairs");
   }
 
   bool is_none() const { return type == "none"; }

@@ -18,19 +18,15 @@ struct WrittenModel {
   template <class V>
   void visit(V& v) {
     config.visit_layers(v);
-    v("depth_mixing", depth_mixing);
+    ModelConfig::visit_depth_mixing(v, depth_mixing);
   }
 };
-
-// A site may read all before it, so that planning and running take time as the square of this.
-constexpr int64_t kMostLayers = 1024;
 
 void check_kinds(const std::string& path, const ModelConfig& config) {
   require_usage(
       !config.attention.empty() && config.attention.size() <= static_cast<size_t>(config.layers),
       "{}.attention: expected 1 to {} kinds, one a layer, got {}", path, config.layers,
       config.attention.size());
-  for (const std::string& kind : config.attention) find_attention_kind(kind, path);
 }
 
 // The shortest list that says the same when it is repeated.
@@ -58,7 +54,6 @@ void resolve_layers(const std::string& path, ModelConfig& config) {
                     kind->missing);
     }
   }
-  config.activation.check(path + ".activation");
   config.rope_scaling.check(path + ".rope_scaling");
 }
 
@@ -89,6 +84,26 @@ void ModelConfig::visit_settings(ConfigWriter& v) {
   }
 }
 
+void ModelConfig::visit_settings(ConfigLister& v) {
+  for (const LayerKind* kind : all_kinds()) {
+    if (kind->settings.list) kind->settings.list(v, *this);
+  }
+}
+
+std::vector<std::string> ModelConfig::attention_names() {
+  std::vector<std::string> names;
+  for (const LayerKind& kind : attention_kinds()) names.push_back(kind.name);
+  return names;
+}
+
+std::vector<ConfigKey> model_keys() {
+  std::vector<ConfigKey> keys = list_keys(ModelConfig());
+  for (ConfigKey& key : keys) {
+    if (key.name == "depth_mixing") add_mechanism_keys(key);
+  }
+  return keys;
+}
+
 ModelConfig read_model_config(const Json& json, const std::string& path) {
   // A name alone is refused as the mechanisms say it.
   const auto mixing = json.find("depth_mixing");
@@ -97,12 +112,6 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
   read_config(json, path, written);
   ModelConfig& config = written.config;
 
-  check_whole(path, "layers", config.layers, 1, kMostLayers);
-  check_whole(path, "width", config.width, 1);
-  check_whole(path, "heads", config.heads, 1);
-  check_whole(path, "kv_heads", config.kv_heads, 0);
-  check_whole(path, "head_width", config.head_width, 0);
-  check_whole(path, "ffn_width", config.ffn_width, 0);
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.ffn_width == 0) config.ffn_width = (config.width * 8 / 3 + 15) / 16 * 16;
 
@@ -111,14 +120,6 @@ ModelConfig read_model_config(const Json& json, const std::string& path) {
   require_usage(config.heads % config.kv_heads == 0,
                 "{}.kv_heads: {} heads are not divisible by {}", path, config.heads,
                 config.kv_heads);
-  require_usage(config.norm_eps > 0, "{}.norm_eps: expected more than 0, got {}", path,
-                config.norm_eps);
-  require_usage(config.rope_theta > 0, "{}.rope_theta: expected more than 0, got {}", path,
-                config.rope_theta);
-  require_usage(config.embedding_scale > 0, "{}.embedding_scale: expected more than 0, got {}",
-                path, config.embedding_scale);
-  require_usage(config.init_std >= 0, "{}.init_std: expected 0 or more, got {}", path,
-                config.init_std);
   resolve_layers(path, config);
   config.depth_mixing = DepthMixing(written.depth_mixing, config.mixer_shape());
   return config;

@@ -13,28 +13,32 @@
 #include "attnres/layers/attention.h"
 #include "attnres/layers/layer_place.h"
 #include "attnres/layers/rope_scaling.h"
+#include "attnres/support/config_key.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
 
+class ConfigLister;
 class ConfigReader;
 class ConfigWriter;
 
+// A site may read all before it, so that planning and running take time as the square of this.
+inline constexpr int64_t kMostLayers = 1024;
+
 struct ModelConfig {
-  int64_t layers = 4;   // Transformer layers; two sublayers each
-  int64_t width = 128;  // d
+  int64_t layers = 4;
+  int64_t width = 128;
   int64_t heads = 4;
-  int64_t kv_heads = 0;    // divides heads; 0 stands for `heads`
-  int64_t head_width = 0;  // of grouped-query attention, even; 0 stands for width / heads
-  int64_t ffn_width = 0;   // 0 stands for 8/3 of the width, rounded up to a multiple of 16
-  // The kind of layer after layer; a list that is shorter than `layers` is repeated.
+  int64_t kv_heads = 0;
+  int64_t head_width = 0;
+  int64_t ffn_width = 0;
   std::vector<std::string> attention = {kGroupedQuery};
-  Activation activation;     // of every feed-forward and expert
-  bool output_norm = false;  // of every sublayer, beside that of its input (Gemma 3)
+  Activation activation;
+  bool output_norm = false;
   double norm_eps = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double embedding_scale = 1;  // by which token embeddings are multiplied; the head's are not
+  double embedding_scale = 1;
   double init_std = 0.02;
   bool tie_embeddings = false;
   DepthMixing depth_mixing;
@@ -42,28 +46,45 @@ struct ModelConfig {
   template <class V>
   void visit(V& v) {
     visit_layers(v);
-    v("depth_mixing", depth_mixing);
+    visit_depth_mixing(v, depth_mixing);
   }
 
   // All but what combines them, which can be read only for a shape that is known.
   template <class V>
   void visit_layers(V& v) {
-    v("layers", layers);
-    v("width", width);
-    v("heads", heads);
-    v("kv_heads", kv_heads);
-    v("head_width", head_width);
-    v("ffn_width", ffn_width);
-    v("attention", attention);
+    v("layers", layers, "Transformer layers, each an attention and a feed-forward",
+      from_to(1, kMostLayers));
+    v("width", width, "numbers of a token's state: d", dimension(1));
+    v("heads", heads, "heads of attention", dimension(1));
+    v("kv_heads", kv_heads, "heads of keys and values, which divide the heads; 0 stands for heads",
+      dimension(0));
+    v("head_width", head_width,
+      "numbers of a head of grouped-query attention, even; 0 stands for width / heads",
+      dimension(0));
+    v("ffn_width", ffn_width,
+      "hidden width of a feed-forward; 0 stands for 8/3 of the width, rounded up to a multiple of "
+      "16",
+      dimension(0));
+    v("attention", attention,
+      "kinds of attention, layer after layer; a list that is shorter than layers is repeated",
+      one_of_names(attention_names()));
     visit_settings(v);
-    v("activation", activation);
-    v("output_norm", output_norm);
-    v("norm_eps", norm_eps);
-    v("rope_theta", rope_theta);
-    v("rope_scaling", rope_scaling);
-    v("embedding_scale", embedding_scale);
-    v("init_std", init_std);
-    v("tie_embeddings", tie_embeddings);
+    v("activation", activation, "activation of every feed-forward and expert");
+    v("output_norm", output_norm,
+      "whether the output of every sublayer is normed, beside its input (Gemma 3)");
+    v("norm_eps", norm_eps, "what is added to the mean square in RMSNorm", more_than(0));
+    v("rope_theta", rope_theta, "base of the frequencies of rotary positions", more_than(0));
+    v("rope_scaling", rope_scaling, "rotary positions beyond the context trained on first");
+    v("embedding_scale", embedding_scale,
+      "by which token embeddings are multiplied; the head's are not", more_than(0));
+    v("init_std", init_std, "standard deviation with which maps and embeddings start", at_least(0));
+    v("tie_embeddings", tie_embeddings, "whether the head's weights are the embeddings");
+  }
+
+  // That member, or what is written for it.
+  template <class V, class Mixing>
+  static void visit_depth_mixing(V& v, Mixing& mixing) {
+    v("depth_mixing", mixing, "how the layers are combined: docs/mechanisms.md");
   }
 
   // The settings of a kind of layer (layer_kinds/), by their type; the defaults where none are
@@ -105,11 +126,16 @@ struct ModelConfig {
   // Those of every kind, each under its key.
   void visit_settings(ConfigReader& v);
   void visit_settings(ConfigWriter& v);
+  void visit_settings(ConfigLister& v);
+  static std::vector<std::string> attention_names();
 
   std::map<std::type_index, std::any> settings_;
 };
 
 // Reads, checks and fills in every default. Throws UsageError naming the key (`path` before it).
 ModelConfig read_model_config(const Json& json, const std::string& path = "model");
+
+// Every key of a recipe's model; of depth_mixing those of every mechanism.
+std::vector<ConfigKey> model_keys();
 
 }  // namespace attnres

@@ -1,7 +1,5 @@
 #include "attnres/model/layer_kind.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -60,7 +58,12 @@ std::vector<const LayerKind*> all_kinds() {
 
 const LayerKind& layer_kind(const ModelConfig& config, int site) {
   const int64_t layer = site / 2;
-  if (site % 2 == 0) return find_attention_kind(config.attention_of(layer), "model");
+  if (site % 2 == 0) {
+    const std::string& name = config.attention_of(layer);
+    const LayerKind* kind = find_kind(attention_kinds(), name);
+    require_usage(kind != nullptr, "model.attention: there is no kind {}", one_line(name));
+    return *kind;
+  }
   return *find_kind(feed_forward_kinds(), config.has_experts(layer) ? kExperts : kDense);
 }
 
@@ -75,16 +78,6 @@ void require_equal_parts(const ModelConfig& config, int64_t parts) {
       "model.{}: {} cannot be shared out equally to the {} processes of a tensor group; choose a "
       "number of them that divides it (parallel.tensor in training)",
       unequal->first, unequal->second, parts);
-}
-
-const LayerKind& find_attention_kind(const std::string& name, const std::string& path) {
-  if (const LayerKind* kind = find_kind(attention_kinds(), name)) return *kind;
-  std::vector<std::string> names;
-  for (const LayerKind& kind : attention_kinds()) names.push_back(kind.name);
-  const std::string last = names.back();
-  names.pop_back();
-  fail_usage("{}.attention: expected {} or {}, got {}", path, fmt::join(names, ", "), last,
-             one_line(name));
 }
 
 }  // namespace attnres

@@ -33,6 +33,7 @@ struct KindSettings {
   std::string key = {};  // "delta_attention"; empty: there are none
   std::function<void(ConfigReader& v, ModelConfig& config)> read = {};
   std::function<void(ConfigWriter& v, ModelConfig& config)> write = {};
+  std::function<void(ConfigLister& v, ModelConfig& config)> list = {};
 };
 
 struct LayerKind {
@@ -65,7 +66,5 @@ const LayerKind& layer_kind(const ModelConfig& config, int site);
 // key where they cannot.
 bool has_equal_parts(const ModelConfig& config, int64_t parts);
 void require_equal_parts(const ModelConfig& config, int64_t parts);
-// Throws UsageError with the names of all where there is no attention of this one.
-const LayerKind& find_attention_kind(const std::string& name, const std::string& path);
 
 }  // namespace attnres

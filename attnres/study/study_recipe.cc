@@ -30,17 +30,18 @@ struct StudyFile {
 
   template <class V>
   void visit(V& v) {
-    v("name", name);
-    v("question", question);
-    v("claim", claim);
-    v("base", base);
-    v("axes", axes);
-    v("baseline", baseline);
-    v("seeds", seeds);
-    v("tune", tune);
-    v("inspect", inspect);
-    v("smoke", smoke);
-    v("chosen", chosen);
+    v("name", name, "what the study's folder is called where --out names none", required());
+    v("question", question, "what it asks, in one line", required());
+    v("claim", claim, "what the page shows it beside: of whom, and where");
+    v("base", base, "the recipe of every run, as a file beside this one or itself", required());
+    v("axes", axes, "the grid: every combination of one arm of each axis is trained", required());
+    v("baseline", baseline, "what the arms of an axis are compared with");
+    v("seeds", seeds, "runs of a combination, the last axis: train.seed = 1, 2, ..",
+      from_to(1, kMostRuns));
+    v("tune", tune, "a setting that the study itself chooses, by short runs of seed 1");
+    v("inspect", inspect, "whether the page looks into the models that were trained");
+    v("smoke", smoke, "recipe keys that make every run tiny, for --smoke");
+    v("chosen", chosen, "of attnres compare: how it chose the base");
   }
 };
 
@@ -291,10 +292,7 @@ StudyRecipe read_study(const fs::path& file) {
     require_usage(json.contains("axes") || !(json.contains("model") || json.contains("train")),
                   "this is the recipe of one run, not a study, which has \"axes\"; give it to "
                   "attnres train --recipe");
-    for (const char* key : {"name", "question", "base", "axes"}) {
-      require_usage(json.contains(key), "it has no \"{}\"", key);
-    }
-    if (json["base"].is_string()) {
+    if (json.contains("base") && json["base"].is_string()) {
       json["base"] = read_json(file.parent_path() / json["base"].get<std::string>());
     }
     const Json figures = take(json, "figures");
@@ -304,6 +302,38 @@ StudyRecipe read_study(const fs::path& file) {
   } catch (const UsageError& error) {
     fail_usage("{}: {}", file.string(), error.what());
   }
+}
+
+std::vector<ConfigKey> study_keys() {
+  const auto any_of = [](const char* name, KeyType type, const char* meaning) {
+    return ConfigKey{.name = name, .type = type, .meaning = meaning};
+  };
+  std::vector<ConfigKey> keys = list_keys(StudyFile());
+  for (ConfigKey& key : keys) {
+    if (key.name == "base") key.type = KeyType::file_or_recipe;
+    if (key.name == "smoke") key.type = KeyType::recipe_keys;
+    if (key.name == "tune") key.keys = tuning_keys();
+    if (key.name == "baseline") key.keys = {any_of("<axis>", KeyType::text, "one of its arms")};
+    if (key.name == "chosen") {
+      key.keys = {any_of("sentences", KeyType::texts, "shown on the page"),
+                  any_of("<other>", KeyType::any, "kept as it is")};
+    }
+    if (key.name != "axes") continue;
+    ConfigKey arm = any_of("<arm>", KeyType::recipe_keys, "recipe keys that its runs have");
+    arm.keys = {any_of("from", KeyType::text,
+                       "another arm of the axis, with whose weights its runs begin")};
+    key.keys = {any_of("<axis>", KeyType::object, "its arms, by name")};
+    key.keys[0].keys = {arm};
+  }
+  ConfigKey figures = any_of("figures", KeyType::objects, "figures of the page, in this order");
+  figures.standard = "[]";
+  figures.keys = {any_of("kind", KeyType::text, "what it shows"),
+                  any_of("x", KeyType::text, "of curve, forest and scaling_law: the axis along it"),
+                  any_of("<other>", KeyType::any, "without effect")};
+  figures.keys[0].limits = one_of_names(figure_kinds());
+  figures.keys[0].limits.required = true;
+  keys.push_back(figures);
+  return keys;
 }
 
 }  // namespace attnres

@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/support/config_key.h"
 #include "attnres/support/json.h"
 
 namespace attnres {
@@ -104,6 +105,9 @@ struct StudyRecipe {
 // file's, arms that begin with each other in a circle or with one that is not there, and what two
 // axes set, which the later would undo.
 StudyRecipe read_study(const std::filesystem::path& file);
+
+// Every key that a study's file may have, and what its definition says of it.
+std::vector<ConfigKey> study_keys();
 
 // The names of every combination of one arm of each axis; later axes change faster. Throws
 // UsageError where there are more than kMostRuns.

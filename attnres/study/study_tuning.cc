@@ -20,11 +20,13 @@ struct TuningFile {
 
   template <class V>
   void visit(V& v) {
-    v("key", key);
-    v("axis", axis);
-    v("arm", arm);
-    v("own", own);
-    v("set", set);
+    v("key", key, "the setting, for example train.learning_rate", required());
+    v("axis", axis, "the axis whose arms have in common what is best for `arm`");
+    v("arm", arm, "one of its arms, with `axis`");
+    v("own", own,
+      "whether the arms of `axis` are trained with what is best for themselves, too: a last axis, "
+      "rate");
+    v("set", set, "recipe keys of the short runs, over those of arms");
   }
 };
 
@@ -45,7 +47,6 @@ std::vector<std::string> read_values(const Json& json) {
 }
 
 void check_key(const StudyRecipe& study, const std::string& key) {
-  require_usage(!key.empty(), "tune: it has no \"key\"");
   require_usage(!overlap(key, "name") && !overlap(key, "train.seed"),
                 "tune.key: {} belongs to the grid; tune another setting", one_line(key));
   const StudyAxis* axis = axis_that_sets(study.axes, key);
@@ -84,6 +85,18 @@ Json arms_json(const StudyRecipe& study, const std::vector<std::string>& arms) {
 }
 
 }  // namespace
+
+std::vector<ConfigKey> tuning_keys() {
+  std::vector<ConfigKey> keys = list_keys(TuningFile());
+  for (ConfigKey& key : keys) {
+    if (key.name == "set") key.type = KeyType::recipe_keys;
+  }
+  keys.insert(keys.begin() + 1, {.name = "values",
+                                 .type = KeyType::numbers,
+                                 .meaning = "what is tried: two different numbers or more",
+                                 .limits = required()});
+  return keys;
+}
 
 StudyTuning read_tuning(const StudyRecipe& study, const Json& json) {
   Json rest = json;

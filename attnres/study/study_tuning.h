@@ -14,6 +14,9 @@ namespace attnres {
 // arm is unknown, or arms begin with the weights of others, whose trials could not.
 StudyTuning read_tuning(const StudyRecipe& study, const Json& json);
 
+// The keys of "tune".
+std::vector<ConfigKey> tuning_keys();
+
 // A short run that tries a value for a combination of arms.
 struct Trial {
   std::vector<std::string> arms;  // one of each axis of the study

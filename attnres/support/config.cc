@@ -1,8 +1,10 @@
 #include "attnres/support/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 #include "attnres/support/setting_words.h"
 
 namespace attnres {
@@ -15,6 +17,11 @@ Json value_of(const std::string& text, const std::string& key) {
   } catch (const Error& e) {
     fail_usage("{}", e.what());
   }
+}
+
+bool is_within(double value, const Limits& limits) {
+  return std::isfinite(value) && (limits.above ? value > limits.least : value >= limits.least) &&
+         (limits.below ? value < limits.most : value <= limits.most);
 }
 
 }  // namespace
@@ -35,14 +42,42 @@ void unknown_key(const std::string& path, const std::string& key,
              nearest_setting(key, known));
 }
 
-}  // namespace detail
-
-void check_whole(const std::string& path, const char* key, int64_t value, int64_t least,
-                 int64_t most) {
-  if (value >= least && value <= most) return;
-  if (most == INT64_MAX) fail_usage("{}.{}: expected {} or more, got {}", path, key, least, value);
-  fail_usage("{}.{}: expected a whole number from {} to {}, got {}", path, key, least, most, value);
+void missing_key(const std::string& path, const char* key) {
+  fail_usage("{}it has no \"{}\"", path.empty() ? "" : path + ": ", key);
 }
+
+void check_limits(const std::string& key, int64_t value, const Limits& limits) {
+  const auto real = static_cast<double>(value);
+  if (is_within(real, limits)) return;
+  fail_usage("{}: expected {}, got {}", one_line(key), describe(limits, /*is_whole=*/true), value);
+}
+
+void check_limits(const std::string& key, double value, const Limits& limits) {
+  if (is_within(value, limits)) return;
+  const std::string expected = describe(limits, /*is_whole=*/false);
+  fail_usage("{}: expected {}, got {}", one_line(key), expected.empty() ? "a number" : expected,
+             value);
+}
+
+void check_limits(const std::string& key, const std::string& value, const Limits& limits) {
+  if (limits.choices.empty()) return;
+  std::vector<std::string> names;
+  for (const Choice& choice : limits.choices) names.push_back(choice.name);
+  if (std::find(names.begin(), names.end(), value) != names.end()) return;
+  fail_usage("{}: expected {}, got {}{}", one_line(key), describe(limits, /*is_whole=*/false),
+             one_line(value), did_you_mean(value, names));
+}
+
+void check_limits(const std::string& key, const std::vector<std::string>& values,
+                  const Limits& limits) {
+  for (const std::string& value : values) check_limits(key, value, limits);
+}
+
+void check_limits(const std::string& key, const NamedNumbers& values, const Limits& limits) {
+  for (const auto& [name, value] : values) check_limits(key + "." + name, value, limits);
+}
+
+}  // namespace detail
 
 void apply_override(Json& config, const std::string& assignment) {
   const size_t equals = assignment.find('=');

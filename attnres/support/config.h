@@ -2,11 +2,15 @@
 //
 //   struct Schedule {
 //     int64_t warmup = 100;
-//     template <class V> void visit(V& v) { v("warmup", warmup); }
+//     template <class V> void visit(V& v) {
+//       v("warmup", warmup, "steps of linear warm-up", at_least(0));
+//     }
 //   };
 //
-// read_config fills one from JSON, refusing unknown keys (the nearest known one is named) and wrong
-// types; write_config gives the JSON back with every default filled in.
+// What a key means and may be stands there alone (config_key.h); both may be left out of what is no
+// user's. read_config fills one from JSON, refusing unknown keys (the nearest known one is named),
+// wrong types and what is beyond the limits; write_config gives the JSON back with every default
+// filled in; list_keys gives what is known of the keys.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "attnres/support/config_key.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 
@@ -24,7 +29,21 @@ namespace detail {
 [[noreturn]] void wrong_type(const std::string& key, const char* expected, const Json& value);
 [[noreturn]] void unknown_key(const std::string& path, const std::string& key,
                               const std::vector<std::string>& known);
+[[noreturn]] void missing_key(const std::string& path, const char* key);
+// Throw UsageError naming the key unless the value is within the limits.
+void check_limits(const std::string& key, int64_t value, const Limits& limits);
+void check_limits(const std::string& key, double value, const Limits& limits);
+void check_limits(const std::string& key, const std::string& value, const Limits& limits);
+void check_limits(const std::string& key, const std::vector<std::string>& values,
+                  const Limits& limits);
+void check_limits(const std::string& key, const NamedNumbers& values, const Limits& limits);
+// Of what has none.
+template <class T>
+void check_limits(const std::string& /*key*/, const T& /*value*/, const Limits& /*limits*/) {}
 }  // namespace detail
+
+// A file may name its schema (JSON Schema), by which editors complete and check it.
+inline constexpr const char* kSchemaKey = "$schema";
 
 template <class T>
 void read_config(const Json& json, const std::string& path, T& out);
@@ -37,16 +56,24 @@ class ConfigReader {
   }
 
   template <class T>
-  void operator()(const char* key, T& value) {
+  void operator()(const char* key, T& value, const char* /*meaning*/ = "",
+                  const Limits& limits = {}) {
     known_.push_back(key);
     const auto it = object_.find(key);
-    if (it != object_.end()) read(*it, path_.empty() ? key : path_ + "." + key, value);
+    if (it != object_.end()) {
+      const std::string path = path_.empty() ? key : path_ + "." + key;
+      read(*it, path, value);
+      detail::check_limits(path, value, limits);
+    } else if (limits.required) {
+      detail::missing_key(path_, key);
+    }
   }
 
   // Call once every field was visited: refuses keys that no field has.
   void finish() const {
     for (const auto& [key, value] : object_.items()) {
-      bool found = false;
+      bool found = path_.empty() && key == kSchemaKey;
+      if (found && !value.is_string()) detail::wrong_type(key, "text", value);
       for (const auto& known : known_) found = found || known == key;
       if (!found) detail::unknown_key(path_, key, known_);
     }
@@ -101,7 +128,8 @@ class ConfigReader {
 class ConfigWriter {
  public:
   template <class T>
-  void operator()(const char* key, T& value) {
+  void operator()(const char* key, T& value, const char* /*meaning*/ = "",
+                  const Limits& /*limits*/ = {}) {
     if constexpr (requires(ConfigWriter w) { value.visit(w); }) {
       ConfigWriter inner;
       value.visit(inner);
@@ -115,12 +143,38 @@ class ConfigWriter {
   Json json = Json::object();
 };
 
-// The largest width, number of heads or of experts, rank and the like that is taken for meant.
-inline constexpr int64_t kLargestDimension = int64_t{1} << 20;
+// Visitor that lists the keys, with what their definitions say of them.
+class ConfigLister {
+ public:
+  template <class T>
+  void operator()(const char* name, T& value, const char* meaning = "", const Limits& limits = {}) {
+    ConfigKey& key = keys.emplace_back(
+        ConfigKey{.name = name, .type = type_of<T>(), .meaning = meaning, .limits = limits});
+    if constexpr (requires(ConfigLister lister) { value.visit(lister); }) {
+      ConfigLister inner;
+      value.visit(inner);
+      key.keys = std::move(inner.keys);
+    } else if (key.type == KeyType::named_numbers) {
+      key.standard = "{}";
+    } else if (key.type != KeyType::object) {
+      key.standard = Json(value).dump();
+    }
+  }
 
-// Throws UsageError naming path.key unless least <= value <= most; INT64_MAX is no limit.
-void check_whole(const std::string& path, const char* key, int64_t value, int64_t least,
-                 int64_t most = kLargestDimension);
+  std::vector<ConfigKey> keys;
+
+ private:
+  template <class T>
+  static constexpr KeyType type_of() {
+    if (std::is_same_v<T, bool>) return KeyType::boolean;
+    if (std::is_same_v<T, int64_t>) return KeyType::whole;
+    if (std::is_same_v<T, double>) return KeyType::number;
+    if (std::is_same_v<T, std::string>) return KeyType::text;
+    if (std::is_same_v<T, std::vector<std::string>>) return KeyType::texts;
+    if (std::is_same_v<T, NamedNumbers>) return KeyType::named_numbers;
+    return KeyType::object;
+  }
+};
 
 // `path` names the object in errors ("model.depth_mixing"); empty for the whole file.
 template <class T>
@@ -135,6 +189,21 @@ Json write_config(T config) {
   ConfigWriter writer;
   config.visit(writer);
   return writer.json;
+}
+
+// Throws UsageError naming the key where one is beyond its limits: of what was not read.
+template <class T>
+void check_config(const T& config, const std::string& path) {
+  T read;
+  read_config(write_config(config), path, read);
+}
+
+// The keys of a configuration, whose values are the defaults.
+template <class T>
+std::vector<ConfigKey> list_keys(T defaults) {
+  ConfigLister lister;
+  defaults.visit(lister);
+  return std::move(lister.keys);
 }
 
 // Applies one `--set path.to.key=value`. The value is read as JSON, or as text where it isn't JSON.

@@ -1,15 +1,15 @@
 #include "attnres/text/tokenizer.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "attnres/support/config.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
-#include "attnres/support/nearest.h"
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
@@ -145,30 +145,23 @@ std::vector<fs::path> tokenizer_files(const fs::path& folder) {
 }
 
 void TokenizerConfig::check() const {
-  const std::vector<std::string> kinds = {"bytes", "sentencepiece", "bpe", kIds};
+  check_config(*this, "tokenizer");
   if (kind == "bytes") {
     require_usage(vocab_size == 256,
                   "tokenizer.vocab_size: the byte tokenizer has 256 tokens, not {}; leave it out, "
                   "or choose tokenizer.kind sentencepiece or bpe",
                   vocab_size);
   } else if (kind == "sentencepiece") {
-    require_usage(vocab_size >= kSmallestSentencePieceVocabulary && vocab_size <= INT32_MAX,
+    require_usage(vocab_size >= kSmallestSentencePieceVocabulary,
                   "tokenizer.vocab_size: a SentencePiece vocabulary has at least {} tokens (256 "
                   "bytes, three control tokens and the text's characters), got {}; 4096 is usual "
                   "for small models",
                   kSmallestSentencePieceVocabulary, vocab_size);
   } else if (kind == "bpe") {
-    require_usage(vocab_size >= kSmallestBpeVocabulary && vocab_size <= INT32_MAX,
+    require_usage(vocab_size >= kSmallestBpeVocabulary,
                   "tokenizer.vocab_size: a byte-pair vocabulary has at least {} tokens (256 bytes "
                   "and the end of a document), got {}; 4096 is usual for small models",
                   kSmallestBpeVocabulary, vocab_size);
-  } else if (kind == kIds) {
-    require_usage(vocab_size >= 1 && vocab_size <= INT32_MAX,
-                  "tokenizer.vocab_size: expected 1 to {} token ids, got {}", INT32_MAX,
-                  vocab_size);
-  } else {
-    fail_usage("tokenizer.kind: unknown kind '{}', did you mean '{}'? Known: {}", one_line(kind),
-               nearest(kind, kinds), fmt::join(kinds, ", "));
   }
 }
 

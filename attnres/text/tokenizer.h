@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/support/config_key.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -73,13 +74,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& folder);
 
 struct TokenizerConfig {
-  std::string kind = "bytes";  // as Tokenizer::kind; ids: of a model whose tokenizer is not read
+  std::string kind = "bytes";  // Tokenizer::kind
   int64_t vocab_size = 256;
 
   template <class V>
   void visit(V& v) {
-    v("kind", kind);
-    v("vocab_size", vocab_size);
+    v("kind", kind, "the tokenizer",
+      one_of({{"bytes", "a token each"},
+              {"sentencepiece", "trained on the text"},
+              {"bpe", "byte-pair encoding, trained on the text"},
+              {"ids", "of a model whose tokenizer is not read: token ids alone"}}));
+    v("vocab_size", vocab_size,
+      "its tokens: 256 of bytes, 260 or more of sentencepiece, 257 of bpe", from_to(1, INT32_MAX));
   }
   // Throws UsageError on an unknown kind (the known ones are listed) or an impossible size.
   void check() const;

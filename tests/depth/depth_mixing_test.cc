@@ -39,7 +39,8 @@ TEST(DepthMixing, ReadsWhatItWritesWhateverTheMechanism) {
     const Json json = defaults.to_json();
     EXPECT_EQ(mixing(json).to_json().dump(), json.dump());
     EXPECT_EQ(json.size(), 1 + mechanism.settings.size()) << json;
-    for (const std::string& key : mechanism.settings) {
+    for (const ConfigKey& setting : mechanism.settings) {
+      const std::string& key = setting.name;
       Json without = json;
       without.erase(key);
       EXPECT_EQ(mixing(without), defaults) << json << " without " << key;

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "attnres/layers/feed_forward.h"
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
 #include "tests/tolerances.h"
@@ -82,7 +83,7 @@ TEST(Activation, SituIsSwigluOfSmallInputsAndBoundedOfLarge) {
 TEST(Activation, RefusesWhatItDoesNotKnow) {
   const auto message = [](const Activation& activation) -> std::string {
     try {
-      activation.check("model.activation");
+      check_config(activation, "model.activation");
     } catch (const UsageError& error) {
       return error.what();
     }

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <functional>
 
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "tests/layers/side_by_side.h"
 #include "tests/noise.h"
@@ -360,7 +361,10 @@ TEST(DeltaAttention, ResolvesItsSettings) {
   EXPECT_EQ(settings.head_width, 7);
 
   const auto refused = [](DeltaAttentionSettings wrong) {
-    return refusal([&] { wrong.resolve(12, 3, "model.kda"); });
+    return refusal([&] {
+      check_config(wrong, "model.kda");
+      wrong.resolve(12, 3, "model.kda");
+    });
   };
   EXPECT_THAT(refused({.heads = -1}), HasSubstr("model.kda.heads: expected"));
   EXPECT_THAT(refused({.head_width = -1}), HasSubstr("model.kda.head_width: expected"));

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
 #include "tests/tolerances.h"
@@ -393,6 +394,7 @@ TEST(Experts, FillInAndRefuseSettings) {
 
   const auto message = [](ExpertsSettings bad) -> std::string {
     try {
+      check_config(bad, "experts");
       bad.resolve(96, "experts");
     } catch (const UsageError& error) {
       return error.what();

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "tests/layers/plain_layers.h"
 #include "tests/layers/side_by_side.h"
@@ -299,7 +300,10 @@ TEST(LatentAttention, FillsInAndRefusesSettings) {
   EXPECT_EQ(settings.q_rank, 0);
 
   const auto message = [](LatentAttentionSettings bad, int64_t width = 64) {
-    return refusal([&] { bad.resolve(width, 4, "latent"); });
+    return refusal([&] {
+      check_config(bad, "latent");
+      bad.resolve(width, 4, "latent");
+    });
   };
   EXPECT_THAT(message({.kv_rank = -1}),
               HasSubstr("latent.kv_rank: expected a whole number from 0 to 1048576, got -1"));

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "tests/text/test_files.h"
 
@@ -73,11 +74,14 @@ TEST(RopeScaling, GivesTheFrequenciesOfTransformers) {
 
 TEST(RopeScaling, SaysWhatItDoesNotCompute) {
   const auto message = [](const RopeScaling& scaling) {
-    return message_of<UsageError>([&] { scaling.check("model.rope_scaling"); });
+    return message_of<UsageError>([&] {
+      check_config(scaling, "model.rope_scaling");
+      scaling.check("model.rope_scaling");
+    });
   };
   EXPECT_THAT(message({.type = "longrope", .factor = 2}),
-              HasSubstr("model.rope_scaling.type: expected \"none\", \"linear\", \"llama3\" or "
-                        "\"yarn\", got \"longrope\""));
+              HasSubstr("model.rope_scaling.type: expected none, linear, llama3 or yarn, got "
+                        "longrope"));
   EXPECT_THAT(message({.factor = 2}), HasSubstr("factor: 2 without a type has no effect"));
   EXPECT_THAT(message({.type = "linear", .factor = 0.5}), HasSubstr("factor: expected 1 or more"));
   EXPECT_THAT(message({.type = "yarn", .factor = 2}), HasSubstr("original_context: expected"));

@@ -174,7 +174,7 @@ TEST(StudyRecipe, RefusesAnEmptyGrid) {
   EXPECT_THAT(error_of(study), HasSubstr("axes.mixing: an axis without arms"));
   study = tiny_study();
   study["seeds"] = 0;
-  EXPECT_THAT(error_of(study), HasSubstr("seeds: expected 1 to 10000, got 0"));
+  EXPECT_THAT(error_of(study), HasSubstr("seeds: expected a whole number from 1 to 10000, got 0"));
   study["seeds"] = 5001;
   EXPECT_THAT(error_of(study), HasSubstr("more than 10000 runs"));
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace attnres::config_test {
 namespace {
 using ::testing::ElementsAre;
@@ -108,6 +110,81 @@ TEST(Config, WholeNumbersThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(R"({"whole": 9223372036854775808})"),
               HasSubstr("whole: expected a whole number between -2^63 and 2^63, got"));
   EXPECT_EQ(read(R"({"whole": 9223372036854775807})").whole, INT64_MAX);
+}
+
+struct Limited {
+  int64_t whole = 2;
+  double open = 0.25;
+  double above = 1;
+  std::string word = "one";
+  std::vector<std::string> words = {"one"};
+  NamedNumbers numbers;
+  std::string needed;
+  Inner inner;
+  template <class V>
+  void visit(V& v) {
+    v("whole", whole, "a count", from_to(1, 3));
+    v("open", open, "a part", fraction_below_one());
+    v("above", above, "a number", more_than(0));
+    v("word", word, "a word", one_of({{"one"}, {"two", "the second"}, {"three"}}));
+    v("words", words, "words", one_of({"one", "two"}));
+    v("numbers", numbers, "some", at_least(0));
+    v("needed", needed, "a text", required());
+    v("inner", inner, "the part inside");
+  }
+};
+
+TEST(Config, LimitsAreKept) {
+  const auto refused = [](Json json) -> std::string {
+    Limited out;
+    if (!json.contains("inner")) json["needed"] = "x";
+    try {
+      read_config(json, "part", out);
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const char* text :
+       {R"({"whole": 1})", R"({"whole": 3})", R"({"open": 0})", R"({"above": 1e-300})",
+        R"({"word": "two"})", R"({"words": ["two", "one"]})", R"({"numbers": {"a": 0}})"}) {
+    EXPECT_EQ(refused(Json::parse(text)), "");
+  }
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {R"({"whole": 0})", "part.whole: expected a whole number from 1 to 3, got 0"},
+      {R"({"whole": 4})", "part.whole: expected a whole number from 1 to 3, got 4"},
+      {R"({"open": 1})", "part.open: expected 0 or more and below 1, got 1"},
+      {R"({"open": -0.5})", "part.open: expected 0 or more and below 1, got -0.5"},
+      {R"({"above": 0})", "part.above: expected more than 0, got 0"},
+      {R"({"word": "twoo"})",
+       "part.word: expected one, two (the second) or three, got twoo: did you mean two?"},
+      {R"({"words": ["one", "six hundred"]})", "part.words: expected one or two, got six hundred"},
+      {R"({"numbers": {"a": 1, "b": -1}})", "part.numbers.b: expected 0 or more, got -1"},
+      {R"({"inner": {}})", "part: it has no \"needed\""},
+  };
+  for (const auto& [text, message] : cases) EXPECT_EQ(refused(Json::parse(text)), message);
+  EXPECT_EQ(refused({{"above", INFINITY}}), "part.above: expected more than 0, got inf");
+}
+
+TEST(Config, ListsItsKeysWithWhatIsSaidOfThem) {
+  const std::vector<ConfigKey> keys = list_keys(Limited());
+  ASSERT_EQ(keys.size(), 8u);
+  EXPECT_EQ(keys[0].name, "whole");
+  EXPECT_EQ(keys[0].type, KeyType::whole);
+  EXPECT_EQ(keys[0].meaning, "a count");
+  EXPECT_EQ(keys[0].standard, "2");
+  EXPECT_EQ(keys[0].limits.most, 3);
+  EXPECT_EQ(keys[4].standard, R"(["one"])");
+  EXPECT_TRUE(keys[6].limits.required);
+  EXPECT_EQ(keys[7].keys.at(0).name, "steps");
+}
+
+// By which editors find what a file may hold.
+TEST(Config, AFileMayNameItsSchema) {
+  EXPECT_EQ(read(R"({"$schema": "some.json", "whole": 7})").whole, 7);
+  EXPECT_THAT(refusal(R"({"$schema": 3})"), HasSubstr("$schema: expected text, got 3"));
+  EXPECT_THAT(refusal(R"({"train": {"$schema": "some.json"}})"),
+              HasSubstr("unknown key train.$schema"));
 }
 
 TEST(Override, SetsJsonOrText) {

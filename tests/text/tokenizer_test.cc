@@ -399,7 +399,7 @@ TEST(TokenizerConfig, ChecksKindAndSize) {
   EXPECT_THAT(message_of<UsageError>([] {
                 TokenizerConfig{"byte", 256}.check();
               }),
-              AllOf(HasSubstr("mean 'bytes'"), HasSubstr("sentencepiece")));
+              AllOf(HasSubstr("mean bytes?"), HasSubstr("sentencepiece")));
   EXPECT_THAT(message_of<UsageError>([] {
                 TokenizerConfig{"bytes", 512}.check();
               }),

@@ -28,11 +28,7 @@ struct AncreSettings {
 
   template <class V>
   void visit(V& v) {
-    v("temperature", temperature);
-  }
-  void check(const MixerShape&) const {
-    require_usage(temperature > 0, "model.depth_mixing.temperature: expected more than 0, got {}",
-                  temperature);
+    v("temperature", temperature, "by which logits are divided before the softmax", more_than(0));
   }
 };
 

@@ -363,23 +363,11 @@ double block_attn_res_traffic(const AttnResSettings& settings, const MixerShape&
 AttnResSettings::AttnResSettings(const MixerShape& shape) : window(std::max(1, shape.sublayers)) {}
 
 void AttnResSettings::check(const MixerShape& shape) const {
-  const auto one_of = [](const char* key, const std::string& value,
-                         const std::vector<std::string>& choices) {
-    require_usage(std::find(choices.begin(), choices.end(), value) != choices.end(),
-                  "model.depth_mixing.{}: expected one of {}; got {}", key,
-                  fmt::join(choices, ", "), one_line(value));
-  };
-  require_usage(block_size >= 1 && block_size <= shape.sublayers,
+  require_usage(block_size <= shape.sublayers,
                 "model.depth_mixing.block_size: expected 1 to {} (sublayers; two a Transformer "
                 "layer), got {}",
                 shape.sublayers, block_size);
-  one_of("query", query, {kLearned, kInputDependent, kNone});
-  one_of("weights", weights, {kSoftmax, kSigmoid, kFactorised});
-  require_usage(window >= 1,
-                "model.depth_mixing.window: expected 1 or more (the newest sources that a site "
-                "reads beside the embedding), got {}",
-                window);
-  require_usage(heads >= 1 && shape.width % heads == 0,
+  require_usage(shape.width % heads == 0,
                 "model.depth_mixing.heads: expected a divisor of the width {}, got {}", shape.width,
                 heads);
   require_usage(query != kNone || (key_norm && heads == 1),
@@ -388,10 +376,6 @@ void AttnResSettings::check(const MixerShape& shape) const {
   require_usage(query != kNone || (query_init == 0 && weights != kFactorised),
                 "model.depth_mixing.query: without a query there is nothing that query_init could "
                 "start or a factorised kernel compare: leave them out");
-  require_usage(query_init >= 0 && query_init <= 100,
-                "model.depth_mixing.query_init: expected 0 to 100 (a standard deviation), got {}",
-                query_init);
-  one_of("norm_eps", norm_eps, {"fixed", "per_source_count"});
 }
 
 bool AttnResSettings::is_plain(const MixerShape& shape) const {

@@ -30,32 +30,40 @@ namespace attnres {
 struct AttnResSettings {
   explicit AttnResSettings(const MixerShape& shape);
 
-  int64_t block_size = 1;  // S, in sublayers, from 1 to L
-  // "learned" w_l; "input_dependent": W_l h_{l-1}, W_l [d, d]; "none": a learned logit a source.
+  int64_t block_size = 1;  // S
   std::string query = "learned";
-  // "softmax"; "sigmoid": every source weighed by itself; "factorised": f(q) . f(k_i), f = elu + 1,
-  // over its sum
   std::string weights = "softmax";
-  bool key_norm = true;  // off: keys are the sources as they are, and there is no g_l
-  int64_t window;        // sources read beside the embedding: the newest; L reads all
-  int64_t heads = 1;     // channel groups, each with weights of its own; divides d
-  // eps of a site's input norm: "fixed" is the model's norm_eps; "per_source_count" divides it by
-  // n^2, n the site's number of sources, so that with zero pseudo-queries (h the mean of n sources)
-  // the model equals a residual one to rounding.
+  bool key_norm = true;
+  int64_t window;
+  int64_t heads = 1;
   std::string norm_eps = "fixed";
-  // Standard deviation of the normal numbers with which w_l, or W_l, starts; 0 for zeros. Without
-  // effect on a model whose parameters are read.
   double query_init = 0;
 
+  // With zero pseudo-queries h is the mean of n sources, so that norm_eps per_source_count makes
+  // the model equal a residual one to rounding.
   template <class V>
   void visit(V& v) {
-    v("query", query);
-    v("weights", weights);
-    v("key_norm", key_norm);
-    v("window", window);
-    v("heads", heads);
-    v("norm_eps", norm_eps);
-    v("query_init", query_init);
+    v("query", query, "what sources are compared with",
+      one_of({{"learned", "w_l"},
+              {"input_dependent", "W_l h_{l-1}, W_l [d, d]"},
+              {"none", "a learned logit a source"}}));
+    v("weights", weights, "what weighs the sources",
+      one_of({{"softmax"},
+              {"sigmoid", "every source by itself"},
+              {"factorised", "f(q) . f(k_i) over its sum, f = elu + 1"}}));
+    v("key_norm", key_norm,
+      "whether keys are normed; else they are the sources as they are, and there is no g_l");
+    v("window", window, "newest sources that a site reads beside the embedding",
+      at_least(1).or_else("all"));
+    v("heads", heads, "channel groups, each with weights of its own; divides the width",
+      at_least(1));
+    v("norm_eps", norm_eps, "eps of a site's input norm",
+      one_of({{"fixed", "the model's norm_eps"},
+              {"per_source_count", "that over n^2, n the site's number of sources"}}));
+    v("query_init", query_init,
+      "standard deviation of the normal numbers with which w_l or W_l starts; 0 for zeros. Without "
+      "effect on a model whose parameters are read",
+      from_to(0, 100));
   }
   void check(const MixerShape& shape) const;
   std::string formula(const MixerShape& shape) const {
@@ -79,8 +87,16 @@ struct BlockAttnResSettings : AttnResSettings {
 
   template <class V>
   void visit(V& v) {
-    v("block_size", block_size);
+    v("block_size", block_size, "S, sublayers of a block; at most as many as there are",
+      at_least(1).or_else("an eighth of the sublayers"));
     AttnResSettings::visit(v);
+  }
+  // Settings in other words; see respell.
+  template <class V>
+  static void visit_spellings(V& v) {
+    int64_t num_blocks = 0;
+    v("num_blocks", num_blocks, "N, the number of blocks, in the place of block_size",
+      at_least(1).or_else("block_size says it"));
   }
   std::string formula(const MixerShape& shape) const {
     return formula_over(shape, "b", "block sums b_i");

@@ -8,8 +8,7 @@
 // of size d ("query_bias" [sources, d], "query_score" [d], and so on); the score w . RMS(v_i) is
 // one number for all channels. The output reads one more g ("bias", "score").
 //
-// `recent_layers` = k > 0 keeps the state small (the paper's k-DCA, k = 2 there): sources are v_0,
-// the sum of the outputs in the middle, and the last k outputs. 0, the default, is all of them.
+// `recent_layers` keeps the state small (the paper's k-DCA, k = 2 there).
 //
 // b starts at 1. With w = 0 this is residual, but there relu has no gradient and w would never
 // move; so w starts at random, its scores about 1e-3. Not verified against the paper: that the
@@ -46,10 +45,13 @@ struct DcaSettings {
 
   template <class V>
   void visit(V& v) {
-    v("recent_layers", recent_layers);
+    v("recent_layers", recent_layers,
+      "k, at most the number of Transformer layers: sources are v_0, the newest k outputs and the "
+      "sum of those between; 0 for all outputs",
+      at_least(0));
   }
   void check(const MixerShape& shape) const {
-    require_usage(recent_layers >= 0 && recent_layers <= shape.layers(),
+    require_usage(recent_layers <= shape.layers(),
                   "model.depth_mixing.recent_layers: expected 0 (all) to {} (Transformer layers), "
                   "got {}",
                   shape.layers(), recent_layers);

@@ -24,7 +24,6 @@
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/tensors.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -32,15 +31,11 @@ namespace {
 constexpr double kSquaredLengthEps = 1e-10;
 
 struct DeepDeltaSettings {
-  int64_t value_channels = 4;  // d_v
+  int64_t value_channels = 4;
 
   template <class V>
   void visit(V& v) {
-    v("value_channels", value_channels);
-  }
-  void check(const MixerShape&) const {
-    require_usage(value_channels >= 1 && value_channels <= 64,
-                  "model.depth_mixing.value_channels: expected 1 to 64, got {}", value_channels);
+    v("value_channels", value_channels, "d_v, columns of the state", from_to(1, 64));
   }
 };
 

@@ -21,7 +21,6 @@
 #include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -34,14 +33,8 @@ struct DenseFormerSettings {
 
   template <class V>
   void visit(V& v) {
-    v("form", form);
-  }
-  void check(const MixerShape&) const {
-    require_usage(
-        form == "report" || form == "original",
-        "model.depth_mixing.form: expected report (a weight for each sublayer's output) or "
-        "original (for each Transformer layer's), got {}",
-        one_line(form));
+    v("form", form, "what has a weight",
+      one_of({{"report", "each sublayer's output"}, {"original", "each Transformer layer's"}}));
   }
   bool original() const { return form == "original"; }
   std::string formula(const MixerShape&) const {

@@ -5,10 +5,6 @@
 // positions, by RMSNorm over the head's channels. The gains of q, k and v are one [head width]
 // each, shared by the heads; norm_j has a gain [d]. All start at one. The output site norms h.
 //
-// Settings:
-//   first_layer_pre_norm  the starred variant: layer 0 is PreNorm, h += f(norm(h)) for both of its
-//                         sublayers, with the norms of q, k and v kept. Default false.
-//
 // The state that a feed-forward reads, and shows as its mixed input, is u. That layer 0 of the
 // starred variant keeps the norms of q, k and v is as the authors' published settings have it.
 #include <ATen/ops/add.h>
@@ -26,7 +22,9 @@ struct HybridNormSettings {
 
   template <class V>
   void visit(V& v) {
-    v("first_layer_pre_norm", first_layer_pre_norm);
+    v("first_layer_pre_norm", first_layer_pre_norm,
+      "the starred variant: layer 0 is PreNorm, h += f(norm(h)) for both of its sublayers, with "
+      "the norms of q, k and v kept");
   }
 };
 

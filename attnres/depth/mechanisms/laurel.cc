@@ -10,10 +10,6 @@
 // norm(h_L). It starts at s = 0 (a = b = 1), gamma = 1, B = 0, A = 1 / sqrt(rank d) where column
 // mod rank = row and 0 elsewhere: residual, exactly.
 //
-// Settings:
-//   variant  rw, lr, pa, rw+lr (default) or rw+pa
-//   rank     of every map, 1 or more; the paper has 32 to 64. Default 32; rw has no maps.
-//
 // Ours: the factor 2 of RW, so that a = b = 1 at first; gamma = 1. Unverified: that each state that
 // PA looks back to has maps of its own.
 #include <ATen/ops/add.h>
@@ -28,8 +24,6 @@
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
-#include "attnres/support/error.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -42,16 +36,9 @@ struct LaurelSettings {
 
   template <class V>
   void visit(V& v) {
-    v("variant", variant);
-    v("rank", rank);
-  }
-
-  void check(const MixerShape&) const {
-    require_usage(variant == "rw" || variant == "lr" || variant == "pa" || variant == "rw+lr" ||
-                      variant == "rw+pa",
-                  "model.depth_mixing.variant: expected rw, lr, pa, rw+lr or rw+pa, got {}",
-                  one_line(variant));
-    require_usage(rank >= 1, "model.depth_mixing.rank: expected 1 or more, got {}", rank);
+    v("variant", variant, "its parts: residual weights, low-rank maps, and of earlier states too",
+      one_of({"rw", "lr", "pa", "rw+lr", "rw+pa"}));
+    v("rank", rank, "of every map; the paper has 32 to 64; rw has no maps", dimension(1));
   }
 
   bool weighs_residual() const { return variant.starts_with("rw"); }

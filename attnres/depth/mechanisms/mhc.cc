@@ -13,7 +13,6 @@
 #include "attnres/depth/mechanisms/constrained_streams.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/ops/sinkhorn/sinkhorn.h"
-#include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
@@ -24,13 +23,7 @@ struct MhcSettings : StreamSettings<16> {
   template <class V>
   void visit(V& v) {
     StreamSettings::visit(v);
-    v("sinkhorn_rounds", sinkhorn_rounds);
-  }
-  void check(const MixerShape& shape) const {
-    StreamSettings::check(shape);
-    require_usage(sinkhorn_rounds >= 1 && sinkhorn_rounds <= 1000,
-                  "model.depth_mixing.sinkhorn_rounds: expected 1 to 1000, got {}",
-                  sinkhorn_rounds);
+    v("sinkhorn_rounds", sinkhorn_rounds, "rounds of Sinkhorn's normalisation", from_to(1, 1000));
   }
 };
 

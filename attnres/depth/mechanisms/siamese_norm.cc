@@ -7,9 +7,7 @@
 // first: "x_norm" (of x_l), "y_norm" and "input_norm" (of s_l) at sites 0 .. L. s_l is what a site
 // shows as its mixed input.
 //
-// Settings, the paper's two stabilisers:
-//   depth_scaling  divides by c_l; without it c = 1. Default true.
-//   input_norm     the norm around s_l; without it sublayers and the output read s_l. Default true.
+// Its settings are the paper's two stabilisers.
 //
 // The authors' language models also norm queries, keys and values; this mechanism leaves attention
 // as it is, as their published vision models do.
@@ -30,8 +28,9 @@ struct SiameseNormSettings {
 
   template <class V>
   void visit(V& v) {
-    v("depth_scaling", depth_scaling);
-    v("input_norm", input_norm);
+    v("depth_scaling", depth_scaling, "whether outputs are divided by c_l; without it c_l = 1");
+    v("input_norm", input_norm,
+      "whether s_l is normed; without it sublayers and the output read s_l itself");
   }
 };
 

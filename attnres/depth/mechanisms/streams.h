@@ -14,21 +14,17 @@
 #include <ATen/core/Tensor.h>
 
 #include "attnres/depth/composed_mixer.h"
-#include "attnres/support/error.h"
+#include "attnres/support/config_key.h"
 
 namespace attnres {
 
 template <int64_t kLargest>
 struct StreamSettings {
-  int64_t streams = 4;  // m
+  int64_t streams = 4;
 
   template <class V>
   void visit(V& v) {
-    v("streams", streams);
-  }
-  void check(const MixerShape&) const {
-    require_usage(streams >= 2 && streams <= kLargest,
-                  "model.depth_mixing.streams: expected 2 to {}, got {}", kLargest, streams);
+    v("streams", streams, "m, residual streams of a token", from_to(2, kLargest));
   }
 };
 

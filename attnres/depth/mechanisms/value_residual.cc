@@ -23,7 +23,7 @@ struct ValueResidualSettings {
 
   template <class V>
   void visit(V& v) {
-    v("learned", learned);
+    v("learned", learned, "whether lambda_1 and lambda_2 are learned; else both stay 0.5");
   }
   std::string formula(const MixerShape&) const {
     return learned ? kValueResidualFormula : "residual; in attention v <- (v_first + v) / 2";

@@ -30,7 +30,8 @@ HuggingFaceNames delta_in_hugging_face() {
 LayerKind delta_kind() {
   return {.name = kDelta,
           .keys = {"delta_attention"},
-          .settings = settings_under<DeltaAttentionSettings>("delta_attention"),
+          .settings = settings_under<DeltaAttentionSettings>("delta_attention",
+                                                             "of Kimi Delta Attention, \"delta\""),
           .missing = "delta attention",
           .is_in = [](const ModelConfig& config) { return config.has_attention(kDelta); },
           .resolve = resolve_delta,

@@ -33,7 +33,8 @@ LayerKind experts_kind() {
   return {
       .name = kExperts,
       .keys = {"experts"},
-      .settings = settings_under<ExpertsSettings>("experts"),
+      .settings =
+          settings_under<ExpertsSettings>("experts", "experts in the place of feed-forwards"),
       .missing = "experts (count is 0)",
       .is_in =
           [](const ModelConfig& config) { return config.settings<ExpertsSettings>().count != 0; },

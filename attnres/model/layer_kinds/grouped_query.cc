@@ -17,17 +17,6 @@ void resolve_grouped_query(ModelConfig& config, const std::string& path) {
   require_usage(config.head_width % 2 == 0,
                 "{}.head_width: rotary positions need an even one, got {}", path,
                 config.head_width);
-  const double score_scale = config.settings<GroupedQuerySettings>().score_scale;
-  require_usage(score_scale >= 0, "{}.grouped_query.score_scale: expected 0 or more, got {}", path,
-                score_scale);
-}
-
-void resolve_sliding_window(ModelConfig& config, const std::string& path) {
-  const auto& settings = config.settings<SlidingWindowSettings>();
-  check_whole(path + ".sliding_window", "window", settings.window, 1);
-  require_usage(settings.rope_theta >= 0,
-                "{}.sliding_window.rope_theta: expected 0 or more, got {}", path,
-                settings.rope_theta);
 }
 
 // All but its positions and its window.
@@ -82,7 +71,8 @@ LayerKind grouped_query_kind() {
   return {
       .name = kGroupedQuery,
       .keys = {"heads", "kv_heads", "head_width", "grouped_query", "rope_theta", "rope_scaling"},
-      .settings = settings_under<GroupedQuerySettings>("grouped_query"),
+      .settings = settings_under<GroupedQuerySettings>(
+          "grouped_query", "of grouped-query attention, in windows and without positions too"),
       .missing = "grouped_query attention",
       .is_in = [](const ModelConfig& config) { return config.has_grouped_query(); },
       .resolve = resolve_grouped_query,
@@ -96,11 +86,12 @@ LayerKind grouped_query_kind() {
 LayerKind sliding_window_kind() {
   LayerKind kind = grouped_query_kind();
   kind.name = kSlidingWindow;
-  kind.settings = settings_under<SlidingWindowSettings>("sliding_window");
+  kind.settings = settings_under<SlidingWindowSettings>(
+      "sliding_window", "of grouped-query attention in a window, \"sliding_window\"");
   kind.keys.push_back("sliding_window");
   kind.missing = "sliding_window attention";
   kind.is_in = [](const ModelConfig& config) { return config.has_attention(kSlidingWindow); };
-  kind.resolve = resolve_sliding_window;
+  kind.resolve = [](ModelConfig&, const std::string&) {};
   kind.make = make_sliding_window;
   return kind;
 }

@@ -27,7 +27,8 @@ LayerKind latent_kind() {
   return {
       .name = kLatent,
       .keys = {"heads", "latent_attention", "rope_theta", "rope_scaling"},
-      .settings = settings_under<LatentAttentionSettings>("latent_attention"),
+      .settings = settings_under<LatentAttentionSettings>(
+          "latent_attention", "of multi-head latent attention, \"latent\""),
       .missing = "latent attention",
       .is_in = [](const ModelConfig& config) { return config.has_attention(kLatent); },
       .resolve = resolve_latent,

@@ -8,9 +8,11 @@ namespace attnres {
 
 // What a recipe's model has under this key.
 template <class Settings>
-KindSettings settings_under(const char* key) {
-  const auto visit = [key](auto& v, ModelConfig& config) { v(key, config.settings<Settings>()); };
-  return {key, visit, visit};
+KindSettings settings_under(const char* key, const char* meaning) {
+  const auto visit = [key, meaning](auto& v, ModelConfig& config) {
+    v(key, config.settings<Settings>(), meaning);
+  };
+  return {key, visit, visit, visit};
 }
 
 LayerKind grouped_query_kind();  // layers/attention.h, as the next two

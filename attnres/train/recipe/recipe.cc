@@ -1,14 +1,12 @@
 #include "attnres/train/recipe/recipe.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "attnres/data/train_batches.h"
 #include "attnres/depth/mechanism.h"
 #include "attnres/model/layer_kind.h"
-#include "attnres/parallel/transfers.h"
 #include "attnres/support/config.h"
+#include "attnres/support/config_schema.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 #include "attnres/support/setting_words.h"
@@ -27,90 +25,17 @@ struct RecipeFile {
 
   template <class V>
   void visit(V& v) {
-    v("name", name);
-    v("model", model);
-    v("data", data);
-    v("train", train);
-    v("parallel", parallel);
-    v("tokenizer", tokenizer);
+    v("name", name, "what the run's folder is called where --out names none");
+    v("model", model, "a decoder-only Transformer");
+    v("data", data, "how the text is taken: docs/data.md");
+    v("train", train, "steps, optimizer, and what is written meanwhile");
+    v("parallel", parallel, "how many processes train, and what each does: docs/parallel.md");
+    v("tokenizer", tokenizer, "the tokenizer that is trained on the text: docs/tokenizers.md");
   }
 };
 
-// More than anyone means, and few enough that products of these do not overflow.
-constexpr int64_t kMostSteps = 1'000'000'000;
-constexpr int64_t kMostRows = int64_t{1} << 24;     // of a step; see RowOrder::drawn
-constexpr int64_t kMostContext = int64_t{1} << 24;  // tokens
-
-void check_range(const char* key, double value, double least, double most) {
-  require_usage(value >= least && value <= most, "train.{}: expected {} to {}, got {}", key, least,
-                most, value);
-}
-
-void check_below_one(const char* key, double value) {
-  require_usage(value >= 0 && value < 1, "train.{}: expected 0 or more and below 1, got {}", key,
-                value);
-}
-
-void check(const TrainConfig& train) {
-  const auto check_number = [](const char* key, int64_t value, int64_t least,
-                               int64_t most = INT64_MAX) {
-    check_whole("train", key, value, least, most);
-  };
-  check_number("steps", train.steps, 1, kMostSteps);
-  check_number("batch_size", train.batch_size, 1, kMostRows);
-  check_number("accumulate", train.accumulate, 1);
-  require_usage(train.batch_size % train.accumulate == 0,
-                "train.accumulate: {} sequences cannot be computed in {} equal parts",
-                train.batch_size, train.accumulate);
-  check_number("context", train.context, 2, kMostContext);
-  check_number("warmup", train.warmup, 0);
-  check_number("seed", train.seed, 0);
-  check_number("eval_every", train.eval_every, 1);
-  check_number("eval_tokens", train.eval_tokens, 1);
-  check_number("checkpoint_every", train.checkpoint_every, 1);
-  check_number("sample_tokens", train.sample_tokens, 0, kMostContext);
-  check_range("learning_rate", train.learning_rate, 0, 10);
-  check_range("decay_fraction", train.decay_fraction, 0, 1);
-  check_range("final_fraction", train.final_fraction, 0, 1);
-  check_range("weight_decay", train.weight_decay, 0, 10);
-  check_below_one("beta1", train.beta1);
-  check_below_one("beta2", train.beta2);
-  check_range("epsilon", train.epsilon, 1e-30, 1);  // with 0, a gradient of 0 would give NaN
-  check_below_one("muon_momentum", train.muon_momentum);
-  check_range("expert_balance_rate", train.expert_balance_rate, 0, 1);
-  check_range("clip", train.clip, 0, 1e9);
-  for (const auto& [pattern, factor] : train.rates) {
-    check_range(("rates." + one_line(pattern)).c_str(), factor, 0, 1000);
-  }
-  require_usage(train.schedule == "cosine" || train.schedule == "wsd",
-                "train.schedule: expected cosine or wsd, got {}", one_line(train.schedule));
-  require_usage(train.optimizer == "adamw" || train.optimizer == "muon",
-                "train.optimizer: expected adamw or muon, got {}", one_line(train.optimizer));
-  precision_of(train);
-}
-
-void check(const DataConfig& data) {
-  const double fraction = data.validation_fraction;
-  require_usage(fraction > 0 && fraction <= 0.5,
-                "data.validation_fraction: expected above 0 and at most 0.5, got {}", fraction);
-  row_order_named(data.order);
-  packing_named(data.packing);
-  for (const auto& [name, weight] : data.weights) {
-    require_usage(std::isfinite(weight) && weight > 0,
-                  "data.weights.{}: expected a number above 0, got {}", one_line(name), weight);
-  }
-}
-
 void check(const ParallelConfig& parallel, const TrainConfig& train, const ModelConfig& model) {
-  constexpr int64_t kMost = 1 << 20;
-  check_whole("parallel", "data", parallel.data, 1, kMost);
-  check_whole("parallel", "pipeline", parallel.pipeline, 1, kMost);
-  check_whole("parallel", "virtual", parallel.virtual_stages, 1, kMost);
-  check_whole("parallel", "tensor", parallel.tensor, 1, kMost);
   require_equal_parts(model, parallel.tensor);
-  transfer_policy(parallel.policy);
-  require_usage(std::isfinite(parallel.timeout) && parallel.timeout > 0,
-                "parallel.timeout: expected a number of seconds above 0, got {}", parallel.timeout);
   require_usage(parallel.virtual_stages == 1 || parallel.pipeline > 1,
                 "parallel.virtual: {} stages a process need parallel.pipeline to be 2 or more",
                 parallel.virtual_stages);
@@ -172,10 +97,11 @@ std::vector<Setting> settings_left_over(const Json& before, const Json& after) {
   // What is no mechanism's name parse_recipe refuses, with what it is a part of.
   if (changed("model.depth_mixing.type") &&
       value_at(after, "model.depth_mixing.type").is_string()) {
-    const std::vector<std::string>& known =
+    const std::vector<ConfigKey>& known =
         find_mechanism(value_at(after, "model.depth_mixing")).settings;
     const auto is_unknown = [&](const std::string& name) {
-      return name != "type" && std::find(known.begin(), known.end(), name) == known.end();
+      return name != "type" && std::none_of(known.begin(), known.end(),
+                                            [&](const auto& key) { return key.name == name; });
     };
     collect(after, "model.depth_mixing", is_unknown, left);
   }
@@ -216,18 +142,16 @@ bool is_overridden(const std::string& key, const std::vector<std::string>& overr
 
 // The paths of every key of a recipe, "train.steps", from the outermost on.
 std::vector<std::string> all_keys() {
-  Recipe recipe;
-  recipe.data.weights = recipe.train.rates = {{"*", 1.0}};  // are left out where they are empty
-  std::vector<std::string> keys;
-  std::vector<std::pair<std::string, Json>> objects = {{"", recipe_to_json(recipe)}};
+  std::vector<std::string> paths;
+  std::vector<std::pair<std::string, std::vector<ConfigKey>>> objects = {{"", recipe_keys()}};
   for (size_t i = 0; i < objects.size(); ++i) {
-    const auto [path, object] = objects[i];
-    for (const auto& [name, value] : object.items()) {
-      keys.push_back(path + name);
-      if (value.is_object()) objects.emplace_back(path + name + ".", value);
+    const auto [path, keys] = objects[i];
+    for (const ConfigKey& key : keys) {
+      paths.push_back(path + key.name);
+      if (!key.keys.empty()) objects.emplace_back(path + key.name + ".", key.keys);
     }
   }
-  return keys;
+  return paths;
 }
 
 std::string last_part(const std::string& key) {
@@ -293,8 +217,9 @@ Recipe parse_recipe(const Json& json) {
   refuse_misplaced(json);
   RecipeFile file;
   read_config(json, "", file);
-  check(file.data);
-  check(file.train);
+  require_usage(file.train.batch_size % file.train.accumulate == 0,
+                "train.accumulate: {} sequences cannot be computed in {} equal parts",
+                file.train.batch_size, file.train.accumulate);
   file.tokenizer.check();
   const ModelConfig model = read_model_config(file.model);
   check(file.parallel, file.train, model);
@@ -348,6 +273,18 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
 Json recipe_to_json(const Recipe& recipe) {
   return write_config(RecipeFile{recipe.name, write_config(recipe.model), recipe.data, recipe.train,
                                  recipe.parallel, recipe.tokenizer});
+}
+
+std::vector<ConfigKey> recipe_keys() {
+  std::vector<ConfigKey> keys = list_keys(RecipeFile());
+  for (ConfigKey& key : keys) {
+    if (key.name == "model") key.keys = model_keys();
+  }
+  return keys;
+}
+
+Json recipe_schema() {
+  return file_schema("A recipe of attnres: docs/recipe.md", recipe_keys());
 }
 
 }  // namespace attnres
