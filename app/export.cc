@@ -134,11 +134,11 @@ void add_export_command(CLI::App& app) {
       command, "--format FORMAT", options->format,
       "safetensors: a directory; huggingface: the same, but only as an architecture that other "
       "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
-      ->check(one_of({"safetensors", "huggingface", "gguf"}))
+      ->check(one_word_of({"safetensors", "huggingface", "gguf"}))
       ->capture_default_str();
   add_option(command, "--type TYPE", options->type,
              "how weights are stored: f32, bf16 or f16, with --format gguf also q8_0 or q4_0")
-      ->check(one_of({"f32", "bf16", "f16", "q8_0", "q4_0"}))
+      ->check(one_word_of({"f32", "bf16", "f16", "q8_0", "q4_0"}))
       ->capture_default_str();
   command.add_flag("--approximate", options->approximate,
                    "of a retrofitted model: have one eps in all norms, as other programs' files "

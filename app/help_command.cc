@@ -57,7 +57,7 @@ void add_help_command(CLI::App& app) {
       add_option(
           command, "--completion SHELL", options->shell,
           "print a script that completes commands and options in this shell: bash, zsh, fish")
-          ->check(one_of({"bash", "zsh", "fish"}))
+          ->check(one_word_of({"bash", "zsh", "fish"}))
           ->excludes(name)
           ->excludes(man);
   command.add_flag("--markdown", options->markdown, "print docs/commands.md")

@@ -28,7 +28,7 @@ struct ValueWords {
 std::vector<std::string> names_of_recipes(const char* folder_in_recipes) {
   namespace fs = std::filesystem;
   std::vector<std::string> names;
-  const std::optional<fs::path> recipes = find_recipes();
+  const std::optional<fs::path> recipes = find_shared("recipes");
   if (!recipes || !fs::is_directory(*recipes / folder_in_recipes)) return names;
   for (const auto& file : fs::directory_iterator(*recipes / folder_in_recipes)) {
     if (file.path().extension() == ".json") names.push_back(file.path().stem());

@@ -63,7 +63,9 @@ std::string values_of(const ConfigKey& key) {
   const bool says_type =
       limits.starts_with("a whole") || (key.type == KeyType::text && !key.limits.choices.empty());
   if (says_type) return limits;
-  return describe(key.type) + (limits.empty() ? "" : ", " + limits);
+  if (limits.empty()) return describe(key.type);
+  const bool is_one = key.type == KeyType::number || key.type == KeyType::whole;
+  return fmt::format("{}, {}{}", describe(key.type), is_one ? "" : "each ", limits);
 }
 
 // What holds where a key is left out.
@@ -125,12 +127,15 @@ std::vector<KeyGroup> those_that_begin(const std::string& beginning, std::vector
                   [&](const ListedKey& key) { return !key.path.starts_with(beginning); });
   }
   std::erase_if(groups, [](const KeyGroup& group) { return group.keys.empty(); });
-  require_usage(!groups.empty(), "--keys {}: no key begins so{}", one_line(beginning),
-                did_you_mean(beginning, known));
-  return groups;
+  if (!groups.empty()) return groups;
+  const auto nearest =
+      std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
+        return edit_distance(beginning, a) < edit_distance(beginning, b);
+      });
+  fail_usage("--keys {}: no key begins so; the nearest is {}", one_line(beginning), *nearest);
 }
 
-std::string cell(const std::string& text) {
+std::string escaped_cell(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
     if (c == '|' || c == '<' || c == '*') escaped += '\\';
@@ -142,9 +147,9 @@ std::string cell(const std::string& text) {
 void print_tables(const std::vector<ConfigKey>& keys) {
   for (const KeyGroup& group : groups_of(keys)) {
     if (group.mechanism.empty() && !group.path.empty()) {
-      fmt::print("\n### `{}`\n\n{}\n", group.path, cell(sentence(group.meaning)));
+      fmt::print("\n### `{}`\n\n{}\n", group.path, escaped_cell(sentence(group.meaning)));
     } else if (!group.mechanism.empty()) {
-      fmt::print("\nWith `type` `{}` ({}):\n", group.mechanism, cell(group.meaning));
+      fmt::print("\nWith `type` `{}` ({}):\n", group.mechanism, escaped_cell(group.meaning));
     }
     fmt::print("\n| key | default | may be | meaning |\n| --- | --- | --- | --- |\n");
     for (const auto& [path, key] : group.keys) {
@@ -152,8 +157,8 @@ void print_tables(const std::vector<ConfigKey>& keys) {
       const std::string otherwise = default_of(key);
       const bool is_value = otherwise == key.standard && !otherwise.empty();
       fmt::print("| `{}` | {} | {} | {} |\n", name,
-                 is_value ? fmt::format("`{}`", otherwise) : cell(otherwise), cell(values_of(key)),
-                 cell(key.meaning));
+                 is_value ? fmt::format("`{}`", otherwise) : escaped_cell(otherwise),
+                 escaped_cell(values_of(key)), escaped_cell(key.meaning));
     }
   }
 }

@@ -82,7 +82,7 @@ CLI::Validator duration(double least, double most, char unit) {
   return {in_seconds, /*description=*/""};
 }
 
-CLI::Validator one_of(const std::vector<std::string>& words) {
+CLI::Validator one_word_of(const std::vector<std::string>& words) {
   const auto check = [words](const std::string& text) -> std::string {
     if (std::find(words.begin(), words.end(), text) != words.end()) return "";
     return fmt::format("expected one of {}, got {}{}", fmt::join(words, ", "), text,
@@ -195,12 +195,12 @@ void PrecisionOption::add_to(CLI::App& command) {
   add_option(command, "--precision NAME", name,
              "numbers of activations and matrix products: float32, or bfloat16 where the processor "
              "has it")
-      ->check(one_of({kFloat32Precision, kBfloat16Precision}))
+      ->check(one_word_of({kFloat32Precision, kBfloat16Precision}))
       ->capture_default_str();
   add_option(command, "--weights FORMAT", weights,
              "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 or "
              "q4_0 (default: as a GGUF file has them, f32 of a model directory)")
-      ->check(one_of(weight_format_names()));
+      ->check(one_word_of(weight_format_names()));
   group_options(command, kComputing, {"--precision", "--weights"});
 }
 

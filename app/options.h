@@ -29,7 +29,7 @@ CLI::Validator number(double least = -INFINITY, double most = INFINITY);
 CLI::Validator duration(double least, double most, char unit = '\0');
 
 // Checks an option that takes one of these words. Completions offer them.
-CLI::Validator one_of(const std::vector<std::string>& words);
+CLI::Validator one_word_of(const std::vector<std::string>& words);
 
 // Takes what stands between blanks.
 CLI::Validator without_blanks();

@@ -237,7 +237,7 @@ void add_serve_command(CLI::App& app) {
   add_option(command, "--weights FORMAT", options->weights,
              "how weights are kept in memory: f32, f16, bf16, q8_0 or q4_0 (default: as a GGUF "
              "file has them, f32 of a model directory)")
-      ->check(one_of(weight_format_names()));
+      ->check(one_word_of(weight_format_names()));
   add_option(command, "--host ADDRESS", options->host, "the address to listen on")
       ->capture_default_str();
   add_whole(command, "--port PORT", options->port, {0, 65535},
@@ -268,7 +268,7 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   add_option(command, "--log KIND", options->log,
              "write a line for each request on standard error: text, json or none")
-      ->check(one_of({"text", "json", "none"}))
+      ->check(one_word_of({"text", "json", "none"}))
       ->capture_default_str();
   command.add_flag("--log-prompts", options->api.log_prompts, "log what was asked, too");
   options->machine.add_to(command);

@@ -130,7 +130,7 @@ void add_tokenize_command(CLI::App& app) {
            "write the tokens into this folder; the same command goes on where it was stopped");
   add_option(command, "--train KIND", options->trained,
              "in place of --model: train a tokenizer on the data first, bpe or sentencepiece")
-      ->check(one_of({"bpe", "sentencepiece"}));
+      ->check(one_word_of({"bpe", "sentencepiece"}));
   add_whole(command, "--vocab-size N", options->vocab_size, {1}, "with --train, how many tokens")
       ->capture_default_str();
   add_option(command, "--field NAME", options->folder.field,

@@ -61,7 +61,8 @@ struct ExpertsSettings {
       "whether the weights of a token's experts are divided by their sum");
     v("latent_width", latent_width,
       "width that the routed experts work on (Kimi K3); 0: the model's", dimension(0));
-    v("latent_norm", latent_norm, "whether their sum is normed, where there is a latent width");
+    v("latent_norm", latent_norm,
+      "with a latent width: whether the sum of the routed experts is normed");
     v("groups", groups, "groups of neighbouring experts, of which a token chooses some first",
       dimension(1));
     v("chosen_groups", chosen_groups, "groups that a token chooses", dimension(1));

@@ -26,9 +26,9 @@ struct RecipeFile {
   template <class V>
   void visit(V& v) {
     v("name", name, "what the run's folder is called where --out names none");
-    v("model", model, "the model: a decoder-only Transformer");
-    v("data", data, "how the text is taken");
-    v("train", train, "training");
+    v("model", model, "a decoder-only Transformer");
+    v("data", data, "how the text is taken: docs/data.md");
+    v("train", train, "steps, optimizer, and what is written meanwhile");
     v("parallel", parallel, "how many processes train, and what each does: docs/parallel.md");
     v("tokenizer", tokenizer, "the tokenizer that is trained on the text: docs/tokenizers.md");
   }

@@ -51,9 +51,11 @@ struct TrainConfig {
     v("accumulate", accumulate, "equal parts that a step's sequences are computed in", at_least(1));
     v("context", context, "tokens a sequence", from_to(2, kMostContext));
     v("learning_rate", learning_rate, "learning rate at its peak", from_to(0, 10));
-    v("schedule", schedule, "how the learning rate goes on after the warm-up",
-      one_of({{"cosine", "falls along half a cosine"},
-              {"wsd", "stays, then falls linearly in the last part of the steps"}}));
+    v("schedule", schedule,
+      "how the learning rate falls after the warm-up: along half a cosine, or (wsd) linearly in "
+      "the "
+      "last part of the steps",
+      one_of({"cosine", "wsd"}));
     v("warmup", warmup, "steps of linear warm-up", at_least(0));
     v("decay_fraction", decay_fraction,
       "of schedule wsd: the last part of the steps, in which the rate falls", from_to(0, 1));
