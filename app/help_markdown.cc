@@ -18,7 +18,7 @@ std::string in_markdown(const std::string& text) {
 }
 
 std::string code_block(const std::string& text) {
-  return "```\n" + text + "\n```\n\n";
+  return "```text\n" + text + "\n```\n\n";
 }
 
 std::string table_of(const std::string& title, const std::vector<OptionText>& options) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Copies Python sources for pydoctor, with the formulas and examples of docstrings marked as such.
 
-usage: docs/site/docstrings.py OUT FOLDER
+usage: scripts/site/docstrings.py OUT FOLDER
 
 An indented block after an empty line becomes a literal block of reStructuredText, which it is to
 people who read it.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Copies C++ headers for Doxygen, which reads comments that begin with three slashes.
 
-usage: docs/site/doxygen_comments.py OUT HEADER[=NAME]...
+usage: scripts/site/doxygen_comments.py OUT HEADER[=NAME]...
 
 Each HEADER, a path from the root, becomes OUT/HEADER, or OUT/NAME, with its comments in Doxygen's
 form:

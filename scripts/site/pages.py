@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes HTML pages of the project's Markdown pages, and checks every link in them.
 
-usage: docs/site/pages.py OUT
+usage: scripts/site/pages.py OUT
 
 Run in the root. PATH/NAME.md becomes OUT/PATH/NAME.html, and a link to it a link to that. Files and
 folders that pages link to are copied. OUT/index.html is docs/README.md's page. A link to what is
