@@ -291,7 +291,7 @@ TEST(Estimate, CountsMuon) {
   EXPECT_GE(with_muon.bytes, with_adamw.bytes - 4 * matrices);
 }
 
-constexpr Resources kPlenty = {.memory = 64 * kGiB, .free_memory = 64 * kGiB, .free_disk = kGiB};
+const Resources kPlenty = {.memory = 64 * kGiB, .free_memory = 64 * kGiB, .free_disk = kGiB};
 
 std::string refusal(const std::string& text, const Resources& there) {
   try {
