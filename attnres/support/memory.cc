@@ -1,6 +1,7 @@
 #include "attnres/support/memory.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/Flags.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -12,7 +13,21 @@
 #include "attnres/support/format.h"
 #include "attnres/support/tensor_memory.h"
 
+C10_DECLARE_bool(caffe2_use_fatal_for_enforce);
+
 namespace attnres {
+namespace {
+
+// libc10 and Debian's libsentencepiece both have a variable FLAGS_minloglevel, and of two the
+// linker takes one, libc10's. There sentencepiece makes an object that is larger, over libc10's
+// next variable, with which a failed check of torch's allocator ends the process and throws
+// nothing.
+[[maybe_unused]] const bool kChecksThrow = [] {
+  FLAGS_caffe2_use_fatal_for_enforce = false;
+  return true;
+}();
+
+}  // namespace
 
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);         // a threshold is an int: 2 GiB at most

@@ -61,21 +61,6 @@ TEST(PlanCommand, Searches) {
   EXPECT_THAT(none.out, AllOf(HasSubstr("None of"), HasSubstr("2 devices is all")));
 }
 
-// Each "$ attnres plan .." of docs/parallel.md, with what stands below it there.
-TEST(PlanCommand, PrintsWhatItsPageShows) {
-  const std::string source = ATTNRES_SOURCE_DIR;
-  const std::string page = read_file(source + "/docs/parallel.md");
-  const std::regex example("```\n\\$ (attnres plan (?:[^\n]*\\\\\n)*[^\n]*)\n([^`]*)```\n");
-  int examples = 0;
-  for (auto it = std::sregex_iterator(page.begin(), page.end(), example);
-       it != std::sregex_iterator(); ++it, ++examples) {
-    const Result result = run_shell(fmt::format("cd '{}' && {}", source, it->str(1)));
-    EXPECT_EQ(result.err, "");
-    EXPECT_EQ(result.out, it->str(2)) << "put it into docs/parallel.md below: $ " << it->str(1);
-  }
-  EXPECT_EQ(examples, 2);
-}
-
 TEST(PlanCommand, SaysWhatDoesNotFit) {
   const Result result =
       run_program(planned("kimi-linear-48b", "h100-node") + "--set parallel.pipeline=8");

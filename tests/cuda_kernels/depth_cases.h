@@ -32,9 +32,11 @@ void expect_formula(const SiteGroup& group, const Launcher& launcher) {
   SCOPED_TRACE(::testing::Message() << group.earlier << " + " << group.finished << " sources, "
                                     << group.sites << " sites, " << group.tokens << " tokens of "
                                     << group.width << (group.keeps_x ? ", x kept" : ""));
-  // x and gradients of outputs are rounded once, partial sums and o before them.
+  // x and gradients of outputs are rounded once, partial sums and o before them; gradients of what
+  // was summed once more where h/RMS is that of the rounded x.
+  const double slots = group.keeps_x ? 1.2e-2 : 1e-2;
   const GroupErrors most = sizeof(Storage) == 4 ? GroupErrors{2e-6, 4e-6, 4e-6, 4e-6, 4e-6}
-                                                : GroupErrors{1e-2, 2e-2, 1e-2, 2e-2, 1e-2};
+                                                : GroupErrors{1e-2, 2e-2, slots, 2e-2, 1e-2};
   const GroupData<Storage> data(group);
   expect_below(errors_of(run<Storage>(group, launcher), expected_results(group, data)), most);
 }

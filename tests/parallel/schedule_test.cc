@@ -271,10 +271,10 @@ TEST(Schedule, IsDrawn) {
 // docs/parallel.md shows what is drawn.
 TEST(Schedule, IsDrawnInItsPage) {
   const PipelineSize size = {4, 2};
-  EXPECT_THAT(
-      read_file(ATTNRES_SOURCE_DIR "/docs/parallel.md"),
-      HasSubstr("```\n" + draw(simulate(interleaved_1f1b(size, 4), size, equal_times(size)), size) +
-                "```\n"));
+  EXPECT_THAT(read_file(ATTNRES_SOURCE_DIR "/docs/parallel.md"),
+              HasSubstr("```text\n" +
+                        draw(simulate(interleaved_1f1b(size, 4), size, equal_times(size)), size) +
+                        "```\n"));
 }
 
 }  // namespace

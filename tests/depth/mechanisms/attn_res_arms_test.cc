@@ -322,8 +322,12 @@ TEST(AttnResArms, RefusesWhatCannotBe) {
   expect({{"heads", 5}}, "divisor of the width 12, got 5");
   expect({{"heads", 0}}, "got 0");
   expect({{"window", 0}}, "1 or more");
-  expect({{"query", "random"}}, "learned, input_dependent, none; got random");
-  expect({{"weights", "relu"}}, "softmax, sigmoid, factorised; got relu");
+  expect({{"query", "random"}},
+         "learned (w_l), input_dependent (W_l h_{l-1}, W_l [d, d]) or none (a learned logit a "
+         "source), got random");
+  expect({{"weights", "relu"}},
+         "expected softmax, sigmoid (every source by itself) or factorised (f(q) . f(k_i) over its "
+         "sum, f = elu + 1), got relu");
   expect({{"query", "none"}, {"weights", "factorised"}}, "nothing that query_init could start");
   expect({{"query", "none"}, {"query_init", 0.1}}, "nothing that query_init could start");
   expect({{"query_init", -0.1}}, "expected 0 to 100");

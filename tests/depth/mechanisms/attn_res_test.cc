@@ -192,7 +192,8 @@ TEST(AttnRes, TakesTheNumberOfBlocksInPlaceOfTheirSize) {
 }
 
 TEST(AttnRes, RefusesImpossibleSettings) {
-  EXPECT_NE(refusal(block(0)).find("expected 1 to 8"), std::string::npos) << refusal(block(0));
+  EXPECT_NE(refusal(block(0)).find("block_size: expected 1 or more, got 0"), std::string::npos)
+      << refusal(block(0));
   EXPECT_NE(refusal(block(-3)).find("got -3"), std::string::npos);
   EXPECT_NE(refusal(block(9)).find("expected 1 to 8"), std::string::npos);
   EXPECT_NE(refusal({{"type", "attn_res"}, {"block_size", 2}}).find("unknown key"),

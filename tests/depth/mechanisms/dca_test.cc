@@ -132,7 +132,8 @@ TEST(Dca, IsLinearWithWeightsHeld) {
 }
 
 TEST(Dca, RefusesImpossibleSettings) {
-  EXPECT_NE(refusal_of(dca(-1)).find("expected 0 (all) to 4"), std::string::npos);
+  EXPECT_NE(refusal_of(dca(-1)).find("recent_layers: expected 0 or more, got -1"),
+            std::string::npos);
   EXPECT_NE(refusal_of(dca(5)).find("got 5"), std::string::npos);
   EXPECT_EQ(refusal_of({{"type", "dca"}}), "accepted");
 }

@@ -113,7 +113,8 @@ TEST(DeepDeltaSettings, ChannelsAreOneToSixtyFour) {
       Bench bench(deep_delta(channels), kWidth, kSublayers);
       ADD_FAILURE() << channels;
     } catch (const UsageError& e) {
-      EXPECT_NE(std::string(e.what()).find("value_channels: expected 1 to 64"), std::string::npos);
+      EXPECT_NE(std::string(e.what()).find("value_channels: expected a whole number from 1 to 64"),
+                std::string::npos);
     }
   }
 }

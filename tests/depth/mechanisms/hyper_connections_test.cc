@@ -73,7 +73,8 @@ TEST(HyperConnectionsSettings, StreamsAreTwoToSixteen) {
       Bench bench(hyper_connections(streams), kWidth, kSublayers);
       ADD_FAILURE() << streams;
     } catch (const UsageError& e) {
-      EXPECT_NE(std::string(e.what()).find("streams: expected 2 to 16"), std::string::npos);
+      EXPECT_NE(std::string(e.what()).find("streams: expected a whole number from 2 to 16"),
+                std::string::npos);
     }
   }
 }

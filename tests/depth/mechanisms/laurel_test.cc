@@ -120,7 +120,9 @@ TEST(Laurel, RankMattersAndImpossibleSettingsAreRefused) {
   };
   EXPECT_NE(refusal(settings("lr+pa")).find("expected rw, lr, pa, rw+lr or rw+pa, got lr+pa"),
             std::string::npos);
-  EXPECT_NE(refusal(settings("lr", 0)).find("expected 1 or more, got 0"), std::string::npos);
+  EXPECT_NE(
+      refusal(settings("lr", 0)).find("rank: expected a whole number from 1 to 1048576, got 0"),
+      std::string::npos);
   EXPECT_EQ(refusal({{"type", "laurel"}}), "accepted");
 }
 

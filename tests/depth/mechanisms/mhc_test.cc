@@ -239,10 +239,14 @@ TEST(Mhc, RefusesImpossibleSettings) {
   const auto with = [](const char* name, const char* key, int64_t value) {
     return refusal({{"type", name}, {key, value}});
   };
-  EXPECT_NE(with("mhc", "streams", 1).find("expected 2 to 16, got 1"), std::string::npos);
-  EXPECT_NE(with("mhc_lite", "streams", 6).find("expected 2 to 5, got 6"), std::string::npos);
-  EXPECT_NE(with("hc_identity", "streams", 17).find("expected 2 to 16"), std::string::npos);
-  EXPECT_NE(with("mhc", "sinkhorn_rounds", 0).find("expected 1 to 1000"), std::string::npos);
+  EXPECT_NE(with("mhc", "streams", 1).find("expected a whole number from 2 to 16, got 1"),
+            std::string::npos);
+  EXPECT_NE(with("mhc_lite", "streams", 6).find("expected a whole number from 2 to 5, got 6"),
+            std::string::npos);
+  EXPECT_NE(with("hc_identity", "streams", 17).find("expected a whole number from 2 to 16"),
+            std::string::npos);
+  EXPECT_NE(with("mhc", "sinkhorn_rounds", 0).find("expected a whole number from 1 to 1000"),
+            std::string::npos);
   EXPECT_NE(with("mhc_lite", "sinkhorn_rounds", 3).find("sinkhorn_rounds"), std::string::npos);
   EXPECT_EQ(with("mhc", "sinkhorn_rounds", 3), "accepted");
 }
