@@ -28,6 +28,11 @@ std::optional<std::vector<std::string>> words_of(const std::string& line) {
   return words;
 }
 
+// As /proc/self/exe, which is the tests here.
+bool starts_the_program(const std::vector<std::string>& words) {
+  return !words.empty() && (words[0] == "study" || words[0] == "compare");
+}
+
 void open_as(int stream, const std::string& file) {
   const int opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (opened < 0 || ::dup2(opened, stream) < 0) ::_exit(127);
@@ -109,7 +114,7 @@ Starter* const starter = [] {
 
 Result run_program(const std::string& arguments) {
   const auto words = words_of(arguments);
-  if (!words) return run_shell("attnres " + arguments);
+  if (!words || starts_the_program(*words)) return run_shell("attnres " + arguments);
   const fs::path folder = fresh_folder("program");
   std::vector<std::string> all = {folder / "out", folder / "err", fs::current_path(), "attnres"};
   all.insert(all.end(), words->begin(), words->end());

@@ -158,8 +158,11 @@ std::tuple<Tensor, Tensor, Tensors, Tensor, Tensor> phase_two_fused_backward(
                               .earlier_weight = or_undefined(earlier_weight),
                               .rho = or_undefined(rho),
                               .targets = targets_of(gradients, recent, recent_needed)});
+  // A copy, since the two gradients lie in one tensor and results do not share memory.
   return {or_empty(result.earlier, x), or_empty(result.sum, x), gradients, result.query_D,
-          norm_gain ? result.norm_gain_D.to(norm_gain->scalar_type()) : empty_result(x)};
+          norm_gain ? result.norm_gain_D.to(norm_gain->scalar_type(), /*non_blocking=*/false,
+                                            /*copy=*/true)
+                    : empty_result(x)};
 }
 
 constexpr Operation<phase_one_fused> kPhaseOne("attnres::depth_attention_phase_one_fused");
