@@ -1,6 +1,9 @@
 // What a user can get wrong, or a machine do to a run: one clear message, and nothing is lost.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
+
 #include "attnres/formats/safetensors.h"
 #include "attnres/support/error.h"
 #include "attnres/train/run_folder/checkpoint.h"
@@ -83,9 +86,10 @@ TEST_F(BadInput, KeysOfTheRecipe) {
   expect_refused("--set model.depth_mixing=mhc", 2, {"write model.depth_mixing.type=mhc"});
   expect_refused("--set model.depth_mixing.type=magic", 2,
                  {"magic", "residual, attn_res, block_attn_res"});
-  for (const char* size : {"0", "-1", "5"}) {
-    expect_refused(std::string("--set model.depth_mixing.block_size=") + size, 2,
-                   {"model.depth_mixing.block_size", "1 to 4", size});
+  for (const auto& [size, expected] : std::map<std::string, std::string>{
+           {"0", "1 or more"}, {"-1", "1 or more"}, {"5", "1 to 4"}}) {
+    expect_refused("--set model.depth_mixing.block_size=" + size, 2,
+                   {"model.depth_mixing.block_size", expected, size});
   }
   expect_refused("--set model.heads=3", 2, {"model.width", "32", "3 heads"});
   expect_refused("--set model.layers=1000000", 2, {"model.layers", "1 to 1024", "1000000"});
