@@ -68,12 +68,11 @@ struct Candidate {
 std::vector<Candidate> read_recipes(const fs::path& folder, const MachineSpeed& speed,
                                     ProgressLine& line) {
   std::vector<Candidate> all;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") continue;
-    line.update(fmt::format("estimating {}", entry.path().stem().string()));
+  for (const fs::path& file : json_files(folder)) {
+    line.update(fmt::format("estimating {}", file.stem().string()));
     Candidate candidate;
-    candidate.file = entry.path();
-    candidate.recipe = load_recipe(entry.path(), {});
+    candidate.file = file;
+    candidate.recipe = load_recipe(file, {});
     candidate.estimate = estimate(candidate.recipe, candidate.recipe.tokenizer.vocab_size, speed);
     const double step = candidate.estimate.seconds_per_step;
     candidate.step = {.least = (1 - kOffBy) * step, .median = step, .most = (1 + kOffBy) * step};

@@ -29,11 +29,10 @@ std::vector<std::string> names_of_recipes(const char* folder_in_recipes) {
   namespace fs = std::filesystem;
   std::vector<std::string> names;
   const std::optional<fs::path> recipes = find_shared("recipes");
-  if (!recipes || !fs::is_directory(*recipes / folder_in_recipes)) return names;
-  for (const auto& file : fs::directory_iterator(*recipes / folder_in_recipes)) {
-    if (file.path().extension() == ".json") names.push_back(file.path().stem());
+  if (!recipes) return names;
+  for (const fs::path& file : json_files(*recipes / folder_in_recipes)) {
+    names.push_back(file.stem());
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 

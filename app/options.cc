@@ -276,6 +276,16 @@ std::optional<std::filesystem::path> find_shared(const std::string& folder) {
   return std::nullopt;
 }
 
+std::vector<std::filesystem::path> json_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  if (!std::filesystem::is_directory(folder)) return files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 std::filesystem::path find_model_or_name(const std::string& model) {
   if (!path_exists(model) && model.find('/') == std::string::npos) {
     const auto folder = find_shared("models");
@@ -295,10 +305,7 @@ std::filesystem::path find_recipe(const std::string& recipe) {
                 "the program, and not in recipes; give a recipe's file",
                 one_line(recipe));
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(*folder)) {
-    if (entry.path().extension() == ".json") names.push_back(entry.path().stem());
-  }
-  std::sort(names.begin(), names.end());
+  for (const fs::path& file : json_files(*folder)) names.push_back(file.stem());
   const auto found = std::find(names.begin(), names.end(), recipe);
   require_usage(found != names.end(),
                 "--recipe {}: no such file, and no recipe of that name is in {}, which has {}{}",

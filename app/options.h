@@ -149,6 +149,8 @@ void require_no_part_of_study(const std::filesystem::path& path);
 // Where a folder lies that comes with the program ("recipes", "models"): beside the build folder,
 // where it is installed, or here.
 std::optional<std::filesystem::path> find_shared(const std::string& folder);
+// Its JSON files, such as recipes, sorted by name; none where there is no such folder.
+std::vector<std::filesystem::path> json_files(const std::filesystem::path& folder);
 
 // A model's place (pretrained/find_model.h): the path itself, or that of the model of this name
 // which comes with the program.

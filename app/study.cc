@@ -52,15 +52,6 @@ constexpr const char* kNoStudies =
     "the studies that come with attnres are not beside the program, and not in recipes/studies; "
     "give a study's file";
 
-std::vector<fs::path> study_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".json") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 // A file, or the name of a study that comes with the program.
 fs::path find_study(const std::string& recipe) {
   require_usage(!is_study_folder(recipe),
@@ -71,7 +62,7 @@ fs::path find_study(const std::string& recipe) {
   const auto folder = find_studies();
   require_usage(folder.has_value(), "study {}: no such file, and {}", recipe, kNoStudies);
   std::vector<std::string> names;
-  for (const fs::path& file : study_files(*folder)) {
+  for (const fs::path& file : json_files(*folder)) {
     if (file.stem() == recipe) return file;
     names.push_back(file.stem());
   }
@@ -84,7 +75,7 @@ fs::path find_study(const std::string& recipe) {
 void list_studies() {
   const auto folder = find_studies();
   require(folder.has_value(), "{}", kNoStudies);
-  const std::vector<fs::path> files = study_files(*folder);
+  const std::vector<fs::path> files = json_files(*folder);
   constexpr size_t kGap = 2;
   size_t width = 0;
   for (const fs::path& file : files) width = std::max(width, file.stem().string().size());
