@@ -152,8 +152,11 @@ Json examine() {
   const Gpus gpus = find_gpus();
   Json devices = {"cpu"}, of_gpus = Json::array();
   if (gpus.problem.empty()) devices.push_back("cuda");
-  for (const Gpu& gpu : gpus.all) {
-    of_gpus.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory}});
+  for (size_t i = 0; i < gpus.all.size(); ++i) {
+    const DeviceMemory memory = device_memory({c10::kCUDA, static_cast<c10::DeviceIndex>(i)});
+    of_gpus.push_back({{"name", gpus.all[i].name},
+                       {"memory_bytes", memory.all},
+                       {"available_bytes", memory.free}});
   }
   Json report = {
       {"machine",
@@ -248,8 +251,9 @@ void print(const Json& report) {
   line("huge pages", machine.at("huge_pages").get<std::string>());
   for (const Json& gpu : machine.at("gpus")) {
     line("GPU",
-         fmt::format("{}, {}, driver for CUDA {}", gpu.at("name").get<std::string>(),
-                     bytes(gpu.at("memory_bytes")), machine.at("gpu_driver").get<std::string>()));
+         fmt::format("{}, {}, {} available, driver for CUDA {}", gpu.at("name").get<std::string>(),
+                     bytes(gpu.at("memory_bytes")), bytes(gpu.at("available_bytes")),
+                     machine.at("gpu_driver").get<std::string>()));
   }
   if (const Json& problem = machine.at("gpu_problem"); !problem.is_null()) {
     line("GPU", "none: " + problem.get<std::string>());

@@ -131,9 +131,8 @@ CLI::Option* add_device(CLI::App& command, std::string& device, const std::strin
 void note_device(c10::Device device) {
   if (device.is_cpu()) return;
   fmt::print(stderr,
-             "note: no GPU has run this program yet, but for its kernels: compare what it gives "
-             "with --device cpu\n"
-             "note: without kernels for {}, composed of PyTorch's operations: experts, {}\n",
+             "note: where a model has them, these have no kernels for {}, and are composed of "
+             "PyTorch's operations: experts, {}\n",
              device.str(),
              fmt::to_string(fmt::join(operations_without_kernel(device.type()), ", ")));
 }

@@ -362,8 +362,8 @@ void add_train_command(CLI::App& app) {
                    "change train.eval_every, train.checkpoint_every and train.sample_tokens");
   command.add_flag("--force", options->force, "train even where memory or disk look too small");
   add_path(command, "--trace FILE", options->trace,
-           "write a Chrome trace of what several processes do in the first steps, which "
-           "ui.perfetto.dev opens");
+           "write a Chrome trace of the first steps, of torch's operations and a GPU's kernels or "
+           "of what several processes do, which ui.perfetto.dev opens");
   command.add_flag("--json", options->json, "print the summary as JSON");
   options->keys.add_to(command, "recipe");
   command.add_flag("--markdown", options->markdown, "with --keys: print docs/recipe.md")

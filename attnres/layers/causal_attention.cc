@@ -14,6 +14,14 @@ namespace {
 constexpr int64_t kTokensWorthTiling = 64;
 constexpr int64_t kQueriesWorthTiling = 16;
 
+// Keys or values, each head as often as queries read it, where that is what torch's kernel needs:
+// those of GPUs for float32 know no shared heads, and all scores would be kept.
+at::Tensor for_heads_of(const at::Tensor& q_BHTK, const at::Tensor& kv_BGNK) {
+  const int64_t readers = q_BHTK.size(1) / kv_BGNK.size(1);
+  const bool apart = readers > 1 && !q_BHTK.is_cpu() && q_BHTK.scalar_type() == at::kFloat;
+  return apart ? kv_BGNK.repeat_interleave(readers, /*dim=*/1) : kv_BGNK;
+}
+
 }  // namespace
 
 const at::Tensor& CausalMasks::mask(int64_t tokens, int64_t keys, int64_t window,
@@ -32,7 +40,10 @@ at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
   // The keys that some query sees.
   const int64_t N = std::min(k_BHNK.size(2), window == 0 ? k_BHNK.size(2) : window + T - 1);
   if (N <= window) window = 0;
-  const auto seen = [&](const at::Tensor& x) { return x.narrow(2, x.size(2) - N, N); };
+  // A part only where it is one: its gradient is a copy of all.
+  const auto seen = [&](const at::Tensor& x) {
+    return x.size(2) == N ? x : x.narrow(2, x.size(2) - N, N);
+  };
   const at::Tensor k_BHN = seen(k_BHNK), v_BHN = seen(v_BHNV);
   const at::Tensor q = q_BHTK.transpose(1, 2), k = k_BHN.transpose(1, 2), v = v_BHN.transpose(1, 2);
   if (N >= kTokensWorthTiling && T >= kQueriesWorthTiling && can_tile_attention(q, k, v)) {
@@ -42,9 +53,10 @@ at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
   if (T > 1 && (N > T || window > 0)) mask = masks.mask(T, N, window, q_BHTK.device());
   // One token sees every key: no mask at all.
   const bool causal = T > 1 && !mask.has_value();
-  return at::scaled_dot_product_attention(q_BHTK, k_BHN, v_BHN, mask, /*dropout_p=*/0.0, causal,
+  const at::Tensor keys = for_heads_of(q_BHTK, k_BHN), values = for_heads_of(q_BHTK, v_BHN);
+  return at::scaled_dot_product_attention(q_BHTK, keys, values, mask, /*dropout_p=*/0.0, causal,
                                           /*scale=*/c10::nullopt,
-                                          /*enable_gqa=*/q_BHTK.size(1) != k_BHN.size(1));
+                                          /*enable_gqa=*/q_BHTK.size(1) != keys.size(1));
 }
 
 }  // namespace attnres

@@ -57,6 +57,15 @@ ATTNRES_DEVICE float quotient(float a, float b) {
 #endif
 }
 
+// The natural logarithm. The last bit of the host's may differ.
+ATTNRES_DEVICE float logarithm(float x) {
+#ifdef __CUDA_ARCH__
+  return ::logf(x);
+#else
+  return __builtin_logf(x);
+#endif
+}
+
 ATTNRES_DEVICE float as_float(uint32_t bits) {
   float x;
   memcpy(&x, &bits, sizeof x);
@@ -106,6 +115,7 @@ ATTNRES_DEVICE float exp_of_negative(float x) {
 // What a thread loads and stores at once: 8 or 16 bytes.
 template <int kWords>
 struct alignas(4 * kWords) Words {
+  static_assert(kWords == 2 || kWords == 4);
   uint32_t words[kWords];
 };
 

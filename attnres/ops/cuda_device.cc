@@ -1,4 +1,5 @@
 // What the program asks of GPUs, entered when the CUDA library is loaded.
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -44,7 +45,14 @@ int64_t free_memory_of(int gpu) {
   return static_cast<int64_t>(free);
 }
 
-constexpr GpuLibrary kLibrary = {&gpus_of_cuda, &free_memory_of};
+int64_t peak_memory_of(int gpu) {
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(gpu));
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return stats.reserved_bytes[kAll].peak;
+}
+
+constexpr GpuLibrary kLibrary = {&gpus_of_cuda, &free_memory_of, &peak_memory_of};
 [[maybe_unused]] const bool kEntered = (gpu_library = &kLibrary, true);
 
 }  // namespace

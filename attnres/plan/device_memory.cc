@@ -82,8 +82,8 @@ std::vector<StageMemory> stage_memory(const PlannedModel& model, const Layout& l
     if (stage.sites.has(cost.sublayers())) {
       // Gradients of the head are there with the loss, once beside what is summed up.
       memory.in_backward +=
-          kNumberBytes * (logits_at_once(static_cast<double>(model.vocab_size), share * tokens) +
-                          model.cost().head());
+          kNumberBytes *
+          (logits_at_once(model.vocab_size, share * tokens, c10::kCPU) + model.cost().head());
     }
     all.push_back(memory);
   }
@@ -123,8 +123,9 @@ void add_activations(const std::vector<PipelineAction>& actions,
 void add_evaluation(const PlannedModel& model, const Layout& layout, MemoryPlan& plan) {
   if (layout.processes() != 1) return;
   RankMemory& alone = plan.ranks[0];
-  alone.between_steps = std::max(
-      alone.between_steps, evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train));
+  alone.between_steps =
+      std::max(alone.between_steps,
+               evaluation_bytes(model.cost(), model.vocab_size, model.recipe.train, c10::kCPU));
 }
 
 }  // namespace

@@ -71,4 +71,9 @@ DeviceMemory device_memory(c10::Device device) {
           .free = gpu_library->free_memory(index)};
 }
 
+int64_t peak_device_memory(c10::Device device) {
+  if (device.is_cpu() || gpu_library == nullptr) return 0;
+  return gpu_library->peak_memory(device.index());
+}
+
 }  // namespace attnres

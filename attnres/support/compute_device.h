@@ -27,6 +27,7 @@ struct Gpus {
 struct GpuLibrary {
   Gpus (*list)();
   int64_t (*free_memory)(int gpu);
+  int64_t (*peak_memory)(int gpu);
 };
 extern const GpuLibrary* gpu_library;
 
@@ -48,5 +49,8 @@ struct DeviceMemory {
   int64_t free = 0;  // that this process can still allocate
 };
 DeviceMemory device_memory(c10::Device device);
+
+// Bytes of it that this process took at most, for tensors and to have them ready for later ones.
+int64_t peak_device_memory(c10::Device device);
 
 }  // namespace attnres

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attnres/data/evaluation_batches.h"
+#include "attnres/support/compute_device.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/memory.h"
 #include "attnres/support/program.h"
@@ -53,6 +54,12 @@ std::vector<Json> stamped(int64_t step, std::vector<Json> lines) {
   return lines;
 }
 
+// Of this process until now, on its GPU if it has one.
+int64_t peak_bytes() {
+  const int64_t on_device = peak_device_memory(compute_device());
+  return on_device > 0 ? on_device : peak_resident_bytes();
+}
+
 TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingState& state) {
   TrainSummary summary;
   summary.name = job.recipe.name;
@@ -68,7 +75,7 @@ TrainSummary summarize(const TrainJob& job, const RunText& text, const TrainingS
   summary.uniform_loss = std::log(static_cast<double>(text.tokenizer->vocab_size()));
   summary.tokens_per_second =
       state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0;
-  summary.peak_bytes = std::max(state.peak_bytes, peak_resident_bytes());
+  summary.peak_bytes = std::max(state.peak_bytes, peak_bytes());
   return summary;
 }
 
@@ -149,7 +156,7 @@ class Steps {
     if (due && config_.sample_tokens > 0) {
       logs_.samples.append(stamped(state_.step, processes_.sample()));
     }
-    state_.peak_bytes = std::max(state_.peak_bytes, peak_resident_bytes());
+    state_.peak_bytes = std::max(state_.peak_bytes, peak_bytes());
     if (!due && !stopped) return;
     logs_.sync(state_);
     processes_.save_last();
@@ -194,7 +201,6 @@ TrainSummary train(const TrainJob& job, TrainObserver& observer) {
   require_usage(parallel.processes() == 1,
                 "parallel: {}, but there is one; start as many with {} {} train ..",
                 parallel.describe_processes(), mpirun_command(parallel.processes()), program());
-  require_usage(job.trace.empty(), "--trace shows what several processes do; there is one");
   return train_with(job, observer, nullptr);
 }
 

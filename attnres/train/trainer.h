@@ -26,7 +26,7 @@ struct TrainSummary {
   double unigram_entropy = 0;  // of what counts of the validation text: reached without context
   double uniform_loss = 0;     // of equal probabilities for all tokens: reached without learning
   double tokens_per_second = 0;
-  int64_t peak_bytes = 0;  // resident memory of a process of the run at its largest
+  int64_t peak_bytes = 0;  // of a process of the run at most: resident, or on its GPU
 };
 
 // Can be called again and again; handles no signals and writes nothing but the run folder. Throws

@@ -1,9 +1,12 @@
-// What the CUDA kernels of RMSNorm, SwiGLU and rotary embedding have to give, with any Launcher
-// whose memory the host can read: the formulas' numbers.
+// What the CUDA kernels of RMSNorm, SwiGLU, rotary embedding and cross-entropy have to give, with
+// any Launcher whose memory the host can read: the formulas' numbers.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "attnres/ops/linear_cross_entropy/cuda_cross_entropy.h"
 #include "attnres/ops/rms_norm/cuda_rms_norm.h"
 #include "attnres/ops/rms_norm/reference.h"
 #include "attnres/ops/rotary/cuda_rotary.h"
@@ -120,6 +123,59 @@ void expect_rotary(int64_t T, int64_t heads, int64_t half, const Launcher& launc
   }
   EXPECT_LT(relative_error(y, expected), kMost<Storage>);
   EXPECT_GT(relative_error(y, turned_back), 0.1);
+}
+
+// Logits of one row are far apart, another's are all large, and the last row does not count.
+template <class Storage, class Launcher>
+void expect_cross_entropy(int64_t rows, int64_t vocabulary, const Launcher& launcher) {
+  SCOPED_TRACE(::testing::Message() << rows << " rows of " << vocabulary);
+  constexpr float kScale = 0.25f;
+  HostNumbers draw(6);
+  auto logits = draw.rows<float>(rows * vocabulary, 0, 4);
+  std::vector<int64_t> targets(rows);
+  for (int64_t r = 0; r < rows; ++r) targets[r] = (r * 7919 + 3) % vocabulary;
+  logits[1] = 200;
+  for (int64_t v = 0; v < vocabulary; ++v) logits[vocabulary + v] += 300;
+  targets[rows - 1] = -100;
+  std::vector<float> nll(rows), nll_alone(rows);
+  std::vector<Storage> grad(rows * vocabulary);
+  CrossEntropyRows<Storage> op{rows,   vocabulary, logits.data(), targets.data(),
+                               kScale, nll.data(), grad.data()};
+  ASSERT_TRUE(cross_entropy(op, launcher));
+  op.nll_C = nll_alone.data(), op.grad_CV = nullptr;
+  ASSERT_TRUE(cross_entropy(op, launcher));
+  EXPECT_EQ(nll, nll_alone);
+  std::vector<double> nll_expected, grad_expected;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto x = doubles(logits, r * vocabulary, vocabulary);
+    double sum = 0;
+    for (const double logit : x) sum += std::exp(logit - 300);
+    const int64_t target = targets[r];
+    nll_expected.push_back(target < 0 ? 0 : std::log(sum) + 300 - x[target]);
+    for (int64_t v = 0; v < vocabulary; ++v) {
+      const double softmax = std::exp(x[v] - 300) / sum;
+      grad_expected.push_back(target < 0 ? 0 : kScale * (softmax - (v == target ? 1 : 0)));
+    }
+  }
+  EXPECT_LT(relative_error(nll, nll_expected), 2e-6);
+  EXPECT_LT(relative_error(grad, grad_expected), kMost<Storage>);
+  if constexpr (sizeof(Storage) == 4) {
+    std::vector<float> in_place = logits;
+    op.logits_CV = in_place.data(), op.grad_CV = in_place.data();
+    ASSERT_TRUE(cross_entropy(op, launcher));
+    EXPECT_EQ(in_place, grad);
+    EXPECT_EQ(nll, nll_alone);
+  }
+  grad_expected[targets[0]] += kScale;
+  EXPECT_GT(relative_error(grad, grad_expected), 0.1);
+}
+
+template <class Launcher>
+void expect_cross_entropies(const Launcher& launcher) {
+  for (const auto& [rows, vocabulary] : {std::pair<int64_t, int64_t>{3, 8}, {5, 256}, {4, 4104}}) {
+    expect_cross_entropy<float>(rows, vocabulary, launcher);
+    expect_cross_entropy<BFloat16>(rows, vocabulary, launcher);
+  }
 }
 
 template <class Launcher>

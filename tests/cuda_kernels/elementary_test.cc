@@ -1,4 +1,4 @@
-// The CUDA kernels of RMSNorm, SwiGLU and rotary embedding, run on the host.
+// The CUDA kernels of RMSNorm, SwiGLU, rotary embedding and cross-entropy, run on the host.
 #include <gtest/gtest.h>
 
 #include "tests/cuda_kernels/elementary_cases.h"
@@ -43,6 +43,10 @@ TEST(CudaRotary, IsTheFormula) {
   expect_rotaries(HostLauncher{kForwards});
 }
 
+TEST(CudaCrossEntropy, IsTheFormula) {
+  for (const HostOrder order : {kForwards, kBackwards}) expect_cross_entropies(HostLauncher{order});
+}
+
 TEST(CudaElementary, RefusesWhatItHasNoKernelFor) {
   const HostLauncher launcher{kForwards};
   kernel::RmsNormForward<float> norm{};
@@ -52,6 +56,9 @@ TEST(CudaElementary, RefusesWhatItHasNoKernelFor) {
   kernel::Rotary<float> heads{};
   heads.half = 12;
   EXPECT_FALSE(rotary(heads, 1, launcher));
+  CrossEntropyRows<float> rows{};
+  rows.rows = 1, rows.vocabulary = 12;
+  EXPECT_FALSE(cross_entropy(rows, launcher));
 }
 
 }  // namespace

@@ -42,6 +42,10 @@ TEST(OnGpu, RotaryIsTheFormula) {
   expect_rotaries(GpuLauncher{});
 }
 
+TEST(OnGpu, CrossEntropyIsTheFormula) {
+  expect_cross_entropies(GpuLauncher{});
+}
+
 }  // namespace
 }  // namespace attnres::gpu
 

@@ -394,7 +394,8 @@ const GpuLibrary kLibrary = {
         [](int) {
           Memory& memory = Memory::instance();
           return static_cast<int64_t>(memory.limit() - std::min(memory.limit(), memory.used()));
-        }};
+        },
+    .peak_memory = [](int) { return int64_t{1} << 20; }};
 
 }  // namespace
 

@@ -29,7 +29,8 @@ const GpuLibrary kTwoGpus = {.list =
                                    gpus.all = {{"Pretend", kMemory}, {"Pretend", kMemory}};
                                    return gpus;
                                  },
-                             .free_memory = [](int) { return kMemory; }};
+                             .free_memory = [](int) { return kMemory; },
+                             .peak_memory = [](int) { return kMemory; }};
 
 class Heard : public StudyObserver {
  public:

@@ -426,9 +426,25 @@ TEST_F(ParallelTraining, ShowsWhatRanksDo) {
     EXPECT_GT((counts[{rank, "send"}]), 0);
     EXPECT_GT((counts[{rank, "wait"}]), 0);
   }
-  job = job_of(recipe_in_parts(block_recipe()), {}, text(), out("alone"));
+}
+
+// Of one process torch's operations: three steps after the first, each with two calls of AdamW,
+// with decay and without.
+TEST_F(ParallelTraining, ShowsWhatOneProcessComputes) {
+  TrainJob job = job_of(recipe_in_parts(block_recipe()), {}, text(), out("alone"));
   job.trace = out("trace.json");
-  EXPECT_THAT(message_of<UsageError>([&] { train(job); }), HasSubstr("--trace"));
+  ASSERT_GT(job.recipe.train.steps, 4);
+  train(job);
+  std::map<std::string, int> counts;
+  const Json trace = read_json(job.trace);
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.value("ph", "") == "X") ++counts[event.at("name")];
+  }
+  EXPECT_EQ(counts["aten::_fused_adamw_"], 3 * 2);
+  EXPECT_GE(counts["attnres::linear_cross_entropy_fused"], 3);
+  job.trace = out("nowhere") / "trace.json";
+  job.out = out("again");
+  EXPECT_THROW(train(job), Error);
 }
 
 // A rank that cannot go on ends the others, and the last checkpoint stands.

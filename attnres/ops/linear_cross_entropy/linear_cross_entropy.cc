@@ -10,8 +10,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
+#include "attnres/ops/linear_cross_entropy/chunks.h"
 #include "attnres/ops/matmul/products.h"
 #include "attnres/ops/operation.h"
 #include "attnres/ops/tensors.h"
@@ -27,9 +29,6 @@ using torch::autograd::variable_list;
 
 // The loss, and its gradients for hidden and weight, of size [0] where not wanted.
 using LossAndGradients = std::tuple<Tensor, Tensor, Tensor>;
-
-constexpr int64_t kChunkLogits = int64_t{1} << 22;
-constexpr int64_t kFewestRows = 64;
 
 void check_inputs(const char* operation, const Tensor& hidden, const Tensor& weight,
                   const Tensor& targets) {
@@ -73,44 +72,38 @@ Tensor checked_targets(const char* operation, const Tensor& targets, const Tenso
        place, targets[place].item<int64_t>(), vocabulary, kIgnoredTarget);
 }
 
-// The logits of one chunk of tokens; all but nll_C live only while the chunk is worked on.
+// One chunk of tokens; its logits live only while it is worked on.
 struct Chunk {
   int64_t start, rows;
-  Tensor hidden_CD;  // in the dtype of the logits
-  Tensor logits_CV;
-  Tensor log_normaliser_C1;
-  Tensor target_C1;   // 0 where ignored
-  Tensor counted_C1;  // 1, or 0 where ignored
-  Tensor nll_C;
+  Tensor hidden_CD, logits_CV, targets_C;
 };
 
-// Calls f with one chunk of tokens after the other.
+// Calls f with one chunk after the other. The weight is float32 or better, `copy_VD` in hidden's
+// dtype.
 template <class F>
-void for_each_chunk(const Tensor& hidden_MD, const Tensor& weight_VD, const Tensor& targets_M,
-                    F f) {
-  const int64_t tokens = hidden_MD.size(0), vocabulary = weight_VD.size(0);
-  const int64_t most_rows = std::max(kFewestRows, kChunkLogits / vocabulary);
+void for_each_chunk(const Tensor& hidden_MD, const Tensor& weight_VD, const Tensor& copy_VD,
+                    const Tensor& targets_M, F f) {
+  const int64_t tokens = hidden_MD.size(0);
+  const int64_t most_rows = tokens_in_logits(weight_VD.size(0), weight_VD.device().type());
   for (int64_t start = 0; start < tokens; start += most_rows) {
-    Chunk c;
-    c.start = start;
-    c.rows = std::min(most_rows, tokens - start);
-    const Tensor targets = targets_M.narrow(0, start, c.rows).unsqueeze(1);
-    c.hidden_CD = hidden_MD.narrow(0, start, c.rows).to(weight_VD.scalar_type());
-    c.logits_CV = product(Product::output, c.hidden_CD, weight_VD);
-    c.log_normaliser_C1 = c.logits_CV.logsumexp(1, /*keepdim=*/true);
-    c.target_C1 = targets.clamp_min(0);
-    c.counted_C1 = targets.ne(kIgnoredTarget).to(weight_VD.scalar_type());
-    c.nll_C =
-        ((c.log_normaliser_C1 - c.logits_CV.gather(1, c.target_C1)) * c.counted_C1).squeeze(1);
-    f(c);
+    const int64_t rows = std::min(most_rows, tokens - start);
+    const Tensor hidden_CD = hidden_MD.narrow(0, start, rows);
+    f(Chunk{.start = start,
+            .rows = rows,
+            .hidden_CD = hidden_CD,
+            .logits_CV = chunk_logits_table.of(hidden_CD)(hidden_CD, weight_VD, copy_VD),
+            .targets_C = targets_M.narrow(0, start, rows)});
   }
 }
 
-// d loss / d logits = scale (softmax(logits) - onehot(target)), in the memory of the logits.
-Tensor to_logit_gradient(Chunk& c, double scale) {
-  Tensor gradient = c.logits_CV.sub_(c.log_normaliser_C1).exp_();
-  const Tensor factor = c.counted_C1 * scale;
-  return gradient.mul_(factor).scatter_add_(1, c.target_C1, -factor);
+Tensor loss_of_chunk(const Chunk& c, std::optional<double> scale, const Tensor& nll_M) {
+  return chunk_loss_table.of(c.logits_CV)(
+      c.logits_CV, c.targets_C, scale, c.hidden_CD.scalar_type(), nll_M.narrow(0, c.start, c.rows));
+}
+
+// In hidden's dtype; logits on a CPU need none.
+Tensor copy_for_products(const Tensor& weight, const Tensor& hidden, bool hidden_needed) {
+  return hidden_needed || !weight.is_cpu() ? weight.to(hidden.scalar_type()) : Tensor();
 }
 
 LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor& targets_M,
@@ -122,21 +115,18 @@ LossAndGradients fused(const Tensor& hidden, const Tensor& weight, const Tensor&
   const Tensor grad_hidden =
       hidden_needed ? at::empty(hidden.sizes(), hidden.options()) : at::empty({0}, options);
   Tensor grad_weight = weight_needed ? at::zeros(weight.sizes(), options) : at::empty({0}, options);
-  // Logits and what is computed of them are float32 or better; the gradients' products are in the
-  // dtype of hidden.
-  const at::ScalarType dtype = hidden.scalar_type();
-  const Tensor weight_in_products = hidden_needed ? weight.to(dtype) : Tensor();
-  for_each_chunk(hidden, weight_VD, targets, [&](Chunk& c) {
-    nll_M.narrow(0, c.start, c.rows).copy_(c.nll_C);
-    if (!hidden_needed && !weight_needed) return;
-    const Tensor grad_logits_CV = to_logit_gradient(c, scale).to(dtype);
+  const bool differentiate = hidden_needed || weight_needed;
+  const std::optional<double> scale_of_gradient =
+      differentiate ? std::optional(scale) : std::nullopt;
+  const Tensor copy_VD = copy_for_products(weight, hidden, hidden_needed);
+  for_each_chunk(hidden, weight_VD, copy_VD, targets, [&](const Chunk& c) {
+    const Tensor grad_logits_CV = loss_of_chunk(c, scale_of_gradient, nll_M);
     if (hidden_needed) {
       grad_hidden.narrow(0, c.start, c.rows)
-          .copy_(product(Product::input_gradient, grad_logits_CV, weight_in_products));
+          .copy_(product(Product::input_gradient, grad_logits_CV, copy_VD));
     }
     if (weight_needed) {
-      add_product(grad_weight, Product::weight_gradient, grad_logits_CV,
-                  hidden.narrow(0, c.start, c.rows));
+      add_product(grad_weight, Product::weight_gradient, grad_logits_CV, c.hidden_CD);
     }
   });
   if (weight_needed) grad_weight = grad_weight.to(weight.scalar_type());
@@ -209,6 +199,12 @@ LossAndGradients loss_autograd(const Tensor& hidden, const Tensor& weight, const
 
 }  // namespace
 
+int64_t tokens_in_logits(int64_t vocabulary, c10::DeviceType device) {
+  constexpr int64_t kFewest = 64;
+  const int64_t logits = int64_t{1} << (device == c10::kCPU ? 22 : 26);
+  return std::max(kFewest, logits / vocabulary);
+}
+
 Tensor linear_cross_entropy(const Tensor& hidden_MD, const Tensor& weight_VD,
                             const Tensor& targets_M, double scale) {
   check_inputs("linear_cross_entropy", hidden_MD, weight_VD, targets_M);
@@ -227,10 +223,11 @@ Tensor token_log_probabilities(const Tensor& hidden_MD, const Tensor& weight_VD,
   check_inputs("token_log_probabilities", hidden_MD, weight_VD, targets_M);
   const Tensor targets = checked_targets("token_log_probabilities", targets_M, weight_VD);
   const auto options = weight_VD.options().dtype(compute_dtype(hidden_MD));
-  const Tensor result = at::empty({hidden_MD.size(0)}, options);
-  for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), targets,
-                 [&](const Chunk& c) { result.narrow(0, c.start, c.rows).copy_(c.nll_C.neg()); });
-  return result;
+  const Tensor nll_M = at::empty({hidden_MD.size(0)}, options),
+               copy_VD = copy_for_products(weight_VD, hidden_MD, /*hidden_needed=*/false);
+  for_each_chunk(hidden_MD, weight_VD.to(options.dtype()), copy_VD, targets,
+                 [&](const Chunk& c) { loss_of_chunk(c, std::nullopt, nll_M); });
+  return nll_M.neg_();
 }
 
 TORCH_LIBRARY_FRAGMENT(attnres, m) {

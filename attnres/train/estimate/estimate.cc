@@ -38,7 +38,8 @@ class Sizes {
       : model(recipe.model, vocab_size, /*tensor=*/1, device),
         library(device.is_cpu() ? kLibraryBytes : kGpuLibraryBytes),
         updates_(update_costs(model.parameters(), recipe.model.sublayers(), recipe.train)),
-        vocab_(static_cast<double>(vocab_size)) {}
+        vocab_size_(vocab_size),
+        device_(device.type()) {}
 
   double parameters() const { return static_cast<double>(model.parameters().count()); }
 
@@ -58,14 +59,18 @@ class Sizes {
     return flops;
   }
 
-  double logits(double tokens) const { return logits_at_once(vocab_, tokens); }
+  double logits(double tokens) const { return logits_at_once(vocab_size_, tokens, device_); }
+  double evaluation_bytes(const TrainConfig& train) const {
+    return attnres::evaluation_bytes(model, vocab_size_, train, device_);
+  }
 
   const ModelCost model;
   const double library;  // bytes
 
  private:
   std::vector<UpdateCost> updates_;
-  double vocab_;
+  int64_t vocab_size_;
+  c10::DeviceType device_;
 };
 
 // Bytes of weights, gradients and moments, and the library's.
@@ -79,7 +84,7 @@ double disk_bytes(const Sizes& sizes) {
   return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
 }
 
-double peak_bytes(const TrainConfig& train, int64_t vocab_size, const Sizes& sizes) {
+double peak_bytes(const TrainConfig& train, const Sizes& sizes) {
   const int64_t rows = train.batch_size / train.accumulate;
   const auto tokens = static_cast<double>(rows * train.context);
   const double parameters = sizes.parameters();
@@ -92,8 +97,8 @@ double peak_bytes(const TrainConfig& train, int64_t vocab_size, const Sizes& siz
   const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
   const double step =
       tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
-  const double working = std::max(
-      {step, 4 * (parameters + sizes.update()), evaluation_bytes(sizes.model, vocab_size, train)});
+  const double working =
+      std::max({step, 4 * (parameters + sizes.update()), sizes.evaluation_bytes(train)});
   return sizes.library + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
 }
 
@@ -129,15 +134,14 @@ std::string owner_of(const Resources& there) {
 
 // The first change of the recipe with which training fits: the same batch in more parts, or these
 // with recomputation. Empty where none does.
-std::string what_fits(const TrainConfig& train, int64_t vocab_size, const Sizes& sizes,
-                      double memory) {
+std::string what_fits(const TrainConfig& train, const Sizes& sizes, double memory) {
   TrainConfig changed = train;
   for (const bool recompute : {train.recompute, true}) {
     changed.recompute = recompute;
     for (int64_t parts = train.accumulate; parts <= train.batch_size; ++parts) {
       if (train.batch_size % parts != 0) continue;
       changed.accumulate = parts;
-      const double needed = peak_bytes(changed, vocab_size, sizes);
+      const double needed = peak_bytes(changed, sizes);
       if (needed > memory) continue;
       std::string settings;
       if (parts != train.accumulate) settings += fmt::format(" train.accumulate={}", parts);
@@ -154,17 +158,15 @@ struct Shortage {
 };
 
 // Of training by one process.
-Shortage memory_shortage(const Recipe& recipe, int64_t vocab_size, const Sizes& sizes,
-                         const Resources& there) {
-  const double needed = peak_bytes(recipe.train, vocab_size, sizes),
-               memory = static_cast<double>(there.memory),
+Shortage memory_shortage(const Recipe& recipe, const Sizes& sizes, const Resources& there) {
+  const double needed = peak_bytes(recipe.train, sizes), memory = static_cast<double>(there.memory),
                free = static_cast<double>(there.free_memory);
   if (needed <= std::min(memory, free)) return {};
   const bool is_certain = needed > memory || !there.device.is_cpu();
   std::string remedy =
       "Raise train.accumulate (the same batch in smaller parts), set train.recompute=true, or "
       "lower train.batch_size or model.width";
-  if (const std::string fits = what_fits(recipe.train, vocab_size, sizes, std::min(memory, free));
+  if (const std::string fits = what_fits(recipe.train, sizes, std::min(memory, free));
       !fits.empty()) {
     remedy += ". " + fits;
   }
@@ -212,7 +214,7 @@ Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& 
                   at::Device device) {
   const Sizes sizes(recipe, vocab_size, device);
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
-          .bytes = static_cast<int64_t>(peak_bytes(recipe.train, vocab_size, sizes)),
+          .bytes = static_cast<int64_t>(peak_bytes(recipe.train, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
           .flops_per_step = step_flops(recipe.train, sizes),
           .seconds_per_step = step_seconds(recipe, sizes, speed)};
@@ -279,7 +281,7 @@ std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_siz
                     "has {}. Lower model.width, model.layers or the vocabulary",
                     recipe.name, format_bytes(standing), owner_of(there), format_bytes(memory)));
   } else if (alone) {
-    const Shortage shortage = memory_shortage(recipe, vocab_size, sizes, there);
+    const Shortage shortage = memory_shortage(recipe, sizes, there);
     if (shortage.is_certain) {
       refuse(shortage.text);
     } else if (!shortage.text.empty()) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attnres/infer/evaluate.h"
+#include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/train/optimizers/muon.h"
 #include "attnres/train/recipe/learning_rates.h"
 
@@ -53,16 +54,17 @@ double moved_forward(const ModelCost& model, const SiteRange& sites, double mixi
   return kTouched / 3 * model.kept_by_sublayers(sites) + model.moved_by_mixer(sites) / mixing;
 }
 
-double logits_at_once(double vocab_size, double tokens) {
-  constexpr double kLogits = 1 << 22;
-  return 2 * vocab_size * std::min(tokens, std::max(64.0, kLogits / vocab_size));
+double logits_at_once(int64_t vocab_size, double tokens, c10::DeviceType device) {
+  const auto most = static_cast<double>(tokens_in_logits(vocab_size, device));
+  return 2 * static_cast<double>(vocab_size) * std::min(tokens, most);
 }
 
-double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train) {
+double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train,
+                        c10::DeviceType device) {
   const auto number = static_cast<double>(c10::elementSize(precision_of(train).activations));
   const auto tokens = static_cast<double>(std::max(train.context, kEvaluationTokensABatch));
   return tokens * model.kept_in_evaluation() * number +
-         4 * logits_at_once(static_cast<double>(vocab_size), tokens);
+         4 * logits_at_once(vocab_size, tokens, device);
 }
 
 }  // namespace attnres

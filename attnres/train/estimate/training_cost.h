@@ -44,10 +44,11 @@ double moved_forward(const ModelCost& model, const SiteRange& sites = {},
 
 // Numbers of the logits that are there at one time, of `tokens` tokens: those of a chunk of
 // linear_cross_entropy, and their exponentials.
-double logits_at_once(double vocab_size, double tokens);
+double logits_at_once(int64_t vocab_size, double tokens, c10::DeviceType device);
 
 // Bytes that a whole model takes beside its weights between steps, by evaluation. A probe takes
 // what a step of one window does, so no more than a step.
-double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train);
+double evaluation_bytes(const ModelCost& model, int64_t vocab_size, const TrainConfig& train,
+                        c10::DeviceType device);
 
 }  // namespace attnres

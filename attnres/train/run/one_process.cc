@@ -15,18 +15,26 @@ OneProcess::OneProcess(const TrainJob& job, const RunText& text)
 void OneProcess::begin(FirstWeights weights) {
   training_.emplace(make_training(job_, text_.tokenizer->vocab_size(), weights));
   step_.emplace(*training_->model, training_->optimizer, job_.recipe.train);
+  if (!job_.trace.empty()) trace_.emplace(job_.trace, training_->model->parameters().device());
 }
 
 StepResult OneProcess::run(int64_t step, double learning_rate) {
   const TrainConfig& train = job_.recipe.train;
+  if (trace_) trace_->before_step();
   for (int64_t part = 0; part < train.accumulate; ++part) {
     step_->forward_backward(batches_.batch(step, part, train.batch_size / train.accumulate));
   }
+  const StepResult result = update(step, learning_rate);
+  if (trace_) trace_->after_step();
+  return result;
+}
+
+StepResult OneProcess::update(int64_t step, double learning_rate) {
   try {
     return step_->update(learning_rate);
   } catch (Diverged& diverged) {
-    diverged.broken =
-        find_broken_rows(*training_->model, training_->optimizer, batches_, train, step);
+    diverged.broken = find_broken_rows(*training_->model, training_->optimizer, batches_,
+                                       job_.recipe.train, step);
     throw;
   }
 }

@@ -6,6 +6,7 @@
 
 #include "attnres/data/train_batches.h"
 #include "attnres/train/run/run_processes.h"
+#include "attnres/train/run/step_trace.h"
 #include "attnres/train/step/validation.h"
 #include "attnres/train/text/run_text.h"
 #include "attnres/train/train_job.h"
@@ -29,12 +30,15 @@ class OneProcess : public RunProcesses {
   std::string end() override { return ""; }
 
  private:
+  StepResult update(int64_t step, double learning_rate);
+
   const TrainJob& job_;
   const RunText& text_;
   TrainBatches batches_;
   Validation validation_;
   std::optional<Training> training_;
   std::optional<TrainingStep> step_;
+  std::optional<StepTrace> trace_;
 };
 
 }  // namespace attnres

@@ -30,7 +30,7 @@ struct TrainingState {
   double best_loss = std::numeric_limits<double>::max();        // of the validation text
   int64_t best_step = 0;                                        // 0 before the first evaluation
   double validation_loss = std::numeric_limits<double>::max();  // when last measured
-  int64_t peak_bytes = 0;  // resident memory of a process of the run at its largest
+  int64_t peak_bytes = 0;  // of a process of the run at most: resident, or on its GPU
   // Lengths of the run's logs when the checkpoint was made.
   int64_t metrics_bytes = 0, probes_bytes = 0, samples_bytes = 0;
 };
