@@ -143,6 +143,13 @@ SpeedOf speeds_of(const StudyRecipe& study) {
   return speeds.speed_of();
 }
 
+bool asks_for_other_time(const CompareOptions& options, const StudyRecipe& before) {
+  const Json chosen = parse_json(before.chosen, options.file().string());
+  const Json reasons = chosen.is_object() ? chosen.value("for", Json()) : Json();
+  return options.seconds > 0 && reasons.is_object() &&
+         reasons.value("seconds", 0.0) != options.seconds;
+}
+
 // With other mechanisms or seeds where they are given: runs that are there stay what they are.
 StudyRecipe take_up_comparison(const CompareOptions& options) {
   const StudyRecipe before = read_study(options.file());
@@ -153,8 +160,9 @@ StudyRecipe take_up_comparison(const CompareOptions& options) {
                 "{}: this comparison began without --tune; choose another --out for one with it",
                 options.folder().string());
   say(options,
-      fmt::format("{}: goes on with the model that was chosen before{}", options.folder().string(),
-                  options.seconds > 0 ? "; for other --hours choose another --out" : ""));
+      fmt::format(
+          "{}: goes on with the model that was chosen before{}", options.folder().string(),
+          asks_for_other_time(options, before) ? "; for other --hours choose another --out" : ""));
   StudyRecipe study =
       quick_study(parse_json(before.base, options.file().string()), mechanisms,
                   options.seeds > 0 ? options.seeds : before.seeds, before.tune.has_value());
@@ -174,19 +182,32 @@ StudyRecipe begin_comparison(const CompareOptions& options) {
   return choose(aims, reasons);
 }
 
+// What the time that is told does not know.
+std::string reserve(const CompareOptions& options) {
+  if (options.device_name() != "cpu") {
+    return " That is by how fast the GPU multiplies and copies; small models leave it waiting, and "
+           "take longer.";
+  }
+  const int cores = describe_machine().cores;
+  const double load = load_average();
+  return load < cores ? ""
+                      : fmt::format(
+                            " It is busy now (a load of {:.1f} on {}): when it is quiet it takes "
+                            "less, and a larger model may fit the time.",
+                            load, counted(cores, "core"));
+}
+
 void explain(const CompareOptions& options, const StudyRecipe& study, double seconds) {
   const Json chosen = parse_json(study.chosen, "chosen");
   for (const std::string sentence : chosen.at("sentences")) say(options, sentence);
+  say(options, fmt::format("The others are compared with {}.", study.baseline.front().second));
   say(options, fmt::format("All of it takes about {} on this machine, if it does nothing else.{}",
-                           format_duration(seconds),
-                           options.device_name() == "cpu"
-                               ? ""
-                               : " That is by how fast the GPU multiplies and copies; small models "
-                                 "leave it waiting, and take longer."));
+                           format_duration(seconds), reserve(options)));
 }
 
 void run_compare(const CompareOptions& options) {
   if (!options.device.empty()) note_device(find_device(options.device));
+  require_out_beside(options.folder(), options.data);
   const bool has_begun =
       path_exists(StudyPaths{options.folder()}.study_json()) && path_exists(options.file());
   StudyJob job;

@@ -193,16 +193,16 @@ Json examine() {
   const auto choice =
       folder ? choose(read_recipes(*folder, at_full_speed, line), line) : std::nullopt;
   if (choice) {
-    report["next"] = {
-        {"recipe", choice->file.string()},
-        {"parameters", choice->estimate.parameters},
-        {"seconds", choice->seconds()},
-        {"seconds_at_least", choice->seconds(choice->step.least)},
-        {"seconds_at_most", choice->seconds(choice->step.most)},
-        {"bytes", choice->estimate.bytes},
-        {"timed", choice->timed},
-        {"command", fmt::format("{} train --recipe {} --out runs/{}", program(),
-                                for_shell(choice->file.string()), for_shell(choice->recipe.name))}};
+    report["next"] = {{"recipe", choice->file.string()},
+                      {"parameters", choice->estimate.parameters},
+                      {"seconds", choice->seconds()},
+                      {"seconds_at_least", choice->seconds(choice->step.least)},
+                      {"seconds_at_most", choice->seconds(choice->step.most)},
+                      {"bytes", choice->estimate.bytes},
+                      {"timed", choice->timed},
+                      {"command", fmt::format("{} train --recipe {} --out runs/{}", program(),
+                                              for_shell(choice->file.stem().string()),
+                                              for_shell(choice->recipe.name))}};
   }
   return report;
 }

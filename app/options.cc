@@ -128,6 +128,17 @@ CLI::Option* add_device(CLI::App& command, std::string& device, const std::strin
       ->check(CLI::Validator(check, "{cpu,cuda}"));
 }
 
+void require_out_beside(const std::filesystem::path& out, const std::vector<std::string>& data) {
+  namespace fs = std::filesystem;
+  for (const fs::path text : data) {
+    if (!fs::is_directory(text)) continue;
+    const fs::path inside = fs::weakly_canonical(out).lexically_relative(fs::canonical(text));
+    require_usage(inside.empty() || *inside.begin() == "..",
+                  "--out {}: lies in {}, where text is read; choose another --out", out.string(),
+                  text.string());
+  }
+}
+
 void note_device(c10::Device device) {
   if (device.is_cpu()) return;
   fmt::print(stderr,
@@ -137,12 +148,17 @@ void note_device(c10::Device device) {
              fmt::to_string(fmt::join(operations_without_kernel(device.type()), ", ")));
 }
 
-void MachineOptions::add_to(CLI::App& command) {
+void MachineOptions::add_threads_to(CLI::App& command) {
   add_whole(command, "--threads N", threads, {1, 4096},
             "threads to compute with (default: one for each core)");
+  group_options(command, kComputing, {"--threads"});
+}
+
+void MachineOptions::add_to(CLI::App& command) {
+  add_threads_to(command);
   add_device(command, device, "where to compute: cpu, cuda or, of several GPUs, one as cuda:1")
       ->capture_default_str();
-  group_options(command, kComputing, {"--threads", "--device"});
+  group_options(command, kComputing, {"--device"});
 }
 
 void MachineOptions::apply() const {

@@ -76,6 +76,8 @@ struct MachineOptions {
   std::string device = "cpu";
 
   void add_to(CLI::App& command);
+  // --threads alone, of a command that computes no model.
+  void add_threads_to(CLI::App& command);
   // Sets the number of threads, and the device of the process. Throws UsageError where there
   // is no such device.
   void apply() const;
@@ -83,6 +85,9 @@ struct MachineOptions {
 
 // --device NAME, whose name alone is checked.
 CLI::Option* add_device(CLI::App& command, std::string& device, const std::string& description);
+// Throws UsageError where the folder of --out lies in one of the folders that --data names: the
+// text would not be the same afterwards.
+void require_out_beside(const std::filesystem::path& out, const std::vector<std::string>& data);
 // What there is to know of a device before anything is computed on it, on standard error.
 void note_device(c10::Device device);
 

@@ -98,6 +98,7 @@ StudyJob make_study_job(const StudyCommandOptions& options) {
   if (job.out.empty()) {
     job.out = fs::path("studies") / (job.study.name + (options.grid.smoke ? "-smoke" : ""));
   }
+  require_out_beside(job.out, options.data);
   job.jobs = static_cast<int>(options.jobs);
   job.threads = static_cast<int>(options.threads);
   job.device = options.device;

@@ -68,6 +68,7 @@ void print_line(const std::string& text, const Tokenizer& tokenizer, bool specia
 
 void run_tokenize(const TokenizeOptions& options) {
   options.machine.apply();
+  if (!options.folder.out.empty()) require_out_beside(options.folder.out, options.folder.data);
   if (!options.verified.empty()) {
     require_usage(options.model.path.empty() && options.trained.empty() &&
                       options.folder.data.empty() && options.folder.out.empty(),
@@ -145,7 +146,7 @@ void add_tokenize_command(CLI::App& app) {
       ->capture_default_str();
   add_path(command, "--verify DIR", options->verified,
            "read a folder of tokens again, and say whether all of it is as it was written");
-  options->machine.add_to(command);
+  options->machine.add_threads_to(command);
   group_options(command, "Files of any size, into a folder",
                 {"--data", "--out", "--train", "--vocab-size", "--field", "--chat", "--strict",
                  "--tokens-a-file", "--verify"});

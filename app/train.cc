@@ -164,6 +164,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   job.force = options.force;
   job.trace = options.trace;
   job.out = options.out.empty() ? folder_of(job.recipe.name) : fs::path(options.out);
+  if (!job.resume) require_out_beside(job.out, options.data);
   const RunPaths paths{job.out};
   if (job.resume && path_exists(paths.run_json())) {
     const Json run = read_run_json(paths);

@@ -191,9 +191,9 @@ QuickChoice choose_short(const QuickSize& size, const QuickAims& aims) {
   const bool is_text_short = of_text < in_time;
   const double steps = std::min(of_text, in_time);
   require(steps >= kFewestSteps || is_text_short,
-          "--hours {:.3g}: the shortest comparison of {} takes about {} here; give it more time, "
-          "fewer seeds or fewer mechanisms",
-          aims.seconds / 3600, counted(std::ssize(aims.mechanisms) * aims.seeds, "run"),
+          "--hours {}: the shortest comparison of {} takes about {} here; give it more time, fewer "
+          "seeds or fewer mechanisms",
+          format_duration(aims.seconds), counted(std::ssize(aims.mechanisms) * aims.seeds, "run"),
           format_duration(size.seconds(kFewestSteps, aims)));
   require(steps >= kFewestSteps,
           "--data: a text of {} is too short to compare models on; give it {} or more",
@@ -296,7 +296,7 @@ std::string quick_rate_sentence(int64_t width, bool tune) {
 }
 
 void require_mechanisms(const std::vector<std::string>& names) {
-  require_usage(!names.empty(), "--mechanisms: name at least one; attnres mechanisms lists them");
+  require_usage(!names.empty(), "--mechanisms: name at least two; attnres mechanisms lists them");
   const std::vector<std::string> known = mechanism_names();
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -306,6 +306,9 @@ void require_mechanisms(const std::vector<std::string>& names) {
                   one_line(name), nearest(name, known));
     require_usage(seen.insert(name).second, "--mechanisms: {} is named twice", name);
   }
+  require_usage(names.size() > 1, "--mechanisms {}: one is nothing to compare; add {}",
+                names.front(),
+                names.front() == residual_mechanism().text.name ? "another" : "residual");
 }
 
 StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms, int64_t seeds,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -241,6 +242,11 @@ Machine describe_machine(const fs::path& root) {
 
 std::string cpu_model(const fs::path& root) {
   return field(slurp(root / "proc/cpuinfo"), "model name", ':');
+}
+
+double load_average() {
+  double of_last_minute = 0;
+  return getloadavg(&of_last_minute, 1) == 1 ? of_last_minute : 0;
 }
 
 int64_t available_memory(const fs::path& root) {

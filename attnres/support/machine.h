@@ -22,6 +22,9 @@ struct Machine {
 Machine describe_machine(const std::filesystem::path& root = "/");
 std::string cpu_model(const std::filesystem::path& root = "/");
 
+// Threads that wanted a core in the last minute, on average; 0 where that is not known.
+double load_average();
+
 // Bytes that can be allocated without swapping: what the kernel says is available, or what the
 // process's cgroups (version 1 or 2, and those above them) still allow, whichever is less.
 int64_t available_memory(const std::filesystem::path& root = "/");
