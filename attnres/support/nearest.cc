@@ -57,6 +57,7 @@ Nearness nearness(std::string_view word, const std::string& known) {
   const auto take = [&](const Nearness& other) {
     if (other.rank < best.rank) best = other;
   };
+  if (word.size() >= kShortestPart && known.starts_with(word)) take({1, true});
   const std::vector<std::string_view> parts = parts_of(known), typed = parts_of(word);
   if (parts.size() > 1) {
     if (initials_of(parts) == word) take({1, true});

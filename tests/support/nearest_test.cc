@@ -47,6 +47,7 @@ TEST(DidYouMean, NamesWhatMayBeMeant) {
     EXPECT_EQ(did_you_mean(far, known), "") << far;
   }
   EXPECT_EQ(did_you_mean("out", {}), "");
+  EXPECT_EQ(did_you_mean("block_attn", known), ": did you mean block_attn_res?");
   EXPECT_EQ(did_you_mean("blok", known), ": did you mean block_attn_res?");
   EXPECT_EQ(did_you_mean("bar", known), ": did you mean block_attn_res?");
 }
