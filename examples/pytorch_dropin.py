@@ -94,7 +94,7 @@ class NaiveGPT(GPT):
 class AttnResGPT(GPT):
     def __init__(self):
         super().__init__()
-        self.mix = attnres.BlockAttnRes(WIDTH, len(self.sublayers), BLOCK_SIZE, EPS)
+        self.mix = attnres.BlockAttnRes(WIDTH, len(self.sublayers), BLOCK_SIZE, eps=EPS)
 
     def run(self, x):
         state = self.mix.start(x)

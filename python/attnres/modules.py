@@ -1,5 +1,6 @@
 """Attention Residuals as modules that take the place of `x = x + sublayer(norm(x))`."""
 
+from collections.abc import Sequence
 from math import isqrt
 from operator import index
 from typing import NamedTuple
@@ -114,6 +115,7 @@ class BlockAttnRes(nn.Module):
         width: int,
         num_sublayers: int,
         block_size: int,
+        *,
         eps: float = 1e-6,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -142,7 +144,11 @@ class BlockAttnRes(nn.Module):
 
         Args:
             embedding: b_0 [..., D], of a floating dtype, which the state keeps.
+
+        Raises:
+            ValueError: of another width, or of integers.
         """
+        self._check_source("the embedding", embedding, (*embedding.shape[:-1], self.width))
         return DepthState((embedding,), None, 0)
 
     def read(self, state: DepthState) -> Tensor:
@@ -201,6 +207,11 @@ class BlockAttnRes(nn.Module):
         self, state: DepthState, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor | None]:
         """x, and the sum of the block's outputs."""
+        if not isinstance(weight, Tensor):
+            raise TypeError(
+                f"{type(self).__name__}: weight must be the norm's weight, a tensor, but is a "
+                f"{type(weight).__name__}"
+            )
         if eps is None:
             raise TypeError(
                 f"{type(self).__name__}: eps must be a number; nn.RMSNorm(.., eps=None) takes that "
@@ -245,13 +256,21 @@ class BlockAttnRes(nn.Module):
 
         Raises:
             RuntimeError: all `num_sublayers` have written.
-            TypeError: not a state of start or write.
+            TypeError: not a state of start or write, or the output is no tensor.
+            ValueError: the output is not of the embedding's shape, or of integers.
         """
         if self._site_of(state) == self.num_sublayers:
             raise RuntimeError(
                 f"{type(self).__name__}: an output more than num_sublayers={self.num_sublayers}; "
                 "attention and MLP count one each"
             )
+        if not isinstance(output, Tensor):
+            first = "; give its first" if isinstance(output, (tuple, list)) else ""
+            raise TypeError(
+                f"{type(self).__name__}: write expects the tensor that a sublayer returned, but got "
+                f"a {type(output).__name__}{first}"
+            )
+        self._check_source("the output", output, state.blocks[0].shape)
         output = output.to(state.blocks[0].dtype)
         site, blocks, partial, pending = state.site + 1, state.blocks, state.block_sum, None
         ends_block = site % self.block_size == 0
@@ -273,12 +292,27 @@ class BlockAttnRes(nn.Module):
 
     def _site_of(self, state: DepthState) -> int:
         if not isinstance(state, DepthState):
+            reentrant = (
+                "; under torch.utils.checkpoint give use_reentrant=False: the reentrant kind makes "
+                "a tuple of the state and loses its gradients"
+            )
             raise TypeError(
                 f"{type(self).__name__}: expected the state that start or write returned, but got "
-                f"a {type(state).__name__}; under torch.utils.checkpoint give use_reentrant=False: "
-                "the reentrant kind makes a tuple of the state and loses its gradients"
+                f"a {type(state).__name__}{reentrant if isinstance(state, tuple) else ''}"
+            )
+        if state.blocks[0].shape[-1] != self.width:
+            raise ValueError(
+                f"{type(self).__name__}: the state is of width {state.blocks[0].shape[-1]}, the "
+                f"module of {self.width}"
             )
         return state.site
+
+    def _check_source(self, what: str, source: Tensor, shape: Sequence[int]) -> None:
+        if not source.is_floating_point() or source.shape != torch.Size(shape):
+            raise ValueError(
+                f"{type(self).__name__}: {what} must be {list(shape)} of a floating dtype, but is "
+                f"{list(source.shape)} of {source.dtype}"
+            )
 
     def _parameters_at(self, site: int) -> tuple[Tensor, Tensor, float]:
         return self.pseudo_query[site], self.key_gain[site], self.eps
@@ -334,12 +368,13 @@ class AttnRes(BlockAttnRes):
         self,
         width: int,
         num_sublayers: int,
+        *,
         eps: float = 1e-6,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """Makes the parameters of all sites; the arguments are those of `BlockAttnRes`."""
-        super().__init__(width, num_sublayers, 1, eps, device, dtype)
+        super().__init__(width, num_sublayers, 1, eps=eps, device=device, dtype=dtype)
 
     def extra_repr(self) -> str:
         return f"{self.width}, num_sublayers={self.num_sublayers}"

@@ -72,7 +72,7 @@ def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> Blo
         norm.weight.numel(),
         2 * len(decoder.layers),
         block_size,
-        _eps_of(norm),
+        eps=_eps_of(norm),
         device=norm.weight.device,
         dtype=norm.weight.dtype,
     )
@@ -145,7 +145,8 @@ class _Layer(Mixed):
         if isinstance(state, Tensor):  # the first layer's
             state = mix.start(state)
         x, state = read(state, norms[0])
-        y, *_ = self.self_attn(hidden_states=x, **arguments)
+        attended = self.self_attn(hidden_states=x, **arguments)
+        y = attended if isinstance(attended, Tensor) else attended[0]
         state = mix.write(state, y if after[0] is None else after[0](y))
         x, state = read(state, norms[1])
         y = self.mlp(x)

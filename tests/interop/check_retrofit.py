@@ -11,7 +11,9 @@ import pickle
 import numpy as np
 import torch
 from architectures import MODELS, make, save
-from interop import REPOSITORY, Report, attnres as program, log_probabilities, score, token_ids
+from interop import (
+    FIXTURES, REPOSITORY, Report, attnres as program, log_probabilities, score, token_ids,
+)  # fmt: skip
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -191,8 +193,28 @@ def check_checkpoint(report, name):
     report.line(difference > 0.01, f"{name}: training changed it by {difference:.2f}")
 
 
+def check_kimi(report):
+    """Kimi Linear, whose delta attentions return tensors and its others tuples."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(
+        FIXTURES / "kimi_linear_tiny", dtype=torch.float32
+    ).eval()
+    ids, folder = token_ids(model.config.vocab_size, 20), report.folder / "kimi, saved"
+    before = log_probabilities(logits_of(model, ids), ids)
+    mix = attnres.retrofit(model, 2)
+    after = log_probabilities(logits_of(model, ids), ids)
+    report.compare("kimi_linear, retrofitted", after, before, BOUND)
+    for query in mix.pseudo_query:
+        torch.nn.init.normal_(query, std=0.5)
+    theirs = log_probabilities(logits_of(model, ids), ids)
+    report.line(np.abs(theirs - before).max() > 0.01, "kimi_linear: pseudo-queries matter")
+    model.save_pretrained(folder)
+    report.compare("kimi_linear, retrofitted, in attnres", score(folder, ids), theirs, BOUND)
+
+
 def main():
     report = Report()
+    check_kimi(report)
     for name in MODELS:
         check_function(report, name)
         check_copies(report, name)

@@ -583,7 +583,26 @@ def check_refusals():
     mix = attnres.AttnRes(WIDTH, 1)
     state = mix.write(mix.start(torch.randn(3, WIDTH)), torch.randn(3, WIDTH))
     refused(RuntimeError, "more than num_sublayers=1", lambda: mix.write(state, state.blocks[0]))
+    refused(TypeError, "positional", lambda: attnres.AttnRes(WIDTH, 4, 2))
+    mix = attnres.BlockAttnRes(WIDTH, 4, 4)
+    refused(ValueError, "the embedding must be", lambda: mix.start(torch.randn(3, WIDTH + 1)))
+    refused(ValueError, "the embedding must be", lambda: mix.start(torch.ones(3, WIDTH).long()))
+    first = mix.start(torch.randn(2, 3, WIDTH))
+    within = mix.write(first, torch.randn(2, 3, WIDTH))
+    for state in (first, within):
+        for other in ((3, WIDTH), (1, 3, WIDTH), (2, 3, 1)):
+            refused(ValueError, f"must be [2, 3, {WIDTH}] of a floating dtype, but is {list(other)}",
+                    lambda s=state, o=other: mix.write(s, torch.randn(o)))  # fmt: skip
+        refused(ValueError, "torch.int64", lambda s=state: mix.write(s, s.blocks[0].long()))
+        refused(TypeError, "a tuple; give its first", lambda s=state: mix.write(s, (s.blocks[0],)))
+        refused(TypeError, "a NoneType", lambda s=state: mix.write(s, None))
+    refused(TypeError, "got a Tensor", lambda: mix.write(first.blocks[0], first))
+    refused(ValueError, f"the state is of width {WIDTH}, the module of 16",
+            lambda: attnres.BlockAttnRes(16, 4, 4).read(first))  # fmt: skip
+    mix = attnres.AttnRes(WIDTH, 1)
     state, weight = mix.start(torch.randn(3, WIDTH)), torch.ones(WIDTH)
+    refused(TypeError, "the norm's weight, a tensor, but is a RMSNorm",
+            lambda: mix.read_normed(state, nn.RMSNorm(WIDTH), EPS))  # fmt: skip
     refused(TypeError, "eps must be a number", lambda: mix.read_normed(state, weight, None))
     refused(RuntimeError, "norm_gain must be [D]", lambda: mix.read_normed(state, weight[1:], EPS))
     refused(RuntimeError, "norm_gain must be [D]",
