@@ -205,7 +205,9 @@ const Arms& arms_of(const std::string& mechanism) {
                                            {"key_norm", false},
                                            {"window", 2},
                                            {"heads", 4},
-                                           {"norm_eps", "per_source_count"}};
+                                           {"norm_eps", "per_source_count"},
+                                           {"score_scale", 0.25},
+                                           {"score_scale", "learned"}};
   static const std::map<std::string, Arms> arms = {
       {"attn_res", attention_residuals},
       {"block_attn_res", attention_residuals},

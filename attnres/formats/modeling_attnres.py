@@ -458,6 +458,7 @@ class Mechanism:
     """
 
     settings = ()
+    defaults = {}  # of settings that older files leave out
 
     def __init__(self, model, settings):
         name = settings["type"]
@@ -466,7 +467,7 @@ class Mechanism:
         self.head_width = head_width_of(model)
         self.model = model
         for key in self.settings:
-            setattr(self, key, settings[key])
+            setattr(self, key, settings[key] if key in settings else self.defaults[key])
 
     def norm(self, x, gain):
         return rms_norm(x, gain, self.eps)
@@ -486,14 +487,16 @@ class Residual(Mechanism):
 
 
 class BlockAttnRes(Mechanism):
-    """h_l = sum_i alpha_{i->l} b_i, alpha = softmax_i(w_l . (g_l * RMS(b_i)))
+    """h_l = sum_i alpha_{i->l} b_i, alpha = softmax_i(c w_l . (g_l * RMS(b_i)))
 
     over the sums b_i of blocks of sublayers, b_0 the embedding, the last the block's sum so far.
     """
 
     settings = (
         "block_size", "query", "weights", "key_norm", "window", "heads", "norm_eps", "query_init",
-    )
+        "score_scale",
+    )  # fmt: skip
+    defaults = {"score_scale": 1}
 
     def num_sources(self, l):
         return 1 + min(math.ceil(l / self.block_size), self.window)
@@ -510,6 +513,8 @@ class BlockAttnRes(Mechanism):
             names["query_proj"] = [self.d, self.d]
         if self.key_norm:
             names["key_norm"] = [self.d]
+        if self.score_scale == "learned":
+            names["log_score_scale"] = [1]
         return names
 
     def combine(self, v, f, w):
@@ -539,6 +544,11 @@ class BlockAttnRes(Mechanism):
             return scores / scores.sum(0)
         return scores.softmax(0) if self.weights == "softmax" else scores.sigmoid()
 
+    def scale(self, l, w):
+        if self.score_scale == "learned":
+            return w(l, "log_score_scale").float().exp()
+        return self.d**-0.5 if self.score_scale == "1/sqrt(d)" else self.score_scale
+
     def scores(self, l, v_NBTD, h_before, w):
         """[N, B, T, heads]"""
         if self.query == "none":
@@ -550,7 +560,7 @@ class BlockAttnRes(Mechanism):
         keys = v_NBTD
         if self.key_norm:
             keys = rms_norm(v_NBTD, w(l, "key_norm").float(), self.eps)
-        query = query.float()
+        query = self.scale(l, w) * query.float()
         if self.weights == "factorised":
             query, keys = (x.clamp(max=0).exp() + x.relu() for x in (query, keys))
         return (query * keys).unflatten(-1, (self.heads, -1)).sum(-1)

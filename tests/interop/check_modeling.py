@@ -40,6 +40,10 @@ ARMS = [
     {"heads": 4},
     {"norm_eps": "per_source_count"},
     {"query": "input_dependent", "key_norm": False, "window": 1, "heads": 2},
+    {"score_scale": 0.3},
+    {"score_scale": "1/sqrt(d)"},
+    {"score_scale": "learned"},
+    {"score_scale": "learned", "query": "input_dependent", "weights": "sigmoid", "heads": 4},
 ]
 MIXINGS = [
     *({"type": "attn_res"} | arm for arm in ARMS),

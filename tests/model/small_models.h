@@ -81,6 +81,7 @@ inline std::vector<Mixing> every_variant() {
     arm("no_key_norm", {{"key_norm", false}});
     arm("window", {{"window", 2}});
     arm("multi_head", {{"heads", 4}});
+    arm("learned_scale", {{"score_scale", "learned"}});
   }
   return all;
 }

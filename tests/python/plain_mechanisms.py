@@ -115,6 +115,11 @@ def attention_residuals(e):
     def features(v):
         return [x + 1 if x > 0 else exp(x) for x in v]
 
+    def score_scale(l):
+        if s["score_scale"] == "learned":
+            return exp(e.parameter("log_score_scale", l)[0])
+        return 1 / sqrt(e.d) if s["score_scale"] == "1/sqrt(d)" else s["score_scale"]
+
     for l in range(e.L + 1):
         v = e.sources(l)
         sources = [v[0]] + [total(v[1:][i : min(i + S, l)]) for i in range(0, l, S)]
@@ -127,6 +132,7 @@ def attention_residuals(e):
                 query = e.parameter("pseudo_query", l)
             else:
                 query = apply(e.parameter("query_proj", l), previous)
+            query = scaled(score_scale(l), query)
             keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
             if s["weights"] == "factorised":
                 query, keys = features(query), [features(key) for key in keys]

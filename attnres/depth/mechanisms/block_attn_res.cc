@@ -24,6 +24,7 @@ namespace attnres {
 namespace {
 
 constexpr const char *kLearned = "learned", *kInputDependent = "input_dependent", *kNone = "none";
+constexpr const char* kRootOfWidth = "1/sqrt(d)";  // c
 constexpr const char *kSoftmax = "softmax", *kSigmoid = "sigmoid", *kFactorised = "factorised";
 
 DepthWeighing weighing_of(const AttnResSettings& settings) {
@@ -42,6 +43,13 @@ bool serves_two_phase(const AttnResSettings& settings, const MixerShape& shape) 
   return is_fused(settings) && settings.window >= shape.sublayers;
 }
 
+// c, where it is not learned.
+double fixed_scale(const AttnResSettings& settings, const MixerShape& shape) {
+  if (settings.score_scale.word == kLearned) return 1;
+  if (settings.score_scale.word.empty()) return settings.score_scale.number;
+  return 1 / std::sqrt(static_cast<double>(shape.width));
+}
+
 // Sites in a group, which shares phase 1: those of a block, or of as many whole blocks as there are
 // sites in sqrt(L), where phases 1 and 2 together read least (Full: Appendix B).
 int64_t sites_in_group(int64_t block_size, int sublayers) {
@@ -58,7 +66,7 @@ class BlockAttnRes : public DepthMixer {
  public:
   BlockAttnRes(const AttnResSettings& settings, const MixerShape& shape,
                ParameterRegistry& parameters)
-      : settings_(settings), shape_(shape) {
+      : settings_(settings), shape_(shape), fixed_scale_(fixed_scale(settings, shape)) {
     for (int l = 0; l <= shape.sublayers; ++l) {
       sites_.push_back(make_site(l, parameters));
     }
@@ -128,6 +136,7 @@ class BlockAttnRes : public DepthMixer {
   struct Site {
     DepthQuery query;
     at::Tensor query_proj;     // W_l of an input-dependent query
+    at::Tensor log_scale;      // [1], log c_l where it is learned
     at::Tensor mixing_logits;  // [N] where there is no query
     at::Tensor input_norm;
   };
@@ -150,6 +159,10 @@ class BlockAttnRes : public DepthMixer {
     } else if (l > 0 && settings_.key_norm) {
       site.query.key_gain = add_norm(parameters, l, "key_norm", shape_);
     }
+    if (l > 0 && settings_.score_scale.word == kLearned) {
+      site.log_scale =
+          parameters.add(l, "log_score_scale", ParameterKind::mixing, {1}, Init::zeros());
+    }
     site.input_norm = add_norm(parameters, l, "input_norm", shape_);
     return site;
   }
@@ -170,7 +183,8 @@ class BlockAttnRes : public DepthMixer {
   // What the sites of a group share: the sources as they read them, and phase 1.
   struct Cache : DepthCache {
     std::vector<DepthSource> sources;     // of `sealed`
-    std::vector<EarlierSources> earlier;  // by site, from `first_site` on; none in the first group
+    std::vector<DepthQuery> queries;      // by site, from `first_site` on
+    std::vector<EarlierSources> earlier;  // the same; none in the first group
     int first_site = -1;
     int end_site = -1;       // the group's end
     size_t num_earlier = 0;  // sources that phase 1 read
@@ -219,17 +233,17 @@ class BlockAttnRes : public DepthMixer {
     }
     if (state.site >= cache.end_site) begin_group(state.site, cache);
 
-    const Site& site = sites_[state.site];
+    const int in_group = state.site - cache.first_site;
     SiteSources sources;
-    if (!cache.earlier.empty()) sources.earlier = &cache.earlier[state.site - cache.first_site];
+    if (!cache.earlier.empty()) sources.earlier = &cache.earlier[in_group];
     sources.sources = &cache.sources;
     sources.first_recent = cache.num_earlier;
     if (!state.open.empty()) sources.partial = state.open[0];
     sources.pending = state.pending;
     const bool with_partial = sources.partial.defined() || sources.pending.defined();
-    SiteInput input =
-        depth_attention_phase_two(sources, site.query, shape_.norm_eps, site.input_norm,
-                                  input_norm_eps(state.sealed.size() + (with_partial ? 1 : 0)));
+    SiteInput input = depth_attention_phase_two(
+        sources, cache.queries[in_group], shape_.norm_eps, sites_[state.site].input_norm,
+        input_norm_eps(state.sealed.size() + (with_partial ? 1 : 0)));
     if (sources.earlier != nullptr) *sources.earlier = {};
     state.pending.reset();
     if (with_partial) state.open = {input.partial};
@@ -245,14 +259,23 @@ class BlockAttnRes : public DepthMixer {
     cache.first_site = site;
     cache.end_site = static_cast<int>(std::min<int64_t>(begin + sites, shape_.sublayers + 1));
     while (!sites_[cache.end_site - 1].input_norm.defined()) --cache.end_site;
+    cache.queries.clear();
+    for (int l = site; l < cache.end_site; ++l) cache.queries.push_back(scaled_query(sites_[l]));
     cache.earlier.clear();
     // Before the first group there is the embedding only, which needs no pass of its own.
     cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;
     if (group == 0) return;
-    std::vector<DepthQuery> queries;
-    for (int l = site; l < cache.end_site; ++l) queries.push_back(sites_[l].query);
     cache.earlier =
-        depth_attention_phase_one(cache.sources, cache.num_earlier, queries, shape_.norm_eps);
+        depth_attention_phase_one(cache.sources, cache.num_earlier, cache.queries, shape_.norm_eps);
+  }
+
+  // With c w in the place of w.
+  DepthQuery scaled_query(const Site& site) const {
+    return {scaled(site, site.query.pseudo_query), site.query.key_gain};
+  }
+  at::Tensor scaled(const Site& site, const at::Tensor& query) const {
+    if (site.log_scale.defined()) return query * site.log_scale.exp();
+    return !query.defined() || fixed_scale_ == 1 ? query : query * fixed_scale_;
   }
 
   // The first, and the newest after it.
@@ -284,7 +307,7 @@ class BlockAttnRes : public DepthMixer {
     if (site.mixing_logits.defined()) return site.mixing_logits;
     const at::Tensor query = site.query_proj.defined() ? wide_linear(state.open[0], site.query_proj)
                                                        : site.query.pseudo_query;
-    return depth_scores(sources, {.query = query,
+    return depth_scores(sources, {.query = scaled(site, query),
                                   .key_gain = site.query.key_gain,
                                   .eps = shape_.norm_eps,
                                   .heads = settings_.heads,
@@ -304,7 +327,7 @@ class BlockAttnRes : public DepthMixer {
   at::Tensor mix(const DepthState& state, const std::vector<at::Tensor>& sources) const {
     if (sources.size() == 1) return sources[0];
     if (!fused(state)) return weighted_sum(sources, held(state, weights_of(state, sources)));
-    const DepthQuery& query = sites_[state.site].query;
+    const DepthQuery query = scaled_query(sites_[state.site]);
     return depth_attention(sources, query.pseudo_query, query.key_gain, shape_.norm_eps);
   }
 
@@ -339,6 +362,7 @@ class BlockAttnRes : public DepthMixer {
 
   AttnResSettings settings_;
   MixerShape shape_;
+  double fixed_scale_;
   std::vector<Site> sites_;
 };
 
@@ -376,6 +400,10 @@ void AttnResSettings::check(const MixerShape& shape) const {
   require_usage(query != kNone || (query_init == 0 && weights != kFactorised),
                 "model.depth_mixing.query: without a query there is nothing that query_init could "
                 "start or a factorised kernel compare: leave them out");
+  require_usage((query != kNone && weights != kFactorised) || score_scale == 1,
+                "model.depth_mixing.score_scale: {} no factor changes: leave it out",
+                query == kNone ? "without a query the scores are learned numbers, which"
+                               : "factorised weights are scores over their sum, which");
 }
 
 bool AttnResSettings::is_plain(const MixerShape& shape) const {
@@ -391,6 +419,11 @@ std::string AttnResSettings::formula_over(const MixerShape& shape, const std::st
   const bool is_dependent = query == kInputDependent;
   std::string score =
       (is_dependent ? "(W_l h_{l-1}) . " : "w_l . ") + (key_norm ? "(" + key + ")" : key);
+  if (score_scale.word == kLearned) score = "exp(s_l) " + score;
+  if (score_scale.word == kRootOfWidth) score += " / sqrt(d)";
+  if (score_scale.word.empty() && score_scale.number != 1) {
+    score = fmt::format("{} {}", score_scale.number, score);
+  }
   if (query == kNone) score = "c_l,i";
   std::string text = fmt::format("h_l = sum_i {}({}) {}_i over {}",
                                  weights == kSigmoid ? "sg" : "softmax_i", score, v, which);
@@ -446,6 +479,18 @@ Json BlockAttnResSettings::respell(Json json, const MixerShape& shape) {
   return json;
 }
 
+std::optional<SettingOfAnArm> setting_of_an_arm(const BlockAttnResSettings& settings,
+                                                const MixerShape& shape) {
+  BlockAttnResSettings plain(shape);
+  plain.block_size = settings.block_size;
+  plain.query_init = settings.query_init;
+  const Json of_plain = write_config(plain), given = write_config(settings);
+  for (const auto& [key, value] : given.items()) {
+    if (value != of_plain.at(key)) return {{key, value.dump(), of_plain.at(key).dump()}};
+  }
+  return {};
+}
+
 const AttnResSettings* attn_res_settings(const DepthMixing& mixing) {
   const auto* block = mixing.settings<BlockAttnResSettings>();
   return block != nullptr ? block : mixing.settings<AttnResSettings>();
@@ -456,7 +501,8 @@ std::vector<RoleText> attn_res_roles() {
           {"pseudo_query", "[d]: w_l, l >= 1"},
           {"query_proj", "[d, d]: W_l, l >= 1; h_{l-1} = mixed.(l-1), before its norm"},
           {"mixing_logits", "[sources]: c_l, l >= 1, in the order of the sources"},
-          {"key_norm", "[d]: g_l, l >= 1"}};
+          {"key_norm", "[d]: g_l, l >= 1"},
+          {"log_score_scale", "[1]: s_l, l >= 1; all scores of site l have the factor exp(s_l)"}};
 }
 
 Mechanism attn_res_mechanism(const MechanismText& text) {

@@ -1,5 +1,5 @@
 // Block Attention Residuals (arXiv 2603.15031, section 3.2, Eqs. 2 to 6):
-//   h_l = sum_i alpha_{i->l} v_i,  alpha_{i->l} = softmax_i( w_l . (g_l * RMS(v_i)) )
+//   h_l = sum_i alpha_{i->l} v_i,  alpha_{i->l} = softmax_i( c w_l . (g_l * RMS(v_i)) ),  c = 1
 // Block n holds `block_size` consecutive sublayers, the last block what remains; its representation
 // b_n is the sum of their outputs, b_0 the token embedding. The first sublayer of a block reads
 // b_0 .. b_{n-1}; the others also the partial sum of their own block. The output site has its own w
@@ -8,15 +8,18 @@
 // w_l starts at zero, where alpha is uniform; g_l at one. Site 0 has the embedding as its only
 // source, so it has neither. RMS uses the model's norm_eps. Softmax in float32 or better.
 //
-// The ablation arms of Table 4 are settings, and so are two more: pseudo-queries that start random,
-// and a kernel that factorises (ops/depth_scores), whose weights are nearly uniform where w_l is
-// zero. The fused operation serves those with a learned query, softmax, normed keys and one head,
-// in two phases where every site reads every source; the others' scores and sums are an operation
-// each. The report leaves open, and we chose: the input of an input-dependent query is the mixed
-// input of the site before; W_l starts as w_l would, the logits without a query at zero; the RMS of
-// a multi-head key is over all d channels.
+// The ablation arms of Table 4 are settings, and so are three more: pseudo-queries that start
+// random; a kernel that factorises (ops/depth_scores), whose weights are nearly uniform where w_l
+// is zero; and another scale c of the scores, a number or learned, c_l = exp(s_l) with s_l = 0 at
+// the start (whether depth softmax is too sharp: arXiv 2607.27230). The fused operation serves
+// those with a learned query, softmax, normed keys and one head, in two phases where every site
+// reads every source; the others' scores and sums are an operation each. A scale is a factor of the
+// query, whoever computes. The report leaves open, and we chose: the input of an input-dependent
+// query is the mixed input of the site before; W_l starts as w_l would, the logits without a query
+// at zero; the RMS of a multi-head key is over all d channels.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +41,7 @@ struct AttnResSettings {
   int64_t heads = 1;
   std::string norm_eps = "fixed";
   double query_init = 0;
+  NumberOrWord score_scale = 1;  // c
 
   // With zero pseudo-queries h is the mean of n sources, so that norm_eps per_source_count makes
   // the model equal a residual one to rounding.
@@ -64,6 +68,10 @@ struct AttnResSettings {
       "standard deviation of the normal numbers with which w_l or W_l starts; 0 for zeros. Without "
       "effect on a model whose parameters are read",
       from_to(0, 100));
+    v("score_scale", score_scale, "c, the factor of the scores",
+      Limits{.least = 0, .most = 1000, .above = true}.or_one_of(
+          {{"1/sqrt(d)", "d the width, whatever the heads"},
+           {"learned", "one a site, 1 at the start; its logarithm is the parameter"}}));
   }
   void check(const MixerShape& shape) const;
   std::string formula(const MixerShape& shape) const {
@@ -104,6 +112,14 @@ struct BlockAttnResSettings : AttnResSettings {
   // num_blocks N in the place of block_size, as the report keeps N near 8 at every size.
   static Json respell(Json json, const MixerShape& shape);
 };
+
+// A setting, as JSON, and what it is where the report's mechanism is computed.
+struct SettingOfAnArm {
+  std::string key, value, of_plain;
+};
+// The first setting that makes this an arm of the report's mechanism; nothing where it is plain.
+std::optional<SettingOfAnArm> setting_of_an_arm(const BlockAttnResSettings& settings,
+                                                const MixerShape& shape);
 
 // The settings of either mechanism (Full has block_size 1); null of every other.
 const AttnResSettings* attn_res_settings(const DepthMixing& mixing);

@@ -48,6 +48,13 @@ std::vector<Vector> sources_of(const Vector& embedding, const std::vector<Vector
   return sources;
 }
 
+// c_l
+double score_scale(const Bench& bench, const Json& settings, int l) {
+  const Json scale = settings.value("score_scale", Json(1));
+  if (scale == "learned") return std::exp(bench.values(l, "log_score_scale")[0]);
+  return scale == "1/sqrt(d)" ? 1 / std::sqrt(kWidth) : scale.get<double>();
+}
+
 // What every site reads, by the settings and the mixer's own parameters.
 std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
                                        const Vector& embedding) {
@@ -82,6 +89,7 @@ std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
                          : sources[i][c];
             score += factorised ? feature(q[c]) * feature(key) : q[c] * key;
           }
+          score *= score_scale(bench, settings, l);
         }
         double weight = std::exp(score);
         if (weighing == "sigmoid") weight = 1 / (1 + std::exp(-score));
@@ -139,7 +147,14 @@ INSTANTIATE_TEST_SUITE_P(
                                {"key_norm", false},
                                {"heads", 4}}},
                           Arm{"no_key_norm", {{"key_norm", false}}}, Arm{"window", {{"window", 2}}},
-                          Arm{"multi_head", {{"heads", 4}}},
+                          Arm{"multi_head", {{"heads", 4}}}, Arm{"scale", {{"score_scale", 0.3}}},
+                          Arm{"scale_by_width", {{"score_scale", "1/sqrt(d)"}}},
+                          Arm{"learned_scale", {{"score_scale", "learned"}}},
+                          Arm{"learned_scale_of_dependent_queries",
+                              {{"score_scale", "learned"},
+                               {"query", "input_dependent"},
+                               {"weights", "sigmoid"},
+                               {"heads", 4}}},
                           Arm{"all_at_once",
                               {{"query", "input_dependent"},
                                {"weights", "sigmoid"},
@@ -203,6 +218,36 @@ TEST(AttnResArms, StartAsTheMeanOrHalfTheSum) {
   for (size_t c = 0; c < kWidth; ++c) {
     EXPECT_NEAR(half[1][c], mean[1][c], 1e-12);
     EXPECT_NEAR(half[2][c], 1.5 * mean[2][c], 1e-5);
+  }
+}
+
+// A scale is that of the query, whatever it is: e^s w with scale 1 reads what w with scale e^s
+// does.
+TEST(AttnResArms, AScaleIsAFactorOfTheQuery) {
+  const Vector embedding = random_vector("embedding", 0, kWidth);
+  for (const int64_t block_size : {1, 3}) {
+    Bench learned(arm(block_size, {{"score_scale", "learned"}}), kWidth, kSublayers);
+    Bench given(arm(block_size, {{"score_scale", 0.25}}), kWidth, kSublayers);
+    Bench plain(arm(block_size), kWidth, kSublayers);
+    for (Bench* bench : {&learned, &given, &plain}) bench->perturb(0.5);
+    for (int l = 1; l <= kSublayers; ++l) {
+      assign(learned.at(l, "log_score_scale"), vector_tensor({std::log(0.25)}));
+      const at::Tensor query = plain.at(l, "pseudo_query");
+      assign(query, 0.25 * query.detach());
+    }
+    const auto expected = mixed_by(plain, embedding, kSublayers);
+    EXPECT_LT(largest_difference(mixed_by(learned, embedding, kSublayers), expected), 1e-12);
+    EXPECT_EQ(largest_difference(mixed_by(given, embedding, kSublayers), expected), 0);
+  }
+}
+
+TEST(AttnResArms, ALearnedScaleStartsAtOneWithoutWeightDecay) {
+  Bench bench(arm(2, {{"score_scale", "learned"}}), kWidth, kSublayers);
+  EXPECT_EQ(bench.parameters.find(0, "log_score_scale"), nullptr);
+  for (int l = 1; l <= kSublayers; ++l) {
+    const Parameter& scale = *bench.parameters.find(l, "log_score_scale");
+    EXPECT_EQ(bench.values(l, "log_score_scale"), std::vector<double>{0});
+    EXPECT_FALSE(has_weight_decay(scale.kind));
   }
 }
 
@@ -333,6 +378,13 @@ TEST(AttnResArms, RefusesWhatCannotBe) {
   expect({{"query_init", -0.1}}, "expected 0 to 100");
   expect({{"query", "none"}, {"heads", 2}}, "no keys");
   expect({{"query", "none"}, {"key_norm", false}}, "no keys");
+  expect({{"query", "none"}, {"score_scale", "learned"}},
+         "learned numbers, which no factor changes");
+  expect({{"weights", "factorised"}, {"score_scale", 2}},
+         "over their sum, which no factor changes");
+  expect({{"score_scale", 0}}, "above 0 and at most 1000, or 1/sqrt(d)");
+  expect({{"score_scale", -1}}, "above 0 and at most 1000, or 1/sqrt(d)");
+  expect({{"score_scale", "1/sqrt(D)"}}, "did you mean 1/sqrt(d)?");
   expect({{"windw", 3}}, "window");
   EXPECT_EQ(refusal({{"window", 1}, {"heads", 12}}), "accepted");
 }
