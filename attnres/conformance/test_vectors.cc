@@ -207,10 +207,16 @@ const Arms& arms_of(const std::string& mechanism) {
                                            {"heads", 4},
                                            {"norm_eps", "per_source_count"},
                                            {"score_scale", 0.25},
-                                           {"score_scale", "learned"}};
+                                           {"score_scale", "learned"},
+                                           {"value_query", true}};
+  static const Arms with_summaries = [] {
+    Arms arms = attention_residuals;
+    arms.emplace_back("block_summary", "rms");
+    return arms;
+  }();
   static const std::map<std::string, Arms> arms = {
       {"attn_res", attention_residuals},
-      {"block_attn_res", attention_residuals},
+      {"block_attn_res", with_summaries},
       {"hybrid_norm", {{"first_layer_pre_norm", true}}},
       {"siamese_norm", {{"depth_scaling", false}, {"input_norm", false}}},
       {"hyper_connections", {{"streams", 2}}},

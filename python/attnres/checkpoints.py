@@ -57,6 +57,8 @@ def read_mixing(folder: Path, num_sublayers: int) -> dict:
         "key_norm": True,
         "heads": 1,
         "score_scale": 1,
+        "value_query": False,
+        "block_summary": "sum",
     }
     for key, value in plain.items():
         if mixing.get(key, value) != value:

@@ -361,6 +361,12 @@ TEST(GgufModel, SaysWhatLlamaCppDoesNotCompute) {
       refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"score_scale", "learned"}})),
       HasSubstr("model.depth_mixing.score_scale \"learned\": llama.cpp computes only 1.0"));
   EXPECT_THAT(
+      refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"block_summary", "rms"}})),
+      HasSubstr("model.depth_mixing.block_summary \"rms\": llama.cpp computes only \"sum\""));
+  EXPECT_THAT(
+      refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"value_query", true}})),
+      HasSubstr("model.depth_mixing.value_query true: llama.cpp computes only false"));
+  EXPECT_THAT(
       refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"weights", "sigmoid"}})),
       HasSubstr("weights \"sigmoid\""));
   const Json retrofitted = {

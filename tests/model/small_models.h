@@ -82,6 +82,12 @@ inline std::vector<Mixing> every_variant() {
     arm("window", {{"window", 2}});
     arm("multi_head", {{"heads", 4}});
     arm("learned_scale", {{"score_scale", "learned"}});
+    arm("value_query", {{"value_query", true}});
+    arm("value_query_multi_head", {{"value_query", true}, {"heads", 4}});
+    if (!blocks) continue;
+    arm("rms_summary", {{"block_summary", "rms"}});
+    arm("rms_summary_input_dependent",
+        {{"block_summary", "rms"}, {"query", "input_dependent"}, {"score_scale", 0.25}});
   }
   return all;
 }

@@ -99,6 +99,9 @@ TEST(PlanTraffic, IsWhatProcessesCountOfOtherMechanisms) {
   for (const char* type : {"residual", "attn_res", "mhc", "dense_former"}) {
     expect_counted(small_plan_recipe({{"type", type}}, 3, {{"pipeline", 2}, {"virtual", 2}}), type);
   }
+  Json normed = blocks_of(4);
+  normed["block_summary"] = "rms";
+  expect_counted(small_plan_recipe(normed, 3, {{"pipeline", 3}}), "sums of RMS");
 }
 
 TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
@@ -109,6 +112,9 @@ TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
                      fmt::format("{}, recomputed: {}", type, recompute));
     }
   }
+  Json values = blocks_of(4);
+  values["value_query"] = true;
+  expect_counted(small_plan_recipe(values, 3, parallel), "queries for values");
   Recipe latent = small_plan_recipe(blocks_of(2), 3, {{"tensor", 2}});
   latent.model.settings<ExpertsSettings>() = {
       .count = 4, .chosen = 2, .width = 24, .latent_width = 16};

@@ -115,14 +115,31 @@ def attention_residuals(e):
     def features(v):
         return [x + 1 if x > 0 else exp(x) for x in v]
 
+    def block(outputs):
+        finished = len(outputs) == S
+        normed = finished and s.get("block_summary") == "rms"
+        return total([e.rms(y) for y in outputs] if normed else outputs)
+
     def score_scale(l):
         if s["score_scale"] == "learned":
             return exp(e.parameter("log_score_scale", l)[0])
         return 1 / sqrt(e.d) if s["score_scale"] == "1/sqrt(d)" else s["score_scale"]
 
+    def attend(l, query, sources):
+        query = scaled(score_scale(l), query)
+        keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
+        if s["weights"] == "factorised":
+            query, keys = features(query), [features(key) for key in keys]
+        h, size = [], e.d // s["heads"]
+        for begin in range(0, e.d, size):
+            group = slice(begin, begin + size)
+            weights = weigh([dot(query[group], key[group]) for key in keys])
+            h += weighted(weights, [v[group] for v in sources])
+        return h
+
     for l in range(e.L + 1):
         v = e.sources(l)
-        sources = [v[0]] + [total(v[1:][i : min(i + S, l)]) for i in range(0, l, S)]
+        sources = [v[0]] + [block(v[1 + i : 1 + min(i + S, l)]) for i in range(0, l, S)]
         sources = sources[:1] + sources[1:][-s["window"] :]
         h = v[0]
         if l > 0 and s["query"] == "none":
@@ -132,18 +149,14 @@ def attention_residuals(e):
                 query = e.parameter("pseudo_query", l)
             else:
                 query = apply(e.parameter("query_proj", l), previous)
-            query = scaled(score_scale(l), query)
-            keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
-            if s["weights"] == "factorised":
-                query, keys = features(query), [features(key) for key in keys]
-            h, size = [], e.d // s["heads"]
-            for begin in range(0, e.d, size):
-                group = slice(begin, begin + size)
-                weights = weigh([dot(query[group], key[group]) for key in keys])
-                h += weighted(weights, [v[group] for v in sources])
+            h = attend(l, query, sources)
         eps = e.eps if s["norm_eps"] == "fixed" else e.eps / len(sources) ** 2
         yield f"mixed.{l}", h
         yield f"input.{l}", e.norm("input_norm", l, h, eps)
+        if s["value_query"] and l % 2 == 0 and 2 <= l <= e.L - 2:
+            of_values = attend(l, e.parameter("value_query", l), sources)
+            yield f"mixed.value.{l}", of_values
+            yield f"input.value.{l}", e.norm("input_norm", l, of_values, eps)
         previous = h
 
 

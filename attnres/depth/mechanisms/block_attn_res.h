@@ -17,6 +17,17 @@
 // query, whoever computes. The report leaves open, and we chose: the input of an input-dependent
 // query is the mixed input of the site before; W_l starts as w_l would, the logits without a query
 // at zero; the RMS of a multi-head key is over all d channels.
+//
+// A finished block may also be the sum of RMS(y_i) of its outputs, without a gain, in which no
+// sublayer outweighs the others by the magnitude of its output (kimmichtank/rms-block-attnres,
+// whose eps is 1e-6, here norm_eps); the embedding and the partial sum stay as they are. Inside a
+// block two sums are open then, and the second is an operation of its own.
+//
+// An attention of a Transformer layer j > 0 may read its values of a mixture of their own
+// (arXiv 2608.01075): x' = norm(h'_l), h'_l the same over the same sources with a second
+// pseudo-query w'_l in the place of w_l; queries and keys read x_l. Gains of keys and input norm
+// are the site's, so that with w' = w it is the mechanism without. Phase 1 serves both queries in
+// its one pass.
 #pragma once
 
 #include <optional>
@@ -42,6 +53,8 @@ struct AttnResSettings {
   std::string norm_eps = "fixed";
   double query_init = 0;
   NumberOrWord score_scale = 1;  // c
+  bool value_query = false;
+  std::string block_summary = "sum";  // of Block
 
   // With zero pseudo-queries h is the mean of n sources, so that norm_eps per_source_count makes
   // the model equal a residual one to rounding.
@@ -72,6 +85,8 @@ struct AttnResSettings {
       Limits{.least = 0, .most = 1000, .above = true}.or_one_of(
           {{"1/sqrt(d)", "d the width, whatever the heads"},
            {"learned", "one a site, 1 at the start; its logarithm is the parameter"}}));
+    v("value_query", value_query,
+      "whether an attention's values read a mixture of their own, by a second pseudo-query w'_l");
   }
   void check(const MixerShape& shape) const;
   std::string formula(const MixerShape& shape) const {
@@ -80,6 +95,9 @@ struct AttnResSettings {
 
   // Whether it computes the report's mechanism, with blocks of any size, and no arm of it.
   bool is_plain(const MixerShape& shape) const;
+  // c, or 1 where it is learned.
+  double fixed_score_scale(const MixerShape& shape) const;
+  bool learns_score_scale() const { return score_scale.word == "learned"; }
   bool has_one_norm_eps() const { return norm_eps == "fixed"; }
   bool operator==(const AttnResSettings&) const = default;
 
@@ -98,6 +116,8 @@ struct BlockAttnResSettings : AttnResSettings {
     v("block_size", block_size, "S, sublayers of a block; at most as many as there are",
       at_least(1).or_else("an eighth of the sublayers"));
     AttnResSettings::visit(v);
+    v("block_summary", block_summary, "what a finished block is",
+      one_of({{"sum", "of its outputs y_i"}, {"rms", "the sum of RMS(y_i), without a gain"}}));
   }
   // Settings in other words; see respell.
   template <class V>
@@ -107,7 +127,10 @@ struct BlockAttnResSettings : AttnResSettings {
       at_least(1).or_else("block_size says it"));
   }
   std::string formula(const MixerShape& shape) const {
-    return formula_over(shape, "b", "block sums b_i");
+    return formula_over(shape, "b",
+                        block_summary == "rms" ? "b_i, sums of RMS(y) of finished blocks and the "
+                                                 "newest block's sum of y"
+                                               : "block sums b_i");
   }
   // num_blocks N in the place of block_size, as the report keeps N near 8 at every size.
   static Json respell(Json json, const MixerShape& shape);

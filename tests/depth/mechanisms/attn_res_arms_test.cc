@@ -35,13 +35,16 @@ double inverse_rms(const Vector& x) {
   return 1 / std::sqrt(sum / static_cast<double>(x.size()) + kEps);
 }
 
-// The embedding, and the sums of the outputs of each block so far; of those, the newest `window`.
+// The embedding, and the sums of the outputs of each block so far, or, of finished blocks with
+// `rms`, the sums of their RMS; of those, the newest `window`.
 std::vector<Vector> sources_of(const Vector& embedding, const std::vector<Vector>& outputs,
-                               size_t block_size, size_t window) {
+                               size_t block_size, size_t window, bool rms) {
   std::vector<Vector> sums;
+  const size_t in_finished = outputs.size() / block_size * block_size;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (i % block_size == 0) sums.emplace_back(kWidth, 0.0);
-    for (size_t c = 0; c < kWidth; ++c) sums.back()[c] += outputs[i][c];
+    const double factor = rms && i < in_finished ? inverse_rms(outputs[i]) : 1;
+    for (size_t c = 0; c < kWidth; ++c) sums.back()[c] += factor * outputs[i][c];
   }
   std::vector<Vector> sources = {embedding};
   sources.insert(sources.end(), sums.end() - std::min(window, sums.size()), sums.end());
@@ -66,7 +69,8 @@ std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
   const size_t window = settings.value("window", 1000);
   std::vector<Vector> outputs, mixed;
   for (int l = 0; l <= kSublayers; ++l) {
-    const auto sources = sources_of(embedding, outputs, settings["block_size"], window);
+    const auto sources = sources_of(embedding, outputs, settings["block_size"], window,
+                                    settings.value("block_summary", "sum") == "rms");
     Vector q(kWidth), h(kWidth, 0.0);
     if (l > 0 && query == "learned") q = bench.values(l, "pseudo_query");
     if (l > 0 && query == "input_dependent") {
@@ -155,6 +159,12 @@ INSTANTIATE_TEST_SUITE_P(
                                {"query", "input_dependent"},
                                {"weights", "sigmoid"},
                                {"heads", 4}}},
+                          Arm{"rms_summary", {{"block_summary", "rms"}}},
+                          Arm{"rms_summary_of_dependent_queries",
+                              {{"block_summary", "rms"},
+                               {"query", "input_dependent"},
+                               {"score_scale", 0.5},
+                               {"window", 2}}},
                           Arm{"all_at_once",
                               {{"query", "input_dependent"},
                                {"weights", "sigmoid"},
@@ -249,6 +259,34 @@ TEST(AttnResArms, ALearnedScaleStartsAtOneWithoutWeightDecay) {
     EXPECT_EQ(bench.values(l, "log_score_scale"), std::vector<double>{0});
     EXPECT_FALSE(has_weight_decay(scale.kind));
   }
+}
+
+// A block of one is the RMS of its output, larger blocks no RMS of a sum.
+TEST(AttnResArms, ARmsSummaryIsASumOfRmsNotTheRmsOfASum) {
+  Bench bench(arm(2, {{"block_summary", "rms"}}), kWidth, kSublayers);
+  DepthState state = bench.mixer->start(at::zeros({1, kWidth}, at::kDouble));
+  const auto write = [&](const Vector& y) {
+    bench.mixer->read(state);
+    bench.mixer->write(state, {vector_tensor(y).view({1, kWidth})});
+  };
+  const Vector first = random_vector("first", 0, kWidth),
+               second = random_vector("second", 0, kWidth, 5);
+  write(first);
+  write(second);
+  const Vector left = as_vector(bench.mixer->running_state(state));
+  bench.mixer->settle(state);
+  ASSERT_EQ(state.sealed.size(), 2u);
+  EXPECT_TRUE(state.open.empty());
+  EXPECT_EQ(as_vector(state.sealed[1]), left);
+  EXPECT_EQ(as_vector(bench.mixer->running_state(state)), left);
+  Vector sum(kWidth);
+  for (size_t c = 0; c < kWidth; ++c) sum[c] = first[c] + second[c];
+  double of_sum = 0;
+  for (size_t c = 0; c < kWidth; ++c) {
+    EXPECT_NEAR(left[c], first[c] * inverse_rms(first) + second[c] * inverse_rms(second), 1e-12);
+    of_sum = larger(of_sum, std::abs(left[c] - sum[c] * inverse_rms(sum)));
+  }
+  EXPECT_GT(of_sum, 0.1);
 }
 
 // Where the query is zero its features are ones, and a weight is the share of its key's features.
@@ -385,6 +423,9 @@ TEST(AttnResArms, RefusesWhatCannotBe) {
   expect({{"score_scale", 0}}, "above 0 and at most 1000, or 1/sqrt(d)");
   expect({{"score_scale", -1}}, "above 0 and at most 1000, or 1/sqrt(d)");
   expect({{"score_scale", "1/sqrt(D)"}}, "did you mean 1/sqrt(d)?");
+  expect({{"value_query", true}, {"query", "none"}}, "a second learned pseudo-query, and query is");
+  expect({{"value_query", true}, {"query", "input_dependent"}}, "query is input_dependent");
+  expect({{"block_summary", "mean"}}, "sum (of its outputs y_i) or rms (the sum of RMS(y_i)");
   expect({{"windw", 3}}, "window");
   EXPECT_EQ(refusal({{"window", 1}, {"heads", 12}}), "accepted");
 }
