@@ -1,10 +1,12 @@
 // Block Attention Residuals with a mistake, in tensor operations written from the equations: what
-// implementations got wrong, each of them seen in a public one. The mechanism is the plain one,
-// Full (blocks of one) or Block, none of its ablation arms.
+// implementations got wrong, each of them seen in a public one, and what its settings score_scale,
+// block_summary and value_query make easy to get wrong. Beside these settings the mechanism is the
+// plain one, Full (blocks of one) or Block, none of its ablation arms.
 #pragma once
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "attnres/conformance/test_vectors.h"
 
@@ -42,6 +44,13 @@ enum class Mistake {
   newest_block_only,           // a finished block takes the place of the one before it
   embedding_slot_overwritten,  // the first finished block takes the place of the embedding
   embedding_summed_in_place,   // b_0 becomes v_0 plus the first block's outputs
+  scale_left_out,              // score_scale: c = 1
+  scale_not_exponential,       // learned: c = s_l, not exp(s_l)
+  summary_left_out,            // block_summary rms: finished blocks are sums of outputs
+  rms_of_sum,                  // a finished block is RMS of the sum of its outputs
+  partial_sum_normed,          // the newest block's sum is one of RMS too
+  value_query_left_out,        // value_query: values read what queries read
+  mixtures_swapped,            // values read w's mixture, queries and keys that of w'
   random_queries,              // queries that do not start at zero
   decay_read_whole,            // not of mixers: decay_vectors.h
 };
@@ -52,15 +61,17 @@ struct KnownMistake {
   std::string_view text;  // what is wrong, and what is right
 };
 
-// Those that show in what a mixer gives.
+// Those of the plain mechanism that show in what a mixer gives.
 std::span<const KnownMistake> known_mistakes();
+// Those, and the ones that these settings bring; of a mixing that has_known_mistakes.
+std::vector<KnownMistake> known_mistakes_of(const DepthMixing& mixing);
 // Shows in what queries start at.
 const KnownMistake& random_queries();
 
-// Whether it is the plain mechanism.
+// Whether it is the plain mechanism, but for the settings above.
 bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape);
 
-// Makes mixers of plain mechanisms, with their own parameters. Mistake::none is the mechanism.
+// Makes mixers of these, with their own parameters. Mistake::none is the mechanism.
 MixerFactory mistaken_mixer(Mistake mistake);
 
 }  // namespace attnres

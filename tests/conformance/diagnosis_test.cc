@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "attnres/conformance/decay_vectors.h"
@@ -62,6 +63,66 @@ TEST(Diagnosis, FindsEveryMistake) {
     ASSERT_EQ(diagnosis.mistakes.size(), 1U) << known.name;
     EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
   }
+}
+
+TEST(Diagnosis, FindsTheMistakesOfSettings) {
+  const size_t of_plain = known_mistakes().size();
+  int found = 0;
+  for (const char* name : {"attn_res.score_scale=0.25", "block_attn_res.score_scale=learned",
+                           "attn_res.value_query=true", "block_attn_res.value_query=true",
+                           "block_attn_res.block_summary=rms"}) {
+    const TestVectorEntry& entry = entry_named(name);
+    ASSERT_TRUE(has_known_mistakes(entry.depth_mixing, entry.shape)) << name;
+    std::vector<KnownMistake> own = known_mistakes_of(entry.depth_mixing);
+    own.erase(own.begin(), own.begin() + static_cast<int64_t>(of_plain));
+    own.push_back(*std::find_if(
+        known_mistakes().begin(), known_mistakes().end(),
+        [](const KnownMistake& known) { return known.mistake == Mistake::values_normalized; }));
+    for (const KnownMistake& known : own) {
+      const TestVectors mistaken = mistaken_vectors(entry, known.mistake, at::kFloat);
+      const Diagnosis diagnosis = diagnose_results(results_of(entry, mistaken)).at(0);
+      EXPECT_FALSE(diagnosis.matches());
+      ASSERT_EQ(diagnosis.mistakes.size(), 1U) << name << " " << known.name;
+      EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name) << name;
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 1 + 2 + 2 + 2 + 3 + 5);
+}
+
+// What is left out is the mechanism without it, of the same numbers.
+TEST(KnownMistakes, OfSettingsAreWhatTheySay) {
+  const auto without = [](const char* name, const char* key) {
+    TestVectorEntry entry = entry_named(name);
+    Json settings = entry.depth_mixing.to_json();
+    settings.erase(key);
+    entry.depth_mixing = DepthMixing(settings, entry.shape);
+    return make_test_vectors(entry);
+  };
+  const auto difference = [](const TestVectors& a, const std::string& of_a, const TestVectors& b,
+                             const std::string& of_b) {
+    return (a.find(of_a) - b.find(of_b)).abs().max().item<double>();
+  };
+  const char *scale = "block_attn_res.score_scale=learned",
+             *summary = "block_attn_res.block_summary=rms",
+             *values = "block_attn_res.value_query=true";
+  const auto mistaken = [](const char* name, Mistake mistake) {
+    return mistaken_vectors(entry_named(name), mistake);
+  };
+  EXPECT_LT(difference(mistaken(scale, Mistake::scale_left_out), "mixed.8",
+                       without(scale, "score_scale"), "mixed.8"),
+            1e-13);
+  EXPECT_LT(difference(mistaken(summary, Mistake::summary_left_out), "mixed.8",
+                       without(summary, "block_summary"), "mixed.8"),
+            1e-13);
+  const TestVectors right = make_test_vectors(entry_named(values));
+  EXPECT_LT(difference(mistaken(values, Mistake::value_query_left_out), "mixed.value.4", right,
+                       "mixed.4"),
+            1e-13);
+  const TestVectors swapped = mistaken(values, Mistake::mixtures_swapped);
+  EXPECT_LT(difference(swapped, "mixed.value.4", right, "mixed.4"), 1e-13);
+  EXPECT_LT(difference(swapped, "input.4", right, "input.value.4"), 1e-13);
+  EXPECT_GT(difference(right, "mixed.4", right, "mixed.value.4"), 0.1);
 }
 
 // Beside whatever else is wrong.
@@ -203,7 +264,9 @@ TEST(KnownMistakes, EveryTwoGiveOtherNumbers) {
 }
 
 TEST(KnownMistakes, WithoutAnyItIsTheMechanism) {
-  for (const char* name : {"attn_res", "block_attn_res"}) {
+  for (const char* name : {"attn_res", "block_attn_res", "attn_res.score_scale=0.25",
+                           "block_attn_res.score_scale=learned", "attn_res.value_query=true",
+                           "block_attn_res.value_query=true", "block_attn_res.block_summary=rms"}) {
     const TestVectorEntry& entry = entry_named(name);
     EXPECT_LT(distance(mistaken_vectors(entry, Mistake::none), make_test_vectors(entry),
                        /*forward_only=*/false),
