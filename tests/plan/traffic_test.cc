@@ -178,6 +178,7 @@ TEST(PlanTraffic, OfMixingIsTable1) {
   EXPECT_EQ(traffic(blocks_of(16)).of_mechanism, 5.5);
   EXPECT_EQ(traffic(blocks_of(16)).of_residual, 3);
   EXPECT_EQ(traffic({{"type", "mhc"}}).of_mechanism, 34);
+  EXPECT_EQ(traffic({{"type", "mhc"}, {"single_pass", true}}).of_mechanism, 10);
   EXPECT_EQ(traffic({{"type", "residual"}}).of_mechanism, 3);
   EXPECT_NEAR(traffic({{"type", "attn_res"}}).of_mechanism, 11 + 128 / 11.0, 1e-9);
   EXPECT_LE(traffic({{"type", "attn_res"}}).of_mechanism, 24);

@@ -256,11 +256,13 @@ def siamese_norm(e):
 def streams(e, maps):
     """maps(l, H): a, b and A, by the new stream first."""
     H = [e.at("embedding")] * e.settings["streams"]
+    single_pass, before = e.settings.get("single_pass"), None
     for l in range(e.L):
         a, b, A = maps(l, H)
-        yield from e.site(l, weighted(a, H) if l > 0 else H[0])
+        yield from e.site(l, weighted(before if single_pass else a, H) if l > 0 else H[0])
         H = [weighted([1, b[i]], [weighted(A[i], H), e.y(l)]) for i in range(len(H))]
-    yield from e.site(e.L, total(H))
+        before = a
+    yield from e.site(e.L, weighted(before, H) if single_pass else total(H))
 
 
 def hyper_connections(e):
@@ -312,7 +314,8 @@ def constrained(e, matrix, mixes):
             return [s[which] * dot(P[r], z) + c[r] for r in range(begin, end)]
 
         b = [2 * sigmoid(x) for x in logits(0, m, 0)]
-        a = [sigmoid(x) for x in logits(m, 2 * m, 1)] if l > 0 else None
+        has_a = l > 0 or e.settings.get("single_pass")
+        a = [sigmoid(x) for x in logits(m, 2 * m, 1)] if has_a else None
         return a, b, matrix(logits(2 * m, len(c), 2)) if mixes(l) else identity(m)
 
     return streams(e, maps)
