@@ -226,6 +226,7 @@ const Arms& arms_of(const std::string& mechanism) {
       {"hc_identity", {{"streams", 2}}},
       {"deep_delta", {{"value_channels", 1}}},
       {"dense_former", {{"form", "original"}}},
+      {"muddformer", {{"pre_post_norm", true}}},
       {"dca", {{"recent_layers", 1}, {"recent_layers", 2}}},
       {"value_residual", {{"learned", false}}},
       {"laurel",

@@ -418,7 +418,7 @@ def sknet(e):
 
 
 def muddformer(e):
-    Z = [e.at("embedding")]
+    Z, S, normed = e.at("embedding"), [], e.settings["pre_post_norm"]
     for j in range(e.J + 1):
         l = 2 * j
         if j == 0:
@@ -428,7 +428,10 @@ def muddformer(e):
             hidden = [x * (1 + erf(x / sqrt(2))) / 2 for x in hidden]
             A = apply(e.parameter("weight_down", l), hidden)
             A = total([A, sum(e.parameter("depth_weights", l), [])])
-            X = [weighted(A[c : c + j + 1], Z) for c in range(0, len(A), j + 1)]
+            X = [weighted(A[c : c + j + 1], S) for c in range(0, len(A), j + 1)]
+            if normed:
+                X[-1] = e.norm("sum_norm", l, X[-1])
+                X = [total([Z, x]) for x in X]
         yield from e.site(l, X[0])
         if j == e.J:
             break
