@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/conformance/delta_mistakes.h"
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/mechanisms/block_attn_res.h"
 
@@ -100,9 +101,11 @@ class MistakenMixer : public ComposedMixer {
     const auto l = static_cast<int64_t>(values.size()) - 1;
     std::vector<Source> sources = {{values[0]}};
     if (is(Mistake::embedding_as_two_sources)) sources.push_back({values[0]});
-    for (int64_t begin = 0; begin < l; begin += block_size_) {
-      const int64_t end = std::min(begin + block_size_, l);
-      const bool finished = end == begin + block_size_;
+    const bool is_early = is(Mistake::early_blocks) && block_size_ > 2;
+    for (int64_t begin = 0, size = is_early ? block_size_ - 2 : block_size_; begin < l;
+         begin += size, size = block_size_) {
+      const int64_t end = std::min(begin + size, l);
+      const bool finished = end == begin + size;
       Source block = {block_of(values, begin, end, finished), finished};
       const bool with_embedding = begin == 0 && is(Mistake::embedding_in_first_block);
       if (with_embedding) block.value = block.value + values[0];
@@ -271,6 +274,10 @@ constexpr KnownMistake kKnownMistakes[] = {
      "out"},
     {Mistake::block_size_in_layers, "block_size_in_layers",
      "the block size counts Transformer layers: it counts sublayers, two a Transformer layer"},
+    {Mistake::early_blocks, "early_blocks",
+     "blocks end a Transformer layer early, the first after S - 2 sublayers: each has S of them, "
+     "the "
+     "first too"},
     {Mistake::scaled_scores, "scaled_scores",
      "scores are divided by sqrt(d): depth attention has no such factor"},
     {Mistake::l2_norm, "l2_norm",
@@ -373,6 +380,9 @@ const KnownMistake& random_queries() {
 }
 
 std::vector<KnownMistake> known_mistakes_of(const DepthMixing& mixing) {
+  if (mixing.settings<DeltaAttnResSettings>() != nullptr) {
+    return {delta_mistakes().begin(), delta_mistakes().end()};
+  }
   std::vector<KnownMistake> all(std::begin(kKnownMistakes), std::end(kKnownMistakes));
   const auto add = [&](std::span<const KnownMistake> more) {
     all.insert(all.end(), more.begin(), more.end());
@@ -386,6 +396,7 @@ std::vector<KnownMistake> known_mistakes_of(const DepthMixing& mixing) {
 }
 
 bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape) {
+  if (mixing.settings<DeltaAttnResSettings>() != nullptr) return true;
   const AttnResSettings* settings = attn_res_settings(mixing);
   if (settings == nullptr) return false;
   AttnResSettings without = *settings;
@@ -399,6 +410,8 @@ MixerFactory mistaken_mixer(Mistake mistake) {
   return [mistake](const DepthMixing& mixing, const MixerShape& shape,
                    ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
     mixing.make_mixer(shape, parameters);
+    const auto* delta = mixing.settings<DeltaAttnResSettings>();
+    if (delta != nullptr) return make_mistaken_delta(mistake, *delta, shape, parameters);
     return std::make_unique<MistakenMixer>(mistake, *attn_res_settings(mixing), shape, parameters);
   };
 }

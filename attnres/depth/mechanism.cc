@@ -37,6 +37,7 @@ const std::vector<Mechanism>& mechanisms() {
       residual_mechanism(),
       attn_res_mechanism(),
       block_attn_res_mechanism(),
+      delta_attn_res_mechanism(),
       post_norm_mechanism(),
       hybrid_norm_mechanism(),
       rezero_mechanism(),

@@ -912,6 +912,8 @@ MECHANISMS = {
     "residual": Residual,
     "attn_res": AttnRes,
     "block_attn_res": BlockAttnRes,
+    "delta_attn_res": DeltaAttnRes,
+    "gated_residual": GatedResidual,
     "post_norm": PostNorm,
     "hybrid_norm": HybridNorm,
     "rezero": Rezero,

@@ -52,6 +52,11 @@ MIXINGS = [
     *({"type": "block_attn_res", "block_size": 2} | arm for arm in ARMS),
     *({"type": "block_attn_res", "block_size": size} for size in (4, 6)),  # 4: a short last block
     *({"type": "block_attn_res", "block_size": size, "block_summary": "rms"} for size in (1, 2, 4)),
+    {"type": "delta_attn_res"},
+    {"type": "delta_attn_res", "gate": "none"},
+    *({"type": "delta_attn_res", "block_size": size, "gate": 0.3} for size in (2, 4)),
+    {"type": "gated_residual"},
+    {"type": "gated_residual", "streams": 2, "rank": 5},
     {"type": "post_norm"},
     {"type": "hybrid_norm"},
     {"type": "hybrid_norm", "first_layer_pre_norm": True},

@@ -66,6 +66,10 @@ inline std::vector<Mixing> every_variant() {
   add("siamese_norm_unscaled", {{"type", "siamese_norm"}, {"depth_scaling", false}});
   add("siamese_norm_without_input_norm", {{"type", "siamese_norm"}, {"input_norm", false}});
   add("dca_recent", {{"type", "dca"}, {"recent_layers", 1}});
+  add("mhc_single_pass", {{"type", "mhc"}, {"single_pass", true}});
+  add("muddformer_pre_post_norm", {{"type", "muddformer"}, {"pre_post_norm", true}});
+  add("delta_block_2", {{"type", "delta_attn_res"}, {"block_size", 2}, {"gate", "none"}});
+  add("delta_block_4", {{"type", "delta_attn_res"}, {"block_size", 4}});
   for (const int64_t size : {2, 4, 6}) add(fmt::format("block_{}", size), block_attn_res(size));
   for (const bool blocks : {false, true}) {
     const Json base = blocks ? block_attn_res(4) : attn_res();

@@ -102,6 +102,11 @@ TEST(PlanTraffic, IsWhatProcessesCountOfOtherMechanisms) {
   Json normed = blocks_of(4);
   normed["block_summary"] = "rms";
   expect_counted(small_plan_recipe(normed, 3, {{"pipeline", 3}}), "sums of RMS");
+  for (const Json& mixing : {Json{{"type", "delta_attn_res"}, {"block_size", 2}},
+                             Json{{"type", "mhc"}, {"single_pass", true}},
+                             Json{{"type", "muddformer"}, {"pre_post_norm", true}}}) {
+    expect_counted(small_plan_recipe(mixing, 3, {{"pipeline", 2}, {"virtual", 2}}), mixing.dump());
+  }
 }
 
 TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
@@ -180,6 +185,8 @@ TEST(PlanTraffic, OfMixingIsTable1) {
   EXPECT_EQ(traffic({{"type", "mhc"}}).of_mechanism, 34);
   EXPECT_EQ(traffic({{"type", "mhc"}, {"single_pass", true}}).of_mechanism, 10);
   EXPECT_EQ(traffic({{"type", "residual"}}).of_mechanism, 3);
+  const Json delta = {{"type", "delta_attn_res"}, {"block_size", 16}};
+  EXPECT_EQ(traffic(delta).of_mechanism, 5.5 + 2);  // the residual stream, read and written
   EXPECT_NEAR(traffic({{"type", "attn_res"}}).of_mechanism, 11 + 128 / 11.0, 1e-9);
   EXPECT_LE(traffic({{"type", "attn_res"}}).of_mechanism, 24);
 }

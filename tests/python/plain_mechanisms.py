@@ -160,6 +160,25 @@ def attention_residuals(e):
         previous = h
 
 
+def delta_attn_res(e):
+    S, gate = e.settings["block_size"], [1]
+
+    def mixture(l):
+        y = e.sources(l)
+        sources = y[:1] + [total(y[1:][i : min(i + S, l)]) for i in range(0, l, S)]
+        w = e.parameter("pseudo_query", l)
+        weights = softmax([dot(w, e.norm("key_norm", l, s)) for s in sources])
+        return weighted(weights, sources)
+
+    for l in range(e.L + 1):
+        h = total(e.sources(l))
+        if 0 < l < e.L:
+            if e.settings["gate"] != "none":
+                gate = e.parameter("mixture_gate", l)
+            h = weighted([1, gate[0]], [h, mixture(l)])
+        yield from e.site(l, h)
+
+
 def residual(e):
     return pre_norm(e, lambda l, h: total([h, e.y(l)]))
 
@@ -421,10 +440,11 @@ def muddformer(e):
     Z, S, normed = e.at("embedding"), [], e.settings["pre_post_norm"]
     for j in range(e.J + 1):
         l = 2 * j
+        S.append(e.norm("source_norm", max(l - 1, 0), Z) if normed else Z)
         if j == 0:
-            X = [Z[0]] * 4
+            X = [Z] * 4
         else:
-            hidden = apply(e.parameter("weight_up", l), e.rms(Z[-1]))
+            hidden = apply(e.parameter("weight_up", l), e.rms(Z))
             hidden = [x * (1 + erf(x / sqrt(2))) / 2 for x in hidden]
             A = apply(e.parameter("weight_down", l), hidden)
             A = total([A, sum(e.parameter("depth_weights", l), [])])
@@ -441,7 +461,7 @@ def muddformer(e):
             yield f"mixed.residual.{l}", X[3]
         r = total([X[3], e.y(l)])
         yield from e.site(l + 1, r)
-        Z.append(total([r, e.y(l + 1)]))
+        Z = total([r, e.y(l + 1)])
 
 
 def dca(e):
@@ -539,4 +559,5 @@ def kimi_k3_decay(e):
 def forward(e):
     """Name and numbers of every result of the token looked at."""
     kind = e.settings["type"]
-    return attention_residuals(e) if kind.endswith("attn_res") else globals()[kind](e)
+    is_attn_res = kind in ("attn_res", "block_attn_res")
+    return attention_residuals(e) if is_attn_res else globals()[kind](e)

@@ -8,6 +8,7 @@ namespace attnres {
 Mechanism residual_mechanism();
 Mechanism attn_res_mechanism();
 Mechanism block_attn_res_mechanism();
+Mechanism delta_attn_res_mechanism();
 Mechanism post_norm_mechanism();
 Mechanism hybrid_norm_mechanism();
 Mechanism rezero_mechanism();
