@@ -224,6 +224,7 @@ const Arms& arms_of(const std::string& mechanism) {
       {"mhc", {{"streams", 3}, {"sinkhorn_rounds", 5}, {"single_pass", true}}},
       {"mhc_lite", {{"streams", 3}}},
       {"hc_identity", {{"streams", 2}}},
+      {"gated_residual", {{"streams", 2}, {"rank", 5}}},
       {"deep_delta", {{"value_channels", 1}}},
       {"dense_former", {{"form", "original"}}},
       {"muddformer", {{"pre_post_norm", true}}},

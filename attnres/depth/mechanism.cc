@@ -50,6 +50,7 @@ const std::vector<Mechanism>& mechanisms() {
       mhc_mechanism(),
       mhc_lite_mechanism(),
       hc_identity_mechanism(),
+      gated_residual_mechanism(),
       deep_delta_mechanism(),
       dense_net_mechanism(),
       dense_former_mechanism(),

@@ -354,6 +354,22 @@ def hc_identity(e):
     return constrained(e, None, lambda l: False)
 
 
+def gated_residual(e):
+    n = e.settings["streams"]
+    R = [e.at("embedding")] * n
+    for l in range(e.L + 1):
+        N = [times(gain, e.rms(r)) for gain, r in zip(e.parameter("stream_norm", l), R)]
+        z = scaled(1 / n, sum(N, []))
+        inner = [x * sigmoid(x) for x in apply(e.parameter("gate_down", l), z)]
+        gates = [sigmoid(x) for x in apply(e.parameter("gate_up", l), inner)]
+        G = [gates[i * e.d : (i + 1) * e.d] for i in range(n)]
+        x = scaled(1 / n, total([times(g, v) for g, v in zip(G, N)]))
+        yield from same(l, x)
+        if l < e.L:
+            s = [2 * sigmoid(x) for x in apply(e.parameter("write_gate", l), z)]
+            R = [weighted([1, s[i]], [R[i], e.y(l)]) for i in range(n)]
+
+
 def deep_delta(e):
     n = e.settings["value_channels"]
     X = [e.at("embedding")] * n

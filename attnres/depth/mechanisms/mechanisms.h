@@ -21,6 +21,7 @@ Mechanism hyper_connections_mechanism();
 Mechanism mhc_mechanism();
 Mechanism mhc_lite_mechanism();
 Mechanism hc_identity_mechanism();
+Mechanism gated_residual_mechanism();
 Mechanism deep_delta_mechanism();
 Mechanism dense_net_mechanism();
 Mechanism dense_former_mechanism();
