@@ -64,6 +64,7 @@ std::string values_of(const ConfigKey& key) {
       limits.starts_with("a whole") || (key.type == KeyType::text && !key.limits.choices.empty());
   if (says_type) return limits;
   if (limits.empty()) return describe(key.type);
+  if (key.type == KeyType::number_or_word) return "number, " + limits;
   const bool is_one = key.type == KeyType::number || key.type == KeyType::whole;
   return fmt::format("{}, {}{}", describe(key.type), is_one ? "" : "each ", limits);
 }

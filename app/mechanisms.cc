@@ -169,11 +169,13 @@ sublayers' inputs; everything else is per token and sublayer, forward, in float3
 
 constexpr const char* kWhyTheyDiffer = R"(
 Counted minus formula is, first, the norm: its input is read and its output written, 2 d, or 1 d
-where it is fused with the pass before it (`residual`, `attn_res`, `block_attn_res`). Table 1 charges
+where it is fused with the pass before it (`residual`, `attn_res`, `block_attn_res`,
+`delta_attn_res`, whose mixture is written and read once more). Table 1 charges
 every block for all N blocks where on average about half are finished, and leaves out the write of
 the sublayer's input; both show in the attention residuals. The mechanisms with several streams read
 them in one pass and write them in another, where the formula counts a third for mixing them, and
-`dense_former`, `ancre` and `muddformer` sum their sources in one. Everything else is composed of
+`dense_former`, `ancre` and `muddformer` sum their sources in one. `gated_residual` writes to its
+streams in one pass; its reads have no kernel yet. Everything else is composed of
 tensor operations, and every intermediate of theirs is written and read again: that is the rest of
 the difference, and what a fused kernel would save.
 )";

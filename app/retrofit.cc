@@ -18,21 +18,32 @@ constexpr int64_t kTokensCompared = 64;
 
 struct RetrofitOptions {
   ModelOption model;
+  std::string mechanism = "attn_res";
   int64_t block_size = 0;  // 0 where it is not given
   bool full = false;
   std::string out;
 };
+
+// What computes the same as residual connections at first.
+Json exact_mixing(const RetrofitOptions& options) {
+  if (options.mechanism == "delta_attn_res") {
+    return {{"type", "delta_attn_res"},
+            {"block_size", options.full ? 1 : options.block_size},
+            {"gate", "zero"}};
+  }
+  Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
+                 {"norm_eps", "per_source_count"}};
+  if (!options.full) mixing["block_size"] = options.block_size;
+  return mixing;
+}
 
 void run_retrofit(const RetrofitOptions& options) {
   require_usage(options.full != (options.block_size != 0),
                 "retrofit: give --block-size S (in sublayers, two a Transformer layer) or --full");
   require_new("--out", options.out, "folder");
   const OpenedModel opened = open_model(options.model);
-  Json mixing = {{"type", options.full ? "attn_res" : "block_attn_res"},
-                 {"norm_eps", "per_source_count"}};
-  if (!options.full) mixing["block_size"] = options.block_size;
-  const auto model =
-      retrofit(*opened.model, DepthMixing(mixing, opened.model->config().mixer_shape()));
+  const DepthMixing mixing(exact_mixing(options), opened.model->config().mixer_shape());
+  const auto model = retrofit(*opened.model, mixing);
   const double difference = largest_difference(*opened.model, *model, kTokensCompared);
   write_new("--out", options.out, "folder",
             [&] { save_model_folder_like(options.out, *model, opened.directory, opened.context); });
@@ -57,14 +68,19 @@ void add_retrofit_command(CLI::App& app) {
       "trained further.");
   const auto options = std::make_shared<RetrofitOptions>();
   options->model.add_to(command);
+  add_option(command, "--mechanism NAME", options->mechanism,
+             "attn_res takes the residual connections' place, delta_attn_res adds to them")
+      ->check(one_word_of({"attn_res", "delta_attn_res"}))
+      ->capture_default_str();
   add_whole(command, "--block-size S", options->block_size, {1},
-            "Block Attention Residuals of S sublayers in a block");
-  command.add_flag("--full", options->full, "Full Attention Residuals: every output is a source");
+            "with blocks of S sublayers as sources");
+  command.add_flag("--full", options->full, "every sublayer's output is a source");
   add_path(command, "--out DIR", options->out, "the new model directory")->required();
   command.footer(
       "Examples:\n  attnres retrofit --model runs/residual --block-size 4 --out "
       "models/retrofitted\n"
-      "  attnres train --from models/retrofitted --data text --out runs/further");
+      "  attnres train --from models/retrofitted --data text --out runs/further\n"
+      "  attnres retrofit --model qwen3 --mechanism delta_attn_res --full --out models/delta");
   command.callback([options] { run_retrofit(*options); });
 }
 

@@ -186,7 +186,9 @@ Results without_random_queries(const Results& results, const TestVectors& expect
     if (is_start(error.name) && error.part() > 1) wrong.push_back(error);
   }
   const auto is_random_query = [&](const VectorError& error) {
-    return error.name.starts_with("start.pseudo_query.") && looks_drawn(results.at(error.name));
+    const bool is_query = error.name.starts_with("start.pseudo_query.") ||
+                          error.name.starts_with("start.value_query.");
+    return is_query && looks_drawn(results.at(error.name));
   };
   if (wrong.empty() || !std::all_of(wrong.begin(), wrong.end(), is_random_query)) return results;
   diagnosis.mistakes.push_back({random_queries(), worst_of(wrong), /*departure=*/{}});
@@ -203,7 +205,8 @@ void find_mistakes_of_mixer(const TestVectorEntry& entry, const Results& results
   const auto mistaken = [&](Mistake mistake) {
     return make_test_vectors(entry, at::kDouble, mistaken_mixer(mistake));
   };
-  find_mistakes(known_mistakes(), mistaken, others, agreeing(errors), diagnosis);
+  find_mistakes(known_mistakes_of(entry.depth_mixing), mistaken, others, agreeing(errors),
+                diagnosis);
 }
 
 // Beside the right numbers; mistakes are still to be found.

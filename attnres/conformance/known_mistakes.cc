@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attnres/conformance/delta_mistakes.h"
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/mechanisms/block_attn_res.h"
 
@@ -20,17 +21,28 @@ struct Source {
   bool finished = true;  // a block, or the embedding; else the partial sum
 };
 
+bool norms_outputs(const AttnResSettings& settings) {
+  return settings.block_summary == "rms";
+}
+
 // `sealed` are v_0 .. v_l: the embedding and every output. Each read starts anew from them.
 class MistakenMixer : public ComposedMixer {
  public:
-  MistakenMixer(Mistake mistake, int64_t block_size, const MixerShape& shape,
+  MistakenMixer(Mistake mistake, const AttnResSettings& settings, const MixerShape& shape,
                 const ParameterRegistry& parameters)
-      : ComposedMixer(shape), mistake_(mistake), block_size_(block_size) {
+      : ComposedMixer(shape),
+        mistake_(mistake),
+        block_size_(settings.block_size),
+        fixed_scale_(settings.fixed_score_scale(shape)),
+        norms_outputs_(norms_outputs(settings)) {
     if (is(Mistake::block_size_in_layers)) block_size_ *= 2;
     for (int l = 0; l <= shape.sublayers; ++l) {
-      input_norms_.push_back(parameters.find(l, "input_norm")->tensor);
-      pseudo_queries_.push_back(l == 0 ? at::Tensor() : parameters.find(l, "pseudo_query")->tensor);
-      key_norms_.push_back(l == 0 ? at::Tensor() : parameters.find(l, "key_norm")->tensor);
+      const auto find = [&](const char* role) {
+        const Parameter* parameter = parameters.find(l, role);
+        return parameter == nullptr ? at::Tensor() : parameter->tensor;
+      };
+      sites_.push_back({find("input_norm"), find("pseudo_query"), find("value_query"),
+                        find("key_norm"), find("log_score_scale")});
     }
   }
 
@@ -41,13 +53,32 @@ class MistakenMixer : public ComposedMixer {
   StatePlan plan(int site) const override { return plan_of_outputs(site, shape()); }
 
   SublayerInput read(DepthState& state) const override {
-    const at::Tensor mixed = mix(state.sealed, mixtures_before(state));
+    const Site& site = sites_[state.site];
+    const std::vector<at::Tensor> mixtures = mixtures_before(state);
+    at::Tensor mixed = mix(state.sealed, &Site::pseudo_query, mixtures), of_values;
+    if (site.value_query.defined()) {
+      of_values = is(Mistake::value_query_left_out)
+                      ? mixed
+                      : mix(state.sealed, &Site::value_query, mixtures);
+    }
+    if (is(Mistake::mixtures_swapped) && of_values.defined()) std::swap(mixed, of_values);
     show_mixed(state, mixed);
     if (is(Mistake::last_slot_overwritten)) remember(state, mixed);
-    return {normalize(state, mixed, input_norms_[state.site], shape().norm_eps)};
+    SublayerInput input = {normalize(state, mixed, site.input_norm, shape().norm_eps)};
+    if (of_values.defined()) {
+      show_stream(state, "value", of_values);
+      input.value = normalize(state, of_values, site.input_norm, shape().norm_eps);
+    }
+    return input;
   }
 
  private:
+  // What is undefined, a site or mechanism does not have.
+  struct Site {
+    at::Tensor input_norm, pseudo_query, value_query, key_norm, log_score_scale;
+  };
+  using Query = at::Tensor Site::*;
+
   struct Mixtures : DepthCache {
     std::vector<at::Tensor> of_sites;
   };
@@ -70,10 +101,12 @@ class MistakenMixer : public ComposedMixer {
     const auto l = static_cast<int64_t>(values.size()) - 1;
     std::vector<Source> sources = {{values[0]}};
     if (is(Mistake::embedding_as_two_sources)) sources.push_back({values[0]});
-    for (int64_t begin = 0; begin < l; begin += block_size_) {
-      const int64_t end = std::min(begin + block_size_, l);
-      Source block = {values[begin + 1], end == begin + block_size_};
-      for (int64_t i = begin + 2; i <= end; ++i) block.value = block.value + values[i];
+    const bool is_early = is(Mistake::early_blocks) && block_size_ > 2;
+    for (int64_t begin = 0, size = is_early ? block_size_ - 2 : block_size_; begin < l;
+         begin += size, size = block_size_) {
+      const int64_t end = std::min(begin + size, l);
+      const bool finished = end == begin + size;
+      Source block = {block_of(values, begin, end, finished), finished};
       const bool with_embedding = begin == 0 && is(Mistake::embedding_in_first_block);
       if (with_embedding) block.value = block.value + values[0];
       if (block.finished && is(Mistake::detached_blocks)) block.value = block.value.detach();
@@ -94,6 +127,18 @@ class MistakenMixer : public ComposedMixer {
     return sum;
   }
 
+  // The same, as the setting has it of a block.
+  at::Tensor block_of(const std::vector<at::Tensor>& values, int64_t first, int64_t last,
+                      bool finished) const {
+    const at::Tensor sum = sum_of(values, first, last);
+    const bool is_normed = finished || is(Mistake::partial_sum_normed);
+    if (!norms_outputs_ || !is_normed || is(Mistake::summary_left_out)) return sum;
+    if (is(Mistake::rms_of_sum)) return sum / rms(sum);
+    std::vector<at::Tensor> normed = {values[0]};
+    for (size_t i = 1; i < values.size(); ++i) normed.push_back(values[i] / rms(values[i]));
+    return sum_of(normed, first, last);
+  }
+
   // The right sources of site l, as what else is kept of a block than its own sum changes them.
   std::vector<Source> sources_of_bank(const std::vector<at::Tensor>& values) const {
     const auto l = static_cast<int64_t>(values.size()) - 1;
@@ -103,7 +148,8 @@ class MistakenMixer : public ComposedMixer {
     for (int64_t begin = 0; begin < l; begin += block_size_) {
       const int64_t end = std::min(begin + block_size_, l);
       const bool finished = end == begin + block_size_;
-      const at::Tensor own = sum_of(values, begin, end), so_far = sum_of(values, 0, end);
+      const at::Tensor own = block_of(values, begin, end, finished),
+                       so_far = sum_of(values, 0, end);
       at::Tensor value = own;
       if (recursive && (finished || is(Mistake::recursive_partial_too))) {
         value = values[0] + so_far - bank.back().value;
@@ -136,8 +182,8 @@ class MistakenMixer : public ComposedMixer {
     return bank;
   }
 
-  // h_l from v_0 .. v_l.
-  at::Tensor mix(const std::vector<at::Tensor>& values,
+  // h_l from v_0 .. v_l, by this query of the site.
+  at::Tensor mix(const std::vector<at::Tensor>& values, Query query,
                  const std::vector<at::Tensor>& mixtures = {}) const {
     const auto l = static_cast<int>(values.size()) - 1;
     const std::vector<Source> sources =
@@ -149,14 +195,14 @@ class MistakenMixer : public ComposedMixer {
     if (l == shape().sublayers) {
       if (is(Mistake::output_is_last_output)) return values.back();
       if (is(Mistake::output_is_residual)) {
-        return mix({values.begin(), values.end() - 1}) + values.back();
+        return mix({values.begin(), values.end() - 1}, query) + values.back();
       }
       if (is(Mistake::output_is_sum)) return at::stack(values).sum(0);
       if (is(Mistake::output_is_last_partial)) return sources.back().value;
     }
     if (sources.size() == 1) return sources[0].value;
     std::vector<at::Tensor> scores;
-    for (const Source& source : sources) scores.push_back(score(l, source));
+    for (const Source& source : sources) scores.push_back(score(l, source, query));
     const at::Tensor weights = at::softmax(at::stack(scores), 0);
     at::Tensor mixed = at::zeros_like(values[0]);
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -170,7 +216,7 @@ class MistakenMixer : public ComposedMixer {
   }
 
   // [T, 1]; of site 0, which has no query, zeros.
-  at::Tensor score(int l, const Source& source) const {
+  at::Tensor score(int l, const Source& source, Query query) const {
     const at::Tensor& v = source.value;
     if (l == 0) return at::zeros_like(v).sum(-1, /*keepdim=*/true);
     const bool l2 = is(Mistake::l2_norm);
@@ -179,15 +225,21 @@ class MistakenMixer : public ComposedMixer {
         is(Mistake::scaled_scores) ||
         is(source.finished ? Mistake::scaled_blocks_only : Mistake::scaled_partial_only);
     const double scale = scaled ? 1 / std::sqrt(static_cast<double>(shape().width)) : 1;
-    return scale * (query_of(l) * v / norm).sum(-1, /*keepdim=*/true);
+    return scale * (folded(sites_[l], query) * v / norm).sum(-1, /*keepdim=*/true);
   }
 
-  // w * g
-  at::Tensor query_of(int l) const {
-    const at::Tensor &w = pseudo_queries_[l], &g = key_norms_[l];
-    if (is(Mistake::folded_query_rounded)) return rounded(w * g);
-    if (is(Mistake::folded_factors_rounded)) return rounded(rounded(w) * rounded(g));
-    return w * g;
+  // c w * g
+  at::Tensor folded(const Site& site, Query query) const {
+    const at::Tensor w = scaled(site, site.*query);
+    if (is(Mistake::folded_query_rounded)) return rounded(w * site.key_norm);
+    if (is(Mistake::folded_factors_rounded)) return rounded(rounded(w) * rounded(site.key_norm));
+    return w * site.key_norm;
+  }
+  at::Tensor scaled(const Site& site, const at::Tensor& w) const {
+    if (is(Mistake::scale_left_out)) return w;
+    const at::Tensor& s = site.log_score_scale;
+    if (!s.defined()) return fixed_scale_ * w;
+    return (is(Mistake::scale_not_exponential) ? s : s.exp()) * w;
   }
 
   // To bfloat16; to a gradient, as if it were not.
@@ -199,13 +251,15 @@ class MistakenMixer : public ComposedMixer {
   at::Tensor value_of(int l, const at::Tensor& v) const {
     if (l == 0) return v;
     if (is(Mistake::values_normalized)) return v / rms(v);
-    if (is(Mistake::values_are_keys)) return key_norms_[l] * v / rms(v);
+    if (is(Mistake::values_are_keys)) return sites_[l].key_norm * v / rms(v);
     return v;
   }
 
   Mistake mistake_;
   int64_t block_size_;
-  std::vector<at::Tensor> input_norms_, pseudo_queries_, key_norms_;  // by site
+  double fixed_scale_;
+  bool norms_outputs_;
+  std::vector<Site> sites_;
 };
 
 constexpr KnownMistake kKnownMistakes[] = {
@@ -220,6 +274,10 @@ constexpr KnownMistake kKnownMistakes[] = {
      "out"},
     {Mistake::block_size_in_layers, "block_size_in_layers",
      "the block size counts Transformer layers: it counts sublayers, two a Transformer layer"},
+    {Mistake::early_blocks, "early_blocks",
+     "blocks end a Transformer layer early, the first after S - 2 sublayers: each has S of them, "
+     "the "
+     "first too"},
     {Mistake::scaled_scores, "scaled_scores",
      "scores are divided by sqrt(d): depth attention has no such factor"},
     {Mistake::l2_norm, "l2_norm",
@@ -282,6 +340,31 @@ constexpr KnownMistake kKnownMistakes[] = {
      "the first block's outputs are added to the embedding in place: b_0 is the embedding alone"},
 };
 
+constexpr KnownMistake kOfScales[] = {
+    {Mistake::scale_left_out, "scale_left_out",
+     "scores have no factor: score_scale multiplies every one of them"},
+};
+constexpr KnownMistake kOfLearnedScales[] = {
+    {Mistake::scale_not_exponential, "scale_not_exponential",
+     "scores are multiplied by log_score_scale: their factor is its exponential"},
+};
+constexpr KnownMistake kOfSummaries[] = {
+    {Mistake::summary_left_out, "summary_left_out",
+     "finished blocks are sums of outputs: with block_summary rms, of their RMS"},
+    {Mistake::rms_of_sum, "rms_of_sum",
+     "finished blocks are the RMS of their sum: norm each output, then add"},
+    {Mistake::partial_sum_normed, "partial_sum_normed",
+     "the newest block's sum is one of RMS too: until the block is finished, outputs are added as "
+     "they are"},
+};
+constexpr KnownMistake kOfValueQueries[] = {
+    {Mistake::value_query_left_out, "value_query_left_out",
+     "values read what queries and keys read: they read the mixture of value_query"},
+    {Mistake::mixtures_swapped, "mixtures_swapped",
+     "queries and keys read the mixture of value_query, values that of pseudo_query: exchange "
+     "them"},
+};
+
 }  // namespace
 
 std::span<const KnownMistake> known_mistakes() {
@@ -296,17 +379,40 @@ const KnownMistake& random_queries() {
   return mistake;
 }
 
+std::vector<KnownMistake> known_mistakes_of(const DepthMixing& mixing) {
+  if (mixing.settings<DeltaAttnResSettings>() != nullptr) {
+    return {delta_mistakes().begin(), delta_mistakes().end()};
+  }
+  std::vector<KnownMistake> all(std::begin(kKnownMistakes), std::end(kKnownMistakes));
+  const auto add = [&](std::span<const KnownMistake> more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  const AttnResSettings& settings = *attn_res_settings(mixing);
+  if (!(settings.score_scale == 1)) add(kOfScales);
+  if (settings.learns_score_scale()) add(kOfLearnedScales);
+  if (norms_outputs(settings)) add(kOfSummaries);
+  if (settings.value_query) add(kOfValueQueries);
+  return all;
+}
+
 bool has_known_mistakes(const DepthMixing& mixing, const MixerShape& shape) {
+  if (mixing.settings<DeltaAttnResSettings>() != nullptr) return true;
   const AttnResSettings* settings = attn_res_settings(mixing);
-  return settings != nullptr && settings->is_plain(shape);
+  if (settings == nullptr) return false;
+  AttnResSettings without = *settings;
+  without.score_scale = 1;
+  without.block_summary = AttnResSettings(shape).block_summary;
+  without.value_query = false;
+  return without.is_plain(shape);
 }
 
 MixerFactory mistaken_mixer(Mistake mistake) {
   return [mistake](const DepthMixing& mixing, const MixerShape& shape,
                    ParameterRegistry& parameters) -> std::unique_ptr<DepthMixer> {
     mixing.make_mixer(shape, parameters);
-    return std::make_unique<MistakenMixer>(mistake, attn_res_settings(mixing)->block_size, shape,
-                                           parameters);
+    const auto* delta = mixing.settings<DeltaAttnResSettings>();
+    if (delta != nullptr) return make_mistaken_delta(mistake, *delta, shape, parameters);
+    return std::make_unique<MistakenMixer>(mistake, *attn_res_settings(mixing), shape, parameters);
   };
 }
 

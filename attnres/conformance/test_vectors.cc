@@ -205,18 +205,29 @@ const Arms& arms_of(const std::string& mechanism) {
                                            {"key_norm", false},
                                            {"window", 2},
                                            {"heads", 4},
-                                           {"norm_eps", "per_source_count"}};
+                                           {"norm_eps", "per_source_count"},
+                                           {"score_scale", 0.25},
+                                           {"score_scale", "learned"},
+                                           {"value_query", true}};
+  static const Arms with_summaries = [] {
+    Arms arms = attention_residuals;
+    arms.emplace_back("block_summary", "rms");
+    return arms;
+  }();
   static const std::map<std::string, Arms> arms = {
       {"attn_res", attention_residuals},
-      {"block_attn_res", attention_residuals},
+      {"block_attn_res", with_summaries},
       {"hybrid_norm", {{"first_layer_pre_norm", true}}},
       {"siamese_norm", {{"depth_scaling", false}, {"input_norm", false}}},
       {"hyper_connections", {{"streams", 2}}},
-      {"mhc", {{"streams", 3}, {"sinkhorn_rounds", 5}}},
+      {"delta_attn_res", {{"block_size", 3}, {"gate", "none"}}},
+      {"mhc", {{"streams", 3}, {"sinkhorn_rounds", 5}, {"single_pass", true}}},
       {"mhc_lite", {{"streams", 3}}},
       {"hc_identity", {{"streams", 2}}},
+      {"gated_residual", {{"streams", 2}, {"rank", 5}}},
       {"deep_delta", {{"value_channels", 1}}},
       {"dense_former", {{"form", "original"}}},
+      {"muddformer", {{"pre_post_norm", true}}},
       {"dca", {{"recent_layers", 1}, {"recent_layers", 2}}},
       {"value_residual", {{"learned", false}}},
       {"laurel",

@@ -40,6 +40,12 @@ std::string why_not_public(const ModelConfig& model) {
     return "model.depth_mixing.norm_eps divides the eps of every site, but Kimi K3's files hold "
            "one (--approximate exports with one and says what that changes)";
   }
+  if (block != nullptr) {
+    if (const auto arm = setting_of_an_arm(*block, model.mixer_shape())) {
+      return fmt::format("model.depth_mixing.{} is {}, but Kimi K3 has {}", arm->key, arm->value,
+                         arm->of_plain);
+    }
+  }
   if (!model.is_residual() && layers_in_block(model) == 0) {
     return fmt::format(
         "model.depth_mixing is {}; Llama and Kimi Linear have plain residual "

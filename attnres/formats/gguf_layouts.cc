@@ -12,7 +12,6 @@
 #include "attnres/formats/llama_family.h"
 #include "attnres/layers/experts.h"
 #include "attnres/layers/latent_attention.h"
-#include "attnres/support/config.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -51,15 +50,11 @@ void check_mixing(const ModelConfig& config) {
           "model.depth_mixing.block_size {} (sublayers): llama.cpp's blocks are whole Transformer "
           "layers, of two sublayers each",
           block->block_size);
-  BlockAttnResSettings plain(config.mixer_shape());
-  plain.block_size = block->block_size;
-  plain.query_init = block->query_init;
-  const Json computed = write_config(plain), given = write_config(*block);
-  for (const auto& [key, value] : given.items()) {
-    require(value == computed.at(key), "model.depth_mixing.{} {}: llama.cpp computes only {}{}",
-            key, value.dump(), computed.at(key).dump(),
-            key == "norm_eps" ? " (--approximate exports with it and says what that changes)" : "");
-  }
+  const auto arm = setting_of_an_arm(*block, config.mixer_shape());
+  if (!arm) return;
+  fail("model.depth_mixing.{} {}: llama.cpp computes only {}{}", arm->key, arm->value,
+       arm->of_plain,
+       arm->key == "norm_eps" ? " (--approximate exports with it and says what that changes)" : "");
 }
 
 // Which of Llama's relatives a model with grouped-query attention is.

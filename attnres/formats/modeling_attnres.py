@@ -156,12 +156,10 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(self.head_width, eps=model["norm_eps"])
         self.rope_theta, self.rope_scaling = model["rope_theta"], model["rope_scaling"]
 
-    def forward(self, x, mask, present, adapt_heads=None):
+    def forward(self, x, mask, present, adapt_heads=None, values=None):
         """adapt_heads changes q, k and v [B, T, H, K] before rotary positions."""
-        q, k, v = (
-            proj(x).unflatten(-1, (-1, self.head_width))
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        read = (self.q_proj, x), (self.k_proj, x), (self.v_proj, x if values is None else values)
+        q, k, v = (proj(z).unflatten(-1, (-1, self.head_width)) for proj, z in read)
         if self.settings["qk_norm"]:
             q, k = self.q_norm(q), self.k_norm(k)
         if adapt_heads is not None:
@@ -296,10 +294,11 @@ class DeltaAttention(nn.Module):
         rate, bound = self.A_log.float().exp()[:, None], self.settings["gate_lower_bound"]
         return bound * (rate * z).sigmoid() if bound < 0 else -rate * F.softplus(z)
 
-    def forward(self, x, mask, present):
+    def forward(self, x, mask, present, values=None):
+        values = x if values is None else values
         if present is not None:  # a token left out changes neither the state nor the convolutions
-            x = x * present[..., None].to(x.dtype)
-        q, k, v = (self.convolved(name, x) for name in "qkv")
+            x, values = (z * present[..., None].to(z.dtype) for z in (x, values))
+        q, k, v = (self.convolved(name, z) for name, z in zip("qkv", (x, x, values)))
         q, k = (z * torch.rsqrt(z.square().sum(-1, keepdim=True) + 1e-6) for z in (q, k))
         q = q / math.sqrt(q.shape[-1])
         decay, beta = self.log_decay(x).exp(), self.b_proj(x).float().sigmoid()
@@ -438,8 +437,8 @@ class Layer(nn.Module):
             self.self_attention_output_norm = nn.RMSNorm(width, eps=eps)
             self.mlp_output_norm = nn.RMSNorm(width, eps=eps)
 
-    def attend(self, *arguments):
-        y, norm = self.self_attn(*arguments), self.self_attention_output_norm
+    def attend(self, *arguments, **values):
+        y, norm = self.self_attn(*arguments, **values), self.self_attention_output_norm
         return y if norm is None else norm(y)
 
     def feed_forward(self, x):
@@ -458,6 +457,7 @@ class Mechanism:
     """
 
     settings = ()
+    defaults = {}  # of settings that older files leave out
 
     def __init__(self, model, settings):
         name = settings["type"]
@@ -466,7 +466,7 @@ class Mechanism:
         self.head_width = head_width_of(model)
         self.model = model
         for key in self.settings:
-            setattr(self, key, settings[key])
+            setattr(self, key, settings[key] if key in settings else self.defaults[key])
 
     def norm(self, x, gain):
         return rms_norm(x, gain, self.eps)
@@ -486,22 +486,31 @@ class Residual(Mechanism):
 
 
 class BlockAttnRes(Mechanism):
-    """h_l = sum_i alpha_{i->l} b_i, alpha = softmax_i(w_l . (g_l * RMS(b_i)))
+    """h_l = sum_i alpha_{i->l} b_i, alpha = softmax_i(c w_l . (g_l * RMS(b_i)))
 
-    over the sums b_i of blocks of sublayers, b_0 the embedding, the last the block's sum so far.
+    over the sums b_i of blocks of sublayers, b_0 the embedding, the last the block's sum so far. A
+    finished block may be the sum of its outputs' RMS in its place. An attention's values may read
+    the same with a second pseudo-query w'_l.
     """
 
     settings = (
         "block_size", "query", "weights", "key_norm", "window", "heads", "norm_eps", "query_init",
-    )
+        "score_scale", "value_query", "block_summary",
+    )  # fmt: skip
+    defaults = {"score_scale": 1, "value_query": False, "block_summary": "sum"}
 
     def num_sources(self, l):
         return 1 + min(math.ceil(l / self.block_size), self.window)
+
+    def reads_values(self, l):
+        return self.value_query and l % 2 == 0 and 0 < l < self.L
 
     def parameters(self, l):
         names = {"input_norm": [self.d]}
         if l == 0:
             return names
+        if self.reads_values(l):
+            names["value_query"] = [1, self.d]
         if self.query == "none":
             return names | {"mixing_logits": [self.num_sources(l)]}
         if self.query == "learned":
@@ -510,28 +519,41 @@ class BlockAttnRes(Mechanism):
             names["query_proj"] = [self.d, self.d]
         if self.key_norm:
             names["key_norm"] = [self.d]
+        if self.score_scale == "learned":
+            names["log_score_scale"] = [1]
         return names
 
     def combine(self, v, f, w):
-        blocks, partial, h = [v], None, v
+        blocks, outputs, h = [v], [], v
         for l in range(self.L + 1):
             if l > 0 and l % self.block_size == 0:
-                blocks, partial = blocks + [partial], None
-            sources = blocks if partial is None else blocks + [partial]
+                blocks, outputs = blocks + [self.summary(outputs)], []
+            sources = blocks + [sum(outputs)] if outputs else blocks
             sources = [sources[0]] + sources[1:][-self.window :]
-            if l > 0:
-                h = self.mix(l, torch.stack(sources), h, w)
             per_source_count = self.norm_eps == "per_source_count"
             eps = self.eps / len(sources) ** 2 if per_source_count else self.eps
-            x = rms_norm(h, w(l, "input_norm"), eps)
+            if l > 0:
+                h = self.mix(l, torch.stack(sources), self.query_of(l, h, w), w)
+            x, values = rms_norm(h, w(l, "input_norm"), eps), {}
+            if self.reads_values(l):
+                other = self.mix(l, torch.stack(sources), w(l, "value_query")[0], w)
+                values["values"] = rms_norm(other, w(l, "input_norm"), eps)
             if l < self.L:
-                y = f(l, x)
-                partial = y if partial is None else partial + y
+                outputs = outputs + [f(l, x, **values)]
         return x
 
-    def mix(self, l, v_NBTD, h_before, w):
+    def summary(self, outputs):
+        normed = self.block_summary == "rms"
+        return sum(rms_norm(y, 1, self.eps) if normed else y for y in outputs)
+
+    def query_of(self, l, h_before, w):
+        if self.query == "input_dependent":
+            return F.linear(h_before, w(l, "query_proj"))
+        return w(l, "pseudo_query")[0] if self.query == "learned" else None
+
+    def mix(self, l, v_NBTD, query, w):
         values = v_NBTD.unflatten(-1, (self.heads, -1))
-        weights = self.weigh(self.scores(l, v_NBTD.float(), h_before, w))
+        weights = self.weigh(self.scores(l, v_NBTD.float(), query, w))
         return (weights.to(values.dtype)[..., None] * values).sum(0).flatten(-2)
 
     def weigh(self, scores):
@@ -539,18 +561,19 @@ class BlockAttnRes(Mechanism):
             return scores / scores.sum(0)
         return scores.softmax(0) if self.weights == "softmax" else scores.sigmoid()
 
-    def scores(self, l, v_NBTD, h_before, w):
+    def scale(self, l, w):
+        if self.score_scale == "learned":
+            return w(l, "log_score_scale").float().exp()
+        return self.d**-0.5 if self.score_scale == "1/sqrt(d)" else self.score_scale
+
+    def scores(self, l, v_NBTD, query, w):
         """[N, B, T, heads]"""
         if self.query == "none":
             return w(l, "mixing_logits").float()[:, None, None, None]
-        if self.query == "learned":
-            query = w(l, "pseudo_query")[0]
-        else:
-            query = F.linear(h_before, w(l, "query_proj"))
         keys = v_NBTD
         if self.key_norm:
             keys = rms_norm(v_NBTD, w(l, "key_norm").float(), self.eps)
-        query = query.float()
+        query = self.scale(l, w) * query.float()
         if self.weights == "factorised":
             query, keys = (x.clamp(max=0).exp() + x.relu() for x in (query, keys))
         return (query * keys).unflatten(-1, (self.heads, -1)).sum(-1)
@@ -559,8 +582,74 @@ class BlockAttnRes(Mechanism):
 class AttnRes(BlockAttnRes):
     """Blocks of one sublayer."""
 
-    settings = BlockAttnRes.settings[1:]
-    block_size = 1
+    settings = BlockAttnRes.settings[1:-1]
+    block_size, block_summary = 1, "sum"
+
+
+class DeltaAttnRes(Mechanism):
+    """h_l = r_l + a_l sum_i softmax_i(w_l . (g_l * RMS(b_i))) b_i, r_{l+1} = r_l + f_l(norm(h_l))
+
+    over the embedding b_0, what finished blocks added to r, and what the open block has so far.
+    """
+
+    settings = "block_size", "gate"
+
+    def parameters(self, l):
+        names = {"input_norm": [self.d]}
+        if 0 < l < self.L:
+            names |= {"pseudo_query": [1, self.d], "key_norm": [self.d]}
+            names |= {} if self.gate == "none" else {"mixture_gate": [1]}
+        return names
+
+    def combine(self, v, f, w):
+        r, blocks, partial = v, [v], None
+        for l in range(self.L + 1):
+            h = r
+            if 0 < l < self.L:
+                if l % self.block_size == 0:
+                    blocks, partial = blocks + [partial], None
+                mixture = self.mix(l, blocks if partial is None else blocks + [partial], w)
+                h = r + (mixture if self.gate == "none" else w(l, "mixture_gate") * mixture)
+            x = self.norm(h, w(l, "input_norm"))
+            if l < self.L:
+                y = f(l, x)
+                r, partial = r + y, y if partial is None else partial + y
+        return x
+
+    def mix(self, l, sources, w):
+        v_NBTD = torch.stack(sources)
+        keys = rms_norm(v_NBTD.float(), w(l, "key_norm").float(), self.eps)
+        weights = (w(l, "pseudo_query")[0].float() * keys).sum(-1, keepdim=True).softmax(0)
+        return (weights.to(v_NBTD.dtype) * v_NBTD).sum(0)
+
+
+class GatedResidual(Mechanism):
+    """R_i <- R_i + s_i f_l(mean_i(G_i * N_i)), N_i = g_i * RMS(R_i) over n streams
+
+    G = sigmoid(U silu(D N / n)), s = 2 sigmoid(W N / n), of all N side by side.
+    """
+
+    settings = "streams", "rank"
+
+    def parameters(self, l):
+        n, all_streams = self.streams, self.streams * self.d
+        names = {"stream_norm": [n, self.d], "gate_down": [self.rank, all_streams]}
+        names["gate_up"] = [all_streams, self.rank]
+        return names | ({"write_gate": [n, all_streams]} if l < self.L else {})
+
+    def combine(self, v, f, w):
+        n = self.streams
+        R = v.unsqueeze(-2).repeat_interleave(n, -2)
+        for l in range(self.L + 1):
+            N = self.norm(R, w(l, "stream_norm"))
+            flat = N.flatten(-2)
+            inner = F.silu(F.linear(flat, w(l, "gate_down")) / n)
+            gates = F.linear(inner, w(l, "gate_up")).sigmoid()
+            x = (gates.view_as(N) * N).mean(-2)
+            if l < self.L:
+                s = 2 * (F.linear(flat, w(l, "write_gate")) / n).sigmoid()
+                R = R + s.unsqueeze(-1) * f(l, x).unsqueeze(-2)
+        return x
 
 
 class PostNorm(Mechanism):
@@ -889,6 +978,8 @@ MECHANISMS = {
     "residual": Residual,
     "attn_res": AttnRes,
     "block_attn_res": BlockAttnRes,
+    "delta_attn_res": DeltaAttnRes,
+    "gated_residual": GatedResidual,
     "post_norm": PostNorm,
     "hybrid_norm": HybridNorm,
     "rezero": Rezero,
@@ -977,11 +1068,11 @@ class AttnResModel(nn.Module):
             padding = ~attention_mask.bool()[:, None, None, :]
             mask = mask & ~padding | torch.eye(T, dtype=torch.bool, device=input_ids.device)
 
-        def sublayer(site, x, *adapt_heads):
+        def sublayer(site, x, *adapt_heads, **values):
             layer = self.layers[site // 2]
             if site % 2 == 1:
                 return layer.feed_forward(x)
-            return layer.attend(x, mask, attention_mask, *adapt_heads)
+            return layer.attend(x, mask, attention_mask, *adapt_heads, **values)
 
         embeddings = self.embedding_scale * self.embed_tokens(input_ids)
         return self.mechanism.combine(embeddings, sublayer, self.mixing_weight)

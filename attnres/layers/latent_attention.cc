@@ -83,7 +83,7 @@ LatentAttention::LatentAttention(const LatentAttentionSettings& settings, int64_
       heads_(heads / parameters.part().size),
       frequencies_(std::move(frequencies)),
       activations_(parameters.precision().activations) {
-  require_usage(!place.needs.separate_qkv,
+  require_usage(place.needs.inputs() == 1,
                 "latent attention has no separate inputs for queries, keys and values, which this "
                 "depth mixing needs: choose another attention or another depth mixing");
   require_usage(!place.needs.adapt_heads,

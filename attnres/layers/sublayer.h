@@ -23,12 +23,16 @@ struct AttentionHeads {
 
 // What a mechanism asks of a sublayer beyond y = f(x). One that cannot serve a need refuses it.
 struct SublayerNeeds {
-  bool separate_qkv = false;  // attention: the query, key and value maps read inputs of their own
-  bool adapt_heads = false;   // attention: `SublayerInput::adapt_heads` is called
+  bool separate_qkv = false;    // attention: the query, key and value maps read inputs of their own
+  bool separate_value = false;  // attention: the value map reads an input of its own
+  bool adapt_heads = false;     // attention: `SublayerInput::adapt_heads` is called
   // Factors of the starting standard deviation of the weights: of all but the query and key maps,
   // and beside that of the last map.
   double init_gain = 1;
   double output_init_gain = 1;
+
+  // Inputs [T, D] that the sublayer reads.
+  int inputs() const { return separate_qkv ? 3 : separate_value ? 2 : 1; }
 };
 
 struct SublayerInput {

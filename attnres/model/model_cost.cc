@@ -136,7 +136,7 @@ double ModelCost::site() const {
 // A sublayer's inputs of all tokens, where a process has but some of them.
 double ModelCost::gathered(int site) const {
   if (group_ == nullptr) return 0;
-  return (mixer().needs(site).separate_qkv ? 3 : 1) * width_;
+  return mixer().needs(site).inputs() * width_;
 }
 
 double ModelCost::sublayers_keep(const SiteRange& sites) const {

@@ -3,7 +3,7 @@
 // With zero pseudo-queries a site reads the mean of its n sources, the residual stream over n, and
 // its norm removes the n, except in eps: RMSNorm(h / n; eps / n^2) = RMSNorm(h; eps). So with
 // `norm_eps: per_source_count` the new model equals the old one to rounding, and training goes on
-// from there.
+// from there. delta_attn_res keeps the stream, and with gates of zero is the old model as it is.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,9 @@
 namespace attnres {
 
 // Every parameter is copied; those that are new start where their mechanism says. Equal log-
-// probabilities follow for attn_res and block_attn_res with norm_eps per_source_count. Throws
-// Error when the model's connections are not plain residual ones.
+// probabilities follow for attn_res and block_attn_res with norm_eps per_source_count, and for
+// delta_attn_res with gate zero. Throws Error when the model's connections are not plain residual
+// ones.
 std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing);
 
 // The same parameters under other settings of depth mixing. Throws Error where the two do not have

@@ -77,7 +77,7 @@ Exchanges exchanges_at(const PlannedModel& model, const SiteRange& sites) {
     if (mixed != plan.sealed.end()) add(2, mixed->numbers());  // its keys and values
     if (site == output) continue;
     // The sublayer's inputs, and its output.
-    add(mixer.needs(site).separate_qkv ? 4 : 2, config.width);
+    add(mixer.needs(site).inputs() + 1, config.width);
     const ExpertsSettings& experts = config.settings<ExpertsSettings>();
     const bool has_experts = site % 2 == 1 && config.has_experts(site / 2);
     if (has_experts && experts.latent_width > 0 && experts.latent_norm) {

@@ -68,6 +68,11 @@ void check_limits(const std::string& key, const std::string& value, const Limits
              one_line(value), did_you_mean(value, names));
 }
 
+void check_limits(const std::string& key, const NumberOrWord& value, const Limits& limits) {
+  if (value.word.empty()) return check_limits(key, value.number, limits);
+  check_limits(key, value.word, limits);
+}
+
 void check_limits(const std::string& key, const std::vector<std::string>& values,
                   const Limits& limits) {
   for (const std::string& value : values) check_limits(key, value, limits);

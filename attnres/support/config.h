@@ -34,6 +34,7 @@ namespace detail {
 void check_limits(const std::string& key, int64_t value, const Limits& limits);
 void check_limits(const std::string& key, double value, const Limits& limits);
 void check_limits(const std::string& key, const std::string& value, const Limits& limits);
+void check_limits(const std::string& key, const NumberOrWord& value, const Limits& limits);
 void check_limits(const std::string& key, const std::vector<std::string>& values,
                   const Limits& limits);
 void check_limits(const std::string& key, const NamedNumbers& values, const Limits& limits);
@@ -96,6 +97,15 @@ class ConfigReader {
   static void read(const Json& json, const std::string& key, std::string& value) {
     if (!json.is_string()) detail::wrong_type(key, "text", json);
     value = json.get<std::string>();
+  }
+  static void read(const Json& json, const std::string& key, NumberOrWord& value) {
+    if (json.is_number()) {
+      value = json.get<double>();
+    } else if (json.is_string() && !json.get<std::string>().empty()) {
+      value.word = json.get<std::string>();
+    } else {
+      detail::wrong_type(key, "a number or a word", json);
+    }
   }
   static void read(const Json& json, const std::string& key, std::vector<std::string>& value) {
     if (!json.is_array()) detail::wrong_type(key, "a list of texts", json);
@@ -170,6 +180,7 @@ class ConfigLister {
     if (std::is_same_v<T, int64_t>) return KeyType::whole;
     if (std::is_same_v<T, double>) return KeyType::number;
     if (std::is_same_v<T, std::string>) return KeyType::text;
+    if (std::is_same_v<T, NumberOrWord>) return KeyType::number_or_word;
     if (std::is_same_v<T, std::vector<std::string>>) return KeyType::texts;
     if (std::is_same_v<T, NamedNumbers>) return KeyType::named_numbers;
     return KeyType::object;

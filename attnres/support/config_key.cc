@@ -24,9 +24,16 @@ Limits one_of_names(const std::vector<std::string>& names) {
 }
 
 std::string describe(const Limits& limits, bool is_whole) {
-  if (!limits.choices.empty()) return describe_choices(limits.choices);
   const auto [least, most] = std::pair(limits.least, limits.most);
-  if (std::isinf(least) && std::isinf(most)) return "";
+  const bool is_unbounded = std::isinf(least) && std::isinf(most);
+  if (!limits.choices.empty()) {
+    const std::string words = describe_choices(limits.choices);
+    if (is_unbounded) return words;
+    Limits numbers = limits;
+    numbers.choices.clear();
+    return fmt::format("{}, or {}", describe(numbers, is_whole), words);
+  }
+  if (is_unbounded) return "";
   if (std::isinf(least)) return fmt::format("{} {}", limits.below ? "below" : "at most", most);
   if (std::isinf(most)) {
     return limits.above ? fmt::format("more than {}", least) : fmt::format("{} or more", least);
@@ -50,6 +57,8 @@ std::string describe(KeyType type) {
       return "number";
     case KeyType::text:
       return "text";
+    case KeyType::number_or_word:
+      return "number or word";
     case KeyType::texts:
       return "list of texts";
     case KeyType::numbers:

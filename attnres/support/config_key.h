@@ -25,7 +25,7 @@ inline constexpr int64_t kLargestDimension = int64_t{1} << 20;
 struct Limits {
   double least = -INFINITY, most = INFINITY;
   bool above = false, below = false;  // `least`, or `most`, itself is refused
-  std::vector<Choice> choices = {};   // any text where there are none
+  std::vector<Choice> choices = {};   // any text where there are none; of a NumberOrWord, its words
   bool required = false;
   // In words, what holds where the key is left out; empty where its default says it.
   std::string otherwise = {};
@@ -33,6 +33,12 @@ struct Limits {
   Limits or_else(std::string words) const {
     Limits limits = *this;
     limits.otherwise = std::move(words);
+    return limits;
+  }
+  // Of a NumberOrWord whose numbers have these limits.
+  Limits or_one_of(std::initializer_list<Choice> words) const {
+    Limits limits = *this;
+    limits.choices = words;
     return limits;
   }
 };
@@ -69,6 +75,7 @@ enum class KeyType {
   whole,
   number,
   text,
+  number_or_word,
   texts,          // a list of texts
   numbers,        // a list of numbers
   named_numbers,  // an object with free keys

@@ -46,6 +46,13 @@ Json value_schema(const ConfigKey& key) {
       return of_type("number", key.limits);
     case KeyType::text:
       return of_type("string", key.limits);
+    case KeyType::number_or_word: {
+      Limits numbers = key.limits, words = key.limits;
+      numbers.choices.clear();
+      words.least = -INFINITY;
+      words.most = INFINITY;
+      return {{"anyOf", {of_type("number", numbers), of_type("string", words)}}};
+    }
     case KeyType::texts:
       return list_of(of_type("string", key.limits));
     case KeyType::numbers:

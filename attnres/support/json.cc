@@ -114,6 +114,14 @@ class JsonBuilder final : public Json::json_sax_t {
 
 }  // namespace
 
+void to_json(Json& json, const NumberOrWord& value) {
+  if (value.word.empty()) {
+    json = value.number;
+  } else {
+    json = value.word;
+  }
+}
+
 Json parse_json(std::string_view text, const std::string& what) {
   JsonBuilder builder(text, what);
   Json::sax_parse(text, &builder);

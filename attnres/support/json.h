@@ -22,6 +22,17 @@ using NamedNumbers = std::vector<std::pair<std::string, double>>;
 // Lists and objects in each other, at most: copies and printing recurse.
 inline constexpr size_t kDeepestJson = 100;
 
+// A number, or one of the words that a key takes in its place; JSON of it is either.
+struct NumberOrWord {
+  NumberOrWord(double number) : number(number) {}
+
+  double number;
+  std::string word = {};  // empty where it is the number
+
+  bool operator==(const NumberOrWord&) const = default;
+};
+void to_json(Json& json, const NumberOrWord& value);
+
 // Throws Error naming `what` and the line and column of the first mistake or of a number too large
 // for a double, or the path of an object that has a key twice or is nested deeper than
 // kDeepestJson.

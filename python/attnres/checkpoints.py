@@ -51,7 +51,15 @@ def read_mixing(folder: Path, num_sublayers: int) -> dict:
             f"retrofit: {folder} has no block_attn_res: its model_type is "
             f"{config.get('model_type')}, its depth mixing {mixing.get('type')}"
         )
-    plain = {"query": "learned", "weights": "softmax", "key_norm": True, "heads": 1}
+    plain = {
+        "query": "learned",
+        "weights": "softmax",
+        "key_norm": True,
+        "heads": 1,
+        "score_scale": 1,
+        "value_query": False,
+        "block_summary": "sum",
+    }
     for key, value in plain.items():
         if mixing.get(key, value) != value:
             raise ValueError(f"retrofit: {folder} has {key} {mixing[key]!r}, not {value!r}")

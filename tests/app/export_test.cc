@@ -167,6 +167,10 @@ TEST_F(Export, HuggingFaceTakesWhatOtherProgramsKnowOnly) {
   result = exported(model);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("--approximate"));
+  model["depth_mixing"]["score_scale"] = 0.5;
+  EXPECT_THAT(exported(model, "--approximate").err,
+              HasSubstr("model.depth_mixing.score_scale is 0.5, but Kimi K3 has 1.0"));
+  model["depth_mixing"].erase("score_scale");
   result = exported(model, "--approximate");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("differ by at most"));

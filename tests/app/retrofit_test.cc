@@ -144,6 +144,30 @@ TEST_F(Imported, AResidualModelBecomesAnAttnResModelThatComputesTheSame) {
   for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(after[i], before[i], 1e-5);
 }
 
+// Into Delta Attention Residuals without a change: their gates are zero.
+TEST_F(Imported, AResidualModelBecomesADeltaModelThatComputesTheSame) {
+  const std::string run = trained();
+  for (const auto& [how, size] :
+       {std::pair<std::string, int>{"--full", 1}, {"--block-size 4", 4}}) {
+    const std::string out = at(size == 1 ? "full" : "blocks");
+    const Result result = run_program(
+        fmt::format("retrofit --model {} --mechanism delta_attn_res {} --out {}", run, how, out));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("differ by at most 0.0e+00"));
+    const Json mixing = read_json(fs::path(out) / "config.json")["attnres"]["depth_mixing"];
+    EXPECT_EQ(mixing, (Json{{"type", "delta_attn_res"}, {"block_size", size}, {"gate", "zero"}}));
+    EXPECT_EQ(scores(out), scores(run));
+  }
+  const Result unknown =
+      run_program(fmt::format("retrofit --model {} --mechanism mhc --full --out {}", run, at("x")));
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("--mechanism"), HasSubstr("delta_attn_res")));
+  const Result no_size = run_program(
+      fmt::format("retrofit --model {} --mechanism delta_attn_res --out {}", run, at("x")));
+  EXPECT_EQ(no_size.exit_code, 2);
+  EXPECT_THAT(no_size.err, HasSubstr("--block-size S"));
+}
+
 TEST_F(Imported, AFolderMayBeNamedWithASlash) {
   const std::string run = trained(), out = at("copy");
   for (const std::string& command :

@@ -21,7 +21,7 @@ class Vectors : public ::testing::Test {
     const Result result =
         run_program("vectors --out " + path_.string() + " --mechanism attn_res block_attn_res");
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr("of 18 entries"));
+    EXPECT_THAT(result.out, HasSubstr("of 25 entries"));
   }
 
   // A file of one result of another program.

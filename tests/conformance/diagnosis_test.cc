@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "attnres/conformance/decay_vectors.h"
@@ -28,6 +30,17 @@ TestVectors mistaken_vectors(const TestVectorEntry& entry, Mistake mistake,
 
 const TestVectorEntry& block_entry() {
   return entry_named("block_attn_res");
+}
+const TestVectorEntry& delta_entry() {
+  return entry_named("delta_attn_res.block_size=3");
+}
+// Both mechanisms that have known mistakes.
+std::vector<TestVectorEntry> block_entries() {
+  return {block_entry(), delta_entry()};
+}
+
+std::vector<KnownMistake> known_mistakes_of(const TestVectorEntry& entry) {
+  return attnres::known_mistakes_of(entry.depth_mixing);
 }
 
 TEST(Diagnosis, OwnResultsMatchInEveryDtype) {
@@ -55,18 +68,82 @@ TEST(Diagnosis, OwnResultsMatchInEveryDtype) {
 }
 
 TEST(Diagnosis, FindsEveryMistake) {
-  for (const KnownMistake& known : known_mistakes()) {
-    const TestVectors mistaken = mistaken_vectors(block_entry(), known.mistake, at::kFloat);
-    const Diagnosis diagnosis = diagnose_results(results_of(block_entry(), mistaken)).at(0);
-    EXPECT_FALSE(diagnosis.matches());
-    ASSERT_EQ(diagnosis.mistakes.size(), 1U) << known.name;
-    EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+  for (const TestVectorEntry& entry : block_entries()) {
+    EXPECT_GE(known_mistakes_of(entry).size(), 9U);
+    for (const KnownMistake& known : known_mistakes_of(entry)) {
+      const TestVectors mistaken = mistaken_vectors(entry, known.mistake, at::kFloat);
+      const Diagnosis diagnosis = diagnose_results(results_of(entry, mistaken)).at(0);
+      EXPECT_FALSE(diagnosis.matches());
+      ASSERT_EQ(diagnosis.mistakes.size(), 1U) << known.name;
+      EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+    }
   }
+}
+
+TEST(Diagnosis, FindsTheMistakesOfSettings) {
+  const size_t of_plain = known_mistakes().size();
+  int found = 0;
+  for (const char* name : {"attn_res.score_scale=0.25", "block_attn_res.score_scale=learned",
+                           "attn_res.value_query=true", "block_attn_res.value_query=true",
+                           "block_attn_res.block_summary=rms"}) {
+    const TestVectorEntry& entry = entry_named(name);
+    ASSERT_TRUE(has_known_mistakes(entry.depth_mixing, entry.shape)) << name;
+    std::vector<KnownMistake> own = attnres::known_mistakes_of(entry.depth_mixing);
+    own.erase(own.begin(), own.begin() + static_cast<int64_t>(of_plain));
+    own.push_back(*std::find_if(
+        known_mistakes().begin(), known_mistakes().end(),
+        [](const KnownMistake& known) { return known.mistake == Mistake::values_normalized; }));
+    for (const KnownMistake& known : own) {
+      const TestVectors mistaken = mistaken_vectors(entry, known.mistake, at::kFloat);
+      const Diagnosis diagnosis = diagnose_results(results_of(entry, mistaken)).at(0);
+      EXPECT_FALSE(diagnosis.matches());
+      ASSERT_EQ(diagnosis.mistakes.size(), 1U) << name << " " << known.name;
+      EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name) << name;
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 1 + 2 + 2 + 2 + 3 + 5);
+}
+
+// What is left out is the mechanism without it, of the same numbers.
+TEST(KnownMistakes, OfSettingsAreWhatTheySay) {
+  const auto without = [](const char* name, const char* key) {
+    TestVectorEntry entry = entry_named(name);
+    Json settings = entry.depth_mixing.to_json();
+    settings.erase(key);
+    entry.depth_mixing = DepthMixing(settings, entry.shape);
+    return make_test_vectors(entry);
+  };
+  const auto difference = [](const TestVectors& a, const std::string& of_a, const TestVectors& b,
+                             const std::string& of_b) {
+    return (a.find(of_a) - b.find(of_b)).abs().max().item<double>();
+  };
+  const char *scale = "block_attn_res.score_scale=learned",
+             *summary = "block_attn_res.block_summary=rms",
+             *values = "block_attn_res.value_query=true";
+  const auto mistaken = [](const char* name, Mistake mistake) {
+    return mistaken_vectors(entry_named(name), mistake);
+  };
+  EXPECT_LT(difference(mistaken(scale, Mistake::scale_left_out), "mixed.8",
+                       without(scale, "score_scale"), "mixed.8"),
+            1e-13);
+  EXPECT_LT(difference(mistaken(summary, Mistake::summary_left_out), "mixed.8",
+                       without(summary, "block_summary"), "mixed.8"),
+            1e-13);
+  const TestVectors right = make_test_vectors(entry_named(values));
+  EXPECT_LT(difference(mistaken(values, Mistake::value_query_left_out), "mixed.value.4", right,
+                       "mixed.4"),
+            1e-13);
+  const TestVectors swapped = mistaken(values, Mistake::mixtures_swapped);
+  EXPECT_LT(difference(swapped, "mixed.value.4", right, "mixed.4"), 1e-13);
+  EXPECT_LT(difference(swapped, "input.4", right, "input.value.4"), 1e-13);
+  EXPECT_GT(difference(right, "mixed.4", right, "mixed.value.4"), 0.1);
 }
 
 // Beside whatever else is wrong.
 TEST(Diagnosis, FindsQueriesThatDoNotStartAtZero) {
-  for (const char* name : {"attn_res", "block_attn_res", "block_attn_res.heads=4"}) {
+  for (const char* name :
+       {"attn_res", "block_attn_res", "block_attn_res.heads=4", "delta_attn_res"}) {
     const TestVectorEntry& entry = entry_named(name);
     NamedTensors results = results_of(entry, make_test_vectors(entry));
     for (auto& [full_name, tensor] : results) {
@@ -158,15 +235,17 @@ TEST(Diagnosis, FindsAMistakeInPartOfTheResults) {
 
 // In bfloat16 the nearest mistake is the right one, but for those that only round to bfloat16.
 TEST(Diagnosis, FindsMistakesInBFloat16) {
-  for (const KnownMistake& known : known_mistakes()) {
-    const TestVectors mistaken = mistaken_vectors(block_entry(), known.mistake, at::kBFloat16);
-    const Diagnosis diagnosis = diagnose_results(results_of(block_entry(), mistaken)).at(0);
-    if (known.mistake == Mistake::folded_query_rounded ||
-        known.mistake == Mistake::folded_factors_rounded) {
-      EXPECT_TRUE(diagnosis.matches()) << known.name;
-    } else {
-      ASSERT_FALSE(diagnosis.mistakes.empty()) << known.name;
-      EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+  for (const TestVectorEntry& entry : block_entries()) {
+    for (const KnownMistake& known : known_mistakes_of(entry)) {
+      const TestVectors mistaken = mistaken_vectors(entry, known.mistake, at::kBFloat16);
+      const Diagnosis diagnosis = diagnose_results(results_of(entry, mistaken)).at(0);
+      if (known.mistake == Mistake::folded_query_rounded ||
+          known.mistake == Mistake::folded_factors_rounded) {
+        EXPECT_TRUE(diagnosis.matches()) << known.name;
+      } else {
+        ASSERT_FALSE(diagnosis.mistakes.empty()) << known.name;
+        EXPECT_EQ(diagnosis.mistakes[0].mistake.name, known.name);
+      }
     }
   }
 }
@@ -186,28 +265,35 @@ double distance(const TestVectors& a, const TestVectors& b, bool forward_only) {
 }
 
 TEST(KnownMistakes, EveryTwoGiveOtherNumbers) {
-  std::vector<std::pair<KnownMistake, TestVectors>> all = {
-      {{Mistake::none, "right", ""}, make_test_vectors(block_entry())}};
-  for (const KnownMistake& known : known_mistakes()) {
-    all.emplace_back(known, mistaken_vectors(block_entry(), known.mistake));
-  }
-  for (const auto& [a, of_a] : all) {
-    for (const auto& [b, of_b] : all) {
-      if (a.mistake == b.mistake) continue;
-      const bool shows_in_gradients_only =
-          std::min(a.mistake, b.mistake) == Mistake::none &&
-          std::max(a.mistake, b.mistake) == Mistake::detached_blocks;
-      EXPECT_GT(distance(of_a, of_b, !shows_in_gradients_only), 2e-3) << a.name << ", " << b.name;
+  for (const TestVectorEntry& entry : block_entries()) {
+    std::vector<std::pair<KnownMistake, TestVectors>> all = {
+        {{Mistake::none, "right", ""}, make_test_vectors(entry)}};
+    for (const KnownMistake& known : known_mistakes_of(entry)) {
+      all.emplace_back(known, mistaken_vectors(entry, known.mistake));
+    }
+    for (const auto& [a, of_a] : all) {
+      for (const auto& [b, of_b] : all) {
+        if (a.mistake == b.mistake) continue;
+        const bool shows_in_gradients_only =
+            std::min(a.mistake, b.mistake) == Mistake::none &&
+            std::max(a.mistake, b.mistake) == Mistake::detached_blocks;
+        EXPECT_GT(distance(of_a, of_b, !shows_in_gradients_only), 2e-3) << a.name << ", " << b.name;
+      }
     }
   }
 }
 
 TEST(KnownMistakes, WithoutAnyItIsTheMechanism) {
-  for (const char* name : {"attn_res", "block_attn_res"}) {
+  for (const char* name :
+       {"attn_res", "block_attn_res", "attn_res.score_scale=0.25",
+        "block_attn_res.score_scale=learned", "attn_res.value_query=true",
+        "block_attn_res.value_query=true", "block_attn_res.block_summary=rms", "delta_attn_res",
+        "delta_attn_res.block_size=3", "delta_attn_res.gate=none"}) {
     const TestVectorEntry& entry = entry_named(name);
     EXPECT_LT(distance(mistaken_vectors(entry, Mistake::none), make_test_vectors(entry),
                        /*forward_only=*/false),
               1e-13);
+    EXPECT_FALSE(known_mistakes_of(entry).empty());
   }
   EXPECT_FALSE(has_known_mistakes(entry_named("attn_res.window=2").depth_mixing,
                                   entry_named("attn_res.window=2").shape));
@@ -412,6 +498,84 @@ TEST_F(MistakesInPlainLoops, BanksOfBlocks) {
   attends(Mistake::embedding_slot_overwritten, 8, {b1, b2, last});
   attends(Mistake::embedding_summed_in_place, 1, {sum({b0, output(0)}), output(0)});
   attends(Mistake::embedding_summed_in_place, 8, {sum({b0, b1}), b1, b2, last});
+}
+
+TEST_F(MistakesInPlainLoops, BlocksThatEndALayerEarly) {
+  const Vector b0 = given("embedding");
+  const auto attends = [&](int l, const std::vector<Vector>& sources) {
+    const Vector ones(sources.size(), 1.0);
+    expect_site(Mistake::early_blocks, l,
+                attend(l, sources, ones, [](const Vector& v) { return v; }));
+  };
+  attends(1, {b0, output(0)});
+  attends(3, {b0, output(0), sum({output(1), output(2)})});
+  attends(8, {b0, output(0), sum({output(1), output(2), output(3)}),
+              sum({output(4), output(5), output(6)}), output(7)});
+}
+
+// The same of Delta Attention Residuals, by what the sources of a site are.
+class DeltaMistakesInPlainLoops : public ::testing::Test {
+ protected:
+  Vector given(const std::string& name) const {
+    const at::Tensor tensor = vectors_.find(name).detach();
+    const at::Tensor row = tensor.dim() == 3 ? tensor[0][0] : tensor;
+    return {row.data_ptr<double>(), row.data_ptr<double>() + row.numel()};
+  }
+  // v_first + .. + v_last
+  Vector sum(int first, int last) const {
+    Vector total(16, 0.0);
+    for (int i = first; i <= last; ++i) {
+      const Vector v = given(i == 0 ? "embedding" : fmt::format("output.{}", i - 1));
+      for (size_t c = 0; c < v.size(); ++c) total[c] += v[c];
+    }
+    return total;
+  }
+  // stream r_l + a_l times the mixture of these sources
+  void expect_mixes(Mistake mistake, int l, const std::vector<Vector>& sources,
+                    std::optional<double> stream = 1) const {
+    const auto parameter = [&](const char* role) {
+      return given(fmt::format("parameter.{}.{}", role, l));
+    };
+    const Vector mixture = reference::attend(sources, parameter("pseudo_query"),
+                                             parameter("key_norm"), delta_entry().shape.norm_eps),
+                 r = sum(0, l);
+    const double a = parameter("mixture_gate")[0];
+    const at::Tensor row =
+        mistaken_vectors(delta_entry(), mistake).find(fmt::format("mixed.{}", l))[0][0];
+    for (size_t c = 0; c < r.size(); ++c) {
+      const double expected = stream ? *stream * r[c] + a * mixture[c] : mixture[c];
+      EXPECT_NEAR(row[static_cast<int64_t>(c)].item<double>(), expected, 1e-13)
+          << static_cast<int>(mistake) << ", site " << l;
+    }
+  }
+
+  const TestVectors vectors_ = make_test_vectors(delta_entry());
+};
+
+TEST_F(DeltaMistakesInPlainLoops, SourcesOfASite) {
+  const Vector v0 = sum(0, 0), b1 = sum(1, 3), b2 = sum(4, 6), v0_and_b2 = [&] {
+    Vector both = sum(4, 6);
+    for (size_t c = 0; c < both.size(); ++c) both[c] += v0[c];
+    return both;
+  }();
+  expect_mixes(Mistake::none, 7, {v0, b1, b2, sum(7, 7)});
+  expect_mixes(Mistake::cumulative_with_embedding, 7, {v0, sum(0, 3), sum(0, 6), sum(0, 7)});
+  expect_mixes(Mistake::recursive_blocks, 3, {v0, b1});
+  expect_mixes(Mistake::recursive_blocks, 7, {v0, b1, v0_and_b2, sum(7, 7)});
+  expect_mixes(Mistake::open_block_left_out, 5, {v0, b1});
+  expect_mixes(Mistake::block_seen_late, 6, {v0, b1});
+  expect_mixes(Mistake::block_seen_late, 7, {v0, b1, b2, sum(7, 7)});
+  expect_mixes(Mistake::released_delta_blocks, 2, {v0});
+  expect_mixes(Mistake::released_delta_blocks, 3, {v0});
+  expect_mixes(Mistake::released_delta_blocks, 4, {v0, b1});
+  expect_mixes(Mistake::released_delta_blocks, 7, {v0, b1, v0_and_b2});
+}
+
+TEST_F(DeltaMistakesInPlainLoops, WhatBecomesOfTheStream) {
+  const std::vector<Vector> sources = {sum(0, 0), sum(1, 3), sum(4, 5)};
+  const double a = given("parameter.mixture_gate.5")[0];
+  expect_mixes(Mistake::stream_replaced, 5, sources, std::nullopt);
+  expect_mixes(Mistake::stream_scaled_by_gate, 5, sources, 1 - a);
 }
 
 TEST(Diagnosis, SaysWhereUnknownMistakesBegin) {

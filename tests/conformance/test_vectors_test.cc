@@ -163,7 +163,8 @@ TEST(TestVectors, HoldEveryMechanismAndArm) {
   for (const char* arm :
        {"attn_res.query=none", "attn_res.query=input_dependent", "attn_res.weights=sigmoid",
         "attn_res.weights=factorised", "attn_res.window=2", "block_attn_res.key_norm=false",
-        "block_attn_res.heads=4"}) {
+        "block_attn_res.heads=4", "block_attn_res.score_scale=learned",
+        "block_attn_res.block_summary=rms", "block_attn_res.value_query=true"}) {
     EXPECT_TRUE(names.contains(arm)) << arm;
   }
 }
@@ -315,7 +316,7 @@ TEST(TestVectors, AreTheSameBytesEveryTime) {
   const WrittenVectors written = write_test_vectors(folder / "a", mechanisms);
   write_test_vectors(folder / "b", mechanisms);
   EXPECT_EQ(read_file(folder / "a"), read_file(folder / "b"));
-  EXPECT_EQ(written.entries, 10U);
+  EXPECT_EQ(written.entries, 14U);
 
   const SafetensorsFile file(folder / "a");
   EXPECT_EQ(file.names().size(), written.tensors);

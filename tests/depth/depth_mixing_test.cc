@@ -24,10 +24,12 @@ TEST(DepthMixing, IsWrittenAsEver) {
   EXPECT_EQ(DepthMixing().to_json().dump(), R"({"type":"residual"})");
   EXPECT_EQ(mixing({{"type", "block_attn_res"}, {"num_blocks", 3}}).to_json().dump(),
             R"({"type":"block_attn_res","block_size":4,"query":"learned","weights":"softmax",)"
-            R"("key_norm":true,"window":12,"heads":1,"norm_eps":"fixed","query_init":0.0})");
+            R"("key_norm":true,"window":12,"heads":1,"norm_eps":"fixed","query_init":0.0,)"
+            R"("score_scale":1.0,"value_query":false,"block_summary":"sum"})");
   EXPECT_EQ(mixing({{"heads", 2}, {"type", "attn_res"}}).to_json().dump(),
             R"({"type":"attn_res","query":"learned","weights":"softmax",)"
-            R"("key_norm":true,"window":12,"heads":2,"norm_eps":"fixed","query_init":0.0})");
+            R"("key_norm":true,"window":12,"heads":2,"norm_eps":"fixed","query_init":0.0,)"
+            R"("score_scale":1.0,"value_query":false})");
   EXPECT_EQ(mixing({{"type", "laurel"}, {"variant", "rw"}}).to_json().dump(),
             R"({"type":"laurel","variant":"rw","rank":32})");
 }

@@ -358,6 +358,15 @@ TEST(GgufModel, SaysWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"window", 1}})),
               HasSubstr("window 1: llama.cpp computes only 6"));
   EXPECT_THAT(
+      refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"score_scale", "learned"}})),
+      HasSubstr("model.depth_mixing.score_scale \"learned\": llama.cpp computes only 1.0"));
+  EXPECT_THAT(
+      refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"block_summary", "rms"}})),
+      HasSubstr("model.depth_mixing.block_summary \"rms\": llama.cpp computes only \"sum\""));
+  EXPECT_THAT(
+      refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"value_query", true}})),
+      HasSubstr("model.depth_mixing.value_query true: llama.cpp computes only false"));
+  EXPECT_THAT(
       refusal(mixed({{"type", "block_attn_res"}, {"block_size", 2}, {"weights", "sigmoid"}})),
       HasSubstr("weights \"sigmoid\""));
   const Json retrofitted = {

@@ -40,11 +40,23 @@ ARMS = [
     {"heads": 4},
     {"norm_eps": "per_source_count"},
     {"query": "input_dependent", "key_norm": False, "window": 1, "heads": 2},
+    {"score_scale": 0.3},
+    {"score_scale": "1/sqrt(d)"},
+    {"score_scale": "learned"},
+    {"score_scale": "learned", "query": "input_dependent", "weights": "sigmoid", "heads": 4},
+    {"value_query": True},
+    {"value_query": True, "score_scale": 0.5, "heads": 4, "norm_eps": "per_source_count"},
 ]
 MIXINGS = [
     *({"type": "attn_res"} | arm for arm in ARMS),
     *({"type": "block_attn_res", "block_size": 2} | arm for arm in ARMS),
     *({"type": "block_attn_res", "block_size": size} for size in (4, 6)),  # 4: a short last block
+    *({"type": "block_attn_res", "block_size": size, "block_summary": "rms"} for size in (1, 2, 4)),
+    {"type": "delta_attn_res"},
+    {"type": "delta_attn_res", "gate": "none"},
+    *({"type": "delta_attn_res", "block_size": size, "gate": 0.3} for size in (2, 4)),
+    {"type": "gated_residual"},
+    {"type": "gated_residual", "streams": 2, "rank": 5},
     {"type": "post_norm"},
     {"type": "hybrid_norm"},
     {"type": "hybrid_norm", "first_layer_pre_norm": True},
@@ -98,6 +110,10 @@ LAYERS = {
             {"type": "yarn"},
             {"type": "yarn", "truncate": False, "attention_factor": 1.5},
         )
+    },
+    "delta attention with a query for values": {
+        "attention": ["delta"],
+        "depth_mixing": {"type": "block_attn_res", "block_size": 2, "value_query": True},
     },
     # Native, since no other file says what the window is.
     "Kimi K3 with a window": KIMI_K3

@@ -51,6 +51,36 @@ TEST(Retrofit, ComputesTheSameToRounding) {
   }
 }
 
+// The stream stays, and a mixture times zero changes nothing.
+TEST(Retrofit, IntoDeltaAttentionResidualsIsExact) {
+  for (const int64_t block_size : {1, 3, 4}) {
+    Json delta = {{"type", "delta_attn_res"}, {"block_size", block_size}, {"gate", "zero"}};
+    for (const Transformer& model : {grouped_query_model(), kimi_model(/*k3=*/false, residual())}) {
+      EXPECT_LT(largest_difference(model, *retrofitted(model, delta), kTokens), 1e-13) << delta;
+      // Controls: no gate; a gate that is not zero.
+      Json ungated = delta;
+      ungated["gate"] = "none";
+      EXPECT_GT(largest_difference(model, *retrofitted(model, ungated), kTokens), 1e-5);
+      const auto moved = retrofitted(model, delta);
+      perturb(*moved, ParameterKind::mixing, 0.5);
+      EXPECT_GT(largest_difference(model, *moved, kTokens), 1e-5) << delta;
+    }
+    // At first the gates alone have gradients, then all that is new.
+    const auto model = retrofitted(grouped_query_model(), delta);
+    for (const double moved : {0.0, 0.1}) {
+      perturb(*model, ParameterKind::mixing, moved);
+      model->loss(random_ids(2, 12), random_ids(2, 12, 5)).backward();
+      for (const Parameter& p : model->parameters().all()) {
+        const bool is_new =
+            p.role == "mixture_gate" || (moved > 0 && p.kind == ParameterKind::pseudo_query);
+        if (is_new) {
+          EXPECT_GT(p.tensor.grad().abs().max().item<double>(), 1e-9) << p.role << p.site;
+        }
+      }
+    }
+  }
+}
+
 TEST(Retrofit, ADifferenceIsANumber) {
   const Transformer model = small_model({{"type", "residual"}});
   const auto other = retrofitted(model, with_divided_eps(attn_res()));

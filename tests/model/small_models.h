@@ -66,6 +66,10 @@ inline std::vector<Mixing> every_variant() {
   add("siamese_norm_unscaled", {{"type", "siamese_norm"}, {"depth_scaling", false}});
   add("siamese_norm_without_input_norm", {{"type", "siamese_norm"}, {"input_norm", false}});
   add("dca_recent", {{"type", "dca"}, {"recent_layers", 1}});
+  add("mhc_single_pass", {{"type", "mhc"}, {"single_pass", true}});
+  add("muddformer_pre_post_norm", {{"type", "muddformer"}, {"pre_post_norm", true}});
+  add("delta_block_2", {{"type", "delta_attn_res"}, {"block_size", 2}, {"gate", "none"}});
+  add("delta_block_4", {{"type", "delta_attn_res"}, {"block_size", 4}});
   for (const int64_t size : {2, 4, 6}) add(fmt::format("block_{}", size), block_attn_res(size));
   for (const bool blocks : {false, true}) {
     const Json base = blocks ? block_attn_res(4) : attn_res();
@@ -81,6 +85,13 @@ inline std::vector<Mixing> every_variant() {
     arm("no_key_norm", {{"key_norm", false}});
     arm("window", {{"window", 2}});
     arm("multi_head", {{"heads", 4}});
+    arm("learned_scale", {{"score_scale", "learned"}});
+    arm("value_query", {{"value_query", true}});
+    arm("value_query_multi_head", {{"value_query", true}, {"heads", 4}});
+    if (!blocks) continue;
+    arm("rms_summary", {{"block_summary", "rms"}});
+    arm("rms_summary_input_dependent",
+        {{"block_summary", "rms"}, {"query", "input_dependent"}, {"score_scale", 0.25}});
   }
   return all;
 }

@@ -34,6 +34,13 @@ std::vector<NamedConfig> kinds() {
   for (const int64_t size : {1, 2, 3, 4}) {
     all.push_back({fmt::format("block_{}", size), small_config(block_attn_res(size), 5)});
   }
+  for (const int64_t size : {1, 4}) {
+    const Json delta = {{"type", "delta_attn_res"}, {"block_size", size}};
+    all.push_back({fmt::format("delta_{}", size), small_config(delta, 5)});
+  }
+  all.push_back({"single_pass", small_config({{"type", "mhc"}, {"single_pass", true}}, 5)});
+  all.push_back(
+      {"pre_post_norm", small_config({{"type", "muddformer"}, {"pre_post_norm", true}}, 5)});
   all.push_back({"window", small_config({{"type", "attn_res"}, {"window", 2}}, 5)});
   // A map that all sites use.
   all.push_back({"depth_attention", small_config({{"type", "depth_attention"}}, 5)});

@@ -274,8 +274,10 @@ TEST(TensorGroup, SharesOutTheDepthState) {
   at::set_num_threads(1);
   const at::NoGradGuard not_recording;
   const at::Tensor ids = random_ids(2, 9);
-  for (const Json& mixing : {block_attn_res(1), Json{{"type", "mhc"}}, Json{{"type", "lime"}},
-                             Json{{"type", "value_residual"}}}) {
+  for (const Json& mixing :
+       {block_attn_res(1), Json{{"type", "mhc"}}, Json{{"type", "mhc"}, {"single_pass", true}},
+        Json{{"type", "delta_attn_res"}, {"block_size", 4}}, Json{{"type", "lime"}},
+        Json{{"type", "value_residual"}}}) {
     const Transformer whole = model_of(small_config(mixing));
     DepthState state = whole.embed(ids);
     whole.run(state, whole.sublayers());

@@ -99,6 +99,14 @@ TEST(PlanTraffic, IsWhatProcessesCountOfOtherMechanisms) {
   for (const char* type : {"residual", "attn_res", "mhc", "dense_former"}) {
     expect_counted(small_plan_recipe({{"type", type}}, 3, {{"pipeline", 2}, {"virtual", 2}}), type);
   }
+  Json normed = blocks_of(4);
+  normed["block_summary"] = "rms";
+  expect_counted(small_plan_recipe(normed, 3, {{"pipeline", 3}}), "sums of RMS");
+  for (const Json& mixing : {Json{{"type", "delta_attn_res"}, {"block_size", 2}},
+                             Json{{"type", "mhc"}, {"single_pass", true}},
+                             Json{{"type", "muddformer"}, {"pre_post_norm", true}}}) {
+    expect_counted(small_plan_recipe(mixing, 3, {{"pipeline", 2}, {"virtual", 2}}), mixing.dump());
+  }
 }
 
 TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
@@ -109,6 +117,9 @@ TEST(PlanTraffic, IsWhatProcessesCountOfTensorGroups) {
                      fmt::format("{}, recomputed: {}", type, recompute));
     }
   }
+  Json values = blocks_of(4);
+  values["value_query"] = true;
+  expect_counted(small_plan_recipe(values, 3, parallel), "queries for values");
   Recipe latent = small_plan_recipe(blocks_of(2), 3, {{"tensor", 2}});
   latent.model.settings<ExpertsSettings>() = {
       .count = 4, .chosen = 2, .width = 24, .latent_width = 16};
@@ -172,7 +183,10 @@ TEST(PlanTraffic, OfMixingIsTable1) {
   EXPECT_EQ(traffic(blocks_of(16)).of_mechanism, 5.5);
   EXPECT_EQ(traffic(blocks_of(16)).of_residual, 3);
   EXPECT_EQ(traffic({{"type", "mhc"}}).of_mechanism, 34);
+  EXPECT_EQ(traffic({{"type", "mhc"}, {"single_pass", true}}).of_mechanism, 10);
   EXPECT_EQ(traffic({{"type", "residual"}}).of_mechanism, 3);
+  const Json delta = {{"type", "delta_attn_res"}, {"block_size", 16}};
+  EXPECT_EQ(traffic(delta).of_mechanism, 5.5 + 2);  // the residual stream, read and written
   EXPECT_NEAR(traffic({{"type", "attn_res"}}).of_mechanism, 11 + 128 / 11.0, 1e-9);
   EXPECT_LE(traffic({{"type", "attn_res"}}).of_mechanism, 24);
 }

@@ -115,9 +115,31 @@ def attention_residuals(e):
     def features(v):
         return [x + 1 if x > 0 else exp(x) for x in v]
 
+    def block(outputs):
+        finished = len(outputs) == S
+        normed = finished and s.get("block_summary") == "rms"
+        return total([e.rms(y) for y in outputs] if normed else outputs)
+
+    def score_scale(l):
+        if s["score_scale"] == "learned":
+            return exp(e.parameter("log_score_scale", l)[0])
+        return 1 / sqrt(e.d) if s["score_scale"] == "1/sqrt(d)" else s["score_scale"]
+
+    def attend(l, query, sources):
+        query = scaled(score_scale(l), query)
+        keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
+        if s["weights"] == "factorised":
+            query, keys = features(query), [features(key) for key in keys]
+        h, size = [], e.d // s["heads"]
+        for begin in range(0, e.d, size):
+            group = slice(begin, begin + size)
+            weights = weigh([dot(query[group], key[group]) for key in keys])
+            h += weighted(weights, [v[group] for v in sources])
+        return h
+
     for l in range(e.L + 1):
         v = e.sources(l)
-        sources = [v[0]] + [total(v[1:][i : min(i + S, l)]) for i in range(0, l, S)]
+        sources = [v[0]] + [block(v[1 + i : 1 + min(i + S, l)]) for i in range(0, l, S)]
         sources = sources[:1] + sources[1:][-s["window"] :]
         h = v[0]
         if l > 0 and s["query"] == "none":
@@ -127,18 +149,34 @@ def attention_residuals(e):
                 query = e.parameter("pseudo_query", l)
             else:
                 query = apply(e.parameter("query_proj", l), previous)
-            keys = [e.norm("key_norm", l, v) if s["key_norm"] else v for v in sources]
-            if s["weights"] == "factorised":
-                query, keys = features(query), [features(key) for key in keys]
-            h, size = [], e.d // s["heads"]
-            for begin in range(0, e.d, size):
-                group = slice(begin, begin + size)
-                weights = weigh([dot(query[group], key[group]) for key in keys])
-                h += weighted(weights, [v[group] for v in sources])
+            h = attend(l, query, sources)
         eps = e.eps if s["norm_eps"] == "fixed" else e.eps / len(sources) ** 2
         yield f"mixed.{l}", h
         yield f"input.{l}", e.norm("input_norm", l, h, eps)
+        if s["value_query"] and l % 2 == 0 and 2 <= l <= e.L - 2:
+            of_values = attend(l, e.parameter("value_query", l), sources)
+            yield f"mixed.value.{l}", of_values
+            yield f"input.value.{l}", e.norm("input_norm", l, of_values, eps)
         previous = h
+
+
+def delta_attn_res(e):
+    S, gate = e.settings["block_size"], [1]
+
+    def mixture(l):
+        y = e.sources(l)
+        sources = y[:1] + [total(y[1:][i : min(i + S, l)]) for i in range(0, l, S)]
+        w = e.parameter("pseudo_query", l)
+        weights = softmax([dot(w, e.norm("key_norm", l, s)) for s in sources])
+        return weighted(weights, sources)
+
+    for l in range(e.L + 1):
+        h = total(e.sources(l))
+        if 0 < l < e.L:
+            if e.settings["gate"] != "none":
+                gate = e.parameter("mixture_gate", l)
+            h = weighted([1, gate[0]], [h, mixture(l)])
+        yield from e.site(l, h)
 
 
 def residual(e):
@@ -237,11 +275,13 @@ def siamese_norm(e):
 def streams(e, maps):
     """maps(l, H): a, b and A, by the new stream first."""
     H = [e.at("embedding")] * e.settings["streams"]
+    single_pass, before = e.settings.get("single_pass"), None
     for l in range(e.L):
         a, b, A = maps(l, H)
-        yield from e.site(l, weighted(a, H) if l > 0 else H[0])
+        yield from e.site(l, weighted(before if single_pass else a, H) if l > 0 else H[0])
         H = [weighted([1, b[i]], [weighted(A[i], H), e.y(l)]) for i in range(len(H))]
-    yield from e.site(e.L, total(H))
+        before = a
+    yield from e.site(e.L, weighted(before, H) if single_pass else total(H))
 
 
 def hyper_connections(e):
@@ -293,7 +333,8 @@ def constrained(e, matrix, mixes):
             return [s[which] * dot(P[r], z) + c[r] for r in range(begin, end)]
 
         b = [2 * sigmoid(x) for x in logits(0, m, 0)]
-        a = [sigmoid(x) for x in logits(m, 2 * m, 1)] if l > 0 else None
+        has_a = l > 0 or e.settings.get("single_pass")
+        a = [sigmoid(x) for x in logits(m, 2 * m, 1)] if has_a else None
         return a, b, matrix(logits(2 * m, len(c), 2)) if mixes(l) else identity(m)
 
     return streams(e, maps)
@@ -311,6 +352,22 @@ def mhc_lite(e):
 
 def hc_identity(e):
     return constrained(e, None, lambda l: False)
+
+
+def gated_residual(e):
+    n = e.settings["streams"]
+    R = [e.at("embedding")] * n
+    for l in range(e.L + 1):
+        N = [times(gain, e.rms(r)) for gain, r in zip(e.parameter("stream_norm", l), R)]
+        z = scaled(1 / n, sum(N, []))
+        inner = [x * sigmoid(x) for x in apply(e.parameter("gate_down", l), z)]
+        gates = [sigmoid(x) for x in apply(e.parameter("gate_up", l), inner)]
+        G = [gates[i * e.d : (i + 1) * e.d] for i in range(n)]
+        x = scaled(1 / n, total([times(g, v) for g, v in zip(G, N)]))
+        yield from same(l, x)
+        if l < e.L:
+            s = [2 * sigmoid(x) for x in apply(e.parameter("write_gate", l), z)]
+            R = [weighted([1, s[i]], [R[i], e.y(l)]) for i in range(n)]
 
 
 def deep_delta(e):
@@ -396,17 +453,21 @@ def sknet(e):
 
 
 def muddformer(e):
-    Z = [e.at("embedding")]
+    Z, S, normed = e.at("embedding"), [], e.settings["pre_post_norm"]
     for j in range(e.J + 1):
         l = 2 * j
+        S.append(e.norm("source_norm", max(l - 1, 0), Z) if normed else Z)
         if j == 0:
-            X = [Z[0]] * 4
+            X = [Z] * 4
         else:
-            hidden = apply(e.parameter("weight_up", l), e.rms(Z[-1]))
+            hidden = apply(e.parameter("weight_up", l), e.rms(Z))
             hidden = [x * (1 + erf(x / sqrt(2))) / 2 for x in hidden]
             A = apply(e.parameter("weight_down", l), hidden)
             A = total([A, sum(e.parameter("depth_weights", l), [])])
-            X = [weighted(A[c : c + j + 1], Z) for c in range(0, len(A), j + 1)]
+            X = [weighted(A[c : c + j + 1], S) for c in range(0, len(A), j + 1)]
+            if normed:
+                X[-1] = e.norm("sum_norm", l, X[-1])
+                X = [total([Z, x]) for x in X]
         yield from e.site(l, X[0])
         if j == e.J:
             break
@@ -416,7 +477,7 @@ def muddformer(e):
             yield f"mixed.residual.{l}", X[3]
         r = total([X[3], e.y(l)])
         yield from e.site(l + 1, r)
-        Z.append(total([r, e.y(l + 1)]))
+        Z = total([r, e.y(l + 1)])
 
 
 def dca(e):
@@ -514,4 +575,5 @@ def kimi_k3_decay(e):
 def forward(e):
     """Name and numbers of every result of the token looked at."""
     kind = e.settings["type"]
-    return attention_residuals(e) if kind.endswith("attn_res") else globals()[kind](e)
+    is_attn_res = kind in ("attn_res", "block_attn_res")
+    return attention_residuals(e) if is_attn_res else globals()[kind](e)

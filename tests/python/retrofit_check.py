@@ -551,6 +551,8 @@ def check_checkpoint_refusals(folder):
     refused_with("has a window of 1 sources, but there are 3",
                  lambda c, t: c["depth_mixing"].update(window=1))  # fmt: skip
     refused_with("has heads 2, not 1", lambda c, t: c["depth_mixing"].update(heads=2))
+    refused_with("has score_scale 'learned', not 1",
+                 lambda c, t: c["depth_mixing"].update(score_scale="learned"))  # fmt: skip
     mixing = {"type": "block_attn_res", "block_size": 3}
     of_program = {"model_type": "attnres", "attnres": {"depth_mixing": mixing}}
     refused_with("it has no model.layers.0.mlp_res_proj.weight of 16 numbers",

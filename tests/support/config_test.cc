@@ -117,6 +117,7 @@ struct Limited {
   double open = 0.25;
   double above = 1;
   std::string word = "one";
+  NumberOrWord scale = 1;
   std::vector<std::string> words = {"one"};
   NamedNumbers numbers;
   std::string needed;
@@ -127,6 +128,7 @@ struct Limited {
     v("open", open, "a part", fraction_below_one());
     v("above", above, "a number", more_than(0));
     v("word", word, "a word", one_of({{"one"}, {"two", "the second"}, {"three"}}));
+    v("scale", scale, "a factor", more_than(0).or_one_of({{"auto", "as the width"}, {"learned"}}));
     v("words", words, "words", one_of({"one", "two"}));
     v("numbers", numbers, "some", at_least(0));
     v("needed", needed, "a text", required());
@@ -147,7 +149,8 @@ TEST(Config, LimitsAreKept) {
   };
   for (const char* text :
        {R"({"whole": 1})", R"({"whole": 3})", R"({"open": 0})", R"({"above": 1e-300})",
-        R"({"word": "two"})", R"({"words": ["two", "one"]})", R"({"numbers": {"a": 0}})"}) {
+        R"({"word": "two"})", R"({"scale": 0.5})", R"({"scale": 2})", R"({"scale": "learned"})",
+        R"({"words": ["two", "one"]})", R"({"numbers": {"a": 0}})"}) {
     EXPECT_EQ(refused(Json::parse(text)), "");
   }
   const std::vector<std::pair<const char*, const char*>> cases = {
@@ -158,6 +161,13 @@ TEST(Config, LimitsAreKept) {
       {R"({"above": 0})", "part.above: expected more than 0, got 0"},
       {R"({"word": "twoo"})",
        "part.word: expected one, two (the second) or three, got twoo: did you mean two?"},
+      {R"({"scale": 0})",
+       "part.scale: expected more than 0, or auto (as the width) or learned, got 0"},
+      {R"({"scale": "learnt"})",
+       "part.scale: expected more than 0, or auto (as the width) or learned, got learnt: did you "
+       "mean learned?"},
+      {R"({"scale": true})", "part.scale: expected a number or a word, got true"},
+      {R"({"scale": ""})", "part.scale: expected a number or a word, got \"\""},
       {R"({"words": ["one", "six hundred"]})", "part.words: expected one or two, got six hundred"},
       {R"({"numbers": {"a": 1, "b": -1}})", "part.numbers.b: expected 0 or more, got -1"},
       {R"({"inner": {}})", "part: it has no \"needed\""},
@@ -168,15 +178,28 @@ TEST(Config, LimitsAreKept) {
 
 TEST(Config, ListsItsKeysWithWhatIsSaidOfThem) {
   const std::vector<ConfigKey> keys = list_keys(Limited());
-  ASSERT_EQ(keys.size(), 8u);
+  ASSERT_EQ(keys.size(), 9u);
   EXPECT_EQ(keys[0].name, "whole");
   EXPECT_EQ(keys[0].type, KeyType::whole);
   EXPECT_EQ(keys[0].meaning, "a count");
   EXPECT_EQ(keys[0].standard, "2");
   EXPECT_EQ(keys[0].limits.most, 3);
-  EXPECT_EQ(keys[4].standard, R"(["one"])");
-  EXPECT_TRUE(keys[6].limits.required);
-  EXPECT_EQ(keys[7].keys.at(0).name, "steps");
+  EXPECT_EQ(keys[4].standard, "1.0");
+  EXPECT_EQ(keys[5].standard, R"(["one"])");
+  EXPECT_TRUE(keys[7].limits.required);
+  EXPECT_EQ(keys[8].keys.at(0).name, "steps");
+}
+
+TEST(Config, WritesANumberOrAWordAsItWasRead) {
+  for (const Json& value : {Json(0.25), Json("auto")}) {
+    Limited read;
+    read_config({{"needed", "x"}, {"scale", value}}, "", read);
+    EXPECT_EQ(write_config(read).at("scale"), value);
+  }
+  Limited read;
+  read.scale.word = "auto";
+  read_config({{"needed", "x"}, {"scale", 2}}, "", read);
+  EXPECT_EQ(write_config(read).at("scale"), 2.0);
 }
 
 // By which editors find what a file may hold.

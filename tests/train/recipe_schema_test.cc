@@ -95,7 +95,8 @@ TEST(RecipeSchema, RefusesWhatTheProgramRefuses) {
 std::vector<Json> wrong_values(const ConfigKey& key) {
   std::vector<Json> wrong = {nullptr};
   const bool is_number = key.type == KeyType::whole || key.type == KeyType::number;
-  wrong.push_back(is_number ? Json("1") : Json(1.5));
+  const bool takes_any = key.type == KeyType::number_or_word;
+  wrong.push_back(is_number ? Json("1") : takes_any ? Json(true) : Json(1.5));
   if (key.type == KeyType::whole) wrong.push_back(1.5);
   if (!key.limits.choices.empty()) {
     wrong.push_back(key.type == KeyType::texts ? Json{"no such"} : Json("no such"));

@@ -14,7 +14,10 @@ Mechanism attn_res_mechanism() {
        .traffic = "(S + N)d, N = L/S groups of S sites",
        .details =
            "Sources of site l: v_0 .. v_l, in this order. Site 0 reads v_0 and has its norm alone; "
-           "x_l = norm(h_l). With heads, group n has channels n d/heads to (n + 1) d/heads - 1.",
+           "x_l = norm(h_l). With heads, group n has channels n d/heads to (n + 1) d/heads - 1. "
+           "With value_query, mixed.value.l at even l from 2 to L - 2 is h_l with w'_l for w_l, "
+           "and "
+           "input.value.l its norm with the gain of input.l.",
        .roles = attn_res_roles()});
 }
 

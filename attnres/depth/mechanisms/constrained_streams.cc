@@ -19,25 +19,27 @@ std::string constrained_streams_details(const std::string& mix) {
          "f v_0 the norm makes the same x_0, but for norm_eps / f^2 in place of norm_eps.";
 }
 
-std::vector<RoleText> constrained_streams_roles(const std::string& mix_rows) {
+std::vector<RoleText> constrained_streams_roles(const std::string& mix_rows,
+                                                const std::string& without_read) {
   return {input_norm_role(),
-          {"dynamic_maps", "[rows, m d]: P; m rows of b, then m of a (none at site 0)" + mix_rows},
+          {"dynamic_maps",
+           "[rows, m d]: P; m rows of b, then m of a (" + without_read + ")" + mix_rows},
           {"static_maps", "[rows]: c, in the order of the rows of P"},
           {"map_scales", "s, one for each map that the site has: of b, of a, of A"}};
 }
 
 ConstrainedStreams::ConstrainedStreams(int64_t streams, MixMatrix matrix, const MixerShape& shape,
-                                       ParameterRegistry& parameters)
-    : StreamMixer(streams, shape, parameters), matrix_(std::move(matrix)) {
+                                       ParameterRegistry& parameters, bool single_pass)
+    : StreamMixer(streams, shape, parameters, single_pass), matrix_(std::move(matrix)) {
   for (int l = 0; l < shape.sublayers; ++l) {
     std::vector<double> bias;
     int64_t maps = 0;
-    const auto add_gates = [&] {
-      for (int64_t i = 0; i < streams; ++i) bias.push_back(i == l % streams ? 1 : -1);
+    const auto add_gates = [&](int site) {
+      for (int64_t i = 0; i < streams; ++i) bias.push_back(i == site % streams ? 1 : -1);
       ++maps;
     };
-    add_gates();             // b
-    if (l > 0) add_gates();  // a
+    add_gates(l);                                         // b
+    if (has_read(l)) add_gates(single_pass ? l + 1 : l);  // a
     const bool only_sum_is_read = matrix_.keeps_sum && l == shape.sublayers - 1;
     if (l > 0 && !only_sum_is_read && !matrix_.start.empty()) {
       bias.insert(bias.end(), matrix_.start.begin(), matrix_.start.end());
@@ -67,7 +69,7 @@ StreamMaps ConstrainedStreams::maps(const at::Tensor& streams_TMD, int l) const 
   };
   StreamMaps maps;
   maps.write = 2 * at::sigmoid(next_logits(streams()));
-  if (l > 0) maps.read = at::sigmoid(next_logits(streams()));
+  if (has_read(l)) maps.read = at::sigmoid(next_logits(streams()));
   const int64_t left = site.bias.size(0) - row;
   if (left > 0) maps.mix = matrix_.of(next_logits(left));
   return maps;

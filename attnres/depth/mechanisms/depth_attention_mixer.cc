@@ -106,7 +106,8 @@ Mechanism depth_attention_mechanism() {
       {.name = "depth_attention",
        .formula = "X_j <- X_j + O sum_{i<=j} softmax_i(q . k_i / sqrt(d_h)) v_i, then residual",
        .start = "O = 0: equals residual",
-       .source = "Dreamer, arXiv 2601.21582 (equations not read)",
+       .source = "Dreamer, arXiv 2601.21582 (equations not read); not Depth-Attention, arXiv "
+                 "2606.05014, which mixes values inside attention",
        .traffic = "3d + (J - 1)(J + 2)/(2J) d",
        .details = "X_0 = v_0. Before the attention of layer j, u = norm(X_j), q = W_q u, k_j = W_k "
                   "u, v_j = W_v u, each in H heads of d_h = d/H channels in order; the sum is by "

@@ -1,9 +1,10 @@
 // Hyper-connections whose streams do not mix among themselves: mhc (constrained_streams.h) with A
 // the identity,
 //   H_j <- H_j + b_j f_l(norm(sum_i a_i H_i))
-// After the article "Your DeepSeek mHC might not need the m" (2026), which reports that replacing A
-// by the identity alone does better than mHC. It leaves a and b open; here they stay as mHC has
-// them, as also in the model HY-V4 (HYV4HyperConnection of transformers).
+// This is iHC (identity hyper-connections, arXiv 2607.28611). It was first told of in the article
+// "Your DeepSeek mHC might not need the m" (2026), which reports that replacing A by the identity
+// alone does better than mHC. The article leaves a and b open; here they stay as mHC has them, as
+// also in the model HY-V4 (HYV4HyperConnection of transformers).
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/constrained_streams.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
@@ -27,7 +28,7 @@ Mechanism hc_identity_mechanism() {
       {.name = "hc_identity",
        .formula = "H_j <- H_j + b_j f_l(norm(sum_i a_i H_i)), a and b sigmoid maps of H",
        .start = "as mhc: near residual",
-       .source = "mHC (arXiv 2512.24880) with its residual map the identity",
+       .source = "iHC, arXiv 2607.28611: mHC (arXiv 2512.24880) with its residual map the identity",
        .traffic = "(6m + 2)d",
        .details = constrained_streams_details("A is the identity."),
        .roles = constrained_streams_roles("")},

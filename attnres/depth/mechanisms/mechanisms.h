@@ -8,6 +8,7 @@ namespace attnres {
 Mechanism residual_mechanism();
 Mechanism attn_res_mechanism();
 Mechanism block_attn_res_mechanism();
+Mechanism delta_attn_res_mechanism();
 Mechanism post_norm_mechanism();
 Mechanism hybrid_norm_mechanism();
 Mechanism rezero_mechanism();
@@ -20,6 +21,7 @@ Mechanism hyper_connections_mechanism();
 Mechanism mhc_mechanism();
 Mechanism mhc_lite_mechanism();
 Mechanism hc_identity_mechanism();
+Mechanism gated_residual_mechanism();
 Mechanism deep_delta_mechanism();
 Mechanism dense_net_mechanism();
 Mechanism dense_former_mechanism();

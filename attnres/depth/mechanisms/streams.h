@@ -9,6 +9,11 @@
 // embedding itself, and that no mechanism has an `a` there. Where s > 0 the input norm makes the
 // same of both, but for eps / s^2 in place of eps. The gates of mhc and its kin are positive. The
 // `a` of hyper_connections can be anything: with s < 0 its input would be the negative.
+//
+// In a single pass (DeepSeek-V4.1-Flash, arXiv 2609.19969, section 2.4.1) a site reads with the `a`
+// of the site before it, which came of the streams before they were written, so that a kernel can
+// read a token's streams once for both; and the output reads with that of the last sublayer's site
+// in the place of the sum.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +35,15 @@ struct StreamSettings {
 
 // The maps of one site, a set for each token.
 struct StreamMaps {
-  at::Tensor read;   // a [T, m]; unused at site 0
+  at::Tensor read;   // a [T, m], of this site, whose is unused at site 0; or of the next
   at::Tensor write;  // b [T, m]
   at::Tensor mix;    // A [T, m, m], a row for each new stream; undefined: the identity
 };
 
 class StreamMixer : public NormedMixer {
  public:
-  StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters);
+  StreamMixer(int64_t streams, const MixerShape& shape, ParameterRegistry& parameters,
+              bool single_pass = false);
 
   DepthState start(const at::Tensor& embedding_TD) const final;
   StatePlan plan(int site) const final;
@@ -51,9 +57,11 @@ class StreamMixer : public NormedMixer {
   void absorb(DepthState& state, const at::Tensor& y_TD) const final;
 
   int64_t streams() const { return streams_; }
+  bool single_pass() const { return single_pass_; }
 
  private:
   int64_t streams_;
+  bool single_pass_;
 };
 
 }  // namespace attnres

@@ -113,7 +113,7 @@ PhaseTwo phase_two_fused(const OptionalTensor& earlier, const OptionalTensor& ma
   Tensors read = recent.vec();
   if (pending) read.back() = empty_like_rows(like);
   const Tensors inverse_rms = allocate_inverse_rms(read, for_backward);
-  const Tensor gain = norm_gain ? prepare_norm_gain(*norm_gain, like, for_backward) : Tensor();
+  const Tensor gain = prepare_norm_gain(or_undefined(norm_gain), like, for_backward);
   phase_two_out({.earlier = or_undefined(earlier),
                  .max = of_one_site(max),
                  .sum = of_one_site(sum),
@@ -142,8 +142,7 @@ std::tuple<Tensor, Tensor, Tensors, Tensor, Tensor> phase_two_fused_backward(
     const Tensor& scores, const Tensor& weights, const OptionalTensor& earlier_weight,
     const OptionalTensor& rho, at::TensorList inverse_rms, const c10::List<bool>& recent_needed) {
   const Tensors gradients = allocate_gradients(recent, recent_needed);
-  const Tensor gain =
-      norm_gain ? prepare_norm_gain(*norm_gain, x, /*for_backward=*/true) : Tensor();
+  const Tensor gain = prepare_norm_gain(or_undefined(norm_gain), x, /*for_backward=*/true);
   const PhaseTwoGradients result =
       phase_two_backward_out({.grad_x = grad_x,
                               .grad_partial = or_undefined(grad_partial),

@@ -67,6 +67,7 @@ Tensor phase_one_backward_out(const PhaseOneBackwardInputs& inputs) {
 
 Tensor prepare_norm_gain(const Tensor& gain, const Tensor& rows, bool for_backward) {
   constexpr double kAlmostNothing = 1e-20;
+  if (!gain.defined()) return gain;
   const at::ScalarType compute = compute_dtype(rows);
   const Tensor values = for_backward ? gain.detach() : gain;
   const Tensor prepared = values.scalar_type() == compute ? values : values.to(compute);

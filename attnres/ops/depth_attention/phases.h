@@ -89,7 +89,7 @@ PhaseTwoResult allocate_phase_two(const at::Tensor& like, int64_t num_recent, bo
 
 // A norm's gain as phase 2 takes it, in the compute type of rows. Where there will be a backward it
 // is 1e-20 more: the same number, but where it was zero or nearly so. Then h rho = x / gain, and a
-// backward needs no other rows.
+// backward needs no other rows. An undefined gain stays so.
 at::Tensor prepare_norm_gain(const at::Tensor& gain, const at::Tensor& rows, bool for_backward);
 
 void phase_two_out(const PhaseTwoInputs& inputs, const PhaseTwoResult& result);

@@ -91,7 +91,8 @@ Tensors inputs_of(const SiteSources& site, const DepthQuery& query, const Tensor
   for (const Tensor& part : {site.partial, site.pending}) {
     if (part.defined()) inputs.push_back(part);
   }
-  inputs.insert(inputs.end(), {query.pseudo_query, query.key_gain, norm_gain});
+  inputs.insert(inputs.end(), {query.pseudo_query, query.key_gain});
+  if (norm_gain.defined()) inputs.push_back(norm_gain);
   return inputs;
 }
 
@@ -164,7 +165,7 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   const Tensor queries_SD =
       has_earlier ? earlier.queries_SD : fold_queries({query}, like, recording);
   const PhaseTwoResult result = allocate_phase_two(like, std::ssize(read.values), has_earlier,
-                                                   /*has_norm=*/true, /*for_backward=*/recording);
+                                                   norm_gain.defined(), /*for_backward=*/recording);
   const auto phase_two = calls_kernels(like, recording) ? &phase_two_cpu : &phase_two_out;
   const PhaseTwoInputs inputs{.earlier = earlier.output,
                               .max = earlier.max,
@@ -184,7 +185,8 @@ SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& q
   Tensors parts;
   if (site.partial.defined()) parts.push_back(site.partial);
   if (site.pending.defined()) parts.push_back(site.pending);
-  const Tensors results = record_phase_two(inputs, parts, norm_gain, result, /*in_schedule=*/true);
+  const Tensors results =
+      record_phase_two(inputs, parts, given(norm_gain), result, /*in_schedule=*/true);
   return {results[0], parts.empty() ? Tensor() : results[1]};
 }
 

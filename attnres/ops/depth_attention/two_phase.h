@@ -61,7 +61,7 @@ std::vector<EarlierSources> depth_attention_phase_one(std::vector<DepthSource>& 
                                                       double eps);
 
 struct SiteInput {
-  at::Tensor x;        // gain * h / sqrt(mean(h^2) + norm_eps)
+  at::Tensor x;        // gain * h / sqrt(mean(h^2) + norm_eps), or h where there is no gain
   at::Tensor partial;  // the partial sum with the pending output; undefined where there is neither
 };
 
@@ -75,7 +75,8 @@ struct SiteSources {
   at::Tensor partial, pending;
 };
 
-// h = sum alpha_i v_i over all of them, and its norm. `eps` is that of the keys' RMS.
+// h = sum alpha_i v_i over all of them, and its norm, unless `norm_gain` is undefined. `eps` is
+// that of the keys' RMS.
 SiteInput depth_attention_phase_two(const SiteSources& site, const DepthQuery& query, double eps,
                                     const at::Tensor& norm_gain, double norm_eps);
 

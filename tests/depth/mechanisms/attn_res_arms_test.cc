@@ -35,17 +35,27 @@ double inverse_rms(const Vector& x) {
   return 1 / std::sqrt(sum / static_cast<double>(x.size()) + kEps);
 }
 
-// The embedding, and the sums of the outputs of each block so far; of those, the newest `window`.
+// The embedding, and the sums of the outputs of each block so far, or, of finished blocks with
+// `rms`, the sums of their RMS; of those, the newest `window`.
 std::vector<Vector> sources_of(const Vector& embedding, const std::vector<Vector>& outputs,
-                               size_t block_size, size_t window) {
+                               size_t block_size, size_t window, bool rms) {
   std::vector<Vector> sums;
+  const size_t in_finished = outputs.size() / block_size * block_size;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (i % block_size == 0) sums.emplace_back(kWidth, 0.0);
-    for (size_t c = 0; c < kWidth; ++c) sums.back()[c] += outputs[i][c];
+    const double factor = rms && i < in_finished ? inverse_rms(outputs[i]) : 1;
+    for (size_t c = 0; c < kWidth; ++c) sums.back()[c] += factor * outputs[i][c];
   }
   std::vector<Vector> sources = {embedding};
   sources.insert(sources.end(), sums.end() - std::min(window, sums.size()), sums.end());
   return sources;
+}
+
+// c_l
+double score_scale(const Bench& bench, const Json& settings, int l) {
+  const Json scale = settings.value("score_scale", Json(1));
+  if (scale == "learned") return std::exp(bench.values(l, "log_score_scale")[0]);
+  return scale == "1/sqrt(d)" ? 1 / std::sqrt(kWidth) : scale.get<double>();
 }
 
 // What every site reads, by the settings and the mixer's own parameters.
@@ -59,7 +69,8 @@ std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
   const size_t window = settings.value("window", 1000);
   std::vector<Vector> outputs, mixed;
   for (int l = 0; l <= kSublayers; ++l) {
-    const auto sources = sources_of(embedding, outputs, settings["block_size"], window);
+    const auto sources = sources_of(embedding, outputs, settings["block_size"], window,
+                                    settings.value("block_summary", "sum") == "rms");
     Vector q(kWidth), h(kWidth, 0.0);
     if (l > 0 && query == "learned") q = bench.values(l, "pseudo_query");
     if (l > 0 && query == "input_dependent") {
@@ -82,6 +93,7 @@ std::vector<Vector> mixed_by_equations(const Bench& bench, const Json& settings,
                          : sources[i][c];
             score += factorised ? feature(q[c]) * feature(key) : q[c] * key;
           }
+          score *= score_scale(bench, settings, l);
         }
         double weight = std::exp(score);
         if (weighing == "sigmoid") weight = 1 / (1 + std::exp(-score));
@@ -139,7 +151,20 @@ INSTANTIATE_TEST_SUITE_P(
                                {"key_norm", false},
                                {"heads", 4}}},
                           Arm{"no_key_norm", {{"key_norm", false}}}, Arm{"window", {{"window", 2}}},
-                          Arm{"multi_head", {{"heads", 4}}},
+                          Arm{"multi_head", {{"heads", 4}}}, Arm{"scale", {{"score_scale", 0.3}}},
+                          Arm{"scale_by_width", {{"score_scale", "1/sqrt(d)"}}},
+                          Arm{"learned_scale", {{"score_scale", "learned"}}},
+                          Arm{"learned_scale_of_dependent_queries",
+                              {{"score_scale", "learned"},
+                               {"query", "input_dependent"},
+                               {"weights", "sigmoid"},
+                               {"heads", 4}}},
+                          Arm{"rms_summary", {{"block_summary", "rms"}}},
+                          Arm{"rms_summary_of_dependent_queries",
+                              {{"block_summary", "rms"},
+                               {"query", "input_dependent"},
+                               {"score_scale", 0.5},
+                               {"window", 2}}},
                           Arm{"all_at_once",
                               {{"query", "input_dependent"},
                                {"weights", "sigmoid"},
@@ -204,6 +229,64 @@ TEST(AttnResArms, StartAsTheMeanOrHalfTheSum) {
     EXPECT_NEAR(half[1][c], mean[1][c], 1e-12);
     EXPECT_NEAR(half[2][c], 1.5 * mean[2][c], 1e-5);
   }
+}
+
+// A scale is that of the query, whatever it is: e^s w with scale 1 reads what w with scale e^s
+// does.
+TEST(AttnResArms, AScaleIsAFactorOfTheQuery) {
+  const Vector embedding = random_vector("embedding", 0, kWidth);
+  for (const int64_t block_size : {1, 3}) {
+    Bench learned(arm(block_size, {{"score_scale", "learned"}}), kWidth, kSublayers);
+    Bench given(arm(block_size, {{"score_scale", 0.25}}), kWidth, kSublayers);
+    Bench plain(arm(block_size), kWidth, kSublayers);
+    for (Bench* bench : {&learned, &given, &plain}) bench->perturb(0.5);
+    for (int l = 1; l <= kSublayers; ++l) {
+      assign(learned.at(l, "log_score_scale"), vector_tensor({std::log(0.25)}));
+      const at::Tensor query = plain.at(l, "pseudo_query");
+      assign(query, 0.25 * query.detach());
+    }
+    const auto expected = mixed_by(plain, embedding, kSublayers);
+    EXPECT_LT(largest_difference(mixed_by(learned, embedding, kSublayers), expected), 1e-12);
+    EXPECT_EQ(largest_difference(mixed_by(given, embedding, kSublayers), expected), 0);
+  }
+}
+
+TEST(AttnResArms, ALearnedScaleStartsAtOneWithoutWeightDecay) {
+  Bench bench(arm(2, {{"score_scale", "learned"}}), kWidth, kSublayers);
+  EXPECT_EQ(bench.parameters.find(0, "log_score_scale"), nullptr);
+  for (int l = 1; l <= kSublayers; ++l) {
+    const Parameter& scale = *bench.parameters.find(l, "log_score_scale");
+    EXPECT_EQ(bench.values(l, "log_score_scale"), std::vector<double>{0});
+    EXPECT_FALSE(has_weight_decay(scale.kind));
+  }
+}
+
+// A block of one is the RMS of its output, larger blocks no RMS of a sum.
+TEST(AttnResArms, ARmsSummaryIsASumOfRmsNotTheRmsOfASum) {
+  Bench bench(arm(2, {{"block_summary", "rms"}}), kWidth, kSublayers);
+  DepthState state = bench.mixer->start(at::zeros({1, kWidth}, at::kDouble));
+  const auto write = [&](const Vector& y) {
+    bench.mixer->read(state);
+    bench.mixer->write(state, {vector_tensor(y).view({1, kWidth})});
+  };
+  const Vector first = random_vector("first", 0, kWidth),
+               second = random_vector("second", 0, kWidth, 5);
+  write(first);
+  write(second);
+  const Vector left = as_vector(bench.mixer->running_state(state));
+  bench.mixer->settle(state);
+  ASSERT_EQ(state.sealed.size(), 2u);
+  EXPECT_TRUE(state.open.empty());
+  EXPECT_EQ(as_vector(state.sealed[1]), left);
+  EXPECT_EQ(as_vector(bench.mixer->running_state(state)), left);
+  Vector sum(kWidth);
+  for (size_t c = 0; c < kWidth; ++c) sum[c] = first[c] + second[c];
+  double of_sum = 0;
+  for (size_t c = 0; c < kWidth; ++c) {
+    EXPECT_NEAR(left[c], first[c] * inverse_rms(first) + second[c] * inverse_rms(second), 1e-12);
+    of_sum = larger(of_sum, std::abs(left[c] - sum[c] * inverse_rms(sum)));
+  }
+  EXPECT_GT(of_sum, 0.1);
 }
 
 // Where the query is zero its features are ones, and a weight is the share of its key's features.
@@ -333,6 +416,16 @@ TEST(AttnResArms, RefusesWhatCannotBe) {
   expect({{"query_init", -0.1}}, "expected 0 to 100");
   expect({{"query", "none"}, {"heads", 2}}, "no keys");
   expect({{"query", "none"}, {"key_norm", false}}, "no keys");
+  expect({{"query", "none"}, {"score_scale", "learned"}},
+         "learned numbers, which no factor changes");
+  expect({{"weights", "factorised"}, {"score_scale", 2}},
+         "over their sum, which no factor changes");
+  expect({{"score_scale", 0}}, "above 0 and at most 1000, or 1/sqrt(d)");
+  expect({{"score_scale", -1}}, "above 0 and at most 1000, or 1/sqrt(d)");
+  expect({{"score_scale", "1/sqrt(D)"}}, "did you mean 1/sqrt(d)?");
+  expect({{"value_query", true}, {"query", "none"}}, "a second learned pseudo-query, and query is");
+  expect({{"value_query", true}, {"query", "input_dependent"}}, "query is input_dependent");
+  expect({{"block_summary", "mean"}}, "sum (of its outputs y_i) or rms (the sum of RMS(y_i)");
   expect({{"windw", 3}}, "window");
   EXPECT_EQ(refusal({{"window", 1}, {"heads", 12}}), "accepted");
 }

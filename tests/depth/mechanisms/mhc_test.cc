@@ -217,6 +217,83 @@ TEST(Mhc, MixesAfterTheLastSublayer) {
   EXPECT_GT(largest_difference(actual, expected(no_mixing)), 1e-3);
 }
 
+// Which of a site's and the streams' before their last write are read, in a single pass.
+enum class Reading { of_the_site_before, of_the_site, of_new_streams, sum_at_output };
+
+std::vector<Vector> mixed_in_a_single_pass(const Bench& bench, const Vector& embedding, size_t m,
+                                           Reading reading) {
+  const auto logits_of = [&](int l, const Rows& H, size_t first, size_t count, size_t map) {
+    Vector z;
+    for (const Vector& stream : H) z.insert(z.end(), stream.begin(), stream.end());
+    const double rms = reference::rms(z, kEps);
+    const Vector P = bench.values(l, "dynamic_maps"), c = bench.values(l, "static_maps");
+    Vector logits;
+    for (size_t row = first; row < first + count; ++row) {
+      const double scaled = bench.values(l, "map_scales")[map] / rms;
+      logits.push_back(scaled * dot(&P[row * z.size()], z.data(), z.size()) + c[row]);
+    }
+    return logits;
+  };
+  Rows H(m, embedding);
+  Vector next_read;
+  std::vector<Vector> mixed;
+  for (int l = 0; l <= kSublayers; ++l) {
+    const bool output = l == kSublayers;
+    Vector read = next_read;
+    if (!output && l > 0 && reading == Reading::of_the_site) read = logits_of(l, H, m, m, 1);
+    if (l > 0 && reading == Reading::of_new_streams) read = logits_of(l - 1, H, m, m, 1);
+    Vector h(embedding.size(), 0.0);
+    for (size_t i = 0; i < m && l > 0; ++i) {
+      const bool sums = output && reading == Reading::sum_at_output;
+      h = plus(h, H[i], sums ? 1 : logistic(read[i]));
+    }
+    mixed.push_back(l == 0 ? embedding : h);
+    if (output) break;
+    next_read = logits_of(l, H, m, m, 1);
+    const Vector b = logits_of(l, H, 0, m, 0);
+    const Rows A = l == 0 ? identity(m) : sinkhorn(logits_of(l, H, 2 * m, m * m, 2), m);
+    const Vector y = sublayer(l, normed(mixed.back(), bench.values(l, "input_norm")));
+    Rows next(m, Vector(embedding.size(), 0.0));
+    for (size_t j = 0; j < m; ++j) {
+      for (size_t i = 0; i < m; ++i) next[j] = plus(next[j], H[i], A[j][i]);
+      next[j] = plus(next[j], y, 2 * logistic(b[j]));
+    }
+    H = next;
+  }
+  return mixed;
+}
+
+TEST(Mhc, InASinglePassReadsWithTheWeightsOfTheSiteBefore) {
+  for (const int64_t m : {2, 4}) {
+    Bench bench({{"type", "mhc"}, {"streams", m}, {"single_pass", true}}, kWidth, kSublayers);
+    bench.perturb(0.3);
+    const Vector embedding = random_vector("embedding", 0, kWidth);
+    const auto actual = mixed_by(bench, embedding, kSublayers);
+    const auto expected = [&](Reading reading) {
+      return mixed_in_a_single_pass(bench, embedding, m, reading);
+    };
+    EXPECT_LT(largest_difference(actual, expected(Reading::of_the_site_before)), 1e-12) << m;
+    for (const Reading other :
+         {Reading::of_the_site, Reading::of_new_streams, Reading::sum_at_output}) {
+      EXPECT_GT(largest_difference(actual, expected(other)), 1e-3) << m;
+    }
+  }
+}
+
+// A site's weights are the next one's: there they have their one, at the start.
+TEST(Mhc, InASinglePassStartsWithTheStreamOfTheSiteThatReadsAhead) {
+  constexpr int64_t m = 4;
+  const Bench bench({{"type", "mhc"}, {"streams", m}, {"single_pass", true}}, kWidth, kSublayers);
+  for (int l = 0; l < kSublayers; ++l) {
+    const Vector c = bench.values(l, "static_maps");
+    ASSERT_EQ(c.size(), static_cast<size_t>(l == 0 ? 2 * m : 2 * m + m * m));
+    for (int64_t i = 0; i < m; ++i) {
+      EXPECT_EQ(c[i], i == l % m ? 1 : -1) << l;
+      EXPECT_EQ(c[m + i], i == (l + 1) % m ? 1 : -1) << l;
+    }
+  }
+}
+
 TEST(Mhc, SurvivesExtremeLogits) {
   Bench bench({{"type", "mhc"}, {"streams", 3}}, kWidth, 3);
   const at::Tensor logits = bench.at(1, "static_maps").detach().narrow(0, 6, 9);

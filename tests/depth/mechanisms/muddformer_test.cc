@@ -8,6 +8,7 @@ namespace {
 using namespace testing;
 
 const Json kMuddFormer = {{"type", "muddformer"}};
+const Json kNormed = {{"type", "muddformer"}, {"pre_post_norm", true}};
 constexpr int L = 8, J = L / 2;
 constexpr int64_t d = 10;
 
@@ -73,16 +74,74 @@ TEST(MuddFormer, MixesAsTheReferenceDoes) {
   EXPECT_GT(largest_difference(actual, reference(bench, embedding, true)), 1e-3);
 }
 
+// What is normed of the sums, and what they are added to.
+enum class Norms { as_the_code, of_every_sum, of_no_sum, of_sums_as_well_as_the_newest };
+
+// With norms before and after the sums.
+StreamReads normed_reference(const Bench& bench, const Vector& embedding, Norms norms) {
+  std::vector<Vector> S;
+  StreamReads reads;
+  Vector Z = embedding;
+  for (int i = 0; i <= J; ++i) {
+    const auto gain = [&](const char* role) { return bench.values(2 * i, role); };
+    S.push_back(normed(Z, bench.values(i == 0 ? 0 : 2 * i - 1, "source_norm")));
+    std::vector<Vector> X(4, embedding);
+    if (i > 0) {
+      X = stream_weights(bench, i, Z, i == J ? 1 : 4);
+      for (size_t c = 0; c < X.size(); ++c) {
+        X[c] = weighted(S, X[c]);
+        const bool is_normed = c + 1 == X.size() || norms == Norms::of_every_sum;
+        if (norms == Norms::of_sums_as_well_as_the_newest) X[c] = plus(X[c], Z);
+        if (is_normed && norms != Norms::of_no_sum) X[c] = normed(X[c], gain("sum_norm"));
+        if (norms != Norms::of_sums_as_well_as_the_newest) X[c] = plus(X[c], Z);
+      }
+    }
+    reads.push_back({{"mixed", X[0]}});
+    if (i == J) break;
+    if (i > 0) reads.back().insert({{"key", X[1]}, {"value", X[2]}, {"residual", X[3]}});
+    const Vector y = attention(2 * i, normed(X[0], gain("input_norm")),
+                               normed(X[1], gain(i > 0 ? "key_input_norm" : "input_norm")),
+                               normed(X[2], gain(i > 0 ? "value_input_norm" : "input_norm")));
+    const Vector r = plus(X[3], y);
+    reads.push_back({{"mixed", r}});
+    Z = plus(r, sublayer(2 * i + 1, normed(r, bench.values(2 * i + 1, "input_norm"))));
+  }
+  return reads;
+}
+
+TEST(MuddFormer, WithNormsMixesAsTheReferenceDoes) {
+  Bench bench(kNormed, d, L);
+  bench.perturb(0.3);
+  const Vector embedding = random_vector("embedding", 0, d);
+  const StreamReads actual = stream_reads_by(bench, embedding, L);
+  EXPECT_LT(largest_difference(actual, normed_reference(bench, embedding, Norms::as_the_code)),
+            1e-12);
+  for (const Norms norms :
+       {Norms::of_every_sum, Norms::of_no_sum, Norms::of_sums_as_well_as_the_newest}) {
+    EXPECT_GT(largest_difference(actual, normed_reference(bench, embedding, norms)), 1e-3);
+  }
+}
+
 TEST(MuddFormer, StartsAsResidual) {
-  Bench bench(kMuddFormer, d, L), plain({{"type", "residual"}}, d, L);
+  Bench plain({{"type", "residual"}}, d, L);
   const Vector embedding = random_vector("embedding", 1, d);
-  const StreamReads reads = stream_reads_by(bench, embedding, L);
   const StreamReads residual = stream_reads_by(plain, embedding, L);
-  for (size_t l = 0; l <= L; ++l) {
-    for (const auto& [stream, mixed] : reads[l]) {
-      EXPECT_LT(largest_difference({mixed}, {residual[l].at("mixed")}), 1e-12) << l << stream;
+  for (const Json& json : {kMuddFormer, kNormed}) {
+    Bench bench(json, d, L);
+    const StreamReads reads = stream_reads_by(bench, embedding, L);
+    for (size_t l = 0; l <= L; ++l) {
+      for (const auto& [stream, mixed] : reads[l]) {
+        EXPECT_LT(largest_difference({mixed}, {residual[l].at("mixed")}), 1e-12) << l << stream;
+      }
     }
   }
+}
+
+TEST(MuddFormer, WithNormsItsSumsOfTheResidualStartSmall) {
+  const Bench bench(kNormed, d, L);
+  EXPECT_EQ(bench.values(4, "sum_norm"), Vector(d, 1e-3));
+  EXPECT_EQ(bench.values(3, "source_norm"), Vector(d, 1.0));
+  EXPECT_EQ(bench.values(4, "depth_weights"), Vector(12, 0.0));
 }
 
 TEST(MuddFormer, AsksForInputsOfTheirOwnButInLayerZero) {
@@ -93,14 +152,16 @@ TEST(MuddFormer, AsksForInputsOfTheirOwnButInLayerZero) {
 }
 
 TEST(MuddFormer, IsLinearWithWeightsHeld) {
-  Bench bench(kMuddFormer, d, L);
-  bench.perturb(0.3);
-  EXPECT_LT(linearity_defect(bench, d, L, true, 3), 1e-11);
-  EXPECT_GT(linearity_defect(bench, d, L, false, 3), 1e-3);
+  for (const Json& json : {kMuddFormer, kNormed}) {
+    Bench bench(json, d, L);
+    bench.perturb(0.3);
+    EXPECT_LT(linearity_defect(bench, d, L, true, 3), 1e-11);
+    EXPECT_GT(linearity_defect(bench, d, L, false, 3), 1e-3);
+  }
 }
 
-TEST(MuddFormer, TakesNoSettings) {
-  EXPECT_NE(refusal_of({{"type", "muddformer"}, {"streams", 2}}).find("takes no settings"),
+TEST(MuddFormer, TakesNoOtherSettings) {
+  EXPECT_NE(refusal_of({{"type", "muddformer"}, {"streams", 2}}).find("unknown key"),
             std::string::npos);
 }
 
