@@ -153,6 +153,7 @@ void report_study(const ReportCommandOptions& options) {
                             {"progress", page.progress},
                             {"findings", page.findings},
                             {"sentences", page.sentences},
+                            {"costs", page.costs},
                             {"arms", arms},
                             {"difference_to_tell", kDifferenceToTell}}
                            .dump());
@@ -169,6 +170,7 @@ void report_study(const ReportCommandOptions& options) {
   } else {
     for (const std::string& sentence : page.sentences) print_lines(sentence);
   }
+  for (const std::string& cost : page.costs) print_lines(cost);
   if (has_several_tests(page.arms)) {
     print_lines(
         "Intervals are of each arm alone; p is corrected (Holm) for all arms of the study.");

@@ -137,15 +137,16 @@ std::string claim(const StudyRecord& study) {
   return "<h3>What the report claims</h3>\n<p>" + escape_html(study.claim) + "</p>\n";
 }
 
-std::string seen(const StudyData& data, const std::vector<std::string>& findings,
-                 const std::vector<std::string>& sentences) {
+std::string seen(const StudyData& data, const StudyPage& page) {
   std::string out = claim(data.study) + "<h3>What we saw</h3>\n";
-  if (!findings.empty()) out += list_of(findings);
-  out += seen_list(data, sentences);
-  if (sentences.empty()) return out;
-  return out + how_to_read(
-                   "Differences of final validation losses in nats per token, seed by seed; "
-                   "negative is lower. p by Holm’s correction for all arms of the table.");
+  if (!page.findings.empty()) out += list_of(page.findings);
+  out += seen_list(data, page.sentences);
+  if (!page.sentences.empty()) {
+    out += how_to_read(
+        "Differences of final validation losses in nats per token, seed by seed; negative is "
+        "lower. p by Holm’s correction for all arms of the table.");
+  }
+  return out + (page.costs.empty() ? "" : list_of(page.costs));
 }
 
 std::string count_or_none(double count) {
@@ -396,7 +397,7 @@ std::string study_page_text(const StudyData& data, const StudyPage& page,
     out += kSmokeBanner + claim(study);
   } else {
     out += trained_box(data) + boxed_list("Read with care", study_cautions(data)) +
-           section("seen", "Claim and result", seen(data, page.findings, page.sentences));
+           section("seen", "Claim and result", seen(data, page));
   }
   out += figures;
   if (!study.smoke) out += arm_section_of_study(data);
@@ -413,17 +414,20 @@ StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
                  .progress = progress_sentence(data.study),
                  .findings = {},
                  .sentences = seen_sentences(data.arms),
+                 .costs = {},
                  .arms = data.arms.arms,
                  .notes = study_notes(data)};
-  if (data.study.smoke) page.sentences.clear();
   std::string figures;
   for (size_t i = 0; i < data.study.figures.size(); ++i) {
     if (data.study.smoke && compares(data.study.figures[i])) continue;
     StudyFigure made = study_figure(data, data.study.figures[i], fmt::format("figure{}", i + 1));
     figures += made.html;
     std::move(made.findings.begin(), made.findings.end(), std::back_inserter(page.findings));
+    std::move(made.costs.begin(), made.costs.end(), std::back_inserter(page.costs));
   }
-  if (data.study.smoke) page.findings.clear();
+  if (data.study.smoke) {
+    for (auto* said : {&page.findings, &page.sentences, &page.costs}) said->clear();
+  }
   const std::string text = study_page_text(data, page, figures);
   if (page.page.has_parent_path()) make_folder(page.page.parent_path());
   rewrite_file(page.page, text);
