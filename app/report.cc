@@ -201,7 +201,10 @@ void run_report(const ReportCommandOptions& options) {
   require_usage(
       !options.csv_is_printed() || !options.json,
       "--csv - and --json both print on standard output; name a file for one, --csv FILE");
-  for (const std::string& run : options.runs) require_no_part_of_study(run);
+  for (const std::string& run : options.runs) {
+    require_no_part_of_study(run);
+    require_trained(run);
+  }
   const bool of_study = is_study(options);
   if (!options.csv.empty()) write_metrics(options, of_study);
   require_usage(!of_study || options.notes.empty(),

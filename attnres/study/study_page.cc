@@ -41,13 +41,18 @@ int64_t runs_in_state(const StudyRecord& study, RunState state) {
                        [&](const StudyRunRecord& run) { return run.state == state; });
 }
 
+// In words of a page.
+const char* state_words(RunState state) {
+  return state == RunState::missing ? "to come" : name_of(state);
+}
+
 std::string progress_sentence(const StudyRecord& study) {
   std::string text = fmt::format("{} of {} done", runs_in_state(study, RunState::done),
                                  counted(std::ssize(study.runs), "run"));
   for (const RunState state : {RunState::failed, RunState::diverged, RunState::unfinished,
                                RunState::missing, RunState::waiting}) {
     const int64_t count = runs_in_state(study, state);
-    if (count > 0) text += fmt::format(", {} {}", count, name_of(state));
+    if (count > 0) text += fmt::format(", {} {}", count, state_words(state));
   }
   return text + ".";
 }
@@ -231,7 +236,7 @@ std::string run_table(const StudyData& data) {
   for (const StudyRunRecord& run : data.study.runs) {
     headings.push_back(row_heading(run.name));
     const std::string cells[] = {
-        name_of(run.state),
+        state_words(run.state),
         fmt::format("{}/{}", run.step, run.steps),
         std::isnan(run.final_val_loss) ? kNoValue : format_loss(run.final_val_loss),
         count_or_none(run.tokens),
@@ -385,19 +390,31 @@ bool compares(const Json& figure) {
   return !shows;
 }
 
+// "compare: book.txt": the name, and the texts that were given.
+std::string title_of(const StudyRecord& study) {
+  constexpr size_t kMostTexts = 3;
+  std::string title = study.name;
+  for (size_t i = 0; i < std::min(study.data.size(), kMostTexts); ++i) {
+    title += (i ? ", " : ": ") + fs::path(study.data[i]).filename().string();
+  }
+  const size_t more = study.data.size() - std::min(study.data.size(), kMostTexts);
+  return title + (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 std::string study_page_text(const StudyData& data, const StudyPage& page,
                             const std::string& figures) {
   const StudyRecord& study = data.study;
   std::string under = fmt::format("<p class=\"verdict\">{}</p>\n", escape_html(study.question));
   under += fmt::format("<p class=\"progress\">{}</p>\n", escape_html(page.progress));
+  const std::string title = title_of(study);
   std::string out =
-      page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
-                 under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
+      page_start("attnres study: " + title, "<bdi>" + escape_html(title) + "</bdi>", under,
+                 is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
   if (study.smoke) {
     out += kSmokeBanner + claim(study);
   } else {
     out += trained_box(data) + boxed_list("Read with care", study_cautions(data)) +
-           section("seen", "Claim and result", seen(data, page));
+           section("seen", study.claim.empty() ? "Result" : "Claim and result", seen(data, page));
   }
   out += figures;
   if (!study.smoke) out += arm_section_of_study(data);
