@@ -42,7 +42,7 @@ struct CompareOptions {
   bool tune = false, smoke = false, dry_run = false, json = false;
 
   // What was chosen, as a study's file, so that the same command goes on with it.
-  fs::path file() const { return folder() / "compare.json"; }
+  fs::path file() const { return folder() / kComparisonFile; }
   // What is tiny does not lie where the real runs will.
   fs::path folder() const {
     return !out.empty() ? fs::path(out)

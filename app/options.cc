@@ -16,6 +16,7 @@
 #include "attnres/ops/without_kernel.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/pretrained/find_model.h"
+#include "attnres/study/quick_study.h"
 #include "attnres/study/study_data.h"
 #include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
@@ -278,6 +279,14 @@ void require_no_part_of_study(const std::filesystem::path& path) {
   require_usage(!is_part || !is_study_folder(folder),
                 "{}: is a part of a study; did you mean its folder, {}?", path.string(),
                 folder.string());
+}
+
+void require_trained(const std::filesystem::path& path) {
+  const bool has_begun = path_exists(path / "study.json") || path_exists(path / "run.json");
+  require(has_begun || !path_exists(path / kComparisonFile),
+          "{}: nothing is trained here yet: it has what compare --dry-run chose, and the same "
+          "compare command without --dry-run trains it",
+          path.string());
 }
 
 std::optional<std::filesystem::path> find_shared(const std::string& folder) {

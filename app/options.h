@@ -151,6 +151,10 @@ void require_run(const char* option, const std::filesystem::path& folder);
 // study.json.
 void require_no_part_of_study(const std::filesystem::path& path);
 
+// Throws Error where the path is a folder in which `compare --dry-run` keeps its choice, with
+// nothing trained.
+void require_trained(const std::filesystem::path& path);
+
 // Where a folder lies that comes with the program ("recipes", "models"): beside the build folder,
 // where it is installed, or here.
 std::optional<std::filesystem::path> find_shared(const std::string& folder);

@@ -153,6 +153,7 @@ void report_study(const ReportCommandOptions& options) {
                             {"progress", page.progress},
                             {"findings", page.findings},
                             {"sentences", page.sentences},
+                            {"costs", page.costs},
                             {"arms", arms},
                             {"difference_to_tell", kDifferenceToTell}}
                            .dump());
@@ -169,6 +170,7 @@ void report_study(const ReportCommandOptions& options) {
   } else {
     for (const std::string& sentence : page.sentences) print_lines(sentence);
   }
+  for (const std::string& cost : page.costs) print_lines(cost);
   if (has_several_tests(page.arms)) {
     print_lines(
         "Intervals are of each arm alone; p is corrected (Holm) for all arms of the study.");
@@ -199,7 +201,10 @@ void run_report(const ReportCommandOptions& options) {
   require_usage(
       !options.csv_is_printed() || !options.json,
       "--csv - and --json both print on standard output; name a file for one, --csv FILE");
-  for (const std::string& run : options.runs) require_no_part_of_study(run);
+  for (const std::string& run : options.runs) {
+    require_no_part_of_study(run);
+    require_trained(run);
+  }
   const bool of_study = is_study(options);
   if (!options.csv.empty()) write_metrics(options, of_study);
   require_usage(!of_study || options.notes.empty(),

@@ -125,6 +125,7 @@ std::string watch_live(const fs::path& folder) {
 
 void run_watch(const WatchOptions& options) {
   require_no_part_of_study(options.folder);
+  require_trained(options.folder);
   if (options.once || !is_screen()) {
     fmt::print("{}", look_at(options.folder, style_of_output()).frame);
     return;

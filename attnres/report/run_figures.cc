@@ -263,6 +263,14 @@ EntropyMean mean_entropy(const SiteValues& entropies, const SiteValues& weights)
   return {sum / sites, counted ? uniform / sites : kNotMeasured};
 }
 
+std::vector<std::string> badly_timed(const Comparison& comparison) {
+  std::vector<std::string> names;
+  for (const RunSummary& run : comparison.runs) {
+    if (!std::isnan(run.seconds) && !run.speed.well_measured()) names.push_back(run.label);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string loss_figures(const std::vector<RunData>& runs, const Comparison& comparison) {
@@ -283,8 +291,9 @@ std::string loss_figures(const std::vector<RunData>& runs, const Comparison& com
   return legend_of(runs, shown.indices) + row_of(by_tokens + by_time + difference) +
          fmt::format(
              "<p class=\"key\">Marked line: validation loss. Pale line: training loss, "
-             "smoothed.{}</p>\n",
-             cuts ? " The steep start is cut off at the top." : "") +
+             "smoothed.{}{}</p>\n",
+             cuts ? " The steep start is cut off at the top." : "",
+             escape_html(caution_of_times(badly_timed(comparison)))) +
          left_out(shown.missing, "no loss in its log");
 }
 

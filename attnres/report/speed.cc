@@ -80,4 +80,17 @@ std::string why_not_measured(const Speed& speed) {
                      speed.undisturbed, speed.intervals, 100 * kUndisturbed);
 }
 
+std::string caution_of_times(const std::vector<std::string>& runs) {
+  constexpr size_t kMostNamed = 4;
+  if (runs.empty()) return "";
+  std::string names;
+  for (size_t i = 0; i < std::min(runs.size(), kMostNamed); ++i) {
+    names += (i ? ", " : "") + runs[i];
+  }
+  if (runs.size() > kMostNamed) names += fmt::format(" and {} more", runs.size() - kMostNamed);
+  return fmt::format(
+      " Against training time these do not compare, since their speeds were not measured well: {}.",
+      names);
+}
+
 }  // namespace attnres

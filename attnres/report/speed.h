@@ -41,4 +41,8 @@ Speed joint_speed(const std::vector<Speed>& speeds);
 // What is wrong with a speed that was not measured well: "was disturbed (...)".
 std::string why_not_measured(const Speed& speed);
 
+// What a plot against training time says of the runs with these names, whose speeds were not
+// measured well: a sentence with a space before it; empty of none.
+std::string caution_of_times(const std::vector<std::string>& runs);
+
 }  // namespace attnres

@@ -18,7 +18,8 @@ namespace attnres {
 inline constexpr double kTokensPerParameter = 20;  // trained on, of a model that is trained enough
 inline constexpr double kFewestTokens = 10;        // a parameter, where there is no more text
 inline constexpr double kMostPasses = 4;           // over the text; more teach little
-inline constexpr int64_t kFewestSteps = 100;       // of a run; fewer say nothing of a mechanism
+inline constexpr const char* kComparisonFile = "compare.json";  // in its folder: what was chosen
+inline constexpr int64_t kFewestSteps = 100;  // of a run; fewer say nothing of a mechanism
 
 // Runs that go over their text more than kMostPasses times.
 struct RepeatedText {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <map>
 
+#include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/plots/plot.h"
+#include "attnres/report/speed.h"
 
 namespace attnres {
 namespace {
@@ -147,6 +149,19 @@ std::string difference_plot(const StudyData& data, const std::vector<size_t>& ar
   return figure("Validation loss minus the baseline’s", draw(plot, "loss-difference"));
 }
 
+// Names of the runs of these arms whose speeds were not measured well.
+std::vector<std::string> badly_timed(const StudyData& data, const std::vector<size_t>& arms) {
+  std::vector<std::string> names;
+  for (const size_t arm : arms) {
+    for (const size_t run : data.arms.arms[arm].runs) {
+      const bool is_bad = data.runs[run] && last_validation(*data.runs[run]) != nullptr &&
+                          !measure_speed(data.runs[run]->metrics).well_measured();
+      if (is_bad) names.push_back(data.study.runs[run].name);
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 SeedCurves validation_curves(const StudyData& data, size_t arm, Along along) {
@@ -179,9 +194,11 @@ std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& 
   scale_to_tokens(by_tokens.plot);
   std::string figures =
       figure("Validation loss against tokens", draw(by_tokens.plot, "loss-tokens"));
+  std::string of_times;
   if (!by_time.plot.curves.empty()) {
     scale_to_time(by_time.plot);
     figures += figure("Validation loss against time", draw(by_time.plot, "loss-time"));
+    of_times = escape_html(caution_of_times(badly_timed(data, arms)));
   }
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < arms.size(); ++i) {
@@ -192,9 +209,9 @@ std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& 
   return legend(entries) + row_of(figures + difference) +
          how_to_read(
              fmt::format("Marked line: mean over the seeds that are done. Pale lines: the "
-                         "seeds, where they are several.{}{}",
+                         "seeds, where they are several.{}{}{}",
                          difference.empty() ? "" : " The baseline’s is taken off seed by seed.",
-                         cuts ? " The steep start is cut off at the top." : ""));
+                         cuts ? " The steep start is cut off at the top." : "", of_times));
 }
 
 std::string seed_loss_figure(const StudyData& data, const std::vector<size_t>& arms,

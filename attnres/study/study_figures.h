@@ -16,8 +16,9 @@ const std::vector<std::string>& figure_kinds();
 struct StudyFigure {
   std::string html;
   // What it says about the study's claim beside the losses, in plain sentences: compute advantages,
-  // the best shapes, ranks of matrices, times and memory over the baseline's.
+  // the best shapes, ranks of matrices.
   std::vector<std::string> findings = {};
+  std::vector<std::string> costs = {};  // the same of times and memory over the baseline's
 };
 
 // The figure of one entry of "figures", as a section with its title; `id` is its own on the page.
@@ -65,7 +66,9 @@ StudyFigure matrices_figure(const StudyData& data, const std::string& id);
 // depth weights by position and class of token.
 StudyFigure probes_figure(const StudyData& data, const std::string& id);
 
-// Time per token and memory over the baseline's of the same seed, with 95 % intervals.
+// Time per token and memory of runs that are done, and over the baseline's of the same seeds, with
+// 95 % intervals. Speeds that were not measured well (speed.h) are not compared, and a ratio whose
+// interval has ends that differ by more than a factor of two is called unknown.
 StudyFigure overhead_figure(const StudyData& data, const std::string& id);
 
 }  // namespace attnres

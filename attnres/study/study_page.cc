@@ -41,13 +41,18 @@ int64_t runs_in_state(const StudyRecord& study, RunState state) {
                        [&](const StudyRunRecord& run) { return run.state == state; });
 }
 
+// In words of a page.
+const char* state_words(RunState state) {
+  return state == RunState::missing ? "to come" : name_of(state);
+}
+
 std::string progress_sentence(const StudyRecord& study) {
   std::string text = fmt::format("{} of {} done", runs_in_state(study, RunState::done),
                                  counted(std::ssize(study.runs), "run"));
   for (const RunState state : {RunState::failed, RunState::diverged, RunState::unfinished,
                                RunState::missing, RunState::waiting}) {
     const int64_t count = runs_in_state(study, state);
-    if (count > 0) text += fmt::format(", {} {}", count, name_of(state));
+    if (count > 0) text += fmt::format(", {} {}", count, state_words(state));
   }
   return text + ".";
 }
@@ -137,15 +142,16 @@ std::string claim(const StudyRecord& study) {
   return "<h3>What the report claims</h3>\n<p>" + escape_html(study.claim) + "</p>\n";
 }
 
-std::string seen(const StudyData& data, const std::vector<std::string>& findings,
-                 const std::vector<std::string>& sentences) {
+std::string seen(const StudyData& data, const StudyPage& page) {
   std::string out = claim(data.study) + "<h3>What we saw</h3>\n";
-  if (!findings.empty()) out += list_of(findings);
-  out += seen_list(data, sentences);
-  if (sentences.empty()) return out;
-  return out + how_to_read(
-                   "Differences of final validation losses in nats per token, seed by seed; "
-                   "negative is lower. p by Holm’s correction for all arms of the table.");
+  if (!page.findings.empty()) out += list_of(page.findings);
+  out += seen_list(data, page.sentences);
+  if (!page.sentences.empty()) {
+    out += how_to_read(
+        "Differences of final validation losses in nats per token, seed by seed; negative is "
+        "lower. p by Holm’s correction for all arms of the table.");
+  }
+  return out + (page.costs.empty() ? "" : list_of(page.costs));
 }
 
 std::string count_or_none(double count) {
@@ -230,7 +236,7 @@ std::string run_table(const StudyData& data) {
   for (const StudyRunRecord& run : data.study.runs) {
     headings.push_back(row_heading(run.name));
     const std::string cells[] = {
-        name_of(run.state),
+        state_words(run.state),
         fmt::format("{}/{}", run.step, run.steps),
         std::isnan(run.final_val_loss) ? kNoValue : format_loss(run.final_val_loss),
         count_or_none(run.tokens),
@@ -384,19 +390,31 @@ bool compares(const Json& figure) {
   return !shows;
 }
 
+// "compare: book.txt": the name, and the texts that were given.
+std::string title_of(const StudyRecord& study) {
+  constexpr size_t kMostTexts = 3;
+  std::string title = study.name;
+  for (size_t i = 0; i < std::min(study.data.size(), kMostTexts); ++i) {
+    title += (i ? ", " : ": ") + fs::path(study.data[i]).filename().string();
+  }
+  const size_t more = study.data.size() - std::min(study.data.size(), kMostTexts);
+  return title + (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 std::string study_page_text(const StudyData& data, const StudyPage& page,
                             const std::string& figures) {
   const StudyRecord& study = data.study;
   std::string under = fmt::format("<p class=\"verdict\">{}</p>\n", escape_html(study.question));
   under += fmt::format("<p class=\"progress\">{}</p>\n", escape_html(page.progress));
+  const std::string title = title_of(study);
   std::string out =
-      page_start("attnres study: " + study.name, "<bdi>" + escape_html(study.name) + "</bdi>",
-                 under, is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
+      page_start("attnres study: " + title, "<bdi>" + escape_html(title) + "</bdi>", under,
+                 is_going_on(study) ? "<meta http-equiv=\"refresh\" content=\"60\">\n" : "");
   if (study.smoke) {
     out += kSmokeBanner + claim(study);
   } else {
     out += trained_box(data) + boxed_list("Read with care", study_cautions(data)) +
-           section("seen", "Claim and result", seen(data, page.findings, page.sentences));
+           section("seen", study.claim.empty() ? "Result" : "Claim and result", seen(data, page));
   }
   out += figures;
   if (!study.smoke) out += arm_section_of_study(data);
@@ -413,17 +431,20 @@ StudyPage write_study_page(const fs::path& folder, const fs::path& out) {
                  .progress = progress_sentence(data.study),
                  .findings = {},
                  .sentences = seen_sentences(data.arms),
+                 .costs = {},
                  .arms = data.arms.arms,
                  .notes = study_notes(data)};
-  if (data.study.smoke) page.sentences.clear();
   std::string figures;
   for (size_t i = 0; i < data.study.figures.size(); ++i) {
     if (data.study.smoke && compares(data.study.figures[i])) continue;
     StudyFigure made = study_figure(data, data.study.figures[i], fmt::format("figure{}", i + 1));
     figures += made.html;
     std::move(made.findings.begin(), made.findings.end(), std::back_inserter(page.findings));
+    std::move(made.costs.begin(), made.costs.end(), std::back_inserter(page.costs));
   }
-  if (data.study.smoke) page.findings.clear();
+  if (data.study.smoke) {
+    for (auto* said : {&page.findings, &page.sentences, &page.costs}) said->clear();
+  }
   const std::string text = study_page_text(data, page, figures);
   if (page.page.has_parent_path()) make_folder(page.page.parent_path());
   rewrite_file(page.page, text);

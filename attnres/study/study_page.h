@@ -15,6 +15,7 @@ struct StudyPage {
   std::string progress;                // "5 of 9 runs are done, 1 failed."
   std::vector<std::string> findings;   // what the figures say of the study's claim
   std::vector<std::string> sentences;  // what was seen, one for each arm that is compared
+  std::vector<std::string> costs;      // what arms take of the baseline's time and memory
   std::vector<Arm> arms;
   std::vector<std::string> notes;  // what could not be read
 };

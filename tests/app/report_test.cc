@@ -142,6 +142,18 @@ TEST(ReportCommand, MakesTheStudysPageAnew) {
   EXPECT_TRUE(json.at("arms").at(0).at("baseline").get<bool>());
   EXPECT_EQ(json.at("arms").at(1).at("verdict"), "better");
 
+  // Of what arms cost it speaks last.
+  study["figures"].push_back({{"kind", "overhead"}});
+  for (Json& run : study["runs"]) run["peak_bytes"] = 1e6 * run["seed"].get<double>();
+  write_text(folder / "study.json", study.dump());
+  const Json with_costs = parse_json(run_program("report --json " + quoted).out, "report");
+  ASSERT_EQ(with_costs.at("costs").size(), 5u);
+  const auto cost = with_costs.at("costs").at(0).get<std::string>();
+  EXPECT_THAT(cost, HasSubstr("block-32-seed1 has no log of its speed"));
+  const std::string told = run_shell("export COLUMNS=1000; attnres report " + quoted).out;
+  ASSERT_THAT(told, HasSubstr(cost));
+  EXPECT_LT(told.find(with_costs.at("sentences").at(4).get<std::string>()), told.find(cost));
+
   // Many arms have a table.
   for (const Json& run : Json(study.at("runs"))) {
     if (run.at("arms").at("mixing") != "block") continue;

@@ -6,6 +6,7 @@
 namespace attnres::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -23,6 +24,14 @@ TEST(WatchCommand, PrintsOneFrameWhereThereIsNoTerminal) {
   const Result refused = run_program(fmt::format("watch '{}'", folder.string()));
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("expected the folder of a run or of a study"));
+  // What compare --dry-run leaves.
+  write_text(folder / "compare.json", "{}");
+  for (const char* command : {"watch --once", "report"}) {
+    const Result untrained = run_program(fmt::format("{} '{}'", command, folder.string()));
+    EXPECT_EQ(untrained.exit_code, 1);
+    EXPECT_THAT(untrained.err, AllOf(HasSubstr("nothing is trained here yet"),
+                                     HasSubstr("the same compare command without --dry-run")));
+  }
   write_text(folder / "study.json", "{}");
   for (const char* command : {"watch", "report"}) {
     for (const char* part : {"runs", "study.json"}) {

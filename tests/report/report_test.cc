@@ -338,12 +338,17 @@ TEST_F(ReportTest, ArmsWithSeedsHaveATable) {
 
 TEST_F(ReportTest, ADisturbedSpeedIsMarked) {
   const std::vector<fs::path> runs = three();
+  const std::string caption =
+      "Against training time these do not compare, since their speeds were "
+      "not measured well: ";
   EXPECT_FALSE(has(page(runs), "<td data-name=\"tokens/s\">≈"));
+  EXPECT_FALSE(has(page(runs), caption));
   const std::string metrics = read_file(runs[1] / "metrics.jsonl");
   write_text(runs[1] / "metrics.jsonl",
              std::regex_replace(metrics, std::regex("(\"step\":1[5-9].*_per_second\":).*?([,}])"),
                                 "$01100$2"));
   EXPECT_TRUE(has(page(runs), "<td data-name=\"tokens/s\">≈"));
+  EXPECT_TRUE(has(page(runs), caption + "full.</p>"));
   EXPECT_THAT(summary_.comparison.cautions, Contains(HasSubstr("full was disturbed")));
 }
 

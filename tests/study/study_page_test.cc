@@ -145,7 +145,9 @@ TEST(StudyPage, RefreshesWhileRunsAreLeft) {
   study["runs"][4]["state"] = "missing";
   const std::string left = page_of(write_json(folder, study));
   EXPECT_TRUE(has(left, "<meta http-equiv=\"refresh\" content=\"60\">"));
-  EXPECT_TRUE(has(left, "28 of 30 runs done, 1 failed, 1 missing."));
+  EXPECT_TRUE(has(left, "28 of 30 runs done, 1 failed, 1 to come."));
+  EXPECT_TRUE(has(left, ">to come<"));
+  EXPECT_FALSE(has(left, ">missing<"));
 }
 
 // A study with run folders and inspections, that asks for every figure.
@@ -374,6 +376,22 @@ TEST(StudyPage, WarnsOfTextThatIsReadOftenAgain) {
   };
   EXPECT_TRUE(has(page_of_text(20000), "2 runs go more than 4 times over the text (at most 5.0)."));
   EXPECT_FALSE(has(page_of_text(25000), "times over the text"));
+}
+
+TEST(StudyPage, NamesTheTextAndAClaimOnlyWhereThereIsOne) {
+  Json study = planted_study(1.25);
+  const fs::path folder = fresh_folder("title");
+  const std::string claimed = page_of(write_json(folder, study));
+  EXPECT_TRUE(has(claimed, "<title>attnres study: planted: book.txt</title>"));
+  EXPECT_TRUE(has(claimed, "<h2>Claim and result</h2>"));
+  study["claim"] = "";
+  study["data"] = {"/a<b>.txt", "/folder", "/c", "/d", "/e"};
+  const std::string plain = page_of(write_json(folder, study));
+  EXPECT_TRUE(has(plain, "<bdi>planted: a&lt;b&gt;.txt, folder, c and 2 more</bdi>"));
+  EXPECT_TRUE(has(plain, "<h2>Result</h2>"));
+  EXPECT_FALSE(has(plain, "Claim"));
+  study["data"] = Json::array();
+  EXPECT_TRUE(has(page_of(write_json(folder, study)), "<title>attnres study: planted</title>"));
 }
 
 TEST(StudyPage, RefusesWhatIsNoStudy) {
