@@ -586,6 +586,72 @@ class AttnRes(BlockAttnRes):
     block_size, block_summary = 1, "sum"
 
 
+class DeltaAttnRes(Mechanism):
+    """h_l = r_l + a_l sum_i softmax_i(w_l . (g_l * RMS(b_i))) b_i, r_{l+1} = r_l + f_l(norm(h_l))
+
+    over the embedding b_0, what finished blocks added to r, and what the open block has so far.
+    """
+
+    settings = "block_size", "gate"
+
+    def parameters(self, l):
+        names = {"input_norm": [self.d]}
+        if 0 < l < self.L:
+            names |= {"pseudo_query": [1, self.d], "key_norm": [self.d]}
+            names |= {} if self.gate == "none" else {"mixture_gate": [1]}
+        return names
+
+    def combine(self, v, f, w):
+        r, blocks, partial = v, [v], None
+        for l in range(self.L + 1):
+            h = r
+            if 0 < l < self.L:
+                if l % self.block_size == 0:
+                    blocks, partial = blocks + [partial], None
+                mixture = self.mix(l, blocks if partial is None else blocks + [partial], w)
+                h = r + (mixture if self.gate == "none" else w(l, "mixture_gate") * mixture)
+            x = self.norm(h, w(l, "input_norm"))
+            if l < self.L:
+                y = f(l, x)
+                r, partial = r + y, y if partial is None else partial + y
+        return x
+
+    def mix(self, l, sources, w):
+        v_NBTD = torch.stack(sources)
+        keys = rms_norm(v_NBTD.float(), w(l, "key_norm").float(), self.eps)
+        weights = (w(l, "pseudo_query")[0].float() * keys).sum(-1, keepdim=True).softmax(0)
+        return (weights.to(v_NBTD.dtype) * v_NBTD).sum(0)
+
+
+class GatedResidual(Mechanism):
+    """R_i <- R_i + s_i f_l(mean_i(G_i * N_i)), N_i = g_i * RMS(R_i) over n streams
+
+    G = sigmoid(U silu(D N / n)), s = 2 sigmoid(W N / n), of all N side by side.
+    """
+
+    settings = "streams", "rank"
+
+    def parameters(self, l):
+        n, all_streams = self.streams, self.streams * self.d
+        names = {"stream_norm": [n, self.d], "gate_down": [self.rank, all_streams]}
+        names["gate_up"] = [all_streams, self.rank]
+        return names | ({"write_gate": [n, all_streams]} if l < self.L else {})
+
+    def combine(self, v, f, w):
+        n = self.streams
+        R = v.unsqueeze(-2).repeat_interleave(n, -2)
+        for l in range(self.L + 1):
+            N = self.norm(R, w(l, "stream_norm"))
+            flat = N.flatten(-2)
+            inner = F.silu(F.linear(flat, w(l, "gate_down")) / n)
+            gates = F.linear(inner, w(l, "gate_up")).sigmoid()
+            x = (gates.view_as(N) * N).mean(-2)
+            if l < self.L:
+                s = 2 * (F.linear(flat, w(l, "write_gate")) / n).sigmoid()
+                R = R + s.unsqueeze(-1) * f(l, x).unsqueeze(-2)
+        return x
+
+
 class PostNorm(Mechanism):
     """h_{l+1} = norm(alpha h_l + f_l(h_l)), alpha = 1"""
 
