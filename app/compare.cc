@@ -200,7 +200,12 @@ std::string reserve(const CompareOptions& options) {
 void explain(const CompareOptions& options, const StudyRecipe& study, double seconds) {
   const Json chosen = parse_json(study.chosen, "chosen");
   for (const std::string sentence : chosen.at("sentences")) say(options, sentence);
-  say(options, fmt::format("The others are compared with {}.", study.baseline.front().second));
+  const std::string& baseline = study.baseline.front().second;
+  say(options,
+      mechanisms_of(study).size() > 1
+          ? fmt::format("The others are compared with {}.", baseline)
+          : fmt::format("Nothing is compared with {} yet: more --mechanisms can be added later.",
+                        baseline));
   say(options, fmt::format("All of it takes about {} on this machine, if it does nothing else.{}",
                            format_duration(seconds), reserve(options)));
 }

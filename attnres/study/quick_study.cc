@@ -296,7 +296,7 @@ std::string quick_rate_sentence(int64_t width, bool tune) {
 }
 
 void require_mechanisms(const std::vector<std::string>& names) {
-  require_usage(!names.empty(), "--mechanisms: name at least two; attnres mechanisms lists them");
+  require_usage(!names.empty(), "--mechanisms: name at least one; attnres mechanisms lists them");
   const std::vector<std::string> known = mechanism_names();
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -306,9 +306,6 @@ void require_mechanisms(const std::vector<std::string>& names) {
                   one_line(name), nearest(name, known));
     require_usage(seen.insert(name).second, "--mechanisms: {} is named twice", name);
   }
-  require_usage(names.size() > 1, "--mechanisms {}: one is nothing to compare; add {}",
-                names.front(),
-                names.front() == residual_mechanism().text.name ? "another" : "residual");
 }
 
 StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechanisms, int64_t seeds,

@@ -200,9 +200,7 @@ TEST(QuickStudy, RefusesWhatIsNoMechanism) {
   };
   EXPECT_THAT(refused({"residual", "block_attn_rse"}), HasSubstr("did you mean block_attn_res?"));
   EXPECT_THAT(refused({"residual", "residual"}), HasSubstr("residual is named twice"));
-  EXPECT_THAT(refused({}), HasSubstr("name at least two"));
-  EXPECT_THAT(refused({"mhc"}), HasSubstr("add residual"));
-  EXPECT_THAT(refused({"residual"}), HasSubstr("add another"));
+  EXPECT_THAT(refused({}), HasSubstr("name at least one"));
 }
 
 }  // namespace
