@@ -27,8 +27,8 @@ struct TrainJob {
   std::filesystem::path tokenizer = {};
   std::shared_ptr<const Tokenizer> loaded = {};  // that tokenizer, where it was loaded before
   bool resume = false;
-  // A file for a Chrome trace of the first steps: the operations of one process, or what several do;
-  // empty: none.
+  // A file for a Chrome trace of the first steps: the operations of one process, or what several
+  // do; empty: none.
   std::filesystem::path trace = {};
   bool force = false;  // begin even where memory or disk look too small (check_resources)
 };
