@@ -13,6 +13,7 @@
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
+#include "attnres/depth/site_groups.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
@@ -42,13 +43,6 @@ bool is_fused(const AttnResSettings& settings) {
 // Whether it does so in two phases: every site has to read every source.
 bool serves_two_phase(const AttnResSettings& settings, const MixerShape& shape) {
   return is_fused(settings) && settings.window >= shape.sublayers;
-}
-
-// Sites in a group, which shares phase 1: those of a block, or of as many whole blocks as there are
-// sites in sqrt(L), where phases 1 and 2 together read least (Full: Appendix B).
-int64_t sites_in_group(int64_t block_size, int sublayers) {
-  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(sublayers)));
-  return std::max<int64_t>(1, root / block_size) * block_size;
 }
 
 // That site `l` reads: the embedding, blocks, and the partial sum inside a block.
@@ -280,11 +274,7 @@ class BlockAttnRes : public DepthMixer {
   SublayerInput read_two_phase(DepthState& state) const {
     if (!state.cache) state.cache = std::make_unique<Cache>();
     Cache& cache = static_cast<Cache&>(*state.cache);
-    while (cache.sources.size() < state.sealed.size()) {
-      at::Tensor& sealed = state.sealed[cache.sources.size()];
-      cache.sources.emplace_back(sealed);
-      sealed = cache.sources.back().value();  // so that who else reads it adds to the same slot
-    }
+    take_up_sealed(state.sealed, cache.sources);
     if (state.site >= cache.end_site) begin_group(state.site, cache);
 
     SiteSources sources = {.sources = &cache.sources,
@@ -313,13 +303,11 @@ class BlockAttnRes : public DepthMixer {
   }
 
   // Phase 1 of the sites from this one to its group's end, or to the stage's, whose last query that
-  // is. What it reads depends on the group only, not on where in it a state was cut and taken up
-  // again.
+  // is.
   void begin_group(int site, Cache& cache) const {
-    const int64_t sites = sites_in_group(settings_.block_size, shape_.sublayers);
-    const int64_t group = site / sites, begin = group * sites;
+    const SiteGroup group = group_of_site(site, settings_.block_size, shape_.sublayers);
     cache.first_site = site;
-    cache.end_site = static_cast<int>(std::min<int64_t>(begin + sites, shape_.sublayers + 1));
+    cache.end_site = static_cast<int>(std::min<int64_t>(group.end, shape_.sublayers + 1));
     while (!sites_[cache.end_site - 1].input_norm.defined()) --cache.end_site;
     cache.mixtures.clear();
     cache.of_values.clear();
@@ -327,9 +315,8 @@ class BlockAttnRes : public DepthMixer {
       cache.mixtures.push_back({scaled_query(sites_[l], sites_[l].query.pseudo_query), {}});
       cache.of_values.push_back({scaled_query(sites_[l], sites_[l].value_query), {}});
     }
-    // Before the first group there is the embedding only, which needs no pass of its own.
-    cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;
-    if (group > 0) read_earlier(cache);
+    cache.num_earlier = group.num_earlier;
+    if (group.num_earlier > 0) read_earlier(cache);
   }
 
   // Phase 1, of all mixtures of the group.

@@ -7,11 +7,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
+#include "attnres/depth/site_groups.h"
 #include "attnres/ops/depth_attention/two_phase.h"
 #include "attnres/ops/depth_scores/depth_scores.h"
 #include "attnres/ops/gradient_slot.h"
@@ -22,12 +22,6 @@ namespace {
 
 // The state's open tensors: the residual stream, and inside a block what the block has added to it.
 enum DeltaStream { kResidual, kPartial };
-
-// Sites that share phase 1: those of as many whole blocks as there are sites in sqrt(L).
-int64_t sites_of_a_group(int64_t block_size, int sublayers) {
-  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(sublayers)));
-  return std::max<int64_t>(1, root / block_size) * block_size;
-}
 
 class DeltaAttnRes final : public DepthMixer {
  public:
@@ -170,11 +164,7 @@ class DeltaAttnRes final : public DepthMixer {
     if (ends_block(state.site)) fold(state);
     if (!state.cache) state.cache = std::make_unique<Cache>();
     Cache& cache = static_cast<Cache&>(*state.cache);
-    while (cache.sources.size() < state.sealed.size()) {
-      at::Tensor& sealed = state.sealed[cache.sources.size()];
-      cache.sources.emplace_back(sealed);
-      sealed = cache.sources.back().value();  // so that who else reads it adds to the same slot
-    }
+    take_up_sealed(state.sealed, cache.sources);
     if (state.site >= cache.end_site) begin_group(state.site, cache);
 
     SiteSources sources;
@@ -194,18 +184,15 @@ class DeltaAttnRes final : public DepthMixer {
     return mixture.x;
   }
 
-  // Phase 1 of the sites from this one to its group's end, or to the stage's. What it reads depends
-  // on the group only, not on where in it a state was cut and taken up again.
+  // Phase 1 of the sites from this one to its group's end, or to the stage's.
   void begin_group(int site, Cache& cache) const {
-    const int64_t sites = sites_of_a_group(settings_.block_size, shape_.sublayers);
-    const int64_t group = site / sites, begin = group * sites;
+    const SiteGroup group = group_of_site(site, settings_.block_size, shape_.sublayers);
     cache.first_site = site;
-    cache.end_site = static_cast<int>(std::min<int64_t>(begin + sites, shape_.sublayers));
+    cache.end_site = static_cast<int>(std::min<int64_t>(group.end, shape_.sublayers));
     while (!sites_[cache.end_site - 1].input_norm.defined()) --cache.end_site;
     cache.earlier.clear();
-    // Before the first group there is the embedding only, which needs no pass of its own.
-    cache.num_earlier = group == 0 ? 0 : 1 + begin / settings_.block_size;
-    if (group == 0) return;
+    cache.num_earlier = group.num_earlier;
+    if (group.num_earlier == 0) return;
     std::vector<DepthQuery> queries;
     for (int l = site; l < cache.end_site; ++l) queries.push_back(sites_[l].query);
     cache.earlier =
@@ -260,7 +247,7 @@ class DeltaAttnRes final : public DepthMixer {
 double delta_attn_res_traffic(const DeltaAttnResSettings& settings, const MixerShape& shape) {
   const double L = shape.sublayers, S = static_cast<double>(settings.block_size);
   if (S > 1) return L / S / S + 7;
-  const auto group = static_cast<double>(sites_of_a_group(1, shape.sublayers));
+  const auto group = static_cast<double>(sites_in_group(1, shape.sublayers));
   return group + L / group + 2;
 }
 
