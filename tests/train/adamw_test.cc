@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "attnres/train/optimizers/optimizer.h"
 #include "tests/larger.h"
 
 namespace attnres::adamw_test {
@@ -63,7 +64,7 @@ template <class F>
 double largest_difference(at::ScalarType dtype, F decay_of) {
   const TrainConfig train = config();
   const ParameterRegistry registry = one_of_each(dtype);
-  AdamW optimizer({registry.all().begin(), registry.all().end()}, train);
+  Optimizer optimizer(registry, train, update_factors(registry, /*sublayers=*/4, train));
   std::vector<Reference> references;
   for (const Parameter& p : registry.all()) {
     const at::Tensor start = p.tensor.detach().to(at::kDouble).flatten();
@@ -77,7 +78,7 @@ double largest_difference(at::ScalarType dtype, F decay_of) {
       p.tensor.mutable_grad() = (kDivisor * g).to(dtype);
       references[k].step(g, t, decay_of(p.kind), train);
     }
-    optimizer.step(kRate, t, kDivisor);
+    optimizer.step(kRate, kDivisor);
   }
   double largest = 0;
   for (size_t k = 0; k < references.size(); ++k) {

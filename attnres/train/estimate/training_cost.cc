@@ -8,7 +8,7 @@
 #include "attnres/infer/evaluate.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/train/optimizers/muon.h"
-#include "attnres/train/recipe/learning_rates.h"
+#include "attnres/train/recipe/update_factors.h"
 
 namespace attnres {
 namespace {
@@ -27,13 +27,13 @@ double newton_schulz(const std::vector<int64_t>& sizes, double numbers) {
 
 std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int sublayers,
                                      const TrainConfig& train) {
-  const std::vector<double> factors = rate_factors(parameters, sublayers, train.rates);
+  const std::vector<UpdateFactors> factors = update_factors(parameters, sublayers, train);
   const bool has_muon = train.optimizer == "muon";
   std::vector<UpdateCost> costs;
   for (const Parameter& p : parameters.all()) {
-    const double factor = factors[costs.size()], numbers = static_cast<double>(p.tensor.numel());
+    const double rate = factors[costs.size()].rate, numbers = static_cast<double>(p.tensor.numel());
     UpdateCost& cost = costs.emplace_back();
-    if (factor == 0 || !is_differentiated(p.kind)) continue;
+    if (rate == 0 || !is_differentiated(p.kind)) continue;
     const bool is_muons = has_muon && p.kind == ParameterKind::matrix;
     cost.moments = is_muons ? numbers : 2 * numbers;
     if (!is_muons) continue;

@@ -17,27 +17,25 @@ AdamW::AdamW(std::vector<Parameter> parameters, const TrainConfig& config)
 
 void AdamW::step(double learning_rate, int64_t t, double divisor) {
   const at::NoGradGuard not_recording;
-  for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> tensors, gradients, first, second;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const Parameter& p = parameters_[i];
-      if (!p.tensor.grad().defined() || has_weight_decay(p.kind) != decay) continue;
-      tensors.push_back(p.tensor);
-      gradients.push_back(p.tensor.grad());
-      first.push_back(first_moments_[i]);
-      second.push_back(second_moments_[i]);
-    }
-    if (tensors.empty()) continue;
-    const auto options = tensors[0].options().dtype(at::kFloat);
-    const at::Tensor count = at::full({}, static_cast<double>(t), options);
-    const std::vector<at::Tensor> counts(tensors.size(), count);
-    at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
-                      learning_rate, config_.beta1, config_.beta2,
-                      decay ? config_.weight_decay : 0.0, config_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false, at::full({}, divisor, options));
-    // Which libtorch forgets to say: copies of weights go by it.
-    for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
+  std::vector<at::Tensor> tensors, gradients, first, second;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    if (!p.tensor.grad().defined()) continue;
+    tensors.push_back(p.tensor);
+    gradients.push_back(p.tensor.grad());
+    first.push_back(first_moments_[i]);
+    second.push_back(second_moments_[i]);
   }
+  if (tensors.empty()) return;
+  const auto options = tensors[0].options().dtype(at::kFloat);
+  const at::Tensor count = at::full({}, static_cast<double>(t), options);
+  const std::vector<at::Tensor> counts(tensors.size(), count);
+  at::_fused_adamw_(tensors, gradients, first, second, /*max_exp_avg_sqs=*/{}, counts,
+                    learning_rate, config_.beta1, config_.beta2, config_.weight_decay,
+                    config_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
+                    at::full({}, divisor, options));
+  // Which libtorch forgets to say: copies of weights go by it.
+  for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace attnres

@@ -2,7 +2,7 @@
 // fused CPU kernel, for gradients g that are given `divisor` times as large:
 //   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 //   p = p - lr decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-// decay is zero for all but linear maps (has_weight_decay).
+// with the configuration's decay for all.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "attnres/support/error.h"
-#include "attnres/train/recipe/learning_rates.h"
 
 namespace attnres {
 namespace {
@@ -19,14 +18,14 @@ bool is_muons(ParameterKind kind, const TrainConfig& config) {
   return config.optimizer == "muon" && kind == ParameterKind::matrix;
 }
 
-// Those with this factor that Muon serves, or that AdamW does.
+// Those with these factors that Muon serves, or that AdamW does.
 std::vector<Parameter> served(const ParameterRegistry& parameters,
-                              const std::vector<double>& factors, double factor,
+                              const std::vector<UpdateFactors>& factors, const UpdateFactors& of,
                               const TrainConfig& config, bool muon) {
   std::vector<Parameter> chosen;
   for (size_t i = 0; i < factors.size(); ++i) {
     const Parameter& p = parameters.all()[i];
-    if (factors[i] != factor || !is_differentiated(p.kind)) continue;
+    if (factors[i] != of || !is_differentiated(p.kind)) continue;
     if (is_muons(p.kind, config) == muon) chosen.push_back(p);
   }
   return chosen;
@@ -36,19 +35,21 @@ std::vector<Parameter> served(const ParameterRegistry& parameters,
 
 Optimizer::Optimizer(const Transformer& model, const TrainConfig& config)
     : Optimizer(model.parameters(), config,
-                rate_factors(model.parameters(), model.config().sublayers(), config.rates)) {}
+                update_factors(model.parameters(), model.config().sublayers(), config)) {}
 
 Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
-                     std::vector<double> factors)
+                     std::vector<UpdateFactors> factors)
     : parameters_(parameters), factors_(std::move(factors)) {
   require(factors_.size() == parameters.all().size(), "Optimizer: {} factors for {} parameters",
           factors_.size(), parameters.all().size());
-  for (const double factor : std::set<double>(factors_.begin(), factors_.end())) {
-    if (factor == 0) continue;
+  for (const UpdateFactors& of : std::set<UpdateFactors>(factors_.begin(), factors_.end())) {
+    if (of.rate == 0) continue;
+    TrainConfig of_group = config;
+    of_group.weight_decay *= of.decay;
     groups_.push_back(
-        {.factor = factor,
-         .adamw = AdamW(served(parameters, factors_, factor, config, /*muon=*/false), config),
-         .muon = Muon(served(parameters, factors_, factor, config, /*muon=*/true), config,
+        {.rate = of.rate,
+         .adamw = AdamW(served(parameters, factors_, of, config, /*muon=*/false), of_group),
+         .muon = Muon(served(parameters, factors_, of, config, /*muon=*/true), of_group,
                       parameters.group())});
   }
 }
@@ -63,7 +64,7 @@ at::Tensor Optimizer::squared_gradient_norm(
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Parameter& p = parameters_.all()[i];
     const at::Tensor& gradient = p.tensor.grad();
-    if (gradient.defined() && factors_[i] != 0 && counts(p)) gradients.push_back(gradient);
+    if (gradient.defined() && factors_[i].rate != 0 && counts(p)) gradients.push_back(gradient);
   }
   if (gradients.empty()) {
     return at::zeros({}, at::TensorOptions(parameters_.device()).dtype(at::kDouble));
@@ -74,8 +75,8 @@ at::Tensor Optimizer::squared_gradient_norm(
 void Optimizer::step(double learning_rate, double divisor) {
   ++updates;
   for (Group& group : groups_) {
-    group.adamw.step(learning_rate * group.factor, updates, divisor);
-    group.muon.step(learning_rate * group.factor, divisor);
+    group.adamw.step(learning_rate * group.rate, updates, divisor);
+    group.muon.step(learning_rate * group.rate, divisor);
   }
   clear_gradients();
 }

@@ -6,8 +6,8 @@
 //   router_bias   -         -         moved by the experts' load instead (expert_balance.h)
 //   all others    AdamW     AdamW
 //
-// Each at the learning rate, times its factor in `train.rates`; what has a factor of 0 stays as it
-// is, and has no moments.
+// Each at the learning rate and weight decay times its factors in `train.rates` and `train.decays`
+// (update_factors.h); what has a rate of 0 stays as it is, and has no moments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,17 +23,18 @@
 #include "attnres/train/optimizers/adamw.h"
 #include "attnres/train/optimizers/muon.h"
 #include "attnres/train/recipe/recipe.h"
+#include "attnres/train/recipe/update_factors.h"
 
 namespace attnres {
 
 class Optimizer {
  public:
-  // For a whole model, which must outlive the optimizer. Throws UsageError where train.rates does
-  // not fit it (learning_rates.h).
+  // For a whole model, which must outlive the optimizer. Throws UsageError as
+  // update_factors does.
   Optimizer(const Transformer& model, const TrainConfig& config);
-  // With the factor of each parameter given, in their order, in the place of train.rates.
+  // With the factors of each parameter given, in their order.
   Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
-            std::vector<double> factors);
+            std::vector<UpdateFactors> factors);
 
   // The L2 norm of all gradients together, in float64, but those of what stays as it is. Parameters
   // without a gradient count as zero.
@@ -51,15 +52,15 @@ class Optimizer {
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
  private:
-  // The parameters that have one factor.
+  // The parameters that have the same factors.
   struct Group {
-    double factor;
+    double rate;
     AdamW adamw;
     Muon muon;
   };
 
   const ParameterRegistry& parameters_;
-  std::vector<double> factors_;
+  std::vector<UpdateFactors> factors_;
   std::vector<Group> groups_;
 };
 

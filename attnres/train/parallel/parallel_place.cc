@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "attnres/parallel/update_owners.h"
-#include "attnres/train/recipe/learning_rates.h"
+#include "attnres/train/recipe/update_factors.h"
 
 namespace attnres {
 namespace {
@@ -30,13 +30,14 @@ ParallelPlace::ParallelPlace(const Recipe& of_run, int64_t vocab_size, Communica
 
 ModelPart ParallelPlace::part() const {
   ModelPart part = {.sites = plan.sites_of(ranks.place().pipeline), .group = ranks.group()};
-  const std::vector<double> all =
-      rate_factors(shapes.parameters(), shapes.sublayers(), recipe.train.rates);
+  const std::vector<UpdateFactors> all =
+      update_factors(shapes.parameters(), shapes.sublayers(), recipe.train);
   for (size_t i = 0; i < all.size(); ++i) {
     // As stages_with has it, and in the order of the whole model.
     const Parameter& parameter = shapes.parameters().all()[i];
     if (stages_with(parameter, std::vector<SiteSet>{part.sites}).empty()) continue;
-    part.factors.push_back(owners.empty() || owners[i] == replica() ? all[i] : 0);
+    UpdateFactors& own = part.factors.emplace_back(all[i]);
+    if (!owners.empty() && owners[i] != replica()) own.rate = 0;
   }
   return part;
 }

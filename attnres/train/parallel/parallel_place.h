@@ -24,8 +24,8 @@ struct ParallelPlace {
   int replica() const { return ranks.place().replica; }
   // The rank of the pipeline that has the last stage, and so the head.
   int output_rank() const { return plan.size.rank_of(plan.size.stages() - 1); }
-  // This process's, with the learning rates' factors (learning_rates.h) of its parameters: 0 of
-  // those that another replica updates.
+  // This process's, with the factors (update_factors.h) of its parameters: those that another
+  // replica updates have a rate of 0.
   ModelPart part() const;
 
   Recipe recipe;

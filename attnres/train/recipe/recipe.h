@@ -33,7 +33,7 @@ struct TrainConfig {
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double muon_momentum = 0.95;
-  NamedNumbers rates = {};  // see learning_rates.h
+  NamedNumbers rates = {}, decays = {};  // see update_factors.h
   double clip = 1.0;
   double expert_balance_rate = 1e-3;
   std::string precision = kFloat32Precision;
@@ -63,7 +63,7 @@ struct TrainConfig {
       from_to(0, 1));
     v("optimizer", optimizer, "what updates the parameters",
       one_of({{"adamw"}, {"muon", "Muon for matrices, AdamW for all else"}}));
-    v("weight_decay", weight_decay, "decoupled weight decay, of linear maps only", from_to(0, 10));
+    v("weight_decay", weight_decay, "decoupled weight decay, of linear maps, and of what train.decays names", from_to(0, 10));
     v("beta1", beta1, "of AdamW: decay of the first moment", fraction_below_one());
     v("beta2", beta2, "of AdamW: decay of the second moment", fraction_below_one());
     v("epsilon", epsilon, "of AdamW: what the root of the second moment is added to",
@@ -72,6 +72,10 @@ struct TrainConfig {
     v("rates", rates,
       "factors on the learning rate of parameters, by patterns of their names: "
       "{\"*.query_proj\": 0.1}",
+      from_to(0, 1000));
+    v("decays", decays,
+      "factors on the weight decay of parameters, by patterns of their names: "
+      "{\"*_res_proj.weight\": 1}; without one linear maps have 1, all else 0",
       from_to(0, 1000));
     v("clip", clip, "largest norm of the gradient, which is scaled down to it; 0 for none",
       from_to(0, 1e9));

@@ -16,7 +16,7 @@
 #include "attnres/support/machine.h"
 #include "attnres/text/ids.h"
 #include "attnres/train/estimate/estimate.h"
-#include "attnres/train/recipe/learning_rates.h"
+#include "attnres/train/recipe/update_factors.h"
 #include "attnres/train/recipe/schedule.h"
 #include "attnres/train/run/first_weights.h"
 #include "attnres/train/run_folder/run_folder.h"
@@ -226,10 +226,10 @@ bool moves_weights(const Recipe& recipe) {
   if (recipe.train.rates.empty()) return true;
   const Transformer shapes(recipe.model, recipe.tokenizer.vocab_size, /*seed=*/std::nullopt,
                            precision_of(recipe.train), at::kMeta);
-  const std::vector<double> factors =
-      rate_factors(shapes.parameters(), shapes.sublayers(), recipe.train.rates);
+  const std::vector<UpdateFactors> factors =
+      update_factors(shapes.parameters(), shapes.sublayers(), recipe.train);
   for (size_t i = 0; i < factors.size(); ++i) {
-    if (is_differentiated(shapes.parameters().all()[i].kind) && factors[i] > 0) return true;
+    if (is_differentiated(shapes.parameters().all()[i].kind) && factors[i].rate > 0) return true;
   }
   return false;
 }

@@ -161,7 +161,7 @@ Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config)
     : model(std::move(made)), optimizer(*model, config) {}
 
 Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config,
-                   std::vector<double> factors)
+                   std::vector<UpdateFactors> factors)
     : model(std::move(made)), optimizer(model->parameters(), config, std::move(factors)) {}
 
 void save_checkpoint(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,

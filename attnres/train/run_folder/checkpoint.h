@@ -39,9 +39,9 @@ struct TrainingState {
 struct Training {
   // A whole model before the first step.
   Training(std::unique_ptr<Transformer> made, const TrainConfig& config);
-  // Some of its sites, with the factors of their parameters (learning_rates.h).
+  // Some of its sites, with their parameters' factors.
   Training(std::unique_ptr<Transformer> made, const TrainConfig& config,
-           std::vector<double> factors);
+           std::vector<UpdateFactors> factors);
 
   std::unique_ptr<Transformer> model;
   Optimizer optimizer;  // of the model's parameters
@@ -67,7 +67,7 @@ TrainingState read_training_state(const std::filesystem::path& folder);
 struct ModelPart {
   SiteSet sites = {};
   const TensorGroup* group = nullptr;  // that shares these sites' layers
-  std::vector<double> factors = {};    // of its parameters' rates; none: those of the whole model
+  std::vector<UpdateFactors> factors = {};  // of its parameters; none: those of the whole model
 };
 
 // Such a part of the checkpoint of a `model` with `vocab_size` tokens, or more. Throws Error when

@@ -67,9 +67,11 @@ void require_same_run(const std::filesystem::path& folder, const Json& before, c
   std::vector<std::string> found =
       differences(without_changeable(recipe), without_changeable(new_recipe));
   // The order of keys, which is not compared, decides which pattern is a parameter's.
-  const auto rates = [](const Json& of) { return of.at("train").value("rates", Json()); };
-  if (found.empty() && rates(recipe) != rates(new_recipe)) {
-    found.push_back("train.rates: its patterns have another order");
+  for (const char* key : {"rates", "decays"}) {
+    const auto patterns = [&](const Json& of) { return of.at("train").value(key, Json()); };
+    if (found.empty() && patterns(recipe) != patterns(new_recipe)) {
+      found.push_back(fmt::format("train.{}: its patterns have another order", key));
+    }
   }
   const Json &steps = recipe.at("train").at("steps"),
              &new_steps = new_recipe.at("train").at("steps");

@@ -1,4 +1,4 @@
-#include "attnres/train/recipe/learning_rates.h"
+#include "attnres/train/recipe/update_factors.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 
-namespace attnres::testing::learning_rates_test {
+namespace attnres::testing::update_factors_test {
 namespace {
 
 using ::testing::AllOf;
@@ -22,22 +22,34 @@ using ::testing::Not;
 
 const Json kDependent = {{"type", "attn_res"}, {"query", "input_dependent"}};
 
-std::vector<double> factors_of(const Transformer& model, const NamedNumbers& rates) {
-  return rate_factors(model.parameters(), model.config().sublayers(), rates);
+std::vector<UpdateFactors> factors_of(const Transformer& model, const TrainConfig& train) {
+  return update_factors(model.parameters(), model.config().sublayers(), train);
+}
+
+std::vector<double> rates_of(const Transformer& model, const NamedNumbers& rates) {
+  std::vector<double> numbers;
+  for (const UpdateFactors& of : factors_of(model, {.rates = rates})) numbers.push_back(of.rate);
+  return numbers;
+}
+
+std::vector<double> decays_of(const Transformer& model, const NamedNumbers& decays) {
+  std::vector<double> numbers;
+  for (const UpdateFactors& of : factors_of(model, {.decays = decays})) numbers.push_back(of.decay);
+  return numbers;
 }
 
 std::string refusal(const Transformer& model, const NamedNumbers& rates) {
-  return message_of<UsageError>([&] { factors_of(model, rates); });
+  return message_of<UsageError>([&] { rates_of(model, rates); });
 }
 
 TEST(LearningRates, AreOneWithoutAPattern) {
   const Transformer model = small_model(kDependent);
-  EXPECT_EQ(factors_of(model, {}), std::vector<double>(model.parameters().all().size(), 1.0));
+  EXPECT_EQ(rates_of(model, {}), std::vector<double>(model.parameters().all().size(), 1.0));
 }
 
 TEST(LearningRates, AreOfTheFirstPatternThatMatches) {
   const Transformer model = small_model(kDependent);
-  const std::vector<double> factors = factors_of(
+  const std::vector<double> factors = rates_of(
       model, {{"model.layers.1.*.query_proj", 3}, {"*.query_proj", 0.1}, {"lm_hea?.*", 0}});
   int queries = 0;
   for (size_t i = 0; i < factors.size(); ++i) {
@@ -59,12 +71,12 @@ TEST(LearningRates, RefusePatternsOfNoParameterAndNameTheNearest) {
   EXPECT_THAT(refusal(model, {{"model.layer.2.self_attn.q_proj.weight", 0.1}}),
               HasSubstr("the nearest is model.layers.2.self_attn.q_proj.weight"));
   EXPECT_THAT(refusal(model, {{"*.query_proj", 0.1}, {"", 1}}), HasSubstr("matches no parameter"));
-  EXPECT_NO_THROW(factors_of(model, {{"*", 0.5}, {"*.query_proj", 0.1}}));
+  EXPECT_NO_THROW(rates_of(model, {{"*", 0.5}, {"*.query_proj", 0.1}}));
 }
 
 TEST(LearningRates, TakeTheExpertsOfAStackTogether) {
   const Transformer model = kimi_model(/*k3=*/false, residual());
-  const std::vector<double> factors = factors_of(model, {{"*.experts.*", 0.1}});
+  const std::vector<double> factors = rates_of(model, {{"*.experts.*", 0.1}});
   int stacks = 0;
   for (size_t i = 0; i < factors.size(); ++i) {
     const bool is_stack = model.parameters().all()[i].tensor.dim() == 3 &&
@@ -74,19 +86,38 @@ TEST(LearningRates, TakeTheExpertsOfAStackTogether) {
   }
   EXPECT_GT(stacks, 0);
   EXPECT_THAT(refusal(model, {{"*.experts.3.*", 0.1}}),
-              HasSubstr("matches 1 expert of 5, but experts share one rate"));
+              HasSubstr("matches 1 expert of 5, but experts share one factor"));
   // Moved by the load, at a rate of its own.
   EXPECT_THAT(refusal(model, {{"*e_score_correction_bias", 0.1}}),
               HasSubstr("matches no parameter"));
 }
 
+TEST(WeightDecays, AreOfLinearMapsWhereNoPatternMatches) {
+  const Transformer model = small_model(kDependent);
+  const std::vector<double> without = decays_of(model, {}),
+                            with = decays_of(model, {{"*.query_proj", 0}, {"*norm.weight", 2}});
+  for (size_t i = 0; i < without.size(); ++i) {
+    const Parameter& p = model.parameters().all()[i];
+    const bool is_map = p.kind == ParameterKind::matrix || p.kind == ParameterKind::head;
+    EXPECT_EQ(without[i], is_map ? 1 : 0) << p.site << " " << p.role;
+    const double expected = p.role == "query_proj" ? 0 : p.role == "input_norm" ? 2 : without[i];
+    EXPECT_EQ(with[i], expected) << p.site << " " << p.role;
+  }
+  EXPECT_THAT(message_of<UsageError>([&] {
+                decays_of(model, {{"*.query_prj", 1}});
+              }),
+              HasSubstr("train.decays: *.query_prj matches no parameter"));
+}
+
 // What two steps leave of every parameter, with gradients that follow from site, role and step.
 std::map<std::string, at::Tensor> after_steps(const std::string& optimizer, double rate,
-                                              const NamedNumbers& rates) {
+                                              const NamedNumbers& rates,
+                                              const NamedNumbers& decays = {}) {
   const Transformer model = small_model(kDependent, {.precision = at::kFloat});
   TrainConfig config;
   config.optimizer = optimizer;
   config.rates = rates;
+  config.decays = decays;
   Optimizer made(model, config);
   for (int step = 0; step < 2; ++step) {
     for (const Parameter& p : model.parameters().all()) {
@@ -140,6 +171,24 @@ TEST_P(RatesOf, HalfIsARunOfHalfTheRate) {
   }
 }
 
+// Two updates u, which gradients alone decide, give p (1 - a)^2 - u (1 - a) - u, a = lr decay.
+TEST_P(RatesOf, DecaysMoveAParameterTowardsZeroByTheirFactor) {
+  constexpr double kRate = 0.01, kFactor = 20;
+  const double a = kRate * kFactor * TrainConfig().weight_decay;
+  const auto start = at_start(), without = after_steps(GetParam(), kRate, {}, {{"*", 0}}),
+             with = after_steps(GetParam(), kRate, {}, {{kPattern, kFactor}, {"*", 0}});
+  for (const auto& [name, value] : with) {
+    const at::Tensor difference = value - without.at(name);
+    const at::Tensor expected =
+        is_meant(name) ? (a * a - 2 * a) * start.at(name) : at::zeros_like(difference);
+    const double largest = expected.abs().max().item<double>();
+    EXPECT_EQ(largest > 3 * a * kRate, is_meant(name)) << name;
+    // AdamW's u is the rate at most, and Muon's less than half of it.
+    EXPECT_LE((difference - expected).abs().max().item<double>(), largest > 0 ? 1.1 * a * kRate : 0)
+        << name;
+  }
+}
+
 TEST(LearningRates, LeaveWhatIsFrozenOutOfNormAndMoments) {
   const Transformer model = small_model(kDependent, {.precision = at::kFloat});
   TrainConfig config;
@@ -160,4 +209,4 @@ TEST(LearningRates, LeaveWhatIsFrozenOutOfNormAndMoments) {
 }
 
 }  // namespace
-}  // namespace attnres::testing::learning_rates_test
+}  // namespace attnres::testing::update_factors_test
