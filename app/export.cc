@@ -34,12 +34,10 @@ at::ScalarType storage_type(const std::string& name) {
   return at::kFloat;
 }
 
-GgufType gguf_type(const std::string& name) {
-  if (name == "bf16") return GgufType::bf16;
-  if (name == "f16") return GgufType::f16;
-  if (name == "q8_0") return GgufType::q8_0;
-  if (name == "q4_0") return GgufType::q4_0;
-  return GgufType::f32;
+std::vector<std::string> file_type_names() {
+  std::vector<std::string> names;
+  for (const GgufFileType& type : kGgufFileTypes) names.emplace_back(type.name);
+  return names;
 }
 
 void write_directory(const OpenedModel& opened, const ExportOptions& options) {
@@ -81,7 +79,7 @@ void write_gguf_file(const OpenedModel& opened, const ExportOptions& options) {
   std::string why;
   const auto tokenizer = opened.tokenizer_if_read(&why);
   save_gguf(*opened.model, options.out, opened.context, tokenizer_keys(opened, tokenizer.get()),
-            gguf_type(options.type));
+            gguf_file_type(options.type));
   fmt::print("{}: {} parameters as {}, for llama.cpp's {}\n", options.out,
              opened.model->parameters().count(), options.type,
              gguf_architecture(opened.model->config()));
@@ -136,9 +134,11 @@ void add_export_command(CLI::App& app) {
       "programs know (docs/models.md); gguf: one file with the tokenizer in it, for llama.cpp")
       ->check(one_word_of({"safetensors", "huggingface", "gguf"}))
       ->capture_default_str();
-  add_option(command, "--type TYPE", options->type,
-             "how weights are stored: f32, bf16 or f16, with --format gguf also q8_0 or q4_0")
-      ->check(one_word_of({"f32", "bf16", "f16", "q8_0", "q4_0"}))
+  add_option(
+      command, "--type TYPE", options->type,
+      "how weights are stored: f32, bf16 or f16, with --format gguf also q8_0, q4_0 or a mixture "
+      "of llama.cpp's: q4_k_s, q4_k_m, q5_k_m, q6_k")
+      ->check(one_word_of(file_type_names()))
       ->capture_default_str();
   command.add_flag("--approximate", options->approximate,
                    "of a retrofitted model: have one eps in all norms, as other programs' files "

@@ -213,9 +213,11 @@ void PrecisionOption::add_to(CLI::App& command) {
              "has it")
       ->check(one_word_of({kFloat32Precision, kBfloat16Precision}))
       ->capture_default_str();
-  add_option(command, "--weights FORMAT", weights,
-             "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0 or "
-             "q4_0 (default: as a GGUF file has them, f32 of a model directory)")
+  add_option(
+      command, "--weights FORMAT", weights,
+      "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0, q4_0, "
+      "q4_1, q5_0, q5_1, q4_K, q5_K or q6_K (default: as a GGUF file has each, f32 of a model "
+      "directory)")
       ->check(one_word_of(weight_format_names()));
   group_options(command, kComputing, {"--precision", "--weights"});
 }
@@ -224,8 +226,8 @@ Precision PrecisionOption::get(const ModelDirectory& model) const {
   if (name == kBfloat16Precision && compute_device().is_cpu())
     require_bfloat16_products("--precision");
   Precision precision = parse_precision(name, "--precision");
-  precision.weights =
-      weights.empty() ? model.weight_format() : parse_weight_format(weights, "--weights");
+  precision.weights = weights.empty() ? model.weight_formats()
+                                      : WeightFormats(parse_weight_format(weights, "--weights"));
   return precision;
 }
 

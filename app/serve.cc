@@ -235,7 +235,9 @@ void add_serve_command(CLI::App& app) {
   const auto options = std::make_shared<ServeOptions>();
   options->model.add_to(command);
   add_option(command, "--weights FORMAT", options->weights,
-             "how weights are kept in memory: f32, f16, bf16, q8_0 or q4_0 (default: as a GGUF "
+             "how weights are kept in memory: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, "
+             "q5_K or q6_K "
+             "(default: as a GGUF "
              "file has them, f32 of a model directory)")
       ->check(one_word_of(weight_format_names()));
   add_option(command, "--host ADDRESS", options->host, "the address to listen on")

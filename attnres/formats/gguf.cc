@@ -100,10 +100,11 @@ void check(const std::vector<GgufTensor>& tensors) {
       require(size > 0, "GGUF: tensor {}: its shape [{}] has no numbers", tensor.name,
               fmt::join(tensor.shape, ", "));
     }
-    require(!has_blocks(weight_format(tensor.type)) || tensor.shape.back() % kPackedBlock == 0,
-            "GGUF: tensor {}: its rows have {} numbers, and q8_0 and q4_0 store multiples of {}; "
-            "store it as another type",
-            tensor.name, tensor.shape.back(), kPackedBlock);
+    const WeightBlocks& blocks = blocks_of(weight_format(tensor.type));
+    require(tensor.shape.back() % blocks.numbers == 0,
+            "GGUF: tensor {}: its rows have {} numbers, and {} stores multiples of {}; store it as "
+            "another type",
+            tensor.name, tensor.shape.back(), blocks.name, blocks.numbers);
   }
 }
 

@@ -36,12 +36,20 @@ std::vector<int64_t> expected_shape(const GgufSitePart& placed, const Transforme
   return placed.part.make ? placed.part.make(of).sizes().vec() : of[0].sizes().vec();
 }
 
+// Which ggml does not store where it writes a file anew.
+std::vector<int64_t> without_leading_ones(std::vector<int64_t> shape) {
+  const auto first = std::find_if(shape.begin(), shape.end() - 1, [](int64_t n) { return n != 1; });
+  shape.erase(shape.begin(), first);
+  return shape;
+}
+
 void check_shape(const GgufFile& file, const std::string& name,
                  const std::vector<int64_t>& expected) {
   require(file.contains(name), "{}: the tensor {} is missing", file.path(), name);
   const std::vector<int64_t>& shape = file.info(name).shape;
-  require(shape == expected, "{}: {} has the shape [{}], expected [{}]", file.path(), name,
-          fmt::join(shape, ", "), fmt::join(expected, ", "));
+  require(without_leading_ones(shape) == without_leading_ones(expected),
+          "{}: {} has the shape [{}], expected [{}]", file.path(), name, fmt::join(shape, ", "),
+          fmt::join(expected, ", "));
 }
 
 // That the file has every tensor of the whole model, and no other.
@@ -119,8 +127,7 @@ class GgufLoader {
 
   void take_stored(const PackedMatrix& packed, const GgufPart& part) const {
     const at::Tensor stored = file_.stored(part.name).bytes;
-    const bool is_joined = packed.bytes.storage().nbytes() != packed.bytes.nbytes();
-    if (is_joined || part.read) return read(part, stored, {packed.bytes});
+    if (part.read) return read(part, stored, {packed.bytes});
     packed.bytes.set_(stored);
   }
 
@@ -184,21 +191,17 @@ std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& c
   return model;
 }
 
-WeightFormat gguf_weight_format(const GgufFile& file, const GgufConfig& config) {
-  using enum WeightFormat;
-  std::set<WeightFormat> formats, of_short_rows;
-  for (const GgufSitePart& placed : gguf_parts(config.stored.model, config.architecture)) {
-    const GgufPart& part = placed.part;
+WeightFormats gguf_weight_formats(const GgufFile& file, const GgufConfig& config) {
+  WeightFormats::OfWeights formats;
+  for (const auto& [weight, parts] :
+       by_parameter(gguf_parts(config.stored.model, config.architecture))) {
+    const GgufPart& part = parts.front();
     if (part.storage == GgufPart::Storage::exact || !file.contains(part.name)) continue;
-    const GgufTensorInfo& info = file.info(part.name);
-    const bool fits = info.shape.back() % kPackedBlock == 0;
-    (fits ? formats : of_short_rows).insert(weight_format(info.type));
+    const WeightFormat stored = weight_format(file.info(part.name).type);
+    const bool is_kept = parts.size() == 1 && (!part.read || part.reads_rows);
+    formats[weight] = is_kept || blocks_of(stored).is_packed_here ? stored : WeightFormat::q8_0;
   }
-  if (std::none_of(formats.begin(), formats.end(), has_blocks)) formats.merge(of_short_rows);
-  if (formats.empty() || (formats.contains(f16) && formats.contains(bf16))) return f32;
-  return *std::max_element(formats.begin(), formats.end(), [](WeightFormat a, WeightFormat b) {
-    return packed_row_bytes(a, kPackedBlock) < packed_row_bytes(b, kPackedBlock);
-  });
+  return WeightFormats(std::move(formats));
 }
 
 }  // namespace attnres

@@ -13,10 +13,10 @@ namespace attnres {
 // pseudo-query becomes the pseudo-query of a key norm with gains of one, a folded gate one of full
 // rank: both compute the same.
 //
-// Where `precision` packs weights as the file stores them, they are taken bit by bit: a weight that
-// is no part of a joined one stays in the file, which is mapped while the model lives; rows of
-// others are copied. The map from latents to keys alone, which lies transposed in the file, is
-// rounded again where it has blocks. Other weights are rounded from the numbers that the file has.
+// Where `precision` packs weights as the file stores them, they are taken bit by bit and stay in
+// the file, which is mapped while the model lives; those whose rows lie in another order are
+// copied. The map from latents to keys alone, which lies transposed in the file, is rounded again
+// where it has blocks. Other weights are rounded from the numbers that the file has.
 //
 // A process of a tensor group has its parts in memory of its own, copied site by site.
 //
@@ -26,9 +26,9 @@ std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& c
                                        Precision precision = {}, const SiteSet& sites = {},
                                        const TensorGroup* group = nullptr);
 
-// The format that keeps what the file says of a model's weights: that of all of them; where they
-// differ, the largest, and float32 where some are f16 and some bf16. Rows that blocks do not fit
-// are stored as f16 among blocks, and do not count.
-WeightFormat gguf_weight_format(const GgufFile& file, const GgufConfig& config);
+// The formats that keep each weight as the file stores it. One that is made of several tensors, or
+// of one that lies in another order, is rounded again: to the file's format where that can be, else
+// to q8_0 where it has blocks.
+WeightFormats gguf_weight_formats(const GgufFile& file, const GgufConfig& config);
 
 }  // namespace attnres

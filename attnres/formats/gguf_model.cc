@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <set>
 
 #include "attnres/formats/gguf_keys.h"
@@ -15,7 +16,7 @@ namespace {
 // The tensors of a file, made of the model's parameters.
 class GgufTensors {
  public:
-  GgufTensors(const Transformer& model, GgufType type) : model_(model), type_(type) {}
+  GgufTensors(const Transformer& model, const GgufFileType& type) : model_(model), type_(type) {}
 
   void add(const GgufSitePart& placed) {
     const GgufPart& part = placed.part;
@@ -28,8 +29,9 @@ class GgufTensors {
       return make ? make(tensors) : tensors[0];
     };
     const std::vector<int64_t> shape = made(without_data).sizes().vec();
-    GgufType type = part.storage == GgufPart::Storage::exact ? GgufType::f32 : type_;
-    if (has_blocks(weight_format(type)) && shape.back() % kPackedBlock != 0) type = GgufType::f16;
+    const GgufType type = part.storage == GgufPart::Storage::exact
+                              ? GgufType::f32
+                              : type_of_matrix(type_, matrix_of(placed, shape.back()));
     tensors_.push_back({part.name, shape, type, [=] { return made(of); }});
   }
 
@@ -44,6 +46,20 @@ class GgufTensors {
   }
 
  private:
+  GgufMatrix matrix_of(const GgufSitePart& placed, int64_t columns) const {
+    const ModelConfig& config = model_.config();
+    const std::string& name = placed.part.name;
+    const bool is_of_layer = name.starts_with("blk.");
+    const bool is_head =
+        name == "output.weight" || (config.tie_embeddings && name == "token_embd.weight");
+    return {.name = is_of_layer ? name.substr(name.find('.', 4) + 1) : name,
+            .layer = std::max(placed.site, 0) / 2,
+            .layers = static_cast<int>(config.layers),
+            .columns = columns,
+            .experts = config.settings<ExpertsSettings>().count,
+            .is_head = is_head};
+  }
+
   at::Tensor take(int site, const std::string& role) {
     const Parameter* parameter = model_.parameters().find(site, role);
     require(parameter != nullptr, "GGUF: the model has no parameter {} at site {}", role, site);
@@ -52,12 +68,12 @@ class GgufTensors {
   }
 
   const Transformer& model_;
-  GgufType type_;
+  const GgufFileType& type_;
   std::set<const Parameter*> used_;
   std::vector<GgufTensor> tensors_;
 };
 
-std::vector<GgufTensor> tensors_of(const Transformer& model, GgufType type) {
+std::vector<GgufTensor> tensors_of(const Transformer& model, const GgufFileType& type) {
   GgufTensors tensors(model, type);
   for (const GgufSitePart& part :
        gguf_parts(model.config(), gguf_layout(model.config()).architecture)) {
@@ -66,7 +82,7 @@ std::vector<GgufTensor> tensors_of(const Transformer& model, GgufType type) {
   return tensors.all();
 }
 
-GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType type) {
+GgufMetadata metadata_of(const Transformer& model, int64_t context, const GgufFileType& type) {
   const ModelConfig& config = model.config();
   const GgufLayout& layout = gguf_layout(config);
   GgufKeys keys(layout.name);
@@ -80,8 +96,8 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, GgufType typ
   layout.write(config, keys);
 
   GgufMetadata metadata = {{"general.architecture", layout.name},
-                           {"general.file_type", storage_of(type).file_type}};
-  if (has_blocks(weight_format(type))) {
+                           {"general.file_type", type.number}};
+  if (has_blocks(weight_format(type.type))) {
     metadata.emplace_back("general.quantization_version", uint32_t{2});
   }
   metadata.insert(metadata.end(), keys.metadata().begin(), keys.metadata().end());
@@ -95,7 +111,7 @@ std::string gguf_architecture(const ModelConfig& config) {
 }
 
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,
-               const GgufMetadata& tokenizer, GgufType type) {
+               const GgufMetadata& tokenizer, const GgufFileType& type) {
   GgufMetadata metadata = metadata_of(model, context, type);
   metadata.insert(metadata.end(), tokenizer.begin(), tokenizer.end());
   write_gguf(path, metadata, tensors_of(model, type));

@@ -23,7 +23,7 @@
 #include <filesystem>
 #include <string>
 
-#include "attnres/formats/gguf.h"
+#include "attnres/formats/gguf_file_type.h"
 #include "attnres/model/transformer.h"
 
 namespace attnres {
@@ -32,11 +32,11 @@ namespace attnres {
 std::string gguf_architecture(const ModelConfig& config);
 
 // `context`: the number of tokens that the model was trained on at once. `tokenizer`: the keys
-// tokenizer.ggml.*, with as many tokens as the model has embeddings. Matrices are stored as `type`,
-// rows that it does not have (q8_0: of another length than multiples of 32) as float16; norms,
-// vectors, convolutions and the router, which llama.cpp reads so, as float32. Throws Error as
+// tokenizer.ggml.*, with as many tokens as the model has embeddings. Matrices are stored as
+// type_of_matrix says; norms, vectors, convolutions and the router, which llama.cpp reads so, as
+// float32. Throws Error as
 // gguf_architecture and write_gguf do.
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,
-               const GgufMetadata& tokenizer, GgufType type);
+               const GgufMetadata& tokenizer, const GgufFileType& type);
 
 }  // namespace attnres

@@ -33,14 +33,12 @@ constexpr const char* kAlignmentKey = "general.alignment";
 // ggml's names of the numbers of types that are not read here, of those that it reads no more, too.
 std::string type_name(uint32_t type) {
   static const std::map<uint32_t, const char*> names = {
-      {3, "Q4_1"},   {4, "Q4_2"},        {5, "Q4_3"},        {6, "Q5_0"},        {7, "Q5_1"},
-      {9, "Q8_1"},   {10, "Q2_K"},       {11, "Q3_K"},       {12, "Q4_K"},       {13, "Q5_K"},
-      {14, "Q6_K"},  {15, "Q8_K"},       {16, "IQ2_XXS"},    {17, "IQ2_XS"},     {18, "IQ3_XXS"},
-      {19, "IQ1_S"}, {20, "IQ4_NL"},     {21, "IQ3_S"},      {22, "IQ2_S"},      {23, "IQ4_XS"},
-      {24, "I8"},    {25, "I16"},        {26, "I32"},        {27, "I64"},        {28, "F64"},
-      {29, "IQ1_M"}, {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},   {33, "Q4_0_8_8"},   {34, "TQ1_0"},
-      {35, "TQ2_0"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {39, "MXFP4"},
-      {40, "NVFP4"}, {41, "Q1_0"},       {42, "Q2_0"}};
+      {4, "Q4_2"},    {5, "Q4_3"},        {9, "Q8_1"},        {15, "Q8_K"},       {16, "IQ2_XXS"},
+      {17, "IQ2_XS"}, {18, "IQ3_XXS"},    {19, "IQ1_S"},      {21, "IQ3_S"},      {22, "IQ2_S"},
+      {24, "I8"},     {25, "I16"},        {26, "I32"},        {27, "I64"},        {28, "F64"},
+      {29, "IQ1_M"},  {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},   {33, "Q4_0_8_8"},   {34, "TQ1_0"},
+      {35, "TQ2_0"},  {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {40, "NVFP4"},
+      {41, "Q1_0"},   {42, "Q2_0"}};
   const auto found = names.find(type);
   return found == names.end() ? fmt::format("type {}", type) : found->second;
 }
@@ -82,18 +80,22 @@ bool has_finite_numbers(const PackedMatrix& stored) {
   constexpr uint16_t kHalfExponent = 0x7c00, kBfloat16Exponent = 0x7f80;
   constexpr uint32_t kFloatExponent = 0x7f800000;
   const auto* bytes = stored.bytes.const_data_ptr<uint8_t>();
-  const int64_t unit = packed_unit_bytes(stored.format), count = stored.bytes.numel() / unit;
+  const WeightBlocks& blocks = blocks_of(stored.format);
+  const int64_t count = stored.bytes.numel() / blocks.bytes;
   switch (stored.format) {
     case WeightFormat::f32:
-      return none_has_all(bytes, count, unit, kFloatExponent);
+      return none_has_all(bytes, count, blocks.bytes, kFloatExponent);
     case WeightFormat::bf16:
-      return none_has_all(bytes, count, unit, kBfloat16Exponent);
-    case WeightFormat::f16:
-    case WeightFormat::q8_0:  // whose scales begin a block
-    case WeightFormat::q4_0:
-      return none_has_all(bytes, count, unit, kHalfExponent);
+      return none_has_all(bytes, count, blocks.bytes, kBfloat16Exponent);
+    case WeightFormat::fp8:
+      return false;            // no file of this kind has it
+    case WeightFormat::mxfp4:  // the exponent of a block, of which 255 is NaN
+      return none_has_all(bytes, count, blocks.bytes, uint8_t{255});
+    default:
+      return std::all_of(blocks.halves.begin(), blocks.halves.end(), [&](int16_t half) {
+        return half < 0 || none_has_all(bytes + half, count, blocks.bytes, kHalfExponent);
+      });
   }
-  return false;
 }
 
 }  // namespace
@@ -271,15 +273,15 @@ GgufFile::Entry GgufFile::read_entry(Cursor& cursor, const std::string& name) co
   const auto type = cursor.number<uint32_t>();
   require(
       is_read(type),
-      "{}: tensor {}: is stored as {}; attnres reads F32, F16, BF16, Q8_0 and Q4_0: convert the "
-      "model's original files to one of these, or this file with llama-quantize "
-      "--allow-requantize --pure FILE OUT Q8_0",
+      "{}: tensor {}: is stored as {}, which attnres does not read; it reads F32, F16, BF16, Q4_0 "
+      "to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4: take a file of one of these (Q4_K_M is the "
+      "usual one), or convert this one with llama-quantize --allow-requantize FILE OUT Q8_0",
       path_, one_line(name), type_name(type));
 
   Entry entry;
   entry.info.type = static_cast<GgufType>(type);
   const WeightFormat format = weight_format(entry.info.type);
-  const uint64_t unit = has_blocks(format) ? kPackedBlock : 1;
+  const auto unit = static_cast<uint64_t>(blocks_of(format).numbers);
   require(sizes[0] % unit == 0,
           "{}: tensor {}: its rows have {} numbers, expected a multiple of {}", path_,
           one_line(name), sizes[0], unit);
@@ -291,7 +293,7 @@ GgufFile::Entry GgufFile::read_entry(Cursor& cursor, const std::string& name) co
             one_line(name), fmt::join(sizes, " x "));
   }
   entry.info.shape.assign(sizes.rbegin(), sizes.rend());
-  entry.bytes = numbers / unit * static_cast<uint64_t>(packed_unit_bytes(format));
+  entry.bytes = numbers / unit * static_cast<uint64_t>(blocks_of(format).bytes);
   entry.begin = cursor.number<uint64_t>();
   return entry;
 }

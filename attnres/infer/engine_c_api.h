@@ -29,7 +29,8 @@ typedef struct attnres_engine attnres_engine;
 
 /* Zero, and NULL, take what is in brackets. */
 typedef struct {
-  const char* weights; /* f32, f16, bf16, q8_0 or q4_0 [a GGUF file's; f32 of a model directory] */
+  const char* weights; /* f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, q5_K or q6_K [a GGUF
+                          file's; f32 of a model directory] */
   int64_t context;     /* most tokens of a sequence, prompt and continuation [the model's] */
   int64_t sequences;   /* that are computed at once; more requests wait [8] */
   int64_t step_tokens; /* computed in a step at most [512] */

@@ -50,7 +50,7 @@ Json describe(const Transformer& model) {
       {"model", write_config(model.config())},
       {"vocabulary", model.vocab_size()},
       {"precision", c10::toString(precision.activations)},
-      {"weights", weight_format_names()[static_cast<size_t>(precision.weights)]},
+      {"weights", precision.weights.name()},
       {"numbers", hash_of_shared_numbers(model)},
       {"build", describe_build()},
   };

@@ -20,8 +20,8 @@ namespace {
 
 std::unique_ptr<Transformer> load(const ModelDirectory& directory, const std::string& weights) {
   Precision precision;
-  precision.weights =
-      weights.empty() ? directory.weight_format() : parse_weight_format(weights, "weights");
+  precision.weights = weights.empty() ? directory.weight_formats()
+                                      : WeightFormats(parse_weight_format(weights, "weights"));
   return directory.load(precision);
 }
 

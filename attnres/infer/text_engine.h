@@ -30,8 +30,8 @@ class ModelDirectory;
 
 struct TextEngineSettings {
   EngineSettings engine = {};  // a context of 0 is the model's, a larger one is refused
-  // How weights are kept: f32, f16, bf16, q8_0 or q4_0; if empty, as a GGUF file has them, and f32
-  // of a model directory.
+  // How weights are kept: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, q5_K or q6_K; if
+  // empty, as a GGUF file has them, and f32 of a model directory.
   std::string weights = {};
   int threads = 0;  // of the process; 0 leaves them as they are
 };

@@ -31,8 +31,8 @@ class Linear {
   ProductWeight weight_;
 };
 
-// Maps that read the same input. Each role is a parameter of its own, a part of one storage, so
-// that in decoding a token meets one matrix.
+// Maps that read the same input. Each role is a parameter of its own, and unless they are packed a
+// part of one storage, so that in decoding a token meets one matrix.
 class LinearGroup {
  public:
   LinearGroup() = default;
@@ -44,11 +44,12 @@ class LinearGroup {
                                      const std::vector<at::Tensor>& own_inputs = {}) const;
 
  private:
-  std::vector<MapWeight> parts_of(const MapWeight& joined, const at::Tensor& x) const;
+  std::vector<MapWeight> weights_for(const at::Tensor& x) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<int64_t> outputs_;
-  ProductWeight joined_;  // all weights, one below the other
+  ProductWeight joined_;               // all weights, one below the other; or
+  std::vector<ProductWeight> single_;  // each by itself, where some are packed
 };
 
 }  // namespace attnres

@@ -17,13 +17,12 @@ struct ProductWeight::Copy {
 
 ProductWeight::ProductWeight(const Parameter* parameter) {
   if (parameter == nullptr) return;
-  *this = ProductWeight({parameter->tensor, parameter->packed}, {parameter->tensor});
+  *this = ProductWeight(parameter->tensor, {parameter->tensor});
+  packed_ = parameter->packed;
 }
 
-ProductWeight::ProductWeight(const ParameterRegistry::Joined& joined,
-                             std::vector<at::Tensor> parameters)
-    : whole_(joined.tensor),
-      packed_(joined.packed),
+ProductWeight::ProductWeight(at::Tensor joined, std::vector<at::Tensor> parameters)
+    : whole_(std::move(joined)),
       parameters_(std::move(parameters)),
       copy_(std::make_shared<Copy>()) {}
 

@@ -18,7 +18,7 @@ class ProductWeight {
   ProductWeight() = default;  // none
   // A parameter, of any shape, or none; or several that are parts of one storage, `joined`.
   explicit ProductWeight(const Parameter* parameter);
-  ProductWeight(const ParameterRegistry::Joined& joined, std::vector<at::Tensor> parameters);
+  ProductWeight(at::Tensor joined, std::vector<at::Tensor> parameters);
 
   bool defined() const { return whole_.defined(); }
   // The parameter, or what the parts are parts of.

@@ -45,7 +45,7 @@ std::vector<std::string> operations_without_kernel(c10::DeviceType device) {
   // What runs while decoding.
   if (!paged_attention_table.has(device)) names.insert("paged attention");
   if (!delta_attention_table.has(device)) names.insert("delta attention");
-  if (!streaming_product_table.has(device)) names.insert("products with packed weights");
+  if (!streaming_products_table.has(device)) names.insert("products with packed weights");
   return {names.begin(), names.end()};
 }
 

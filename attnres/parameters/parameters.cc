@@ -161,29 +161,36 @@ const Parameter* ParameterRegistry::add_weight(int site, const std::string& role
                                                std::vector<int> used_at) {
   if (used_at.empty()) used_at = {site};
   if (!uses_any(sites_, used_at)) return nullptr;
-  const Joined weight =
-      allocate_weight(site, role, part_sizes(site, role, kind, shape, shard), shape.back());
-  keep({site, role, kind, weight.tensor, shard, std::move(used_at), weight.packed}, init);
+  const std::vector<int64_t> sizes = part_sizes(site, role, kind, shape, shard);
+  const PackedMatrix packed = allocate_packed(site, role, sizes, shape.back());
+  const at::Tensor tensor =
+      allocate(site, role, sizes, packed.defined() ? at::Device(at::kMeta) : device_);
+  keep({site, role, kind, tensor, shard, std::move(used_at), packed}, init);
   return &parameters_.back();
 }
 
-ParameterRegistry::Joined ParameterRegistry::add_joined(int site, int64_t inputs,
-                                                        const std::vector<MatrixRole>& roles) {
+at::Tensor ParameterRegistry::add_joined(int site, int64_t inputs,
+                                         const std::vector<MatrixRole>& roles) {
   if (!uses_any(sites_, {site})) return {};
   constexpr ParameterKind kKind = ParameterKind::matrix;
+  if (std::any_of(roles.begin(), roles.end(),
+                  [&](const MatrixRole& role) { return is_packed(site, role.role); })) {
+    for (const MatrixRole& role : roles) {
+      add_weight(site, role.role, kKind, {role.outputs, inputs}, role.init, role.shard);
+    }
+    return {};
+  }
   std::vector<int64_t> outputs;
   for (const MatrixRole& role : roles) {
     outputs.push_back(
         part_sizes(site, role.role, kKind, {role.outputs, inputs}, role.shard).front());
   }
   const int64_t all = std::accumulate(outputs.begin(), outputs.end(), int64_t{0});
-  const Joined joined = allocate_weight(site, roles.front().role, {all, inputs}, inputs);
+  const at::Tensor joined = allocate(site, roles.front().role, {all, inputs}, device_);
   int64_t first = 0;
   for (size_t i = 0; i < roles.size(); ++i) {
-    const at::Tensor rows = joined.tensor.narrow(0, first, outputs[i]).detach();
-    PackedMatrix packed = joined.packed;
-    if (packed.defined()) packed.bytes = packed.bytes.narrow(0, first, outputs[i]);
-    keep({site, roles[i].role, kKind, rows, roles[i].shard, {site}, packed}, roles[i].init);
+    const at::Tensor rows = joined.narrow(0, first, outputs[i]).detach();
+    keep({site, roles[i].role, kKind, rows, roles[i].shard, {site}}, roles[i].init);
     first += outputs[i];
   }
   return joined;
@@ -216,23 +223,24 @@ at::Tensor ParameterRegistry::allocate(int site, const std::string& role, at::In
   return at::empty(shape, at::TensorOptions(device).dtype(precision_.parameters));
 }
 
-ParameterRegistry::Joined ParameterRegistry::allocate_weight(int site, const std::string& role,
-                                                             at::IntArrayRef shape,
-                                                             int64_t inputs) const {
-  const bool packs = precision_.weights != WeightFormat::f32 && !device_.is_meta();
-  const at::Tensor tensor = allocate(site, role, shape, packs ? at::Device(at::kMeta) : device_);
-  if (!packs) return {tensor, {}};
+bool ParameterRegistry::is_packed(int site, const std::string& role) const {
+  return precision_.weights.of(site, role) != WeightFormat::f32 && !device_.is_meta();
+}
+
+PackedMatrix ParameterRegistry::allocate_packed(int site, const std::string& role,
+                                                at::IntArrayRef shape, int64_t inputs) const {
+  if (!is_packed(site, role)) return {};
+  const WeightFormat wanted = precision_.weights.of(site, role);
+  const WeightFormat format = fits(wanted, inputs) ? wanted : WeightFormat::f16;
   const int64_t columns = shape.back();
-  const bool fits = !has_blocks(precision_.weights) || inputs % kPackedBlock == 0;
-  require_usage(!fits || !has_blocks(precision_.weights) || columns % kPackedBlock == 0,
-                "weights: q8_0 and q4_0 store inputs in blocks of {}, but each of {} processes has "
-                "{} of {} (site {}); take f16 or bf16, or another number of processes",
-                kPackedBlock, part().size, columns, role, site);
-  const WeightFormat format = fits ? precision_.weights : WeightFormat::f16;
+  require_usage(fits(format, columns),
+                "weights: {} stores inputs in blocks of {}, but each of {} processes has {} of {} "
+                "(site {}); take f16 or bf16, or another number of processes",
+                blocks_of(format).name, blocks_of(format).numbers, part().size, columns, role,
+                site);
   std::vector<int64_t> stored = shape.vec();
   stored.back() = packed_row_bytes(format, columns);
-  return {tensor,
-          {at::empty(stored, at::TensorOptions(device_).dtype(at::kByte)), format, columns}};
+  return {at::empty(stored, at::TensorOptions(device_).dtype(at::kByte)), format, columns};
 }
 
 // A mixer's is found by kMixersRole + role too: so a layer's that has this role finds out whose it

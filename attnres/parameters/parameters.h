@@ -151,12 +151,9 @@ class ParameterRegistry {
                               at::IntArrayRef shape, const Init& init, Shard shard = Shard::none,
                               std::vector<int> used_at = {});
 
-  // Weights of kind matrix, each [outputs, inputs], one below the other in one storage.
-  struct Joined {
-    at::Tensor tensor;
-    PackedMatrix packed;
-  };
-  Joined add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
+  // Weights of kind matrix, each [outputs, inputs], one below the other in one storage. Undefined,
+  // and each is a weight of its own, where one of them is packed.
+  at::Tensor add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
 
   const std::deque<Parameter>& all() const { return parameters_; }
   // The parameter at a site with a role, or nullptr.
@@ -170,9 +167,10 @@ class ParameterRegistry {
  private:
   at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape,
                       at::Device device) const;
-  // `inputs`: of the whole.
-  Joined allocate_weight(int site, const std::string& role, at::IntArrayRef shape,
-                         int64_t inputs) const;
+  // Where a weight is packed, memory for its rows; undefined else. `inputs`: of the whole.
+  PackedMatrix allocate_packed(int site, const std::string& role, at::IntArrayRef shape,
+                               int64_t inputs) const;
+  bool is_packed(int site, const std::string& role) const;
   // What is kept here of a parameter whose whole shape this is.
   std::vector<int64_t> part_sizes(int site, const std::string& role, ParameterKind kind,
                                   at::IntArrayRef whole, Shard shard) const;

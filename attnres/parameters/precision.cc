@@ -9,6 +9,16 @@
 
 namespace attnres {
 
+WeightFormat WeightFormats::of(int site, const std::string& role) const {
+  if (own_ == nullptr) return all_;
+  const auto found = own_->find({site, role});
+  return found == own_->end() ? all_ : found->second;
+}
+
+std::string WeightFormats::name() const {
+  return own_ == nullptr ? blocks_of(all_).name : "mixed";
+}
+
 Precision parse_precision(const std::string& name, const std::string& what) {
   if (name == kFloat32Precision) return {};
   if (name == kBfloat16Precision) return {at::kFloat, at::kBFloat16};
@@ -17,7 +27,13 @@ Precision parse_precision(const std::string& name, const std::string& what) {
 }
 
 const std::vector<std::string>& weight_format_names() {
-  static const std::vector<std::string> names = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> packed;
+    for (const WeightBlocks& blocks : kWeightFormats) {
+      if (blocks.is_packed_here) packed.emplace_back(blocks.name);
+    }
+    return packed;
+  }();
   return names;
 }
 
@@ -26,7 +42,9 @@ WeightFormat parse_weight_format(const std::string& name, const std::string& wha
   const auto found = std::find(names.begin(), names.end(), name);
   require_usage(found != names.end(), "{}: expected one of {}, got {}", what,
                 fmt::join(names, ", "), one_line(name));
-  return static_cast<WeightFormat>(found - names.begin());
+  const auto format = std::find_if(kWeightFormats.begin(), kWeightFormats.end(),
+                                   [&](const WeightBlocks& blocks) { return name == blocks.name; });
+  return static_cast<WeightFormat>(format - kWeightFormats.begin());
 }
 
 }  // namespace attnres

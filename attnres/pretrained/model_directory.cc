@@ -189,8 +189,8 @@ ModelDirectory::ModelDirectory(ModelDirectory&&) noexcept = default;
 ModelDirectory& ModelDirectory::operator=(ModelDirectory&&) noexcept = default;
 ModelDirectory::~ModelDirectory() = default;
 
-WeightFormat ModelDirectory::weight_format() const {
-  return gguf_ ? gguf_weight_format(*gguf_, *gguf_config_) : WeightFormat::f32;
+WeightFormats ModelDirectory::weight_formats() const {
+  return gguf_ ? gguf_weight_formats(*gguf_, *gguf_config_) : WeightFormats();
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer() const {

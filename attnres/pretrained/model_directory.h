@@ -21,7 +21,7 @@
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
-#include "attnres/parameters/weight_format.h"
+#include "attnres/parameters/precision.h"
 #include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
@@ -54,8 +54,8 @@ class ModelDirectory {
   int64_t vocab_size() const { return stored_.vocab_size; }  // token embeddings
   int64_t context() const { return stored_.context; }        // max_position_embeddings
 
-  // How weights are stored where a GGUF file stores them so (gguf_weight_format); f32 of a folder.
-  WeightFormat weight_format() const;
+  // How a GGUF file stores each weight (gguf_weight_formats); f32 of a folder.
+  WeightFormats weight_formats() const;
 
   // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
   std::unique_ptr<Tokenizer> tokenizer() const;

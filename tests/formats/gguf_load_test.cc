@@ -46,10 +46,15 @@ std::vector<Case> cases() {
           {"kimi_k3", gguf_k3()}};
 }
 
-// The same numbers in memory as a folder's would be with this format of weights.
-Transformer packed_again(const Transformer& model, WeightFormat format) {
+WeightFormats formats_of(const fs::path& path) {
+  const GgufFile file(path);
+  return gguf_weight_formats(file, read_gguf_config(file));
+}
+
+// The same numbers in memory as a folder's would be with these formats of weights.
+Transformer packed_again(const Transformer& model, const WeightFormats& formats) {
   Transformer packed(model.config(), model.vocab_size(), /*seed=*/std::nullopt,
-                     {at::kFloat, at::kFloat, format});
+                     {at::kFloat, at::kFloat, formats});
   for (const Parameter& parameter : packed.parameters().all()) {
     const at::Tensor from =
         model.parameters().find(parameter.site, parameter.role)->tensor.detach();
@@ -115,16 +120,16 @@ TEST_P(GgufLoad, FillsEveryParameter) {
 TEST_P(GgufLoad, RoundsAsTheFormatDoes) {
   const Transformer model = perturbed_model(GetParam().config);
   for (const GgufType type : {GgufType::f16, GgufType::q8_0, GgufType::q4_0}) {
-    const auto back = loaded_gguf(saved_gguf(model, type));
+    const auto back = loaded_gguf(saved_gguf(model, blocks_of(weight_format(type)).name));
     const WeightFormat format = weight_format(type);
     for (const Parameter& parameter : model.parameters().all()) {
       const bool is_weight = parameter.kind == ParameterKind::matrix ||
                              parameter.kind == ParameterKind::embedding ||
                              parameter.kind == ParameterKind::head;
       if (!is_weight || parameter.role == "gate" || parameter.role == "kv_b_proj") continue;
-      const bool fits = !has_blocks(format) || parameter.tensor.size(-1) % kPackedBlock == 0;
-      const at::Tensor expected =
-          unpack_weight(pack_weight(parameter.tensor.detach(), fits ? format : WeightFormat::f16));
+      const at::Tensor expected = unpack_weight(
+          pack_weight(parameter.tensor.detach(),
+                      fits(format, parameter.tensor.size(-1)) ? format : WeightFormat::f16));
       EXPECT_TRUE(
           at::equal(back->parameters().find(parameter.site, parameter.role)->tensor, expected))
           << parameter.role;
@@ -137,23 +142,21 @@ TEST_P(GgufLoad, RoundsAsTheFormatDoes) {
 TEST_P(GgufLoad, TakesStoredBytes) {
   const Transformer model = perturbed_model(GetParam().config);
   for (const GgufType type : {GgufType::f16, GgufType::bf16, GgufType::q8_0, GgufType::q4_0}) {
-    const fs::path path = saved_gguf(model, type);
+    const fs::path path = saved_gguf(model, blocks_of(weight_format(type)).name);
     const WeightFormat format = weight_format(type);
-    {
-      const GgufFile file(path);
-      ASSERT_EQ(gguf_weight_format(file, read_gguf_config(file)), format);
-    }
-    const auto back = loaded_gguf(path, Precision(at::kFloat, at::kFloat, format));
+    const auto back = loaded_gguf(path, Precision(at::kFloat, at::kFloat, formats_of(path)));
     int packed = 0;
     for (const Parameter& parameter : back->parameters().all()) {
       if (!parameter.packed.defined() || parameter.role == "kv_b_proj") continue;
+      EXPECT_EQ(parameter.packed.format,
+                fits(format, parameter.packed.columns) ? format : WeightFormat::f16);
       const at::Tensor of = model.parameters().find(parameter.site, parameter.role)->tensor;
       const PackedMatrix expected = pack_weight(of.detach(), parameter.packed.format);
       EXPECT_TRUE(at::equal(parameter.packed.bytes, expected.bytes)) << parameter.role;
       ++packed;
     }
     EXPECT_GT(packed, 10);
-    EXPECT_EQ(difference(*back, packed_again(*loaded_gguf(path), format)), 0);
+    EXPECT_EQ(difference(*back, packed_again(*loaded_gguf(path), formats_of(path))), 0);
   }
 }
 
@@ -169,7 +172,7 @@ TEST_P(GgufLoad, LoadsStages) {
 }
 
 TEST(GgufLoaded, StaysInTheFileWhereItCan) {
-  const fs::path path = saved_gguf(perturbed_model(gguf_llama()), GgufType::q8_0);
+  const fs::path path = saved_gguf(perturbed_model(gguf_llama()), "q8_0");
   std::unique_ptr<Transformer> model;
   at::Tensor expected;
   {
@@ -182,7 +185,8 @@ TEST(GgufLoaded, StaysInTheFileWhereItCan) {
     EXPECT_TRUE(is_view(kEmbeddingSite, "token_embedding", "token_embd.weight"));
     EXPECT_TRUE(is_view(2, "o_proj", "blk.1.attn_output.weight"));
     EXPECT_TRUE(is_view(3, "down_proj", "blk.1.ffn_down.weight"));
-    EXPECT_FALSE(is_view(3, "up_proj", "blk.1.ffn_up.weight")) << "it lies beside gate_proj";
+    EXPECT_TRUE(is_view(3, "up_proj", "blk.1.ffn_up.weight"));
+    EXPECT_FALSE(is_view(2, "q_proj", "blk.1.attn_q.weight")) << "its rows have another order";
     expected = log_probabilities(*model);
   }
   fs::remove(path);
@@ -271,21 +275,33 @@ TEST(GgufLoaded, KeepsTheFactorsOfDeepseeksScores) {
   }
 }
 
-TEST(GgufLoaded, ChoosesTheFormatThatKeepsMost) {
-  const fs::path path = saved_gguf(perturbed_model(gguf_llama()));
-  const auto format = [&](GgufType most, GgufType embedding) {
-    const GgufFile file(changed_gguf(path, [&](GgufContents& contents) {
-      for (GgufTensor& tensor : contents.tensors) {
-        if (tensor.shape.size() == 2) tensor.type = most;
-      }
-      contents.tensor("token_embd.weight").type = embedding;
-    }));
-    return gguf_weight_format(file, read_gguf_config(file));
+TEST(GgufLoaded, KeepsTheFormatOfEachTensor) {
+  const Transformer exact = perturbed_model(gguf_llama());
+  const std::map<std::string, GgufType> types = {{"token_embd.weight", GgufType::f16},
+                                                 {"blk.0.attn_q.weight", GgufType::q4_0},
+                                                 {"blk.0.attn_k.weight", GgufType::bf16},
+                                                 {"blk.0.ffn_up.weight", GgufType::q5_0}};
+  const fs::path path = changed_gguf(saved_gguf(exact), [&](GgufContents& contents) {
+    for (GgufTensor& tensor : contents.tensors) {
+      if (tensor.shape.size() == 2) tensor.type = GgufType::q8_0;
+    }
+    for (const auto& [name, type] : types) contents.tensor(name).type = type;
+    contents.tensor("blk.1.attn_v.weight").type = GgufType::f32;
+  });
+  const auto model = loaded_gguf(path, Precision(at::kFloat, at::kFloat, formats_of(path)));
+  const auto format_at = [&](int site, const char* role) {
+    return model->parameters().find(site, role)->packed.format;
   };
-  EXPECT_EQ(format(GgufType::q4_0, GgufType::q4_0), WeightFormat::q4_0);
-  EXPECT_EQ(format(GgufType::q4_0, GgufType::q8_0), WeightFormat::q8_0);
-  EXPECT_EQ(format(GgufType::q8_0, GgufType::f16), WeightFormat::f16);
-  EXPECT_EQ(format(GgufType::f16, GgufType::bf16), WeightFormat::f32);
+  EXPECT_EQ(format_at(kEmbeddingSite, "token_embedding"), WeightFormat::f16);
+  EXPECT_EQ(format_at(0, "q_proj"), WeightFormat::q4_0);
+  EXPECT_EQ(format_at(0, "k_proj"), WeightFormat::bf16);
+  EXPECT_EQ(format_at(0, "v_proj"), WeightFormat::q8_0);
+  EXPECT_EQ(format_at(1, "up_proj"), WeightFormat::q5_0);
+  EXPECT_FALSE(model->parameters().find(2, "v_proj")->packed.defined()) << "float32 is not packed";
+  // Both ways of multiplying, and of reading the file.
+  const auto numbers = loaded_gguf(path);
+  EXPECT_LT(difference(*model, *numbers), 0.3);
+  EXPECT_GT(difference(*numbers, exact), 1e-4) << "or this says nothing";
 }
 
 // Any damage of what stands before the data is refused, or gives a model all the same.

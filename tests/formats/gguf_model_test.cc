@@ -21,13 +21,14 @@ using ::testing::Not;
 
 class SavedGguf : public ParsedGguf {
  public:
-  explicit SavedGguf(const Transformer& model, GgufType type = GgufType::f32)
+  explicit SavedGguf(const Transformer& model, const std::string& type = "f32")
       : ParsedGguf(saved(model, type)) {}
 
  private:
-  static fs::path saved(const Transformer& model, GgufType type) {
+  static fs::path saved(const Transformer& model, const std::string& type) {
     const fs::path path = fresh_folder("gguf") / "model.gguf";
-    save_gguf(model, path, /*context=*/64, {{"tokenizer.ggml.model", "none"}}, type);
+    save_gguf(model, path, /*context=*/64, {{"tokenizer.ggml.model", "none"}},
+              gguf_file_type(type));
     return path;
   }
 };
@@ -163,7 +164,7 @@ TEST(GgufModel, StoresMatricesAsAsked) {
                                                    {GgufType::q8_0, 7},
                                                    {GgufType::bf16, 32}};
   for (const auto& [type, file_type] : file_types) {
-    const SavedGguf file(model, type);
+    const SavedGguf file(model, blocks_of(weight_format(type)).name);
     EXPECT_EQ(file.at("general.file_type"), file_type);
     EXPECT_EQ(file.has("general.quantization_version"), has_blocks(weight_format(type)));
     for (const ParsedTensor& tensor : file.tensors()) {

@@ -96,12 +96,12 @@ inline Transformer perturbed_model(const ModelConfig& config) {
   return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kFloat));
 }
 
-inline std::filesystem::path saved_gguf(const Transformer& model, GgufType type = GgufType::f32) {
+inline std::filesystem::path saved_gguf(const Transformer& model, const std::string& type = "f32") {
   const std::filesystem::path path = fresh_folder("gguf") / "model.gguf";
   save_gguf(
       model, path, kGgufContext,
       {{"tokenizer.ggml.bos_token_id", uint32_t{1}}, {"tokenizer.ggml.eos_token_id", uint32_t{2}}},
-      type);
+      gguf_file_type(type));
   return path;
 }
 

@@ -291,15 +291,16 @@ TEST(GgufReader, RefusesDamagedTensors) {
 }
 
 TEST(GgufReader, RefusesOtherQuantizationsByName) {
-  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 12}})), HasSubstr("tensor t: is stored as Q4_K;"));
-  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 14}})), HasSubstr("Q6_K"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 16}})),
+              HasSubstr("tensor t: is stored as IQ2_XXS, which attnres does not read"));
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 34}})), HasSubstr("TQ1_0"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 26}})), HasSubstr("I32"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 40}})), HasSubstr("NVFP4"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 41}})), HasSubstr("Q1_0"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 42}})), HasSubstr("Q2_0"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 31}})), HasSubstr("Q4_0_4_4"));
   EXPECT_THAT(refusal(with_tensors({{"t", {256}, 99}})), HasSubstr("type 99"));
-  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 12}})),
+  EXPECT_THAT(refusal(with_tensors({{"t", {256}, 16}})),
               HasSubstr("llama-quantize --allow-requantize"));
 }
 

@@ -46,12 +46,12 @@ def attnres(*arguments):
     return run.stdout
 
 
-def score(folder, ids):
+def score(folder, ids, *options):
     """The log-probability of each token after the first, [B, T-1], as attnres computes it."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(",".join(map(str, sequence)) + "\n" for sequence in ids))
         file.flush()
-        lines = attnres("score", "--model", folder, "--ids-file", file.name).splitlines()
+        lines = attnres("score", "--model", folder, "--ids-file", file.name, *options).splitlines()
     return np.array([json.loads(line)["logprobs"] for line in lines])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from interop import REPOSITORY
 
 FOLDER = REPOSITORY / os.environ.get("LLAMA_CPP", "build/llama.cpp")
-ASK = FOLDER / "llama_cpp"
+ASK, QUANTIZE = FOLDER / "llama_cpp", FOLDER / "llama_quantize"
 HERE = Path(__file__).resolve().parent
 
 
@@ -26,8 +26,9 @@ def build():
     print(f"building llama.cpp in {FOLDER}, if it is not there", flush=True)
     sources = Path(run(REPOSITORY / "scripts" / "llama-cpp").strip())
     library = FOLDER / "build" / "bin"
-    run("cc", "-O1", "-Wall", "-I", sources / "include", "-I", sources / "ggml" / "include",
-        HERE / "llama_cpp.c", "-o", ASK, "-L", library, f"-Wl,-rpath,{library}", "-lllama", "-lm")  # fmt: skip
+    for tool in (ASK, QUANTIZE):
+        run("cc", "-O1", "-Wall", "-I", sources / "include", "-I", sources / "ggml" / "include",
+            HERE / f"{tool.name}.c", "-o", tool, "-L", library, f"-Wl,-rpath,{library}", "-lllama", "-lm")  # fmt: skip
     return sources
 
 
@@ -38,6 +39,12 @@ def ask(file, *questions, options=()):
     if done.returncode:
         sys.exit(f"llama.cpp on {file} failed: {done.stderr}")
     return [list(map(float, line.split())) for line in done.stdout.splitlines()]
+
+
+def quantize(file, out, number):
+    """A file of that number's type (llama.h), of one in float32."""
+    run(QUANTIZE, file, out, number)
+    return out
 
 
 def words(ids):

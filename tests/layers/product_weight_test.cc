@@ -18,13 +18,13 @@ using testing::close;
 
 TEST(ProductWeight, IsItselfInItsOwnDtype) {
   const Tensor parameter = at::randn({4, 3}).requires_grad_(true);
-  const ProductWeight weight({parameter, {}}, {parameter});
+  const ProductWeight weight(parameter, {parameter});
   EXPECT_TRUE(weight.values(at::kFloat).is_same(parameter));
 }
 
 TEST(ProductWeight, IsCopiedOnceForEachVersion) {
   const Tensor parameter = at::randn({4, 3}).requires_grad_(true);
-  const ProductWeight weight({parameter, {}}, {parameter});
+  const ProductWeight weight(parameter, {parameter});
   const Tensor first = weight.values(at::kBFloat16);
   EXPECT_TRUE(at::equal(first, parameter.to(at::kBFloat16)));
   EXPECT_FALSE(first.requires_grad());
@@ -60,7 +60,7 @@ TEST(ProductWeight, SeesAChangeOfAnyPart) {
 
 TEST(ProductWeight, GivesThreadsTheSameCopy) {
   const Tensor parameter = at::randn({64, 64});
-  const ProductWeight weight({parameter, {}}, {parameter});
+  const ProductWeight weight(parameter, {parameter});
   std::vector<Tensor> seen(4);
   std::vector<std::jthread> threads;
   for (Tensor& values : seen) {

@@ -18,13 +18,53 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::f16, WeightFormat::bf16,
-                                     WeightFormat::q8_0, WeightFormat::q4_0};
-constexpr int64_t kSizes[][2] = {{1, 32}, {3, 64}, {8, 96}, {37, 352}, {130, 1024}};  // N, K
+constexpr int64_t kSizes[][2] = {{1, 32},  {3, 64},     {8, 96},  {37, 352},
+                                 {3, 256}, {130, 1024}, {5, 768}, {9, 288}};  // N, K
+
+std::vector<WeightFormat> formats(bool only_packed_here) {
+  std::vector<WeightFormat> all;
+  for (size_t i = 0; i < kWeightFormats.size(); ++i) {
+    if (!only_packed_here || kWeightFormats[i].is_packed_here) {
+      all.push_back(static_cast<WeightFormat>(i));
+    }
+  }
+  return all;
+}
+const std::vector<WeightFormat> kFormats = formats(/*only_packed_here=*/true);
+const std::vector<WeightFormat> kReadFormats = formats(/*only_packed_here=*/false);
+
+// As many as fit, or a few more.
+int64_t columns_of(WeightFormat format, int64_t columns) {
+  const int64_t block = blocks_of(format).numbers;
+  return (columns + block - 1) / block * block;
+}
 
 at::Tensor random(at::IntArrayRef shape, int seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randn(shape, generator, at::kFloat);
+}
+
+// Any numbers; where the format is only read, any bytes with scales of 1/32 to 1/8.
+PackedMatrix any_weight(WeightFormat format, at::IntArrayRef shape, int seed) {
+  if (blocks_of(format).is_packed_here) return pack_weight(random(shape, seed), format);
+  const WeightBlocks& blocks = blocks_of(format);
+  std::vector<int64_t> sizes = shape.vec();
+  sizes.back() = packed_row_bytes(format, sizes.back());
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const at::Tensor bytes = at::randint(256, sizes, generator, at::kByte);
+  auto* data = bytes.mutable_data_ptr<uint8_t>();
+  for (int64_t block = 0; block < bytes.numel(); block += blocks.bytes) {
+    if (format == WeightFormat::fp8) {
+      const float scale = 1.0F / static_cast<float>(1 + data[block] % 8);
+      for (int64_t i = 4; i < blocks.bytes; ++i) data[block + i] &= 0xbf;  // up to 1.875
+      std::memcpy(data + block, &scale, sizeof(scale));
+    }
+    if (format == WeightFormat::mxfp4) data[block] = 122 + data[block] % 4;
+    for (const int16_t half : blocks.halves) {
+      if (half >= 0) data[block + half + 1] = 0x28 + data[block + half + 1] % 8;
+    }
+  }
+  return {bytes, format, shape.back()};
 }
 
 at::Tensor linear_with(const at::Tensor& x, const PackedMatrix& weight) {
@@ -51,26 +91,31 @@ double largest(const at::Tensor& x) {
 
 // x as products with quantized weights take it, in double.
 at::Tensor rounded_in_blocks(const at::Tensor& x) {
-  const at::Tensor blocks = x.to(at::kFloat).unflatten(-1, {-1, kPackedBlock});
+  const at::Tensor blocks = x.to(at::kFloat).unflatten(-1, {-1, 32});
   const at::Tensor scales = blocks.abs().amax(-1, /*keepdim=*/true) / 127;
   const at::Tensor numbers = at::nan_to_num(blocks * (1 / scales)).round();
   return (numbers.to(at::kDouble) * scales.to(at::kDouble)).flatten(-2);
 }
 
 TEST(PackedWeight, KeepsNumbersAsItsFormatSays) {
-  const at::Tensor values = random({40, 96}, 1);
+  const at::Tensor values = random({40, 768}, 1);
   // Bounds relative to the largest number of a block, but for f32.
-  const std::pair<WeightFormat, double> bounds[] = {{WeightFormat::f32, 0},
-                                                    {WeightFormat::f16, 0x1p-11},
-                                                    {WeightFormat::bf16, 0x1p-8},
-                                                    {WeightFormat::q8_0, 1 / 220.0},
-                                                    {WeightFormat::q4_0, 1 / 7.9}};
+  const std::pair<WeightFormat, double> bounds[] = {
+      {WeightFormat::f32, 0},        {WeightFormat::f16, 0x1p-11},
+      {WeightFormat::bf16, 0x1p-8},  {WeightFormat::q8_0, 1 / 220.0},
+      {WeightFormat::q4_0, 1 / 7.9}, {WeightFormat::q4_1, 1 / 14.9},
+                                                    {WeightFormat::q5_0, 1 / 15.9},
+                                                    {WeightFormat::q5_1, 1 / 30.0},
+      {WeightFormat::q4_K, 1 / 7.0}, {WeightFormat::q5_K, 1 / 14.0},
+      {WeightFormat::q6_K, 1 / 28.0}};
+  ASSERT_EQ(std::size(bounds), kFormats.size());
   for (const auto& [format, bound] : bounds) {
     const PackedMatrix packed = pack_weight(values, format);
     const at::Tensor kept = unpack_weight(packed);
     EXPECT_TRUE(at::equal(kept.to(at::kDouble), meant(packed).to(at::kFloat).to(at::kDouble)));
-    const at::Tensor of = (kept - values).unflatten(-1, {-1, kPackedBlock}).abs().amax(-1) /
-                          values.unflatten(-1, {-1, kPackedBlock}).abs().amax(-1);
+    const int64_t block = format == WeightFormat::q6_K ? 16 : 32;  // that has a scale of its own
+    const at::Tensor of = (kept - values).unflatten(-1, {-1, block}).abs().amax(-1) /
+                          values.unflatten(-1, {-1, block}).abs().amax(-1);
     EXPECT_LE(largest(of), bound);
     if (bound > 0) {
       EXPECT_GT(largest(of), bound / 4);
@@ -85,7 +130,7 @@ TEST(PackedWeight, KeepsWhatItStoresExactly) {
   at::Tensor steps = at::arange(0, 32).to(at::kFloat).unsqueeze(0);
   steps[0][31] = -127;
   EXPECT_TRUE(at::equal(unpack_weight(pack_weight(steps * 0.5, WeightFormat::q8_0)), steps * 0.5));
-  const at::Tensor zeros = at::zeros({2, 64});
+  const at::Tensor zeros = at::zeros({2, 256});
   for (const WeightFormat format : kFormats) {
     EXPECT_TRUE(at::equal(unpack_weight(pack_weight(zeros, format)), zeros));
   }
@@ -98,16 +143,18 @@ TEST(PackedWeight, KeepsWhatItStoresExactly) {
 
 TEST(PackedWeight, MultipliesAsTheReferenceOnEveryInstructionSet) {
   on_every_target([] {
-    for (const WeightFormat format : kFormats) {
+    for (const WeightFormat format : kReadFormats) {
       for (const auto& [N, K] : kSizes) {
-        const PackedMatrix weight = pack_weight(random({N, K}, 2), format);
+        if (!fits(format, K)) continue;
+        const PackedMatrix weight = any_weight(format, {N, K}, 2);
         for (const int64_t M : {1, 2, 3, 5, 8, 9, 32, 64}) {
           const at::Tensor x = random({M, K}, 3);
-          const at::Tensor seen = has_blocks(format) ? rounded_in_blocks(x) : x.to(at::kDouble);
+          const at::Tensor seen = is_quantized(format) ? rounded_in_blocks(x) : x.to(at::kDouble);
           const at::Tensor expected = at::mm(seen, meant(weight).t());
           const at::Tensor y = linear_with(x, weight);
           EXPECT_EQ(y.sizes(), at::IntArrayRef({M, N}));
-          EXPECT_LT(largest(y.to(at::kDouble) - expected), 1e-6 * std::sqrt(K) * 10)
+          EXPECT_LT(largest(y.to(at::kDouble) - expected),
+                    1e-5 * std::sqrt(K) * std::max(1.0, largest(meant(weight))))
               << int(format) << " " << M << " x " << K << " x " << N;
           // A weight of one row more or less would not pass.
           EXPECT_GT(largest(y.to(at::kDouble) - expected.roll(1, 1)) + (N == 1), 0.1);
@@ -119,30 +166,57 @@ TEST(PackedWeight, MultipliesAsTheReferenceOnEveryInstructionSet) {
 
 TEST(PackedWeight, MultipliesManyRowsInFloat32) {
   for (const WeightFormat format : kFormats) {
-    const PackedMatrix weight = pack_weight(random({130, 352}, 4), format);
-    const at::Tensor x = random({3, 50, 352}, 5);
+    const int64_t K = columns_of(format, 352);
+    const PackedMatrix weight = pack_weight(random({130, K}, 4), format);
+    const at::Tensor x = random({3, 50, K}, 5);
     const at::Tensor expected = at::matmul(x.to(at::kDouble), meant(weight).t());
     EXPECT_LT(largest(linear_with(x, weight).to(at::kDouble) - expected), 2e-4);
   }
 }
 
-TEST(PackedWeight, IsReadByTensorOperationsElsewhere) {
-  for (const WeightFormat format : kFormats) {
-    const PackedMatrix stack = pack_weight(random({2, 5, 96}, 12), format);
-    EXPECT_TRUE(at::equal(unpack_weight_composed(stack), unpack_weight(stack)));
-    const PackedMatrix weight = pack_weight(random({9, 96}, 13), format);
-    const at::Tensor x = random({3, 96}, 14);
-    const at::Tensor expected = at::mm(x.to(at::kDouble), meant(weight).t());
-    const at::Tensor y = streaming_product_composed(x, weight.bytes, format);
-    EXPECT_LT(largest(y - expected), 1e-4);
-    EXPECT_GT(largest(y - expected.roll(1, 1)), 0.1);
-    // The CPU rounds what it multiplies with quantized numbers.
-    const double rounding = has_blocks(format) ? 0.5 : 1e-4;
-    EXPECT_LT(largest(y - streaming_product(x, weight.bytes, format)), rounding);
+TEST(PackedWeight, GivesTheNumbersThatItsBytesMean) {
+  for (const WeightFormat format : kReadFormats) {
+    const PackedMatrix weight = any_weight(format, {17, columns_of(format, 736)}, 6);
+    const at::Tensor expected = meant(weight), numbers = unpack_weight(weight);
+    // Two roundings, of a product and of a sum.
+    EXPECT_TRUE(at::allclose(numbers.to(at::kDouble), expected, 2e-7, 2e-7)) << int(format);
+    EXPECT_GT(largest(expected), 0.1) << int(format);
   }
-  const at::Tensor rows = random({9, 96}, 15).to(at::kBFloat16), x = random({3, 96}, 16);
-  EXPECT_LT(largest(streaming_product_composed(x, rows, WeightFormat::bf16) -
-                    streaming_product(x, rows, WeightFormat::bf16)),
+}
+
+TEST(PackedWeight, MultipliesSeveralWeightsAtOnce) {
+  const at::Tensor x = random({3, 512}, 20);
+  std::vector<PackedMatrix> weights;
+  for (const WeightFormat format : kReadFormats) {
+    weights.push_back(any_weight(format, {1 + 70 * (int(format) % 3), 512}, 21));
+  }
+  const std::vector<at::Tensor> together = streaming_products(x, weights);
+  ASSERT_EQ(together.size(), weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TRUE(at::equal(together[i], streaming_products(x, {weights[i]}).front())) << i;
+  }
+}
+
+TEST(PackedWeight, IsReadByTensorOperationsElsewhere) {
+  for (const WeightFormat format : kReadFormats) {
+    const int64_t K = columns_of(format, 96);
+    const PackedMatrix stack = any_weight(format, {2, 5, K}, 12);
+    EXPECT_TRUE(at::equal(unpack_weight_composed(stack), unpack_weight(stack))) << int(format);
+    const PackedMatrix weight = any_weight(format, {9, K}, 13);
+    const at::Tensor x = random({3, K}, 14);
+    const at::Tensor expected = at::mm(x.to(at::kDouble), meant(weight).t());
+    const at::Tensor y = streaming_products_composed(x, {weight}).front();
+    const double scale = largest(expected);
+    EXPECT_LT(largest(y - expected), 1e-5 * scale);
+    EXPECT_GT(largest(y - expected.roll(1, 1)), 0.1 * scale);
+    // The CPU rounds what it multiplies with quantized numbers.
+    const double rounding = is_quantized(format) ? 0.03 : 1e-5;
+    EXPECT_LT(largest(y - streaming_products(x, {weight}).front()), rounding * scale);
+  }
+  const PackedMatrix rows = {random({9, 96}, 15).to(at::kBFloat16), WeightFormat::bf16, 96};
+  const at::Tensor x = random({3, 96}, 16);
+  EXPECT_LT(largest(streaming_products_composed(x, {rows}).front() -
+                    streaming_products(x, {rows}).front()),
             1e-4);
 }
 
@@ -171,7 +245,7 @@ TEST(PackedWeight, RefusesWhatItCannotStoreOrMultiply) {
   for (const WeightFormat format : kFormats) {
     for (const double number : {std::nan(""), -std::numeric_limits<double>::infinity()}) {
       EXPECT_THAT(refused([&] {
-                    pack_weight(at::full({1, 32}, number), format);
+                    pack_weight(at::full({1, 256}, number), format);
                   }),
                   HasSubstr("its format holds"));
     }
@@ -185,10 +259,11 @@ TEST(PackedWeight, RefusesWhatItCannotStoreOrMultiply) {
                 linear_with(random({2, 47}, 11), weight);
               }),
               HasSubstr("the weight has 48 columns"));
-  EXPECT_THAT(refused([&] {
-                streaming_product(random({2, 48}, 11), weight.bytes.to(at::kMeta), weight.format);
-              }),
-              HasSubstr("streaming product: its tensors must be on one device"));
+  EXPECT_THAT(
+      refused([&] {
+        streaming_products(random({2, 48}, 11), {{weight.bytes.to(at::kMeta), weight.format, 48}});
+      }),
+      HasSubstr("streaming product: its tensors must be on one device"));
 }
 
 }  // namespace

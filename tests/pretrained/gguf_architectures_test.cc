@@ -88,7 +88,8 @@ TEST_P(GgufArchitectures, ScoreAsLlamaCppDoes) {
 
 fs::path saved(const Transformer& model) {
   const fs::path path = fresh_folder("gguf") / "model.gguf";
-  save_gguf(model, path, /*context=*/128, {{"tokenizer.ggml.model", "none"}}, GgufType::f32);
+  save_gguf(model, path, /*context=*/128, {{"tokenizer.ggml.model", "none"}},
+            gguf_file_type("f32"));
   return path;
 }
 

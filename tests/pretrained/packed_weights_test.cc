@@ -47,8 +47,8 @@ class Packed {
     for (const Parameter& p : packed->parameters().all()) {
       if (!p.packed.defined()) continue;
       ++count;
-      const bool fits = !has_blocks(format) || p.packed.columns % kPackedBlock == 0;
-      EXPECT_EQ(p.packed.format, fits ? format : WeightFormat::f16) << p.role;
+      EXPECT_EQ(p.packed.format, fits(format, p.packed.columns) ? format : WeightFormat::f16)
+          << p.role;
       const at::NoGradGuard not_recording;
       at::Tensor(rounded_->parameters().find(p.site, p.role)->tensor)
           .copy_(unpack_weight(p.packed));
@@ -148,13 +148,13 @@ TEST(PackedWeights, ArePartsOfTheWholeInATensorGroup) {
              /*document_ids=*/0);
   const auto with_experts = fresh_folder("experts");
   save_model(kimi_model(false, block_attn_res(2), at::kFloat), with_experts, 64, 0);
-  const auto file = saved_gguf(model_for_two(residual(), /*ffn_width=*/128), GgufType::q8_0);
+  const auto file = saved_gguf(model_for_two(residual(), /*ffn_width=*/128), "q8_0");
   for (const WeightFormat format : {WeightFormat::f16, WeightFormat::q8_0, WeightFormat::q4_0}) {
     expect_parts(folder, {at::kFloat, at::kFloat, format});
     expect_parts(file, {at::kFloat, at::kFloat, format});
   }
   expect_parts(with_experts, {at::kFloat, at::kFloat, WeightFormat::bf16});
-  const auto experts_file = saved_gguf(perturbed_model(gguf_kimi()), GgufType::f16);
+  const auto experts_file = saved_gguf(perturbed_model(gguf_kimi()), "f16");
   expect_parts(experts_file, {at::kFloat, at::kFloat, WeightFormat::f16});
 }
 

@@ -62,8 +62,8 @@ Tensor onednn_product(Product which, const Tensor& a, const Tensor& b) {
 Tensor product_by_stream(const Tensor& a, const Tensor& b) {
   const WeightFormat format =
       b.scalar_type() == at::kFloat ? WeightFormat::f32 : WeightFormat::bf16;
-  return streaming_product(a.to(at::kFloat).contiguous(), b.contiguous(), format)
-      .to(a.scalar_type());
+  const PackedMatrix weight = {b.contiguous(), format, b.size(1)};
+  return streaming_products(a.to(at::kFloat).contiguous(), {weight}).front().to(a.scalar_type());
 }
 
 Provider chosen(Product which, const Tensor& a, const Tensor& b) {

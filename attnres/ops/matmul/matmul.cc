@@ -104,33 +104,56 @@ Tensor product_with_unpacked(const Tensor& x_MK, const PackedMatrix& weight) {
   return y_MN;
 }
 
-Tensor packed_map(const Tensor& x, const PackedMatrix& weight) {
-  require(x.dim() >= 1 && weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
-          "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight has "
-          "{} columns",
-          shape_of(x), weight.columns);
-  const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
-  const Tensor y_MN = is_streamed(weight.format, x_MK.size(0))
-                          ? streaming_product(x_MK, weight.bytes, weight.format)
-                          : product_with_unpacked(x_MK, weight);
-  std::vector<int64_t> shape = x.sizes().vec();
-  shape.back() = y_MN.size(1);
-  return y_MN.view(shape).to(x.scalar_type());
-}
-
-std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<MapWeight>& weights) {
+// Of the weights that are packed. Those that products of so few rows stream are one operation.
+std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>& weights) {
   require(!records({x}),
           "linear map: packed weights are for inference and have no gradient; load "
           "the model without --weights");
+  const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
+  std::vector<PackedMatrix> streamed;
+  for (const PackedMatrix& weight : weights) {
+    require(weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
+            "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight "
+            "has {} columns",
+            shape_of(x), weight.columns);
+    if (is_streamed(weight.format, x_MK.size(0))) streamed.push_back(weight);
+  }
+  const std::vector<Tensor> products =
+      streamed.empty() ? std::vector<Tensor>() : streaming_products(x_MK, streamed);
   std::vector<Tensor> outputs;
-  for (const MapWeight& weight : weights) outputs.push_back(packed_map(x, weight.packed));
+  auto product = products.begin();
+  for (const PackedMatrix& weight : weights) {
+    const Tensor y_MN =
+        is_streamed(weight.format, x_MK.size(0)) ? *product++ : product_with_unpacked(x_MK, weight);
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = y_MN.size(1);
+    outputs.push_back(y_MN.view(shape).to(x.scalar_type()));
+  }
+  return outputs;
+}
+
+// Where some weights are packed and some are not: without gradients.
+std::vector<Tensor> maps_of_packed(const Tensor& x, const std::vector<MapWeight>& weights) {
+  std::vector<PackedMatrix> packed;
+  for (const MapWeight& weight : weights) {
+    if (weight.packed.defined()) packed.push_back(weight.packed);
+  }
+  const std::vector<Tensor> of_packed = packed_maps(x, packed);
+  std::vector<Tensor> outputs;
+  auto next = of_packed.begin();
+  for (const MapWeight& weight : weights) {
+    outputs.push_back(weight.packed.defined() ? *next++ : forward_product(x, weight.values));
+  }
   return outputs;
 }
 
 }  // namespace
 
 std::vector<Tensor> linear_maps(const Tensor& x, const std::vector<MapWeight>& weights) {
-  if (!weights.empty() && weights[0].packed.defined()) return packed_maps(x, weights);
+  if (std::any_of(weights.begin(), weights.end(),
+                  [](const MapWeight& weight) { return weight.packed.defined(); })) {
+    return maps_of_packed(x, weights);
+  }
   variable_list parameters, copies;
   for (const MapWeight& weight : weights) {
     check_inputs(x, weight);

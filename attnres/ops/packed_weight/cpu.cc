@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attnres/ops/packed_weight/kernel.h"
+#include "attnres/ops/packed_weight/pack_rows.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
@@ -25,11 +26,19 @@ double largest_number(WeightFormat format) {
       return 127 * kLargestHalf;
     case WeightFormat::q4_0:
       return 8 * kLargestHalf;
-    case WeightFormat::f32:
-    case WeightFormat::bf16:
-      break;
+    case WeightFormat::q5_0:
+      return 16 * kLargestHalf;
+    case WeightFormat::q4_1:
+    case WeightFormat::q5_1:
+      return kLargestHalf;  // the least of a block
+    case WeightFormat::q4_K:
+    case WeightFormat::q5_K:
+      return 63 * kLargestHalf;  // an offset, which alone may be a number
+    case WeightFormat::q6_K:
+      return 32 * 127 * kLargestHalf;
+    default:
+      return std::numeric_limits<float>::max();
   }
-  return std::numeric_limits<float>::max();
 }
 
 int64_t rows_in(const Tensor& values) {
@@ -56,31 +65,29 @@ Tensor unpack_on_cpu(const PackedMatrix& weight) {
 // A tile of W stays in a core's cache while all rows of x pass it.
 constexpr int64_t kTileBytes = 128 << 10;
 
-// Rows of x as kernels take them: quantized where the weight is, else in rows that do not begin at
-// the same place of a core's cache, as those of a power of two do.
+// Rows of x as kernels take them: quantized for weights that are, else in rows that do not begin
+// at the same place of a core's cache, as those of a power of two do.
 class ThinInput {
  public:
-  ThinInput(const Tensor& x_MK, WeightFormat format) {
-    const int64_t M = x_MK.size(0), K = x_MK.size(1);
-    const float* x = x_MK.const_data_ptr<float>();
-    if (has_blocks(format)) {
-      quantize(x, M, K, format);
-    } else if (M == 1) {
-      rows_.push_back(x);
-    } else {
-      arrange(x, M, K);
+  explicit ThinInput(const Tensor& x_MK) : x_MK_(x_MK) {}
+
+  // Before products with weights of this format.
+  void prepare(WeightFormat format) {
+    if (is_quantized(format)) {
+      if (quantized_.empty()) quantize();
+    } else if (rows_.empty()) {
+      arrange();
     }
   }
 
   // Up to kMostThinRows rows from `m` on.
   void fill(kernel::ThinProduct& op, int64_t m) const {
-    const int64_t count = quantized_.empty() ? std::ssize(rows_) : std::ssize(quantized_);
-    op.rows = std::min(kernel::kMostThinRows, count - m);
+    op.rows = std::min(kernel::kMostThinRows, x_MK_.size(0) - m);
     for (int64_t i = 0; i < op.rows; ++i) {
-      if (quantized_.empty()) {
-        op.x[i] = rows_[m + i];
-      } else {
+      if (is_quantized(op.weight.format)) {
         op.quantized[i] = quantized_[m + i];
+      } else {
+        op.x[i] = rows_[m + i];
       }
     }
   }
@@ -88,19 +95,26 @@ class ThinInput {
  private:
   static constexpr int64_t kLine = 16;  // numbers
 
-  void quantize(const float* x, int64_t M, int64_t K, WeightFormat format) {
-    const int64_t bytes = kernel::quantized_row_bytes(K);
-    memory_ = at::empty({M, bytes}, at::kByte);
-    auto* memory = memory_.mutable_data_ptr<uint8_t>();
+  void quantize() {
+    const int64_t M = x_MK_.size(0), K = x_MK_.size(1), bytes = kernel::quantized_row_bytes(K);
+    const float* x = x_MK_.const_data_ptr<float>();
+    quantized_memory_ = at::empty({M, bytes}, at::kByte);
+    auto* memory = quantized_memory_.mutable_data_ptr<uint8_t>();
     quantized_.resize(M);
     at::parallel_for(0, M, 1 + 65536 / K, [&](int64_t first, int64_t last) {
       for (int64_t m = first; m < last; ++m) {
-        quantized_[m] = kernel::quantize_row(x + m * K, K, format, memory + m * bytes);
+        quantized_[m] = kernel::quantize_row(x + m * K, K, memory + m * bytes);
       }
     });
   }
 
-  void arrange(const float* x, int64_t M, int64_t K) {
+  void arrange() {
+    const int64_t M = x_MK_.size(0), K = x_MK_.size(1);
+    const float* x = x_MK_.const_data_ptr<float>();
+    if (M == 1) {
+      rows_.push_back(x);
+      return;
+    }
     memory_ = at::empty({M, K + kLine});
     for (int64_t m = 0; m < M; ++m) {
       float* row = memory_.mutable_data_ptr<float>() + m * (K + kLine);
@@ -109,36 +123,60 @@ class ThinInput {
     }
   }
 
-  Tensor memory_;
+  Tensor x_MK_, memory_, quantized_memory_;
   std::vector<const float*> rows_;
   std::vector<kernel::QuantizedRow> quantized_;
 };
 
-Tensor stream_on_cpu(const Tensor& x_MK, const Tensor& rows, WeightFormat format) {
-  const int64_t M = x_MK.size(0), N = rows.size(0);
-  const kernel::PackedRows weight = packed_rows(rows, format, x_MK.size(1));
-  Tensor y_MN = at::empty({M, N}, x_MK.options());
-  const ThinInput input(x_MK, weight.format);
-  auto* y = y_MN.mutable_data_ptr<float>();
+// Rows `first` to `last` of W by all rows of x.
+void multiply_rows(const ThinInput& input, const kernel::PackedRows& weight, const Tensor& y_MN,
+                   int64_t first, int64_t last) {
+  const int64_t M = y_MN.size(0), N = y_MN.size(1);
   const int64_t row_bytes = packed_row_bytes(weight.format, weight.columns);
   const int64_t tile =
       M <= kernel::kMostThinRows ? N : std::max<int64_t>(8, kTileBytes / row_bytes);
-  at::parallel_for(0, N, 1 + 32768 / row_bytes, [&](int64_t first, int64_t last) {
-    kernel::ThinProduct op;
-    op.weight = weight;
-    for (int64_t n = first; n < last; n += tile) {
-      for (int64_t m = 0; m < M; m += kernel::kMostThinRows) {
-        input.fill(op, m);
-        for (int64_t i = 0; i < op.rows; ++i) op.y[i] = y + (m + i) * N;
-        kernel::thin_product(op, n, std::min(last, n + tile));
+  auto* y = y_MN.mutable_data_ptr<float>();
+  kernel::ThinProduct op;
+  op.weight = weight;
+  for (int64_t n = first; n < last; n += tile) {
+    for (int64_t m = 0; m < M; m += kernel::kMostThinRows) {
+      input.fill(op, m);
+      for (int64_t i = 0; i < op.rows; ++i) op.y[i] = y + (m + i) * N;
+      kernel::thin_product(op, n, std::min(last, n + tile));
+    }
+  }
+}
+
+// Threads go along all rows of all weights, so that short ones wait for none.
+std::vector<Tensor> stream_on_cpu(const Tensor& x_MK, const std::vector<PackedMatrix>& weights) {
+  const int64_t M = x_MK.size(0), K = x_MK.size(1);
+  ThinInput input(x_MK);
+  std::vector<Tensor> outputs;
+  int64_t rows = 0, bytes = 1;
+  for (const PackedMatrix& weight : weights) {
+    input.prepare(weight.format);
+    const int64_t N = weight.bytes.size(0);
+    outputs.push_back(at::empty({M, N}, x_MK.options()));
+    rows += N;
+    bytes = std::max(bytes, packed_row_bytes(weight.format, K));
+  }
+  at::parallel_for(0, rows, 1 + 32768 / bytes, [&](int64_t first, int64_t last) {
+    int64_t before = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const int64_t N = outputs[i].size(1);
+      const int64_t begin = std::max(first - before, int64_t{0}), end = std::min(last - before, N);
+      if (begin < end) {
+        multiply_rows(input, packed_rows(weights[i].bytes, weights[i].format, K), outputs[i], begin,
+                      end);
       }
+      before += N;
     }
   });
-  return y_MN;
+  return outputs;
 }
 
 const OnDevice unpack_weight_cpu(unpack_weight_table, at::kCPU, &unpack_on_cpu);
-const OnDevice streaming_product_cpu(streaming_product_table, at::kCPU, &stream_on_cpu);
+const OnDevice streaming_products_cpu(streaming_products_table, at::kCPU, &stream_on_cpu);
 
 }  // namespace
 
@@ -147,6 +185,9 @@ void pack_weight(const Tensor& values, const PackedMatrix& weight) {
   require(K == weight.columns && values.numel() / K == weight.bytes.numel() / row_bytes,
           "packed weight: numbers of shape {} do not fit one of {} columns", shape_of(values),
           weight.columns);
+  require(blocks_of(weight.format).is_packed_here,
+          "packed weight: numbers cannot be rounded to {}, which is only read",
+          blocks_of(weight.format).name);
   const Tensor numbers = values.detach().to(at::kCPU, at::kFloat).contiguous();
   const double most = numbers.numel() == 0 ? 0 : numbers.abs().max().item<double>();
   require(

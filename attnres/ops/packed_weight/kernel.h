@@ -17,41 +17,33 @@ struct PackedRows {
   const uint8_t* row(int64_t n) const { return data + n * packed_row_bytes(format, columns); }
 };
 
-// Stores rows of float numbers, which are finite. Quantized ones are rounded as ggml's reference
-// does:
-//   q8_0   d = max |x| / 127, q = x / d to the nearest, halves away from zero
-//   q4_0   d = m / -8, m the number of largest magnitude, q = min(15, floor(x / d + 8.5))
-void pack_rows(const float* from, int64_t rows, int64_t columns, WeightFormat format, uint8_t* to);
-
-// Rows `first` to `last` as floats: to [last - first, K].
+// Rows `first` to `last` as floats: to [last - first, K]. Bit for bit what ggml makes of them.
 void unpack_rows(const PackedRows& from, int64_t first, int64_t last, float* to);
 
 // Products with quantized weights go through so many numbers at a time.
-inline constexpr int64_t kStep = 4 * kPackedBlock;
+inline constexpr int64_t kPiece = 256;
 
 // A row x of K numbers as those products take it: blocks of 32, each rounded to int8 numbers q with
-// a float scale, x = d q, d = max |x| / 127. Zeros follow up to a multiple of kStep.
+// a float scale, x = d q, d = max |x| / 127. Zeros follow up to a multiple of kPiece.
 struct QuantizedRow {
   const int8_t* numbers = nullptr;  // [K]
-  // [K / 4]: minus each four numbers' sum times 128 (q8_0) or 8 (q4_0), which is what their
-  // products begin with where the weight's numbers are taken without sign, larger by so much.
-  const int32_t* starts = nullptr;
-  const float* scales = nullptr;  // [K / 32]
+  const float* scales = nullptr;    // [K / 32]
+  const float* sums = nullptr;      // [K / 16]: of 16 numbers' d q, in the instruction set's order
 };
 inline constexpr int64_t quantized_row_bytes(int64_t columns) {
-  const int64_t padded = (columns + kStep - 1) / kStep * kStep;
-  return padded + padded + padded / kPackedBlock * 4;
+  const int64_t padded = (columns + kPiece - 1) / kPiece * kPiece;
+  return padded + padded / 32 * 4 + padded / 16 * 4;
 }
-// For products with weights of `format`, into memory of as many bytes, aligned to 64.
-QuantizedRow quantize_row(const float* x, int64_t columns, WeightFormat format, uint8_t* memory);
+// Into memory of as many bytes, aligned to 64.
+QuantizedRow quantize_row(const float* x, int64_t columns, uint8_t* memory);
 
 inline constexpr int64_t kMostThinRows = 8;
 
 struct ThinProduct {
   PackedRows weight;
   int64_t rows = 0;                       // M, 1 to kMostThinRows
-  const float* x[kMostThinRows] = {};     // [K] each, where the weight has no blocks
-  QuantizedRow quantized[kMostThinRows];  // where it has
+  const float* x[kMostThinRows] = {};     // [K] each, where the weight is not quantized
+  QuantizedRow quantized[kMostThinRows];  // where it is
   float* y[kMostThinRows] = {};           // [N] each
 };
 

@@ -10,9 +10,10 @@
 namespace attnres {
 
 // Stores numbers [..., K] of any dtype in `weight`, which has their shape and is in the CPU's
-// memory, rounded as kernel.h says. Throws Error where they are not finite in its format.
+// memory, rounded as pack_rows.h says. Throws Error where they are not finite in its format, and on
+// formats that are only read.
 void pack_weight(const at::Tensor& values, const PackedMatrix& weight);
-// In memory of its own. Throws Error also where K is no multiple of 32 for a format with blocks.
+// In memory of its own. Throws Error also where K is no multiple of the format's blocks.
 PackedMatrix pack_weight(const at::Tensor& values, WeightFormat format);
 
 // The numbers that it stands for, float32 [..., N, K].
