@@ -11,6 +11,7 @@
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
+#include "tests/formats/split_gguf.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 
@@ -74,6 +75,44 @@ TEST_F(GgufModel, IsTakenWhereFoldersAre) {
   const fs::path back = folder_.parent_path() / "back";
   expect_runs(fmt::format("export --model {} --out {}", file.string(), back.string()));
   EXPECT_NEAR(loss(back), loss(folder_), 1e-5) << "with the tokenizer beside it";
+}
+
+// Any of the parts, or their folder, for all of them.
+TEST_F(GgufModel, MayBeInParts) {
+  const fs::path file = exported("f32"), parts = fresh_folder("parts");
+  const std::vector<fs::path> all = split_gguf(file, parts / "model", 7);
+  ASSERT_GT(all.size(), 2U);
+  for (const fs::path& given : {all[0], all[2], parts}) {
+    EXPECT_EQ(scores(given), scores(file));
+    EXPECT_EQ(loss(given), loss(file));
+    const std::string model = " --model " + given.string();
+    EXPECT_EQ(expect_runs("generate --ids 84,111 --max-tokens 5 --temperature 0" + model),
+              expect_runs("generate --ids 84,111 --max-tokens 5 --temperature 0 --model " +
+                          file.string()));
+    EXPECT_EQ(expect_runs("inspect --json" + model),
+              expect_runs("inspect --json --model " + file.string()));
+    const fs::path base = fresh_folder("made");
+    for (const std::string& made :
+         {"export --out " + (base / "a").string() + model,
+          "export --format gguf --out " + (base / "b.gguf").string() + model,
+          "import --from " + given.string() + " --out " + (base / "c").string(),
+          "retrofit --block-size 2 --out " + (base / "d").string() + model}) {
+      expect_runs(made);
+    }
+    for (const char* copy : {"a", "b.gguf", "c"}) EXPECT_NEAR(loss(base / copy), loss(file), 1e-5);
+  }
+  const Result tokenized =
+      run_shell(fmt::format("attnres tokenize --model {} <{}", all[1].string(), text_.string()));
+  EXPECT_THAT(tokenized.out, HasSubstr("[84,111,32")) << tokenized.err;
+  const Result chat = run_shell(
+      fmt::format("attnres chat --max-tokens 2 --model {} <{}", all[1].string(), text_.string()));
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  fs::remove(all[1]);
+  for (const fs::path& given : {all[0], parts}) {
+    const Result result = run_program("score --ids 1,2 --model " + given.string());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr(all[1].filename().string()));
+  }
 }
 
 TEST_F(GgufModel, KeepsItsWeightsAsItHasThem) {
