@@ -56,13 +56,13 @@ struct OtherFile {
 };
 
 const std::vector<OtherFile>& other_files() {
-  const auto ends = [](std::vector<std::string> ends) {
+  const auto ends = [](const std::vector<std::string>& ends) {
     return [ends](const std::string& name) {
       return std::any_of(ends.begin(), ends.end(),
                          [&](const std::string& end) { return name.ends_with(end); });
     };
   };
-  const auto named = [](std::string begin, std::string end) {
+  const auto named = [](const std::string& begin, const std::string& end) {
     return [begin, end](const std::string& name) {
       return name.starts_with(begin) && name.ends_with(end);
     };
