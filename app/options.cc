@@ -231,8 +231,13 @@ Precision PrecisionOption::get(const ModelDirectory& model) const {
   return precision;
 }
 
+void print_notes(const ModelDirectory& directory) {
+  for (const std::string& note : directory.notes()) fmt::print(stderr, "note: {}\n", note);
+}
+
 OpenedModel open_model(const ModelOption& option) {
   ModelDirectory directory(find_model_or_name(option.path));
+  print_notes(directory);
   auto model = directory.load();
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
@@ -241,6 +246,7 @@ OpenedModel open_model(const ModelOption& option) {
 OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
                            const MakeInferenceModel& make) {
   ModelDirectory directory(find_model_or_name(option.path));
+  print_notes(directory);
   const Precision given = precision.get(directory);
   auto model =
       make([&](const TensorGroup* group) { return directory.load(given, /*sites=*/{}, group); });

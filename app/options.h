@@ -121,6 +121,9 @@ struct OpenedDirectory {
   std::unique_ptr<Tokenizer> tokenizer_or_ids() const;
 };
 
+// What of the model's files is not read, on standard error: a line each.
+void print_notes(const ModelDirectory& directory);
+
 // With its numbers in float32, each a parameter.
 struct OpenedModel : OpenedDirectory {
   std::unique_ptr<Transformer> model;

@@ -135,6 +135,7 @@ TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   job.resume = options.resume;
   if (!options.from.empty()) {
     job.from = std::make_shared<ModelDirectory>(find_model(options.from));
+    if (aloud) print_notes(*job.from);
   }
   job.data.assign(options.data.begin(), options.data.end());
   job.validation.assign(options.validation.begin(), options.validation.end());

@@ -95,8 +95,6 @@ class ConfigKeys {
 
 // num_hidden_layers, so few that a list of them may be made before the model is checked.
 int64_t read_layer_count(const ConfigKeys& keys);
-// Throws Error naming the method where the file says that weights are quantized.
-void require_unquantized(const ConfigKeys& keys);
 
 // A recipe's `model`, made of what the file says. Throws Error naming the file where it is not one.
 ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path);

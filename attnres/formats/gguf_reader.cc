@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attnres/formats/gguf_split.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -205,9 +206,36 @@ bool is_gguf_file(const fs::path& path) {
   return start == kGgufMagic;
 }
 
-GgufFile::GgufFile(const fs::path& path)
-    : path_(path.string()), map_(std::make_shared<MappedFile>(path)) {
-  const std::string_view whole = map_->whole();
+GgufFile::GgufFile(const fs::path& path) : GgufFile(path, OneFile()) {
+  const GgufSplit split = read_gguf_split(*this);
+  if (split.is_whole()) return;
+  const std::vector<fs::path> files = gguf_part_files(path, split);
+  if (split.number > 0) *this = GgufFile(files[0], OneFile());
+  require_gguf_part(*this, 0, split);
+  for (int64_t number = 1; number < split.count; ++number) {
+    const GgufFile part(files[number], OneFile());
+    require_gguf_part(part, number, split);
+    add_part(part);
+  }
+  require(std::ssize(names_) == split.tensors,
+          "{}: its {} parts have {} tensors, but the model was split with {}; put the parts of one "
+          "split together",
+          path_, split.count, names_.size(), split.tensors);
+}
+
+void GgufFile::add_part(const GgufFile& part) {
+  for (const std::string& name : part.names_) {
+    const auto [entry, is_new] = entries_.emplace(name, part.entry(name));
+    require(is_new, "{}: the tensor {} is in {} too; put the parts of one split together",
+            part.path_, one_line(name), entry->second.file->path);
+    names_.push_back(name);
+  }
+  files_.insert(files_.end(), part.files_.begin(), part.files_.end());
+}
+
+GgufFile::GgufFile(const fs::path& path, OneFile)
+    : path_(path.string()), files_({std::make_shared<Mapped>(path)}) {
+  const std::string_view whole = files_[0]->map.whole();
   require(whole.starts_with(kGgufMagic), "{}: is not a GGUF file{}", path_, gguf_lookalike(whole));
   Cursor cursor(whole, path_);
   cursor.bytes(kGgufMagic.size());
@@ -221,7 +249,6 @@ GgufFile::GgufFile(const fs::path& path)
   constexpr uint64_t kLeastTensorBytes = 8 + 4 + 8 + 4 + 8, kLeastKeyBytes = 8 + 4 + 1;
   const auto tensors = cursor.number<uint64_t>(), keys = cursor.number<uint64_t>();
   read_metadata(cursor, cursor.count(keys, kLeastKeyBytes, "keys"));
-  require_whole();
   read_tensors(cursor, cursor.count(tensors, kLeastTensorBytes, "tensors"));
   place_tensors(cursor.at());
 }
@@ -234,24 +261,6 @@ void GgufFile::read_metadata(Cursor& cursor, uint64_t count) {
     GgufValue value = cursor.value(key);
     metadata_.emplace_back(std::move(key), std::move(value));
   }
-}
-
-void GgufFile::require_whole() const {
-  const auto number = [&](const char* key) {
-    const GgufValue* value = find(key);
-    if (value == nullptr) return int64_t{0};
-    return std::visit(
-        [](const auto& held) -> int64_t {
-          if constexpr (std::is_integral_v<std::decay_t<decltype(held)>>) return held;
-          return 0;
-        },
-        *value);
-  };
-  const int64_t parts = number("split.count");
-  require(parts <= 1,
-          "{}: is part {} of {} of a split GGUF file; attnres reads whole ones: join the parts "
-          "first, llama-gguf-split --merge FIRST_PART OUT",
-          path_, number("split.no") + 1, parts);
 }
 
 void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
@@ -311,17 +320,17 @@ void GgufFile::place_tensors(uint64_t header_bytes) {
   if (names_.empty()) return;
   const uint64_t aligned = alignment();
   const uint64_t start = (header_bytes + aligned - 1) / aligned * aligned;
-  const std::string_view whole = map_->whole();
-  data_ = start <= whole.size() ? whole.substr(start) : "";
+  const std::string_view whole = files_[0]->map.whole();
+  const uint64_t data_bytes = start <= whole.size() ? whole.size() - start : 0;
   std::vector<std::pair<uint64_t, std::string>> by_place;
   for (const auto& [name, entry] : entries_) {
     require(entry.begin % aligned == 0,
             "{}: tensor {}: begins at byte {} of the data, expected a multiple of {}", path_,
             one_line(name), entry.begin, aligned);
-    require(entry.begin <= data_.size() && entry.bytes <= data_.size() - entry.begin,
+    require(entry.begin <= data_bytes && entry.bytes <= data_bytes - entry.begin,
             "{}: tensor {}: its {} bytes from byte {} on lie outside the data, which has {}; the "
             "file is truncated or damaged",
-            path_, one_line(name), entry.bytes, entry.begin, data_.size());
+            path_, one_line(name), entry.bytes, entry.begin, data_bytes);
     by_place.emplace_back(entry.begin, name);
   }
   std::sort(by_place.begin(), by_place.end());
@@ -330,6 +339,10 @@ void GgufFile::place_tensors(uint64_t header_bytes) {
     const auto& [begin, name] = by_place[i];
     require(begin >= before + entries_.at(before_name).bytes, "{}: the tensors {} and {} overlap",
             path_, one_line(before_name), one_line(name));
+  }
+  for (auto& [name, entry] : entries_) {
+    entry.begin += start;
+    entry.file = files_[0];
   }
 }
 
@@ -372,9 +385,9 @@ PackedMatrix GgufFile::stored(const std::string& name) const {
   const int64_t columns = shape.back();
   shape.back() = packed_row_bytes(format, columns);
   // Only read from, though libtorch has no tensors of constants.
-  void* data = const_cast<char*>(data_.data() + of.begin);
+  void* data = const_cast<char*>(of.file->map.whole().data() + of.begin);
   return {at::from_blob(
-              data, shape, [map = map_](void*) {}, at::kByte),
+              data, shape, [file = of.file](void*) {}, at::kByte),
           format, columns};
 }
 
@@ -388,11 +401,11 @@ void GgufFile::require_finite(const std::string& name) const {
       has_finite_numbers(stored(name)),
       "{}: {} holds numbers that are not finite (NaN or infinity): the file is damaged, or they "
       "did not fit into the type that they are stored in",
-      path_, name);
+      entry(name).file->path, name);
 }
 
 void GgufFile::release_pages() const {
-  map_->release_pages();
+  for (const MappedPtr& file : files_) file->map.release_pages();
 }
 
 }  // namespace attnres

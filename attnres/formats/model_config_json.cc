@@ -10,6 +10,7 @@
 #include "attnres/formats/deepseek_config_json.h"
 #include "attnres/formats/kimi_config_json.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/formats/quantized_weights.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
 
@@ -33,21 +34,60 @@ ModelConfig from_attnres(const ConfigKeys& keys) {
   return model;
 }
 
-// By their model_type; the text part of a model of several kinds of input has one of its own.
+// By their model_type, as far as texts go: positions of images are those of any token there.
 struct KnownType {
   FileLayout layout;
-  bool is_nested = false;  // in text_config
+  std::string llama;  // the member of its family
 };
 std::optional<KnownType> find_type(const std::string& type) {
   static const std::map<std::string, KnownType> others = {
-      {"gemma3", {FileLayout::gemma3, true}},     {"gemma3_text", {FileLayout::gemma3}},
-      {"deepseek_v3", {FileLayout::deepseek_v3}}, {"kimi_k2", {FileLayout::deepseek_v3}},
-      {"kimi_linear", {FileLayout::kimi_linear}}, {"kimi_k3", {FileLayout::kimi_k3, true}},
-      {"attnres", {FileLayout::attnres}}};
+      {"gemma3", {FileLayout::gemma3, "gemma3_text"}},
+      {"gemma3_text", {FileLayout::gemma3, "gemma3_text"}},
+      {"qwen2_vl", {FileLayout::llama, "qwen2"}},
+      {"qwen2_vl_text", {FileLayout::llama, "qwen2"}},
+      {"qwen2_5_vl", {FileLayout::llama, "qwen2"}},
+      {"qwen2_5_vl_text", {FileLayout::llama, "qwen2"}},
+      {"qwen3_vl_text", {FileLayout::llama, "qwen3"}},
+      {"deepseek_v3", {FileLayout::deepseek_v3, ""}},
+      {"kimi_k2", {FileLayout::deepseek_v3, ""}},
+      {"kimi_linear", {FileLayout::kimi_linear, ""}},
+      {"kimi_k3", {FileLayout::kimi_k3, ""}},
+      {"attnres", {FileLayout::attnres, ""}}};
   if (const auto found = others.find(type); found != others.end()) return found->second;
   const std::vector<std::string> llamas = llama_family_types();
   const bool is_llama = std::find(llamas.begin(), llamas.end(), type) != llamas.end();
-  return is_llama ? std::optional(KnownType{FileLayout::llama}) : std::nullopt;
+  return is_llama ? std::optional(KnownType{FileLayout::llama, type}) : std::nullopt;
+}
+
+// Models of images and text around one of text alone, which text_config describes: what its
+// model_type is where the file leaves that out. Others' text models see their images in another way
+// than as tokens among tokens.
+const std::map<std::string, std::string>& wrappers() {
+  static const std::map<std::string, std::string> all = {{"gemma3", "gemma3_text"},
+                                                         {"kimi_k3", "kimi_k3"},
+                                                         {"kimi_k25", "kimi_k2"},
+                                                         {"kimi_vl", "deepseek_v3"},
+                                                         {"mistral3", "mistral"},
+                                                         {"llava", "llama"},
+                                                         {"llava_next", "llama"},
+                                                         {"llava_onevision", "qwen2"},
+                                                         {"internvl", "qwen2"},
+                                                         {"idefics3", "llama"},
+                                                         {"smolvlm", "llama"},
+                                                         {"qwen2_vl", "qwen2_vl_text"},
+                                                         {"qwen2_5_vl", "qwen2_5_vl_text"},
+                                                         {"qwen3_vl", "qwen3_vl_text"}};
+  return all;
+}
+
+// The type of the text model of a file with a text_config.
+std::string inner_type(const std::string& type, const ConfigKeys& text, const ConfigKeys& file) {
+  const auto wrapper = wrappers().find(type);
+  require(wrapper != wrappers().end(), "{}: text_config: attnres does not read it of {}",
+          file.what(), one_line(type));
+  // K3's calls itself kimi_linear, which has less.
+  const bool says_more = type != "kimi_k3" && !text.missing("model_type");
+  return says_more ? text.text("model_type") : wrapper->second;
 }
 
 // What attnres.retrofit of the Python package makes of a model of transformers, where that saves
@@ -69,18 +109,19 @@ StoredConfig from_retrofitted(const ConfigKeys& file) {
 }
 
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
+  std::vector<std::string> around;
+  for (const auto& [wrapper, text] : wrappers()) around.push_back(wrapper);
   fail(
-      "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_k2, kimi_linear, "
-      "kimi_k3 and attnres",
-      what, one_line(type), fmt::join(llama_family_types(), ", "));
+      "{}: model_type {} is unknown; attnres reads {}, deepseek_v3, kimi_k2, kimi_linear, kimi_k3 "
+      "and attnres, and the text models of {}",
+      what, one_line(type), fmt::join(llama_family_types(), ", "), fmt::join(around, ", "));
 }
 
-ModelConfig read_model(FileLayout layout, const std::string& type, const ConfigKeys& keys) {
-  switch (layout) {
+ModelConfig read_model(const KnownType& known, const ConfigKeys& keys) {
+  switch (known.layout) {
     case FileLayout::llama:
-      return from_llama_family_json(type, keys);
     case FileLayout::gemma3:
-      return from_llama_family_json("gemma3_text", keys);
+      return from_llama_family_json(known.llama, keys);
     case FileLayout::deepseek_v3:
       return from_deepseek_json(keys);
     case FileLayout::kimi_linear:
@@ -112,6 +153,45 @@ Json write_model(FileLayout layout, const ModelConfig& model) {
            {{"AutoConfig", "modeling_attnres.AttnResConfig"},
             {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
           {"attnres", write_config(model)}};
+}
+
+// What the text model's configuration leaves to that around it.
+Json with_outer_keys(const Json& text, const Json& file) {
+  Json keys = text;
+  for (const char* key : {"tie_word_embeddings", "bos_token_id", "eos_token_id"}) {
+    const bool is_missing = !keys.contains(key) || keys[key].is_null();
+    if (is_missing && file.contains(key)) keys[key] = file[key];
+  }
+  return keys;
+}
+
+// What Gemma 3's files leave out.
+constexpr int64_t kGemmaVocabulary = 262208, kGemmaContext = 131072;
+
+int64_t read_vocabulary(const ConfigKeys& keys, bool is_gemma) {
+  const int64_t size =
+      is_gemma ? keys.whole("vocab_size", kGemmaVocabulary) : keys.whole("vocab_size");
+  require(size >= 1 && size <= INT32_MAX, "{}: vocab_size: expected 1 to {}, got {}", keys.what(),
+          INT32_MAX, size);
+  return size;
+}
+
+int64_t read_context(const ConfigKeys& keys, bool is_gemma) {
+  // Kimi Linear's older name.
+  const char* key =
+      keys.missing("model_max_length") ? "max_position_embeddings" : "model_max_length";
+  const int64_t context = is_gemma ? keys.whole(key, kGemmaContext) : keys.whole(key);
+  require(context >= 2, "{}: {}: expected 2 or more, got {}", keys.what(), key, context);
+  return context;
+}
+
+int64_t read_further_layers(const ConfigKeys& keys) {
+  constexpr int64_t kMost = 1024;
+  constexpr const char* kKey = "num_nextn_predict_layers";
+  const int64_t layers = keys.whole(kKey, 0);
+  require(layers >= 0 && layers <= kMost, "{}: {}: expected 0 to {}, got {}", keys.what(), kKey,
+          kMost, layers);
+  return layers;
 }
 
 }  // namespace
@@ -151,33 +231,29 @@ Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
 
 StoredConfig from_config_json(const Json& json, const std::string& what) {
   const ConfigKeys file(json, what);
-  const std::string type = file.text("model_type");
+  std::string type = file.text("model_type");
   if (type == kRetrofitted) return from_retrofitted(file);
+  const bool is_nested = !file.missing("text_config");
+  const ConfigKeys text = is_nested ? file.inner("text_config") : file;
+  const bool is_wrapper = wrappers().contains(type), is_text = find_type(type).has_value();
+  if (!is_wrapper && !is_text) refuse_type(type, what);
+  if (!is_text) file.at("text_config");
+  if (is_nested) type = inner_type(type, text, file);
   const std::optional<KnownType> known = find_type(type);
-  if (!known) refuse_type(type, what);
-  const bool nested = !file.missing("text_config");
-  require(!nested || known->is_nested, "{}: text_config: attnres does not read it of {}", what,
-          type);
-  const ConfigKeys keys = nested ? file.inner("text_config") : file;
-  require_unquantized(file);
-  require_unquantized(keys);
+  if (!known) refuse_type(type, text.what());
+  require_read_weights(file);
+  require_read_weights(text);
+  const Json own = is_nested ? with_outer_keys(json.at("text_config"), json) : json;
+  const ConfigKeys keys(own, text.what());
+  const bool is_gemma = known->layout == FileLayout::gemma3;
   StoredConfig stored;
   stored.layout = known->layout;
-  stored.model = read_model(known->layout, type, keys);
-  stored.vocab_size = keys.whole("vocab_size");
-  require(stored.vocab_size >= 1 && stored.vocab_size <= INT32_MAX,
-          "{}: vocab_size: expected 1 to {}, got {}", keys.what(), INT32_MAX, stored.vocab_size);
-  // Kimi Linear's older name.
-  const char* context =
-      keys.missing("model_max_length") ? "max_position_embeddings" : "model_max_length";
-  stored.context = keys.whole(context);
-  require(stored.context >= 2, "{}: {}: expected 2 or more, got {}", keys.what(), context,
-          stored.context);
-  const auto id = [&](const char* key) {
-    return keys.missing(key) ? json.value(key, Json()) : keys.at(key);
-  };
-  stored.document_ids.begin = id("bos_token_id");
-  stored.document_ids.end = id("eos_token_id");
+  stored.model = read_model(*known, keys);
+  stored.vocab_size = read_vocabulary(keys, is_gemma);
+  stored.context = read_context(keys, is_gemma);
+  stored.further_layers = read_further_layers(keys);
+  stored.document_ids.begin = own.value("bos_token_id", Json());
+  stored.document_ids.end = own.value("eos_token_id", Json());
   return stored;
 }
 

@@ -33,11 +33,15 @@ struct StoredConfig {
   int64_t context = 0;  // max_position_embeddings
   DocumentIds document_ids;
   FileLayout layout = FileLayout::attnres;
+  // Layers behind the model's own that predict further tokens (num_nextn_predict_layers): in the
+  // files, and not read.
+  int64_t further_layers = 0;
 };
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 
-// Reads every layout; of others' also what other releases of transformers write. Keys that do not
+// Reads every layout; of others' also what other releases of transformers write. Of a model that
+// takes images too (text_config, or Qwen2-VL's keys) this is the text model. Keys that do not
 // change the function are ignored. Throws Error (`what` names the file) on an unknown model_type, a
 // missing key, a wrong type, sizes that do not fit together, and by name on settings that this
 // program does not compute: other biases, activations and scalings, quantized weights.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -44,34 +45,47 @@ std::string describe_adapter(const fs::path& config) {
   return fmt::format("a {} adapter{}", type, base.empty() ? "" : " of " + base);
 }
 
+constexpr size_t kSafetensorsHeader = 8;  // where it begins, with a brace
+
+constexpr const char* kBeforeGguf =
+    "of llama.cpp from before GGUF, which nothing reads any more; take the model as GGUF";
+
 struct OtherFile {
   std::function<bool(const std::string& name)> is;
   const char* advice;
 };
 
 const std::vector<OtherFile>& other_files() {
-  const auto ends = [](std::vector<std::string> ends) {
+  const auto ends = [](const std::vector<std::string>& ends) {
     return [ends](const std::string& name) {
       return std::any_of(ends.begin(), ends.end(),
                          [&](const std::string& end) { return name.ends_with(end); });
     };
   };
+  const auto named = [](const std::string& begin, const std::string& end) {
+    return [begin, end](const std::string& name) {
+      return name.starts_with(begin) && name.ends_with(end);
+    };
+  };
   static const std::vector<OtherFile> all = {
+      {named("ggml", ".bin"), kBeforeGguf},
+      {named("consolidated", ".pth"),
+       "pickles of the author's own program, a file for each of its GPUs; take the model's version "
+       "for transformers, or convert them with transformers' convert_..._weights_to_hf.py"},
       {ends({".bin", ".bin.index.json", ".pt", ".pth", ".ckpt"}),
        "pickles, which attnres does not read; save the model again with transformers, as "
        "safetensors: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT)"},
       {ends({".gguf"}), "a GGUF file; name the file itself"},
-      {[](const std::string& name) {
-         return name.starts_with("model-") && name.ends_with(".safetensors");
-       },
+      {named("model-", ".safetensors"),
        "a part of a model, but not model.safetensors.index.json, which says what each part holds; "
        "restore it from a copy"},
-      {[](const std::string& name) {
-         return name.starts_with("consolidated") && name.ends_with(".safetensors");
-       },
-       "weights under their author's own names; convert them to transformers' form first"},
+      {named("consolidated", ".safetensors"),
+       "weights under their author's own names; take the model's version for transformers, or "
+       "convert them to it first"},
       {ends({".safetensors"}), "safetensors of another name than model.safetensors"},
-      {ends({".h5", ".msgpack", ".onnx", ".nemo", ".tflite", ".mlpackage"}),
+      {[](const std::string& name) { return name == "onnx" || name.ends_with(".onnx"); },
+       "which has the model's operations (ONNX), not its layers; take it as safetensors or GGUF"},
+      {ends({".h5", ".msgpack", ".nemo", ".tflite", ".mlpackage"}),
        "which attnres does not read; save the model with transformers, as safetensors"}};
   return all;
 }
@@ -94,6 +108,24 @@ std::string what_it_holds_instead(const fs::path& folder) {
     if (found != names.end()) {
       return fmt::format(": it holds {}, {}", one_line(*found), other.advice);
     }
+  }
+  return "";
+}
+
+std::string what_a_file_is(const fs::path& file) {
+  std::error_code none;
+  if (!fs::is_regular_file(file, none)) return "";
+  std::string start(12, '\0');
+  std::ifstream(file, std::ios::binary).read(start.data(), static_cast<int64_t>(start.size()));
+  for (const char* magic : {"lmgg", "fmgg", "tjgg", "algg"}) {
+    if (start.starts_with(magic)) return fmt::format(": it is {}", kBeforeGguf);
+  }
+  if (start.find('{') == kSafetensorsHeader) {
+    return ": it is a file of safetensors; name its folder, with the model's config.json in it";
+  }
+  const std::string name = file.filename().string();
+  for (const OtherFile& other : other_files()) {
+    if (other.is(name)) return fmt::format(": it is {}, {}", one_line(name), other.advice);
   }
   return "";
 }

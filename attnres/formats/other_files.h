@@ -11,4 +11,7 @@ namespace attnres {
 // that is known.
 std::string what_it_holds_instead(const std::filesystem::path& folder);
 
+// The same of a file that is no GGUF file, by its name or how it begins: ": it is ...".
+std::string what_a_file_is(const std::filesystem::path& file);
+
 }  // namespace attnres

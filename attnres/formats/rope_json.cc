@@ -44,7 +44,8 @@ StoredRope read_rope_parameters(const ConfigKeys& rope, const ConfigKeys& keys, 
   StoredRope stored = {.theta = rope.number("rope_theta", theta)};
   rope.only("partial_rotary_factor", 1.0);
   const std::string type = rope_type(rope);
-  if (type == "default") return stored;
+  // Tokens of a text have one position in each of the three that images have.
+  if (type == "default" || type == "mrope") return stored;
   require(type == "linear" || type == "llama3" || type == "yarn",
           "{}: rope_type {}: attnres computes default, linear, llama3 and yarn", rope.what(),
           one_line(type));

@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "attnres/formats/other_files.h"
 #include "attnres/support/error.h"
@@ -34,6 +36,18 @@ SafetensorsMetadata metadata_of(const std::string& name) {
   return name == kWeights ? SafetensorsMetadata{{"format", "pt"}} : SafetensorsMetadata{};
 }
 
+// Whether an index lists other files than this one, or nobody knows what.
+bool lists_others(const fs::path& index, const std::string& file) {
+  try {
+    const Json map = read_json(index).at("weight_map");
+    return std::any_of(map.begin(), map.end(), [&](const Json& of) { return of != file; });
+  } catch (const Error&) {
+    return true;
+  } catch (const Json::exception&) {
+    return true;
+  }
+}
+
 // Empty where the file has none.
 std::string checksum_of_file(const SafetensorsFile& file) {
   const auto checksum = file.metadata().find(kSafetensorsChecksum);
@@ -52,6 +66,12 @@ TensorFiles::TensorFiles(const fs::path& folder, const std::string& name) {
   if (!path_exists(single)) {
     fail("{}: {} is missing{}", folder.string(), file_name(name),
          name == kWeights ? what_it_holds_instead(folder) : "");
+  }
+  if (path_exists(index) && lists_others(index, file_name(name))) {
+    notes_.push_back(fmt::format(
+        "{}: {} is read, as in transformers, and the files of {} beside it are not; move away what "
+        "is not the model",
+        folder.string(), file_name(name), index_name(name)));
   }
   shards_.emplace_back(single);
   for (const std::string& tensor : shards_[0].names()) shard_of_[tensor] = 0;
@@ -72,7 +92,7 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
   std::map<std::string, size_t> shard_of_file;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
-    require(!shard.empty() && shard.find('/') == std::string::npos,
+    require(!shard.empty() && shard.find_first_of(std::string_view("/\0", 2)) == shard.npos,
             "{}: {}: expected the name of a file beside it, got {}", what_, one_line(name),
             shown(file));
     const auto [entry, is_new] = shard_of_file.try_emplace(shard, shards_.size());
@@ -89,15 +109,28 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
             "{}: it says that {} holds {}, which it does not", what_, shard, one_line(name));
     shard_of_[name] = entry->second;
   }
+  compare_with_index(shard_of_file, /*is_ours=*/!checksums.empty());
+}
+
+void TensorFiles::compare_with_index(const std::map<std::string, size_t>& shard_of_file,
+                                     bool is_ours) {
+  int64_t unlisted = 0, elsewhere = 0;
   for (const auto& [file, shard] : shard_of_file) {
     for (const std::string& name : shards_[shard].names()) {
       const auto listed = shard_of_.find(name);
-      require(listed != shard_of_.end(), "{}: {} holds {}, which the index does not list", what_,
-              file, one_line(name));
-      require(listed->second == shard, "{}: {} is there twice, in {} too", what_, one_line(name),
-              file);
+      const bool is_listed = listed != shard_of_.end();
+      if (is_listed && listed->second == shard) continue;
+      require(is_listed || !is_ours, "{}: {} holds {}, which the index does not list", what_, file,
+              one_line(name));
+      require(!is_ours, "{}: {} is there twice, in {} too", what_, one_line(name), file);
+      ++(is_listed ? elsewhere : unlisted);
     }
   }
+  if (unlisted + elsewhere == 0) return;
+  notes_.push_back(fmt::format(
+      "{}: {} of its files {} not read: {} that it does not list, {} that it lists in another file",
+      what_, counted(unlisted + elsewhere, "tensor"), unlisted + elsewhere == 1 ? "is" : "are",
+      unlisted, elsewhere));
 }
 
 std::vector<std::string> TensorFiles::names() const {

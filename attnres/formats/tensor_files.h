@@ -3,6 +3,11 @@
 //
 //   {"metadata": {"total_size": bytes, "attnres_checksums": {file: its checksum}},
 //    "weight_map": {tensor: file}}
+//
+// An index with checksums, which attnres wrote, and its files say the same of every tensor, or are
+// refused. Of others' the index alone decides, as in other programs: what it does not list, or
+// lists in another file, is not read. Where both NAME.safetensors and such an index are there the
+// one file is read, as by transformers (vLLM reads those that the index lists, mlx-lm all).
 #pragma once
 
 #include <filesystem>
@@ -23,12 +28,14 @@ inline constexpr const char* kWeights = "model";
 class TensorFiles {
  public:
   // Opens every file and checks its header. Throws Error when there is none, when the index names a
-  // file that is not there, is of another save or has not the tensors that it is said to have, and
-  // when a tensor is there twice.
+  // file that is not there, is of another save or has not the tensors that it is said to have, and,
+  // with checksums, when a tensor is there twice or is not listed.
   explicit TensorFiles(const std::filesystem::path& folder, const std::string& name = kWeights);
 
   // The file that was asked for: names all of them in errors.
   const std::string& what() const { return what_; }
+  // What lies there and is not read, for people: a sentence each.
+  const std::vector<std::string>& notes() const { return notes_; }
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return shard_of_.contains(name); }
   // These throw Error when there is no such tensor.
@@ -50,9 +57,11 @@ class TensorFiles {
 
  private:
   void open_shards(const std::filesystem::path& folder, const std::filesystem::path& index);
+  void compare_with_index(const std::map<std::string, size_t>& shard_of_file, bool is_ours);
   const SafetensorsFile& shard(const std::string& name) const;
 
   std::string what_;
+  std::vector<std::string> notes_;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, size_t> shard_of_;
 };

@@ -1,7 +1,9 @@
 #include "attnres/pretrained/find_model.h"
 
 #include "attnres/formats/gguf_reader.h"
+#include "attnres/formats/gguf_split.h"
 #include "attnres/formats/other_files.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/directory_files.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -40,12 +42,16 @@ fs::path find_model(const fs::path& path) {
           path.string(),
           path_exists(folder.parent_path() / kConfigFile)
               ? fmt::format("; did you mean its folder, {}?", folder.parent_path().string())
-              : "");
-  if (path_exists(folder / kConfigFile)) return path;
+              : what_a_file_is(folder));
+  const bool has_config = path_exists(folder / kConfigFile);
+  if (has_config && has_tensor_files(folder)) return path;
   for (const char* name : {"best", "last"}) {
     const fs::path checkpoint = path / "checkpoints" / name;
     if (path_exists(checkpoint / kConfigFile)) return checkpoint;
   }
+  // GGUF files are published beside the configuration of what they were made from.
+  if (const auto gguf = is_run ? std::nullopt : gguf_in_folder(path)) return *gguf;
+  if (has_config) return path;
   require(!is_run, "{}: this run has no checkpoint yet", path.string());
   require(!path_exists(folder / "study.json"),
           "{0}: holds a study, whose runs have a model each; name one of them, {1}/NAME",

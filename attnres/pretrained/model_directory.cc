@@ -125,10 +125,9 @@ Parameter without_numbers(const TensorPart& part, const Parameter& held) {
   return whole;
 }
 
-std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const StoredConfig& stored,
-                                         Precision precision, const SiteSet& sites,
-                                         const TensorGroup* group) {
-  const NamedWeights weights(files, stored.layout);
+std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
+                                         const StoredConfig& stored, Precision precision,
+                                         const SiteSet& sites, const TensorGroup* group) {
   check_dimensions(weights, stored);
 
   check_tensors(weights, stored);
@@ -182,12 +181,20 @@ ModelDirectory::ModelDirectory(const fs::path& path) : path_(path) {
   } else {
     stored_ = read_stored_config(path);
     files_ = std::make_unique<TensorFiles>(path);
+    weights_ = std::make_unique<NamedWeights>(*files_, stored_);
   }
 }
 
 ModelDirectory::ModelDirectory(ModelDirectory&&) noexcept = default;
 ModelDirectory& ModelDirectory::operator=(ModelDirectory&&) noexcept = default;
 ModelDirectory::~ModelDirectory() = default;
+
+std::vector<std::string> ModelDirectory::notes() const {
+  if (gguf_) return {};
+  std::vector<std::string> notes = files_->notes();
+  if (const std::string note = weights_->note(); !note.empty()) notes.push_back(note);
+  return notes;
+}
 
 WeightFormats ModelDirectory::weight_formats() const {
   return gguf_ ? gguf_weight_formats(*gguf_, *gguf_config_) : WeightFormats();
@@ -236,7 +243,7 @@ std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
 std::unique_ptr<Transformer> ModelDirectory::load(Precision precision, const SiteSet& sites,
                                                   const TensorGroup* group) const {
   auto model = gguf_ ? load_gguf(*gguf_, *gguf_config_, precision, sites, group)
-                     : load_folder(*files_, stored_, precision, sites, group);
+                     : load_folder(*files_, *weights_, stored_, precision, sites, group);
   // Checking read all of them, and what a model keeps it copied, or maps of a GGUF file.
   gguf_ ? gguf_->release_pages() : files_->release_pages();
   if (compute_device().is_cpu()) return model;

@@ -28,6 +28,7 @@
 namespace attnres {
 
 class GgufFile;
+class NamedWeights;
 struct GgufConfig;
 
 // Opened once: what it says, and the weights that are loaded, are those that lay there then.
@@ -46,6 +47,10 @@ class ModelDirectory {
   const GgufFile* gguf() const { return gguf_.get(); }
   // A folder's weights, or null.
   const TensorFiles* files() const { return files_.get(); }
+  const NamedWeights* weights() const { return weights_.get(); }
+  // What lies there and is not read, for people: a sentence each, such as "DIR/model.safetensors:
+  // 12 tensors of layers that predict further tokens are not read".
+  std::vector<std::string> notes() const;
 
   // What config.json or the file's metadata say; the tokens that end a document are also those of
   // generation_config.json.
@@ -85,6 +90,7 @@ class ModelDirectory {
   std::unique_ptr<const GgufConfig> gguf_config_;
   StoredConfig stored_;
   std::unique_ptr<const TensorFiles> files_;
+  std::unique_ptr<const NamedWeights> weights_;
 };
 
 // ModelDirectory::load of what lies there.

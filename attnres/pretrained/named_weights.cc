@@ -8,16 +8,21 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "attnres/layers/delta_attention.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
+
+constexpr std::string_view kDecays = ".A_log";  // of delta attention's heads
 
 // Replaces every `from` in the name.
 void rename(std::string& name, const std::string& from, const std::string& to) {
@@ -69,6 +74,10 @@ std::string renamed(FileLayout layout, std::string name, bool to_ours) {
 // Our name of a tensor of a file (model/parameter_names.h): programs spell some in other ways.
 std::string our_name(FileLayout layout, std::string name) {
   if (name.starts_with(kNestedNames)) name.erase(0, std::string_view(kNestedNames).size());
+  // Around the text model in newer files of models of images and text.
+  for (const char* inner : {"model.language_model.", "model.text_model."}) {
+    if (name.starts_with(inner)) name.replace(0, std::string_view(inner).size(), "model.");
+  }
   name = renamed(layout, std::move(name), /*to_ours=*/true);
   for (const char* map : {"gate_proj", "up_proj", "down_proj"}) {
     rename(name, fmt::format(".block_sparse_moe.{}.", map), fmt::format(".mlp.{}.", map));
@@ -87,11 +96,31 @@ bool is_ignored(const std::string& name) {
   // K3's first attention has nothing to choose from.
   if (name.starts_with("model.layers.0.self_attention_res_")) return true;
   // Beside what retrofit put into a model of transformers: config.json has it too.
-  if (name == "model.depth_attention.sublayers_a_block") return true;
-  for (const char* part : {"model.mtp", "vision_", "mm_projector", "multi_modal_projector"}) {
-    if (name.starts_with(part)) return true;
-  }
-  return false;
+  return name == "model.depth_attention.sublayers_a_block";
+}
+
+constexpr std::string_view kModel = "model.";
+
+// Of an encoder of images or sound, or on the way from it to the text model.
+bool is_of_images(std::string_view name) {
+  if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
+  constexpr std::array kParts = {"vision_",       "visual.",    "mm_projector", "multi_modal_",
+                                 "image_newline", "connector.", "audio_"};
+  return std::any_of(kParts.begin(), kParts.end(),
+                     [&](const char* part) { return name.starts_with(part); });
+}
+
+// Of layers that predict tokens behind the next one.
+bool is_of_further_tokens(std::string_view name, const StoredConfig& stored) {
+  if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
+  if (name.starts_with("mtp.") || name.starts_with("mtp_")) return true;
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return false;
+  int64_t layer = 0;
+  const char *first = name.data() + kLayers.size(), *last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(first, last, layer);
+  if (error != std::errc() || end == last || *end != '.') return false;
+  return layer >= stored.model.layers && layer < stored.model.layers + stored.further_layers;
 }
 
 // What the Python package's retrofit puts into a model of transformers: vectors [D], of one site
@@ -148,10 +177,17 @@ std::string shown_names(const std::vector<std::string>& names) {
   return one_line(fmt::format("{}", fmt::join(names, " and ")));
 }
 
-NamedWeights::NamedWeights(const TensorFiles& weights, FileLayout layout) : weights_(weights) {
-  std::set<std::string> joined;  // names of the file that are told by another's
-  const int last_site = last_site_of_retrofit(weights.names());
-  for (const std::string& name : weights.names()) {
+NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& stored)
+    : weights_(weights) {
+  const FileLayout layout = stored.layout;
+  std::set<std::string> joined;  // names of the file that are told by another's, or left out
+  const std::vector<std::string> names = weights.names();
+  const int last_site = last_site_of_retrofit(names);
+  for (const std::string& name : names) {
+    if (leave_out(our_name(layout, name), stored)) {
+      joined.insert(name);
+      continue;
+    }
     if (const auto from = of_retrofit(name)) {
       joined.insert(name);
       add(made_of_retrofit(*from, last_site, name));
@@ -162,9 +198,50 @@ NamedWeights::NamedWeights(const TensorFiles& weights, FileLayout layout) : weig
       add({our_name(layout, made.name), made.of, made.make});
     }
   }
-  for (const std::string& name : weights.names()) {
-    if (!joined.contains(name)) add({our_name(layout, name), {name}});
+  for (const std::string& name : names) {
+    if (!joined.contains(name)) add(made_of_heads(name, our_name(layout, name), stored));
   }
+}
+
+bool NamedWeights::leave_out(const std::string& name, const StoredConfig& stored) {
+  const bool of_images = is_of_images(name);
+  const bool of_further_tokens = !of_images && is_of_further_tokens(name, stored);
+  of_images_ += of_images ? 1 : 0;
+  of_further_tokens_ += of_further_tokens ? 1 : 0;
+  return of_images || of_further_tokens;
+}
+
+MadeTensor NamedWeights::made_of_heads(const std::string& name, const std::string& ours,
+                                       const StoredConfig& stored) {
+  MadeTensor made{ours, {name}};
+  const bool is_kimi =
+      stored.layout == FileLayout::kimi_linear || stored.layout == FileLayout::kimi_k3;
+  if (!is_kimi || !ours.ends_with(kDecays)) return made;
+  const std::vector<int64_t> shape = without_ones(weights_.info(name).shape);
+  const int64_t heads = stored.model.settings<DeltaAttentionSettings>().heads;
+  if (shape.size() != 1 || shape[0] <= heads) return made;
+  made.make = [heads](const std::vector<at::Tensor>& t) {
+    return t[0].flatten().narrow(0, 0, heads);
+  };
+  longer_ = fmt::format("of A_log's {} numbers the first {}, one for each head, are read", shape[0],
+                        heads);
+  return made;
+}
+
+std::string NamedWeights::note() const {
+  std::vector<std::string> parts;
+  const auto add_part = [&](int64_t count, const char* of) {
+    if (count > 0) parts.push_back(fmt::format("{} of {}", counted(count, "tensor"), of));
+  };
+  add_part(of_images_, "images or sound");
+  add_part(of_further_tokens_, "layers that predict further tokens");
+  std::string text;
+  if (!parts.empty()) {
+    text = fmt::format("{} {} not read", fmt::join(parts, " and "),
+                       of_images_ + of_further_tokens_ == 1 ? "is" : "are");
+  }
+  if (!longer_.empty()) text += (text.empty() ? "" : "; ") + longer_;
+  return text.empty() ? "" : weights_.what() + ": " + text;
 }
 
 void NamedWeights::add(const MadeTensor& made) {
@@ -230,7 +307,7 @@ void NamedWeights::check(const std::string& name, const std::vector<int64_t>& ex
           "{}: {} is quantized: {} is beside it; attnres reads unquantized weights, take the model "
           "that it was made from",
           weights_.what(), made.of[0], quantized);
-  const bool is_flat = name.ends_with(".A_log");
+  const bool is_flat = name.ends_with(kDecays);
   require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
           "{}: {} has the shape [{}], expected [{}]", weights_.what(), shown_names(made.of),
           one_line(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(expected, ", "));

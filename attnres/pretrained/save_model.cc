@@ -45,8 +45,8 @@ NamedTensors in_layout(FileLayout layout, NamedTensors tensors) {
 
 // Puts what the model directory `like` has there in the place of tensors that no parameter is.
 void keep_unused(const ModelDirectory& like, at::ScalarType dtype, NamedTensors& tensors) {
-  if (like.files() == nullptr || like.stored().layout != FileLayout::kimi_k3) return;
-  const NamedWeights weights(*like.files(), FileLayout::kimi_k3);
+  if (like.weights() == nullptr || like.stored().layout != FileLayout::kimi_k3) return;
+  const NamedWeights& weights = *like.weights();
   for (auto& [name, tensor] : tensors) {
     for (const char* unused : {kUnusedScore, kUnusedNorm}) {
       if (name != std::string(kNestedNames) + unused || !weights.contains(unused)) continue;

@@ -96,6 +96,19 @@ std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
       std::move(parts), TokenizerFile{"tiktoken.model", std::move(text)}, config, path.string());
 }
 
+// Other forms of a tokenizer, which transformers makes a tokenizer.json of.
+std::string what_to_do_without(const fs::path& folder) {
+  for (const char* name : {"vocab.json", "vocab.txt", "tekken.json", "spiece.model"}) {
+    if (path_exists(folder / name)) {
+      return fmt::format(
+          "; transformers makes the first of {}: AutoTokenizer.from_pretrained(DIR)"
+          ".save_pretrained(DIR)",
+          name);
+    }
+  }
+  return "; put the files of the model's tokenizer beside it";
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
@@ -120,9 +133,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder) {
   if (unread) std::rethrow_exception(unread);
   throw UnreadTokenizer(fmt::format(
       "{}: no tokenizer for text here; expected tokenizer.json (byte-pair encoding, or bytes), "
-      "tokenizer.model (SentencePiece) or tiktoken.model (Kimi's); score, generate and inspect "
+      "tokenizer.model (SentencePiece) or tiktoken.model (Kimi's){}; score, generate and inspect "
       "take token ids without one (--ids), train and eval tokenized files",
-      folder.string()));
+      folder.string(), what_to_do_without(folder)));
 }
 
 std::vector<fs::path> tokenizer_files(const fs::path& folder) {

@@ -11,6 +11,7 @@
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
 #include "tests/app/program.h"
+#include "tests/formats/split_gguf.h"
 #include "tests/model/small_models.h"
 #include "tests/text/test_files.h"
 
@@ -74,6 +75,40 @@ TEST_F(GgufModel, IsTakenWhereFoldersAre) {
   const fs::path back = folder_.parent_path() / "back";
   expect_runs(fmt::format("export --model {} --out {}", file.string(), back.string()));
   EXPECT_NEAR(loss(back), loss(folder_), 1e-5) << "with the tokenizer beside it";
+}
+
+// Any of the parts, or their folder, for all of them.
+TEST_F(GgufModel, MayBeInParts) {
+  const fs::path file = exported("f32"), parts = fresh_folder("parts"), base = fresh_folder("made");
+  const std::vector<fs::path> all = split_gguf(file, parts / "model", 7);
+  ASSERT_GT(all.size(), 2U);
+  const std::vector<double> expected = scores(file);
+  for (const fs::path& given : {all[0], all[2], parts}) EXPECT_EQ(scores(given), expected);
+  const auto same = [&](const std::string& arguments, const fs::path& given) {
+    EXPECT_EQ(expect_runs(arguments + " --model " + given.string()),
+              expect_runs(arguments + " --model " + file.string()));
+  };
+  same("generate --ids 84,111 --max-tokens 5 --temperature 0", all[1]);
+  same("eval --json --data " + text_.string(), parts);
+  same("inspect --json", all[1]);
+  expect_runs(fmt::format("export --model {} --out {}", all[1].string(), (base / "a").string()));
+  expect_runs(fmt::format("export --format gguf --model {} --out {}", parts.string(),
+                          (base / "b.gguf").string()));
+  expect_runs(fmt::format("import --from {} --out {}", all[1].string(), (base / "c").string()));
+  expect_runs(fmt::format("retrofit --block-size 2 --model {} --out {}", parts.string(),
+                          (base / "d").string()));
+  for (const char* copy : {"a", "b.gguf", "c"}) EXPECT_EQ(scores(base / copy), expected) << copy;
+  for (const char* command : {"tokenize", "generate --chat --max-tokens 2"}) {
+    const Result result =
+        run_shell(fmt::format("echo Hi | attnres {} --model {}", command, all[1].string()));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  fs::remove(all[1]);
+  for (const fs::path& given : {all[0], parts}) {
+    const Result result = run_program("score --ids 1,2 --model " + given.string());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr(all[1].filename().string()));
+  }
 }
 
 TEST_F(GgufModel, KeepsItsWeightsAsItHasThem) {

@@ -304,23 +304,6 @@ TEST(GgufReader, RefusesOtherQuantizationsByName) {
               HasSubstr("llama-quantize --allow-requantize"));
 }
 
-// As llama-gguf-split writes them: the first part has keys, and perhaps no tensor.
-TEST(GgufReader, RefusesPartsOfASplitFile) {
-  const auto part = [](uint16_t number, uint16_t count) {
-    return header(0, 2)
-        .text("split.no")
-        .add<uint32_t>(2)
-        .add(number)
-        .text("split.count")
-        .add<uint32_t>(2)
-        .add(count)
-        .bytes();
-  };
-  EXPECT_THAT(refusal(part(1, 3)), AllOf(HasSubstr("is part 2 of 3 of a split GGUF file"),
-                                         HasSubstr("llama-gguf-split --merge")));
-  EXPECT_NO_THROW(GgufFile(saved(part(0, 1))));
-}
-
 TEST(GgufReader, FindsNumbersThatAreNotFinite) {
   const float infinity = std::numeric_limits<float>::infinity();
   const fs::path path = fresh_folder("gguf") / "file.gguf";

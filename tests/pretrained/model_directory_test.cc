@@ -358,7 +358,7 @@ TEST_F(DamagedDirectory, NoWeights) {
   for (const auto& [file, said] : {std::pair("pytorch_model.bin", "pickles"),
                                    {"pytorch_model.bin.index.json", "save_pretrained(OUT)"},
                                    {"pytorch_model-00001-of-00002.bin", "pickles"},
-                                   {"consolidated.00.pth", "pickles"},
+                                   {"consolidated.00.pth", "pickles of the author"},
                                    {"model-00001-of-00002.safetensors", "index.json"},
                                    {"consolidated.safetensors", "author's own names"},
                                    {"weights.safetensors", "another name"},
@@ -368,21 +368,6 @@ TEST_F(DamagedDirectory, NoWeights) {
     expect_refused({"model.safetensors is missing: it holds", file, said});
     fs::remove(folder_ / file);
   }
-}
-
-// By the keys of transformers, of compressed-tensors and of mlx, and by their methods' names.
-TEST_F(DamagedDirectory, QuantizedByAMethod) {
-  const auto refused = [&](const char* key, const Json& value, const char* method) {
-    edit_config(folder_, [&](Json& json) { json[key] = value; });
-    expect_refused({key, method, "the model that they were made from"});
-    edit_config(folder_, [&](Json& json) { json.erase(key); });
-  };
-  refused("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}, "(gptq, 4 bits)");
-  refused("quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}, "(fp8)");
-  refused("quantization_config", {{"load_in_4bit", true}}, "an unnamed method");
-  refused("quantization_config", {{"quant_algo", "NVFP4"}}, "(NVFP4)");
-  refused("compression_config", {{"format", "pack-quantized"}}, "(pack-quantized)");
-  refused("quantization", {{"group_size", 64}, {"bits", 4}}, "mlx_lm.convert --dequantize");
 }
 
 // Whose configuration does not say it.
@@ -550,8 +535,6 @@ TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
   EXPECT_THAT(message_of<Error>([&] { load_model(folder); }), HasSubstr("LoRA adapter"));
   fs::remove(folder / "config.json");
   fs::remove(folder / "adapter_config.json");
-  write_text(folder / "model.gguf", "GGUF");
-  EXPECT_THAT(message(), HasSubstr("it holds model.gguf, a GGUF file; name the file itself"));
 
   const fs::path file = fresh_folder("file") / "model.safetensors";
   write_text(file, "");
