@@ -342,9 +342,11 @@ std::string read_input() {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
+EvaluationTokens tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           int64_t context) {
   const Corpus corpus = read_corpus({paths.begin(), paths.end()});
-  return tokenize(passages_of(corpus), tokenizer).tokens;
+  TokenStream stream = tokenize(passages_of(corpus), tokenizer);
+  return in_begun_windows(std::move(stream.tokens), stream.ends, tokenizer.frame().before, context);
 }
 
 }  // namespace attnres

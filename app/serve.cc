@@ -146,6 +146,10 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
     say("it has no chat template: conversations are given as a transcript of User and Assistant");
   }
   if (!is_loopback(options.host)) {
+  if (!model.sampling_said.empty()) {
+    say(fmt::format("where a request does not say, as its generation_config.json has it: {}",
+                    model.sampling_said));
+  }
     say(fmt::format("listening beyond this machine{}",
                     options.api.api_key.empty() ? ", and everybody may use it" : ""));
   }

@@ -158,6 +158,16 @@ std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const std::vector<C
   std::vector<int32_t> ids;
   std::string text;
   const auto tokenize_text = [&] {
+std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,
+                                     const ChatTemplate& chat_template,
+                                     const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  if (chat_template.plain()) ids = tokenizer.frame().before;
+  const std::vector<int32_t> more = encode_chat(tokenizer, chat_template.parts(messages));
+  ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
+}
+
     const std::vector<int32_t> more = tokenizer.encode(std::exchange(text, ""));
     ids.insert(ids.end(), more.begin(), more.end());
   };

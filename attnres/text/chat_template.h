@@ -76,6 +76,12 @@ class ChatTemplate {
 
 // Control tokens outside of what was written are tokens of their own where the tokenizer has them;
 // all between two of them is tokenized as one text.
+// The tokens of a conversation up to where the assistant goes on. A plain transcript begins as any
+// text does (Tokenizer::frame); what a conversation begins with else its template writes. Throws
+// Error as ChatTemplate::parts.
+std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,
+                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
 std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const std::vector<ChatPart>& parts);
 
 }  // namespace attnres
