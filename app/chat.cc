@@ -132,6 +132,7 @@ class Conversation {
 void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
   const OpenedInference opened = open_model(options.model, options.precision, make);
   Conversation conversation(options, opened);
+  conversation.chat_template().require_read();
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr, "attnres: {}. {}.\n",

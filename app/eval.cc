@@ -76,11 +76,11 @@ void run_eval(const EvalOptions& options) {
   const Evaluation evaluation = evaluate(
       *opened.model, *tokenizer, text_to_score(options, *tokenizer, settings.context), settings);
   progress.finish();
-  require(
-      std::isfinite(evaluation.loss),
-      "{}: the loss on this text is not finite: the model's weights are damaged, or its training "
-      "diverged",
-      opened.directory.path().string());
+  require(std::isfinite(evaluation.loss),
+          "{}: the loss on this text is not finite ({}): the model's weights are damaged, or its "
+          "training diverged",
+          opened.directory.path().string(),
+          std::isnan(evaluation.loss) ? "NaN, not a number" : "infinite");
 
   const bool has_bytes = tokenizer->kind() != kIds;
   if (options.json) {

@@ -229,8 +229,22 @@ Precision PrecisionOption::get(const ModelDirectory& model) const {
   return precision;
 }
 
-OpenedModel open_model(const ModelOption& option) {
+namespace {
+
+ModelDirectory open_directory(const ModelOption& option) {
   ModelDirectory directory(find_model_or_name(option.path));
+  const std::vector<std::string>& misspelled = directory.stored().misspelled;
+  if (!misspelled.empty()) {
+    fmt::print(stderr, "attnres: {}: not read, and perhaps misspelled: {}\n",
+               (directory.path() / "config.json").string(), fmt::join(misspelled, ", "));
+  }
+  return directory;
+}
+
+}  // namespace
+
+OpenedModel open_model(const ModelOption& option) {
+  ModelDirectory directory = open_directory(option);
   auto model = directory.load();
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
@@ -238,7 +252,7 @@ OpenedModel open_model(const ModelOption& option) {
 
 OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
                            const MakeInferenceModel& make) {
-  ModelDirectory directory(find_model_or_name(option.path));
+  ModelDirectory directory = open_directory(option);
   const Precision given = precision.get(directory);
   auto model =
       make([&](const TensorGroup* group) { return directory.load(given, /*sites=*/{}, group); });
@@ -310,10 +324,25 @@ std::vector<std::filesystem::path> json_files(const std::filesystem::path& folde
   return files;
 }
 
+namespace {
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
 std::filesystem::path find_model_or_name(const std::string& model) {
   if (!path_exists(model) && model.find('/') == std::string::npos) {
     const auto folder = find_shared("models");
     if (folder && path_exists(*folder / model)) return find_model(*folder / model);
+    const std::string near = folder ? did_you_mean(model, names_in(*folder)) : "";
+    require(near.empty(), "{}: no such model directory{}", model, near);
   }
   return find_model(model);
 }

@@ -10,8 +10,10 @@
 #include "attnres/formats/deepseek_config_json.h"
 #include "attnres/formats/kimi_config_json.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/formats/safetensors.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 
 namespace attnres {
 namespace {
@@ -21,7 +23,7 @@ std::string dtype_name(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return "bfloat16";
   if (dtype == at::kHalf) return "float16";
   fail("model directory: weights are stored as float32, bfloat16 or float16, not as {}",
-       c10::toString(dtype));
+       stored_dtype_name(dtype));
 }
 
 ModelConfig from_attnres(const ConfigKeys& keys) {
@@ -69,10 +71,12 @@ StoredConfig from_retrofitted(const ConfigKeys& file) {
 }
 
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
-  fail(
-      "{}: model_type {} is unknown; attnres reads {}, gemma3, deepseek_v3, kimi_k2, kimi_linear, "
-      "kimi_k3 and attnres",
-      what, one_line(type), fmt::join(llama_family_types(), ", "));
+  std::vector<std::string> known = llama_family_types();
+  for (const char* other : {"gemma3", "deepseek_v3", "kimi_k2", "kimi_linear", "kimi_k3"}) {
+    known.emplace_back(other);
+  }
+  fail("{}: model_type {} is unknown; attnres reads {} and attnres{}", what, one_line(type),
+       fmt::join(known, ", "), did_you_mean(type, known));
 }
 
 ModelConfig read_model(FileLayout layout, const std::string& type, const ConfigKeys& keys) {
@@ -178,6 +182,7 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
   };
   stored.document_ids.begin = id("bos_token_id");
   stored.document_ids.end = id("eos_token_id");
+  stored.misspelled = keys.misspelled();
   return stored;
 }
 

@@ -33,6 +33,7 @@ struct StoredConfig {
   int64_t context = 0;  // max_position_embeddings
   DocumentIds document_ids;
   FileLayout layout = FileLayout::attnres;
+  std::vector<std::string> misspelled = {};  // ConfigKeys::misspelled
 };
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);

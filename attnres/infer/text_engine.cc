@@ -62,11 +62,12 @@ ModelDescription describe(const std::filesystem::path& path, const ModelDirector
   if (tokenizer != nullptr && chat.error().empty()) {
     description.chat_template = chat.plain() ? "plain" : "jinja";
   }
+  description.chat_template_error = chat.error();
   description.sites = opened.depth_sites();
-  return description;
   const SamplingDefaults sampling = read_sampling_defaults(directory.path());
   sampling.apply_to(description.sampling);
   description.sampling_said = sampling.description();
+  return description;
 }
 
 }  // namespace
@@ -181,11 +182,11 @@ std::vector<int32_t> TextEngine::encode(const std::string& text) const {
   return parts_->known_tokenizer().encode(text);
 }
 
-std::string TextEngine::decode(const std::vector<int32_t>& ids) const {
 std::vector<int32_t> TextEngine::encode_framed(const std::string& text) const {
   return attnres::encode_framed(text, parts_->known_tokenizer());
 }
 
+std::string TextEngine::decode(const std::vector<int32_t>& ids) const {
   return parts_->known_tokenizer().decode(ids);
 }
 

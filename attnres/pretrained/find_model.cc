@@ -2,6 +2,7 @@
 
 #include "attnres/formats/gguf_reader.h"
 #include "attnres/formats/other_files.h"
+#include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/directory_files.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -50,6 +51,10 @@ fs::path find_model(const fs::path& path) {
   require(!path_exists(folder / "study.json"),
           "{0}: holds a study, whose runs have a model each; name one of them, {1}/NAME",
           path.string(), (path / "runs").string());
+  require(!has_tensor_files(folder),
+          "{}: {} is missing, which says what model its weights are of; put it back from where the "
+          "folder came from",
+          path.string(), kConfigFile);
   fail("{}: not a model directory: it has neither {} nor checkpoints/best{}", path.string(),
        kConfigFile, what_it_holds_instead(folder));
 }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "attnres/formats/safetensors.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -236,7 +237,7 @@ void NamedWeights::check(const std::string& name, const std::vector<int64_t>& ex
           one_line(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(expected, ", "));
   require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
           "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
-          weights_.what(), made.of[0], c10::toString(info.dtype));
+          weights_.what(), made.of[0], stored_dtype_name(info.dtype));
 }
 
 void NamedWeights::check_all_known(const std::set<std::string>& known) const {
