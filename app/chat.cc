@@ -40,7 +40,7 @@ class Conversation {
   Conversation(const GenerateOptions& options, const OpenedInference& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
-        settings_(settings_for(options.generation, opened, tokenizer_.get())),
+        settings_(settings_for(options, opened, tokenizer_.get())),
         template_(opened.directory.chat_template()),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
     const ChatEnds ends = template_.ends(*tokenizer_);
@@ -103,7 +103,7 @@ class Conversation {
     const size_t kept = options_.system.empty() ? 0 : 1;
     bool forgot = false;
     while (true) {
-      std::vector<int32_t> ids = encode_chat(*tokenizer_, template_.parts(messages_));
+      std::vector<int32_t> ids = chat_prompt_ids(messages_, template_, *tokenizer_);
       if (std::ssize(ids) <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
         return ids;
@@ -132,6 +132,7 @@ class Conversation {
 void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
   const OpenedInference opened = open_model(options.model, options.precision, make);
   Conversation conversation(options, opened);
+  conversation.chat_template().require_read();
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr, "attnres: {}. {}.\n",

@@ -33,10 +33,11 @@ struct EvalOptions {
 };
 
 // The text that is asked for, as tokens.
-EvaluationTokens text_to_score(const EvalOptions& options, const Tokenizer& tokenizer) {
+EvaluationTokens text_to_score(const EvalOptions& options, const Tokenizer& tokenizer,
+                               int64_t context) {
   if (!options.run.empty()) return read_held_out(RunPaths{options.run}, tokenizer);
   const std::vector<std::filesystem::path> paths(options.data.begin(), options.data.end());
-  if (!are_tokens(paths)) return {tokens_of(options.data, tokenizer)};
+  if (!are_tokens(paths)) return tokens_of(options.data, tokenizer, context);
   require_tokens_of(paths, tokenizer);
   return read_validation_tokens(paths, vocabulary_of(tokenizer)).validation.tokens;
 }
@@ -72,14 +73,14 @@ void run_eval(const EvalOptions& options) {
     }
     progress.update(std::move(text));
   };
-  const Evaluation evaluation =
-      evaluate(*opened.model, *tokenizer, text_to_score(options, *tokenizer), settings);
+  const Evaluation evaluation = evaluate(
+      *opened.model, *tokenizer, text_to_score(options, *tokenizer, settings.context), settings);
   progress.finish();
-  require(
-      std::isfinite(evaluation.loss),
-      "{}: the loss on this text is not finite: the model's weights are damaged, or its training "
-      "diverged",
-      opened.directory.path().string());
+  require(std::isfinite(evaluation.loss),
+          "{}: the loss on this text is not finite ({}): the model's weights are damaged, or its "
+          "training diverged",
+          opened.directory.path().string(),
+          std::isnan(evaluation.loss) ? "NaN, not a number" : "infinite");
 
   const bool has_bytes = tokenizer->kind() != kIds;
   if (options.json) {
@@ -102,7 +103,9 @@ void add_eval_command(CLI::App& app) {
       *app.add_subcommand("eval",
                           "Score text: mean loss, perplexity and bits per byte. The text is cut "
                           "into windows of the model's context that do not overlap; the first "
-                          "token of each window has no context and is not scored.");
+                          "token of each window has no context and is not scored. Where the "
+                          "tokenizer begins a text with a token, each document and each window "
+                          "begins with it, and all others are scored.");
   const auto options = std::make_shared<EvalOptions>();
   options->model.add_to(command)->required(false);
   add_path(command, "--data PATH", options->data,

@@ -24,10 +24,8 @@ std::string prompt_text(const GenerateOptions& options) {
   return options.prompt == "-" ? read_input() : options.prompt;
 }
 
-Generation run(const OpenedInference& opened, std::vector<int32_t> prompt,
-               const GenerateOptions& options, const GenerationSettings& settings,
-               const std::function<bool(int32_t)>& on_token) {
-  prompt = fitted_prompt(std::move(prompt), opened.context, options);
+Generation run(const OpenedInference& opened, const std::vector<int32_t>& prompt,
+               const GenerationSettings& settings, const std::function<bool(int32_t)>& on_token) {
   const Generation generation = generate(*opened.model, prompt, opened.context, settings, on_token);
   if (generation.reason == StopReason::context) {
     fmt::print(stderr, "attnres: stopped at the model's context of {} tokens\n", opened.context);
@@ -53,8 +51,10 @@ void continue_text(const OpenedInference& opened, const GenerateOptions& options
     add(stream.add(id));
     return !stream.stopped();
   };
-  Generation generation = run(opened, prompt_ids(prompt, *tokenizer), options,
-                              settings_for(options.generation, opened, tokenizer.get()), on_token);
+  const std::vector<int32_t> ids = fitted_prompt(
+      prompt_ids(prompt, *tokenizer), tokenizer->frame().before, opened.context, options);
+  Generation generation =
+      run(opened, ids, settings_for(options, opened, tokenizer.get()), on_token);
   add(stream.finish());
   if (stream.stopped()) generation.reason = StopReason::stop_string;
   if (options.json) {
@@ -68,7 +68,7 @@ void continue_text(const OpenedInference& opened, const GenerateOptions& options
 // Needs no tokenizer.
 void continue_ids(const OpenedInference& opened, const GenerateOptions& options) {
   const std::vector<int32_t>& prompt = *options.ids;
-  const GenerationSettings settings = settings_for(options.generation, opened, nullptr);
+  const GenerationSettings settings = settings_for(options, opened, nullptr);
   try {
     check_ids(opened.model->transformer(), prompt);
   } catch (const Error& e) {
@@ -80,7 +80,8 @@ void continue_ids(const OpenedInference& opened, const GenerateOptions& options)
     separator = ",";
     return true;
   };
-  const Generation generation = run(opened, prompt, options, settings, on_token);
+  const Generation generation =
+      run(opened, fitted_prompt(prompt, {}, opened.context, options), settings, on_token);
   if (options.json) {
     Json json = {{"ids", prompt}};
     json.update(generation_json(generation, nullptr));

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "app/token_ids.h"
+#include "attnres/infer/sampling_defaults.h"
 #include "attnres/infer/stop_strings.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -66,6 +67,23 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
       "take X, -2 to 2, from the logit of a token for each time that it came");
 }
 
+// What a model's generation_config.json may say in their place.
+constexpr const char* kModelsOwn[] = {"--temperature", "--top-k", "--top-p", "--min-p",
+                                      "--repetition-penalty"};
+
+// What the model says of sampling and the options do not.
+SamplingDefaults not_given(SamplingDefaults defaults, const GenerateOptions& options) {
+  const auto forget = [&](const char* name, auto& value) {
+    if (!options.sampling_options.at(name)->empty()) value.reset();
+  };
+  forget("--temperature", defaults.temperature);
+  forget("--top-k", defaults.top_k);
+  forget("--top-p", defaults.top_p);
+  forget("--min-p", defaults.min_p);
+  forget("--repetition-penalty", defaults.repetition_penalty);
+  return defaults;
+}
+
 // An option that is given once for each value.
 CLI::Option* repeated(CLI::Option* option) {
   return option->allow_extra_args(false);
@@ -96,6 +114,7 @@ void GenerateOptions::add_to(CLI::App& command) {
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
+  for (const char* name : kModelsOwn) sampling_options[name] = command.get_option(name);
   repeated(add_option(command, "--logit-bias ID=NUMBER", biases,
                       "add a number to the logit of a token, -100 for never; may be given "
                       "several times"));
@@ -158,8 +177,15 @@ void GenerateOptions::finish() {
   }
 }
 
-GenerationSettings settings_for(GenerationSettings settings, const OpenedInference& opened,
+GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer) {
+  GenerationSettings settings = options.generation;
+  const SamplingDefaults models = read_sampling_defaults(opened.directory.path());
+  const SamplingDefaults taken = not_given(models, options);
+  if (const std::string said = taken.description(); !said.empty()) {
+    taken.apply_to(settings.sampling);
+    fmt::print(stderr, "attnres: as the model's generation_config.json has it: {}\n", said);
+  }
   settings.ends = opened.directory.ends(tokenizer);
   if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
   try {
@@ -171,8 +197,8 @@ GenerationSettings settings_for(GenerationSettings settings, const OpenedInferen
   return settings;
 }
 
-std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
-                                   const GenerateOptions& options) {
+std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, const std::vector<int32_t>& before,
+                                   int64_t context, const GenerateOptions& options) {
   const auto length = static_cast<int64_t>(prompt.size());
   if (!options.truncate) {
     require(length < context,
@@ -186,7 +212,9 @@ std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
   if (kept < length) {
     fmt::print(stderr, "attnres: of the prompt's {} tokens, only the last {} are used\n", length,
                kept);
-    prompt.erase(prompt.begin(), prompt.end() - kept);
+    const bool begun = std::equal(before.begin(), before.end(), prompt.begin());
+    const int64_t first = begun ? std::min(std::ssize(before), kept) : 0;
+    prompt.erase(prompt.begin() + first, prompt.end() - (kept - first));
   }
   return prompt;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct GenerateOptions {
   std::vector<std::string> biases;      // "ID=NUMBER"
   std::vector<std::string> stop_texts;  // not empty
   bool json = false;
+  // The options of sampling, by name, to tell which of them are given.
+  std::map<std::string, const CLI::Option*> sampling_options = {};
 
   void add_to(CLI::App& command);
   // Reads the biases and token ids, and checks the settings. Throws UsageError that names the
@@ -39,14 +42,15 @@ struct GenerateOptions {
 };
 
 // Ends where the model's documents do, and takes tokens that the tokenizer has; those of the model
-// where there is none (null). Throws UsageError on a bias of another one.
-GenerationSettings settings_for(GenerationSettings settings, const OpenedInference& opened,
+// where there is none (null). Options of sampling that are not given are the model's own
+// (infer/sampling_defaults.h), which is said. Throws UsageError on a bias of another token.
+GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer);
 
-// The prompt, or with --truncate its end where the continuation needs the room, which is said.
-// Throws Error on one that leaves no room.
-std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, int64_t context,
-                                   const GenerateOptions& options);
+// The prompt, or with --truncate its end where the continuation needs the room, which is said;
+// after `before` where it begins so. Throws Error on one that leaves no room.
+std::vector<int32_t> fitted_prompt(std::vector<int32_t> prompt, const std::vector<int32_t>& before,
+                                   int64_t context, const GenerateOptions& options);
 
 // --prompts to --out. Every line is checked before anything is computed; Ctrl-C keeps what is done.
 void generate_prompts(const GenerateOptions& options, const MakeInferenceModel& make);

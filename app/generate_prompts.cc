@@ -57,7 +57,10 @@ Prompt read_prompt(const std::string& line, const OpenedInference& opened,
             "this model comes without a tokenizer that is read here; give \"ids\"");
     prompt.ids = prompt_ids(json["prompt"], *tokenizer);
   }
-  prompt.ids = fitted_prompt(std::move(prompt.ids), opened.context, options);
+  const bool is_text = json.contains("prompt");
+  prompt.ids = fitted_prompt(std::move(prompt.ids),
+                             is_text ? tokenizer->frame().before : std::vector<int32_t>(),
+                             opened.context, options);
   prompt.fields = std::move(json);
   return prompt;
 }
@@ -80,8 +83,8 @@ std::vector<Prompt> read_prompts(const std::string& text, const OpenedInference&
 }
 
 // What the results depend on.
-Json identity(const GenerateOptions& options, const std::string& prompts) {
-  const SamplingSettings& s = options.generation.sampling;
+Json identity(const GenerateOptions& options, const SamplingSettings& s,
+              const std::string& prompts) {
   return {{"prompts", hash_bytes(prompts)},
           {"model", options.model.path},
           {"precision", options.precision.name},
@@ -99,12 +102,12 @@ Json identity(const GenerateOptions& options, const std::string& prompts) {
 class PromptsRun {
  public:
   PromptsRun(const GenerateOptions& options, const OpenedInference& opened,
-             const Tokenizer* tokenizer, const std::vector<Prompt>& prompts,
-             ResumableLines& results)
+             const Tokenizer* tokenizer, GenerationSettings settings,
+             const std::vector<Prompt>& prompts, ResumableLines& results)
       : options_(options),
         opened_(opened),
         tokenizer_(tokenizer),
-        settings_(settings_for(options.generation, opened, tokenizer)),
+        settings_(std::move(settings)),
         prompts_(prompts),
         results_(results),
         engine_(*opened.model, engine_settings()) {}
@@ -218,8 +221,10 @@ void generate_prompts(const GenerateOptions& options, const MakeInferenceModel& 
   const OpenedInference opened = open_model(options.model, options.precision, make);
   const std::unique_ptr<Tokenizer> tokenizer = opened.tokenizer_if_read();
   const std::vector<Prompt> prompts = read_prompts(text, opened, tokenizer.get(), options);
-  ResumableLines results(options.out, identity(options, text));
-  const int64_t failed = PromptsRun(options, opened, tokenizer.get(), prompts, results).run();
+  const GenerationSettings settings = settings_for(options, opened, tokenizer.get());
+  ResumableLines results(options.out, identity(options, settings.sampling, text));
+  const int64_t failed =
+      PromptsRun(options, opened, tokenizer.get(), settings, prompts, results).run();
   results.finish();
   require(failed == 0, "{} of {} failed; \"error\" in {} says why", failed,
           counted(std::ssize(prompts), "prompt"), options.out);

@@ -66,8 +66,10 @@ std::vector<int32_t> given_ids(const InspectOptions& options, const Transformer&
 std::vector<int32_t> text_to_inspect(const InspectOptions& options, const OpenedModel& opened,
                                      const Tokenizer& tokenizer) {
   if (options.ids_text) return given_ids(options, *opened.model);
-  if (options.text) return tokenizer.encode(*options.text == "-" ? read_input() : *options.text);
-  if (!options.data.empty()) return tokens_of(options.data, tokenizer);
+  if (options.text) {
+    return encode_framed(*options.text == "-" ? read_input() : *options.text, tokenizer);
+  }
+  if (!options.data.empty()) return tokens_of(options.data, tokenizer, opened.context).ids;
   const RunPaths run{options.model.path};
   require_usage(path_exists(run.run_json()),
                 "--matrix, --tokens, --effects and --all are measured on a text: give it with "

@@ -318,10 +318,25 @@ std::vector<std::filesystem::path> json_files(const std::filesystem::path& folde
   return files;
 }
 
+namespace {
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
 std::filesystem::path find_model_or_name(const std::string& model) {
   if (!path_exists(model) && model.find('/') == std::string::npos) {
     const auto folder = find_shared("models");
     if (folder && path_exists(*folder / model)) return find_model(*folder / model);
+    const std::string near = folder ? did_you_mean(model, names_in(*folder)) : "";
+    require(near.empty(), "{}: no such model directory{}", model, near);
   }
   return find_model(model);
 }
@@ -350,9 +365,11 @@ std::string read_input() {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
+EvaluationTokens tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           int64_t context) {
   const Corpus corpus = read_corpus({paths.begin(), paths.end()});
-  return tokenize(passages_of(corpus), tokenizer).tokens;
+  TokenStream stream = tokenize(passages_of(corpus), tokenizer);
+  return in_begun_windows(std::move(stream.tokens), stream.ends, tokenizer.frame().before, context);
 }
 
 }  // namespace attnres

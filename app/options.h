@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/data/evaluation_batches.h"
 #include "attnres/infer/inference_model.h"
 #include "attnres/model/transformer.h"
 #include "attnres/parameters/precision.h"
@@ -175,7 +176,9 @@ std::filesystem::path find_recipe(const std::string& recipe);
 // All of standard input.
 std::string read_input();
 
-// The files and folders' text as one stream of tokens.
-std::vector<int32_t> tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
+// The files and folders' text as one stream of tokens, for windows of `context` tokens. Where the
+// tokenizer puts tokens before a text, each document and each window begins with them.
+EvaluationTokens tokens_of(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           int64_t context);
 
 }  // namespace attnres

@@ -141,9 +141,14 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
   if (model.tokenizer.empty()) {
     say("its tokenizer is not read here: prompts have to be token ids");
   } else if (model.chat_template.empty()) {
-    say("its chat template cannot be read: there is no chat");
+    say(fmt::format("its chat template cannot be read, so there is no chat: {}",
+                    model.chat_template_error));
   } else if (model.chat_template == "plain") {
     say("it has no chat template: conversations are given as a transcript of User and Assistant");
+  }
+  if (!model.sampling_said.empty()) {
+    say(fmt::format("where a request does not say, as its generation_config.json has it: {}",
+                    model.sampling_said));
   }
   if (!is_loopback(options.host)) {
     say(fmt::format("listening beyond this machine{}",

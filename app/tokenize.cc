@@ -29,6 +29,7 @@ struct TokenizeOptions {
   std::string verified;  // a folder
   int64_t vocab_size = 16384;
   bool special = false;
+  bool framed = false;
   bool jsonl = false;
 };
 
@@ -50,8 +51,10 @@ FoundTokenizer find_tokenizer(const std::filesystem::path& path) {
   return {load_tokenizer(found), read_chat_template(found), has_tensor_files(found)};
 }
 
-std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer, bool special) {
-  if (!special) return tokenizer.encode(text);
+std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer,
+                            const TokenizeOptions& options) {
+  if (options.framed) return encode_framed(text, tokenizer);
+  if (!options.special) return tokenizer.encode(text);
   const auto* pairs = dynamic_cast<const BpeTokenizer*>(&tokenizer);
   require_usage(pairs != nullptr,
                 "--special: only tokenizers of byte pairs find control tokens in a text, and this "
@@ -60,8 +63,9 @@ std::vector<int32_t> ids_of(const std::string& text, const Tokenizer& tokenizer,
   return pairs->encode(text, SpecialTokens::as_tokens);
 }
 
-void print_line(const std::string& text, const Tokenizer& tokenizer, bool special) {
-  const std::vector<int32_t> ids = ids_of(text, tokenizer, special);
+void print_line(const std::string& text, const Tokenizer& tokenizer,
+                const TokenizeOptions& options) {
+  const std::vector<int32_t> ids = ids_of(text, tokenizer, options);
   const Json line = {{"ids", ids}, {"text", tokenizer.decode(ids)}};
   fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
@@ -85,8 +89,9 @@ void run_tokenize(const TokenizeOptions& options) {
   const FoundTokenizer found = find_tokenizer(options.model.path);
   TokenizeFolderOptions folder = options.folder;
   if (found.has_model) folder.model = options.model.path;
-  require_usage(folder.out.empty() || (!options.special && !options.jsonl),
-                "--special and --jsonl are for standard input, not for files (--out)");
+  require_usage(folder.out.empty() || (!options.special && !options.framed && !options.jsonl),
+                "--special, --add-special-tokens and --jsonl are for standard input, not for files "
+                "(--out)");
   if (!folder.out.empty()) {
     tokenize_into_folder(folder, *found.tokenizer, found.chat);
     return;
@@ -95,7 +100,7 @@ void run_tokenize(const TokenizeOptions& options) {
                 "--data, --field, --chat and --strict are for files: name a folder for their "
                 "tokens (--out)");
   if (!options.jsonl) {
-    print_line(read_input(), *found.tokenizer, options.special);
+    print_line(read_input(), *found.tokenizer, options);
     return;
   }
   std::string line;
@@ -103,7 +108,7 @@ void run_tokenize(const TokenizeOptions& options) {
     const Json text = parse_json(line, fmt::format("standard input, line {}", number));
     require(text.is_string(), "standard input, line {}: expected a text, found {}", number,
             shown(text));
-    print_line(text.get<std::string>(), *found.tokenizer, options.special);
+    print_line(text.get<std::string>(), *found.tokenizer, options);
   }
 }
 
@@ -119,8 +124,14 @@ void add_tokenize_command(CLI::App& app) {
   options->model.add_to(command)->required(false)->description(
       "what has the tokenizer: a model directory, a run's folder, a GGUF file, or a folder "
       "with a tokenizer's files alone");
-  command.add_flag("--special", options->special,
-                   "control tokens that the text names are control tokens, not text");
+  CLI::Option* special =
+      command.add_flag("--special", options->special,
+                       "control tokens that the text names are control tokens, not text");
+  command
+      .add_flag("--add-special-tokens", options->framed,
+                "with those that the tokenizer puts before and after a text, as of prompts the "
+                "begin-of-text token")
+      ->excludes(special);
   command.add_flag("--jsonl", options->jsonl,
                    "each line of standard input is a text, written as a JSON string");
   add_path(

@@ -182,7 +182,8 @@ class ShownRun : public TrainObserver {
   void on_activity(std::string_view activity) override { line_.update(std::string(activity)); }
   void on_message(std::string_view line) override { line_.message(line); }
   void on_begin(int64_t step, int64_t steps) override {
-    interrupt_.emplace();
+    interrupt_.emplace(
+        "\nattnres: stopping after this step, which is saved; Ctrl-C again stops at once\n");
     eta_.emplace(steps, step);
     steps_ = steps;
   }

@@ -53,6 +53,9 @@ std::vector<uint32_t> chat_tokens(const std::vector<ChatMessage>& messages,
   const std::vector<ChatPart> all = chat_template.ended(messages);
   const std::string text = text_of(all);
   std::vector<uint32_t> tokens;
+  if (chat_template.plain()) {
+    for (const int32_t id : tokenizer.frame().before) tokens.push_back(id | kNoTarget);
+  }
   size_t done = 0;
   const auto add = [&](size_t end, uint32_t mark) {
     for (const int32_t id : encode_chat(tokenizer, slice(all, done, end))) {

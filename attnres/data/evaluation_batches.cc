@@ -57,6 +57,31 @@ EvaluationTokens read_to_score(const TrainingTokens& tokens, int64_t first, int6
   return read;
 }
 
+EvaluationTokens in_begun_windows(std::vector<int32_t> ids, const std::vector<int64_t>& ends,
+                                  const std::vector<int32_t>& before, int64_t context) {
+  if (before.empty()) return {std::move(ids)};
+  require_usage(
+      context > std::ssize(before),
+      "context: each window begins with {} of the tokenizer's, and {} tokens have no room "
+      "for more",
+      counted(std::ssize(before), "token"), context);
+  EvaluationTokens laid;
+  auto end = ends.begin();
+  bool begins = true;  // a document
+  for (int64_t i = 0; i < std::ssize(ids); ++i) {
+    while (begins || std::ssize(laid.ids) % context == 0) {
+      laid.ids.insert(laid.ids.end(), before.begin(), before.end());
+      laid.counts.resize(laid.ids.size(), false);
+      begins = false;
+    }
+    laid.ids.push_back(ids[i]);
+    laid.counts.push_back(true);
+    begins = end != ends.end() && *end == i + 1;
+    if (begins) ++end;
+  }
+  return laid;
+}
+
 EvaluationBatches::EvaluationBatches(EvaluationTokens tokens, int64_t context, int64_t batch_size)
     : tokens_(std::move(tokens)), context_(context), batch_size_(batch_size) {
   require_usage(context >= 2, "context: an evaluation window needs at least 2 tokens, got {}",

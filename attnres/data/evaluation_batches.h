@@ -27,6 +27,13 @@ struct EvaluationTokens {
 EvaluationTokens read_to_score(const TrainingTokens& tokens, int64_t first, int64_t count,
                                int64_t vocab_size);
 
+// A stream of documents, which end after those of its tokens that `ends` says, laid out for windows
+// of `context` tokens so that each document and each window begins with `before`, which does not
+// count. All other tokens then have a context, and are scored. Throws UsageError where a window
+// has no room for more.
+EvaluationTokens in_begun_windows(std::vector<int32_t> ids, const std::vector<int64_t>& ends,
+                                  const std::vector<int32_t>& before, int64_t context);
+
 // The whole stream in windows of `context` tokens that do not overlap. The first token of each has
 // no context and is not scored: a window of C tokens gives a row of T = C - 1. The last window may
 // be short and then has a batch of its own; a single token left over is dropped. Tokens that do not

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,15 +16,18 @@
 
 namespace attnres {
 
-// The keys of an object in config.json, with errors that name the file and the key.
+// The keys of an object in config.json, with errors that name the file and the key. Copies know
+// together which keys were asked for.
 class ConfigKeys {
  public:
-  ConfigKeys(const Json& object, std::string what) : object_(object), what_(std::move(what)) {
+  ConfigKeys(const Json& object, std::string what)
+      : object_(object), what_(std::move(what)), asked_(std::make_shared<std::set<std::string>>()) {
     require(object.is_object(), "{}: expected an object with keys, got {}", what_, shown(object));
   }
 
   // Absent or null.
   bool missing(const char* key) const {
+    asked_->insert(key);
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null();
   }
@@ -76,6 +82,10 @@ class ConfigKeys {
   ConfigKeys inner(const char* key) const { return {at(key), what_ + ": " + key}; }
   const std::string& what() const { return what_; }
 
+  // Once all is read: the keys that nobody asked for and that look like a misspelling of one that
+  // was asked for and is not there, each with that one, as "rms_eps (rms_norm_eps?)".
+  std::vector<std::string> misspelled() const;
+
  private:
   int64_t whole(const char* key, const Json& value) const {
     const auto number = whole_number(value);
@@ -91,12 +101,20 @@ class ConfigKeys {
 
   const Json& object_;
   std::string what_;
+  std::shared_ptr<std::set<std::string>> asked_;
 };
 
 // num_hidden_layers, so few that a list of them may be made before the model is checked.
 int64_t read_layer_count(const ConfigKeys& keys);
 
-// A recipe's `model`, made of what the file says. Throws Error naming the file where it is not one.
-ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path);
+// What keys of a recipe's `model` are called in a file: {"kv_heads", "num_key_value_heads"}.
+using FileNames = std::vector<std::pair<std::string_view, std::string_view>>;
+// Those that Llama's relatives, DeepSeek and Kimi have in common.
+const FileNames& common_file_names();
+
+// A recipe's `model`, made of what the file says. Throws Error naming the file, and its own key
+// where `names` has it, where it is not one; `path` is what the others lie under.
+ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const char* path,
+                              const FileNames& names = {});
 
 }  // namespace attnres

@@ -59,6 +59,17 @@ Json read_experts_of_deepseek(const ConfigKeys& keys) {
   return experts;
 }
 
+FileNames deepseek_file_names() {
+  FileNames names = common_file_names();
+  for (const auto& name : FileNames{{"experts.count", "n_routed_experts"},
+                                    {"experts.chosen", "num_experts_per_tok"},
+                                    {"experts.shared", "n_shared_experts"},
+                                    {"experts.groups", "n_group"}}) {
+    names.push_back(name);
+  }
+  return names;
+}
+
 }  // namespace
 
 Json to_deepseek_json(const ModelConfig& model) {
@@ -126,7 +137,7 @@ ModelConfig from_deepseek_json(const ConfigKeys& keys) {
   model["rope_scaling"] = write_config(rope.scaling);
   model["tie_embeddings"] = keys.flag("tie_word_embeddings", false);
   model["depth_mixing"] = {{"type", "residual"}};
-  return read_stored_model(model, keys, "as a model of attnres");
+  return read_stored_model(model, keys, "as a model of attnres", deepseek_file_names());
 }
 
 }  // namespace attnres

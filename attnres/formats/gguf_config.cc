@@ -107,7 +107,14 @@ GgufConfig read_gguf_config(const GgufFile& file) {
   const ConfigKeys keys(json, fmt::format("{}: {}", file.path(), layout.name));
   Json model = read_common(file, keys);
   layout.read(file, keys, model);
-  config.stored.model = read_stored_model(model, keys, "as a model of attnres");
+  config.stored.model = read_stored_model(model, keys, "as a model of attnres",
+                                          {{"layers", "block_count"},
+                                           {"width", "embedding_length"},
+                                           {"heads", "attention.head_count"},
+                                           {"kv_heads", "attention.head_count_kv"},
+                                           {"head_width", "attention.key_length"},
+                                           {"ffn_width", "feed_forward_length"},
+                                           {"norm_eps", "attention.layer_norm_rms_epsilon"}});
   config.stored.vocab_size = keys.whole("vocab_size", embedded_tokens(file));
   require(config.stored.vocab_size >= 1 && config.stored.vocab_size <= INT32_MAX,
           "{}: vocab_size: expected 1 to {}, got {}", keys.what(), INT32_MAX,

@@ -179,6 +179,21 @@ Json read_activation(const ConfigKeys& keys) {
   return situ;
 }
 
+FileNames kimi_file_names() {
+  FileNames names = common_file_names();
+  for (const auto& name :
+       FileNames{{"experts.count", "num_experts"},
+                 {"experts.chosen", "num_experts_per_token"},
+                 {"experts.shared", "num_shared_experts"},
+                 {"experts.groups", "num_expert_group"},
+                 {"experts.latent_width", "routed_expert_hidden_size"},
+                 {"delta_attention.heads", "linear_attn_config.num_heads"},
+                 {"delta_attention.head_width", "linear_attn_config.head_dim"}}) {
+    names.push_back(name);
+  }
+  return names;
+}
+
 }  // namespace
 
 Json to_kimi_linear_json(const ModelConfig& model) {
@@ -248,7 +263,7 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
                       {"experts", experts},       {"activation", activation},
                       {"norm_eps", norm_eps},     {"init_std", init_std},
                       {"tie_embeddings", tied},   {"depth_mixing", mixing}};
-  return read_stored_model(model, keys, "as a model of attnres");
+  return read_stored_model(model, keys, "as a model of attnres", kimi_file_names());
 }
 
 }  // namespace attnres

@@ -400,7 +400,7 @@ ModelConfig from_llama_family_json(const std::string& type, const ConfigKeys& ke
           one_line(type));
   Json model = read_llama(*member, keys);
   member->read(keys, model);
-  return read_stored_model(model, keys, "as a model of attnres");
+  return read_stored_model(model, keys, "as a model of attnres", common_file_names());
 }
 
 }  // namespace attnres

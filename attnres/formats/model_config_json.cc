@@ -11,8 +11,10 @@
 #include "attnres/formats/kimi_config_json.h"
 #include "attnres/formats/llama_family.h"
 #include "attnres/formats/quantized_weights.h"
+#include "attnres/formats/safetensors.h"
 #include "attnres/support/config.h"
 #include "attnres/support/format.h"
+#include "attnres/support/nearest.h"
 
 namespace attnres {
 namespace {
@@ -22,7 +24,7 @@ std::string dtype_name(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return "bfloat16";
   if (dtype == at::kHalf) return "float16";
   fail("model directory: weights are stored as float32, bfloat16 or float16, not as {}",
-       c10::toString(dtype));
+       stored_dtype_name(dtype));
 }
 
 ModelConfig from_attnres(const ConfigKeys& keys) {
@@ -109,12 +111,17 @@ StoredConfig from_retrofitted(const ConfigKeys& file) {
 }
 
 [[noreturn]] void refuse_type(const std::string& type, const std::string& what) {
+  std::vector<std::string> known = llama_family_types();
+  for (const char* other : {"deepseek_v3", "kimi_k2", "kimi_linear", "kimi_k3"}) {
+    known.emplace_back(other);
+  }
   std::vector<std::string> around;
   for (const auto& [wrapper, text] : wrappers()) around.push_back(wrapper);
-  fail(
-      "{}: model_type {} is unknown; attnres reads {}, deepseek_v3, kimi_k2, kimi_linear, kimi_k3 "
-      "and attnres, and the text models of {}",
-      what, one_line(type), fmt::join(llama_family_types(), ", "), fmt::join(around, ", "));
+  std::vector<std::string> all = known;
+  all.insert(all.end(), around.begin(), around.end());
+  fail("{}: model_type {} is unknown; attnres reads {} and attnres, and the text models of {}{}",
+       what, one_line(type), fmt::join(known, ", "), fmt::join(around, ", "),
+       did_you_mean(type, all));
 }
 
 ModelConfig read_model(const KnownType& known, const ConfigKeys& keys) {
@@ -254,6 +261,7 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
   stored.further_layers = read_further_layers(keys);
   stored.document_ids.begin = own.value("bos_token_id", Json());
   stored.document_ids.end = own.value("eos_token_id", Json());
+  stored.misspelled = keys.misspelled();
   return stored;
 }
 

@@ -36,6 +36,7 @@ struct StoredConfig {
   // Layers behind the model's own that predict further tokens (num_nextn_predict_layers): in the
   // files, and not read.
   int64_t further_layers = 0;
+  std::vector<std::string> misspelled = {};  // ConfigKeys::misspelled
 };
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);

@@ -31,12 +31,14 @@ struct Dtype {
   const char* name;
   at::ScalarType type;
   uint64_t bytes;
+  const char* written;  // by people
 };
 constexpr Dtype kDtypes[] = {
-    {"F64", at::kDouble, 8},    {"F32", at::kFloat, 4}, {"F16", at::kHalf, 2},
-    {"BF16", at::kBFloat16, 2}, {"I64", at::kLong, 8},  {"I32", at::kInt, 4},
-    {"I16", at::kShort, 2},     {"I8", at::kChar, 1},   {"U8", at::kByte, 1},
-    {"BOOL", at::kBool, 1},
+    {"F64", at::kDouble, 8, "float64"}, {"F32", at::kFloat, 4, "float32"},
+    {"F16", at::kHalf, 2, "float16"},   {"BF16", at::kBFloat16, 2, "bfloat16"},
+    {"I64", at::kLong, 8, "int64"},     {"I32", at::kInt, 4, "int32"},
+    {"I16", at::kShort, 2, "int16"},    {"I8", at::kChar, 1, "int8"},
+    {"U8", at::kByte, 1, "uint8"},      {"BOOL", at::kBool, 1, "bool"},
 };
 
 const Dtype* find_dtype(const std::string& name) {
@@ -147,6 +149,11 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string stored_dtype_name(at::ScalarType dtype) {
+  const Dtype* known = find_dtype(dtype);
+  return known == nullptr ? c10::toString(dtype) : known->written;
+}
 
 SafetensorsFile::SafetensorsFile(const fs::path& path)
     : path_(path.string()), map_(std::make_unique<MappedFile>(path)) {
@@ -315,7 +322,7 @@ void write_safetensors(const fs::path& path,
     require(tensor.defined(), "{}: tensor {} is undefined", path.string(), name);
     const Dtype* dtype = find_dtype(tensor.scalar_type());
     require(dtype != nullptr, "{}: tensor {}: dtype {} has no name in this format; known are{}",
-            path.string(), name, c10::toString(tensor.scalar_type()), known_dtypes());
+            path.string(), name, stored_dtype_name(tensor.scalar_type()), known_dtypes());
     items.push_back({&name, &tensor, dtype});
   }
   std::stable_sort(items.begin(), items.end(),

@@ -26,6 +26,9 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
+// As people write it: float64, bfloat16, int8.
+std::string stored_dtype_name(at::ScalarType dtype);
+
 // What the numbers of floating tensors may be.
 enum class Numbers { any, finite };
 

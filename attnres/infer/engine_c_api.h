@@ -40,8 +40,9 @@ typedef struct {
 
 /* attnres_request_default gives what is in brackets. Pointers are read during the call only. */
 typedef struct {
-  const char* text;         /* the text to continue [NULL] */
-  const int32_t* ids;       /* in its place, num_ids token ids [NULL] */
+  const char* text;         /* the text to continue, after the tokenizer's begin-of-text token where
+                               it adds one [NULL] */
+  const int32_t* ids;       /* in its place, num_ids token ids, as they are [NULL] */
   size_t num_ids;           /* [0] */
   const char* const* stops; /* num_stops strings: the text ends before the first of them [NULL] */
   size_t num_stops;         /* [0] */

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "attnres/infer/generation_settings.h"
+
 namespace attnres {
 
 // A site that weighs what it reads.
@@ -25,6 +27,11 @@ struct ModelDescription {
   std::string chat_template;     // "jinja", or "plain" without one; empty: it cannot be read
   std::string end_of_document;   // the token's text; often none
   std::vector<DepthSite> sites;  // that have depth weights
+  // With what the model's generation_config.json says, which `sampling_said` tells; it is empty
+  // where the file says nothing.
+  SamplingSettings sampling = {};
+  std::string sampling_said = {};
+  std::string chat_template_error = {};  // why it cannot be read
 };
 
 }  // namespace attnres

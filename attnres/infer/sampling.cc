@@ -46,9 +46,12 @@ int64_t most_likely_of(std::span<const double> logits) {
 
 void check_logits(std::span<const double> logits) {
   const bool has_nan = std::any_of(logits.begin(), logits.end(), [](double x) { return x != x; });
-  require(!logits.empty() && !has_nan && std::isfinite(logits[most_likely_of(logits)]),
-          "sampling: the model's logits are not finite; its weights are damaged, or training "
-          "diverged");
+  require(!has_nan,
+          "sampling: the model's logits are not finite (NaN, not a number); its weights are "
+          "damaged, or training diverged");
+  require(!logits.empty() && std::isfinite(logits[most_likely_of(logits)]),
+          "sampling: the model's logits are not finite (infinite); its weights are "
+          "damaged, or training diverged");
 }
 
 void add_bias(std::span<double> logits, const SamplingSettings& settings) {

@@ -34,8 +34,10 @@ std::vector<double> score_sequence(const InferenceModel& model, const std::vecto
           .view({-1})
           .contiguous();
   require(logprobs_T.isfinite().all().item<bool>(),
-          "scoring: the model's log-probabilities are not finite; its weights are damaged, or "
-          "training diverged");
+          "scoring: the model's log-probabilities are not finite ({}); its weights are damaged, or "
+          "training "
+          "diverged",
+          logprobs_T.isnan().any().item<bool>() ? "NaN, not a number" : "infinite");
   const double* data = logprobs_T.const_data_ptr<double>();
   return {data, data + logprobs_T.numel()};
 }

@@ -9,6 +9,7 @@
 
 #include "attnres/infer/engine.h"
 #include "attnres/infer/inference_model.h"
+#include "attnres/infer/sampling_defaults.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/parameters/precision.h"
 #include "attnres/pretrained/find_model.h"
@@ -39,8 +40,9 @@ std::string name_of(const std::filesystem::path& given) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-ModelDescription describe(const std::filesystem::path& path, const InferenceModel& opened,
-                          const Tokenizer* tokenizer, const ChatTemplate& chat) {
+ModelDescription describe(const std::filesystem::path& path, const ModelDirectory& directory,
+                          const InferenceModel& opened, const Tokenizer* tokenizer,
+                          const ChatTemplate& chat) {
   const Transformer& model = opened.transformer();
   ModelDescription description;
   description.name = name_of(path);
@@ -60,7 +62,11 @@ ModelDescription describe(const std::filesystem::path& path, const InferenceMode
   if (tokenizer != nullptr && chat.error().empty()) {
     description.chat_template = chat.plain() ? "plain" : "jinja";
   }
+  description.chat_template_error = chat.error();
   description.sites = opened.depth_sites();
+  const SamplingDefaults sampling = read_sampling_defaults(directory.path());
+  sampling.apply_to(description.sampling);
+  description.sampling_said = sampling.description();
   return description;
 }
 
@@ -74,7 +80,7 @@ struct TextEngine::Parts {
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(directory.ends(tokenizer.get())),
         engine(model, with_context_of(directory, settings)),
-        description(describe(path, model, tokenizer.get(), chat)) {}
+        description(describe(path, directory, model, tokenizer.get(), chat)) {}
 
   const Tokenizer& known_tokenizer() const {
     require(tokenizer != nullptr,
@@ -176,6 +182,10 @@ std::vector<int32_t> TextEngine::encode(const std::string& text) const {
   return parts_->known_tokenizer().encode(text);
 }
 
+std::vector<int32_t> TextEngine::encode_framed(const std::string& text) const {
+  return attnres::encode_framed(text, parts_->known_tokenizer());
+}
+
 std::string TextEngine::decode(const std::vector<int32_t>& ids) const {
   return parts_->known_tokenizer().decode(ids);
 }
@@ -190,7 +200,7 @@ TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) c
     conversation.push_back({message.role, message.content});
   }
   const Tokenizer& tokenizer = parts_->known_tokenizer();
-  return {.ids = encode_chat(tokenizer, parts_->chat.parts(conversation)),
+  return {.ids = chat_prompt_ids(conversation, parts_->chat, tokenizer),
           .generation = {.ends = parts_->chat_ends.tokens},
           .stops = parts_->chat_ends.texts};
 }

@@ -37,8 +37,8 @@ struct TextEngineSettings {
 };
 
 struct TextRequest {
-  std::string text = {};
-  std::vector<int32_t> ids = {};        // in place of a text
+  std::string text = {};                // as TextEngine::prompt_ids takes it
+  std::vector<int32_t> ids = {};        // in place of a text, as they are
   GenerationSettings generation = {};   // the model's ends are added, the vocabulary is its
   std::vector<std::string> stops = {};  // the text ends before the first of these
 };
@@ -76,14 +76,17 @@ class TextEngine {
   EngineCounts counts() const;
 
   int64_t context() const;  // most tokens of a sequence, prompt and continuation
+  // Its `sampling` is how the model's authors would have it sampled; requests have their own.
   const ModelDescription& model() const;
 
   // Text and tokens. These throw Error where the model has no tokenizer that is read here, on text
   // that it cannot encode, and on ids that it does not have.
   //
-  // A text to continue: in training a document begins after the end of another.
+  // A text to continue: after the tokens that the tokenizer puts before one, as its begin-of-text
+  // token. Where there is none, an empty text is the end of a document, after which another begins.
   std::vector<int32_t> prompt_ids(const std::string& text) const;
-  std::vector<int32_t> encode(const std::string& text) const;
+  std::vector<int32_t> encode(const std::string& text) const;         // the text's own alone
+  std::vector<int32_t> encode_framed(const std::string& text) const;  // with those around a text
   std::string decode(const std::vector<int32_t>& ids) const;
   std::string token_text(int32_t id) const;  // its bytes; none of a control token
   // A conversation in the format that the model was taught, up to where the assistant goes on, and

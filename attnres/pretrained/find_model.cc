@@ -56,6 +56,10 @@ fs::path find_model(const fs::path& path) {
   require(!path_exists(folder / "study.json"),
           "{0}: holds a study, whose runs have a model each; name one of them, {1}/NAME",
           path.string(), (path / "runs").string());
+  require(!has_tensor_files(folder),
+          "{}: {} is missing, which says what model its weights are of; put it back from where the "
+          "folder came from",
+          path.string(), kConfigFile);
   fail("{}: not a model directory: it has neither {} nor checkpoints/best{}", path.string(),
        kConfigFile, what_it_holds_instead(folder));
 }

@@ -130,6 +130,12 @@ std::optional<TokenizerJson> tokenizer_of_pre(std::string_view name) {
   return std::nullopt;
 }
 
+bool adds_begin_of_pre(std::string_view name) {
+  // All that it splits as Llama 3.
+  const auto known = tokenizer_of_pre(name);
+  return known && gguf_pre_tokenizer(*known) == "llama-bpe";
+}
+
 std::string known_pre_tokenizers() {
   std::vector<std::string> names;
   for (const auto& [name, known] : known_tokenizers()) names.push_back(name);

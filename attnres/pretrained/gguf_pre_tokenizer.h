@@ -17,6 +17,9 @@ std::optional<std::string> gguf_pre_tokenizer(const TokenizerJson& tokenizer);
 // A tokenizer that splits text so, without tokens and merges; nothing of names that are not known.
 std::optional<TokenizerJson> tokenizer_of_pre(std::string_view name);
 
+// Whether llama.cpp puts a token before texts that are split so, where a file does not say.
+bool adds_begin_of_pre(std::string_view name);
+
 // The names that are known, with commas.
 std::string known_pre_tokenizers();
 

@@ -12,6 +12,7 @@
 #include "attnres/support/format.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
+#include "attnres/text/hugging_face/post_processor.h"
 #include "attnres/text/ids.h"
 #include "attnres/text/sentencepiece.h"
 #include "attnres/text/sentencepiece_model.h"
@@ -21,6 +22,10 @@ namespace attnres {
 namespace {
 
 constexpr const char* kNoVocabulary = "no_vocab";  // llama.cpp's word
+constexpr const char* kBegin = "tokenizer.ggml.bos_token_id";
+constexpr const char* kEnd = "tokenizer.ggml.eos_token_id";
+constexpr const char* kAddBegin = "tokenizer.ggml.add_bos_token";
+constexpr const char* kAddEnd = "tokenizer.ggml.add_eos_token";
 
 using Piece = SentencePieceModel::Piece;
 using Type = SentencePieceModel::Type;  // whose numbers are GGUF's token types, too
@@ -141,9 +146,11 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
     return named_piece(file, key, model.pieces, otherwise);
   };
   model.unknown = named("tokenizer.ggml.unknown_token_id", model.unknown);
-  model.begin = named("tokenizer.ggml.bos_token_id", model.begin);
-  model.end = named("tokenizer.ggml.eos_token_id", model.end);
-  return std::make_unique<SentencePieceTokenizer>(write_sentencepiece_model(model), file.path());
+  model.begin = named(kBegin, model.begin);
+  model.end = named(kEnd, model.end);
+  return std::make_unique<SentencePieceTokenizer>(
+      write_sentencepiece_model(model), file.path(),
+      SentencePieceFrame{.begin = file.flag(kAddBegin, true), .end = file.flag(kAddEnd, false)});
 }
 
 bool are_bytes(const std::vector<Piece>& pieces) {
@@ -170,6 +177,35 @@ BpeModel::Merges read_merges(const GgufFile& file) {
   return merges;
 }
 
+// What tokenizer_config.json would say of the tokens at a text's begin and end.
+Json named_tokens(const GgufFile& file, const std::vector<Piece>& pieces) {
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"clean_up_tokenization_spaces", false},
+                 {"eos_token", named_piece(file, kEnd, pieces, "")}};
+  const std::string begin = named_piece(file, kBegin, pieces, "");
+  if (!begin.empty()) config["bos_token"] = begin;
+  return config;
+}
+
+// With the file's tokens around a text as its post-processor.
+TokenizerJson with_frame(const GgufFile& file, const std::vector<Piece>& pieces,
+                         TokenizerJson tokenizer) {
+  const auto token = [&](const char* key) -> std::vector<FrameToken> {
+    const std::string text = named_piece(file, key, pieces, "");
+    if (text.empty()) return {};
+    return {{text, static_cast<int32_t>(std::get<uint32_t>(*file.find(key)))}};
+  };
+  std::vector<FrameToken> before, after;
+  if (file.flag(kAddBegin, adds_begin_of_pre(file.text("tokenizer.ggml.pre", "none")))) {
+    before = token(kBegin);
+  }
+  if (file.flag(kAddEnd, false)) after = token(kEnd);
+  if (!before.empty() || !after.empty()) {
+    tokenizer.post_processor = write_post_processor(before, after);
+  }
+  return tokenizer;
+}
+
 std::unique_ptr<Tokenizer> read_byte_pairs(const GgufFile& file, const std::vector<Piece>& pieces) {
   const std::string pre = file.text("tokenizer.ggml.pre", "none");
   std::optional<TokenizerJson> tokenizer = tokenizer_of_pre(pre);
@@ -193,8 +229,8 @@ std::unique_ptr<Tokenizer> read_byte_pairs(const GgufFile& file, const std::vect
     }
   }
   tokenizer->merges = read_merges(file);
-  const std::string end = named_piece(file, "tokenizer.ggml.eos_token_id", pieces, "");
-  return std::make_unique<BpeTokenizer>(*tokenizer, Json{{"eos_token", end}}, file.path());
+  return std::make_unique<BpeTokenizer>(with_frame(file, pieces, *std::move(tokenizer)),
+                                        named_tokens(file, pieces), file.path());
 }
 
 std::unique_ptr<Tokenizer> read_gpt2(const GgufFile& file) {
@@ -203,7 +239,7 @@ std::unique_ptr<Tokenizer> read_gpt2(const GgufFile& file) {
   auto bytes = std::make_unique<ByteTokenizer>();
   const std::string end = gpt2_byte_characters()[bytes->end_of_document()];
   if ((merges == nullptr || merges->empty()) && are_bytes(pieces) &&
-      named_piece(file, "tokenizer.ggml.eos_token_id", pieces, end) == end) {
+      named_piece(file, kEnd, pieces, end) == end && !file.flag(kAddBegin, false)) {
     return bytes;
   }
   return read_byte_pairs(file, pieces);
@@ -241,6 +277,21 @@ GgufMetadata byte_pair_metadata(const TokenizerJson& tokenizer, int64_t vocab_si
   return metadata;
 }
 
+void add_frame(const Tokenizer& tokenizer, GgufMetadata& metadata) {
+  const int32_t end = tokenizer.end_of_document();
+  const auto& [before, after, before_text] = tokenizer.frame();
+  require(
+      before.size() <= 1 && (after.empty() || after == std::vector{end}),
+      "the tokenizer puts {} tokens before a text and {} after it, and llama.cpp one at most, of "
+      "which the last is the end of a document; write safetensors",
+      before.size(), after.size());
+  const int32_t begin = before.empty() ? tokenizer.begin_of_text().value_or(end) : before[0];
+  metadata.emplace_back(kBegin, static_cast<uint32_t>(begin));
+  metadata.emplace_back(kEnd, static_cast<uint32_t>(end));
+  metadata.emplace_back(kAddBegin, !before.empty());
+  metadata.emplace_back(kAddEnd, !after.empty());
+}
+
 }  // namespace
 
 GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
@@ -261,11 +312,7 @@ GgufMetadata gguf_tokenizer(const Tokenizer& tokenizer, int64_t vocab_size) {
     add_pieces(byte_pieces(), vocab_size, metadata);
     metadata.emplace_back("tokenizer.ggml.merges", std::vector<std::string>());
   }
-  const auto end = static_cast<uint32_t>(tokenizer.end_of_document());
-  metadata.emplace_back("tokenizer.ggml.bos_token_id", end);
-  metadata.emplace_back("tokenizer.ggml.eos_token_id", end);
-  metadata.emplace_back("tokenizer.ggml.add_bos_token", false);
-  metadata.emplace_back("tokenizer.ggml.add_eos_token", false);
+  add_frame(tokenizer, metadata);
   return metadata;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -193,6 +194,11 @@ std::vector<std::string> ModelDirectory::notes() const {
   if (gguf_) return {};
   std::vector<std::string> notes = files_->notes();
   if (const std::string note = weights_->note(); !note.empty()) notes.push_back(note);
+  if (!stored_.misspelled.empty()) {
+    notes.push_back(fmt::format("{}: not read, and perhaps misspelled: {}",
+                                (path_ / "config.json").string(),
+                                fmt::join(stored_.misspelled, ", ")));
+  }
   return notes;
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "attnres/formats/safetensors.h"
 #include "attnres/layers/delta_attention.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/support/error.h"
@@ -313,7 +314,7 @@ void NamedWeights::check(const std::string& name, const std::vector<int64_t>& ex
           one_line(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(expected, ", "));
   require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
           "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
-          weights_.what(), made.of[0], c10::toString(info.dtype));
+          weights_.what(), made.of[0], stored_dtype_name(info.dtype));
 }
 
 void NamedWeights::check_all_known(const std::set<std::string>& known) const {

@@ -129,9 +129,9 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model,
       if (const auto tokenizer = like.tokenizer_if_read()) tokenizer->save(filling);
       return;
     }
-    for (const fs::path& file : tokenizer_files(like.path())) {
-      write_file(filling / file.filename(), read_file(file));
-    }
+    std::vector<fs::path> kept = tokenizer_files(like.path());
+    if (path_exists(like.path() / kGenerationFile)) kept.push_back(like.path() / kGenerationFile);
+    for (const fs::path& file : kept) write_file(filling / file.filename(), read_file(file));
   });
 }
 

@@ -43,9 +43,9 @@ void save_model_config(const Transformer& stage, const std::filesystem::path& fo
 void save_model_folder(const std::filesystem::path& folder, const Transformer& model,
                        const Tokenizer& tokenizer, int64_t context,
                        at::ScalarType dtype = at::kFloat);
-// With the tokenizer of the model directory `like`: its files as they are, whatever their kind, and
-// what it says of the begin and the end of documents. Where `like` is a GGUF file, the files of the
-// tokenizer in it; none when that is not read.
+// With the tokenizer of the model directory `like`: its files as they are, whatever their kind, its
+// generation_config.json, and what it says of the begin and the end of documents. Where `like` is a
+// GGUF file, the files of the tokenizer in it; none when that is not read.
 void save_model_folder_like(const std::filesystem::path& folder, const Transformer& model,
                             const ModelDirectory& like, int64_t context,
                             at::ScalarType dtype = at::kFloat,

@@ -114,7 +114,6 @@ void refuse_absent_of_completions(const JsonFields& fields) {
       {"messages"},
       {"max_completion_tokens"},
       {"top_logprobs"},
-      {"add_special_tokens", {true}},
   };
   for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
 }
@@ -124,10 +123,15 @@ void refuse_absent_of_chat(const JsonFields& fields) {
       {"prompt"},
       {"suffix"},
       {"echo", {false}},
-      {"add_special_tokens", {false}},
   };
   for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
   refuse_all(fields, of_chat_template());
+  refuse_special_tokens(fields);
+}
+
+void refuse_special_tokens(const JsonFields& fields) {
+  static const AbsentFields own = {{"add_special_tokens", {false}}};
+  refuse_all(fields, own);
 }
 
 void refuse_absent_of_message(const Json& message) {

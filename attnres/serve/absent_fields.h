@@ -10,6 +10,8 @@ namespace attnres {
 void refuse_absent_of_completions(const JsonFields& fields);
 void refuse_absent_of_chat(const JsonFields& fields);
 void refuse_absent_of_tokenize(const JsonFields& fields);
+// Of a conversation, around which the template has put what belongs there.
+void refuse_special_tokens(const JsonFields& fields);
 // The same for one of the messages, an object.
 void refuse_absent_of_message(const Json& message);
 

@@ -31,6 +31,7 @@ class Backend {
   virtual void check(const TextRequest& request) const = 0;
   virtual std::vector<int32_t> prompt_ids(const std::string& text) const = 0;
   virtual std::vector<int32_t> encode(const std::string& text) const = 0;
+  virtual std::vector<int32_t> encode_framed(const std::string& text) const = 0;
   virtual std::string decode(const std::vector<int32_t>& ids) const = 0;
   virtual std::string token_text(int32_t id) const = 0;
   virtual TextRequest chat_request(const std::vector<TextMessage>& messages) const = 0;

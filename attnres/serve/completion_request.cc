@@ -23,9 +23,9 @@ constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
 constexpr size_t kMostStops = 16, kLongestStop = 1024, kMostBiases = 4096;
 
 std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
-                            const Backend& backend) {
+                            const Backend& backend, bool add_special_tokens) {
   try {
-    return backend.prompt_ids(text);
+    return add_special_tokens ? backend.prompt_ids(text) : backend.encode(text);
   } catch (const std::exception& e) {
     refuse_as("invalid_value", field, e.what());
   }
@@ -56,8 +56,8 @@ std::map<int32_t, double> read_logit_bias(const JsonFields& fields) {
 }
 
 // 0 leaves the likeliest token alone, as any share that is less than its probability does.
-double read_top_p(const JsonFields& fields) {
-  const double top_p = fields.number("top_p", 1);
+double read_top_p(const JsonFields& fields, double otherwise) {
+  const double top_p = fields.number("top_p", otherwise);
   return top_p == 0 ? std::numeric_limits<double>::min() : top_p;
 }
 
@@ -66,18 +66,19 @@ uint64_t drawn_seed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// All but how many tokens and log-probabilities.
+// All but how many tokens and log-probabilities; what is not said the model says.
 GenerationSettings read_generation(const JsonFields& fields, const Backend& backend) {
   GenerationSettings settings;
   SamplingSettings& sampling = settings.sampling;
-  sampling.temperature = fields.number("temperature", 1);
-  sampling.top_p = read_top_p(fields);
-  sampling.min_p = fields.number("min_p", 0);
-  sampling.top_k = fields.whole("top_k", 0, -1, kNoLimit);
+  sampling = backend.model().sampling;
+  sampling.temperature = fields.number("temperature", sampling.temperature);
+  sampling.top_p = read_top_p(fields, sampling.top_p);
+  sampling.min_p = fields.number("min_p", sampling.min_p);
+  sampling.top_k = fields.whole("top_k", sampling.top_k, -1, kNoLimit);
   sampling.top_k = std::max<int64_t>(sampling.top_k, 0);  // vLLM's -1 is all too
   sampling.presence_penalty = fields.number("presence_penalty", 0);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0);
-  sampling.repetition_penalty = fields.number("repetition_penalty", 1);
+  sampling.repetition_penalty = fields.number("repetition_penalty", sampling.repetition_penalty);
   sampling.seed = fields.bits("seed", 0);  // drawn in add_sequences where it is not given
   sampling.logit_bias = read_logit_bias(fields);
   settings.depth_weights = fields.flag("depth_weights", false) && !backend.model().sites.empty();
@@ -214,9 +215,13 @@ void refuse_model(const std::string& name, const Backend& backend) {
 }
 
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               int64_t most, const Backend& backend) {
+                                               int64_t most, const Backend& backend,
+                                               bool add_special_tokens) {
   constexpr const char* kExpected = "a text, token ids, or a list of either";
-  if (value.is_string()) return {ids_of(field, value.get<std::string>(), backend)};
+  const auto ids_of_text = [&](const Json& text) {
+    return ids_of(field, text.get<std::string>(), backend, add_special_tokens);
+  };
+  if (value.is_string()) return {ids_of_text(value)};
   if (!value.is_array() || value.empty()) refuse(field, kExpected, value);
   if (value[0].is_number()) {
     const auto ids = as_ids(value);
@@ -229,7 +234,7 @@ std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const J
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& prompt : value) {
     if (prompt.is_string()) {
-      prompts.push_back(ids_of(field, prompt.get<std::string>(), backend));
+      prompts.push_back(ids_of_text(prompt));
     } else if (const auto ids = as_ids(prompt); ids && !ids->empty()) {
       prompts.push_back(*ids);
     } else {
@@ -285,8 +290,8 @@ CompletionRequest read_completion(const std::string& body, const Backend& backen
   one.generation.top_logprobs = request.logprobs;
   if (request.echo) one.generation.prompt_logprobs = request.logprobs;
   std::vector<TextRequest> prompts;
-  for (std::vector<int32_t>& ids :
-       read_prompts("prompt", fields.find("prompt"), limits.sequences, backend)) {
+  for (std::vector<int32_t>& ids : read_prompts("prompt", fields.find("prompt"), limits.sequences,
+                                                backend, fields.flag("add_special_tokens", true))) {
     one.ids = std::move(ids);
     prompts.push_back(one);
   }

@@ -27,9 +27,11 @@ CompletionRequest read_completion(const std::string& body, const Backend& backen
 CompletionRequest read_chat(const std::string& body, const Backend& backend,
                             const ApiLimits& limits);
 
-// What `prompt` or `input` may be: a text, ids, or a list of either, `most` of them. Each as ids.
+// What `prompt` or `input` may be: a text, ids, or a list of either, `most` of them. Each as ids:
+// of a text as Backend::prompt_ids, or its own alone where no special tokens are added.
 std::vector<std::vector<int32_t>> read_prompts(const std::string& field, const Json& value,
-                                               int64_t most, const Backend& backend);
+                                               int64_t most, const Backend& backend,
+                                               bool add_special_tokens = true);
 
 // Throws ApiError 400 where there are more tokens than depth weights are given of.
 void check_depth_tokens(const std::string& field, int64_t tokens, const ApiLimits& limits);

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct FreeAddresses {
   void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
 };
 
-// Listens on the address; -1 where that cannot be.
+// Listens on the address; -1 where that cannot be, and errno says why.
 int listen_on(const addrinfo& address) {
   const int socket = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                               address.ai_protocol);
@@ -40,8 +41,25 @@ int listen_on(const addrinfo& address) {
       ::listen(socket, SOMAXCONN) == 0) {
     return socket;
   }
+  const int why = errno;
   ::close(socket);
+  errno = why;
   return -1;
+}
+
+// Why an address cannot be listened on, and what to do about it.
+std::string why_not(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return "another program listens on this port; choose another with --port, or 0 for any that "
+             "is free";
+    case EACCES:
+      return "this user may not: ports below 1024 need other rights; choose one above with --port";
+    case EADDRNOTAVAIL:
+      return "the address is not one of this machine; choose another with --host";
+    default:
+      return std::strerror(error);
+  }
 }
 
 int port_of(int socket) {
@@ -94,13 +112,15 @@ int HttpListener::bind(const std::string& host, int port) {
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return -1;
+  const int unknown = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  require(unknown == 0, "--host {}: is no address that this machine knows: {}", host,
+          ::gai_strerror(unknown));
   const std::unique_ptr<addrinfo, FreeAddresses> addresses(found);
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     listening_ = listen_on(*address);
     if (listening_ >= 0) return port_of(listening_);
   }
-  return -1;
+  fail("{}:{}: cannot be listened on: {}", host, port, why_not(errno));
 }
 
 int HttpListener::accept() {

@@ -18,8 +18,8 @@ class HttpListener {
   HttpListener& operator=(const HttpListener&) = delete;
   ~HttpListener();
 
-  // Returns the port, of which 0 is any free one; -1 where the address is in use or not this
-  // machine's.
+  // Returns the port, of which 0 is any free one. Throws Error, saying why, where it cannot be
+  // listened on.
   int bind(const std::string& host, int port);
 
   // Waits for a client; its socket, -1 after `stop`, and kNoRoom where the system has none for

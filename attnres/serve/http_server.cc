@@ -222,12 +222,7 @@ HttpServer::HttpServer(const HttpLimits& limits, HttpHandlers handlers)
 HttpServer::~HttpServer() = default;
 
 int HttpServer::bind(const std::string& host, int port) {
-  const int taken = implementation_->bind(host, port);
-  require(taken > 0,
-          "{}:{}: cannot be listened on: the port is in use, needs other rights, or the address is "
-          "not one of this machine; choose another with --port or --host",
-          host, port == 0 ? "any port" : std::to_string(port));
-  return taken;
+  return implementation_->bind(host, port);
 }
 
 void HttpServer::run() {

@@ -39,6 +39,9 @@ class ModelLoop : public Backend {
   std::vector<int32_t> encode(const std::string& text) const override {
     return engine_.encode(text);
   }
+  std::vector<int32_t> encode_framed(const std::string& text) const override {
+    return engine_.encode_framed(text);
+  }
   std::string decode(const std::vector<int32_t>& ids) const override { return engine_.decode(ids); }
   std::string token_text(int32_t id) const override { return engine_.token_text(id); }
   TextRequest chat_request(const std::vector<TextMessage>& messages) const override {

@@ -262,7 +262,21 @@ void recover_folder(const fs::path& path) {
   fs::remove_all(with_suffix(path, ".old"), ignored);
 }
 
+namespace {
+
+void require_no_file_in(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path there = existing_part(path);
+  if (!fs::exists(there, ignored) || fs::is_directory(there, ignored)) return;
+  const bool is_all = there == fs::absolute(path).lexically_normal();
+  fail("{}: cannot make this folder: {} is a file; name another folder", path.string(),
+       is_all ? "it" : there.string());
+}
+
+}  // namespace
+
 void make_folder(const fs::path& path) {
+  require_no_file_in(path);
   std::error_code code;
   fs::create_directories(path, code);
   require(!code && fs::is_directory(path), "{}: cannot make this folder: {}", path.string(),
@@ -278,6 +292,7 @@ fs::path existing_part(const fs::path& path) {
 
 // Only trying tells: permissions, file systems and containers all have a say.
 void require_writable_folder(const fs::path& path) {
+  require_no_file_in(path);
   std::string trial = (existing_part(path) / ".attnres-XXXXXX").string();
   if (::mkdtemp(trial.data()) == nullptr) {
     fail("{}: cannot make this folder: {}", path.string(), last_error());

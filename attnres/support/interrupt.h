@@ -15,7 +15,9 @@ namespace attnres {
 // the main thread: the system delivers a process's signals there.
 class InterruptGuard {
  public:
-  InterruptGuard();   // interrupted() is false again
+  // interrupted() is false again. `said`, a line that lives as long, is written to standard error
+  // at once when the first Ctrl-C comes.
+  explicit InterruptGuard(const char* said = nullptr);
   ~InterruptGuard();  // what the signals did before, they do again
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;

@@ -41,6 +41,16 @@ std::string initials_of(const std::vector<std::string_view>& parts) {
   return initials;
 }
 
+// Whether all of `some` are there, one after another: rms_eps of rms_norm_eps.
+bool has_in_order(const std::vector<std::string_view>& parts,
+                  const std::vector<std::string_view>& some) {
+  size_t found = 0;
+  for (const std::string_view part : parts) {
+    if (found < some.size() && part == some[found]) ++found;
+  }
+  return found == some.size();
+}
+
 struct Nearness {
   int rank = 0;         // the smaller, the nearer
   bool is_near = true;  // at most a third of what is compared is wrong
@@ -66,6 +76,7 @@ Nearness nearness(std::string_view word, const std::string& known) {
     }
   }
   if (typed.size() > 1) {
+    if (has_in_order(parts, typed)) take({1, true});
     for (const std::string_view part : typed) {
       if (part.size() >= kShortestPart) take(compared(part, known, 1));
     }

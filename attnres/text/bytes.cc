@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
+#include "attnres/text/hugging_face/post_processor.h"
 #include "attnres/text/hugging_face/tokenizer_json.h"
 
 namespace attnres {
@@ -93,6 +94,10 @@ bool is_byte_tokenizer(const TokenizerJson& tokenizer, const Json& config) {
   const bool adds_none =
       std::all_of(tokenizer.added_tokens.begin(), tokenizer.added_tokens.end(),
                   [&](const AddedToken& token) { return token.special && token.content == end; });
+  const bool is_framed =
+      !read_post_processor({tokenizer.post_processor, "post_processor"}, 256).empty() ||
+      named_flag(config, "add_bos_token", false) || named_flag(config, "add_eos_token", false);
+  if (is_framed) return false;
   const std::string named = named_token(config, "eos_token");
   return has_bytes && is_plain && adds_none && (named.empty() || named == end);
 }

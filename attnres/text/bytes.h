@@ -31,7 +31,8 @@ class ByteTokenizer : public Tokenizer {
 std::vector<std::string> gpt2_byte_characters();
 
 // Whether a tokenizer.json and the tokenizer_config.json beside it say what the byte tokenizer
-// does: its vocabulary, no merges, text taken as it is, and byte 0 alone as what ends a document.
+// does: its vocabulary, no merges, text taken as it is with nothing around it, and byte 0 alone as
+// what ends a document.
 bool is_byte_tokenizer(const TokenizerJson& tokenizer, const Json& config);
 
 }  // namespace attnres

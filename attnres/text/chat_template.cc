@@ -101,6 +101,12 @@ std::vector<ChatPart> ChatTemplate::render(const std::vector<ChatMessage>& messa
   return parts_of(interpreter.render(program_->statements, std::move(names)));
 }
 
+void ChatTemplate::require_read() const {
+  require(error_.empty(),
+          "this model's chat template cannot be read ({}); give a prompt as the model expects it",
+          error_);
+}
+
 std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& messages,
                                             bool to_go_on) const {
   require(!messages.empty(), "chat: there are no messages");
@@ -108,9 +114,7 @@ std::vector<ChatPart> ChatTemplate::checked(const std::vector<ChatMessage>& mess
     require(role == "system" || role == "user" || role == "assistant",
             "chat: expected messages of system, user and assistant, got one of {}", role);
   }
-  require(error_.empty(),
-          "this model's chat template cannot be read ({}); give a prompt as the model expects it",
-          error_);
+  require_read();
   if (plain()) return transcript(messages, to_go_on);
   try {
     return render(messages, to_go_on);
@@ -152,6 +156,16 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   after = after.substr(0, after.find_first_of(" \n"));
   after = after.substr(0, after.find('>') == after.npos ? after.npos : after.find('>') + 1);
   return after.empty() ? ChatEnds{} : ChatEnds{.texts = {std::string(after)}};
+}
+
+std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,
+                                     const ChatTemplate& chat_template,
+                                     const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  if (chat_template.plain()) ids = tokenizer.frame().before;
+  const std::vector<int32_t> more = encode_chat(tokenizer, chat_template.parts(messages));
+  ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
 }
 
 std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const std::vector<ChatPart>& parts) {

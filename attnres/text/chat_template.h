@@ -52,6 +52,8 @@ class ChatTemplate {
 
   bool plain() const { return program_ == nullptr && error_.empty(); }
   const std::string& error() const { return error_; }  // empty where it can be used
+  // Throws Error where it cannot.
+  void require_read() const;
 
   // Up to where the assistant goes on. Throws Error on no messages, on a role that is none of the
   // three, on what the template refuses (in its words), where it cannot be read, and where it takes
@@ -73,6 +75,12 @@ class ChatTemplate {
   std::string name_;
   std::string error_;
 };
+
+// The tokens of a conversation up to where the assistant goes on. A plain transcript begins as any
+// text does (Tokenizer::frame); what a conversation begins with else its template writes. Throws
+// Error as ChatTemplate::parts.
+std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,
+                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 // Control tokens outside of what was written are tokens of their own where the tokenizer has them;
 // all between two of them is tokenized as one text.

@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "attnres/support/file.h"
+#include "attnres/support/format.h"
 #include "attnres/support/json.h"
 #include "attnres/text/utf8.h"
 
@@ -115,7 +116,8 @@ class Portions : public sentencepiece::SentenceIterator {
 
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(std::string model, const std::string& what)
+SentencePieceTokenizer::SentencePieceTokenizer(std::string model, const std::string& what,
+                                               const SentencePieceFrame& frame)
     : model_(std::move(model)),
       processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   const auto status = processor_->LoadFromSerializedProto(model_);
@@ -132,6 +134,28 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string model, const std::str
   }
   const std::vector<int> ids = processor_->EncodeAsIds("a");
   adds_space_ = !ids.empty() && token_texts_[ids[0]].starts_with(' ');
+  set_frame(frame, what);
+}
+
+void SentencePieceTokenizer::set_frame(const SentencePieceFrame& frame, const std::string& what) {
+  const std::string& named = frame.begin_piece;
+  int begin = processor_->bos_id();
+  if (!named.empty()) {
+    const int id = processor_->PieceToId(named);
+    const bool is_there = processor_->IdToPiece(id) == named;
+    if (frame.begin && !is_there) {
+      throw UnreadTokenizer(
+          fmt::format("{}: which token begins a text: '{}' (bos_token in tokenizer_config.json) is "
+                      "not in the vocabulary",
+                      what, one_line(named)));
+    }
+    begin = is_there ? id : begin;
+  }
+  if (begin >= 0) {
+    begin_of_text_ = begin;
+    if (frame.begin) frame_ = {.before = {begin}, .before_text = processor_->IdToPiece(begin)};
+  }
+  if (frame.end) frame_.after = {end_of_document()};
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
@@ -186,15 +210,13 @@ void SentencePieceTokenizer::save(const fs::path& folder) const {
   Json config = {{"tokenizer_class", "LlamaTokenizer"},
                  {"eos_token", end_piece()},
                  {"unk_token", processor_->IdToPiece(processor_->unk_id())},
-                 {"add_bos_token", false},
-                 {"add_eos_token", false},
+                 {"add_bos_token", !frame_.before.empty()},
+                 {"add_eos_token", !frame_.after.empty()},
                  {"add_prefix_space", adds_space_},
                  {"legacy", false},
                  {"split_special_tokens", true},
                  {"clean_up_tokenization_spaces", false}};
-  if (processor_->bos_id() >= 0) {
-    config["bos_token"] = processor_->IdToPiece(processor_->bos_id());
-  }
+  if (begin_of_text_) config["bos_token"] = processor_->IdToPiece(*begin_of_text_);
   make_folder(folder);
   write_file(folder / "tokenizer.model", model_);
   write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");

@@ -17,11 +17,19 @@ namespace attnres {
 // 256 bytes, three control tokens and one character.
 inline constexpr int64_t kSmallestSentencePieceVocabulary = 260;
 
+// Which of the model's control tokens stand around a text (TextFrame).
+struct SentencePieceFrame {
+  bool begin = false, end = false;
+  std::string begin_piece = {};  // in place of the model's <s>
+};
+
 class SentencePieceTokenizer : public Tokenizer {
  public:
   // `model`: the bytes of a tokenizer.model; `what` names it in errors. Throws UnreadTokenizer when
-  // they are not a SentencePiece model, or one without an end-of-sentence token.
-  SentencePieceTokenizer(std::string model, const std::string& what);
+  // they are not a SentencePiece model, one without an end-of-sentence token, or one without the
+  // piece that is to begin a text. A model without any such piece begins none.
+  SentencePieceTokenizer(std::string model, const std::string& what,
+                         const SentencePieceFrame& frame = {});
   ~SentencePieceTokenizer() override;
 
   std::string kind() const override { return "sentencepiece"; }
@@ -41,6 +49,8 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string definition() const override { return model_; }
 
  private:
+  void set_frame(const SentencePieceFrame& frame, const std::string& what);
+
   std::string model_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
   std::vector<std::string> token_texts_;

@@ -39,25 +39,46 @@ uint64_t Tokenizer::hash() const {
                     hash_bytes(fmt::format("{} {} {}", kind(), vocab_size(), end_of_document())));
 }
 
+namespace {
+
+std::vector<int32_t> begun(std::string_view text, const Tokenizer& tokenizer) {
+  const TextFrame& frame = tokenizer.frame();
+  std::vector<int32_t> ids = frame.before;
+  if (text.starts_with(frame.before_text)) text.remove_prefix(frame.before_text.size());
+  const std::vector<int32_t> more = tokenizer.encode(text);
+  ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
+}
+
+}  // namespace
+
 std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids = tokenizer.encode(text);
+  std::vector<int32_t> ids = begun(text, tokenizer);
   if (ids.empty()) ids.push_back(tokenizer.end_of_document());
+  return ids;
+}
+
+std::vector<int32_t> encode_framed(std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = begun(text, tokenizer);
+  const std::vector<int32_t>& after = tokenizer.frame().after;
+  ids.insert(ids.end(), after.begin(), after.end());
   return ids;
 }
 
 namespace {
 
-// What the tokenizer_config.json beside a tokenizer's file says; the end of a document is named in
-// special_tokens_map.json where older programs saved it.
+// What the tokenizer_config.json beside a tokenizer's file says; where older programs saved it, the
+// tokens at a text's begin and end are named in special_tokens_map.json.
 Json config_beside(const fs::path& path) {
   const auto read = [&](const char* name) {
     const fs::path file = path.parent_path() / name;
     return path_exists(file) ? read_json(file) : Json::object();
   };
   Json config = read("tokenizer_config.json");
-  if (config.is_object() && named_token(config, "eos_token").empty()) {
-    const std::string end = named_token(read("special_tokens_map.json"), "eos_token");
-    if (!end.empty()) config["eos_token"] = end;
+  for (const char* key : {"bos_token", "eos_token"}) {
+    if (!config.is_object() || !named_token(config, key).empty()) continue;
+    const std::string name = named_token(read("special_tokens_map.json"), key);
+    if (!name.empty()) config[key] = name;
   }
   return config;
 }
@@ -75,8 +96,13 @@ std::unique_ptr<Tokenizer> load_tokenizer_json(const fs::path& path) {
 
 // One whose own end of a document is also the folder's.
 std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
-  auto tokenizer = std::make_unique<SentencePieceTokenizer>(read_file(path), path.string());
-  const std::string named = named_token(config_beside(path), "eos_token");
+  const Json config = config_beside(path);
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>(
+      read_file(path), path.string(),
+      SentencePieceFrame{.begin = named_flag(config, "add_bos_token", true),
+                         .end = named_flag(config, "add_eos_token", false),
+                         .begin_piece = named_token(config, "bos_token")});
+  const std::string named = named_token(config, "eos_token");
   if (!named.empty() && named != tokenizer->end_piece()) {
     throw UnreadTokenizer(fmt::format(
         "{}: ends documents with '{}', but tokenizer_config.json names '{}' as eos_token, which is "

@@ -22,6 +22,15 @@ class UnreadTokenizer : public Error {
   using Error::Error;
 };
 
+// The special tokens around a text that stands by itself, as a prompt does: what transformers adds
+// (add_special_tokens).
+struct TextFrame {
+  std::vector<int32_t> before = {}, after = {};
+  std::string before_text = {};  // how a text would write those before it: "<|begin_of_text|>"
+
+  bool empty() const { return before.empty() && after.empty(); }
+};
+
 // Immutable, so one tokenizer serves any number of threads.
 class Tokenizer {
  public:
@@ -32,6 +41,11 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   // Ends every document of a training stream, and generation.
   virtual int32_t end_of_document() const = 0;
+
+  // What encode leaves out, prompt_ids and encode_framed add.
+  const TextFrame& frame() const { return frame_; }
+  // The token that is said to begin a text, whether or not it is put before one.
+  std::optional<int32_t> begin_of_text() const { return begin_of_text_; }
 
   // Whether text must be valid UTF-8; otherwise any bytes will do.
   virtual bool needs_utf8() const = 0;
@@ -58,11 +72,20 @@ class Tokenizer {
   virtual std::string definition() const = 0;
   // Throws Error unless 0 <= id < vocab_size.
   void check_id(int32_t id) const;
+
+  TextFrame frame_;
+  std::optional<int32_t> begin_of_text_;
 };
 
-// The tokens of a text to continue: of an empty one the end of a document, since in training
-// another begins there.
+// The tokens of a text to continue, after those that the tokenizer's frame has before a text. Those
+// after it are left out: they would end it. Where the frame has none, an empty text is the end of a
+// document, since in training another begins there. A text that begins with what the frame puts
+// there, written out, has it once.
 std::vector<int32_t> prompt_ids(const std::string& text, const Tokenizer& tokenizer);
+
+// The tokens of a whole text with those around it. What the frame puts before it the text has once,
+// as above.
+std::vector<int32_t> encode_framed(std::string_view text, const Tokenizer& tokenizer);
 
 // Reads the tokenizer whose files lie in a folder: tokenizer.json (byte-pair encoding, or bytes),
 // or else tokenizer.model (SentencePiece), or else tiktoken.model (Kimi's). Throws UnreadTokenizer

@@ -117,6 +117,30 @@ TEST_F(Sampled, EndsWhereEveryFileOfTheModelSaysThatDocumentsDo) {
   ends_before(earlier);
 }
 
+// Options that are not given are the model's own.
+TEST_F(Sampled, TakesWhatTheModelSays) {
+  const auto say = [&](const Json& json) {
+    write_text(folder_ / "generation_config.json", json.dump());
+  };
+  const std::string prompt = "--prompt depth --max-tokens 12 ";
+  const Json plain = json(prompt + "--temperature 0.7 --top-k 3 --repetition-penalty 1.5");
+  say({{"temperature", 0.7}, {"top_k", 3}, {"repetition_penalty", 1.5}, {"do_sample", true}});
+  EXPECT_EQ(json(prompt), plain);
+  EXPECT_THAT(run(prompt).err, HasSubstr("generation_config.json has it: temperature 0.7, top-k 3, "
+                                         "repetition-penalty 1.5\n"));
+  const Result given = run(prompt + "--temperature 1 --top-k 0 --repetition-penalty 1");
+  EXPECT_EQ(given.err, "");
+  say({{"do_sample", false}});
+  const Json greedy = json(prompt);
+  say(Json::object());
+  EXPECT_EQ(greedy, json(prompt + "--temperature 0"));
+  EXPECT_NE(greedy, plain);
+  say({{"top_p", 7}});
+  EXPECT_THAT(run(prompt).err, AllOf(HasSubstr("generation_config.json: top-p: expected")));
+  say({{"top_k", "many"}});
+  EXPECT_THAT(run(prompt).err, HasSubstr("generation_config.json: top_k: expected a whole number"));
+}
+
 TEST_F(Sampled, GivesLogProbabilities) {
   EXPECT_FALSE(json(letters()).contains("logprobs"));
   const Json found = json(letters() + "--logprobs 2");

@@ -84,6 +84,24 @@ TEST(EvaluationTokens, ArePutTogether) {
   EXPECT_TRUE(tokens.counts.empty());
 }
 
+// Every token of the documents is scored once, after what its document or its window begins with.
+TEST(EvaluationBatches, BeginWindowsAndDocuments) {
+  const std::vector<int32_t> before = {90}, ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const auto laid = in_begun_windows(ids, {2, 6, 11}, before, 4);
+  EXPECT_THAT(laid.ids, ::testing::ElementsAre(90, 1, 2, 90,  //
+                                               90, 3, 4, 5,   //
+                                               90, 6, 90, 7,  //
+                                               90, 8, 9, 10,  //
+                                               90, 11));
+  EXPECT_EQ(laid.counted(), ids);
+  EXPECT_EQ(EvaluationBatches(laid, 4, 2).scored_tokens(), 11);
+  EXPECT_EQ(in_begun_windows(ids, {2, 6, 11}, {}, 4).ids, ids);
+  const auto two = in_begun_windows(ids, {11}, {90, 91}, 5);
+  EXPECT_THAT(two.first(7).ids, ::testing::ElementsAre(90, 91, 1, 2, 3, 90, 91));
+  EXPECT_EQ(EvaluationBatches(two, 5, 2).scored_tokens(), 11);
+  EXPECT_THROW(in_begun_windows(ids, {11}, {90, 91}, 2), UsageError);
+}
+
 TEST(EvaluationBatches, SayWhatIsWrong) {
   const auto one = counting(1), two = counting(2);
   EXPECT_THAT(message_of<Error>([&] { EvaluationBatches({one}, 8, 1); }), HasSubstr("1 token,"));

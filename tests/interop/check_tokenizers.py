@@ -50,6 +50,11 @@ def compare(report, what, texts, ours, theirs):
     report.line(not different, f"{what}: {len(different)} of {len(texts)} texts differ{example}")
 
 
+def unbegun(texts):
+    """Without those that begin with the name of what is put before them, which then has it once."""
+    return [text for text in texts if not text.startswith("<|begin_of_text|>")]
+
+
 def check_kind(report, name, count, lines, words):
     tokenizer = kinds.train(name, lines, VOCABULARY)
     folder = report.folder / name
@@ -66,6 +71,9 @@ def check_kind(report, name, count, lines, words):
     compare(report, f"{name}: ids with control tokens", texts, [a["ids"] for a in as_tokens], ids)
     decoded = tokenizer.decode_batch(ids)
     compare(report, f"{name}: texts", texts, [a["text"] for a in as_tokens], decoded)
+    framed = [line["ids"] for line in tokenize(folder, unbegun(texts), "--add-special-tokens")]
+    theirs = kinds.encode_all(tokenizer, unbegun(texts), False, around=True)
+    compare(report, f"{name}: ids with those around a text", unbegun(texts), framed, theirs)
     if name in IN_GGUF:
         check_gguf(report, name, texts[:count])
 
@@ -99,7 +107,11 @@ def check_gguf(report, name, texts):
     for what, model in (("", folder), (" read from GGUF", file)):
         ours = [line["ids"] for line in tokenize(model, texts)]
         compare(report, f"{name} in llama.cpp:{what} ids", texts, ours,
-                tokenize_in_llama_cpp(file, texts))  # fmt: skip
+                tokenize_in_llama_cpp(file, texts, adds=False))  # fmt: skip
+        plain = unbegun(texts)
+        framed = [line["ids"] for line in tokenize(model, plain, "--add-special-tokens")]
+        compare(report, f"{name} in llama.cpp:{what} ids with those around a text", plain, framed,
+                tokenize_in_llama_cpp(file, plain))  # fmt: skip
 
 
 def check_published(report, sources, name, count, words):

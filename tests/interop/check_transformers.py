@@ -3,6 +3,9 @@
 usage: python check_transformers.py        (ATTNRES=PROGRAM; build/attnres if not set)
 """
 
+import json
+import shutil
+
 import torch
 from interop import (
     FIXTURES,
@@ -20,7 +23,7 @@ from interop import (
     train,
 )
 from architectures import MODELS, make, save
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BOUND = 1e-4
 
@@ -75,8 +78,54 @@ def check_trained(report, name, start):
             trust_remote_code=True)  # fmt: skip
 
 
+def mean_loss(model, windows):
+    """Nats a token of windows, of each but its first."""
+    nats, count = 0.0, 0
+    for window in windows:
+        ids = torch.tensor([window])
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits.numpy()
+        nats -= log_probabilities(logits, ids.numpy()).sum()
+        count += len(window) - 1
+    return nats / count
+
+
+def check_begin_of_text(report):
+    """Texts of a model whose tokenizer begins them with a token, as Llama 3's does."""
+    folder, source = report.folder / "begun", FIXTURES / "tokenizers" / "llama3"
+    save(make("llama3", vocabulary=512), folder)
+    shutil.copy(source / "tokenizer.json", folder)
+    special = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    text = (REPOSITORY / "LICENSE").read_text()[:400]
+    path = report.folder / "text.txt"
+    path.write_text(text)
+    ids = tokenizer(text).input_ids
+    begin, ids = ids[0], [*ids[1:], tokenizer.eos_token_id]
+    report.equal("begin of text: what transformers puts there", begin, tokenizer.bos_token_id)
+    for context in (model.config.max_position_embeddings, 24):
+        windows = [[begin, *ids[i : i + context - 1]] for i in range(0, len(ids), context - 1)]
+        ours = json.loads(attnres("eval", "--model", folder, "--data", path, "--context", context,
+                                  "--json"))  # fmt: skip
+        report.equal(f"begin of text: tokens scored in windows of {context}", ours["tokens"], len(ids))
+        report.compare(f"begin of text: mean loss in windows of {context}", ours["loss"],
+                       mean_loss(model, windows), 1e-5)  # fmt: skip
+        without = abs(ours["loss"] - mean_loss(model, [window[1:] for window in windows]))
+        report.line(without > 1e-3, f"begin of text: without it the loss differs by {without:.1e}")
+    prompt = "The copyright"
+    given = torch.tensor([tokenizer(prompt).input_ids])
+    out = model.generate(given, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    ours = json.loads(attnres("generate", "--model", folder, "--prompt", prompt, "--max-tokens", 20,
+                              "--temperature", 0, "--json"))["tokens"]  # fmt: skip
+    report.equal("begin of text: 20 tokens generated", ours, out[0, given.shape[1] :].tolist())
+
+
 def main():
     report = Report()
+    check_begin_of_text(report)
     for name in MODELS:
         check_architecture(report, name)
     check_written(report, "Llama", LLAMA)

@@ -221,7 +221,7 @@ def control_tokens(tokenizer):
     return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
-def encode_all(tokenizer, texts, as_tokens):
-    """The ids of texts whose special tokens are control tokens, or text."""
+def encode_all(tokenizer, texts, as_tokens, around=False):
+    """The ids of texts whose special tokens are control tokens, or text; with those around a text."""
     tokenizer.encode_special_tokens = not as_tokens
-    return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=around)]

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "attnres/support/error.h"
 #include "attnres/text/bytes.h"
+#include "attnres/text/hugging_face/bpe_tokenizer.h"
+#include "attnres/text/hugging_face/post_processor.h"
 #include "attnres/text/sentencepiece.h"
 #include "tests/text/test_files.h"
 
@@ -95,6 +98,72 @@ TEST(GgufTokenizer, NamesHowPublishedTokenizersSplitText) {
     EXPECT_THAT(message_of<Error>([&] { gguf_tokenizer(*tokenizer, tokenizer->vocab_size()); }),
                 HasSubstr("llama.cpp knows no tokenizer"));
   }
+}
+
+GgufMetadata without(GgufMetadata metadata, const std::string& name) {
+  std::erase_if(metadata, [&](const auto& key) { return key.first == name; });
+  return metadata;
+}
+
+TEST(GgufTokenizer, KeepsWhatStandsAroundATextAndBack) {
+  const fs::path fixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers";
+  const auto llama = load_tokenizer(fixtures / "llama3");
+  GgufMetadata metadata = gguf_tokenizer(*llama, llama->vocab_size());
+  EXPECT_EQ(std::get<uint32_t>(value_of(metadata, "tokenizer.ggml.bos_token_id")), 0U);
+  EXPECT_EQ(std::get<uint32_t>(value_of(metadata, "tokenizer.ggml.eos_token_id")), 2U);
+  EXPECT_TRUE(std::get<bool>(value_of(metadata, "tokenizer.ggml.add_bos_token")));
+  EXPECT_FALSE(std::get<bool>(value_of(metadata, "tokenizer.ggml.add_eos_token")));
+  value_of(metadata, "tokenizer.ggml.add_eos_token") = true;
+  const auto read = reread(metadata);
+  EXPECT_THAT(read->frame().before, ElementsAre(0));
+  EXPECT_THAT(read->frame().after, ElementsAre(2));
+  EXPECT_EQ(prompt_ids("<|begin_of_text|>word", *read), prompt_ids("word", *llama));
+  const fs::path saved = fresh_folder("saved");
+  read->save(saved);
+  const auto back = load_tokenizer(saved);
+  EXPECT_THAT(back->frame().before, ElementsAre(0));
+  EXPECT_EQ(back->begin_of_text(), 0);
+  GgufMetadata again = gguf_tokenizer(*back, back->vocab_size());
+  for (const char* key : {"bos_token_id", "eos_token_id", "add_bos_token", "add_eos_token"}) {
+    const std::string name = std::string("tokenizer.ggml.") + key;
+    EXPECT_EQ(value_of(again, name), value_of(metadata, name)) << name;
+  }
+}
+
+TEST(GgufTokenizer, KnowsATextsBeginOfSentencePiece) {
+  const std::string model = SentencePieceTokenizer(sentencepiece()).model();
+  const SentencePieceTokenizer begun(model, "model", {.begin = true});
+  GgufMetadata metadata = gguf_tokenizer(begun, 285);
+  EXPECT_EQ(std::get<uint32_t>(value_of(metadata, "tokenizer.ggml.bos_token_id")), 1U);
+  EXPECT_THAT(reread(metadata)->frame().before, ElementsAre(1));
+  // One that begins none still has a token for it.
+  metadata = gguf_tokenizer(sentencepiece(), 285);
+  EXPECT_EQ(std::get<uint32_t>(value_of(metadata, "tokenizer.ggml.bos_token_id")), 1U);
+  EXPECT_TRUE(reread(metadata)->frame().empty());
+}
+
+// llama.cpp's src/llama-vocab.cpp: SentencePiece begins texts, and byte pairs split as Llama 3's
+// do.
+TEST(GgufTokenizer, GoesByLlamaCppWhereAFileDoesNotSay) {
+  const std::string key = "tokenizer.ggml.add_bos_token";
+  EXPECT_THAT(reread(without(gguf_tokenizer(sentencepiece(), 285), key))->frame().before,
+              ElementsAre(1));
+  const fs::path fixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers";
+  for (const char* name : {"gpt2", "llama3", "qwen2", "smollm", "deepseek3"}) {
+    const auto tokenizer = load_tokenizer(fixtures / name);
+    const auto read = reread(without(gguf_tokenizer(*tokenizer, tokenizer->vocab_size()), key));
+    EXPECT_EQ(read->frame().before.size(), name == std::string("llama3") ? 1U : 0U) << name;
+  }
+}
+
+TEST(GgufTokenizer, RefusesWhatLlamaCppCannotPutAroundAText) {
+  const auto llama =
+      load_tokenizer(fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/tokenizers/llama3");
+  TokenizerJson parts = dynamic_cast<const BpeTokenizer&>(*llama).parts();
+  parts.post_processor = write_post_processor({{"<|begin_of_text|>", 0}, {"<|eot_id|>", 1}}, {});
+  const BpeTokenizer two(parts, {{"eos_token", "<|end_of_text|>"}}, "two");
+  EXPECT_THAT(message_of<Error>([&] { gguf_tokenizer(two, two.vocab_size()); }),
+              AllOf(HasSubstr("2 tokens before a text"), HasSubstr("safetensors")));
 }
 
 // Which piece is merged first is the scores' to say.

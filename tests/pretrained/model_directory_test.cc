@@ -316,7 +316,7 @@ TEST_F(DamagedDirectory, WrongType) {
   at::Tensor& gain = find(tensors_, "model.norm.weight");
   gain = gain.to(at::kInt);
   write_tensors(folder_, tensors_);
-  expect_refused({"model.norm.weight", "Int"});
+  expect_refused({"model.norm.weight", "int32"});
 }
 
 TEST_F(DamagedDirectory, FlippedBit) {
@@ -544,7 +544,10 @@ TEST(FindModelDirectory, SaysWhatAFolderHoldsInstead) {
 }
 
 TEST(FindModelDirectory, SaysWhatIsMissing) {
-  const fs::path folder = fresh_folder("empty");
+  const fs::path folder = fresh_folder("empty"), without = fresh_folder("without");
+  fs::copy_file(kLlama / "model.safetensors", without / "model.safetensors");
+  EXPECT_THAT(message_of<Error>([&] { find_model(without); }),
+              HasSubstr(without.string() + ": config.json is missing"));
   EXPECT_THAT(message_of<Error>([&] { find_model(folder / "nowhere"); }), HasSubstr("no such"));
   EXPECT_THAT(message_of<Error>([&] { find_model(folder); }), HasSubstr("config.json"));
   write_text(folder / "file", "");

@@ -138,20 +138,19 @@ TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
                                           R"({"best_of": 1})",
                                           R"({"user": "me"})",
                                           R"({"parallel_tool_calls": true})"};
-  const Kind completions = {
-      "/v1/completions",
-      {{"prompt", "a"}, {"max_tokens", 2}, {"temperature", 0}},
-      {R"({"max_completion_tokens": 5})", R"({"messages": [{"role": "user"}]})",
-       R"({"top_logprobs": 2})", R"({"add_special_tokens": false})"},
-      {R"({"add_special_tokens": true})"}};
+  const Kind completions = {"/v1/completions",
+                            {{"prompt", "a"}, {"max_tokens", 2}, {"temperature", 0}},
+                            {R"({"max_completion_tokens": 5})",
+                             R"({"messages": [{"role": "user"}]})", R"({"top_logprobs": 2})"},
+                            {R"({"add_special_tokens": true})"}};
   const Kind chat = {
       "/v1/chat/completions",
       {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 2}, {"temperature", 0}},
       {R"({"prompt": "b"})", R"({"echo": true})", R"({"add_generation_prompt": false})",
        R"({"continue_final_message": true})", R"({"chat_template": "{{ x }}"})",
-       R"({"chat_template_kwargs": {"thinking": true}})"},
+       R"({"chat_template_kwargs": {"thinking": true}})", R"({"add_special_tokens": true})"},
       {R"({"echo": false})", R"({"add_generation_prompt": true})",
-       R"({"chat_template_kwargs": {}})"}};
+       R"({"chat_template_kwargs": {}})", R"({"add_special_tokens": false})"}};
   for (const Kind& kind : {completions, chat}) {
     const auto ask = [&](const char* fields) {
       Json body = kind.body;

@@ -25,12 +25,17 @@ using ::testing::HasSubstr;
 // Bytes are its tokens, and it continues every text by "!?".
 class Parrot : public Backend {
  public:
-  const ModelDescription& model() const override { return model_; }
+  const ModelDescription& model() const override { return description; }
   int64_t context() const override { return 16; }
   void check(const TextRequest& request) const override {
     if (!request.ids.empty() && request.ids[0] == 'x') throw std::runtime_error("no x");
   }
-  std::vector<int32_t> prompt_ids(const std::string& text) const override { return encode(text); }
+  std::vector<int32_t> prompt_ids(const std::string& text) const override {
+    return encode(begin_of_text + text);
+  }
+  std::vector<int32_t> encode_framed(const std::string& text) const override {
+    return encode(begin_of_text + text);
+  }
   std::vector<int32_t> encode(const std::string& text) const override {
     return {text.begin(), text.end()};
   }
@@ -52,6 +57,7 @@ class Parrot : public Backend {
       }
       TextUpdate first, last;
       const GenerationSettings& asked = sequences[i].generation;
+      sampled = asked.sampling;
       if (asked.mean_hidden) last.mean_hidden = {0.5, static_cast<float>(i)};
       if (asked.depth_weights) {
         last.depth.weights.assign(sequences[i].ids.size(), {{0.25, 0.75}});
@@ -70,20 +76,21 @@ class Parrot : public Backend {
   }
   LoopStatus status() const override { return {.slots = 3, .waiting = 2, .running = 1}; }
 
-  std::string error;  // that every sequence fails with
+  std::string error;          // that every sequence fails with
+  std::string begin_of_text;  // that is put before a text
   bool shuts_down = false;
 
- private:
-  const ModelDescription model_ = {.name = "parrot",
-                                   .parameters = 7,
-                                   .layers = 1,
-                                   .width = 2,
-                                   .vocabulary = 256,
-                                   .mechanism = "attn_res",
-                                   .tokenizer = "bytes",
-                                   .chat_template = "plain",
-                                   .end_of_document = "",
-                                   .sites = {{1, "output", {"embedding", "block 1"}}}};
+  SamplingSettings sampled;  // of the newest sequence
+  ModelDescription description = {.name = "parrot",
+                                  .parameters = 7,
+                                  .layers = 1,
+                                  .width = 2,
+                                  .vocabulary = 256,
+                                  .mechanism = "attn_res",
+                                  .tokenizer = "bytes",
+                                  .chat_template = "plain",
+                                  .end_of_document = "",
+                                  .sites = {{1, "output", {"embedding", "block 1"}}}};
 };
 
 class Endpoints : public ::testing::Test {
@@ -131,6 +138,38 @@ TEST_F(Endpoints, ReadTexts) {
       post("/v1/completions", {{"prompt", "Hi"}, {"max_tokens", 2}}).json()["id"];
   EXPECT_EQ(post("/v1/depth", {{"request", id}}).json()["weights"].size(), 4u);
   EXPECT_EQ(post("/v1/depth", {{"request", "another"}}).code(), "request_not_found");
+}
+
+TEST_F(Endpoints, SampleAsTheModelSaysWhereARequestDoesNot) {
+  parrot_.description.sampling = {.temperature = 0.25, .top_k = 7, .top_p = 0.5};
+  post("/v1/completions", {{"prompt", "H"}, {"top_k", 3}});
+  EXPECT_EQ(parrot_.sampled.temperature, 0.25);
+  EXPECT_EQ(parrot_.sampled.top_k, 3);
+  EXPECT_EQ(parrot_.sampled.top_p, 0.5);
+  const Json message = {{"role", "user"}, {"content", "H"}};
+  post("/v1/chat/completions", {{"messages", Json::array({message})}, {"temperature", 1}});
+  EXPECT_EQ(parrot_.sampled.temperature, 1);
+  EXPECT_EQ(parrot_.sampled.top_k, 7);
+}
+
+TEST_F(Endpoints, PutTokensBeforeTexts) {
+  parrot_.begin_of_text = "^";
+  const auto ids = [&](const Json& fields) { return post("/tokenize", fields).json()["tokens"]; };
+  EXPECT_EQ(ids({{"prompt", "H"}}), (Json{'^' + 0, 'H' + 0}));
+  EXPECT_EQ(ids({{"prompt", "H"}, {"add_special_tokens", false}}), Json::array({72}));
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "H"}}}}};
+  EXPECT_EQ(ids(chat), Json::array({72}));
+  Json added = chat;
+  added["add_special_tokens"] = true;
+  EXPECT_EQ(post("/tokenize", added).status, 400);
+  const auto echoed = [&](const Json& prompt, bool add) {
+    return post("/v1/completions",
+                {{"prompt", prompt}, {"echo", true}, {"add_special_tokens", add}})
+        .json()["choices"][0]["text"];
+  };
+  EXPECT_EQ(echoed("H", true), "^H!?");
+  EXPECT_EQ(echoed("H", false), "H!?");
+  EXPECT_EQ(echoed(Json::array({72}), true), "H!?") << "ids are as they are given";
 }
 
 TEST_F(Endpoints, TellOfModelTokensAndServer) {

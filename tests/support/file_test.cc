@@ -130,6 +130,9 @@ TEST_F(Files, SaysWhetherAFolderCanBeWritten) {
   for (const fs::path& path : {folder_ / "file", folder_ / "file/a/b", fs::path("/proc/a/b")}) {
     EXPECT_NE(refusal(path).find(path.string() + ": cannot make this folder: "), std::string::npos);
   }
+  EXPECT_NE(refusal(folder_ / "file").find("it is a file; name another"), std::string::npos);
+  EXPECT_NE(refusal(folder_ / "file/a").find((folder_ / "file").string() + " is a file"),
+            std::string::npos);
   EXPECT_EQ(existing_part(folder_ / "a" / "b"), folder_);
   EXPECT_EQ(existing_part("/nowhere at all/b"), "/");
 }

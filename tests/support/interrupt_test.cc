@@ -19,6 +19,18 @@ TEST(InterruptGuard, FirstSignalIsOnlyNoted) {
   }
 }
 
+TEST(InterruptGuard, AnswersTheFirstAtOnce) {
+  const auto answer = [](const char* said, int signal) {
+    ::testing::internal::CaptureStderr();
+    const InterruptGuard guard(said);
+    std::raise(signal);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(answer("stopping\n", SIGINT), "stopping\n");
+  EXPECT_EQ(answer("stopping\n", SIGTERM), "");
+  EXPECT_EQ(answer(nullptr, SIGINT), "");
+}
+
 // How a child ended that runs `work`: the number of the signal, or 0.
 template <class Work>
 int ending_signal(Work work) {

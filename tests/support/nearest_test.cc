@@ -37,6 +37,9 @@ TEST(Nearest, KnowsNamesByAPartOrByTheirInitials) {
   EXPECT_EQ(nearest("rate", keys), "learning_rate");
   EXPECT_EQ(nearest("warmup_ratio", keys), "warmup");
   EXPECT_EQ(nearest("max_steps", keys), "steps");
+  const std::vector<std::string> others = {"rope_theta", "rms_norm_eps", "vocab_size"};
+  EXPECT_EQ(did_you_mean("rms_eps", others), ": did you mean rms_norm_eps?");
+  EXPECT_EQ(did_you_mean("eps_rms", others), "") << "not in this order";
 }
 
 TEST(DidYouMean, NamesWhatMayBeMeant) {

@@ -18,11 +18,13 @@ HttpReply tokenize(Service& service, const CallPointer& call) {
         {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", service.backend.context()}});
   };
   if (!fields.find("messages").is_null()) {
+    refuse_special_tokens(fields);
     return reply(read_conversation(fields, service.backend).ids);
   }
   const std::string prompt = fields.text("prompt", "");
+  const bool framed = fields.flag("add_special_tokens", true);
   try {
-    return reply(service.backend.encode(prompt));
+    return reply(framed ? service.backend.encode_framed(prompt) : service.backend.encode(prompt));
   } catch (const std::exception& e) {
     refuse_as("invalid_value", "prompt", e.what());
   }

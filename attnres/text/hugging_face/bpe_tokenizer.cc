@@ -7,6 +7,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/text/hugging_face/byte_characters.h"
+#include "attnres/text/hugging_face/post_processor.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -86,11 +87,44 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
     normalized_finder_ = std::make_unique<AddedTokenFinder>(normalized, normalized_contents);
   }
   end_of_document_ = find_end(what);
+  set_frame(what);
   if (!config_.contains("eos_token")) {
-    config_ = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-               {"eos_token", token_texts_[end_of_document_]},
-               {"split_special_tokens", true},
-               {"clean_up_tokenization_spaces", false}};
+    Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                   {"eos_token", token_texts_[end_of_document_]},
+                   {"split_special_tokens", true},
+                   {"clean_up_tokenization_spaces", false}};
+    if (config_.is_object()) config.update(config_);
+    config_ = std::move(config);
+  }
+}
+
+std::optional<int32_t> BpeTokenizer::find_token(const std::string& text) const {
+  if (const auto token = control_token(text)) return token;
+  const auto found = std::find(token_texts_.begin(), token_texts_.end(), text);
+  if (found == token_texts_.end()) return std::nullopt;
+  return static_cast<int32_t>(found - token_texts_.begin());
+}
+
+void BpeTokenizer::set_frame(const std::string& what) {
+  frame_ = read_post_processor({parts_.post_processor, what + ": post_processor"}, vocab_size());
+  const std::string begin = named_token(config_, "bos_token");
+  if (!begin.empty()) {
+    begin_of_text_ = find_token(begin);
+  } else if (frame_.before.size() == 1) {
+    begin_of_text_ = frame_.before[0];
+  }
+  if (frame_.before.empty() && !begin.empty() && named_flag(config_, "add_bos_token", false)) {
+    if (!begin_of_text_) {
+      throw UnreadTokenizer(
+          fmt::format("{}: which token begins a text: '{}' (bos_token in tokenizer_config.json) is "
+                      "not in the vocabulary",
+                      what, one_line(begin)));
+    }
+    frame_.before = {*begin_of_text_};
+    frame_.before_text = begin;
+  }
+  if (frame_.after.empty() && named_flag(config_, "add_eos_token", false)) {
+    frame_.after = {end_of_document_};
   }
 }
 
@@ -101,10 +135,7 @@ int32_t BpeTokenizer::find_end(const std::string& what) const {
   std::vector<std::string> names(kUsualNames.begin(), kUsualNames.end());
   if (!name.empty()) names = {name};
   for (const std::string& candidate : names) {
-    if (const auto token = control_token(candidate)) return *token;
-    const auto& texts = token_texts_;
-    const auto text = std::find(texts.begin(), texts.end(), candidate);
-    if (text != texts.end()) return static_cast<int32_t>(text - texts.begin());
+    if (const auto token = find_token(candidate)) return *token;
   }
   throw UnreadTokenizer(fmt::format(
       "{}: which token ends a document: {}; name one as eos_token in tokenizer_config.json", what,

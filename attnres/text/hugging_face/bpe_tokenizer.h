@@ -26,8 +26,10 @@ struct TokenizerFile {
 class BpeTokenizer : public Tokenizer {
  public:
   // `parts` that `file` says, which is saved again; `what` names it in errors. `config` is what
-  // tokenizer_config.json says, of which "eos_token" names the token that ends a document. Throws
-  // UnreadTokenizer naming what is asked for and not read here, or if no token ends a document.
+  // tokenizer_config.json says, of which "eos_token" names the token that ends a document. Around a
+  // text stands what the post-processor puts there, and what "add_bos_token" and "add_eos_token"
+  // ask for. Throws UnreadTokenizer naming what is asked for and not read here, or if no token ends
+  // a document.
   BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config, const std::string& what);
   // Takes parts that no file says: they are saved as tokenizer.json.
   BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what);
@@ -54,6 +56,8 @@ class BpeTokenizer : public Tokenizer {
 
  private:
   int32_t find_end(const std::string& what) const;
+  std::optional<int32_t> find_token(const std::string& text) const;
+  void set_frame(const std::string& what);
 
   TokenizerJson parts_;
   TokenizerFile file_;

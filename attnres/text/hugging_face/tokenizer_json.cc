@@ -73,17 +73,6 @@ void refuse_unless_empty(const JsonPart& part) {
   if (!empty) part.refuse("nothing");
 }
 
-// All that these do is to add tokens before a text and behind it, which encode does not.
-void check_post_processor(const JsonPart& part) {
-  if (part.is_null()) return;
-  const std::string type = part.type();
-  if (type == "Sequence") {
-    for (const JsonPart& step : part.at("processors").list()) check_post_processor(step);
-  } else if (type != "TemplateProcessing" && type != "ByteLevel") {
-    part.at("type").refuse("TemplateProcessing, ByteLevel or Sequence");
-  }
-}
-
 }  // namespace
 
 TokenizerJson byte_level_tokenizer(const std::string& pattern) {
@@ -114,7 +103,6 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& what
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     refuse_unless_empty(model.at(key));
   }
-  check_post_processor(file.at("post_processor"));
 
   TokenizerJson tokenizer;
   tokenizer.vocabulary = read_vocabulary(model.at("vocab"));
@@ -137,6 +125,12 @@ std::string named_token(const Json& config, const char* key) {
   const Json& token = config[key];
   const Json& name = token.is_object() && token.contains("content") ? token["content"] : token;
   return name.is_string() ? name.get<std::string>() : "";
+}
+
+bool named_flag(const Json& config, const char* key, bool otherwise) {
+  if (!config.is_object()) return otherwise;
+  const auto found = config.find(key);
+  return found != config.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
 std::string write_tokenizer_json(const TokenizerJson& tokenizer) {

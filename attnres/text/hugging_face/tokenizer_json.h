@@ -35,6 +35,9 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& what
 // its content; empty where it names none.
 std::string named_token(const Json& config, const char* key);
 
+// What a tokenizer_config.json says under a key; `otherwise` where it says neither true nor false.
+bool named_flag(const Json& config, const char* key, bool otherwise);
+
 // The text of a file that says this.
 std::string write_tokenizer_json(const TokenizerJson& tokenizer);
 
