@@ -1,11 +1,9 @@
 #include "attnres/formats/gguf_reader.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 #include <fstream>
@@ -59,44 +57,6 @@ std::string gguf_lookalike(std::string_view start) {
     return ": it is of a format before GGUF; convert the model again";
   }
   return "";
-}
-
-// Whether these bits of all numbers are set in none of them, which of NaN and infinity they are.
-template <class Word>
-bool none_has_all(const uint8_t* from, int64_t count, int64_t stride, Word bits) {
-  std::atomic<bool> none = true;
-  at::parallel_for(0, count, 1 << 16, [&](int64_t first, int64_t last) {
-    bool any = false;
-    for (int64_t i = first; i < last; ++i) {
-      Word word;
-      std::memcpy(&word, from + i * stride, sizeof(word));
-      any |= (word & bits) == bits;
-    }
-    if (any) none = false;
-  });
-  return none;
-}
-
-bool has_finite_numbers(const PackedMatrix& stored) {
-  constexpr uint16_t kHalfExponent = 0x7c00, kBfloat16Exponent = 0x7f80;
-  constexpr uint32_t kFloatExponent = 0x7f800000;
-  const auto* bytes = stored.bytes.const_data_ptr<uint8_t>();
-  const WeightBlocks& blocks = blocks_of(stored.format);
-  const int64_t count = stored.bytes.numel() / blocks.bytes;
-  switch (stored.format) {
-    case WeightFormat::f32:
-      return none_has_all(bytes, count, blocks.bytes, kFloatExponent);
-    case WeightFormat::bf16:
-      return none_has_all(bytes, count, blocks.bytes, kBfloat16Exponent);
-    case WeightFormat::fp8:
-      return false;            // no file of this kind has it
-    case WeightFormat::mxfp4:  // the exponent of a block, of which 255 is NaN
-      return none_has_all(bytes, count, blocks.bytes, uint8_t{255});
-    default:
-      return std::all_of(blocks.halves.begin(), blocks.halves.end(), [&](int16_t half) {
-        return half < 0 || none_has_all(bytes + half, count, blocks.bytes, kHalfExponent);
-      });
-  }
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 // Of those forms whose numbers have a reader.
 bool has_reader(QuantizedForm form) {
-  return form == QuantizedForm::none;
+  using enum QuantizedForm;
+  return form == none || form == fp8_blocks || form == mxfp4_packed;
 }
 
 std::string text_of(const Json& config, const char* key) {

@@ -34,11 +34,17 @@ struct Dtype {
   const char* written;  // by people
 };
 constexpr Dtype kDtypes[] = {
-    {"F64", at::kDouble, 8, "float64"}, {"F32", at::kFloat, 4, "float32"},
-    {"F16", at::kHalf, 2, "float16"},   {"BF16", at::kBFloat16, 2, "bfloat16"},
-    {"I64", at::kLong, 8, "int64"},     {"I32", at::kInt, 4, "int32"},
-    {"I16", at::kShort, 2, "int16"},    {"I8", at::kChar, 1, "int8"},
-    {"U8", at::kByte, 1, "uint8"},      {"BOOL", at::kBool, 1, "bool"},
+    {"F64", at::kDouble, 8, "float64"},
+    {"F32", at::kFloat, 4, "float32"},
+    {"F16", at::kHalf, 2, "float16"},
+    {"BF16", at::kBFloat16, 2, "bfloat16"},
+    {"I64", at::kLong, 8, "int64"},
+    {"I32", at::kInt, 4, "int32"},
+    {"I16", at::kShort, 2, "int16"},
+    {"I8", at::kChar, 1, "int8"},
+    {"U8", at::kByte, 1, "uint8"},
+    {"BOOL", at::kBool, 1, "bool"},
+    {"F8_E4M3", at::kFloat8_e4m3fn, 1, "float8_e4m3fn"},
 };
 
 const Dtype* find_dtype(const std::string& name) {

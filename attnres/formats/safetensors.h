@@ -22,7 +22,7 @@ namespace attnres {
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
 struct TensorInfo {
-  at::ScalarType dtype;  // F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL
+  at::ScalarType dtype;  // F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL F8_E4M3
   std::vector<int64_t> shape;
 };
 

@@ -14,8 +14,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "attnres/parameters/weight_format.h"
 
 namespace attnres {
 
@@ -25,6 +28,8 @@ struct MadeTensor {
   std::vector<std::string> of;  // their names there
   // None: the only one as it is. Works on tensors without data, too.
   std::function<at::Tensor(const std::vector<at::Tensor>&)> make = {};
+  // What `make` gives are rows of bytes in this format.
+  std::optional<WeightFormat> packed = {};
 };
 
 // What a tensor of a file holds, or is a part of; nothing where the file calls it as others do, and

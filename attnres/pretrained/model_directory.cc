@@ -99,6 +99,27 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
   weights.check_all_known(known);
 }
 
+// The format in which the files hold all of a parameter, where it can be kept so.
+std::optional<WeightFormat> stored_format(const NamedWeights& weights,
+                                          const std::vector<StoredTensor>& tensors,
+                                          const StoredForm& form) {
+  if (form.from_file) return {};
+  const std::optional<WeightFormat> format = weights.packed_format(tensors[0].name);
+  const bool alike = std::all_of(tensors.begin(), tensors.end(), [&](const StoredTensor& tensor) {
+    return weights.packed_format(tensor.name) == format;
+  });
+  return alike ? format : std::nullopt;
+}
+
+// The rows of a parameter as the files have them.
+void take_stored(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
+                 const at::Tensor& rows) {
+  for (const StoredTensor& tensor : tensors) {
+    const at::Tensor place = tensor.expert >= 0 ? rows.select(0, tensor.expert) : rows;
+    place.copy_(weights.read_packed(tensor.name).bytes);
+  }
+}
+
 void read_packed(const NamedWeights& weights, const std::vector<StoredTensor>& tensors,
                  const StoredForm& form, const PackedMatrix& packed) {
   for (const StoredTensor& tensor : tensors) {
@@ -126,50 +147,118 @@ Parameter without_numbers(const TensorPart& part, const Parameter& held) {
   return whole;
 }
 
+// Fills parameters of a model, whose process may have parts of them.
+class FolderReader {
+ public:
+  FolderReader(const NamedWeights& weights, const StoredConfig& stored, const Transformer& model)
+      : weights_(weights), stored_(stored), model_(model) {}
+
+  // The tensors of the files of which a parameter is made.
+  std::vector<std::string> file_names(const Parameter& parameter) const {
+    std::vector<std::string> names;
+    for (const StoredTensor& tensor : tensors_of(whole_of(parameter))) {
+      const std::vector<std::string>& of = weights_.file_names(tensor.name);
+      names.insert(names.end(), of.begin(), of.end());
+    }
+    return names;
+  }
+
+  void fill(const Parameter& parameter) const {
+    const Parameter whole = whole_of(parameter);
+    const std::vector<StoredTensor> tensors = tensors_of(whole);
+    const StoredForm form = stored_form(stored_.layout, stored_.model, whole);
+    const PackedMatrix& packed = parameter.packed;
+    const bool is_part = whole.tensor.sizes() != parameter.tensor.sizes();
+    if (packed.defined() && stored_format(weights_, tensors, form) == packed.format) {
+      take_rows(parameter, whole, tensors);
+    } else if (is_part) {
+      take_part(parameter, whole, tensors, form);
+    } else if (packed.defined()) {
+      read_packed(weights_, tensors, form, packed);
+    } else {
+      read_numbers(weights_, tensors, form, parameter.tensor.detach());
+    }
+  }
+
+ private:
+  TensorPart part() const { return model_.parameters().part(); }
+  Parameter whole_of(const Parameter& parameter) const {
+    return without_numbers(part(), parameter);
+  }
+  std::vector<StoredTensor> tensors_of(const Parameter& whole) const {
+    return stored_tensors(whole, model_.sublayers());
+  }
+
+  void take_rows(const Parameter& parameter, const Parameter& whole,
+                 const std::vector<StoredTensor>& tensors) const {
+    if (whole.tensor.sizes() == parameter.tensor.sizes()) {
+      return take_stored(weights_, tensors, parameter.packed.bytes);
+    }
+    std::vector<int64_t> sizes = whole.tensor.sizes().vec();
+    sizes.back() = packed_row_bytes(parameter.packed.format, sizes.back());
+    const at::Tensor rows = at::empty(sizes, at::kByte);
+    take_stored(weights_, tensors, rows);
+    at::Tensor(parameter.packed.bytes).copy_(part_of_parameter(part(), parameter, rows));
+  }
+
+  void take_part(const Parameter& parameter, const Parameter& whole,
+                 const std::vector<StoredTensor>& tensors, const StoredForm& form) const {
+    const at::Tensor numbers =
+        at::empty(whole.tensor.sizes(), parameter.tensor.options().device(at::kCPU)).detach();
+    read_numbers(weights_, tensors, form, numbers);
+    const at::Tensor own = part_of_parameter(part(), parameter, numbers).contiguous();
+    if (parameter.packed.defined()) return pack_weight(own, parameter.packed);
+    parameter.tensor.detach().copy_(own);
+  }
+
+  const NamedWeights& weights_;
+  const StoredConfig& stored_;
+  const Transformer& model_;
+};
+
 std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
                                          const StoredConfig& stored, Precision precision,
                                          const SiteSet& sites, const TensorGroup* group) {
   check_dimensions(weights, stored);
-
   check_tensors(weights, stored);
-
   auto model =
       std::make_unique<Transformer>(stored.model, stored.vocab_size,
                                     /*seed=*/std::nullopt, precision, at::kCPU, sites, group);
+  const FolderReader reader(weights, stored, *model);
   std::vector<std::string> names;
-  std::vector<std::function<void()>> reads;
   for (const Parameter& parameter : model->parameters().all()) {
-    const Parameter whole = without_numbers(model->parameters().part(), parameter);
-    const StoredForm form = stored_form(stored.layout, stored.model, whole);
-    const std::vector<StoredTensor> of_files = stored_tensors(whole, model->sublayers());
-    for (const StoredTensor& tensor : of_files) {
-      const std::vector<std::string>& of = weights.file_names(tensor.name);
-      names.insert(names.end(), of.begin(), of.end());
-    }
-    reads.emplace_back([&, whole, form, of_files] {
-      if (whole.tensor.sizes() != parameter.tensor.sizes()) {
-        const at::Tensor numbers =
-            at::empty(whole.tensor.sizes(), parameter.tensor.options().device(at::kCPU)).detach();
-        read_numbers(weights, of_files, form, numbers);
-        const at::Tensor own =
-            part_of_parameter(model->parameters().part(), parameter, numbers).contiguous();
-        if (parameter.packed.defined()) {
-          pack_weight(own, parameter.packed);
-        } else {
-          parameter.tensor.detach().copy_(own);
-        }
-      } else if (parameter.packed.defined()) {
-        read_packed(weights, of_files, form, parameter.packed);
-      } else {
-        read_numbers(weights, of_files, form, parameter.tensor.detach());
-      }
-    });
+    const std::vector<std::string> of = reader.file_names(parameter);
+    names.insert(names.end(), of.begin(), of.end());
   }
   // A checksum goes from number to number: one thread takes it while others copy.
   auto verified = std::async(std::launch::async, [&] { files.verify(names); });
-  for (const auto& read : reads) read();
+  for (const Parameter& parameter : model->parameters().all()) reader.fill(parameter);
   verified.get();
   return model;
+}
+
+// How a weight that cannot be kept as it is stored is kept beside packed ones.
+WeightFormat nearest_format(const NamedWeights& weights, const std::string& name) {
+  if (weights.packed_format(name) || weights.dtype(name) == at::kBFloat16)
+    return WeightFormat::bf16;
+  return weights.dtype(name) == at::kHalf ? WeightFormat::f16 : WeightFormat::f32;
+}
+
+// Of the weights of a folder that holds some packed: as they are stored, and in bfloat16 where a
+// packed one has to be taken apart.
+WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig& stored) {
+  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
+                          at::kMeta);
+  WeightFormats::OfWeights formats;
+  for (const Parameter& parameter : whole.parameters().all()) {
+    const std::vector<StoredTensor> tensors = stored_tensors(parameter, whole.sublayers());
+    for (const StoredTensor& tensor : tensors) weights.check(tensor.name, tensor.shape);
+    const StoredForm form = stored_form(stored.layout, stored.model, parameter);
+    formats[{parameter.site, parameter.role}] =
+        stored_format(weights, tensors, form)
+            .value_or(nearest_format(weights, tensors.front().name));
+  }
+  return WeightFormats(std::move(formats));
 }
 
 }  // namespace
@@ -203,7 +292,8 @@ std::vector<std::string> ModelDirectory::notes() const {
 }
 
 WeightFormats ModelDirectory::weight_formats() const {
-  return gguf_ ? gguf_weight_formats(*gguf_, *gguf_config_) : WeightFormats();
+  if (gguf_) return gguf_weight_formats(*gguf_, *gguf_config_);
+  return weights_->has_packed() ? formats_of_folder(*weights_, stored_) : WeightFormats();
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer() const {

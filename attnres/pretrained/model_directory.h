@@ -60,7 +60,8 @@ class ModelDirectory {
   int64_t vocab_size() const { return stored_.vocab_size; }  // token embeddings
   int64_t context() const { return stored_.context; }        // max_position_embeddings
 
-  // How a GGUF file stores each weight (gguf_weight_formats); f32 of a folder.
+  // How the file stores each weight (gguf_weight_formats), or the folder those that it holds
+  // quantized (packed_tensors.h); f32 of others.
   WeightFormats weight_formats() const;
 
   // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.

@@ -17,6 +17,8 @@
 #include "attnres/formats/safetensors.h"
 #include "attnres/layers/delta_attention.h"
 #include "attnres/model/parameter_names.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/pretrained/packed_tensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 
@@ -189,6 +191,11 @@ NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& store
       joined.insert(name);
       continue;
     }
+    if (const auto made = made_of_quantized(name, weights)) {
+      joined.insert(made->of.begin(), made->of.end());
+      add({our_name(layout, made->name), made->of, made->make, made->packed});
+      continue;
+    }
     if (const auto from = of_retrofit(name)) {
       joined.insert(name);
       add(made_of_retrofit(*from, last_site, name));
@@ -250,11 +257,17 @@ void NamedWeights::add(const MadeTensor& made) {
   if (made.make) {
     std::vector<at::Tensor> without_data;
     for (const std::string& name : made.of) {
-      without_data.push_back(
-          at::empty(weights_.info(name).shape, at::TensorOptions(info.dtype).device(at::kMeta)));
+      const TensorInfo& of = weights_.info(name);
+      without_data.push_back(at::empty(of.shape, at::TensorOptions(of.dtype).device(at::kMeta)));
     }
     try {
-      info.shape = made.make(without_data).sizes().vec();
+      const at::Tensor whole = made.make(without_data);
+      info = {whole.scalar_type(), whole.sizes().vec()};
+      if (made.packed) {
+        const WeightBlocks& blocks = blocks_of(*made.packed);
+        info.dtype = at::kFloat;
+        info.shape.back() = info.shape.back() / blocks.bytes * blocks.numbers;
+      }
     } catch (const c10::Error&) {
       fail("{}: {} have shapes that do not go together", weights_.what(), shown_names(made.of));
     }
@@ -274,8 +287,27 @@ const std::vector<std::string>& NamedWeights::file_names(const std::string& name
   return entries_.at(name).made.of;
 }
 
+std::optional<WeightFormat> NamedWeights::packed_format(const std::string& name) const {
+  return entries_.at(name).made.packed;
+}
+
+bool NamedWeights::has_packed() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry.second.made.packed.has_value(); });
+}
+
+PackedMatrix NamedWeights::read_packed(const std::string& name) const {
+  const auto& [made, info] = entries_.at(name);
+  const PackedMatrix packed = {made_of(made), *made.packed, info.shape.back()};
+  require(has_finite_numbers(packed),
+          "{}: {} hold numbers that are not finite (NaN or infinity): the file is damaged",
+          weights_.what(), shown_names(made.of));
+  return packed;
+}
+
 at::Tensor NamedWeights::read(const std::string& name) const {
   const MadeTensor& made = entries_.at(name).made;
+  if (made.packed) return unpack_weight(read_packed(name));
   return made.make ? made_of(made).clone() : weights_.read(made.of[0]);
 }
 
@@ -283,6 +315,10 @@ void NamedWeights::read_into(const std::string& name, const at::Tensor& to) cons
   const MadeTensor& made = entries_.at(name).made;
   if (!made.make) return weights_.read_into(made.of[0], to);
   const at::NoGradGuard not_recording;
+  if (made.packed) {
+    at::Tensor(to).copy_(read(name).reshape(to.sizes()));
+    return;
+  }
   at::Tensor(to).copy_(made_of(made).reshape(to.sizes()));
 }
 
@@ -305,8 +341,8 @@ void NamedWeights::check(const std::string& name, const std::vector<int64_t>& ex
   const auto& [made, info] = entries_.at(name);
   // Their shape is of what is packed, or their numbers are divided by a scale.
   require(quantized.empty(),
-          "{}: {} is quantized: {} is beside it; attnres reads unquantized weights, take the model "
-          "that it was made from",
+          "{}: {} is quantized: {} is beside it; attnres reads FP8 in blocks and MXFP4 of "
+          "compressed-tensors, else take the model that it was made from, or a GGUF file",
           weights_.what(), made.of[0], quantized);
   const bool is_flat = name.ends_with(kDecays);
   require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,

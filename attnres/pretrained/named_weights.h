@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
+#include "attnres/parameters/packed_matrix.h"
 #include "attnres/pretrained/mlx_tensors.h"
 
 namespace attnres {
@@ -36,13 +38,20 @@ class NamedWeights {
   bool contains(const std::string& name) const { return entries_.contains(name); }
   const std::vector<std::string>& file_names(const std::string& name) const;
   at::Tensor read(const std::string& name) const;
+  // How the file stores it, where that is a format of packed weights (packed_tensors.h); and its
+  // rows.
+  std::optional<WeightFormat> packed_format(const std::string& name) const;
+  PackedMatrix read_packed(const std::string& name) const;
+  bool has_packed() const;
+  // As it is stored, where it is not packed.
+  at::ScalarType dtype(const std::string& name) const { return entries_.at(name).info.dtype; }
   void read_into(const std::string& name, const at::Tensor& to) const;
   const std::string& what() const { return weights_.what(); }
   // What of the files is left out, counted, as a sentence for people; empty where it is nothing.
   std::string note() const;
 
-  // That it is there, unquantized, in this shape (A_log is stored in several, of one long
-  // dimension), and in a type that can be read.
+  // That it is there, in a form that is read, in this shape (A_log is stored in several, of one
+  // long dimension), and in a type that can be read.
   void check(const std::string& name, const std::vector<int64_t>& expected) const;
   // Throws Error when the file has a tensor that is in nobody's list.
   void check_all_known(const std::set<std::string>& known) const;

@@ -2,6 +2,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -39,6 +41,22 @@ double largest_number(WeightFormat format) {
     default:
       return std::numeric_limits<float>::max();
   }
+}
+
+// Whether these bits of all numbers are set in none of them, which of NaN and infinity they are.
+template <class Word>
+bool none_has_all(const uint8_t* from, int64_t count, int64_t stride, Word bits) {
+  std::atomic<bool> none = true;
+  at::parallel_for(0, count, 1 << 16, [&](int64_t first, int64_t last) {
+    bool any = false;
+    for (int64_t i = first; i < last; ++i) {
+      Word word;
+      std::memcpy(&word, from + i * stride, sizeof(word));
+      any |= (word & bits) == bits;
+    }
+    if (any) none = false;
+  });
+  return none;
 }
 
 int64_t rows_in(const Tensor& values) {
@@ -179,6 +197,28 @@ const OnDevice unpack_weight_cpu(unpack_weight_table, at::kCPU, &unpack_on_cpu);
 const OnDevice streaming_products_cpu(streaming_products_table, at::kCPU, &stream_on_cpu);
 
 }  // namespace
+
+bool has_finite_numbers(const PackedMatrix& weight) {
+  constexpr uint16_t kHalfExponent = 0x7c00, kBfloat16Exponent = 0x7f80;
+  constexpr uint32_t kFloatExponent = 0x7f800000;
+  const auto* bytes = weight.bytes.const_data_ptr<uint8_t>();
+  const WeightBlocks& blocks = blocks_of(weight.format);
+  const int64_t count = weight.bytes.numel() / blocks.bytes;
+  switch (weight.format) {
+    case WeightFormat::f32:
+      return none_has_all(bytes, count, blocks.bytes, kFloatExponent);
+    case WeightFormat::bf16:
+      return none_has_all(bytes, count, blocks.bytes, kBfloat16Exponent);
+    case WeightFormat::fp8:
+      return false;            // no file of this kind has it
+    case WeightFormat::mxfp4:  // the exponent of a block, of which 255 is NaN
+      return none_has_all(bytes, count, blocks.bytes, uint8_t{255});
+    default:
+      return std::all_of(blocks.halves.begin(), blocks.halves.end(), [&](int16_t half) {
+        return half < 0 || none_has_all(bytes + half, count, blocks.bytes, kHalfExponent);
+      });
+  }
+}
 
 void pack_weight(const Tensor& values, const PackedMatrix& weight) {
   const int64_t K = values.size(-1), row_bytes = weight.bytes.size(-1);

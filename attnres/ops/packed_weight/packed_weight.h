@@ -16,6 +16,9 @@ void pack_weight(const at::Tensor& values, const PackedMatrix& weight);
 // In memory of its own. Throws Error also where K is no multiple of the format's blocks.
 PackedMatrix pack_weight(const at::Tensor& values, WeightFormat format);
 
+// Whether all its numbers are: of one in the CPU's memory.
+bool has_finite_numbers(const PackedMatrix& weight);
+
 // The numbers that it stands for, float32 [..., N, K].
 at::Tensor unpack_weight(const PackedMatrix& weight);
 
