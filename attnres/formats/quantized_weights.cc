@@ -10,6 +10,8 @@
 namespace attnres {
 namespace {
 
+constexpr const char* kBlockSize = "weight_block_size";  // of FP8
+
 // Of those forms whose numbers have a reader.
 bool has_reader(QuantizedForm form) {
   using enum QuantizedForm;
@@ -55,17 +57,16 @@ std::string method_of(const Json& config, std::string_view key) {
 
 QuantizedForm form_of(const Json& config, const std::string& method) {
   using enum QuantizedForm;
-  const bool has_blocks =
-      config.contains("weight_block_size") && config["weight_block_size"].is_array();
+  const bool has_blocks = config.value(kBlockSize, Json()) == Json({128, 128});
   if (text_of(config, "format") == "mxfp4-pack-quantized") return mxfp4_packed;
   if (method == "fp8" && has_blocks) return fp8_blocks;
   return method == "mxfp4" ? mxfp4_blocks : other;
 }
 
 // What of a method's settings decides how numbers are stored: "4 bits".
-std::string details_of(const Json& config, QuantizedForm form) {
-  if (form == QuantizedForm::fp8_blocks) {
-    return ", a scale for each block of " + shown(config["weight_block_size"]);
+std::string details_of(const Json& config) {
+  if (config.contains(kBlockSize) && config[kBlockSize].is_array()) {
+    return ", a scale for each block of " + shown(config[kBlockSize]);
   }
   if (const std::string format = text_of(config, "format"); !format.empty()) {
     return " " + one_line(format);
@@ -86,7 +87,7 @@ QuantizedWeights read_quantization(const ConfigKeys& keys) {
     if (!config.is_object()) return {QuantizedForm::other, key, shown(config), ""};
     const std::string method = method_of(config, key);
     const QuantizedForm form = form_of(config, method);
-    return {form, key, one_line(method) + details_of(config, form), unpacking(method)};
+    return {form, key, one_line(method) + details_of(config), unpacking(method)};
   }
   return {};
 }

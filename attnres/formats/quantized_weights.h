@@ -11,7 +11,7 @@ namespace attnres {
 
 enum class QuantizedForm {
   none,
-  fp8_blocks,    // fp8 with weight_block_size: F8_E4M3, and a weight_scale_inv for each block
+  fp8_blocks,    // fp8 with weight_block_size [128, 128]: F8_E4M3, and weight_scale_inv
   mxfp4_packed,  // compressed-tensors mxfp4-pack-quantized: weight_packed and weight_scale
   mxfp4_blocks,  // mxfp4, of gpt-oss: NAME_blocks and NAME_scales
   other

@@ -289,7 +289,7 @@ Json kimi_k3_config() {
           {"vision_config", {{"vt_num_hidden_layers", 27}, {"vt_hidden_size", 1024}}}};
 }
 
-TEST(KimiK3AsPublished, IsReadButForItsPackedNumbers) {
+TEST(KimiK3AsPublished, IsReadWithItsPackedNumbers) {
   Json config = kimi_k3_config();
   const StoredConfig stored = from_config_json(config, "config.json");
   EXPECT_EQ(stored.layout, FileLayout::kimi_k3);
@@ -299,9 +299,11 @@ TEST(KimiK3AsPublished, IsReadButForItsPackedNumbers) {
   EXPECT_EQ(stored.document_ids.end, 163586);
   config["text_config"]["quantization_config"] = {{"quant_method", "compressed-tensors"},
                                                   {"format", "mxfp4-pack-quantized"}};
+  EXPECT_EQ(from_config_json(config, "config.json").model.layers, 93);
+  config["text_config"]["quantization_config"]["format"] = "nvfp4-pack-quantized";
   EXPECT_THAT(message_of<Error>([&] { from_config_json(config, "config.json"); }),
               HasSubstr("config.json: text_config: quantization_config: weights are quantized "
-                        "(compressed-tensors mxfp4-pack-quantized)"));
+                        "(compressed-tensors nvfp4-pack-quantized)"));
 }
 
 // Published with 128 numbers for 96 heads: as many as a head has channels.
@@ -341,7 +343,7 @@ TEST(QuantizedModels, AreRefusedByNameWithAWayOut) {
                                HasSubstr("or a GGUF file")));
     return message;
   };
-  const Json blocks = {128, 128};
+  const Json blocks = {64, 64};
   for (const auto& [value, said] : std::vector<std::pair<Json, std::string>>{
            {{{"quant_method", "gptq"}, {"bits", 4}}, "(gptq, 4 bits)"},
            {{{"quant_method", "awq"}, {"w_bit", 4}}, "(awq, 4 bits)"},
@@ -351,11 +353,11 @@ TEST(QuantizedModels, AreRefusedByNameWithAWayOut) {
            {{{"load_in_4bit", true}}, "(bitsandbytes, 4 bits)"},
            {{{"quant_method", "bitsandbytes"}}, "model.dequantize()"},
            {{{"quant_method", "fp8"}, {"fmt", "e4m3"}}, "(fp8)"},
-           {{{"quant_method", "fp8"}, {"weight_block_size", blocks}}, "block of [128,128]"},
+           {{{"quant_method", "fp8"}, {"weight_block_size", blocks}}, "block of [64,64]"},
            {{{"quant_method", "fp8"}}, "FineGrainedFP8Config(dequantize=True)"},
            {{{"quant_method", "mxfp4"}}, "Mxfp4Config(dequantize=True)"},
-           {{{"quant_method", "compressed-tensors"}, {"format", "mxfp4-pack-quantized"}},
-            "(compressed-tensors mxfp4-pack-quantized)"},
+           {{{"quant_method", "compressed-tensors"}, {"format", "nvfp4-pack-quantized"}},
+            "(compressed-tensors nvfp4-pack-quantized)"},
            {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}},
             "run_compressed=False"},
            {{{"quant_algo", "NVFP4"}}, "(NVFP4)"},
