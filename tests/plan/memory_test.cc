@@ -47,7 +47,7 @@ void expect_held(const Recipe& recipe) {
     EXPECT_EQ(memory.ranks[rank].weights, 4.0 * held.parameters().count()) << rank;
     EXPECT_EQ(memory.ranks[rank].gradients, memory.ranks[rank].weights) << rank;
     int64_t moments = 0;
-    const std::vector<double> ones(held.parameters().all().size(), 1.0);
+    const std::vector<UpdateFactors> ones(held.parameters().all().size());
     const Optimizer optimizer(held.parameters(), recipe.train, ones);
     for (const auto& [name, moment] : optimizer.state()) moments += moment.numel();
     EXPECT_EQ(memory.ranks[rank].moments, 4.0 * moments) << rank;
