@@ -32,9 +32,9 @@ struct QuantizedRow {
 };
 inline constexpr int64_t quantized_row_bytes(int64_t columns) {
   const int64_t padded = (columns + kPiece - 1) / kPiece * kPiece;
-  return padded + padded / 32 * 4 + padded / 16 * 4;
+  return (padded + padded / 16 * 4 + padded / 32 * 4 + 63) / 64 * 64;
 }
-// Into memory of as many bytes, aligned to 64.
+// Into memory of as many bytes, aligned to 64, as are numbers and sums.
 QuantizedRow quantize_row(const float* x, int64_t columns, uint8_t* memory);
 
 inline constexpr int64_t kMostThinRows = 8;

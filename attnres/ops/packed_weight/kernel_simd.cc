@@ -24,8 +24,8 @@ void unpack_rows_here(const PackedRows& from, int64_t first, int64_t last, float
 QuantizedRow quantize_row_here(const float* x, int64_t columns, uint8_t* memory) {
   const int64_t padded = (columns + kPiece - 1) / kPiece * kPiece;
   auto* numbers = reinterpret_cast<int8_t*>(memory);
-  auto* scales = reinterpret_cast<float*>(memory + padded);
-  float* sums = scales + padded / 32;
+  auto* sums = reinterpret_cast<float*>(memory + padded);
+  float* scales = sums + padded / 16;
   if (padded > columns) std::memset(memory, 0, quantized_row_bytes(columns));
   for (int64_t k = 0; k < columns; k += 32) scales[k / 32] = quantize_block(x + k, numbers + k);
   for (int64_t group = 0; group < columns / 16; ++group) {
