@@ -33,12 +33,12 @@ const std::string& learning_text() {
 }
 
 Json learning_recipe(Json recipe) {
-  recipe["train"].update({{"steps", 150},
+  recipe["train"].update({{"steps", 300},
                           {"batch_size", 16},
                           {"learning_rate", 0.01},
                           {"eval_every", 50},
                           {"eval_tokens", 1000000},
-                          {"checkpoint_every", 150}});
+                          {"checkpoint_every", 300}});
   return recipe;
 }
 
