@@ -83,7 +83,7 @@ ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const c
 std::vector<std::string> ConfigKeys::misspelled() const {
   // Of others' configurations, and near to some that are read.
   static const std::set<std::string> kOthers = {"pad_token_id", "sep_token_id", "qkv_bias",
-                                                "qk_head_dim"};
+                                                "qk_head_dim", "dtype"};
   std::vector<std::string> absent, found;
   for (const std::string& key : *asked_) {
     if (!object_.contains(key)) absent.push_back(key);

@@ -160,7 +160,7 @@ void copy_parts(const Transformer& stage, const Transformer& model) {
 }  // namespace
 
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision, const SiteSet& sites,
+                                       const Precision& precision, const SiteSet& sites,
                                        const TensorGroup* group) {
   const StoredConfig& stored = config.stored;
   const std::vector<GgufSitePart> parts = gguf_parts(stored.model, config.architecture);

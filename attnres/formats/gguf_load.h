@@ -23,7 +23,7 @@ namespace attnres {
 // Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
 // memory for any, and on numbers that are not finite in a tensor of the stage.
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       Precision precision = {}, const SiteSet& sites = {},
+                                       const Precision& precision = {}, const SiteSet& sites = {},
                                        const TensorGroup* group = nullptr);
 
 // The formats that keep each weight as the file stores it. One that is made of several tensors, or

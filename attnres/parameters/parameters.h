@@ -131,7 +131,7 @@ class ParameterRegistry {
   // the group, it keeps parts, while shapes and starting values are given of the whole.
   ParameterRegistry(Precision precision, std::optional<uint64_t> seed, at::Device device = at::kCPU,
                     SiteSet sites = {}, const TensorGroup* group = nullptr)
-      : precision_(precision),
+      : precision_(std::move(precision)),
         seed_(seed),
         device_(device),
         sites_(std::move(sites)),

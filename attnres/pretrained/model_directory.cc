@@ -217,7 +217,7 @@ class FolderReader {
 };
 
 std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
-                                         const StoredConfig& stored, Precision precision,
+                                         const StoredConfig& stored, const Precision& precision,
                                          const SiteSet& sites, const TensorGroup* group) {
   check_dimensions(weights, stored);
   check_tensors(weights, stored);
@@ -336,7 +336,7 @@ std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
   return ends;
 }
 
-std::unique_ptr<Transformer> ModelDirectory::load(Precision precision, const SiteSet& sites,
+std::unique_ptr<Transformer> ModelDirectory::load(const Precision& precision, const SiteSet& sites,
                                                   const TensorGroup* group) const {
   auto model = gguf_ ? load_gguf(*gguf_, *gguf_config_, precision, sites, group)
                      : load_folder(*files_, *weights_, stored_, precision, sites, group);
@@ -346,7 +346,7 @@ std::unique_ptr<Transformer> ModelDirectory::load(Precision precision, const Sit
   return copy_to_device(*model, compute_device());
 }
 
-std::unique_ptr<Transformer> load_model(const fs::path& path, Precision precision,
+std::unique_ptr<Transformer> load_model(const fs::path& path, const Precision& precision,
                                         const SiteSet& sites, const TensorGroup* group) {
   return ModelDirectory(path).load(precision, sites, group);
 }

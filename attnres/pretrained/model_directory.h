@@ -83,7 +83,7 @@ class ModelDirectory {
   // of the whole model, before there is memory for any; then on a damaged file, and on numbers that
   // are not finite. Only files that hold a tensor of the stage are looked at for those two. Of a
   // process of a tensor group its parts, for which each tensor is read whole.
-  std::unique_ptr<Transformer> load(Precision precision = {}, const SiteSet& sites = {},
+  std::unique_ptr<Transformer> load(const Precision& precision = {}, const SiteSet& sites = {},
                                     const TensorGroup* group = nullptr) const;
 
  private:
@@ -96,8 +96,8 @@ class ModelDirectory {
 };
 
 // ModelDirectory::load of what lies there.
-std::unique_ptr<Transformer> load_model(const std::filesystem::path& path, Precision precision = {},
-                                        const SiteSet& sites = {},
+std::unique_ptr<Transformer> load_model(const std::filesystem::path& path,
+                                        const Precision& precision = {}, const SiteSet& sites = {},
                                         const TensorGroup* group = nullptr);
 
 }  // namespace attnres

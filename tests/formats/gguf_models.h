@@ -106,7 +106,8 @@ inline std::filesystem::path saved_gguf(const Transformer& model, const std::str
 }
 
 inline std::unique_ptr<Transformer> loaded_gguf(const std::filesystem::path& path,
-                                                Precision precision = {}, SiteRange sites = {}) {
+                                                const Precision& precision = {},
+                                                SiteRange sites = {}) {
   const GgufFile file(path);
   return load_gguf(file, read_gguf_config(file), precision, sites);
 }

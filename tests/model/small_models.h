@@ -167,7 +167,7 @@ struct SmallModelOptions {
   int64_t layers = 3;
   bool tied = false;
   int64_t vocab_size = kSmallVocabulary;
-  Precision precision = at::kDouble;
+  const Precision& precision = at::kDouble;
 };
 
 // Adds noise to the linear maps that start at numbers given, not drawn: zeros, identities.
@@ -198,12 +198,13 @@ inline Transformer small_model(const Json& depth_mixing, const SmallModelOptions
 }
 
 inline Transformer kimi_model(bool k3, const Json& depth_mixing,
-                              Precision precision = at::kDouble) {
+                              const Precision& precision = at::kDouble) {
   return perturbed(
       Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
 }
 
-inline Transformer relative_model(const Json& depth_mixing, Precision precision = at::kDouble) {
+inline Transformer relative_model(const Json& depth_mixing,
+                                  const Precision& precision = at::kDouble) {
   return perturbed(
       Transformer(relative_config(depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
 }

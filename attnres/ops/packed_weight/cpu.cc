@@ -201,6 +201,7 @@ const OnDevice streaming_products_cpu(streaming_products_table, at::kCPU, &strea
 bool has_finite_numbers(const PackedMatrix& weight) {
   constexpr uint16_t kHalfExponent = 0x7c00, kBfloat16Exponent = 0x7f80;
   constexpr uint32_t kFloatExponent = 0x7f800000;
+  constexpr uint8_t kFp8NotANumber = 0x7f;  // without its sign
   const auto* bytes = weight.bytes.const_data_ptr<uint8_t>();
   const WeightBlocks& blocks = blocks_of(weight.format);
   const int64_t count = weight.bytes.numel() / blocks.bytes;
@@ -210,7 +211,12 @@ bool has_finite_numbers(const PackedMatrix& weight) {
     case WeightFormat::bf16:
       return none_has_all(bytes, count, blocks.bytes, kBfloat16Exponent);
     case WeightFormat::fp8:
-      return false;            // no file of this kind has it
+      return none_has_all(bytes, count, blocks.bytes, kFloatExponent) &&
+             weight.bytes.unflatten(-1, {-1, blocks.bytes})
+                     .narrow(-1, 4, blocks.numbers)
+                     .bitwise_and(kFp8NotANumber)
+                     .max()
+                     .item<uint8_t>() < kFp8NotANumber;
     case WeightFormat::mxfp4:  // the exponent of a block, of which 255 is NaN
       return none_has_all(bytes, count, blocks.bytes, uint8_t{255});
     default:

@@ -103,7 +103,7 @@ void pack_from_least(const float* x, uint8_t* to) {
   store_half(*least, to + 2);
   uint8_t numbers[32];
   for (int i = 0; i < 32; ++i) {
-    const int number = static_cast<int>((x[i] - *least) * inverse + 0.5F);
+    const int number = static_cast<int>(std::floor((x[i] - *least) * inverse + 0.5F));
     numbers[i] = static_cast<uint8_t>(std::min(kMost, number));
   }
   store_bits<kBits>(numbers, to + 4);
@@ -117,7 +117,8 @@ void pack_without_offset(const float* x, uint8_t* to) {
   store_half(scale, to);
   uint8_t numbers[32];
   for (int i = 0; i < 32; ++i) {
-    const int number = static_cast<int>(x[i] * inverse + static_cast<float>(kExcess) + 0.5F);
+    const int number =
+        static_cast<int>(std::floor(x[i] * inverse + static_cast<float>(kExcess) + 0.5F));
     numbers[i] = static_cast<uint8_t>(std::min(kMost, number));
   }
   store_bits<kBits>(numbers, to + 2);

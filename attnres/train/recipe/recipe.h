@@ -63,7 +63,8 @@ struct TrainConfig {
       from_to(0, 1));
     v("optimizer", optimizer, "what updates the parameters",
       one_of({{"adamw"}, {"muon", "Muon for matrices, AdamW for all else"}}));
-    v("weight_decay", weight_decay, "decoupled weight decay, of linear maps, and of what train.decays names", from_to(0, 10));
+    v("weight_decay", weight_decay,
+      "decoupled weight decay, of linear maps, and of what train.decays names", from_to(0, 10));
     v("beta1", beta1, "of AdamW: decay of the first moment", fraction_below_one());
     v("beta2", beta2, "of AdamW: decay of the second moment", fraction_below_one());
     v("epsilon", epsilon, "of AdamW: what the root of the second moment is added to",

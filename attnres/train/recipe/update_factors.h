@@ -2,6 +2,7 @@
 // recipe say.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "attnres/parameters/parameters.h"
@@ -14,7 +15,10 @@ struct UpdateFactors {
   double rate = 1;   // on train.learning_rate; 0 freezes it, weight decay does not move it either
   double decay = 1;  // on train.weight_decay
 
-  auto operator<=>(const UpdateFactors&) const = default;
+  bool operator==(const UpdateFactors&) const = default;
+  bool operator<(const UpdateFactors& other) const {
+    return std::pair(rate, decay) < std::pair(other.rate, other.decay);
+  }
 };
 
 // Those of each of a whole model's parameters, in their order: the numbers of the first pattern of
