@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
@@ -280,7 +281,13 @@ void NamedWeights::add(const MadeTensor& made) {
 at::Tensor NamedWeights::made_of(const MadeTensor& made) const {
   std::vector<at::Tensor> stored;
   for (const std::string& name : made.of) stored.push_back(weights_.mapped(name));
-  return made.make(stored);
+  at::Tensor whole = made.make(stored);
+  // What it is made of is looked at as it is stored, but for what is multiplied.
+  const bool is_multiplied = stored[0].scalar_type() == at::kFloat8_e4m3fn && !made.packed;
+  require(!is_multiplied || at::isfinite(whole).all().item<bool>(),
+          "{}: {} hold numbers that are not finite (NaN or infinity): the file is damaged",
+          weights_.what(), shown_names(made.of));
+  return whole;
 }
 
 const std::vector<std::string>& NamedWeights::file_names(const std::string& name) const {

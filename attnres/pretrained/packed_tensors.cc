@@ -50,9 +50,10 @@ void check_pair(const TensorFiles& files, const std::string& name, const std::st
                 at::ScalarType scale_type, const std::vector<int64_t>& expected) {
   const TensorInfo &of = files.info(name), &info = files.info(scale);
   require(of.shape.size() == 2 && info.dtype == scale_type && info.shape == expected,
-          "{}: {} has the shape [{}] and {} [{}], expected a scale of {} of shape [{}]",
+          "{}: {} has the shape [{}], and {} is {} of shape [{}]; expected {} of shape [{}]",
           files.what(), one_line(name), fmt::join(of.shape, ", "), one_line(scale),
-          fmt::join(info.shape, ", "), stored_dtype_name(scale_type), fmt::join(expected, ", "));
+          stored_dtype_name(info.dtype), fmt::join(info.shape, ", "), stored_dtype_name(scale_type),
+          fmt::join(expected, ", "));
 }
 
 int64_t blocks_in(int64_t size) {

@@ -217,8 +217,8 @@ bool has_finite_numbers(const PackedMatrix& weight) {
                      .bitwise_and(kFp8NotANumber)
                      .max()
                      .item<uint8_t>() < kFp8NotANumber;
-    case WeightFormat::mxfp4:  // the exponent of a block, of which 255 is NaN
-      return none_has_all(bytes, count, blocks.bytes, uint8_t{255});
+    case WeightFormat::mxfp4:  // a block's exponent: 255 is NaN, and 252 and more too large
+      return none_has_all(bytes, count, blocks.bytes, uint8_t{252});
     default:
       return std::all_of(blocks.halves.begin(), blocks.halves.end(), [&](int16_t half) {
         return half < 0 || none_has_all(bytes + half, count, blocks.bytes, kHalfExponent);
