@@ -18,7 +18,7 @@ using ::testing::UnorderedElementsAreArray;
 Optimizer make(const ParameterRegistry& registry, const std::string& optimizer) {
   TrainConfig train;
   train.optimizer = optimizer;
-  return {registry, train, std::vector<double>(registry.all().size(), 1.0)};
+  return {registry, train, update_factors(registry, /*sublayers=*/0, train)};
 }
 
 const std::vector<std::pair<std::string, ParameterKind>> kKinds = {
