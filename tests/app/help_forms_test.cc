@@ -222,7 +222,8 @@ TEST_F(BashCompletion, KnowsCommandsAndOptions) {
 }
 
 TEST_F(BashCompletion, KnowsValues) {
-  EXPECT_EQ(completed({"export", "--type", "q"}), (Words{"q4_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q8_0"}));
+  EXPECT_EQ(completed({"export", "--type", "q"}),
+            (Words{"q4_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q8_0"}));
   EXPECT_EQ(completed({"export", "--type", "=", "q8"}), Words{"q8_0"});
   EXPECT_EQ(completed({"export", "--format", "="}), (Words{"gguf", "huggingface", "safetensors"}));
   EXPECT_EQ(completed({"eval", "--device", ""}), (Words{"cpu", "cuda"}));
@@ -260,7 +261,8 @@ TEST(FishCompletion, OffersCommandsOptionsAndValues) {
   };
   EXPECT_EQ(completed("attnres tra"), Words{"train"});
   EXPECT_EQ(completed("attnres train --re"), (Words{"--recipe", "--resume"}));
-  EXPECT_EQ(completed("attnres export --type q"), (Words{"q4_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q8_0"}));
+  EXPECT_EQ(completed("attnres export --type q"),
+            (Words{"q4_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q8_0"}));
   EXPECT_EQ(completed("attnres export --type=q"), (Words{"--type=q4_0", "--type=q8_0"}));
   EXPECT_EQ(completed("attnres compare --mechanisms residual,mhc_"), Words{"residual,mhc_lite"});
   EXPECT_EQ(completed("attnres vectors --mechanism mhc rezer"), Words{"rezero"});

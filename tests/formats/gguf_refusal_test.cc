@@ -49,7 +49,8 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
   EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{0}), HasSubstr("1 or more"));
   EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{3}),
               HasSubstr("3 heads are not divisible by 2"));
-  EXPECT_THAT(with_key("llama.attention.head_count_kv", uint32_t{3}), HasSubstr("llama: attention.head_count_kv: 4 heads"));
+  EXPECT_THAT(with_key("llama.attention.head_count_kv", uint32_t{3}),
+              HasSubstr("llama: attention.head_count_kv: 4 heads"));
   EXPECT_THAT(with_key("llama.rope.scaling.type", std::string("longrope")),
               HasSubstr("rope.scaling.type longrope: attnres computes none, linear and yarn"));
   EXPECT_THAT(with_key("llama.attention.sliding_window", uint32_t{7}),

@@ -101,12 +101,11 @@ TEST(PackedWeight, KeepsNumbersAsItsFormatSays) {
   const at::Tensor values = random({40, 768}, 1);
   // Bounds relative to the largest number of a block, but for f32.
   const std::pair<WeightFormat, double> bounds[] = {
-      {WeightFormat::f32, 0},        {WeightFormat::f16, 0x1p-11},
-      {WeightFormat::bf16, 0x1p-8},  {WeightFormat::q8_0, 1 / 220.0},
-      {WeightFormat::q4_0, 1 / 7.9}, {WeightFormat::q4_1, 1 / 14.9},
-                                                    {WeightFormat::q5_0, 1 / 15.9},
-                                                    {WeightFormat::q5_1, 1 / 30.0},
-      {WeightFormat::q4_K, 1 / 7.0}, {WeightFormat::q5_K, 1 / 14.0},
+      {WeightFormat::f32, 0},         {WeightFormat::f16, 0x1p-11},
+      {WeightFormat::bf16, 0x1p-8},   {WeightFormat::q8_0, 1 / 220.0},
+      {WeightFormat::q4_0, 1 / 7.9},  {WeightFormat::q4_1, 1 / 14.9},
+      {WeightFormat::q5_0, 1 / 15.9}, {WeightFormat::q5_1, 1 / 30.0},
+      {WeightFormat::q4_K, 1 / 7.0},  {WeightFormat::q5_K, 1 / 14.0},
       {WeightFormat::q6_K, 1 / 28.0}};
   ASSERT_EQ(std::size(bounds), kFormats.size());
   for (const auto& [format, bound] : bounds) {

@@ -130,7 +130,7 @@ HWY_INLINE void multiply_row_of_fp8(const ThinProduct& op, int64_t n) {
 #if HWY_TARGET == HWY_SCALAR
 
 template <int M, int kExcess>
-struct PieceSums {
+struct NumberSums {
   float sums[M] = {};
 
   HWY_INLINE void add(const Piece& piece, const QuantizedRow* rows, int64_t k) {
@@ -390,6 +390,8 @@ HWY_INLINE void multiply_rows_of_blocks(const ThinProduct& op, int64_t first, in
   for (int64_t n = first; n < last; ++n) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
     multiply_row_of_blocks<M, kFormat, UnitSums<M, excess_bits<kFormat>()>>(op, n);
+#elif HWY_TARGET == HWY_SCALAR
+    multiply_row_of_blocks<M, kFormat, NumberSums<M, excess_bits<kFormat>()>>(op, n);
 #else
     multiply_row_of_blocks<M, kFormat, PieceSums<M, excess_bits<kFormat>()>>(op, n);
 #endif

@@ -16,8 +16,8 @@
 #include "attnres/support/machine.h"
 #include "attnres/text/ids.h"
 #include "attnres/train/estimate/estimate.h"
-#include "attnres/train/recipe/update_factors.h"
 #include "attnres/train/recipe/schedule.h"
+#include "attnres/train/recipe/update_factors.h"
 #include "attnres/train/run/first_weights.h"
 #include "attnres/train/run_folder/run_folder.h"
 

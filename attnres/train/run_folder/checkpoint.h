@@ -66,7 +66,7 @@ TrainingState read_training_state(const std::filesystem::path& folder);
 // What a process holds of a model in training.
 struct ModelPart {
   SiteSet sites = {};
-  const TensorGroup* group = nullptr;  // that shares these sites' layers
+  const TensorGroup* group = nullptr;       // that shares these sites' layers
   std::vector<UpdateFactors> factors = {};  // of its parameters; none: those of the whole model
 };
 
