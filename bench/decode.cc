@@ -135,7 +135,7 @@ class Decoding {
 
 std::unique_ptr<Transformer> as_stored(const std::filesystem::path& model) {
   const ModelDirectory directory(model);
-  return directory.load({at::kFloat, at::kFloat, directory.weight_format()});
+  return directory.load({at::kFloat, at::kFloat, directory.weight_formats()});
 }
 
 // Sequences that follow one prompt greedily, for bench/compare_decoding and compare_llama_cpp. A

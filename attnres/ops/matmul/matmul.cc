@@ -112,7 +112,7 @@ std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>
   const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
   std::vector<PackedMatrix> streamed;
   for (const PackedMatrix& weight : weights) {
-    require(weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
+    require(x.dim() >= 1 && weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
             "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight "
             "has {} columns",
             shape_of(x), weight.columns);
