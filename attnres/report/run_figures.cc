@@ -9,6 +9,7 @@
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/plots/plot.h"
+#include "attnres/report/depth_entropy.h"
 #include "attnres/report/loss_axes.h"
 
 namespace attnres {
@@ -238,31 +239,6 @@ struct Shown {
   std::vector<std::string> missing;
 };
 
-// Mean over the sites that choose among two sources or more, and the mean of ln(number of sources),
-// which is what uniform weights would give.
-struct EntropyMean {
-  double measured = kNotMeasured;
-  double uniform = kNotMeasured;
-};
-
-EntropyMean mean_entropy(const SiteValues& entropies, const SiteValues& weights) {
-  double sum = 0, uniform = 0;
-  int sites = 0;
-  bool counted = true;
-  for (const auto& [site, values] : entropies) {
-    const auto sources = weights.find(site);
-    const size_t count = sources == weights.end() ? 0 : sources->second.size();
-    if (count == 1 || (count == 0 && site == 0)) continue;  // the first site has one source
-    if (values.empty() || !std::isfinite(values[0])) continue;
-    counted = counted && count > 1;
-    uniform += count > 1 ? std::log(double(count)) : 0;
-    sum += values[0];
-    ++sites;
-  }
-  if (sites == 0) return {};
-  return {sum / sites, counted ? uniform / sites : kNotMeasured};
-}
-
 std::vector<std::string> badly_timed(const Comparison& comparison) {
   std::vector<std::string> names;
   for (const RunSummary& run : comparison.runs) {
@@ -336,20 +312,14 @@ std::string entropy_figure(const std::vector<RunData>& runs) {
   bool has_uniform = false;
   size_t most_steps = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const auto entropies = runs[i].probes.find("depth_entropy");
-    if (entropies == runs[i].probes.end()) continue;
-    const SiteValues weights = last_probe(runs[i], "depth_weights").sites;
-    const size_t sites = last_probe(runs[i], "depth_entropy").sites.size();
     Curve measured{.style = line_style(i)};
     Curve uniform{.style = line_style(i), .kind = Curve::Kind::reference};
-    for (const auto& [step, values] : entropies->second) {
-      const EntropyMean mean = mean_entropy(values, weights);
-      if (values.size() < sites || std::isnan(mean.measured)) continue;
+    for (const auto& [step, entropy] : depth_entropies(runs[i])) {
       measured.x.push_back(double(step));
-      measured.y.push_back(mean.measured);
-      if (std::isnan(mean.uniform)) continue;
+      measured.y.push_back(entropy.measured);
+      if (std::isnan(entropy.uniform)) continue;
       uniform.x.push_back(double(step));
-      uniform.y.push_back(mean.uniform);
+      uniform.y.push_back(entropy.uniform);
     }
     if (measured.x.empty()) continue;
     drawn[i] = true;

@@ -3,11 +3,12 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
-#include "attnres/plots/plot.h"
+#include "attnres/report/depth_entropy.h"
 #include "attnres/report/speed.h"
 
 namespace attnres {
@@ -30,19 +31,33 @@ Moments validation_of(const RunData& run, Along along) {
   return moments;
 }
 
+Moments entropy_of(const RunData& run) {
+  Moments moments;
+  for (const auto& [step, entropy] : depth_entropies(run)) {
+    const double share = entropy.measured / entropy.uniform;
+    if (std::isfinite(share)) moments[step] = {static_cast<double>(step), share};
+  }
+  return moments;
+}
+
 // By seed, and whether the run is done.
 struct SeedMoments {
   Moments moments;
   bool is_done = false;
 };
-std::map<int64_t, SeedMoments> by_seed(const StudyData& data, size_t arm, Along along) {
+std::map<int64_t, SeedMoments> by_seed(const StudyData& data, size_t arm,
+                                       const std::function<Moments(const RunData&)>& measured) {
   std::map<int64_t, SeedMoments> seeds;
   for (const size_t run : data.arms.arms[arm].runs) {
     if (!data.runs[run]) continue;
     const StudyRunRecord& record = data.study.runs[run];
-    seeds[record.seed] = {validation_of(*data.runs[run], along), record.is_done()};
+    seeds[record.seed] = {measured(*data.runs[run]), record.is_done()};
   }
   return seeds;
+}
+
+std::map<int64_t, SeedMoments> losses_by_seed(const StudyData& data, size_t arm, Along along) {
+  return by_seed(data, arm, [along](const RunData& run) { return validation_of(run, along); });
 }
 
 Points points_of(const Moments& moments) {
@@ -92,19 +107,6 @@ double along_tokens(const Metric& metric) {
 }
 double along_time(const Metric& metric) {
   return metric.seconds;
-}
-double along_steps(const Metric& metric) {
-  return static_cast<double>(metric.step);
-}
-
-// The seeds where they are several, and the mean above them.
-void add_curves(LinePlot& plot, const SeedCurves& curves, const LineStyle& style) {
-  if (curves.seeds.size() > 1) {
-    for (const Points& seed : curves.seeds) {
-      plot.curves.push_back({seed.x, seed.y, style, Curve::Kind::background});
-    }
-  }
-  if (!curves.mean.x.empty()) plot.curves.push_back({curves.mean.x, curves.mean.y, style});
 }
 
 struct LossPlot {
@@ -165,15 +167,15 @@ std::vector<std::string> badly_timed(const StudyData& data, const std::vector<si
 }  // namespace
 
 SeedCurves validation_curves(const StudyData& data, size_t arm, Along along) {
-  return curves_of(by_seed(data, arm, along));
+  return curves_of(losses_by_seed(data, arm, along));
 }
 
 SeedCurves difference_curves(const StudyData& data, size_t arm, Along along) {
   const auto& baseline = data.arms.baselines[arm];
   if (!baseline || *baseline == arm) return {};
-  const auto theirs = by_seed(data, *baseline, along);
+  const auto theirs = losses_by_seed(data, *baseline, along);
   std::map<int64_t, SeedMoments> differences;
-  for (const auto& [seed, ours] : by_seed(data, arm, along)) {
+  for (const auto& [seed, ours] : losses_by_seed(data, arm, along)) {
     const auto other = theirs.find(seed);
     if (other == theirs.end()) continue;
     SeedMoments& pair = differences[seed];
@@ -185,6 +187,23 @@ SeedCurves difference_curves(const StudyData& data, size_t arm, Along along) {
     }
   }
   return curves_of(differences);
+}
+
+double along_steps(const Metric& metric) {
+  return static_cast<double>(metric.step);
+}
+
+SeedCurves entropy_curves(const StudyData& data, size_t arm) {
+  return curves_of(by_seed(data, arm, entropy_of));
+}
+
+void add_curves(LinePlot& plot, const SeedCurves& curves, const LineStyle& style) {
+  if (curves.seeds.size() > 1) {
+    for (const Points& seed : curves.seeds) {
+      plot.curves.push_back({seed.x, seed.y, style, Curve::Kind::background});
+    }
+  }
+  if (!curves.mean.x.empty()) plot.curves.push_back({curves.mean.x, curves.mean.y, style});
 }
 
 std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& arms) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/plots/plot.h"
 #include "attnres/report/loss_axes.h"
 #include "attnres/study/study_data.h"
 
@@ -11,6 +12,7 @@ namespace attnres {
 
 // What a curve goes along: tokens, time, steps.
 using Along = double (*)(const Metric& metric);
+double along_steps(const Metric& metric);
 
 struct SeedCurves {
   std::vector<Points> seeds;
@@ -25,6 +27,13 @@ SeedCurves validation_curves(const StudyData& data, size_t arm, Along along);
 // The same minus those of the baseline's runs of the same seeds at the same steps. Empty of an arm
 // that is a baseline, or has none.
 SeedCurves difference_curves(const StudyData& data, size_t arm, Along along);
+
+// Entropy of depth weights over training, by step, as a share of what uniform weights have: mean
+// over the sites that choose among two sources or more. Empty of an arm without depth weights.
+SeedCurves entropy_curves(const StudyData& data, size_t arm);
+
+// Adds a pale line for each seed, where they are several, and a marked one for their mean.
+void add_curves(LinePlot& plot, const SeedCurves& curves, const LineStyle& style);
 
 // Validation losses of `arms` over training, a pale line for each seed and a marked one for their
 // mean: against tokens and time, and minus the baseline's.

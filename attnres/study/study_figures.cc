@@ -31,6 +31,7 @@ const std::vector<FigureKind>& figure_list() {
       {"forest", "Differences", forest_figure},
       {"heatmap", "Shapes", without_options<ratio_figure>},
       {"dynamics", "Training dynamics", without_options<dynamics_figure>},
+      {"entropy", "Entropy of depth weights", without_options<entropy_figure>},
       {"depth_weights", "Depth weights", without_options<depth_weights_figure>},
       {"matrices", "Depth mixing matrices", without_options<matrices_figure>},
       {"probes", "What layers and sources do", without_options<probes_figure>},

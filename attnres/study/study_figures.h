@@ -54,6 +54,11 @@ StudyFigure ratio_figure(const StudyData& data, const std::string& id);
 // it.
 StudyFigure dynamics_figure(const StudyData& data, const std::string& id);
 
+// Of shown_arms(), mean over the seeds: entropy of depth weights over training, as a share of what
+// uniform weights have, beside the difference of validation losses to the baseline's; and one
+// against the other at the end.
+StudyFigure entropy_figure(const StudyData& data, const std::string& id);
+
 // As in Fig. 8, one run of each of shown_arms(): mean depth weights, where they lie in numbers, and
 // how they form over training.
 StudyFigure depth_weights_figure(const StudyData& data, const std::string& id);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <regex>
 
 #include "attnres/support/file.h"
@@ -10,6 +11,7 @@
 namespace attnres::seed_curves_test {
 namespace {
 
+using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -66,6 +68,25 @@ TEST(SeedCurves, HaveEverySeedAndTheirMean) {
   EXPECT_THAT(block.mean.x, ElementsAre(10, 20));
   EXPECT_THAT(block.mean.y, ElementsAre(3.25, 2.375));
   EXPECT_THAT(validation_curves(data, 1, along_time).mean.x, ElementsAre(2, 4));
+}
+
+// The first site has one source and does not count; of the others, with two and four sources, half
+// and a quarter of the sum of ln 2 and ln 4.
+TEST(SeedCurves, OfEntropiesAreSharesOfUniformWeights) {
+  StudyData data = planted();
+  const double uniform = std::log(2) + std::log(4);
+  for (const auto& [run, share] : {std::pair(2, 0.5), std::pair(3, 0.25)}) {
+    auto& probes = data.runs[run]->probes;
+    probes["depth_weights"][20] = {{0, {1}}, {1, {0.5, 0.5}}, {2, {0.1, 0.2, 0.3, 0.4}}};
+    probes["depth_entropy"][10] = {{0, {0}}, {1, {uniform}}, {2, {0}}};
+    probes["depth_entropy"][20] = {{0, {0}}, {1, {share * uniform}}, {2, {0}}};
+    probes["depth_entropy"][30] = {{0, {0}}, {1, {uniform}}};  // cut off
+  }
+  const SeedCurves block = entropy_curves(data, 1);
+  ASSERT_EQ(block.seeds.size(), 2u);
+  EXPECT_THAT(block.mean.x, ElementsAre(10, 20));
+  EXPECT_THAT(block.mean.y, ElementsAre(DoubleEq(1), DoubleEq(0.375)));
+  EXPECT_THAT(entropy_curves(data, 0).mean.x, IsEmpty());
 }
 
 // What the curve ends with is what the table and the verdict have.

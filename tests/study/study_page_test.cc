@@ -202,9 +202,9 @@ TEST(StudyPage, DrawsEveryFigure) {
   for (const char* alt :
        {"Mean final validation loss", "Mean difference to the baseline of the same seed",
         "Mean final loss of block by shape", "Validation loss against step",
-        "Magnitude of gradients, block", "Depth weights of block, Before attention",
-        "Depth weights of block at step 200", "Depth mixing matrix of residual",
-        "Change of the loss without a Transformer layer",
+        "Magnitude of gradients, block", "Entropy of depth weights against step",
+        "Depth weights of block, Before attention", "Depth weights of block at step 200",
+        "Depth mixing matrix of residual", "Change of the loss without a Transformer layer",
         "Change of the loss without a source, block", "Cosine similarity of sources, block",
         "Time per token over the baseline", "Validation loss against tokens"}) {
     EXPECT_TRUE(has(page, std::string("aria-label=\"") + alt)) << alt;
