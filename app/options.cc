@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "attnres/data/corpus.h"
+#include "attnres/ops/composed.h"
 #include "attnres/ops/matmul/provider.h"
-#include "attnres/ops/without_kernel.h"
 #include "attnres/parallel/mpi_communicator.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/study/quick_study.h"
@@ -140,15 +140,6 @@ void require_out_beside(const std::filesystem::path& out, const std::vector<std:
   }
 }
 
-void note_device(c10::Device device) {
-  if (device.is_cpu()) return;
-  fmt::print(stderr,
-             "note: where a model has them, these have no kernels for {}, and are composed of "
-             "PyTorch's operations: experts, {}\n",
-             device.str(),
-             fmt::to_string(fmt::join(operations_without_kernel(device.type()), ", ")));
-}
-
 void MachineOptions::add_threads_to(CLI::App& command) {
   add_whole(command, "--threads N", threads, {1, 4096},
             "threads to compute with (default: one for each core)");
@@ -168,7 +159,10 @@ void MachineOptions::apply() const {
       "--device {}: several processes compute on CPUs; on a GPU there is one, without mpirun",
       device);
   set_compute_device(find_device(device));
-  note_device(compute_device());
+  observe_composed([](const std::string& operation, c10::Device computes) {
+    fmt::print(stderr, "note: {}: no kernel for {}, composed of PyTorch's operations\n", operation,
+               computes.str());
+  });
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
 }
 

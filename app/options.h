@@ -89,8 +89,6 @@ CLI::Option* add_device(CLI::App& command, std::string& device, const std::strin
 // Throws UsageError where the folder of --out lies in one of the folders that --data names: the
 // text would not be the same afterwards.
 void require_out_beside(const std::filesystem::path& out, const std::vector<std::string>& data);
-// What there is to know of a device before anything is computed on it, on standard error.
-void note_device(c10::Device device);
 
 // Which model: --model, a model directory, a run's folder or a GGUF file. It must be given, unless
 // the option that is returned is made optional.

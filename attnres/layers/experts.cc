@@ -18,6 +18,7 @@
 #include <numeric>
 
 #include "attnres/layers/tensor_parallel.h"
+#include "attnres/ops/composed.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
@@ -189,7 +190,10 @@ Experts::Routing Experts::route(const at::Tensor& x_TD, const SequenceContext& c
 }
 
 at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing) const {
-  if (!x_TI.is_cpu()) return sum_of_all(x_TI, routing);
+  if (!x_TI.is_cpu()) {
+    note_composed("experts", x_TI);
+    return sum_of_all(x_TI, routing);
+  }
   std::vector<int64_t> used, loads;
   int64_t all = 0;
   const int64_t* load = routing.load_E.const_data_ptr<int64_t>();

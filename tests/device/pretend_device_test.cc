@@ -7,18 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "attnres/ops/without_kernel.h"
+#include "attnres/ops/composed.h"
+#include "attnres/ops/depth_scores/depth_scores.h"
+#include "attnres/ops/situ/situ.h"
+#include "attnres/ops/swiglu/swiglu.h"
 #include "tests/tolerances.h"
 
 namespace attnres::testing::pretend_device_test {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::IsSupersetOf;
-using ::testing::Not;
 using ::testing::Throws;
 using ::testing::ThrowsMessage;
 
@@ -105,12 +105,23 @@ TEST(PretendDevice, HasNoKernelsOfOurs) {
               ThrowsMessage<c10::Error>(HasSubstr("has no kernel for the pretend device")));
 }
 
-TEST(PretendDevice, NamesWhatHasNoKernel) {
-  EXPECT_THAT(operations_without_kernel(at::kCPU), IsEmpty());
-  const std::vector<std::string> names = operations_without_kernel(pretend_device().type());
-  EXPECT_THAT(names, IsSupersetOf({"depth attention phase one", "paged attention", "rotary",
-                                   "swiglu", "tiled causal attention"}));
-  EXPECT_THAT(names, Not(Contains("linear cross entropy")));
+// Each once, of what was computed, and nothing of the CPU.
+TEST(PretendDevice, NamesWhatIsComposed) {
+  std::vector<std::string> names;
+  observe_composed([&](const std::string& operation, c10::Device device) {
+    EXPECT_EQ(device, pretend_device());
+    names.push_back(operation);
+  });
+  const at::Tensor rows = some_numbers({3, 8}), weights = some_numbers({2});
+  weighted_sum({rows, rows}, weights);
+  EXPECT_THAT(names, IsEmpty());
+  const at::Tensor there = rows.to(pretend_device());
+  const at::Tensor sum = weighted_sum({there, there}, weights.to(pretend_device()));
+  weighted_sum({sum, sum}, weights.to(pretend_device()));
+  situ(sum, there, 1, 1);
+  observe_composed(nullptr);
+  swiglu(sum, there);
+  EXPECT_THAT(names, ElementsAre("weighted sum", "situ"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include <cmath>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/delta_attention/delta_attention.h"
 #include "attnres/ops/gated_delta_rule/gated_delta_rule.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
@@ -52,6 +53,7 @@ std::vector<Tensor> where_kept(const std::vector<void*>& pointers, at::IntArrayR
 
 DeltaAttentionOutput delta_attention_composed(const DeltaAttentionInputs& in, int64_t sequences,
                                               const DeltaAttentionKept& before) {
+  note_composed("delta attention", in.gate);
   const int64_t T = in.gate.size(0) / sequences, H = in.beta.size(1), W = in.conv_PW[0].size(1);
   const auto batch = [&](const Tensor& x) { return x.unflatten(0, {sequences, T}); };
   const auto heads = [&](const Tensor& x) { return x.unflatten(-1, {H, -1}); };

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/depth_attention/phases.h"
 #include "attnres/ops/tensors.h"
@@ -19,15 +20,6 @@ namespace attnres {
 namespace {
 
 using at::Tensor;
-
-// [N, ..., D] in the compute type.
-Tensor stack_values(at::TensorList sources) {
-  return at::stack(sources).to(compute_dtype(sources[0]));
-}
-
-Tensor inverse_rms_of(const Tensor& values, double eps) {
-  return at::rsqrt(values.square().mean(-1) + eps);
-}
 
 // Phase 1 of S sites over values [N, ..., D].
 struct PhaseOneTerms {
@@ -78,6 +70,7 @@ void add_to_targets(const Tensor& gradients, const GradientTargets& targets) {
 
 DepthAttentionResult depth_attention_composed(at::TensorList sources, const Tensor& query,
                                               const Tensor& key_gain, double eps) {
+  note_composed("depth attention", sources[0]);
   const Tensor values = stack_values(sources);
   const at::ScalarType storage = sources[0].scalar_type(), compute = values.scalar_type();
   const Tensor folded_query = query.to(compute) * key_gain.to(compute);
@@ -88,6 +81,7 @@ DepthAttentionResult depth_attention_composed(at::TensorList sources, const Tens
 
 std::tuple<std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>>
 depth_attention_phase_one_composed(at::TensorList sources, const Tensor& queries_SD, double eps) {
+  note_composed("depth attention", sources[0]);
   const Tensor values = stack_values(sources);
   const PhaseOneTerms of = phase_one_terms(values, inverse_rms_of(values, eps), queries_SD);
   return {of.outputs.to(sources[0].scalar_type()).unbind(), of.max.unbind(), of.sum.unbind()};
@@ -107,6 +101,7 @@ Tensor depth_attention_phase_two_composed(const Tensor& earlier, const Tensor& m
 }
 
 void phase_one_fallback(const PhaseOneInputs& inputs, const PhaseOneResult& result) {
+  note_composed("depth attention", inputs.sources.values[0]);
   const Tensor values = stack_values(inputs.sources.values);
   const Tensor inverse_rms = inverse_rms_of(values, inputs.eps);
   write_inverse_rms(inputs.sources, inverse_rms);

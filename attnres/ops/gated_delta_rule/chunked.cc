@@ -15,6 +15,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "attnres/ops/composed.h"
+
 namespace attnres {
 namespace {
 
@@ -220,6 +222,7 @@ std::vector<Tensor> allocate_chunked_saved(const GatedDeltaRuleInputs& in) {
 //   S <- A_C S + (A_C / A k)^T V'
 // q and k' are the readers: of the keys before them and of the state.
 ChunkedDeltaRule chunked_delta_rule(const GatedDeltaRuleInputs& in, bool for_backward) {
+  note_composed("gated delta rule", in.v);
   const Chunks chunks = chunks_of(in);
   const Tensor &q = chunks.q, &k = chunks.k, &v = chunks.v, &beta = chunks.beta;
   const Tensor log_decay = to_chunks(in.log_decay);

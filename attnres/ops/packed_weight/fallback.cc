@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
 
@@ -173,6 +174,7 @@ std::vector<Tensor> streaming_products_composed(const Tensor& x_MK,
   std::vector<Tensor> outputs;
   for (const PackedMatrix& weight : weights) {
     const bool has_numbers = weight.bytes.scalar_type() != at::kByte;
+    if (!has_numbers) note_composed("products with packed weights", x_MK);
     const Tensor numbers =
         has_numbers ? weight.bytes.to(at::kFloat)
                     : unpack_weight_composed({weight.bytes, weight.format, x_MK.size(1)});

@@ -3,6 +3,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/paged_attention/paged_attention.h"
 #include "attnres/ops/tensors.h"
 
@@ -13,6 +14,7 @@ using at::Tensor;
 Tensor paged_attention_composed(const Tensor& q_THK, const Tensor& keys, const Tensor& values,
                                 double scale, const std::vector<SeenTokens>& seen,
                                 int64_t page_tokens) {
+  note_composed("paged attention", q_THK);
   const int64_t group = q_THK.size(1) / keys.size(1);
   const at::ScalarType wide = compute_dtype(q_THK);
   std::vector<Tensor> outputs;

@@ -2,6 +2,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/residual_streams/residual_streams.h"
 #include "attnres/ops/tensors.h"
 
@@ -10,12 +11,14 @@ namespace attnres {
 using at::Tensor;
 
 Tensor read_streams_composed(const Tensor& streams_TMD, const Tensor& read_TM) {
+  note_composed("residual streams", streams_TMD);
   const at::ScalarType wide = compute_dtype(streams_TMD);
   const Tensor h_TD = (read_TM.to(wide).unsqueeze(-1) * streams_TMD.to(wide)).sum(1);
   return h_TD.to(streams_TMD.scalar_type());
 }
 
 Tensor write_streams_composed(const Tensor& streams_TMD, const StreamsWriting& writing) {
+  note_composed("residual streams", streams_TMD);
   const at::ScalarType wide = compute_dtype(streams_TMD);
   Tensor mixed_TMD = streams_TMD.to(wide);
   if (writing.mix_TMM.defined()) mixed_TMD = at::matmul(writing.mix_TMM.to(wide), mixed_TMD);

@@ -1,6 +1,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/rms_norm.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/rms_norm/rms_norm.h"
 
 namespace attnres {
@@ -8,6 +9,7 @@ namespace attnres {
 using at::Tensor;
 
 Tensor rms_norm_composed(const Tensor& x, const Tensor& gain, double eps) {
+  note_composed("RMSNorm", x);
   return at::rms_norm(x, gain.sizes(), gain, eps);
 }
 

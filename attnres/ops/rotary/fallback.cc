@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/rotary/rotary.h"
 
 namespace attnres {
@@ -8,6 +9,7 @@ namespace attnres {
 using at::Tensor;
 
 Tensor rotary_composed(const Tensor& x_BTHK, const RotaryTable& table) {
+  note_composed("rotary embedding", x_BTHK);
   const at::ScalarType dtype = x_BTHK.scalar_type();
   const Tensor cosine = table.cosine.to(dtype), sine = table.sine.to(dtype);
   const auto halves = x_BTHK.chunk(2, -1);

@@ -2,6 +2,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 
+#include "attnres/ops/composed.h"
 #include "attnres/ops/situ/situ.h"
 #include "attnres/ops/tensors.h"
 
@@ -16,6 +17,7 @@ at::Tensor bounded(const at::Tensor& x, double bound) {
 
 at::Tensor situ_composed(const at::Tensor& gate, const at::Tensor& up, double beta,
                          double linear_beta) {
+  note_composed("situ", gate);
   const at::ScalarType wide = compute_dtype(gate);
   const at::Tensor g = gate.to(wide), u = up.to(wide);
   const at::Tensor y =
