@@ -115,13 +115,8 @@ GgufConfig read_gguf_config(const GgufFile& file) {
                                            {"head_width", "attention.key_length"},
                                            {"ffn_width", "feed_forward_length"},
                                            {"norm_eps", "attention.layer_norm_rms_epsilon"}});
-  config.stored.vocab_size = keys.whole("vocab_size", embedded_tokens(file));
-  require(config.stored.vocab_size >= 1 && config.stored.vocab_size <= INT32_MAX,
-          "{}: vocab_size: expected 1 to {}, got {}", keys.what(), INT32_MAX,
-          config.stored.vocab_size);
-  config.stored.context = keys.whole("context_length");
-  require(config.stored.context >= 2, "{}: context_length: expected 2 or more, got {}", keys.what(),
-          config.stored.context);
+  config.stored.vocab_size = read_vocabulary(keys, embedded_tokens(file));
+  config.stored.context = read_context(keys, "context_length");
   config.stored.document_ids.begin = token_id(file, "tokenizer.ggml.bos_token_id");
   config.stored.document_ids.end = end_ids(file);
   return config;
