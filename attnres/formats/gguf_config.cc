@@ -75,18 +75,20 @@ Json read_common(const GgufFile& file, const ConfigKeys& keys) {
   return model;
 }
 
-// A token's number; null where the file names none.
-Json token_id(const GgufFile& file, const std::string& key) {
+// A token's number; null where the file names none of the model's.
+Json token_id(const GgufFile& file, const std::string& name, StoredConfig& stored) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
   const GgufValue* value = file.find(key);
-  const auto* id = value == nullptr ? nullptr : std::get_if<uint32_t>(value);
-  return id == nullptr ? Json() : Json(*id);
+  if (value == nullptr) return {};
+  return known_ids(to_json(*value), stored.vocab_size, fmt::format("{}: {}", file.path(), key),
+                   stored.notes);
 }
 
 // The tokens that end a document, a turn or a message; null where the file names none.
-Json end_ids(const GgufFile& file) {
+Json end_ids(const GgufFile& file, StoredConfig& stored) {
   Json ends = Json::array();
   for (const char* name : {"eos", "eot", "eom"}) {
-    const Json id = token_id(file, fmt::format("tokenizer.ggml.{}_token_id", name));
+    const Json id = token_id(file, name, stored);
     if (!id.is_null() && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
   return ends.size() > 1 ? ends : ends.empty() ? Json() : ends[0];
@@ -117,8 +119,8 @@ GgufConfig read_gguf_config(const GgufFile& file) {
                                            {"norm_eps", "attention.layer_norm_rms_epsilon"}});
   config.stored.vocab_size = read_vocabulary(keys, embedded_tokens(file));
   config.stored.context = read_context(keys, "context_length");
-  config.stored.document_ids.begin = token_id(file, "tokenizer.ggml.bos_token_id");
-  config.stored.document_ids.end = end_ids(file);
+  config.stored.document_ids.begin = token_id(file, "bos", config.stored);
+  config.stored.document_ids.end = end_ids(file, config.stored);
   return config;
 }
 

@@ -206,6 +206,21 @@ std::vector<int64_t> DocumentIds::ends() const {
   return ids;
 }
 
+Json known_ids(const Json& ids, int64_t vocab_size, const std::string& what,
+               std::vector<std::string>& notes) {
+  Json known = Json::array(), others = Json::array();
+  for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
+    if (id.is_null()) continue;
+    const std::optional<int64_t> number = whole_number(id);
+    const bool is_one = number && *number >= 0 && *number < vocab_size;
+    (is_one ? known : others).push_back(id);
+  }
+  if (others.empty()) return ids;
+  notes.push_back(fmt::format("{}: not read: {}; this model has the token ids 0 to {}", what,
+                              shown(others.size() == 1 ? others[0] : others), vocab_size - 1));
+  return known.size() > 1 ? known : known.empty() ? Json() : known[0];
+}
+
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
   const ModelConfig& model = stored.model;
   const FileLayout layout = stored.layout;
@@ -249,8 +264,12 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
   stored.vocab_size = is_gemma ? read_vocabulary(keys, kGemmaVocabulary) : read_vocabulary(keys);
   stored.context = read_stored_context(keys, is_gemma);
   stored.further_layers = read_further_layers(keys);
-  stored.document_ids.begin = own.value("bos_token_id", Json());
-  stored.document_ids.end = own.value("eos_token_id", Json());
+  const auto read_ids = [&](const char* key) {
+    return known_ids(own.value(key, Json()), stored.vocab_size,
+                     fmt::format("{}: {}", keys.what(), key), stored.notes);
+  };
+  stored.document_ids.begin = read_ids("bos_token_id");
+  stored.document_ids.end = read_ids("eos_token_id");
   stored.misspelled = keys.misspelled();
   return stored;
 }

@@ -36,21 +36,34 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
+constexpr const char* kEnds = "eos_token_id";
+
+// What generation_config.json has as its tokens that end a document; null where it has none. A file
+// that cannot be read is one of `notes`: whoever samples as it says refuses it.
+Json generation_ends(const fs::path& path, std::vector<std::string>& notes) {
+  if (!path_exists(path)) return {};
+  try {
+    const Json json = read_json(path);
+    const ConfigKeys keys(json, path.string());
+    return keys.missing(kEnds) ? Json() : keys.at(kEnds);
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}: what it says of a text's end is not read", e.what()));
+    return {};
+  }
+}
 // generation_config.json names tokens that end a document, too, and some of them nothing else does.
-void add_generation_ends(const fs::path& folder, DocumentIds& ids) {
+void add_generation_ends(const fs::path& folder, StoredConfig& stored) {
   const fs::path path = folder / kGenerationFile;
-  if (!path_exists(path)) return;
-  const Json json = read_json(path);
-  const ConfigKeys keys(json, path.string());
-  constexpr const char* kEnds = "eos_token_id";
-  if (keys.missing(kEnds)) return;
-  std::vector<int64_t> ends = ids.ends();
+  DocumentIds said;
+  said.end = known_ids(generation_ends(path, stored.notes), stored.vocab_size,
+                       fmt::format("{}: {}", path.string(), kEnds), stored.notes);
+  std::vector<int64_t> ends = stored.document_ids.ends();
   const size_t before = ends.size();
-  for (const int64_t id : keys.at(kEnds).is_array() ? keys.whole_numbers(kEnds)
-                                                    : std::vector<int64_t>{keys.whole(kEnds)}) {
+  for (const int64_t id : said.ends()) {
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
-  if (ends.size() > before) ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+  if (ends.size() == before) return;
+  stored.document_ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
 }
 
 StoredConfig read_stored_config(const fs::path& folder) {
@@ -58,7 +71,7 @@ StoredConfig read_stored_config(const fs::path& folder) {
   require(path_exists(path), "{}: not a model directory: it has no {}", folder.string(),
           kConfigFile);
   StoredConfig stored = from_config_json(read_json(path), path.string());
-  add_generation_ends(folder, stored.document_ids);
+  add_generation_ends(folder, stored);
   return stored;
 }
 
@@ -280,8 +293,10 @@ ModelDirectory& ModelDirectory::operator=(ModelDirectory&&) noexcept = default;
 ModelDirectory::~ModelDirectory() = default;
 
 std::vector<std::string> ModelDirectory::notes() const {
-  if (gguf_) return {};
-  std::vector<std::string> notes = files_->notes();
+  std::vector<std::string> notes = stored_.notes;
+  if (gguf_) return notes;
+  const std::vector<std::string> of_files = files_->notes();
+  notes.insert(notes.end(), of_files.begin(), of_files.end());
   if (const std::string note = weights_->note(); !note.empty()) notes.push_back(note);
   if (!stored_.misspelled.empty()) {
     notes.push_back(fmt::format("{}: not read, and perhaps misspelled: {}",
@@ -317,9 +332,8 @@ std::unique_ptr<Tokenizer> ModelDirectory::ids() const {
     }
   }
   const std::vector<int64_t> ends = stored_.document_ids.ends();
-  const bool is_known = !ends.empty() && ends[0] >= 0 && ends[0] < vocab_size();
-  return std::make_unique<IdsTokenizer>(vocab_size(), is_known ? static_cast<int32_t>(ends[0]) : -1,
-                                        std::move(files));
+  return std::make_unique<IdsTokenizer>(
+      vocab_size(), ends.empty() ? -1 : static_cast<int32_t>(ends[0]), std::move(files));
 }
 
 ChatTemplate ModelDirectory::chat_template() const {

@@ -98,6 +98,21 @@ TEST(GgufLoaded, EndsWhereTheFileSays) {
   EXPECT_THAT(stored.document_ids.ends(), ::testing::ElementsAre(2, 7));
 }
 
+TEST(GgufLoaded, EndsAtTokensOfTheModel) {
+  const fs::path path = changed_gguf(saved_gguf(perturbed_model(gguf_llama())), [](auto& file) {
+    file.key("tokenizer.ggml.bos_token_id") = int32_t{-1};
+    file.key("tokenizer.ggml.eos_token_id") = UINT32_MAX;
+    file.key("tokenizer.ggml.eot_token_id") = int32_t{7};
+    file.key("tokenizer.ggml.eom_token_id") = std::string("<end>");
+  });
+  const StoredConfig stored = read_gguf_config(GgufFile(path)).stored;
+  EXPECT_EQ(stored.document_ids.begin, nullptr);
+  EXPECT_EQ(stored.document_ids.end, 7);
+  EXPECT_THAT(stored.notes, ::testing::ElementsAre(HasSubstr("bos_token_id: not read: -1"),
+                                                   HasSubstr("eos_token_id: not read: 4294967295"),
+                                                   HasSubstr("eom_token_id: not read: \"<end>\"")));
+}
+
 // Every parameter, as it was or as the product that it was folded into. A router's bias too, which
 // hardly shows.
 TEST_P(GgufLoad, FillsEveryParameter) {
