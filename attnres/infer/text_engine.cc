@@ -55,6 +55,7 @@ ModelDescription describe(const std::filesystem::path& path, const ModelDirector
   description.vocabulary = model.vocab_size();
   description.mechanism = model.config().depth_mixing.name();
   if (tokenizer != nullptr) {
+    description.begin_of_text = tokenizer->begin_of_text_name();
     description.tokenizer = tokenizer->kind();
     description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
   }
