@@ -488,6 +488,17 @@ TEST(ModelEnds, AreTokensOfTheModel) {
   }
 }
 
+TEST(ModelEnds, AreKeptByACopyWithGenerationConfig) {
+  const fs::path folder = copy_of(kLlama), out = fresh_folder("out") / "copy";
+  write_text(folder / "generation_config.json", R"({"eos_token_id": [9, 7], "top_k": 5})");
+  const ModelDirectory directory(folder);
+  save_model_folder(out, *directory.load(), ByteTokenizer(), /*context=*/64,
+                    stored_generation(directory));
+  EXPECT_EQ(read_file(out / "generation_config.json"),
+            read_file(folder / "generation_config.json"));
+  EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({0, 9, 7}));
+}
+
 TEST(ModelEnds, AreReadBesideAGenerationConfigThatIsBroken) {
   const fs::path folder = copy_of(kLlama);
   edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
