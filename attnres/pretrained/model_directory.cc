@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -35,7 +36,6 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
-
 constexpr const char* kEnds = "eos_token_id";
 
 // What generation_config.json has as its tokens that end a document; null where it has none. A file
@@ -51,6 +51,7 @@ Json generation_ends(const fs::path& path, std::vector<std::string>& notes) {
     return {};
   }
 }
+
 // generation_config.json names tokens that end a document, too, and some of them nothing else does.
 void add_generation_ends(const fs::path& folder, StoredConfig& stored) {
   const fs::path path = folder / kGenerationFile;
@@ -92,9 +93,7 @@ void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
 }
 
 // Whether the file has every tensor of the whole model, and no other.
-void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
-  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                          at::kMeta);
+void check_tensors(const NamedWeights& weights, const Transformer& whole) {
   std::set<std::string> known;
   for (const Parameter& parameter : whole.parameters().all()) {
     for (const StoredTensor& tensor : stored_tensors(parameter, whole.sublayers())) {
@@ -102,7 +101,7 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
       known.insert(tensor.name);
     }
   }
-  if (stored.model.tie_embeddings && weights.contains(kHead)) {
+  if (whole.config().tie_embeddings && weights.contains(kHead)) {
     // It then is the embedding.
     require(at::equal(weights.read(kHead), weights.read(kEmbedding)),
             "{}: {} differs from the token embedding, but tie_word_embeddings is true",
@@ -229,11 +228,12 @@ class FolderReader {
   const Transformer& model_;
 };
 
+// `whole` is all of the model, without numbers.
 std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
-                                         const StoredConfig& stored, const Precision& precision,
-                                         const SiteSet& sites, const TensorGroup* group) {
-  check_dimensions(weights, stored);
-  check_tensors(weights, stored);
+                                         const StoredConfig& stored, const Transformer& whole,
+                                         const Precision& precision, const SiteSet& sites,
+                                         const TensorGroup* group) {
+  check_tensors(weights, whole);
   auto model =
       std::make_unique<Transformer>(stored.model, stored.vocab_size,
                                     /*seed=*/std::nullopt, precision, at::kCPU, sites, group);
@@ -259,9 +259,8 @@ WeightFormat nearest_format(const NamedWeights& weights, const std::string& name
 
 // Of the weights of a folder that holds some packed: as they are stored, and in bfloat16 where a
 // packed one has to be taken apart.
-WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig& stored) {
-  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                          at::kMeta);
+WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig& stored,
+                                const Transformer& whole) {
   WeightFormats::OfWeights formats;
   for (const Parameter& parameter : whole.parameters().all()) {
     const std::vector<StoredTensor> tensors = stored_tensors(parameter, whole.sublayers());
@@ -276,7 +275,14 @@ WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig&
 
 }  // namespace
 
-ModelDirectory::ModelDirectory(const fs::path& path) : path_(path) {
+// A folder's model without numbers, whose parameters say what its files have to hold.
+struct ModelDirectory::Whole {
+  std::once_flag made;
+  std::unique_ptr<const Transformer> model;
+};
+
+ModelDirectory::ModelDirectory(const fs::path& path)
+    : path_(path), whole_(std::make_unique<Whole>()) {
   if (is_gguf_file(path)) {
     gguf_ = std::make_unique<GgufFile>(path);
     gguf_config_ = std::make_unique<GgufConfig>(read_gguf_config(*gguf_));
@@ -291,6 +297,15 @@ ModelDirectory::ModelDirectory(const fs::path& path) : path_(path) {
 ModelDirectory::ModelDirectory(ModelDirectory&&) noexcept = default;
 ModelDirectory& ModelDirectory::operator=(ModelDirectory&&) noexcept = default;
 ModelDirectory::~ModelDirectory() = default;
+
+const Transformer& ModelDirectory::whole() const {
+  std::call_once(whole_->made, [&] {
+    check_dimensions(*weights_, stored_);
+    whole_->model = std::make_unique<Transformer>(stored_.model, stored_.vocab_size,
+                                                  /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  });
+  return *whole_->model;
+}
 
 std::vector<std::string> ModelDirectory::notes() const {
   std::vector<std::string> notes = stored_.notes;
@@ -308,7 +323,7 @@ std::vector<std::string> ModelDirectory::notes() const {
 
 WeightFormats ModelDirectory::weight_formats() const {
   if (gguf_) return gguf_weight_formats(*gguf_, *gguf_config_);
-  return weights_->has_packed() ? formats_of_folder(*weights_, stored_) : WeightFormats();
+  return weights_->has_packed() ? formats_of_folder(*weights_, stored_, whole()) : WeightFormats();
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer() const {
@@ -353,7 +368,7 @@ std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
 std::unique_ptr<Transformer> ModelDirectory::load(const Precision& precision, const SiteSet& sites,
                                                   const TensorGroup* group) const {
   auto model = gguf_ ? load_gguf(*gguf_, *gguf_config_, precision, sites, group)
-                     : load_folder(*files_, *weights_, stored_, precision, sites, group);
+                     : load_folder(*files_, *weights_, stored_, whole(), precision, sites, group);
   // Checking read all of them, and what a model keeps it copied, or maps of a GGUF file.
   gguf_ ? gguf_->release_pages() : files_->release_pages();
   if (compute_device().is_cpu()) return model;

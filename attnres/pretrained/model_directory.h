@@ -87,12 +87,17 @@ class ModelDirectory {
                                     const TensorGroup* group = nullptr) const;
 
  private:
+  struct Whole;
+  // Made where it is first asked for. Throws Error where the files are not of its size.
+  const Transformer& whole() const;
+
   std::filesystem::path path_;
   std::unique_ptr<const GgufFile> gguf_;
   std::unique_ptr<const GgufConfig> gguf_config_;
   StoredConfig stored_;
   std::unique_ptr<const TensorFiles> files_;
   std::unique_ptr<const NamedWeights> weights_;
+  std::unique_ptr<Whole> whole_;
 };
 
 // ModelDirectory::load of what lies there.
