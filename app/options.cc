@@ -224,8 +224,8 @@ void PrecisionOption::add_to(CLI::App& command) {
 
 void GenerationConfigOption::add_to(CLI::App& command) {
   add_option(command, "--generation-config SOURCE", source,
-             "how to sample where nothing says: model, as the model's generation_config.json has "
-             "it; none, as the defaults are, and that file may be wrong")
+             "how to sample where nothing else says: model, as the model's generation_config.json "
+             "does; none, by the defaults, without a look at that file")
       ->check(one_word_of({"model", "none"}))
       ->capture_default_str();
 }

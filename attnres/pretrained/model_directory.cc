@@ -47,7 +47,7 @@ Json generation_ends(const fs::path& path, std::vector<std::string>& notes) {
     const ConfigKeys keys(json, path.string());
     return keys.missing(kEnds) ? Json() : keys.at(kEnds);
   } catch (const Error& e) {
-    notes.push_back(fmt::format("{}: what it says of a text's end is not read", e.what()));
+    notes.push_back(fmt::format("{}; what it says of a text's end is not read", e.what()));
     return {};
   }
 }
