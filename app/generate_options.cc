@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <set>
+#include <utility>
 
 #include "app/token_ids.h"
 #include "attnres/infer/sampling_defaults.h"
@@ -67,21 +69,22 @@ void add_sampling(CLI::App& command, SamplingSettings& sampling) {
       "take X, -2 to 2, from the logit of a token for each time that it came");
 }
 
-// What a model's generation_config.json may say in their place.
-constexpr const char* kModelsOwn[] = {"--temperature", "--top-k", "--top-p", "--min-p",
-                                      "--repetition-penalty"};
+// What a model's generation_config.json may say in their place, under these keys.
+constexpr std::pair<const char*, const char*> kModelsOwn[] = {
+    {"--temperature", "temperature"},
+    {"--top-k", "top_k"},
+    {"--top-p", "top_p"},
+    {"--min-p", "min_p"},
+    {"--repetition-penalty", "repetition_penalty"}};
 
 // What the model says of sampling and the options do not.
-SamplingDefaults not_given(SamplingDefaults defaults, const GenerateOptions& options) {
-  const auto forget = [&](const char* name, auto& value) {
-    if (!options.sampling_options.at(name)->empty()) value.reset();
-  };
-  forget("--temperature", defaults.temperature);
-  forget("--top-k", defaults.top_k);
-  forget("--top-p", defaults.top_p);
-  forget("--min-p", defaults.min_p);
-  forget("--repetition-penalty", defaults.repetition_penalty);
-  return defaults;
+SamplingDefaults models_own(const GenerateOptions& options, const ModelDirectory& model) {
+  if (!options.generation_config.is_read()) return {};
+  std::set<std::string> given;
+  for (const auto& [name, key] : kModelsOwn) {
+    if (!options.sampling_options.at(name)->empty()) given.insert(key);
+  }
+  return read_sampling_defaults(model.path(), given);
 }
 
 // An option that is given once for each value.
@@ -114,7 +117,8 @@ void GenerateOptions::add_to(CLI::App& command) {
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
   add_sampling(command, generation.sampling);
-  for (const char* name : kModelsOwn) sampling_options[name] = command.get_option(name);
+  for (const auto& [name, key] : kModelsOwn) sampling_options[name] = command.get_option(name);
+  generation_config.add_to(command);
   repeated(add_option(command, "--logit-bias ID=NUMBER", biases,
                       "add a number to the logit of a token, -100 for never; may be given "
                       "several times"));
@@ -126,9 +130,10 @@ void GenerateOptions::add_to(CLI::App& command) {
   machine.add_to(command);
   group_options(command, "Many prompts", {"--prompts", "--out", "--sequences", "--deterministic"});
   group_options(command, "A conversation", {"--chat", "--system"});
-  group_options(command, "Sampling",
-                {"--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--repetition-penalty",
-                 "--presence-penalty", "--frequency-penalty", "--logit-bias"});
+  group_options(
+      command, "Sampling",
+      {"--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--repetition-penalty",
+       "--presence-penalty", "--frequency-penalty", "--logit-bias", "--generation-config"});
 }
 
 void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others) {
@@ -180,8 +185,7 @@ void GenerateOptions::finish() {
 GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer) {
   GenerationSettings settings = options.generation;
-  const SamplingDefaults models = read_sampling_defaults(opened.directory.path());
-  const SamplingDefaults taken = not_given(models, options);
+  const SamplingDefaults taken = models_own(options, opened.directory);
   if (const std::string said = taken.description(); !said.empty()) {
     taken.apply_to(settings.sampling);
     fmt::print(stderr, "attnres: as the model's generation_config.json has it: {}\n", said);

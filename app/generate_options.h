@@ -16,6 +16,7 @@ struct GenerateOptions {
   ModelOption model;
   MachineOptions machine;
   PrecisionOption precision;
+  GenerationConfigOption generation_config;
   std::string prompt, prompt_file;
   std::optional<std::string> ids_text;      // "5,17,3"
   std::optional<std::vector<int32_t>> ids;  // those of `ids_text` once they are read
@@ -43,7 +44,8 @@ struct GenerateOptions {
 
 // Ends where the model's documents do, and takes tokens that the tokenizer has; those of the model
 // where there is none (null). Options of sampling that are not given are the model's own
-// (infer/sampling_defaults.h), which is said. Throws UsageError on a bias of another token.
+// (infer/sampling_defaults.h) unless --generation-config says otherwise, which is said. Throws
+// UsageError on a bias of another token.
 GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer);
 

@@ -216,6 +216,14 @@ void PrecisionOption::add_to(CLI::App& command) {
   group_options(command, kComputing, {"--precision", "--weights"});
 }
 
+void GenerationConfigOption::add_to(CLI::App& command) {
+  add_option(command, "--generation-config SOURCE", source,
+             "how to sample where nothing else says: model, as the model's generation_config.json "
+             "does; none, by the defaults, without a look at that file")
+      ->check(one_word_of({"model", "none"}))
+      ->capture_default_str();
+}
+
 Precision PrecisionOption::get(const ModelDirectory& model) const {
   if (name == kBfloat16Precision && compute_device().is_cpu())
     require_bfloat16_products("--precision");

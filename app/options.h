@@ -108,6 +108,14 @@ struct PrecisionOption {
   Precision get(const ModelDirectory& model) const;
 };
 
+// Whether what the model's generation_config.json says of sampling counts: --generation-config.
+struct GenerationConfigOption {
+  std::string source = "model";
+
+  void add_to(CLI::App& command);
+  bool is_read() const { return source == "model"; }
+};
+
 struct OpenedDirectory {
   ModelDirectory directory;
   int64_t context;

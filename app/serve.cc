@@ -35,6 +35,7 @@ struct ServeOptions {
   ModelOption model;
   MachineOptions machine;
   std::string weights;
+  GenerationConfigOption generation_config;
   std::string host = "127.0.0.1";
   int port = 8080;
   EngineSettings engine = {.sequences = 8};
@@ -162,7 +163,8 @@ void serve_here(ServeOptions options, const PrecisionOption& precision,
   options.api.api_key = read_key(options);
   options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
   const OpenedInference opened = open_model(options.model, precision, make);
-  TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine);
+  TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine,
+                    options.generation_config.is_read());
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
   Api api(loop, options.api, make_log(options.log));
   HttpServer server(options.http,
@@ -245,6 +247,7 @@ void add_serve_command(CLI::App& app) {
              "(default: as a GGUF "
              "file has them, f32 of a model directory)")
       ->check(one_word_of(weight_format_names()));
+  options->generation_config.add_to(command);
   add_option(command, "--host ADDRESS", options->host, "the address to listen on")
       ->capture_default_str();
   add_whole(command, "--port PORT", options->port, {0, 65535},

@@ -9,12 +9,28 @@
 
 namespace attnres {
 
+namespace {
+
+int64_t read_within(const ConfigKeys& keys, const char* key, std::optional<int64_t> otherwise,
+                    int64_t least, int64_t most) {
+  const int64_t value = otherwise ? keys.whole(key, *otherwise) : keys.whole(key);
+  require(value >= least && value <= most, "{}: {}: expected {} to {}, got {}", keys.what(), key,
+          least, most, value);
+  return value;
+}
+
+}  // namespace
+
 int64_t read_layer_count(const ConfigKeys& keys) {
-  constexpr int64_t kMost = 100000;
-  const int64_t layers = keys.whole("num_hidden_layers");
-  require(layers >= 1 && layers <= kMost, "{}: num_hidden_layers: expected 1 to {}, got {}",
-          keys.what(), kMost, layers);
-  return layers;
+  return read_within(keys, "num_hidden_layers", {}, 1, 100000);
+}
+
+int64_t read_context(const ConfigKeys& keys, const char* key, std::optional<int64_t> otherwise) {
+  return read_within(keys, key, otherwise, 2, kMostContext);
+}
+
+int64_t read_vocabulary(const ConfigKeys& keys, std::optional<int64_t> otherwise) {
+  return read_within(keys, "vocab_size", otherwise, 1, INT32_MAX);
 }
 
 const FileNames& common_file_names() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -106,6 +107,12 @@ class ConfigKeys {
 
 // num_hidden_layers, so few that a list of them may be made before the model is checked.
 int64_t read_layer_count(const ConfigKeys& keys);
+
+// The most tokens of a sequence, 2 to kMostContext; `otherwise` where the file leaves it out.
+int64_t read_context(const ConfigKeys& keys, const char* key,
+                     std::optional<int64_t> otherwise = {});
+// vocab_size, 1 to INT32_MAX; `otherwise` where the file leaves it out.
+int64_t read_vocabulary(const ConfigKeys& keys, std::optional<int64_t> otherwise = {});
 
 // What keys of a recipe's `model` are called in a file: {"kv_heads", "num_key_value_heads"}.
 using FileNames = std::vector<std::pair<std::string_view, std::string_view>>;

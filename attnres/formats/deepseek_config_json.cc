@@ -14,7 +14,9 @@ namespace {
 // Scores of YaRN are multiplied by (0.1 mscale_all_dim ln factor + 1)^2, whatever cosine and sine
 // are.
 double usual_score_scale(const LatentAttentionSettings& settings) {
-  return 1 / std::sqrt(static_cast<double>(settings.key_width + settings.shared_key_width));
+  // A file's numbers, whose sum may be beyond 64 bits before they are checked.
+  return 1 / std::sqrt(static_cast<double>(settings.key_width) +
+                       static_cast<double>(settings.shared_key_width));
 }
 
 double read_score_scale(const ConfigKeys& keys, const StoredRope& rope, double usual) {

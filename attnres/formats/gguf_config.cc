@@ -13,6 +13,7 @@
 #include "attnres/formats/config_keys.h"
 #include "attnres/formats/gguf_layouts.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -56,13 +57,27 @@ bool is_tied(const GgufFile& file) {
                      head.bytes.nbytes()) == 0;
 }
 
-// What all architectures have.
-Json read_common(const GgufFile& file, const ConfigKeys& keys) {
+// All layers, those that predict further tokens among them.
+int64_t read_block_count(const GgufFile& file, const ConfigKeys& keys) {
   const int64_t layers = keys.whole("block_count");
   // A layer has tensors of its own: so a file of a few bytes does not ask for many layers.
   require(layers >= 1 && layers <= static_cast<int64_t>(file.names().size()),
           "{}: block_count: {} layers do not fit a file with {} tensors", keys.what(), layers,
           file.names().size());
+  return layers;
+}
+
+// Those at the end that predict further tokens.
+int64_t read_further_layers(const ConfigKeys& keys, int64_t block_count) {
+  constexpr const char* kKey = "nextn_predict_layers";
+  const int64_t layers = keys.whole(kKey, 0);
+  require(layers >= 0 && layers < block_count, "{}: {}: expected 0 to {}, got {}", keys.what(),
+          kKey, block_count - 1, layers);
+  return layers;
+}
+
+// What all architectures have.
+Json read_common(const GgufFile& file, const ConfigKeys& keys, int64_t layers) {
   keys.at("attention.layer_norm_rms_epsilon");
   Json model;
   model["layers"] = layers;
@@ -75,18 +90,20 @@ Json read_common(const GgufFile& file, const ConfigKeys& keys) {
   return model;
 }
 
-// A token's number; null where the file names none.
-Json token_id(const GgufFile& file, const std::string& key) {
+// A token's number; null where the file names none of the model's.
+Json token_id(const GgufFile& file, const std::string& name, StoredConfig& stored) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
   const GgufValue* value = file.find(key);
-  const auto* id = value == nullptr ? nullptr : std::get_if<uint32_t>(value);
-  return id == nullptr ? Json() : Json(*id);
+  if (value == nullptr) return {};
+  return known_ids(to_json(*value), stored.vocab_size, fmt::format("{}: {}", file.path(), key),
+                   stored.notes);
 }
 
 // The tokens that end a document, a turn or a message; null where the file names none.
-Json end_ids(const GgufFile& file) {
+Json end_ids(const GgufFile& file, StoredConfig& stored) {
   Json ends = Json::array();
   for (const char* name : {"eos", "eot", "eom"}) {
-    const Json id = token_id(file, fmt::format("tokenizer.ggml.{}_token_id", name));
+    const Json id = token_id(file, name, stored);
     if (!id.is_null() && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
   return ends.size() > 1 ? ends : ends.empty() ? Json() : ends[0];
@@ -105,7 +122,9 @@ GgufConfig read_gguf_config(const GgufFile& file) {
   config.architecture = layout.architecture;
   const Json json = keys_of(file, layout.name);
   const ConfigKeys keys(json, fmt::format("{}: {}", file.path(), layout.name));
-  Json model = read_common(file, keys);
+  const int64_t layers = read_block_count(file, keys);
+  config.stored.further_layers = read_further_layers(keys, layers);
+  Json model = read_common(file, keys, layers - config.stored.further_layers);
   layout.read(file, keys, model);
   config.stored.model = read_stored_model(model, keys, "as a model of attnres",
                                           {{"layers", "block_count"},
@@ -115,15 +134,16 @@ GgufConfig read_gguf_config(const GgufFile& file) {
                                            {"head_width", "attention.key_length"},
                                            {"ffn_width", "feed_forward_length"},
                                            {"norm_eps", "attention.layer_norm_rms_epsilon"}});
-  config.stored.vocab_size = keys.whole("vocab_size", embedded_tokens(file));
-  require(config.stored.vocab_size >= 1 && config.stored.vocab_size <= INT32_MAX,
-          "{}: vocab_size: expected 1 to {}, got {}", keys.what(), INT32_MAX,
-          config.stored.vocab_size);
-  config.stored.context = keys.whole("context_length");
-  require(config.stored.context >= 2, "{}: context_length: expected 2 or more, got {}", keys.what(),
-          config.stored.context);
-  config.stored.document_ids.begin = token_id(file, "tokenizer.ggml.bos_token_id");
-  config.stored.document_ids.end = end_ids(file);
+  config.stored.vocab_size = read_vocabulary(keys, embedded_tokens(file));
+  config.stored.context = read_context(keys, "context_length");
+  if (const int64_t further = config.stored.further_layers; further > 0) {
+    config.stored.notes.push_back(
+        fmt::format("{}: {} of its {} not read, as llama.cpp does not: behind the model's own, to "
+                    "predict further tokens",
+                    file.path(), counted(further, "layer"), further == 1 ? "is" : "are"));
+  }
+  config.stored.document_ids.begin = token_id(file, "bos", config.stored);
+  config.stored.document_ids.end = end_ids(file, config.stored);
   return config;
 }
 

@@ -134,9 +134,7 @@ void read_deepseek_rope(const GgufFile& file, const ConfigKeys& keys, Json& mode
 }
 
 void read_deepseek(const GgufFile& file, const ConfigKeys& keys, Json& model) {
-  for (const char* second_token : {"nextn_predict_layers", "attention.temperature_scale"}) {
-    keys.only(second_token, 0);
-  }
+  keys.only("attention.temperature_scale", 0);
   keys.at("expert_gating_func");  // softmax without it
   model["kv_heads"] = model["heads"];
   model["attention"] = {kLatent};

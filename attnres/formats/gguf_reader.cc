@@ -332,7 +332,7 @@ bool GgufFile::flag(const std::string& key, bool otherwise) const {
 const GgufFile::Entry& GgufFile::entry(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, name, names_.size(),
+    fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, one_line(name), names_.size(),
          one_line(nearest(name, names_)));
   }
   return found->second;
@@ -361,7 +361,7 @@ void GgufFile::require_finite(const std::string& name) const {
       has_finite_numbers(stored(name)),
       "{}: {} holds numbers that are not finite (NaN or infinity): the file is damaged, or they "
       "did not fit into the type that they are stored in",
-      entry(name).file->path, name);
+      entry(name).file->path, one_line(name));
 }
 
 void GgufFile::release_pages() const {

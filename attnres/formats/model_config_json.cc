@@ -175,21 +175,11 @@ Json with_outer_keys(const Json& text, const Json& file) {
 // What Gemma 3's files leave out.
 constexpr int64_t kGemmaVocabulary = 262208, kGemmaContext = 131072;
 
-int64_t read_vocabulary(const ConfigKeys& keys, bool is_gemma) {
-  const int64_t size =
-      is_gemma ? keys.whole("vocab_size", kGemmaVocabulary) : keys.whole("vocab_size");
-  require(size >= 1 && size <= INT32_MAX, "{}: vocab_size: expected 1 to {}, got {}", keys.what(),
-          INT32_MAX, size);
-  return size;
-}
-
-int64_t read_context(const ConfigKeys& keys, bool is_gemma) {
+int64_t read_stored_context(const ConfigKeys& keys, bool is_gemma) {
   // Kimi Linear's older name.
   const char* key =
       keys.missing("model_max_length") ? "max_position_embeddings" : "model_max_length";
-  const int64_t context = is_gemma ? keys.whole(key, kGemmaContext) : keys.whole(key);
-  require(context >= 2, "{}: {}: expected 2 or more, got {}", keys.what(), key, context);
-  return context;
+  return is_gemma ? read_context(keys, key, kGemmaContext) : read_context(keys, key);
 }
 
 int64_t read_further_layers(const ConfigKeys& keys) {
@@ -214,6 +204,21 @@ std::vector<int64_t> DocumentIds::ends() const {
     add(end);
   }
   return ids;
+}
+
+Json known_ids(const Json& ids, int64_t vocab_size, const std::string& what,
+               std::vector<std::string>& notes) {
+  Json known = Json::array(), others = Json::array();
+  for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
+    if (id.is_null()) continue;
+    const std::optional<int64_t> number = whole_number(id);
+    const bool is_one = number && *number >= 0 && *number < vocab_size;
+    (is_one ? known : others).push_back(id);
+  }
+  if (others.empty()) return ids;
+  notes.push_back(fmt::format("{}: not read: {}; this model has the token ids 0 to {}", what,
+                              shown(others.size() == 1 ? others[0] : others), vocab_size - 1));
+  return known.size() > 1 ? known : known.empty() ? Json() : known[0];
 }
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype) {
@@ -256,11 +261,15 @@ StoredConfig from_config_json(const Json& json, const std::string& what) {
   StoredConfig stored;
   stored.layout = known->layout;
   stored.model = read_model(*known, keys);
-  stored.vocab_size = read_vocabulary(keys, is_gemma);
-  stored.context = read_context(keys, is_gemma);
+  stored.vocab_size = is_gemma ? read_vocabulary(keys, kGemmaVocabulary) : read_vocabulary(keys);
+  stored.context = read_stored_context(keys, is_gemma);
   stored.further_layers = read_further_layers(keys);
-  stored.document_ids.begin = own.value("bos_token_id", Json());
-  stored.document_ids.end = own.value("eos_token_id", Json());
+  const auto read_ids = [&](const char* key) {
+    return known_ids(own.value(key, Json()), stored.vocab_size,
+                     fmt::format("{}: {}", keys.what(), key), stored.notes);
+  };
+  stored.document_ids.begin = read_ids("bos_token_id");
+  stored.document_ids.end = read_ids("eos_token_id");
   stored.misspelled = keys.misspelled();
   return stored;
 }

@@ -20,7 +20,10 @@ struct DocumentIds {
 
   DocumentIds() = default;
   // For a tokenizer made here: the end of a document is what the next one begins after.
-  DocumentIds(int64_t id) : begin(id), end(id) {}
+  // Nothing for -1, where it has none.
+  DocumentIds(int64_t id) {
+    if (id >= 0) begin = end = id;
+  }
 
   // The tokens at which a document ends.
   std::vector<int64_t> ends() const;
@@ -37,7 +40,13 @@ struct StoredConfig {
   // files, and not read.
   int64_t further_layers = 0;
   std::vector<std::string> misspelled = {};  // ConfigKeys::misspelled
+  std::vector<std::string> notes = {};       // of what is not read, for people: a sentence each
 };
+
+// A token id of a file, several or null, without those that are none of this model: a sentence of
+// `notes` has these. `what` names the file and the key.
+Json known_ids(const Json& ids, int64_t vocab_size, const std::string& what,
+               std::vector<std::string>& notes);
 
 Json to_config_json(const StoredConfig& stored, at::ScalarType dtype);
 

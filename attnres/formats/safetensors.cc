@@ -147,7 +147,7 @@ std::optional<std::vector<int64_t>> whole_numbers(const Json& object, const char
   fail(
       "{}: {} holds numbers that are not finite (NaN or infinity): its training diverged, or they "
       "do not fit into the type that they are stored in",
-      file, name);
+      file, one_line(name));
 }
 
 at::Tensor on_cpu(const at::Tensor& tensor) {
@@ -256,7 +256,7 @@ SafetensorsFile::Entry SafetensorsFile::parse_entry(const std::string& name,
 const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {
   const auto it = entries_.find(name);
   if (it == entries_.end()) {
-    fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, name, names_.size(),
+    fail("{}: no tensor {}; the nearest name of {} is '{}'", path_, one_line(name), names_.size(),
          one_line(nearest(name, names_)));
   }
   return it->second;
@@ -289,7 +289,7 @@ at::Tensor SafetensorsFile::mapped(const std::string& name) const {
 
 void SafetensorsFile::read_into(const std::string& name, const at::Tensor& to) const {
   const at::Tensor stored = mapped(name);
-  require(stored.numel() == to.numel(), "{}: {} has {} numbers, expected {}", path_, name,
+  require(stored.numel() == to.numel(), "{}: {} has {} numbers, expected {}", path_, one_line(name),
           stored.numel(), to.numel());
   if (stored.numel() == 0) return;
   const at::NoGradGuard not_recording;

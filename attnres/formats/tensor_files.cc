@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kChecksums = "attnres_checksums";  // of the index's metadata
+constexpr size_t kLongestFileName = 255;                 // of any file system
 
 std::string file_name(const std::string& name) {
   return name + ".safetensors";
@@ -92,8 +93,9 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
   std::map<std::string, size_t> shard_of_file;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const std::string shard = file.is_string() ? file.get<std::string>() : "";
-    require(!shard.empty() && shard.find_first_of(std::string_view("/\0", 2)) == shard.npos,
-            "{}: {}: expected the name of a file beside it, got {}", what_, one_line(name),
+    const bool is_name = !shard.empty() && shard.size() <= kLongestFileName &&
+                         shard.find_first_of(std::string_view("/\0", 2)) == shard.npos;
+    require(is_name, "{}: {}: expected the name of a file beside it, got {}", what_, one_line(name),
             shown(file));
     const auto [entry, is_new] = shard_of_file.try_emplace(shard, shards_.size());
     if (is_new) {
@@ -103,10 +105,11 @@ void TensorFiles::open_shards(const fs::path& folder, const fs::path& index) {
       shards_.emplace_back(path);
       require(!checksums.contains(shard) || checksums[shard] == checksum_of_file(shards_.back()),
               "{}: {} is of another save than this index; put the files of one save together",
-              what_, shard);
+              what_, one_line(shard));
     }
     require(shards_[entry->second].contains(name),
-            "{}: it says that {} holds {}, which it does not", what_, shard, one_line(name));
+            "{}: it says that {} holds {}, which it does not", what_, one_line(shard),
+            one_line(name));
     shard_of_[name] = entry->second;
   }
   compare_with_index(shard_of_file, /*is_ours=*/!checksums.empty());
@@ -120,9 +123,9 @@ void TensorFiles::compare_with_index(const std::map<std::string, size_t>& shard_
       const auto listed = shard_of_.find(name);
       const bool is_listed = listed != shard_of_.end();
       if (is_listed && listed->second == shard) continue;
-      require(is_listed || !is_ours, "{}: {} holds {}, which the index does not list", what_, file,
-              one_line(name));
-      require(!is_ours, "{}: {} is there twice, in {} too", what_, one_line(name), file);
+      require(is_listed || !is_ours, "{}: {} holds {}, which the index does not list", what_,
+              one_line(file), one_line(name));
+      require(!is_ours, "{}: {} is there twice, in {} too", what_, one_line(name), one_line(file));
       ++(is_listed ? elsewhere : unlisted);
     }
   }
@@ -141,7 +144,7 @@ std::vector<std::string> TensorFiles::names() const {
 
 const SafetensorsFile& TensorFiles::shard(const std::string& name) const {
   const auto found = shard_of_.find(name);
-  require(found != shard_of_.end(), "{}: the tensor {} is missing", what_, name);
+  require(found != shard_of_.end(), "{}: the tensor {} is missing", what_, one_line(name));
   return shards_[found->second];
 }
 

@@ -13,9 +13,32 @@
 namespace attnres {
 namespace {
 
-std::optional<double> number_of(const ConfigKeys& keys, const char* key) {
-  if (keys.missing(key)) return std::nullopt;
-  return keys.number(key, 0);
+constexpr const char *kTemperature = "temperature", *kTopK = "top_k", *kTopP = "top_p",
+                     *kMinP = "min_p", *kRepetitionPenalty = "repetition_penalty";
+
+SamplingDefaults defaults_of_file(const std::filesystem::path& path,
+                                  const std::set<std::string>& chosen) {
+  const Json json = read_json(path);
+  const ConfigKeys keys(json, path.string());
+  const auto is_said = [&](const char* key) { return !chosen.contains(key) && !keys.missing(key); };
+  const auto number = [&](const char* key) {
+    return is_said(key) ? std::optional(keys.number(key, 0)) : std::nullopt;
+  };
+  SamplingDefaults defaults = {.temperature = number(kTemperature),
+                               .top_p = number(kTopP),
+                               .min_p = number(kMinP),
+                               .repetition_penalty = number(kRepetitionPenalty)};
+  if (is_said(kTopK)) defaults.top_k = std::max<int64_t>(keys.whole(kTopK), 0);
+  const bool is_greedy = !chosen.contains(kTemperature) && !keys.flag("do_sample", true);
+  if (is_greedy) defaults.temperature = 0;
+  SamplingSettings settings;
+  defaults.apply_to(settings);
+  try {
+    check(settings);
+  } catch (const UsageError& e) {
+    fail("{}: {}", path.string(), e.what());
+  }
+  return defaults;
 }
 
 }  // namespace
@@ -41,25 +64,18 @@ std::string SamplingDefaults::description() const {
   return fmt::format("{}", fmt::join(said, ", "));
 }
 
-SamplingDefaults read_sampling_defaults(const std::filesystem::path& model) {
+SamplingDefaults read_sampling_defaults(const std::filesystem::path& model,
+                                        const std::set<std::string>& chosen) {
   const std::filesystem::path path = model / kGenerationFile;
-  if (!path_exists(path)) return {};
-  const Json json = read_json(path);
-  const ConfigKeys keys(json, path.string());
-  SamplingDefaults defaults = {.temperature = number_of(keys, "temperature"),
-                               .top_p = number_of(keys, "top_p"),
-                               .min_p = number_of(keys, "min_p"),
-                               .repetition_penalty = number_of(keys, "repetition_penalty")};
-  if (!keys.missing("top_k")) defaults.top_k = std::max<int64_t>(keys.whole("top_k"), 0);
-  if (!keys.flag("do_sample", true)) defaults.temperature = 0;
-  SamplingSettings settings;
-  defaults.apply_to(settings);
+  const std::set<std::string> all = {kTemperature, kTopK, kTopP, kMinP, kRepetitionPenalty};
+  const bool is_needed = !std::includes(chosen.begin(), chosen.end(), all.begin(), all.end());
+  if (!is_needed || !path_exists(path)) return {};
   try {
-    check(settings);
-  } catch (const UsageError& e) {
-    fail("{}: {}", path.string(), e.what());
+    return defaults_of_file(path, chosen);
+  } catch (const Error& e) {
+    fail("{}; mend the file, or do without what it says of sampling: --generation-config none",
+         e.what());
   }
-  return defaults;
 }
 
 }  // namespace attnres

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "attnres/infer/generation_settings.h"
@@ -21,8 +22,11 @@ struct SamplingDefaults {
 };
 
 // Those of a model directory; none without the file, and of a GGUF file. `do_sample: false` is a
-// temperature of 0, a top_k of -1 all tokens. Throws Error, naming file and key, on what is no such
-// number, and on settings that do not exist (sampling.h, `check`).
-SamplingDefaults read_sampling_defaults(const std::filesystem::path& model);
+// temperature of 0, a top_k of -1 all tokens. The keys in `chosen` (temperature, top_k, top_p,
+// min_p and repetition_penalty) are not looked at, since others say them; nor is the file where
+// these are all. Throws Error, naming file and key and what to do, on what is no such number, and
+// on settings that do not exist (sampling.h, `check`).
+SamplingDefaults read_sampling_defaults(const std::filesystem::path& model,
+                                        const std::set<std::string>& chosen = {});
 
 }  // namespace attnres

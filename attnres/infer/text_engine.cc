@@ -40,9 +40,8 @@ std::string name_of(const std::filesystem::path& given) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-ModelDescription describe(const std::filesystem::path& path, const ModelDirectory& directory,
-                          const InferenceModel& opened, const Tokenizer* tokenizer,
-                          const ChatTemplate& chat) {
+ModelDescription describe(const std::filesystem::path& path, const InferenceModel& opened,
+                          const Tokenizer* tokenizer, const ChatTemplate& chat) {
   const Transformer& model = opened.transformer();
   ModelDescription description;
   description.name = name_of(path);
@@ -56,6 +55,7 @@ ModelDescription describe(const std::filesystem::path& path, const ModelDirector
   description.mechanism = model.config().depth_mixing.name();
   if (tokenizer != nullptr) {
     description.tokenizer = tokenizer->kind();
+    description.begin_of_text = tokenizer->begin_of_text_name();
     description.end_of_document = tokenizer->token_text(tokenizer->end_of_document());
   }
   // Without a tokenizer there is nothing to make tokens of messages with.
@@ -64,9 +64,6 @@ ModelDescription describe(const std::filesystem::path& path, const ModelDirector
   }
   description.chat_template_error = chat.error();
   description.sites = opened.depth_sites();
-  const SamplingDefaults sampling = read_sampling_defaults(directory.path());
-  sampling.apply_to(description.sampling);
-  description.sampling_said = sampling.description();
   return description;
 }
 
@@ -74,13 +71,18 @@ ModelDescription describe(const std::filesystem::path& path, const ModelDirector
 
 struct TextEngine::Parts {
   Parts(const std::filesystem::path& path, const ModelDirectory& directory,
-        const InferenceModel& model, const EngineSettings& settings)
+        const InferenceModel& model, const EngineSettings& settings, bool generation_config)
       : tokenizer(directory.tokenizer_if_read()),
         chat(directory.chat_template()),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(directory.ends(tokenizer.get())),
         engine(model, with_context_of(directory, settings)),
-        description(describe(path, directory, model, tokenizer.get(), chat)) {}
+        description(describe(path, model, tokenizer.get(), chat)) {
+    if (!generation_config) return;
+    const SamplingDefaults sampling = read_sampling_defaults(directory.path());
+    sampling.apply_to(description.sampling);
+    description.sampling_said = sampling.description();
+  }
 
   const Tokenizer& known_tokenizer() const {
     require(tokenizer != nullptr,
@@ -103,13 +105,15 @@ TextEngine::TextEngine(const std::filesystem::path& path, const TextEngineSettin
   if (settings.threads > 0) at::set_num_threads(settings.threads);
   const ModelDirectory directory(find_model(path));
   auto model = std::make_unique<LocalModel>(load(directory, settings.weights));
-  parts_ = std::make_unique<Parts>(path, directory, *model, settings.engine);
+  parts_ =
+      std::make_unique<Parts>(path, directory, *model, settings.engine, settings.generation_config);
   parts_->owned = std::move(model);
 }
 
 TextEngine::TextEngine(const std::filesystem::path& path, const ModelDirectory& directory,
-                       const InferenceModel& model, const EngineSettings& settings)
-    : parts_(std::make_unique<Parts>(path, directory, model, settings)) {}
+                       const InferenceModel& model, const EngineSettings& settings,
+                       bool generation_config)
+    : parts_(std::make_unique<Parts>(path, directory, model, settings, generation_config)) {}
 
 TextEngine::~TextEngine() = default;
 

@@ -34,6 +34,8 @@ struct TextEngineSettings {
   // empty, as a GGUF file has them, and f32 of a model directory.
   std::string weights = {};
   int threads = 0;  // of the process; 0 leaves them as they are
+  // Whether `model().sampling` is what the model's generation_config.json says.
+  bool generation_config = true;
 };
 
 struct TextRequest {
@@ -58,7 +60,8 @@ class TextEngine {
   explicit TextEngine(const std::filesystem::path& path, const TextEngineSettings& settings = {});
   // With a model of that path which is open already, and must outlive it.
   TextEngine(const std::filesystem::path& path, const ModelDirectory& directory,
-             const InferenceModel& model, const EngineSettings& settings);
+             const InferenceModel& model, const EngineSettings& settings,
+             bool generation_config = true);
   TextEngine(const TextEngine&) = delete;
   TextEngine& operator=(const TextEngine&) = delete;
   ~TextEngine();

@@ -24,6 +24,8 @@ class ConfigWriter;
 
 // A site may read all before it, so that planning and running take time as the square of this.
 inline constexpr int64_t kMostLayers = 1024;
+// More than anyone means, and so few tokens that products with sizes of a model do not overflow.
+inline constexpr int64_t kMostContext = int64_t{1} << 24;
 
 struct ModelConfig {
   int64_t layers = 4;

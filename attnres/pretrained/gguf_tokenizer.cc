@@ -148,6 +148,12 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const GgufFile& file) {
   model.unknown = named("tokenizer.ggml.unknown_token_id", model.unknown);
   model.begin = named(kBegin, model.begin);
   model.end = named(kEnd, model.end);
+  const bool has_end = std::any_of(model.pieces.begin(), model.pieces.end(),
+                                   [&](const Piece& piece) { return piece.text == model.end; });
+  if (!has_end) {
+    throw UnreadTokenizer(fmt::format(
+        "{}: which token ends a document: none is named; name one as {}", file.path(), kEnd));
+  }
   return std::make_unique<SentencePieceTokenizer>(
       write_sentencepiece_model(model), file.path(),
       SentencePieceFrame{.begin = file.flag(kAddBegin, true), .end = file.flag(kAddEnd, false)});
@@ -230,7 +236,7 @@ std::unique_ptr<Tokenizer> read_byte_pairs(const GgufFile& file, const std::vect
   }
   tokenizer->merges = read_merges(file);
   return std::make_unique<BpeTokenizer>(with_frame(file, pieces, *std::move(tokenizer)),
-                                        named_tokens(file, pieces), file.path());
+                                        named_tokens(file, pieces), file.path(), kEnd);
 }
 
 std::unique_ptr<Tokenizer> read_gpt2(const GgufFile& file) {

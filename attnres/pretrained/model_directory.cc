@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -35,22 +36,35 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEnds = "eos_token_id";
+
+// What generation_config.json has as its tokens that end a document; null where it has none. A file
+// that cannot be read is one of `notes`: whoever samples as it says refuses it.
+Json generation_ends(const fs::path& path, std::vector<std::string>& notes) {
+  if (!path_exists(path)) return {};
+  try {
+    const Json json = read_json(path);
+    const ConfigKeys keys(json, path.string());
+    return keys.missing(kEnds) ? Json() : keys.at(kEnds);
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}; what it says of a text's end is not read", e.what()));
+    return {};
+  }
+}
 
 // generation_config.json names tokens that end a document, too, and some of them nothing else does.
-void add_generation_ends(const fs::path& folder, DocumentIds& ids) {
+void add_generation_ends(const fs::path& folder, StoredConfig& stored) {
   const fs::path path = folder / kGenerationFile;
-  if (!path_exists(path)) return;
-  const Json json = read_json(path);
-  const ConfigKeys keys(json, path.string());
-  constexpr const char* kEnds = "eos_token_id";
-  if (keys.missing(kEnds)) return;
-  std::vector<int64_t> ends = ids.ends();
+  DocumentIds said;
+  said.end = known_ids(generation_ends(path, stored.notes), stored.vocab_size,
+                       fmt::format("{}: {}", path.string(), kEnds), stored.notes);
+  std::vector<int64_t> ends = stored.document_ids.ends();
   const size_t before = ends.size();
-  for (const int64_t id : keys.at(kEnds).is_array() ? keys.whole_numbers(kEnds)
-                                                    : std::vector<int64_t>{keys.whole(kEnds)}) {
+  for (const int64_t id : said.ends()) {
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
   }
-  if (ends.size() > before) ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+  if (ends.size() == before) return;
+  stored.document_ids.end = ends.size() == 1 ? Json(ends[0]) : Json(ends);
 }
 
 StoredConfig read_stored_config(const fs::path& folder) {
@@ -58,7 +72,7 @@ StoredConfig read_stored_config(const fs::path& folder) {
   require(path_exists(path), "{}: not a model directory: it has no {}", folder.string(),
           kConfigFile);
   StoredConfig stored = from_config_json(read_json(path), path.string());
-  add_generation_ends(folder, stored.document_ids);
+  add_generation_ends(folder, stored);
   return stored;
 }
 
@@ -79,9 +93,7 @@ void check_dimensions(const NamedWeights& weights, const StoredConfig& stored) {
 }
 
 // Whether the file has every tensor of the whole model, and no other.
-void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
-  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                          at::kMeta);
+void check_tensors(const NamedWeights& weights, const Transformer& whole) {
   std::set<std::string> known;
   for (const Parameter& parameter : whole.parameters().all()) {
     for (const StoredTensor& tensor : stored_tensors(parameter, whole.sublayers())) {
@@ -89,7 +101,7 @@ void check_tensors(const NamedWeights& weights, const StoredConfig& stored) {
       known.insert(tensor.name);
     }
   }
-  if (stored.model.tie_embeddings && weights.contains(kHead)) {
+  if (whole.config().tie_embeddings && weights.contains(kHead)) {
     // It then is the embedding.
     require(at::equal(weights.read(kHead), weights.read(kEmbedding)),
             "{}: {} differs from the token embedding, but tie_word_embeddings is true",
@@ -216,11 +228,12 @@ class FolderReader {
   const Transformer& model_;
 };
 
+// `whole` is all of the model, without numbers.
 std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
-                                         const StoredConfig& stored, const Precision& precision,
-                                         const SiteSet& sites, const TensorGroup* group) {
-  check_dimensions(weights, stored);
-  check_tensors(weights, stored);
+                                         const StoredConfig& stored, const Transformer& whole,
+                                         const Precision& precision, const SiteSet& sites,
+                                         const TensorGroup* group) {
+  check_tensors(weights, whole);
   auto model =
       std::make_unique<Transformer>(stored.model, stored.vocab_size,
                                     /*seed=*/std::nullopt, precision, at::kCPU, sites, group);
@@ -246,9 +259,8 @@ WeightFormat nearest_format(const NamedWeights& weights, const std::string& name
 
 // Of the weights of a folder that holds some packed: as they are stored, and in bfloat16 where a
 // packed one has to be taken apart.
-WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig& stored) {
-  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                          at::kMeta);
+WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig& stored,
+                                const Transformer& whole) {
   WeightFormats::OfWeights formats;
   for (const Parameter& parameter : whole.parameters().all()) {
     const std::vector<StoredTensor> tensors = stored_tensors(parameter, whole.sublayers());
@@ -263,7 +275,14 @@ WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig&
 
 }  // namespace
 
-ModelDirectory::ModelDirectory(const fs::path& path) : path_(path) {
+// A folder's model without numbers, whose parameters say what its files have to hold.
+struct ModelDirectory::Whole {
+  std::once_flag made;
+  std::unique_ptr<const Transformer> model;
+};
+
+ModelDirectory::ModelDirectory(const fs::path& path)
+    : path_(path), whole_(std::make_unique<Whole>()) {
   if (is_gguf_file(path)) {
     gguf_ = std::make_unique<GgufFile>(path);
     gguf_config_ = std::make_unique<GgufConfig>(read_gguf_config(*gguf_));
@@ -279,9 +298,20 @@ ModelDirectory::ModelDirectory(ModelDirectory&&) noexcept = default;
 ModelDirectory& ModelDirectory::operator=(ModelDirectory&&) noexcept = default;
 ModelDirectory::~ModelDirectory() = default;
 
+const Transformer& ModelDirectory::whole() const {
+  std::call_once(whole_->made, [&] {
+    check_dimensions(*weights_, stored_);
+    whole_->model = std::make_unique<Transformer>(stored_.model, stored_.vocab_size,
+                                                  /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  });
+  return *whole_->model;
+}
+
 std::vector<std::string> ModelDirectory::notes() const {
-  if (gguf_) return {};
-  std::vector<std::string> notes = files_->notes();
+  std::vector<std::string> notes = stored_.notes;
+  if (gguf_) return notes;
+  const std::vector<std::string> of_files = files_->notes();
+  notes.insert(notes.end(), of_files.begin(), of_files.end());
   if (const std::string note = weights_->note(); !note.empty()) notes.push_back(note);
   if (!stored_.misspelled.empty()) {
     notes.push_back(fmt::format("{}: not read, and perhaps misspelled: {}",
@@ -293,7 +323,7 @@ std::vector<std::string> ModelDirectory::notes() const {
 
 WeightFormats ModelDirectory::weight_formats() const {
   if (gguf_) return gguf_weight_formats(*gguf_, *gguf_config_);
-  return weights_->has_packed() ? formats_of_folder(*weights_, stored_) : WeightFormats();
+  return weights_->has_packed() ? formats_of_folder(*weights_, stored_, whole()) : WeightFormats();
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer() const {
@@ -317,9 +347,8 @@ std::unique_ptr<Tokenizer> ModelDirectory::ids() const {
     }
   }
   const std::vector<int64_t> ends = stored_.document_ids.ends();
-  const bool is_known = !ends.empty() && ends[0] >= 0 && ends[0] < vocab_size();
-  return std::make_unique<IdsTokenizer>(vocab_size(), is_known ? static_cast<int32_t>(ends[0]) : -1,
-                                        std::move(files));
+  return std::make_unique<IdsTokenizer>(
+      vocab_size(), ends.empty() ? -1 : static_cast<int32_t>(ends[0]), std::move(files));
 }
 
 ChatTemplate ModelDirectory::chat_template() const {
@@ -339,7 +368,7 @@ std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
 std::unique_ptr<Transformer> ModelDirectory::load(const Precision& precision, const SiteSet& sites,
                                                   const TensorGroup* group) const {
   auto model = gguf_ ? load_gguf(*gguf_, *gguf_config_, precision, sites, group)
-                     : load_folder(*files_, *weights_, stored_, precision, sites, group);
+                     : load_folder(*files_, *weights_, stored_, whole(), precision, sites, group);
   // Checking read all of them, and what a model keeps it copied, or maps of a GGUF file.
   gguf_ ? gguf_->release_pages() : files_->release_pages();
   if (compute_device().is_cpu()) return model;

@@ -49,8 +49,8 @@ class ModelDirectory {
   const TensorFiles* files() const { return files_.get(); }
   const NamedWeights* weights() const { return weights_.get(); }
   // What lies there and is not read, for people: a sentence each, such as "DIR/model.safetensors:
-  // 12 tensors of layers that predict further tokens are not read"; and keys of config.json that
-  // look misspelled.
+  // 12 tensors of layers that predict further tokens are not read"; keys of config.json that look
+  // misspelled; and ids of no token.
   std::vector<std::string> notes() const;
 
   // What config.json or the file's metadata say; the tokens that end a document are also those of
@@ -87,12 +87,17 @@ class ModelDirectory {
                                     const TensorGroup* group = nullptr) const;
 
  private:
+  struct Whole;
+  // Made where it is first asked for. Throws Error where the files are not of its size.
+  const Transformer& whole() const;
+
   std::filesystem::path path_;
   std::unique_ptr<const GgufFile> gguf_;
   std::unique_ptr<const GgufConfig> gguf_config_;
   StoredConfig stored_;
   std::unique_ptr<const TensorFiles> files_;
   std::unique_ptr<const NamedWeights> weights_;
+  std::unique_ptr<Whole> whole_;
 };
 
 // ModelDirectory::load of what lies there.

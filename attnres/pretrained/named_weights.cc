@@ -344,20 +344,20 @@ std::string NamedWeights::quantized_as(const std::string& name) const {
 void NamedWeights::check(const std::string& name, const std::vector<int64_t>& expected) const {
   const std::string quantized = quantized_as(name);
   require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
-          quantized.empty() ? "" : ": the file holds it quantized, as " + quantized);
+          quantized.empty() ? "" : ": the file holds it quantized, as " + one_line(quantized));
   const auto& [made, info] = entries_.at(name);
   // Their shape is of what is packed, or their numbers are divided by a scale.
   require(quantized.empty(),
           "{}: {} is quantized: {} is beside it; attnres reads FP8 in blocks and MXFP4 of "
           "compressed-tensors, else take the model that it was made from, or a GGUF file",
-          weights_.what(), made.of[0], quantized);
+          weights_.what(), one_line(made.of[0]), one_line(quantized));
   const bool is_flat = name.ends_with(kDecays);
   require(is_flat ? without_ones(info.shape) == without_ones(expected) : info.shape == expected,
           "{}: {} has the shape [{}], expected [{}]", weights_.what(), shown_names(made.of),
           one_line(fmt::format("{}", fmt::join(info.shape, ", "))), fmt::join(expected, ", "));
   require(info.dtype == at::kFloat || info.dtype == at::kBFloat16 || info.dtype == at::kHalf,
           "{}: {} is stored as {}; weights are read as float32, bfloat16 or float16",
-          weights_.what(), made.of[0], stored_dtype_name(info.dtype));
+          weights_.what(), one_line(made.of[0]), stored_dtype_name(info.dtype));
 }
 
 void NamedWeights::check_all_known(const std::set<std::string>& known) const {

@@ -71,6 +71,22 @@ void write_config_json(const fs::path& folder, const Json& config) {
 
 }  // namespace
 
+DocumentIds StoredGeneration::ids_with(const Tokenizer& tokenizer) const {
+  return document_ids.end.is_null() ? DocumentIds(tokenizer.end_of_document()) : document_ids;
+}
+
+StoredGeneration stored_generation(const ModelDirectory& directory) {
+  StoredGeneration generation{directory.stored().document_ids};
+  const fs::path file = directory.path() / kGenerationFile;
+  if (directory.gguf() == nullptr && path_exists(file)) generation.config_json = read_file(file);
+  return generation;
+}
+
+void save_generation(const StoredGeneration& generation, const fs::path& folder) {
+  if (generation.config_json.empty()) return;
+  write_file(folder / kGenerationFile, generation.config_json);
+}
+
 NamedTensors model_tensors(const Transformer& stage, at::ScalarType dtype,
                            std::optional<FileLayout> layout,
                            const std::function<at::Tensor(const Parameter&)>& numbers) {
@@ -108,9 +124,10 @@ void save_model(const Transformer& model, const fs::path& folder, int64_t contex
 }
 
 void save_model_folder(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
-                       int64_t context, at::ScalarType dtype) {
+                       int64_t context, const StoredGeneration& generation) {
   write_folder(folder, [&](const fs::path& filling) {
-    save_model(model, filling, context, tokenizer.end_of_document(), dtype);
+    save_model(model, filling, context, generation.ids_with(tokenizer));
+    save_generation(generation, filling);
     tokenizer.save(filling);
   });
 }
@@ -119,19 +136,21 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model,
                             const ModelDirectory& like, int64_t context, at::ScalarType dtype,
                             std::optional<FileLayout> layout) {
   write_folder(folder, [&](const fs::path& filling) {
-    const Json config = config_json(model, context, like.stored().document_ids, dtype, layout);
+    const StoredGeneration generation = stored_generation(like);
+    const Json config = config_json(model, context, generation.document_ids, dtype, layout);
     NamedTensors tensors = model_tensors(model, dtype, layout);
     keep_unused(like, dtype, tensors);
     write_tensor_files(filling, kWeights, tensors);
     write_config_json(filling, config);
+    save_generation(generation, filling);
     if (like.gguf() != nullptr) {
       // Token ids need none.
       if (const auto tokenizer = like.tokenizer_if_read()) tokenizer->save(filling);
       return;
     }
-    std::vector<fs::path> kept = tokenizer_files(like.path());
-    if (path_exists(like.path() / kGenerationFile)) kept.push_back(like.path() / kGenerationFile);
-    for (const fs::path& file : kept) write_file(filling / file.filename(), read_file(file));
+    for (const fs::path& file : tokenizer_files(like.path())) {
+      write_file(filling / file.filename(), read_file(file));
+    }
   });
 }
 

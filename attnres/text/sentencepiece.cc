@@ -153,7 +153,8 @@ void SentencePieceTokenizer::set_frame(const SentencePieceFrame& frame, const st
   }
   if (begin >= 0) {
     begin_of_text_ = begin;
-    if (frame.begin) frame_ = {.before = {begin}, .before_text = processor_->IdToPiece(begin)};
+    begin_of_text_name_ = processor_->IdToPiece(begin);
+    if (frame.begin) frame_ = {.before = {begin}, .before_text = begin_of_text_name_};
   }
   if (frame.end) frame_.after = {end_of_document()};
 }
@@ -216,7 +217,7 @@ void SentencePieceTokenizer::save(const fs::path& folder) const {
                  {"legacy", false},
                  {"split_special_tokens", true},
                  {"clean_up_tokenization_spaces", false}};
-  if (begin_of_text_) config["bos_token"] = processor_->IdToPiece(*begin_of_text_);
+  if (begin_of_text_) config["bos_token"] = begin_of_text_name_;
   make_folder(folder);
   write_file(folder / "tokenizer.model", model_);
   write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");

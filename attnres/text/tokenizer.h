@@ -46,6 +46,8 @@ class Tokenizer {
   const TextFrame& frame() const { return frame_; }
   // The token that is said to begin a text, whether or not it is put before one.
   std::optional<int32_t> begin_of_text() const { return begin_of_text_; }
+  // How its files write that: "<s>"; empty without one.
+  const std::string& begin_of_text_name() const { return begin_of_text_name_; }
 
   // Whether text must be valid UTF-8; otherwise any bytes will do.
   virtual bool needs_utf8() const = 0;
@@ -75,6 +77,7 @@ class Tokenizer {
 
   TextFrame frame_;
   std::optional<int32_t> begin_of_text_;
+  std::string begin_of_text_name_;
 };
 
 // The tokens of a text to continue, after those that the tokenizer's frame has before a text. Those

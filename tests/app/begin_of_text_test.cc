@@ -8,6 +8,7 @@
 #include "attnres/infer/generate.h"
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/score.h"
+#include "attnres/infer/text_engine.h"
 #include "attnres/pretrained/save_model.h"
 #include "tests/app/program.h"
 #include "tests/model/small_models.h"
@@ -59,6 +60,10 @@ class BeginOfText : public ::testing::Test {
   const Transformer model_ =
       small_model(residual(), {.vocab_size = tokenizer_->vocab_size(), .precision = at::kFloat});
 };
+
+TEST_F(BeginOfText, IsToldByItsName) {
+  EXPECT_EQ(TextEngine(folder_).model().begin_of_text, "<|begin_of_text|>");
+}
 
 TEST_F(BeginOfText, StandsBeforePrompts) {
   const std::string greedy = "generate --temperature 0 --max-tokens 9 --json ";

@@ -141,6 +141,36 @@ TEST_F(Sampled, TakesWhatTheModelSays) {
   EXPECT_THAT(run(prompt).err, HasSubstr("generation_config.json: top_k: expected a whole number"));
 }
 
+// Nobody else looks at how the model would be sampled.
+TEST_F(Sampled, DoesWithoutAGenerationConfigThatIsWrong) {
+  const std::string prompt = "--prompt depth --max-tokens 12 ";
+  const Json plain = json(prompt);
+  const fs::path file = folder_ / "generation_config.json";
+  for (const char* wrong : {"{", "[]", R"({"temperature": "hot"})", R"({"top_p": 7})"}) {
+    write_text(file, wrong);
+    const Result refused = run(prompt);
+    EXPECT_EQ(refused.exit_code, 1) << wrong;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("generation_config.json"),
+                                   HasSubstr("do without what it says of sampling: "
+                                             "--generation-config none")));
+    EXPECT_EQ(json(prompt + "--generation-config none"), plain) << wrong;
+    EXPECT_EQ(json(prompt + "--temperature 1 --top-k 0 --top-p 1 --min-p 0 --repetition-penalty 1"),
+              plain)
+        << wrong;
+    for (const std::string command : {"score --ids 1,2,3", "inspect --text depth"}) {
+      const Result other = run_program(command + " --threads 1 --model " + folder_.string());
+      EXPECT_EQ(other.exit_code, 0) << wrong << other.err;
+    }
+  }
+  write_text(file, R"({"temperature": "hot", "do_sample": 3, "top_k": 5})");
+  EXPECT_EQ(json(prompt + "--temperature 1"), json(prompt + "--generation-config none --top-k 5"))
+      << "what is given is not looked at";
+  write_text(file, R"({"do_sample": false})");
+  EXPECT_NE(json(prompt), plain);
+  EXPECT_EQ(json(prompt + "--generation-config none"), plain);
+  EXPECT_EQ(run(prompt + "--generation-config other").exit_code, 2);
+}
+
 TEST_F(Sampled, GivesLogProbabilities) {
   EXPECT_FALSE(json(letters()).contains("logprobs"));
   const Json found = json(letters() + "--logprobs 2");

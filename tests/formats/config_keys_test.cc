@@ -119,6 +119,51 @@ TEST(ConfigKeys, AreTheFilesOwnInErrors) {
               HasSubstr("config.json: num_experts_per_token: expected"));
 }
 
+// Their products size memory: none may be so large that one overflows.
+TEST(ConfigKeys, BoundEverySize) {
+  constexpr const char* kSizes[] = {"hidden_size",
+                                    "intermediate_size",
+                                    "num_hidden_layers",
+                                    "num_attention_heads",
+                                    "vocab_size",
+                                    "max_position_embeddings",
+                                    "model_max_length",
+                                    "kv_lora_rank",
+                                    "q_lora_rank",
+                                    "qk_nope_head_dim",
+                                    "qk_rope_head_dim",
+                                    "v_head_dim",
+                                    "n_routed_experts",
+                                    "num_experts",
+                                    "moe_intermediate_size",
+                                    "num_experts_per_token",
+                                    "num_nextn_predict_layers"};
+  for (const char* model : kModels) {
+    const Json plain = config_of(model);
+    const bool is_nested = plain.contains("text_config");
+    const Json& text = is_nested ? plain["text_config"] : plain;
+    for (const std::string size : kSizes) {
+      if (!text.contains(size) || !text[size].is_number()) continue;
+      for (const int power : {40, 62}) {
+        Json config = plain;
+        (is_nested ? config["text_config"] : config)[size] = int64_t{1} << power;
+        EXPECT_THAT(message_of<Error>([&] { from_config_json(config, "config.json"); }),
+                    AllOf(HasSubstr("config.json"), HasSubstr(size + ": expected")))
+            << model;
+      }
+    }
+  }
+}
+
+TEST(ConfigKeys, TakeTheLargestContextOfARecipe) {
+  Json config = config_of("llama3_tiny");
+  config["max_position_embeddings"] = kMostContext;
+  EXPECT_EQ(from_config_json(config, "config.json").context, kMostContext);
+  config["max_position_embeddings"] = kMostContext + 1;
+  EXPECT_THAT(message_of<Error>([&] { from_config_json(config, "config.json"); }),
+              HasSubstr("max_position_embeddings: expected 2 to 16777216, got 16777217"));
+}
+
 TEST(ConfigKeys, NameTheNearestModelType) {
   Json config = config_of("llama3_tiny");
   config["model_type"] = "qwen4";

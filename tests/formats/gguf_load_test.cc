@@ -98,6 +98,48 @@ TEST(GgufLoaded, EndsWhereTheFileSays) {
   EXPECT_THAT(stored.document_ids.ends(), ::testing::ElementsAre(2, 7));
 }
 
+TEST(GgufLoaded, EndsAtTokensOfTheModel) {
+  const fs::path path = changed_gguf(saved_gguf(perturbed_model(gguf_llama())), [](auto& file) {
+    file.key("tokenizer.ggml.bos_token_id") = int32_t{-1};
+    file.key("tokenizer.ggml.eos_token_id") = UINT32_MAX;
+    file.key("tokenizer.ggml.eot_token_id") = int32_t{7};
+    file.key("tokenizer.ggml.eom_token_id") = std::string("<end>");
+  });
+  const StoredConfig stored = read_gguf_config(GgufFile(path)).stored;
+  EXPECT_EQ(stored.document_ids.begin, nullptr);
+  EXPECT_EQ(stored.document_ids.end, 7);
+  EXPECT_THAT(stored.notes, ::testing::ElementsAre(HasSubstr("bos_token_id: not read: -1"),
+                                                   HasSubstr("eos_token_id: not read: 4294967295"),
+                                                   HasSubstr("eom_token_id: not read: \"<end>\"")));
+}
+
+// As llama.cpp writes GLM's: block_count has the layers that predict further tokens.
+TEST(GgufLoaded, LeavesOutLayersForFurtherTokens) {
+  const Transformer model = perturbed_model(gguf_deepseek2());
+  const fs::path plain = saved_gguf(model);
+  const auto with_layers = [&](uint32_t blocks, uint32_t further) {
+    return changed_gguf(plain, [=](GgufContents& file) {
+      file.key("deepseek2.block_count") = blocks;
+      file.key("deepseek2.nextn_predict_layers") = further;
+      for (const char* name : {"blk.2.attn_norm.weight", "blk.2.nextn.eh_proj.weight"}) {
+        const at::Tensor ones = at::ones({32});
+        file.tensors.push_back({name, {32}, GgufType::f32, [ones] { return ones; }});
+      }
+    });
+  };
+  const fs::path path = with_layers(3, 1);
+  EXPECT_LT(difference(model, *loaded_gguf(path)), 1e-5);
+  EXPECT_THAT(read_gguf_config(GgufFile(path)).stored.notes,
+              ::testing::ElementsAre(HasSubstr("changed.gguf: 1 layer of its 3 is not read")));
+  EXPECT_THAT(read_gguf_config(GgufFile(plain)).stored.notes, ::testing::IsEmpty());
+  const auto refusal = [&](uint32_t blocks, uint32_t further) {
+    return message_of<Error>([&] { loaded_gguf(with_layers(blocks, further)); });
+  };
+  EXPECT_THAT(refusal(2, 0), HasSubstr("blk.2.attn_norm.weight is no tensor"));
+  EXPECT_THAT(refusal(3, 3), HasSubstr("nextn_predict_layers: expected 0 to 2, got 3"));
+  EXPECT_THAT(refusal(4, 1), HasSubstr("blk.2."));
+}
+
 // Every parameter, as it was or as the product that it was folded into. A router's bias too, which
 // hardly shows.
 TEST_P(GgufLoad, FillsEveryParameter) {

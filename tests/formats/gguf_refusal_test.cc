@@ -42,6 +42,8 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
                                            "kimi-linear, kimi-k3")));
   EXPECT_THAT(without_key("general.architecture"), HasSubstr("general.architecture is ''"));
   EXPECT_THAT(without_key("llama.context_length"), HasSubstr("context_length is missing"));
+  EXPECT_THAT(with_key("llama.context_length", uint64_t{1} << 62),
+              HasSubstr("llama: context_length: expected 2 to 16777216, got 4611686018427387904"));
   EXPECT_THAT(without_key("llama.attention.layer_norm_rms_epsilon"), HasSubstr("is missing"));
   EXPECT_THAT(with_key("llama.block_count", uint32_t{1'000'000}),
               HasSubstr("1000000 layers do not fit"));

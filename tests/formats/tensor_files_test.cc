@@ -97,6 +97,27 @@ TEST_F(IndexOfOthers, IsRefusedWhereItIsWrong) {
   }
 }
 
+TEST_F(IndexOfOthers, ShowsTheBeginningOfLongNames) {
+  const std::string longest(5000, 'x'), file = std::string(200, 'y') + ".safetensors";
+  const auto expect_short = [&](const std::string& message) {
+    EXPECT_LT(message.size(), 500 + folder_.string().size());
+    EXPECT_THAT(message, HasSubstr("..."));
+  };
+  write_index({{"a", longest}});
+  expect_short(refusal());
+  write_index({{longest, kFirst}});
+  expect_short(refusal());
+  write_index({{longest, longest}});
+  expect_short(refusal());
+  write_safetensors(folder_ / file, {{longest, at::full({2}, INFINITY)}}, {}, Numbers::any);
+  write_index({{"a", file}});
+  expect_short(refusal());
+  write_index({{longest, file}});
+  const TensorFiles files(folder_);
+  expect_short(message_of<Error>([&] { files.verify({longest}); }));
+  expect_short(message_of<Error>([&] { files.read(longest + "z"); }));
+}
+
 // Links, as in a cache of downloads, lead wherever they lead.
 TEST_F(IndexOfOthers, MayListLinks) {
   const fs::path blobs = fresh_folder("blobs");

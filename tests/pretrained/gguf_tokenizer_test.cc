@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::vector<std::string> kTexts = {
     "the cat sat", " two  spaces\n\n\tand\r\n", "na\u00efve \u2014 \u65e5\u672c\u8a9e",
@@ -250,6 +251,28 @@ TEST(GgufTokenizer, RefusesWhatDoesNotFitTogether) {
               HasSubstr("no end-of-sentence token"));
   EXPECT_THAT(refusal("tokenizer.ggml.eos_token_id", uint32_t{285}),
               HasSubstr("eos_token_id: is not the number of a token"));
+}
+
+// Its own key, as nothing beside a GGUF file names tokens.
+TEST(GgufTokenizer, SaysWhichKeyNamesTheEnd) {
+  const auto refusal = [](GgufMetadata metadata) {
+    std::erase_if(metadata, [](const auto& key) {
+      return key.first == "tokenizer.ggml.eos_token_id" ||
+             key.first == "tokenizer.ggml.bos_token_id";
+    });
+    for (std::string& token :
+         std::get<std::vector<std::string>>(value_of(metadata, "tokenizer.ggml.tokens"))) {
+      if (token == "</s>" || token == "<|endoftext|>" || token == "<|end_of_text|>") token += "_";
+    }
+    return message_of<UnreadTokenizer>([&] { reread(metadata); });
+  };
+  for (const GgufMetadata& metadata :
+       {gguf_tokenizer(sentencepiece(), 285), gguf_tokenizer(*byte_pairs(), 275)}) {
+    EXPECT_THAT(refusal(metadata),
+                AllOf(HasSubstr("file.gguf: which token ends a document: none is named; name one "
+                                "as tokenizer.ggml.eos_token_id"),
+                      Not(HasSubstr("tokenizer_config"))));
+  }
 }
 
 TEST(GgufTokenizer, RefusesBytePairsThatAreNoText) {

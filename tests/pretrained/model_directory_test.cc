@@ -458,10 +458,55 @@ TEST(ModelEnds, AreThoseOfBothFilesAndTheTokenizer) {
   write_ends({5, 8});
   save_model_folder_like(out, *load_model(folder), ModelDirectory(folder), /*context=*/64);
   EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({5, 8}));
+}
 
-  write_ends("</s>");
-  EXPECT_THAT(message_of<Error>([&] { ModelDirectory{folder}; }),
-              AllOf(HasSubstr("generation_config.json: eos_token_id"), HasSubstr("</s>")));
+// A file may name what is no token of its model; no text can end there.
+TEST(ModelEnds, AreTokensOfTheModel) {
+  const fs::path folder = copy_of(kLlama);
+  const int64_t size = read_json(folder / "config.json")["vocab_size"];
+  const std::string known = fmt::format("the token ids 0 to {}", size - 1);
+  edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
+  for (const Json& wrong : {Json("</s>"), Json(-1), Json(size), Json(1.5), Json(true),
+                            Json(UINT64_MAX), Json::object()}) {
+    const auto notes = [&] { return ModelDirectory(folder).notes(); };
+    write_text(folder / "generation_config.json", Json{{"eos_token_id", {7, wrong}}}.dump());
+    EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, Json({3, 7})) << wrong;
+    EXPECT_THAT(notes(), ElementsAre(AllOf(HasSubstr("generation_config.json: eos_token_id: not"),
+                                           HasSubstr(wrong.dump()), HasSubstr(known))));
+    fs::remove(folder / "generation_config.json");
+    const Json before = read_json(folder / "config.json");
+    edit_config(folder, [&](Json& json) { json["eos_token_id"] = {wrong, 5}; });
+    EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, 5);
+    EXPECT_THAT(notes(), ElementsAre(AllOf(HasSubstr("/config.json: eos_token_id: not read: "),
+                                           HasSubstr(wrong.dump()), HasSubstr(known))));
+    edit_config(folder, [&](Json& json) { json["bos_token_id"] = json["eos_token_id"] = wrong; });
+    EXPECT_EQ(ModelDirectory(folder).stored().document_ids.end, nullptr);
+    EXPECT_EQ(ModelDirectory(folder).stored().document_ids.begin, nullptr);
+    EXPECT_THAT(notes(), ElementsAre(HasSubstr("bos_token_id"), HasSubstr("eos_token_id")));
+    EXPECT_EQ(ModelDirectory(folder).ids()->end_of_document(), -1);
+    write_text(folder / "config.json", before.dump());
+  }
+}
+
+TEST(ModelEnds, AreKeptByACopyWithGenerationConfig) {
+  const fs::path folder = copy_of(kLlama), out = fresh_folder("out") / "copy";
+  write_text(folder / "generation_config.json", R"({"eos_token_id": [9, 7], "top_k": 5})");
+  const ModelDirectory directory(folder);
+  save_model_folder(out, *directory.load(), ByteTokenizer(), /*context=*/64,
+                    stored_generation(directory));
+  EXPECT_EQ(read_file(out / "generation_config.json"),
+            read_file(folder / "generation_config.json"));
+  EXPECT_EQ(read_json(out / "config.json")["eos_token_id"], Json({0, 9, 7}));
+}
+
+TEST(ModelEnds, AreReadBesideAGenerationConfigThatIsBroken) {
+  const fs::path folder = copy_of(kLlama);
+  edit_config(folder, [](Json& json) { json["eos_token_id"] = 3; });
+  write_text(folder / "generation_config.json", "{");
+  const ModelDirectory directory(folder);
+  EXPECT_THAT(directory.ends(nullptr), ElementsAre(3));
+  EXPECT_THAT(directory.notes(), ElementsAre(AllOf(HasSubstr("generation_config.json"),
+                                                   HasSubstr("a text's end is not read"))));
 }
 
 TEST(FindModelDirectory, TakesAModelOrTheBestCheckpointOfARun) {

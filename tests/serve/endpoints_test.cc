@@ -89,6 +89,7 @@ class Parrot : public Backend {
                                   .mechanism = "attn_res",
                                   .tokenizer = "bytes",
                                   .chat_template = "plain",
+                                  .begin_of_text = "",
                                   .end_of_document = "",
                                   .sites = {{1, "output", {"embedding", "block 1"}}}};
 };
@@ -179,6 +180,9 @@ TEST_F(Endpoints, TellOfModelTokensAndServer) {
   EXPECT_EQ(post("/tokenize", {{"prompt", "Hi"}}).json()["tokens"], (Json{'H' + 0, 'i' + 0}));
   EXPECT_EQ(post("/detokenize", {{"tokens", {72, 105}}}).json()["prompt"], "Hi");
   EXPECT_EQ(ask("GET", "/tokenizer_info").json()["vocab_size"], 256);
+  EXPECT_EQ(ask("GET", "/tokenizer_info").json()["bos_token"], nullptr);
+  parrot_.description.begin_of_text = "<s>";
+  EXPECT_EQ(ask("GET", "/tokenizer_info").json()["bos_token"], "<s>");
   const Json health = ask("GET", "/health").json();
   EXPECT_EQ(health["slots"], 3);
   EXPECT_EQ(health["waiting"], 2);

@@ -162,6 +162,8 @@ TEST(TextFrame, IsThatOfSentencePiece) {
     EXPECT_EQ(encode_framed(text, *both), theirs("bos:eos", text));
     EXPECT_EQ(prompt_ids(text, *both), theirs("bos", text));
   }
+  EXPECT_EQ(begun->begin_of_text_name(), "<s>");
+  EXPECT_EQ(load_sentencepiece({{"add_bos_token", false}})->begin_of_text_name(), "<s>");
   EXPECT_EQ(prompt_ids("<s>the cat", *begun), theirs("bos", "the cat"));
   // As LlamaTokenizer is documented, and llama.cpp has it: it begins texts unless told otherwise.
   EXPECT_THAT(load_sentencepiece(nullptr)->frame().before, ElementsAre(1));

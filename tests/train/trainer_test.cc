@@ -229,6 +229,36 @@ TEST_F(Trainer, WarnsWhereNoWeightWillMove) {
   EXPECT_NE(weights("mostly"), first(mostly));
 }
 
+// Of a model that others made: all tokens that end a text, and how it is sampled.
+TEST_F(Trainer, KeepsHowTheModelsTextsEndAndAreSampled) {
+  const fs::path first = base_ / "first";
+  save_model_folder(first, Transformer(job("").recipe.model, 256, /*seed=*/1), ByteTokenizer(),
+                    /*context=*/32);
+  Json config = read_json(first / "config.json");
+  config["bos_token_id"] = 3;
+  write_text(first / "config.json", config.dump());
+  const std::string sampled = R"({"eos_token_id": [10, 12], "temperature": 0.25})";
+  write_text(first / "generation_config.json", sampled);
+  TrainJob begun = job("kept");
+  begun.from = std::make_shared<ModelDirectory>(first);
+  begun.recipe.train.steps = 4;
+  attnres::train(begun);
+  const RunPaths run{begun.out};
+  const auto expect_kept = [&](const fs::path& folder) {
+    EXPECT_EQ(read_json(folder / "config.json")["bos_token_id"], 3);
+    EXPECT_EQ(read_json(folder / "config.json")["eos_token_id"], Json({0, 10, 12}));
+    EXPECT_EQ(read_file(folder / "generation_config.json"), sampled);
+  };
+  expect_kept(run.last());
+  expect_kept(run.best());
+  begun.from.reset();
+  begun.resume = true;
+  begun.recipe.train.steps = 8;
+  fs::remove_all(run.best());
+  EXPECT_EQ(attnres::train(begun).steps, 8);
+  expect_kept(run.last());
+}
+
 // Token ids that others made, as of a model with the tokenizer that made them.
 TEST_F(Trainer, TrainsAModelWithoutATokenizerOnIds) {
   const fs::path whole = base_ / "whole", bare = base_ / "bare", ids = base_ / "ids.bin";

@@ -44,10 +44,11 @@ HttpReply detokenize(Service& service, const CallPointer& call) {
 
 HttpReply tokenizer_info(Service& service, const CallPointer& /*call*/) {
   const ModelDescription& model = service.backend.model();
+  const Json begin = model.begin_of_text.empty() ? Json() : Json(model.begin_of_text);
   return json_reply({{"tokenizer_class", model.tokenizer},
                      {"vocab_size", model.vocabulary},
                      {"eos_token", model.end_of_document},
-                     {"bos_token", nullptr},
+                     {"bos_token", begin},
                      {"pad_token", nullptr},
                      {"chat_template", nullptr},
                      {"model_max_length", service.backend.context()}});

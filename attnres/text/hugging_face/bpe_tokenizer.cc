@@ -35,12 +35,13 @@ std::unique_ptr<BpeModel> make_byte_model(const TokenizerJson& parts, const std:
 
 }  // namespace
 
-BpeTokenizer::BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what)
-    : BpeTokenizer(parts, {"tokenizer.json", write_tokenizer_json(parts)}, std::move(config),
-                   what) {}
+BpeTokenizer::BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what,
+                           const std::string& end_key)
+    : BpeTokenizer(parts, {"tokenizer.json", write_tokenizer_json(parts)}, std::move(config), what,
+                   end_key) {}
 
 BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
-                           const std::string& what)
+                           const std::string& what, const std::string& end_key)
     : parts_(std::move(parts)), file_(std::move(file)), config_(std::move(config)) {
   const auto named = [&](const char* part) { return fmt::format("{}: {}", what, part); };
   normalizer_ = read_normalizer({parts_.normalizer, named("normalizer")});
@@ -86,7 +87,7 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
   if (!normalized.empty()) {
     normalized_finder_ = std::make_unique<AddedTokenFinder>(normalized, normalized_contents);
   }
-  end_of_document_ = find_end(what);
+  end_of_document_ = find_end(what, end_key);
   set_frame(what);
   if (!config_.contains("eos_token")) {
     Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -113,6 +114,7 @@ void BpeTokenizer::set_frame(const std::string& what) {
   } else if (frame_.before.size() == 1) {
     begin_of_text_ = frame_.before[0];
   }
+  if (begin_of_text_) begin_of_text_name_ = token_texts_[*begin_of_text_];
   if (frame_.before.empty() && !begin.empty() && named_flag(config_, "add_bos_token", false)) {
     if (!begin_of_text_) {
       throw UnreadTokenizer(
@@ -128,7 +130,7 @@ void BpeTokenizer::set_frame(const std::string& what) {
   }
 }
 
-int32_t BpeTokenizer::find_end(const std::string& what) const {
+int32_t BpeTokenizer::find_end(const std::string& what, const std::string& key) const {
   const std::string name = named_token(config_, "eos_token");
   constexpr std::array kUsualNames = {"<|endoftext|>", "<|end_of_text|>",       "</s>",
                                       "<eos>",         "<｜end▁of▁sentence｜>", "[EOS]"};
@@ -138,11 +140,9 @@ int32_t BpeTokenizer::find_end(const std::string& what) const {
     if (const auto token = find_token(candidate)) return *token;
   }
   throw UnreadTokenizer(fmt::format(
-      "{}: which token ends a document: {}; name one as eos_token in tokenizer_config.json", what,
-      name.empty() ? "tokenizer_config.json names no eos_token"
-                   : fmt::format("'{}' (eos_token in tokenizer_config.json) is not in the "
-                                 "vocabulary",
-                                 one_line(name))));
+      "{}: which token ends a document: {}; name one as {}", what,
+      name.empty() ? "none is named" : fmt::format("'{}' is not in the vocabulary", one_line(name)),
+      key));
 }
 
 std::vector<int32_t> BpeTokenizer::encode(std::string_view text, SpecialTokens special) const {

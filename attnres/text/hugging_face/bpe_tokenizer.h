@@ -25,14 +25,19 @@ struct TokenizerFile {
 
 class BpeTokenizer : public Tokenizer {
  public:
+  static constexpr const char* kEndKey = "eos_token in tokenizer_config.json";
+
   // `parts` that `file` says, which is saved again; `what` names it in errors. `config` is what
   // tokenizer_config.json says, of which "eos_token" names the token that ends a document. Around a
   // text stands what the post-processor puts there, and what "add_bos_token" and "add_eos_token"
   // ask for. Throws UnreadTokenizer naming what is asked for and not read here, or if no token ends
   // a document.
-  BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config, const std::string& what);
-  // Takes parts that no file says: they are saved as tokenizer.json.
-  BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what);
+  BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config, const std::string& what,
+               const std::string& end_key = kEndKey);
+  // Takes parts that no tokenizer.json says: they are saved as one. `end_key` is what the token
+  // that ends a document is named by where they come from, for errors.
+  BpeTokenizer(const TokenizerJson& parts, Json config, const std::string& what,
+               const std::string& end_key = kEndKey);
 
   std::string kind() const override { return "bpe"; }
   int64_t vocab_size() const override { return static_cast<int64_t>(token_texts_.size()); }
@@ -55,7 +60,7 @@ class BpeTokenizer : public Tokenizer {
   std::string definition() const override { return file_.text; }
 
  private:
-  int32_t find_end(const std::string& what) const;
+  int32_t find_end(const std::string& what, const std::string& key) const;
   std::optional<int32_t> find_token(const std::string& text) const;
   void set_frame(const std::string& what);
 

@@ -16,8 +16,7 @@ namespace attnres {
 
 // More than anyone means, and few enough that products of these do not overflow.
 inline constexpr int64_t kMostSteps = 1'000'000'000;
-inline constexpr int64_t kMostRows = int64_t{1} << 24;     // of a step; see RowOrder::drawn
-inline constexpr int64_t kMostContext = int64_t{1} << 24;  // tokens
+inline constexpr int64_t kMostRows = int64_t{1} << 24;  // of a step; see RowOrder::drawn
 
 struct TrainConfig {
   int64_t steps = 1000;

@@ -41,8 +41,10 @@ Training make_training(const TrainJob& job, int64_t vocab_size, FirstWeights wei
     return load_checkpoint(RunPaths{job.out}.last(), job.recipe.model, vocab_size, train, part);
   }
   auto model = make_model(job, vocab_size, weights, part);
-  if (part.factors.empty()) return {std::move(model), train};
-  return {std::move(model), train, part.factors};
+  Training training = part.factors.empty() ? Training(std::move(model), train)
+                                           : Training(std::move(model), train, part.factors);
+  if (weights == FirstWeights::of_model) training.generation = stored_generation(*job.from);
+  return training;
 }
 
 }  // namespace attnres

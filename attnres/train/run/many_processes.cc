@@ -152,7 +152,7 @@ void ManyProcesses::save_last_here() {
 }
 
 void ManyProcesses::save_best_here() {
-  save_model_folder(RunPaths{job_.out}.best(), *part_->model, tokenizer_, job_.recipe.train.context,
+  save_model_folder(RunPaths{job_.out}.best(), *part_, tokenizer_, job_.recipe.train.context,
                     world_);
 }
 

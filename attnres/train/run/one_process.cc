@@ -47,7 +47,7 @@ void OneProcess::save_last() {
 
 void OneProcess::save_best() {
   save_model_folder(RunPaths{job_.out}.best(), *training_->model, *text_.tokenizer,
-                    job_.recipe.train.context);
+                    job_.recipe.train.context, training_->generation);
 }
 
 }  // namespace attnres

@@ -79,9 +79,11 @@ void require_saved_together(const TensorFiles& files, const std::string& checksu
 }
 
 // The model and what belongs to it, written by rank 0 beside the shards.
-void write_model_rest(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+void write_model_rest(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
                       int64_t context) {
-  save_model_config(model, folder, context, tokenizer.end_of_document());
+  const StoredGeneration& generation = training.generation;
+  save_model_config(*training.model, folder, context, generation.ids_with(tokenizer));
+  save_generation(generation, folder);
   tokenizer.save(folder);
 }
 
@@ -169,7 +171,7 @@ void save_checkpoint(const fs::path& folder, const Training& training, const Tok
   write_folder(folder, [&](const fs::path& filling) {
     write_tensor_files(filling, kWeights, model_tensors(*training.model));
     write_tensor_files(filling, kMoments, training.optimizer.state(), Numbers::any);
-    write_model_rest(filling, *training.model, tokenizer, context);
+    write_model_rest(filling, training, tokenizer, context);
     write_state(filling, training);
   });
 }
@@ -179,18 +181,18 @@ void save_checkpoint(const fs::path& folder, const Training& part, const Tokeniz
   const std::vector<HeldTensors> held = {{kWeights, weights_to_write(*part.model)},
                                          {kMoments, moments_to_write(part), Numbers::any}};
   const auto write_rest = [&](const fs::path& filling) {
-    write_model_rest(filling, *part.model, *tokenizer, context);
+    write_model_rest(filling, part, *tokenizer, context);
     write_state(filling, part);
   };
   write_sharded_folder(folder, held, write_rest, world);
 }
 
-void save_model_folder(const fs::path& folder, const Transformer& part, const Tokenizer* tokenizer,
+void save_model_folder(const fs::path& folder, const Training& part, const Tokenizer* tokenizer,
                        int64_t context, Communicator& world) {
   const auto write_rest = [&](const fs::path& filling) {
     write_model_rest(filling, part, *tokenizer, context);
   };
-  write_sharded_folder(folder, {{kWeights, weights_to_write(part)}}, write_rest, world);
+  write_sharded_folder(folder, {{kWeights, weights_to_write(*part.model)}}, write_rest, world);
 }
 
 TrainingState read_training_state(const fs::path& folder) {
@@ -206,6 +208,7 @@ Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64
   require_model(folder, *loaded, model, std::max(vocab_size, loaded->vocab_size()));
   Training training = part.factors.empty() ? Training(std::move(loaded), config)
                                            : Training(std::move(loaded), config, part.factors);
+  training.generation = stored_generation(directory);
   const TensorFiles moments(folder, kMoments);
   require_saved_together(moments, state.optimizer_checksum);
   std::vector<std::string> names;

@@ -1,6 +1,8 @@
 // Checkpoints: a model directory plus what a run needs to go on exactly where it was.
 //
-//   config.json, model.safetensors, tokenizer files   the model, see pretrained/model_directory.h
+//   config.json, model.safetensors, tokenizer files   the model, see pretrained/model_directory.h;
+//                                                     what that which it began with said of texts
+//                                                     (generation_config.json) too
 //   optimizer.safetensors                             the optimizer's moments
 //   training_state.json                               TrainingState, with a checksum
 //
@@ -17,6 +19,7 @@
 
 #include "attnres/model/transformer.h"
 #include "attnres/parallel/communicator.h"
+#include "attnres/pretrained/save_model.h"
 #include "attnres/text/tokenizer.h"
 #include "attnres/train/optimizers/optimizer.h"
 #include "attnres/train/recipe/recipe.h"
@@ -46,6 +49,7 @@ struct Training {
   std::unique_ptr<Transformer> model;
   Optimizer optimizer;  // of the model's parameters
   TrainingState state;
+  StoredGeneration generation = {};  // of the model that training began with
 };
 
 // Replaces the folder in one step: a process killed at any moment leaves the old or the new one.
@@ -57,7 +61,7 @@ void save_checkpoint(const std::filesystem::path& folder, const Training& traini
 void save_checkpoint(const std::filesystem::path& folder, const Training& part,
                      const Tokenizer* tokenizer, int64_t context, Communicator& world);
 // The model alone, as save_model_folder.
-void save_model_folder(const std::filesystem::path& folder, const Transformer& part,
+void save_model_folder(const std::filesystem::path& folder, const Training& part,
                        const Tokenizer* tokenizer, int64_t context, Communicator& world);
 
 // Throws Error when the file is missing or damaged.
