@@ -138,9 +138,8 @@ GgufConfig read_gguf_config(const GgufFile& file) {
   config.stored.context = read_context(keys, "context_length");
   if (const int64_t further = config.stored.further_layers; further > 0) {
     config.stored.notes.push_back(
-        fmt::format("{}: {} of its {} not read, as llama.cpp does not: behind the model's own, to "
-                    "predict further tokens",
-                    file.path(), counted(further, "layer"), further == 1 ? "is" : "are"));
+        fmt::format("{}: of its {} the last {}, which predict further tokens, are not read",
+                    file.path(), counted(layers, "layer"), further));
   }
   config.stored.document_ids.begin = token_id(file, "bos", config.stored);
   config.stored.document_ids.end = end_ids(file, config.stored);

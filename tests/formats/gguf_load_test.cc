@@ -130,7 +130,7 @@ TEST(GgufLoaded, LeavesOutLayersForFurtherTokens) {
   const fs::path path = with_layers(3, 1);
   EXPECT_LT(difference(model, *loaded_gguf(path)), 1e-5);
   EXPECT_THAT(read_gguf_config(GgufFile(path)).stored.notes,
-              ::testing::ElementsAre(HasSubstr("changed.gguf: 1 layer of its 3 is not read")));
+              ::testing::ElementsAre(HasSubstr("changed.gguf: of its 3 layers the last 1, which")));
   EXPECT_THAT(read_gguf_config(GgufFile(plain)).stored.notes, ::testing::IsEmpty());
   const auto refusal = [&](uint32_t blocks, uint32_t further) {
     return message_of<Error>([&] { loaded_gguf(with_layers(blocks, further)); });
