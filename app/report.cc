@@ -139,8 +139,6 @@ bool has_several_tests(const std::vector<Arm>& arms) {
                        [](const Arm& arm) { return arm.difference.test.has_value(); }) > 1;
 }
 
-constexpr size_t kMostSentences = 6;  // of more arms a table
-
 void report_study(const ReportCommandOptions& options) {
   const StudyPage page = write_study_page(options.runs.front(), options.out);
   for (const std::string& note : page.notes) fmt::print(stderr, "note: {}\n", note);

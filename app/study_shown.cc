@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/study/study_page.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/interrupt.h"
@@ -93,6 +94,9 @@ void print_summary(const StudyJob& job, const StudySummary& summary) {
         "compare or what they cost.");
   } else {
     print_arms(summary.outlook);
+    if (summary.sentences.size() <= kMostSentences) {
+      for (const std::string& sentence : summary.sentences) print_wrapped(sentence);
+    }
   }
   std::string counts = counted(std::ssize(summary.outlook.runs), "run");
   for (const RunState state : {RunState::done, RunState::diverged, RunState::failed,

@@ -179,6 +179,7 @@ std::vector<std::string> write_page(const StudyPaths& paths, StudySummary& summa
   try {
     const StudyPage page = write_study_page(paths.folder, paths.report());
     summary.report = page.page;
+    summary.sentences = page.sentences;
     return page.notes;
   } catch (const Error& error) {
     return {fmt::format("no report was written: {}", error.what())};

@@ -65,10 +65,11 @@ StudyOutlook look_ahead(const StudyJob& job);
 std::string warning_of_little_text(const StudyOutlook& outlook);
 
 struct StudySummary {
-  StudyOutlook outlook;            // as it is in the end
-  bool was_stopped = false;        // before all the chosen had been tried
-  std::filesystem::path report;    // empty: no run has begun, or it could not be written
-  std::vector<std::string> notes;  // what could not be done, and of the report
+  StudyOutlook outlook;                // as it is in the end
+  bool was_stopped = false;            // before all the chosen had been tried
+  std::filesystem::path report;        // empty: no run has begun, or it could not be written
+  std::vector<std::string> sentences;  // of the report, one for each arm that is compared
+  std::vector<std::string> notes;      // what could not be done, and of the report
 };
 
 // Throws as look_ahead, and Error where another process runs a study in the folder, its disk has no

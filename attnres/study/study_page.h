@@ -10,6 +10,9 @@
 
 namespace attnres {
 
+// A terminal shows so many sentences; of more arms a table says more.
+inline constexpr size_t kMostSentences = 6;
+
 struct StudyPage {
   std::filesystem::path page;
   std::string progress;                // "5 of 9 runs are done, 1 failed."

@@ -65,7 +65,7 @@ Json long_study() {
 TEST_F(Study, TrainsTheGridAndThenNothing) {
   const Result first = study("a", "--jobs 2");
   ASSERT_EQ(first.exit_code, 0) << first.err;
-  EXPECT_THAT(first.out, HasSubstr("4 runs, 4 done"));
+  EXPECT_THAT(first.out, AllOf(HasSubstr("\nblock is "), HasSubstr("4 runs, 4 done")));
   EXPECT_EQ(states("a"), "done done done done");
   EXPECT_TRUE(fs::exists(paths("a").report()));
   EXPECT_THAT(read_file(paths("a").runs_csv()), HasSubstr("block-seed2,block,2,run,done,6,6,"));
