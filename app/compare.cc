@@ -211,7 +211,7 @@ void explain(const CompareOptions& options, const StudyRecipe& study, double sec
 }
 
 void run_compare(const CompareOptions& options) {
-  if (!options.device.empty()) find_device(options.device);
+  if (!options.device.empty()) find_device(options.device);  // or throws
   require_out_beside(options.folder(), options.data);
   const bool has_begun =
       path_exists(StudyPaths{options.folder()}.study_json()) && path_exists(options.file());

@@ -112,7 +112,7 @@ void run_study_command(const StudyCommandOptions& options) {
     return show_keys(options.keys, study_keys(), study_schema(), options.json);
   }
   const StudyJob job = make_study_job(options);
-  if (!job.device.empty()) find_device(job.device);
+  if (!job.device.empty()) find_device(job.device);  // or throws
   if (options.dry_run) {
     print_plan(job);
   } else {

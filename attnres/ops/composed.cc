@@ -6,6 +6,7 @@
 
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "attnres/ops/tensors.h"
 
@@ -15,7 +16,7 @@ namespace {
 struct Observed {
   std::mutex mutex;
   ComposedObserver observer;
-  std::set<std::string> told;
+  std::set<std::string_view> told;  // of literals: a call of an operation makes no string
 };
 Observed& observed() {
   static Observed all;

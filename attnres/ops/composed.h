@@ -16,7 +16,7 @@ using ComposedObserver = std::function<void(const std::string& operation, c10::D
 // In the place of the one before, which may have been told already; not while others compute.
 void observe_composed(ComposedObserver observer);
 
-// At the beginning of a fallback, with a tensor that it computes on.
+// At the beginning of a fallback, with a tensor that it computes on. `operation` is a literal.
 void note_composed(const char* operation, const at::Tensor& tensor);
 
 // Sources [..., D] as values [N, ..., D] in the compute type: on a GPU one launch serves them all.

@@ -146,7 +146,7 @@ std::string difference_plot(const StudyData& data, const std::vector<size_t>& ar
     first = std::min(first, curve.x.front());
     last = std::max(last, curve.x.back());
   }
-  plot.curves.push_back({{first, last}, {0, 0}, {0x444444, 0, {}}, Curve::Kind::reference});
+  plot.curves.push_back(zero_line(first, last));
   scale_to_tokens(plot);
   return figure("Validation loss minus the baseline’s", draw(plot, "loss-difference"));
 }
@@ -204,6 +204,10 @@ void add_curves(LinePlot& plot, const SeedCurves& curves, const LineStyle& style
     }
   }
   if (!curves.mean.x.empty()) plot.curves.push_back({curves.mean.x, curves.mean.y, style});
+}
+
+Curve zero_line(double first_x, double last_x) {
+  return {{first_x, last_x}, {0, 0}, {0x444444, 0, {}}, Curve::Kind::reference};
 }
 
 std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& arms) {

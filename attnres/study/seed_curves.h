@@ -35,6 +35,9 @@ SeedCurves entropy_curves(const StudyData& data, size_t arm);
 // Adds a pale line for each seed, where they are several, and a marked one for their mean.
 void add_curves(LinePlot& plot, const SeedCurves& curves, const LineStyle& style);
 
+// A thin line where an arm is as its baseline.
+Curve zero_line(double first_x, double last_x);
+
 // Validation losses of `arms` over training, a pale line for each seed and a marked one for their
 // mean: against tokens and time, and minus the baseline's.
 std::string seed_loss_figures(const StudyData& data, const std::vector<size_t>& arms);

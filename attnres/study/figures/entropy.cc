@@ -45,7 +45,7 @@ std::string over_training(const std::vector<EntropyArm>& arms, SeedCurves Entrop
   }
   if (plot.curves.empty()) return "";
   if (curves == &EntropyArm::difference) {
-    plot.curves.push_back({{0, last}, {0, 0}, {0x444444, 0, {}}, Curve::Kind::reference});
+    plot.curves.push_back(zero_line(0, last));
   }
   return figure(title, draw(plot, id));
 }
@@ -66,7 +66,7 @@ std::string at_the_end(const std::vector<EntropyArm>& arms, const std::string& i
     plot.curves.push_back({{entropy}, {arm.difference.mean.y.back()}, arm.style});
   }
   if (plot.curves.size() < 2 || low == high) return "";
-  plot.curves.push_back({{low, high}, {0, 0}, {0x444444, 0, {}}, Curve::Kind::reference});
+  plot.curves.push_back(zero_line(low, high));
   return figure("At the end", draw(plot, id));
 }
 
