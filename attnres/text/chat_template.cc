@@ -7,31 +7,13 @@
 #include <string_view>
 #include <utility>
 
+#include "attnres/chat/control_tokens.h"
 #include "attnres/support/error.h"
 #include "attnres/text/jinja/interpreter.h"
 #include "attnres/text/jinja/parser.h"
 
 namespace attnres {
 namespace {
-
-constexpr size_t kLongestControlToken = 64;
-
-struct ControlToken {
-  int32_t id = 0;
-  size_t bytes = 0;
-};
-
-// Control tokens are written <...> or [...], whatever the model.
-std::optional<ControlToken> leading_control_token(const Tokenizer& tokenizer,
-                                                  std::string_view text) {
-  if (text.empty() || (text[0] != '<' && text[0] != '[')) return std::nullopt;
-  const char closing = text[0] == '<' ? '>' : ']';
-  text = text.substr(0, kLongestControlToken);
-  for (size_t end = text.find(closing); end != text.npos; end = text.find(closing, end + 1)) {
-    if (const auto id = tokenizer.control_token(text.substr(0, end + 1))) return {{*id, end + 1}};
-  }
-  return std::nullopt;
-}
 
 std::vector<ChatPart> transcript(const std::vector<ChatMessage>& messages, bool to_go_on) {
   std::vector<ChatPart> parts;

@@ -167,6 +167,11 @@ std::optional<int32_t> SentencePieceTokenizer::control_token(std::string_view na
   return id;
 }
 
+std::string SentencePieceTokenizer::control_token_name(int32_t id) const {
+  check_id(id);
+  return processor_->IsControl(id) ? processor_->IdToPiece(id) : "";
+}
+
 int64_t SentencePieceTokenizer::vocab_size() const {
   return static_cast<int64_t>(token_texts_.size());
 }

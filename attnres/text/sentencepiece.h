@@ -40,6 +40,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string decode(const std::vector<int32_t>& ids) const override;
   std::string token_text(int32_t id) const override;
   std::optional<int32_t> control_token(std::string_view name) const override;
+  std::string control_token_name(int32_t id) const override;
   void save(const std::filesystem::path& folder) const override;
 
   const std::string& model() const { return model_; }

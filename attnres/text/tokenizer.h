@@ -62,6 +62,8 @@ class Tokenizer {
   virtual std::string token_text(int32_t id) const = 0;
   // The control token of this name, such as <|im_end|>, which no text is tokenized to.
   virtual std::optional<int32_t> control_token(std::string_view /*name*/) const { return {}; }
+  // The name of a control token; empty of all others.
+  virtual std::string control_token_name(int32_t /*id*/) const { return ""; }
 
   // Identity: tokenizers with equal hashes give equal ids.
   uint64_t hash() const;

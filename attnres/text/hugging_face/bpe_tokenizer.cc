@@ -206,6 +206,11 @@ std::optional<int32_t> BpeTokenizer::control_token(std::string_view name) const 
   return token->second;
 }
 
+std::string BpeTokenizer::control_token_name(int32_t id) const {
+  check_id(id);
+  return is_special_[id] ? token_texts_[id] : "";
+}
+
 void BpeTokenizer::save(const fs::path& folder) const {
   make_folder(folder);
   write_file(folder / file_.name, file_.text);
