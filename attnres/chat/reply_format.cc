@@ -1,5 +1,6 @@
 #include "attnres/chat/reply_format.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -114,6 +115,16 @@ std::optional<CallForm> call_form_of(std::string_view jinja) {
 }
 
 }  // namespace
+
+bool has_mark(const ReplyFormat& format, std::string_view part) {
+  const CallForm calls = format.calls.value_or(CallForm{});
+  const ArgumentForm argument = calls.argument.value_or(ArgumentForm{});
+  const auto marks = {format.thought, format.thought_end, format.answer,     format.answer_end,
+                      calls.section,  calls.section_end,  calls.begin,       calls.head_end,
+                      calls.end,      argument.begin,     argument.head_end, argument.end};
+  return std::any_of(marks.begin(), marks.end(),
+                     [&](const std::string& mark) { return has(mark, part); });
+}
 
 ReplyFormat reply_format_of(std::string_view jinja) {
   if (has(jinja, "<|open|>") && has(jinja, "'think'")) return kimi_k3();

@@ -35,6 +35,9 @@ struct ReplyFormat {
   std::optional<CallForm> calls = {};
 };
 
+// Whether some mark of it has this part.
+bool has_mark(const ReplyFormat& format, std::string_view part);
+
 // Told by what the model's chat template has in it: the forms of Kimi K2 and K3, DeepSeek R1 to V4,
 // GLM 4, Qwen and Hermes; nothing of others, whose answers are text as it comes.
 ReplyFormat reply_format_of(std::string_view jinja);

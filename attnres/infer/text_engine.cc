@@ -132,7 +132,7 @@ void TextEngine::check(const TextRequest& request) const {
 
 int64_t TextEngine::submit(const TextRequest& request) {
   std::optional<TextStream> stream;
-  if (parts_->tokenizer != nullptr) stream.emplace(*parts_->tokenizer, request.stops);
+  if (parts_->tokenizer != nullptr) stream.emplace(*parts_->tokenizer, request.stops, request.reply.get());
   const int64_t number = parts_->engine.submit(parts_->tokenized(request));
   if (stream) parts_->streams.emplace(number, std::move(*stream));
   return number;
@@ -150,7 +150,8 @@ std::vector<TextUpdate> TextEngine::step() {
     const auto stream = parts_->streams.find(update.request);
     if (stream != parts_->streams.end()) {
       if (update.token) update.text = stream->second.add(*update.token);
-      if (update.stopped) update.text += stream->second.finish();
+      if (update.stopped || stream->second.stopped()) update.text += stream->second.finish();
+      update.pieces = stream->second.take_pieces();
       if (stream->second.stopped()) {
         if (!update.stopped) parts_->engine.cancel(update.request);
         update.stopped = StopReason::stop_string;

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/reply_piece.h"
 #include "attnres/infer/generation_settings.h"
 #include "attnres/infer/model_description.h"
 
@@ -27,6 +28,7 @@ namespace attnres {
 
 class InferenceModel;
 class ModelDirectory;
+struct ReplyPlan;
 
 struct TextEngineSettings {
   EngineSettings engine = {};  // a context of 0 is the model's, a larger one is refused
@@ -43,6 +45,7 @@ struct TextRequest {
   std::vector<int32_t> ids = {};        // in place of a text, as they are
   GenerationSettings generation = {};   // the model's ends are added, the vocabulary is its
   std::vector<std::string> stops = {};  // the text ends before the first of these
+  std::shared_ptr<const ReplyPlan> reply = {};  // of chat_request: how the answer is read
 };
 
 struct TextMessage {
@@ -52,6 +55,7 @@ struct TextMessage {
 
 struct TextUpdate : RequestUpdate {
   std::string text = {};  // whole characters that are new; none of a model without a tokenizer
+  std::vector<ReplyPiece> pieces = {};  // of an answer to a conversation: its parts that are new
 };
 
 class TextEngine {

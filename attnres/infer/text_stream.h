@@ -1,10 +1,14 @@
-// The text of a continuation as its tokens come, up to a stop string.
+// The text of a continuation as its tokens come, up to a stop string, and, of an answer, its parts.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "attnres/chat/reply_reader.h"
 #include "attnres/infer/stop_strings.h"
 #include "attnres/text/tokenizer.h"
 
@@ -12,24 +16,33 @@ namespace attnres {
 
 class TextStream {
  public:
-  // The tokenizer must outlive it. Throws as StopStrings.
-  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
-      : decoder_(tokenizer), stops_(stops) {}
+  // The tokenizer must outlive it. `reply`: how an answer is read; null of other texts. Throws as
+  // StopStrings.
+  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
+             const ReplyPlan* reply = nullptr)
+      : tokenizer_(&tokenizer), decoder_(tokenizer), stops_(stops) {
+    if (reply != nullptr) reader_.emplace(*reply, tokenizer);
+  }
 
   // The text that this token adds: whole characters, and nothing that may be part of a stop string.
-  std::string add(int32_t id) { return stops_.add(decoder_.add(id)); }
+  std::string add(int32_t id);
   // What was held back, after the last token.
-  std::string finish() {
-    std::string text = stops_.add(decoder_.finish());
-    return text += stops_.finish();
-  }
+  std::string finish();
+  // What they say as parts of an answer, since this was last asked.
+  std::vector<ReplyPiece> take_pieces() { return std::exchange(pieces_, {}); }
 
   // Whether a stop string came: the text ends before it.
   bool stopped() const { return stops_.found(); }
 
  private:
+  std::string finish_text();
+  void add_pieces(std::vector<ReplyPiece> pieces);
+
+  const Tokenizer* tokenizer_;
   StreamDecoder decoder_;
   StopStrings stops_;
+  std::optional<ReplyReader> reader_;
+  std::vector<ReplyPiece> pieces_;
 };
 
 }  // namespace attnres

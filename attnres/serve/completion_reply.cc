@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/serve/random_id.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -56,6 +57,17 @@ Json depth_json(const TokensDepthWeights& depth, const std::vector<int32_t>& ids
     tokens.push_back(std::move(token));
   }
   return {{"position", depth.first}, {"tokens", std::move(tokens)}, {"weights", depth.weights}};
+}
+
+void ReplyParts::add(const ReplyParts& more) {
+  thought += more.thought;
+  text += more.text;
+  for (const auto& [number, call] : more.calls) {
+    if (calls.emplace(number, call).second) continue;
+    Json& arguments = calls.at(number)["function"]["arguments"];
+    arguments.get_ref<std::string&>() +=
+        call["function"]["arguments"].get_ref<const std::string&>();
+  }
 }
 
 SequenceReply::SequenceReply(const CompletionRequest& request, size_t index, const Backend& backend)
@@ -125,13 +137,38 @@ void SequenceReply::join_logprobs(const Json& list) {
   }
 }
 
+ReplyParts SequenceReply::parts_of(const TextUpdate& update) const {
+  if (!request_.chat) return {.text = update.text};
+  ReplyParts parts;
+  for (const ReplyPiece& piece : update.pieces) {
+    switch (piece.kind) {
+      case ReplyPiece::Kind::thought:
+        parts.thought += piece.text;
+        break;
+      case ReplyPiece::Kind::answer:
+        parts.text += piece.text;
+        break;
+      case ReplyPiece::Kind::call:
+        parts.add({.calls = {{piece.call,
+                              {{"id", piece.id.empty() ? random_id("call_") : piece.id},
+                               {"type", "function"},
+                               {"function", {{"name", piece.text}, {"arguments", ""}}}}}}});
+        break;
+      case ReplyPiece::Kind::arguments:
+        parts.add({.calls = {{piece.call, {{"function", {{"arguments", piece.text}}}}}}});
+        break;
+    }
+  }
+  return parts;
+}
+
 Json SequenceReply::add(const TextUpdate& update) {
-  std::string text;
+  ReplyParts parts = parts_of(update);
   Json logprobs = no_logprobs();
   if (!begun_) {
     cached_ = update.shared_tokens;
     if (request_.echo) {
-      if (!backend_.model().tokenizer.empty()) text = backend_.decode(ids_);
+      if (!backend_.model().tokenizer.empty()) parts.text.insert(0, backend_.decode(ids_));
       if (request_.logprobs >= 0) add_prompt(update, &logprobs);
     }
   }
@@ -144,34 +181,45 @@ Json SequenceReply::add(const TextUpdate& update) {
     if (depth_.weights.empty()) depth_.first = read.first;
     depth_.weights.insert(depth_.weights.end(), read.weights.begin(), read.weights.end());
   }
-  text += update.text;
-  if (update.stopped) finish_ = finish_reason(*update.stopped);
-  text_ += text;
+  parts_.add(parts);
+  if (update.stopped) {
+    finish_ = finish_reason(*update.stopped);
+    if (finish_ == "stop" && !parts_.calls.empty()) finish_ = "tool_calls";
+  }
   join_logprobs(logprobs);
-  Json piece = choice(text, logprobs, /*streamed=*/true);
+  Json piece = choice(parts, logprobs, /*streamed=*/true);
   begun_ = true;
   return piece;
 }
 
-Json SequenceReply::choice(const std::string& text, const Json& logprobs, bool streamed) const {
-  const Json finish = finish_.empty() ? Json() : Json(finish_);
+Json SequenceReply::choice(const ReplyParts& parts, const Json& logprobs, bool streamed) const {
   Json choice = {{"index", index_}};
   if (!request_.chat) {
-    choice["text"] = text;
-  } else if (!streamed) {
-    choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+    choice["text"] = parts.text;
   } else {
-    choice["delta"] = Json::object();
-    if (!begun_) choice["delta"]["role"] = "assistant";
-    choice["delta"]["content"] = text;
+    Json& message = choice[streamed ? "delta" : "message"] = Json::object();
+    const bool more = !parts.thought.empty() || !parts.calls.empty();
+    if (!streamed || !begun_) message["role"] = "assistant";
+    if (!parts.thought.empty()) message["reasoning_content"] = parts.thought;
+    if (!streamed && parts.text.empty() && !parts.calls.empty()) {
+      message["content"] = nullptr;
+    } else if (!streamed || !parts.text.empty() || !more) {
+      message["content"] = parts.text;
+    }
+    if (!streamed) message["refusal"] = nullptr;
+    for (const auto& [number, call] : parts.calls) {
+      Json listed = call;
+      if (streamed) listed["index"] = number;
+      message["tool_calls"].push_back(std::move(listed));
+    }
   }
   choice["logprobs"] = logprobs;
-  choice["finish_reason"] = finish;
+  choice["finish_reason"] = finish_.empty() ? Json() : Json(finish_);
   return choice;
 }
 
 Json SequenceReply::whole() const {
-  return choice(text_, logprobs_, /*streamed=*/false);
+  return choice(parts_, logprobs_, /*streamed=*/false);
 }
 
 Json SequenceReply::take_depth() {

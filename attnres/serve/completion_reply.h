@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,16 @@ namespace attnres {
 // The text of one token where it is whole characters, else its bytes as OpenAI writes them:
 // "bytes:\xe2\x80".
 std::string token_name(const std::string& bytes);
+
+// What was answered, or a part of it. Of what is no conversation, `text` is all.
+struct ReplyParts {
+  std::string thought = {}, text = {};
+  // By their numbers: {"id", "type", "function": {"name", "arguments"}}; of a part that only goes
+  // on with a call, its arguments alone.
+  std::map<int64_t, Json> calls = {};
+
+  void add(const ReplyParts& more);
+};
 
 // "stop", or "length" where tokens or context were at their end.
 std::string finish_reason(StopReason reason);
@@ -46,7 +57,8 @@ class SequenceReply {
   int64_t cached_tokens() const { return cached_; }
 
  private:
-  Json choice(const std::string& text, const Json& logprobs, bool streamed) const;
+  Json choice(const ReplyParts& parts, const Json& logprobs, bool streamed) const;
+  ReplyParts parts_of(const TextUpdate& update) const;
   void add_token(int32_t id, const TokenLogprobs* logprobs, Json* list);
   void add_prompt(const TextUpdate& update, Json* list);
   Json no_logprobs() const;
@@ -58,7 +70,8 @@ class SequenceReply {
   std::vector<int32_t> ids_;
   int64_t prompt_tokens_, cached_ = 0;
   bool begun_ = false;
-  std::string text_, finish_;
+  ReplyParts parts_;
+  std::string finish_;
   int64_t characters_ = 0;  // of the tokens in `logprobs`, before the next
   Json logprobs_;
   TokensDepthWeights depth_;  // since it was last taken

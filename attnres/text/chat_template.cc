@@ -57,7 +57,7 @@ struct ChatTemplate::Program {
 };
 
 ChatTemplate::ChatTemplate(const std::string& jinja, ChatTokens tokens, std::string name)
-    : tokens_(std::move(tokens)), name_(std::move(name)) {
+    : tokens_(std::move(tokens)), name_(std::move(name)), reply_format_(reply_format_of(jinja)) {
   if (jinja.empty()) return;
   try {
     program_ = std::make_shared<const Program>(Program{jinja::parse(jinja)});
@@ -133,11 +133,24 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   const size_t answer = text.rfind(kAnswer);
   if (answer == text.npos) return {};
   std::string_view after = std::string_view(text).substr(answer + kAnswer.size());
+  ChatEnds ends;
+  for (std::string_view rest = after; !rest.empty();) {
+    const auto token = leading_control_token(tokenizer, rest);
+    const std::string_view name = rest.substr(0, token ? token->bytes : 1);
+    if (token && !has_mark(reply_format_, name)) ends.tokens.push_back(token->id);
+    rest.remove_prefix(name.size());
+  }
+  if (!ends.tokens.empty()) return ends;
+  // Without control tokens: the first word, or what is written <...>, that marks nothing.
   after.remove_prefix(std::min(after.find_first_not_of(" \n"), after.size()));
-  if (const auto token = leading_control_token(tokenizer, after)) return {.tokens = {token->id}};
-  after = after.substr(0, after.find_first_of(" \n"));
-  after = after.substr(0, after.find('>') == after.npos ? after.npos : after.find('>') + 1);
-  return after.empty() ? ChatEnds{} : ChatEnds{.texts = {std::string(after)}};
+  while (!after.empty()) {
+    std::string_view word = after.substr(0, after.find_first_of(" \n"));
+    word = word.substr(0, word.find('>') == word.npos ? word.npos : word.find('>') + 1);
+    if (!has_mark(reply_format_, word)) return {.texts = {std::string(word)}};
+    after.remove_prefix(word.size());
+    after.remove_prefix(std::min(after.find('<'), after.size()));
+  }
+  return ends;
 }
 
 std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/reply_format.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -61,6 +62,8 @@ class ChatTemplate {
   std::vector<ChatPart> parts(const std::vector<ChatMessage>& messages) const;
   // A conversation that has ended, the last answer with what ends it. Throws as parts().
   std::vector<ChatPart> ended(const std::vector<ChatMessage>& messages) const;
+  // How the model writes an answer.
+  const ReplyFormat& reply_format() const { return reply_format_; }
   // What the template writes after an answer; nothing where that cannot be told.
   ChatEnds ends(const Tokenizer& tokenizer) const;
 
@@ -74,6 +77,7 @@ class ChatTemplate {
   ChatTokens tokens_;
   std::string name_;
   std::string error_;
+  ReplyFormat reply_format_;
 };
 
 // The tokens of a conversation up to where the assistant goes on. A plain transcript begins as any

@@ -5,23 +5,16 @@
 #include <exception>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attnres/serve/api_error.h"
 #include "attnres/serve/endpoints/endpoints.h"
+#include "attnres/serve/random_id.h"
 
 namespace attnres::endpoints {
 namespace {
-
-std::string random_id(const char* prefix) {
-  thread_local std::random_device device;
-  std::string id = prefix;
-  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", static_cast<uint32_t>(device()));
-  return id;
-}
 
 // Calls on_piece(reply, choice) for what each sequence is given, until all have ended.
 template <class F>
