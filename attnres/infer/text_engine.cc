@@ -119,7 +119,9 @@ TextEngine::~TextEngine() = default;
 
 GenerationRequest TextEngine::Parts::tokenized(const TextRequest& request) const {
   GenerationRequest taken{.prompt = request.ids, .settings = request.generation};
-  taken.settings.ends.insert(taken.settings.ends.end(), ends.begin(), ends.end());
+  if (!request.past_ends) {
+    taken.settings.ends.insert(taken.settings.ends.end(), ends.begin(), ends.end());
+  }
   if (tokenizer != nullptr) taken.settings.vocabulary = tokenizer->vocab_size();
   if (taken.prompt.empty()) taken.prompt = attnres::prompt_ids(request.text, known_tokenizer());
   return taken;
@@ -132,7 +134,8 @@ void TextEngine::check(const TextRequest& request) const {
 
 int64_t TextEngine::submit(const TextRequest& request) {
   std::optional<TextStream> stream;
-  if (parts_->tokenizer != nullptr) stream.emplace(*parts_->tokenizer, request.stops, request.reply.get());
+  if (parts_->tokenizer != nullptr)
+    stream.emplace(*parts_->tokenizer, request.stops, request.reply.get());
   const int64_t number = parts_->engine.submit(parts_->tokenized(request));
   if (stream) parts_->streams.emplace(number, std::move(*stream));
   return number;

@@ -41,10 +41,11 @@ struct TextEngineSettings {
 };
 
 struct TextRequest {
-  std::string text = {};                // as TextEngine::prompt_ids takes it
-  std::vector<int32_t> ids = {};        // in place of a text, as they are
-  GenerationSettings generation = {};   // the model's ends are added, the vocabulary is its
-  std::vector<std::string> stops = {};  // the text ends before the first of these
+  std::string text = {};                        // as TextEngine::prompt_ids takes it
+  std::vector<int32_t> ids = {};                // in place of a text, as they are
+  GenerationSettings generation = {};           // the model's ends are added, the vocabulary is its
+  std::vector<std::string> stops = {};          // the text ends before the first of these
+  bool past_ends = false;                       // goes on past the model's ends
   std::shared_ptr<const ReplyPlan> reply = {};  // of chat_request: how the answer is read
 };
 

@@ -55,7 +55,6 @@ const AbsentFields& of_content() {
       {"documents"},
       {"images"},
       {"truncate_prompt_tokens"},
-      {"prompt_logprobs"},
       {"lora"},
       {"lora_request"},
   };
@@ -66,8 +65,6 @@ const AbsentFields& of_sampling() {
   static const AbsentFields all = {
       // Where it ends.
       {"min_tokens", {0}},
-      {"ignore_eos", {false}},
-      {"stop_token_ids"},
       {"stop_regex"},
       {"include_stop_str_in_output", {false}},
       {"skip_special_tokens", {true}},

@@ -87,10 +87,11 @@ Json SequenceReply::no_logprobs() const {
           {"text_offset", Json::array()}};
 }
 
+std::string SequenceReply::text_of(int32_t token) const {
+  return backend_.model().tokenizer.empty() ? std::to_string(token) : backend_.token_text(token);
+}
+
 void SequenceReply::add_token(int32_t id, const TokenLogprobs* logprobs, Json* list) {
-  const auto text_of = [&](int32_t token) {
-    return backend_.model().tokenizer.empty() ? std::to_string(token) : backend_.token_text(token);
-  };
   const std::string bytes = text_of(id);
   if (request_.chat && logprobs != nullptr) {
     Json top = Json::array();
@@ -167,6 +168,7 @@ Json SequenceReply::add(const TextUpdate& update) {
   Json logprobs = no_logprobs();
   if (!begun_) {
     cached_ = update.shared_tokens;
+    if (request_.prompt_logprobs >= 0) prompt_logprobs_ = update.prompt_logprobs;
     if (request_.echo) {
       if (!backend_.model().tokenizer.empty()) parts.text.insert(0, backend_.decode(ids_));
       if (request_.logprobs >= 0) add_prompt(update, &logprobs);
@@ -187,12 +189,37 @@ Json SequenceReply::add(const TextUpdate& update) {
     if (finish_ == "stop" && !parts_.calls.empty()) finish_ = "tool_calls";
   }
   join_logprobs(logprobs);
-  Json piece = choice(parts, logprobs, /*streamed=*/true);
+  std::vector<int32_t> ids;
+  if (update.token) ids = {*update.token};
+  Json piece = choice(parts, logprobs, ids, /*streamed=*/true);
   begun_ = true;
   return piece;
 }
 
-Json SequenceReply::choice(const ReplyParts& parts, const Json& logprobs, bool streamed) const {
+Json SequenceReply::of_prompt() const {
+  Json of_prompt = Json::object();
+  if (request_.token_ids) {
+    of_prompt["prompt_token_ids"] =
+        std::vector<int32_t>(ids_.begin(), ids_.begin() + prompt_tokens_);
+  }
+  if (request_.prompt_logprobs < 0) return of_prompt;
+  Json list = Json::array({nullptr});
+  for (size_t i = 0; i < prompt_logprobs_.size(); ++i) {
+    Json of_token = Json::object();
+    const auto add = [&](int32_t id, double logprob) {
+      of_token.emplace(std::to_string(id),
+                       Json{{"logprob", logprob}, {"decoded_token", token_name(text_of(id))}});
+    };
+    add(ids_[i + 1], prompt_logprobs_[i].chosen);
+    for (const TokenLogprob& likely : prompt_logprobs_[i].top) add(likely.id, likely.logprob);
+    list.push_back(std::move(of_token));
+  }
+  of_prompt["prompt_logprobs"] = std::move(list);
+  return of_prompt;
+}
+
+Json SequenceReply::choice(const ReplyParts& parts, const Json& logprobs,
+                           const std::vector<int32_t>& ids, bool streamed) const {
   Json choice = {{"index", index_}};
   if (!request_.chat) {
     choice["text"] = parts.text;
@@ -215,11 +242,14 @@ Json SequenceReply::choice(const ReplyParts& parts, const Json& logprobs, bool s
   }
   choice["logprobs"] = logprobs;
   choice["finish_reason"] = finish_.empty() ? Json() : Json(finish_);
+  if (request_.token_ids) choice["token_ids"] = ids;
+  if (!request_.chat && (!streamed || !begun_)) choice.update(of_prompt());
   return choice;
 }
 
 Json SequenceReply::whole() const {
-  return choice(parts_, logprobs_, /*streamed=*/false);
+  const std::vector<int32_t> ids(ids_.begin() + prompt_tokens_, ids_.end());
+  return choice(parts_, logprobs_, ids, /*streamed=*/false);
 }
 
 Json SequenceReply::take_depth() {

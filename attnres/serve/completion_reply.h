@@ -46,6 +46,9 @@ class SequenceReply {
   Json add(const TextUpdate& update);
   // The choice with all of it, after its end.
   Json whole() const;
+  // What was asked of the prompt, in vLLM's form: {"prompt_token_ids", "prompt_logprobs"} of these
+  // that were; empty where nothing was. Choices of completions have it already.
+  Json of_prompt() const;
   // Depth weights of the tokens read since the last call; null where none were.
   Json take_depth();
 
@@ -57,8 +60,10 @@ class SequenceReply {
   int64_t cached_tokens() const { return cached_; }
 
  private:
-  Json choice(const ReplyParts& parts, const Json& logprobs, bool streamed) const;
+  Json choice(const ReplyParts& parts, const Json& logprobs, const std::vector<int32_t>& ids,
+              bool streamed) const;
   ReplyParts parts_of(const TextUpdate& update) const;
+  std::string text_of(int32_t token) const;
   void add_token(int32_t id, const TokenLogprobs* logprobs, Json* list);
   void add_prompt(const TextUpdate& update, Json* list);
   Json no_logprobs() const;
@@ -72,6 +77,7 @@ class SequenceReply {
   bool begun_ = false;
   ReplyParts parts_;
   std::string finish_;
+  std::vector<TokenLogprobs> prompt_logprobs_;
   int64_t characters_ = 0;  // of the tokens in `logprobs`, before the next
   Json logprobs_;
   TokensDepthWeights depth_;  // since it was last taken

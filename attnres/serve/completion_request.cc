@@ -111,6 +111,30 @@ std::vector<std::string> read_stops(const JsonFields& fields) {
   return stops;
 }
 
+// What goes beyond OpenAI's fields, as vLLM has it.
+void read_ends(const JsonFields& fields, TextRequest* one) {
+  const Json& given = fields.find("stop_token_ids");
+  const auto ids = given.is_null() ? std::vector<int32_t>() : as_ids(given);
+  if (!ids) refuse("stop_token_ids", "a list of token ids", given);
+  if (ids->size() > kMostStops) {
+    refuse_as("invalid_value", "stop_token_ids", too_many(kMostStops, ids->size()));
+  }
+  one->past_ends = fields.flag("ignore_eos", false);
+  if (one->past_ends) {
+    one->generation.ends.clear();
+    one->stops.clear();
+  }
+  one->generation.ends.insert(one->generation.ends.end(), ids->begin(), ids->end());
+}
+
+void read_shown(const JsonFields& fields, CompletionRequest* request) {
+  request->token_ids = fields.flag("return_token_ids", false);
+  request->prompt_logprobs = fields.whole("prompt_logprobs", -1, 0, kMostLogprobs);
+  if (request->prompt_logprobs >= 0 && request->stream) {
+    refuse_unsupported("prompt_logprobs", "they are not streamed; leave out stream");
+  }
+}
+
 // n of each prompt, with seeds that follow each other; without one, each its own.
 void add_sequences(const JsonFields& fields, std::vector<TextRequest> prompts,
                    const ApiLimits& limits, const Backend& backend, CompletionRequest* request) {
@@ -285,10 +309,19 @@ CompletionRequest read_completion(const std::string& body, const Backend& backen
   request.echo = fields.flag("echo", false);
   request.logprobs = fields.whole("logprobs", -1, 0, kMostLogprobs);
   read_streaming(fields, &request);
-  TextRequest one{.generation = read_generation(fields, backend), .stops = read_stops(fields)};
+  read_shown(fields, &request);
+  TextRequest one{.generation = read_generation(fields, backend)};
+  read_ends(fields, &one);
+  one.stops = read_stops(fields);
   one.generation.max_tokens = most_tokens(fields, "max_tokens", kCompletionTokens, limits);
   one.generation.top_logprobs = request.logprobs;
-  if (request.echo) one.generation.prompt_logprobs = request.logprobs;
+  one.generation.prompt_logprobs = request.prompt_logprobs;
+  if (request.echo && request.logprobs >= 0) {
+    if (request.prompt_logprobs >= 0) {
+      refuse_unsupported("prompt_logprobs", "with echo, logprobs has them; leave out one");
+    }
+    one.generation.prompt_logprobs = request.logprobs;
+  }
   std::vector<TextRequest> prompts;
   for (std::vector<int32_t>& ids : read_prompts("prompt", fields.find("prompt"), limits.sequences,
                                                 backend, fields.flag("add_special_tokens", true))) {
@@ -314,6 +347,9 @@ CompletionRequest read_chat(const std::string& body, const Backend& backend,
   const std::vector<int64_t> ends = std::move(one.generation.ends);
   one.generation = read_generation(fields, backend);
   one.generation.ends = ends;
+  read_ends(fields, &one);
+  read_shown(fields, &request);
+  one.generation.prompt_logprobs = request.prompt_logprobs;
   const std::string name =
       fields.find("max_completion_tokens").is_null() ? "max_tokens" : "max_completion_tokens";
   one.generation.max_tokens = most_tokens(fields, name, backend.context(), limits);

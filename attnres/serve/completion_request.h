@@ -18,6 +18,8 @@ struct CompletionRequest {
   bool chat = false, echo = false, stream = false, stream_usage = false;
   int64_t logprobs = -1;  // how many of the likeliest; -1: none are wanted
   bool depth_weights = false;
+  bool token_ids = false;        // of prompt and continuation too
+  int64_t prompt_logprobs = -1;  // as `logprobs`, of the prompt's tokens, in vLLM's form
 };
 
 // Throw ApiError, 400 on what a field may not be and on what the engine does not take, 404 on

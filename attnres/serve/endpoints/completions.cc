@@ -66,12 +66,14 @@ HttpReply whole_reply(Service& service, Call& call) {
   }
   service.finished.add(call.id, call.replies[0].ids());
   call.reason = call.replies[0].finish();
-  return json_reply({{"id", call.id},
-                     {"object", call.request.chat ? "chat.completion" : "text_completion"},
-                     {"created", call.created},
-                     {"model", service.backend.model().name},
-                     {"choices", std::move(choices)},
-                     {"usage", usage_json(call.request, call.replies)}});
+  Json reply = {{"id", call.id},
+                {"object", call.request.chat ? "chat.completion" : "text_completion"},
+                {"created", call.created},
+                {"model", service.backend.model().name},
+                {"choices", std::move(choices)},
+                {"usage", usage_json(call.request, call.replies)}};
+  if (call.request.chat) reply.update(call.replies[0].of_prompt());
+  return json_reply(std::move(reply));
 }
 
 void stream_reply(Service& service, Call& call, const Send& send) {
@@ -99,8 +101,10 @@ void stream_reply(Service& service, Call& call, const Send& send) {
     send("data: " + error_body(error) + "\n\n");
     end(error.status, error.code);
   };
+  bool first = true;
   const auto on_piece = [&](SequenceReply& reply, const Json& choice) {
     Json data = chunk(Json::array({choice}));
+    if (request.chat && std::exchange(first, false)) data.update(reply.of_prompt());
     if (Json depth = reply.take_depth(); !depth.is_null()) data["depth"] = std::move(depth);
     event(data);
   };
