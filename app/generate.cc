@@ -122,6 +122,7 @@ void add_generate_command(CLI::App& app) {
       "  attnres generate --model runs/tiny --prompt '#include <' --top-p 0.95\n"
       "  attnres generate --model runs/tiny --prompt 'int main' --temperature 0 --stop '}'\n"
       "  attnres generate --model runs/tiny --prompt - --truncate < draft.txt\n"
+      "  attnres generate --model runs/tiny --prompt 'Name:' --regex ' [A-Z][a-z]{1,20}'\n"
       "  attnres generate --model runs/tiny --prompts prompts.jsonl --out texts.jsonl\n"
       "  attnres generate --model runs/tiny --chat\n"
       "  mpirun -n 2 attnres generate --model runs/tiny \\\n"

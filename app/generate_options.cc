@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "app/token_ids.h"
+#include "attnres/grammar/answer_grammars.h"
 #include "attnres/infer/sampling_defaults.h"
 #include "attnres/infer/stop_strings.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 #include "attnres/support/format.h"
 
 namespace attnres {
@@ -116,6 +118,7 @@ void GenerateOptions::add_to(CLI::App& command) {
   repeated(add_option(command, "--stop TEXT", stop_texts,
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
+  add_answer(command, {ids_option, command.get_option("--chat")});
   add_sampling(command, generation.sampling);
   for (const auto& [name, key] : kModelsOwn) sampling_options[name] = command.get_option(name);
   generation_config.add_to(command);
@@ -129,6 +132,7 @@ void GenerateOptions::add_to(CLI::App& command) {
   precision.add_to(command);
   machine.add_to(command);
   group_options(command, "Many prompts", {"--prompts", "--out", "--sequences", "--deterministic"});
+  group_options(command, "A form", {"--json-schema", "--grammar", "--regex"});
   group_options(command, "A conversation", {"--chat", "--system"});
   group_options(
       command, "Sampling",
@@ -169,7 +173,39 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
   }
 }
 
+void GenerateOptions::add_answer(CLI::App& command, const std::vector<CLI::Option*>& excluded) {
+  const std::vector<CLI::Option*> forms = {
+      add_option(command, "--json-schema SCHEMA", json_schema,
+                 "generate JSON that a schema describes: the schema itself, or a file with it"),
+      add_option(
+          command, "--grammar GRAMMAR", grammar,
+          "generate what the rule \"root\" of a grammar makes: the grammar itself, with ::=, "
+          "or a file with it"),
+      add_option(command, "--regex EXPRESSION", regex,
+                 "generate a text that a regular expression matches as a whole")};
+  for (CLI::Option* form : forms) {
+    for (CLI::Option* other : forms) {
+      if (form != other) form->excludes(other);
+    }
+    for (CLI::Option* other : excluded) form->excludes(other);
+  }
+}
+
+void GenerateOptions::read_answer() {
+  using Kind = AnswerGrammar::Kind;
+  const bool has_schema = json_schema.find('{') != std::string::npos;
+  const bool has_grammar = grammar.find("::=") != std::string::npos;
+  if (!json_schema.empty()) {
+    answer = {.kind = Kind::json_schema, .text = has_schema ? json_schema : read_file(json_schema)};
+  } else if (!grammar.empty()) {
+    answer = {.kind = Kind::ebnf, .text = has_grammar ? grammar : read_file(grammar)};
+  } else if (!regex.empty()) {
+    answer = {.kind = Kind::regex, .text = regex};
+  }
+}
+
 void GenerateOptions::finish() {
+  read_answer();
   try {
     for (const std::string& text : biases) add_bias(text, &generation.sampling.logit_bias);
     if (ids_text) ids = read_ids(*ids_text);
@@ -182,6 +218,25 @@ void GenerateOptions::finish() {
   }
 }
 
+namespace {
+
+std::shared_ptr<const TokenConstraint> constraint_of(const GenerateOptions& options,
+                                                     const Tokenizer* tokenizer) {
+  if (!options.answer) return nullptr;
+  const char* name = options.answer->kind == AnswerGrammar::Kind::json_schema ? "json-schema"
+                     : options.answer->kind == AnswerGrammar::Kind::ebnf      ? "grammar"
+                                                                              : "regex";
+  require(tokenizer != nullptr,
+          "--{}: this model comes without a tokenizer that is read here, which it needs", name);
+  try {
+    return AnswerGrammars(*tokenizer).prepare(*options.answer);
+  } catch (const Error& e) {
+    fail_usage("--{}: {}", name, e.what());
+  }
+}
+
+}  // namespace
+
 GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer) {
   GenerationSettings settings = options.generation;
@@ -192,6 +247,7 @@ GenerationSettings settings_for(const GenerateOptions& options, const OpenedInfe
   }
   settings.ends = opened.directory.ends(tokenizer);
   if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
+  settings.constraint = constraint_of(options, tokenizer);
   try {
     check_logit_bias(settings.sampling,
                      tokenizer != nullptr ? settings.vocabulary : opened.directory.vocab_size());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/options.h"
+#include "attnres/grammar/answer_grammar.h"
 #include "attnres/infer/generate.h"
 
 namespace attnres {
@@ -29,6 +30,8 @@ struct GenerateOptions {
   GenerationSettings generation;        // its logit bias is that of `biases` once they are read
   std::vector<std::string> biases;      // "ID=NUMBER"
   std::vector<std::string> stop_texts;  // not empty
+  std::string json_schema, grammar, regex;
+  std::optional<AnswerGrammar> answer;  // of one of these, once they are read
   bool json = false;
   // The options of sampling, by name, to tell which of them are given.
   std::map<std::string, const CLI::Option*> sampling_options = {};
@@ -40,6 +43,8 @@ struct GenerateOptions {
 
  private:
   void add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others);
+  void add_answer(CLI::App& command, const std::vector<CLI::Option*>& excluded);
+  void read_answer();
 };
 
 // Ends where the model's documents do, and takes tokens that the tokenizer has; those of the model

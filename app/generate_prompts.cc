@@ -85,18 +85,20 @@ std::vector<Prompt> read_prompts(const std::string& text, const OpenedInference&
 // What the results depend on.
 Json identity(const GenerateOptions& options, const SamplingSettings& s,
               const std::string& prompts) {
-  return {{"prompts", hash_bytes(prompts)},
-          {"model", options.model.path},
-          {"precision", options.precision.name},
-          {"weights", options.precision.weights},
-          {"max_tokens", options.generation.max_tokens},
-          {"logprobs", options.generation.top_logprobs},
-          {"stop", options.stop_texts},
-          {"truncate", options.truncate},
-          {"logit_bias", options.biases},
-          {"sampling",
-           {s.repetition_penalty, s.frequency_penalty, s.presence_penalty, s.temperature, s.top_k,
-            s.top_p, s.min_p, s.seed}}};
+  Json known = {{"prompts", hash_bytes(prompts)},
+                {"model", options.model.path},
+                {"precision", options.precision.name},
+                {"weights", options.precision.weights},
+                {"max_tokens", options.generation.max_tokens},
+                {"logprobs", options.generation.top_logprobs},
+                {"stop", options.stop_texts},
+                {"truncate", options.truncate},
+                {"logit_bias", options.biases},
+                {"sampling",
+                 {s.repetition_penalty, s.frequency_penalty, s.presence_penalty, s.temperature,
+                  s.top_k, s.top_p, s.min_p, s.seed}}};
+  if (options.answer) known["form"] = {options.answer->kind, options.answer->text};
+  return known;
 }
 
 class PromptsRun {

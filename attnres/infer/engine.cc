@@ -127,6 +127,7 @@ int64_t Engine::submit(GenerationRequest request) {
   const int64_t room = settings_.context - prompt_tokens;
   Request taken{.settings = std::move(request.settings), .ids = std::move(request.prompt)};
   taken.settings.vocabulary = vocabulary_of(model_.transformer(), taken.settings);
+  if (taken.settings.constraint) taken.constraint = taken.settings.constraint->start();
   taken.number = next_request_++;
   taken.prompt_tokens = prompt_tokens;
   taken.limit = prompt_tokens + std::min(taken.settings.max_tokens, room);
@@ -344,7 +345,8 @@ void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_
     if (request.is_full()) continue;
     rows.push_back(part.row + part.tokens - 1);
     const RandomStream random(request.settings.sampling.seed, "generate");
-    choices.push_back({&request.settings, &request.counts, random.uniform(request.generated())});
+    choices.push_back({&request.settings, &request.counts, random.uniform(request.generated()),
+                       request.constraint.get()});
   }
   std::vector<ChosenToken> chosen;
   if (!rows.empty()) {
@@ -407,6 +409,7 @@ void Engine::go_on(Request& request, ChosenToken chosen, RequestUpdate* update) 
     request.ids.push_back(chosen.token);
     request.counts.add_generated(chosen.token);
     ++totals_.generated_tokens;
+    if (chosen.completes) update->stopped = StopReason::end_of_document;
   }
 }
 

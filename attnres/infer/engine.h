@@ -24,10 +24,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "attnres/grammar/token_constraint.h"
 #include "attnres/infer/generation_settings.h"
 #include "attnres/infer/held_sequences.h"
 #include "attnres/infer/inference_model.h"
@@ -78,9 +80,10 @@ class Engine {
     int64_t sequence = -1;
     int64_t shared = 0;
     TokenCounts counts = {};
-    std::vector<TokenLogprobs> prompt_logprobs = {};  // so far
-    TokensDepthWeights depth = {};                    // since the last update
-    at::Tensor hidden_sum = {};                       // [D] float64, of the prompt so far
+    std::unique_ptr<ConstraintState> constraint = {};  // where the settings have one
+    std::vector<TokenLogprobs> prompt_logprobs = {};   // so far
+    TokensDepthWeights depth = {};                     // since the last update
+    at::Tensor hidden_sum = {};                        // [D] float64, of the prompt so far
 
     int64_t generated() const { return static_cast<int64_t>(ids.size()) - prompt_tokens; }
     bool is_full() const { return static_cast<int64_t>(ids.size()) == limit; }

@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace attnres {
+
+class TokenConstraint;
 
 struct EngineSettings {
   int64_t context = 0;        // most tokens of a sequence, prompt and continuation
@@ -57,6 +60,9 @@ struct GenerationSettings {
   int64_t prompt_logprobs = -1;    // the same of the prompt's tokens but the first; -1: none
   bool depth_weights = false;      // of every token that is read, the prompt's too
   bool mean_hidden = false;        // of the prompt's tokens, as the head reads them
+  // What the continuation has to be (TextEngine::constraint); null: anything. It ends where it is
+  // complete, by one of `ends` or because nothing else may come.
+  std::shared_ptr<const TokenConstraint> constraint = {};
 };
 
 struct TokenLogprob {

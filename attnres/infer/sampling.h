@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "attnres/grammar/token_constraint.h"
 #include "attnres/infer/generation_settings.h"
 
 namespace attnres {
@@ -47,15 +48,17 @@ struct TokenChoice {
   const GenerationSettings* settings = nullptr;  // sampling, ends, vocabulary and top_logprobs
   const TokenCounts* counts = nullptr;
   double uniform = 0;
+  ConstraintState* constraint = nullptr;  // where there is one; moves on by what is chosen
 };
 struct ChosenToken {
-  int32_t token = -1;
-  bool ends = false;                           // it is one of the settings' ends
+  int32_t token = -1;                          // without one the constraint allows the end alone
+  bool ends = false;                           // it is one of the settings' ends, or none
+  bool completes = false;                      // the constraint allows nothing but the end after it
   std::optional<TokenLogprobs> logprobs = {};  // of all logits; not of an end
   std::string error = {};                      // what choosing threw: there is no token
 };
-// Chooses from each row of logits [T, V], as sample_token from those of its vocabulary; on all
-// threads.
+// Chooses from each row of logits [T, V], as sample_token from those of its vocabulary that its
+// constraint allows; on all threads.
 std::vector<ChosenToken> sample_tokens(const at::Tensor& logits_TV,
                                        const std::vector<TokenChoice>& choices);
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "attnres/grammar/answer_grammars.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/sampling_defaults.h"
@@ -73,6 +74,7 @@ struct TextEngine::Parts {
   Parts(const std::filesystem::path& path, const ModelDirectory& directory,
         const InferenceModel& model, const EngineSettings& settings, bool generation_config)
       : tokenizer(directory.tokenizer_if_read()),
+        grammars(tokenizer ? std::make_unique<AnswerGrammars>(*tokenizer) : nullptr),
         chat(directory.chat_template()),
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(directory.ends(tokenizer.get())),
@@ -93,6 +95,7 @@ struct TextEngine::Parts {
 
   std::unique_ptr<const InferenceModel> owned;  // null where another has the model
   std::unique_ptr<Tokenizer> tokenizer;         // null where it is not read
+  std::unique_ptr<AnswerGrammars> grammars;     // null without one
   ChatTemplate chat;
   ChatEnds chat_ends;
   std::vector<int64_t> ends;
@@ -200,6 +203,11 @@ std::string TextEngine::decode(const std::vector<int32_t>& ids) const {
 
 std::string TextEngine::token_text(int32_t id) const {
   return parts_->known_tokenizer().token_text(id);
+}
+
+std::shared_ptr<const TokenConstraint> TextEngine::constraint(const AnswerGrammar& answer) const {
+  parts_->known_tokenizer();
+  return parts_->grammars->prepare(answer);
 }
 
 TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) const {

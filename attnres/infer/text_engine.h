@@ -9,7 +9,8 @@
 //   }
 //
 // One thread submits, cancels and steps; const functions that look only at the model (`check`,
-// `model`, `context`, text and tokens) may be called by any number of others meanwhile.
+// `model`, `context`, `constraint`, text and tokens) may be called by any number of others
+// meanwhile.
 //
 // What goes wrong is thrown as std::exception with a message for people.
 #pragma once
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "attnres/chat/reply_piece.h"
+#include "attnres/grammar/answer_grammar.h"
 #include "attnres/infer/generation_settings.h"
 #include "attnres/infer/model_description.h"
 
@@ -97,6 +99,10 @@ class TextEngine {
   std::vector<int32_t> encode_framed(const std::string& text) const;  // with those around a text
   std::string decode(const std::vector<int32_t>& ids) const;
   std::string token_text(int32_t id) const;  // its bytes; none of a control token
+  // What keeps an answer to a form (GenerationSettings::constraint). Forms that were used last are
+  // kept; another one takes up to some seconds. Throws Error that says what is wrong of it, of a
+  // schema with the place.
+  std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar& answer) const;
   // A conversation in the format that the model was taught, up to where the assistant goes on, and
   // what ends its answer. Throws Error where that format is not known.
   TextRequest chat_request(const std::vector<TextMessage>& messages) const;

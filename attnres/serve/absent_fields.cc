@@ -30,14 +30,7 @@ void refuse_all(const JsonFields& fields, const AbsentFields& absent) {
 const AbsentFields& of_content() {
   static const AbsentFields all = {
       // What the answer has to be.
-      {"response_format", {Json{{"type", "text"}}}},
-      {"structured_outputs"},
-      {"guided_json"},
-      {"guided_regex"},
-      {"guided_choice"},
-      {"guided_grammar"},
-      {"grammar"},
-      {"json_schema"},
+      {"guided_whitespace_pattern"},
       {"modalities", {Json::array({"text"})}},
       {"audio"},
       {"verbosity"},

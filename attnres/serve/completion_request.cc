@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "attnres/serve/absent_fields.h"
+#include "attnres/serve/answer_format.h"
 #include "attnres/serve/api_error.h"
 #include "attnres/support/error.h"
 
@@ -312,6 +313,7 @@ CompletionRequest read_completion(const std::string& body, const Backend& backen
   read_shown(fields, &request);
   TextRequest one{.generation = read_generation(fields, backend)};
   read_ends(fields, &one);
+  read_answer_format(fields, backend, &one);
   one.stops = read_stops(fields);
   one.generation.max_tokens = most_tokens(fields, "max_tokens", kCompletionTokens, limits);
   one.generation.top_logprobs = request.logprobs;
@@ -348,6 +350,7 @@ CompletionRequest read_chat(const std::string& body, const Backend& backend,
   one.generation = read_generation(fields, backend);
   one.generation.ends = ends;
   read_ends(fields, &one);
+  read_answer_format(fields, backend, &one);
   read_shown(fields, &request);
   one.generation.prompt_logprobs = request.prompt_logprobs;
   const std::string name =

@@ -44,6 +44,9 @@ class ModelLoop : public Backend {
   }
   std::string decode(const std::vector<int32_t>& ids) const override { return engine_.decode(ids); }
   std::string token_text(int32_t id) const override { return engine_.token_text(id); }
+  std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar& answer) const override {
+    return engine_.constraint(answer);
+  }
   TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
     return engine_.chat_request(messages);
   }

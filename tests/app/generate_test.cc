@@ -195,6 +195,44 @@ TEST_F(Sampled, GivesLogProbabilities) {
   EXPECT_FALSE(of_ids["logprobs"][0].contains("text"));
 }
 
+TEST_F(Sampled, KeepsToAForm) {
+  const auto text = [&](const std::string& options) {
+    const Json found = json("--prompt depth --max-tokens 300 --temperature 1 " + options);
+    EXPECT_EQ(found["stop"], "end_of_document") << options;
+    return found["text"].get<std::string>();
+  };
+  const std::string schema =
+      R"({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]})";
+  const auto expect_of_schema = [&](const std::string& options) {
+    const std::string found = text(options);
+    const Json value = Json::parse(found, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(value == Json::parse(R"({"n": 1})") || value == Json::parse(R"({"n": 2})"))
+        << found;
+  };
+  expect_of_schema(fmt::format("--json-schema '{}'", schema));
+  write_text(folder_ / "schema.json", schema);
+  expect_of_schema(fmt::format("--json-schema '{}'", (folder_ / "schema.json").string()));
+
+  const auto is_of_grammar = [](const std::string& found) {
+    return found == "xz" || found == "yz";
+  };
+  EXPECT_TRUE(is_of_grammar(text("--regex '[xy]z'")));
+  EXPECT_TRUE(is_of_grammar(text("--grammar 'root ::= [xy] \"z\"'")));
+  write_text(folder_ / "form.gbnf", "root ::= [xy] \"z\"\n");
+  EXPECT_TRUE(is_of_grammar(text(fmt::format("--grammar '{}'", (folder_ / "form.gbnf").string()))));
+  EXPECT_FALSE(is_of_grammar(json("--prompt depth --max-tokens 2 --temperature 1")["text"]));
+
+  write_text(folder_ / "prompts.jsonl", "\"a\"\n\"b\"\n");
+  const fs::path out = folder_ / "out.jsonl";
+  const Result many = run(fmt::format("--prompts '{}' --out '{}' --regex '[xy]z'",
+                                      (folder_ / "prompts.jsonl").string(), out.string()));
+  EXPECT_EQ(many.exit_code, 0) << many.err;
+  std::istringstream lines(read_file(out));
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(is_of_grammar(Json::parse(line)["text"])) << line;
+  }
+}
+
 TEST_F(Sampled, NamesTheOptionThatIsWrong) {
   for (const auto& [wrong, said] :
        {std::pair{"--prompt a --min-p 2", "--min-p: expected 0"},
@@ -210,6 +248,11 @@ TEST_F(Sampled, NamesTheOptionThatIsWrong) {
         {"--prompt a --stop ''", "--stop: expected a text"},
         {"--prompt a --stop '\xe9'", "--stop: expected valid UTF-8"},
         {"--ids 1 --stop a", "--ids excludes --stop"},
+        {"--ids 1 --regex a", "--ids excludes --regex"},
+        {"--prompt a --regex a --grammar 'root ::= \"a\"'", "--grammar excludes --regex"},
+        {"--prompt a --regex '(a'", "--regex: "},
+        {"--prompt a --grammar 'root ::= b'", "--grammar: "},
+        {"--prompt a --json-schema '{\"not\": {}}'", "--json-schema: #/not: "},
         {"--prompt a --logprobs 3", "--logprobs: they are shown with --json"},
         {"--prompt a --json --logprobs -1", "--logprobs: expected a whole number, 0 or more"}}) {
     const Result result = run(wrong);

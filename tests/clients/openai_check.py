@@ -6,11 +6,13 @@
 import argparse
 import asyncio
 import base64
+import json
 import math
 import struct
 import sys
 import threading
 
+import jsonschema_rs
 import openai
 from checks import Checks
 from server import MODEL, PROGRAM, Server, until
@@ -104,6 +106,51 @@ def check_chat(client):
     check(two[0].message.content != two[1].message.content, "two answers")
     error = check.raises(openai.BadRequestError, lambda: chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools are refused")
     check(error is not None and error.code == "unsupported", "as unsupported")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 12},
+        "acts": {"type": "integer", "minimum": 1, "maximum": 9},
+        "kind": {"enum": ["tragedy", "comedy", None]},
+        "cast": {"type": "array", "items": {"type": "string", "pattern": "[A-Z][a-z]{1,6}"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["title", "acts", "kind", "cast"],
+    "additionalProperties": False,
+}
+
+
+def check_formats(client):
+    valid = jsonschema_rs.validator_for(SCHEMA).is_valid
+    form = {"type": "json_schema", "json_schema": {"name": "play", "strict": True, "schema": SCHEMA}}
+    messages = [{"role": "user", "content": "A play?"}]
+
+    def answer(seed, **fields):
+        return client.chat.completions.create(model=MODEL.name, messages=messages, max_tokens=400, seed=seed, **fields).choices[0]
+
+    for seed in range(5):
+        choice = answer(seed, response_format=form)
+        check(choice.finish_reason == "stop" and valid(json.loads(choice.message.content)), "an answer of a schema")
+    check(not any(choice.message.content.startswith("{") for choice in [answer(1)]), "and without one something else")
+    events = client.chat.completions.create(
+        model=MODEL.name, messages=messages, max_tokens=400, seed=7, response_format=form, stream=True
+    )
+    text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+    check(valid(json.loads(text)), "and streamed")
+    choice = answer(1, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    check(choice.message.content in ("yes", "no"), "one of a few")
+    choice = answer(1, extra_body={"guided_regex": "[A-C]{3}"})
+    check(len(choice.message.content) == 3 and set(choice.message.content) <= set("ABC"), "an expression")
+    choice = answer(1, extra_body={"grammar": 'root ::= "to " ("be" | "go")'})
+    check(choice.message.content in ("to be", "to go"), "a grammar")
+    choice = answer(1, response_format={"type": "json_object"}, logit_bias={str(ord("}")): 100})
+    check(choice.finish_reason != "stop" or isinstance(json.loads(choice.message.content), dict), "any object")
+    completed = client.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=400, extra_body={"guided_json": SCHEMA})
+    check(valid(json.loads(text_of(completed))), "a completion")
+    bad = form | {"json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": True}}}
+    error = check.raises(openai.BadRequestError, lambda: answer(1, response_format=bad), "what cannot be kept to")
+    check(error and "#/uniqueItems" in str(error), "with its place")
 
 
 def check_embeddings(client):
@@ -202,6 +249,7 @@ def main():
         check([m.id for m in client.models.list()] == [MODEL.name], "the model's name")
         check_completions(client)
         check_chat(client)
+        check_formats(client)
         check_embeddings(client)
         check_errors(client, program)
         check_cancellation(client, server)

@@ -111,7 +111,6 @@ TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
     std::vector<const char*> refused, taken;
   };
   const std::vector<const char*> refused = {
-      R"({"response_format": {"type": "json_object"}})",
       R"({"tools": [{"type": "function", "function": {"name": "f"}}]})",
       R"({"tool_choice": "required"})",
       R"({"functions": [{"name": "f"}]})",
@@ -119,8 +118,6 @@ TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
       R"({"min_tokens": 5})",
       R"({"ignore_eos": true})",
       R"({"stop_token_ids": [65]})",
-      R"({"guided_regex": "a+"})",
-      R"({"grammar": "root ::= \"a\""})",
       R"({"repeat_penalty": 1.1})",
       R"({"mirostat": 2})",
       R"({"use_beam_search": true})",

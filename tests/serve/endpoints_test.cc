@@ -43,6 +43,9 @@ class Parrot : public Backend {
     return {ids.begin(), ids.end()};
   }
   std::string token_text(int32_t id) const override { return decode({id}); }
+  std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar&) const override {
+    return nullptr;
+  }
   TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
     return {.ids = encode(messages.back().content)};
   }

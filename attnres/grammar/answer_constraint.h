@@ -1,0 +1,39 @@
+// A TokenConstraint of XGrammar's.
+#pragma once
+
+#include <xgrammar/compiler.h>
+#include <xgrammar/tokenizer_info.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attnres/grammar/token_constraint.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres {
+
+// The tokens of a tokenizer, as XGrammar has them.
+struct GrammarVocabulary {
+  explicit GrammarVocabulary(const Tokenizer& tokenizer);
+
+  const Tokenizer& tokenizer;
+  // As AllowedTokens::bits: all tokens, and those that are not for control alone.
+  std::vector<uint32_t> all, texts;
+  xgrammar::TokenizerInfo info;
+};
+
+class AnswerConstraint : public TokenConstraint {
+ public:
+  AnswerConstraint(std::shared_ptr<const GrammarVocabulary> vocabulary,
+                   const xgrammar::CompiledGrammar& grammar, std::string begins_after);
+  std::unique_ptr<ConstraintState> start() const override;
+
+ private:
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  xgrammar::CompiledGrammar grammar_;
+  std::string begins_after_;
+};
+
+}  // namespace attnres

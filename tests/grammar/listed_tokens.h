@@ -1,0 +1,36 @@
+// A tokenizer whose tokens a test lists.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attnres/support/error.h"
+#include "attnres/text/tokenizer.h"
+
+namespace attnres::testing {
+
+// One that is empty is a control token, called <N>.
+class ListedTokens : public Tokenizer {
+ public:
+  explicit ListedTokens(std::vector<std::string> texts) : texts_(std::move(texts)) {}
+
+  std::string kind() const override { return "listed"; }
+  int64_t vocab_size() const override { return std::ssize(texts_); }
+  int32_t end_of_document() const override { return 0; }
+  bool needs_utf8() const override { return false; }
+  std::vector<int32_t> encode(std::string_view /*text*/) const override { fail("not here"); }
+  std::string token_text(int32_t id) const override { return texts_.at(id); }
+  std::string control_token_name(int32_t id) const override {
+    return texts_.at(id).empty() ? "<" + std::to_string(id) + ">" : "";
+  }
+  void save(const std::filesystem::path& /*folder*/) const override { fail("not here"); }
+
+ protected:
+  std::string definition() const override { return ""; }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+}  // namespace attnres::testing
