@@ -14,6 +14,7 @@
 #include "attnres/infer/text_stream.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
+#include "attnres/support/json.h"
 #include "attnres/text/chat_template.h"
 
 namespace attnres {
@@ -35,14 +36,45 @@ bool is_command(const std::string& message) {
                      [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
-class Conversation {
+// Of "NAME=VALUE"; a value that is no JSON is a text.
+Json read_template_arguments(const std::vector<std::string>& given) {
+  Json arguments = Json::object();
+  for (const std::string& argument : given) {
+    const size_t equals = argument.find('=');
+    require_usage(equals != std::string::npos && equals > 0,
+                  "--template-argument: expected a name and a value, such as "
+                  "enable_thinking=false, got {}",
+                  argument);
+    const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+    require_usage(!arguments.contains(name), "--template-argument: {} is there twice", name);
+    try {
+      arguments[name] = parse_json(value, name);
+    } catch (const Error&) {
+      arguments[name] = value;
+    }
+  }
+  try {
+    check_arguments(arguments, "--template-argument");
+  } catch (const Error& e) {
+    fail_usage("{}", e.what());
+  }
+  return arguments;
+}
+
+class TerminalChat {
  public:
-  Conversation(const GenerateOptions& options, const OpenedInference& opened)
+  TerminalChat(const GenerateOptions& options, Json arguments, const OpenedInference& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options, opened, tokenizer_.get())),
         template_(opened.directory.chat_template()),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+    template_.require_read();
+    conversation_.arguments = std::move(arguments);
+    for (const auto& [name, value] : conversation_.arguments.items()) {
+      require_usage(template_.names().contains(name),
+                    "--template-argument: this model's chat template does not read {}", name);
+    }
     const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
     stops_ = ends.texts;
@@ -53,25 +85,29 @@ class Conversation {
   const ChatTemplate& chat_template() const { return template_; }
 
   void begin() {
-    messages_.clear();
-    if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+    conversation_.messages = Json::array();
+    if (!options_.system.empty()) say("system", options_.system);
   }
 
   // Prints the answer as it comes. Throws Error on a message that leaves no room for one, that the
   // template refuses, or whose answer fails; the conversation is then what it was before.
   void answer(const std::string& message) {
-    std::vector<ChatMessage> before = messages_;
+    Json before = conversation_.messages;
     try {
       add_answer(message);
     } catch (const Error&) {
-      messages_ = std::move(before);
+      conversation_.messages = std::move(before);
       throw;
     }
   }
 
  private:
+  void say(const std::string& role, const std::string& content) {
+    conversation_.messages.push_back({{"role", role}, {"content", content}});
+  }
+
   void add_answer(const std::string& message) {
-    messages_.push_back({"user", message});
+    say("user", message);
     std::vector<int32_t> prompt = fitting_prompt();
     TextStream stream(*tokenizer_, stops_);
     std::string text;
@@ -93,7 +129,7 @@ class Conversation {
     show(stream.finish());
     fmt::print("\n");
     ++settings_.sampling.seed;  // equal questions may have different answers
-    messages_.push_back({"assistant", trimmed(text)});
+    say("assistant", trimmed(text));
   }
 
   // The conversation so far, without its oldest messages where the answer needs the room.
@@ -101,19 +137,20 @@ class Conversation {
     const int64_t context = engine_.settings().context;
     const int64_t room = std::min(settings_.max_tokens, context / 2);
     const size_t kept = options_.system.empty() ? 0 : 1;
+    Json& messages = conversation_.messages;
     bool forgot = false;
     while (true) {
-      std::vector<int32_t> ids = chat_prompt_ids(messages_, template_, *tokenizer_);
+      std::vector<int32_t> ids = chat_prompt_ids(conversation_, template_, *tokenizer_);
       if (std::ssize(ids) <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
         return ids;
       }
-      const size_t exchange = std::min<size_t>(2, messages_.size() - kept - 1);
+      const size_t exchange = std::min<size_t>(2, messages.size() - kept - 1);
       require(exchange > 0,
               "the message takes {} tokens, which leaves no room for an answer: this model's "
               "context is {} tokens",
               ids.size(), context);
-      messages_.erase(messages_.begin() + kept, messages_.begin() + kept + exchange);
+      messages.erase(messages.begin() + kept, messages.begin() + kept + exchange);
       forgot = true;
     }
   }
@@ -124,15 +161,15 @@ class Conversation {
   ChatTemplate template_;
   std::vector<std::string> stops_;
   Engine engine_;
-  std::vector<ChatMessage> messages_;
+  Conversation conversation_;
 };
 
 }  // namespace
 
 void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
+  Json arguments = read_template_arguments(options.template_arguments);
   const OpenedInference opened = open_model(options.model, options.precision, make);
-  Conversation conversation(options, opened);
-  conversation.chat_template().require_read();
+  TerminalChat conversation(options, std::move(arguments), opened);
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr, "attnres: {}. {}.\n",

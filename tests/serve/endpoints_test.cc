@@ -43,8 +43,8 @@ class Parrot : public Backend {
     return {ids.begin(), ids.end()};
   }
   std::string token_text(int32_t id) const override { return decode({id}); }
-  TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
-    return {.ids = encode(messages.back().content)};
+  TextRequest chat_request(const std::string& conversation) const override {
+    return {.ids = encode(Json::parse(conversation)["messages"].back()["content"])};
   }
 
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string&,
