@@ -98,8 +98,14 @@ class TextEngine {
   std::string decode(const std::vector<int32_t>& ids) const;
   std::string token_text(int32_t id) const;  // its bytes; none of a control token
   // A conversation in the format that the model was taught, up to where the assistant goes on, and
-  // what ends its answer. Throws Error where that format is not known.
+  // what ends its answer. Throws Error where that format is not known, and where it takes no such
+  // conversation.
   TextRequest chat_request(const std::vector<TextMessage>& messages) const;
+  // The same of JSON in the form of OpenAI's requests: "messages", with all that a template reads
+  // of one, and if wanted "tools", "documents", "chat_template_kwargs" (further variables of the
+  // template), "add_generation_prompt" (true; false ends the conversation) and
+  // "continue_final_message" (false; true goes on with the last message).
+  TextRequest chat_request(const std::string& conversation) const;
 
  private:
   struct Parts;

@@ -44,8 +44,8 @@ class ModelLoop : public Backend {
   }
   std::string decode(const std::vector<int32_t>& ids) const override { return engine_.decode(ids); }
   std::string token_text(int32_t id) const override { return engine_.token_text(id); }
-  TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
-    return engine_.chat_request(messages);
+  TextRequest chat_request(const std::string& conversation) const override {
+    return engine_.chat_request(conversation);
   }
 
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,

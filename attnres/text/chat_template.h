@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "attnres/chat/reply_format.h"
+#include "attnres/text/conversation.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -39,9 +41,14 @@ struct ChatTokens {
 };
 
 // The Jinja template that a model was taught conversations with, as Hugging Face's transformers
-// renders it (trim_blocks and lstrip_blocks are set; `messages`, `add_generation_prompt`,
-// `bos_token`, `eos_token` and the model's other special tokens are given, `tools` and `documents`
-// are none), within the limits of text/jinja/meter.h.
+// renders it: trim_blocks and lstrip_blocks are set; a conversation's parts, its arguments,
+// `bos_token`, `eos_token` and the model's other special tokens are given; within the limits of
+// text/jinja/meter.h. Beyond that:
+// - What a conversation says is written, but for the roles of OpenAI's API, of which templates make
+//   control tokens.
+// - The role developer is system where the template nowhere speaks of a developer.
+// - A content that is a list of text parts is given as one text, where that makes another prompt
+//   than a list of one part does: then the template does not take lists.
 // Without a template, a plain transcript: the system's text, an empty line, then "User: ..." and
 // "Assistant: ..." in lines. Immutable, so it serves any number of threads.
 class ChatTemplate {
@@ -56,11 +63,17 @@ class ChatTemplate {
   // Throws Error where it cannot.
   void require_read() const;
 
-  // Up to where the assistant goes on. Throws Error on no messages, on a role that is none of the
-  // three, on what the template refuses (in its words), where it cannot be read, and where it takes
-  // more than its limits.
+  // The names that its tags read, of variables and of what it sets itself.
+  const std::set<std::string, std::less<>>& names() const { return names_; }
+
+  // Throws Error on no messages, on what a conversation may not be (text/conversation.h), on what
+  // the template refuses (in its words), where it cannot be read, where it takes more than its
+  // limits, and where a last message that is to go on is not in the prompt. A plain transcript
+  // refuses all but texts of system, user and assistant.
+  std::vector<ChatPart> rendered(const Conversation& conversation) const;
+  // Up to where the assistant goes on.
   std::vector<ChatPart> parts(const std::vector<ChatMessage>& messages) const;
-  // A conversation that has ended, the last answer with what ends it. Throws as parts().
+  // A conversation that has ended, the last answer with what ends it.
   std::vector<ChatPart> ended(const std::vector<ChatMessage>& messages) const;
   // How the model writes an answer.
   const ReplyFormat& reply_format() const { return reply_format_; }
@@ -71,18 +84,22 @@ class ChatTemplate {
   struct Program;
 
   std::vector<ChatPart> render(const std::vector<ChatMessage>& messages, bool to_go_on) const;
-  std::vector<ChatPart> checked(const std::vector<ChatMessage>& messages, bool to_go_on) const;
+  std::vector<ChatPart> render(const Conversation& conversation) const;
+  std::vector<ChatPart> render(const Json& messages, const Conversation& conversation) const;
 
   std::shared_ptr<const Program> program_;
   ChatTokens tokens_;
   std::string name_;
   std::string error_;
   ReplyFormat reply_format_;
+  std::set<std::string, std::less<>> names_;
 };
 
-// The tokens of a conversation up to where the assistant goes on. A plain transcript begins as any
-// text does (Tokenizer::frame); what a conversation begins with else its template writes. Throws
-// Error as ChatTemplate::parts.
+// The tokens of a rendered conversation. A plain transcript begins as any text does
+// (Tokenizer::frame); what a conversation begins with else its template writes.
+std::vector<int32_t> chat_prompt_ids(const std::vector<ChatPart>& prompt,
+                                     const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+// Up to where the assistant goes on. Throws Error as ChatTemplate::rendered.
 std::vector<int32_t> chat_prompt_ids(const std::vector<ChatMessage>& messages,
                                      const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 

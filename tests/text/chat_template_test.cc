@@ -70,8 +70,10 @@ TEST(ChatTemplate, IsATranscriptWithoutOne) {
 }
 
 TEST(ChatTemplate, RefusesWhatItHasNoPlaceFor) {
+  EXPECT_THROW(ChatTemplate().parts({{"tool", "x"}}), Error);
+  EXPECT_EQ(rendered(ChatTemplate(kRoles), {{"tool", "x"}}),
+            "<|im_tool|>tool<|im_middle|>x<|im_end|><|im_assistant|>assistant<|im_middle|>");
   for (const ChatTemplate& chat : {ChatTemplate(), ChatTemplate(kChatml)}) {
-    EXPECT_THROW(chat.parts({{"tool", "x"}}), Error);
     EXPECT_THROW(chat.parts({}), Error);
   }
   try {

@@ -13,40 +13,22 @@
 #include "attnres/support/json.h"
 #include "attnres/text/chat_template.h"
 #include "attnres/text/jinja/interpreter.h"
+#include "attnres/text/jinja/json_value.h"
 #include "attnres/text/jinja/parser.h"
 
 namespace attnres::jinja_test {
 namespace {
 
-using jinja::Value;
-using jinja::Values;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-Value value_of(const Json& json) {
-  if (json.is_null()) return Value::none();
-  if (json.is_boolean()) return Value::boolean(json.get<bool>());
-  if (json.is_number_integer()) return Value::integer(json.get<int64_t>());
-  if (json.is_number()) return Value::number(json.get<double>());
-  if (json.is_string()) return Value::text(json.get<std::string>());
-  if (json.is_array()) {
-    Values items;
-    for (const Json& item : json) items.push_back(value_of(item));
-    return Value::list(std::move(items));
-  }
-  jinja::Entries entries;
-  for (const auto& [key, value] : json.items()) {
-    entries.emplace_back(Value::text(key), value_of(value));
-  }
-  return Value::dict(std::move(entries));
-}
 
 std::string rendered(const std::string& source, const Json& variables, jinja::Limits limits = {}) {
   const jinja::Statements statements = jinja::parse(source);
   jinja::Meter meter(limits);
   jinja::Interpreter interpreter(meter);
   jinja::Interpreter::Names names;
-  for (const auto& [name, value] : variables.items()) names[name] = value_of(value);
+  for (const auto& [name, value] : variables.items())
+    names[name] = jinja::value_of(value, /*written=*/false);
   return interpreter.render(statements, std::move(names)).bytes();
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attnres/serve/absent_fields.h"
+#include "attnres/serve/conversation_request.h"
 #include "attnres/serve/endpoints/endpoints.h"
 #include "attnres/serve/json_fields.h"
 
