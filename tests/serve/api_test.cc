@@ -345,7 +345,7 @@ TEST(FieldsOfVllm, SayWhereATextEndsAndWhichTokensItHas) {
     EXPECT_EQ(answer.status, 200) << answer.text;
     return answer.json()["choices"][0];
   };
-  const std::string text = complete({})["text"];
+  const std::string text = complete(Json::object())["text"];
   const int letter = static_cast<unsigned char>(text[4]);
   const Json stopped = complete({{"stop_token_ids", {letter}}});
   EXPECT_EQ(stopped["text"], text.substr(0, text.find(text[4])));
