@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "app/generate_options.h"
+#include "attnres/chat/chat_template.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
 #include "attnres/support/json.h"
 #include "attnres/support/terminal.h"
-#include "attnres/text/chat_template.h"
 
 namespace attnres {
 namespace {

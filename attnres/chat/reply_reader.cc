@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/chat/control_tokens.h"
-#include "attnres/text/chat_template.h"
 
 namespace attnres {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
+#include "attnres/chat/conversation.h"
 #include "attnres/serve/absent_fields.h"
 #include "attnres/serve/api_error.h"
 #include "attnres/support/error.h"
-#include "attnres/text/conversation.h"
 
 namespace attnres {
 namespace {

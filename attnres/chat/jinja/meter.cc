@@ -1,4 +1,4 @@
-#include "attnres/text/jinja/meter.h"
+#include "attnres/chat/jinja/meter.h"
 
 namespace attnres::jinja {
 namespace {

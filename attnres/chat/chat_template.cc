@@ -1,4 +1,4 @@
-#include "attnres/text/chat_template.h"
+#include "attnres/chat/chat_template.h"
 
 #include <algorithm>
 #include <exception>
@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "attnres/chat/control_tokens.h"
+#include "attnres/chat/jinja/builtins.h"
+#include "attnres/chat/jinja/interpreter.h"
+#include "attnres/chat/jinja/json_value.h"
+#include "attnres/chat/jinja/lexer.h"
+#include "attnres/chat/jinja/parser.h"
 #include "attnres/support/error.h"
-#include "attnres/text/jinja/builtins.h"
-#include "attnres/text/jinja/interpreter.h"
-#include "attnres/text/jinja/json_value.h"
-#include "attnres/text/jinja/lexer.h"
-#include "attnres/text/jinja/parser.h"
 
 namespace attnres {
 namespace {

@@ -1,4 +1,4 @@
-#include "attnres/text/conversation.h"
+#include "attnres/chat/conversation.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "attnres/text/jinja/lexer.h"
+#include "attnres/chat/jinja/lexer.h"
 
 #include <unicode/utf8.h>
 

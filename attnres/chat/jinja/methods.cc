@@ -1,7 +1,7 @@
 // Methods of dicts, lists and loops, and where those of texts are found.
 #include <algorithm>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 
 namespace attnres::jinja {
 namespace {

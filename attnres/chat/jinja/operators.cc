@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 
 namespace attnres::jinja {
 namespace {

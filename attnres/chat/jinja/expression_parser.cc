@@ -1,4 +1,4 @@
-#include "attnres/text/jinja/expression_parser.h"
+#include "attnres/chat/jinja/expression_parser.h"
 
 #include <algorithm>
 #include <charconv>

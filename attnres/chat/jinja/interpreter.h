@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/text/jinja/syntax.h"
+#include "attnres/chat/jinja/syntax.h"
 
 namespace attnres::jinja {
 

@@ -1,10 +1,10 @@
-#include "attnres/text/jinja/parser.h"
+#include "attnres/chat/jinja/parser.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <utility>
 
-#include "attnres/text/jinja/expression_parser.h"
+#include "attnres/chat/jinja/expression_parser.h"
 
 namespace attnres::jinja {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "attnres/text/jinja/syntax.h"
+#include "attnres/chat/jinja/syntax.h"
 
 namespace attnres::jinja {
 

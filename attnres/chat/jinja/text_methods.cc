@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres::jinja {

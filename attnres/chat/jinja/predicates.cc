@@ -1,6 +1,6 @@
 // What follows `is`.
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 
 namespace attnres::jinja {
 namespace {

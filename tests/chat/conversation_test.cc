@@ -1,7 +1,7 @@
 // Conversations with all that they may have, by templates of the shape of Qwen 3's, Kimi K2's, Kimi
 // K3's and DeepSeek V3.1's (tests/fixtures/conversation_cases.json; its texts are transformers',
 // which tests/clients/chat_template_check.py renders again).
-#include "attnres/text/conversation.h"
+#include "attnres/chat/conversation.h"
 
 #include <gmock/gmock.h>
 
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/support/error.h"
-#include "attnres/text/chat_template.h"
 
 namespace attnres::conversation_test {
 namespace {

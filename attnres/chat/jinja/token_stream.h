@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/chat/jinja/lexer.h"
 #include "attnres/support/error.h"
-#include "attnres/text/jinja/lexer.h"
 
 namespace attnres::jinja {
 

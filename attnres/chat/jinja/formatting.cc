@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres::jinja {

@@ -1,11 +1,11 @@
-#include "attnres/text/jinja/interpreter.h"
+#include "attnres/chat/jinja/interpreter.h"
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <utility>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 
 namespace attnres::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "attnres/text/jinja/value.h"
+#include "attnres/chat/jinja/value.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // JSON as values of a template.
 #pragma once
 
+#include "attnres/chat/jinja/value.h"
 #include "attnres/support/json.h"
-#include "attnres/text/jinja/value.h"
 
 namespace attnres::jinja {
 

@@ -1,6 +1,6 @@
 // Conversations as templates like those of known models render them. tests/clients compares with
 // Python's engine on the models' own templates.
-#include "attnres/text/chat_template.h"
+#include "attnres/chat/chat_template.h"
 
 #include <gmock/gmock.h>
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/chat_template.h"
+#include "attnres/chat/jinja/interpreter.h"
+#include "attnres/chat/jinja/json_value.h"
+#include "attnres/chat/jinja/parser.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
-#include "attnres/text/chat_template.h"
-#include "attnres/text/jinja/interpreter.h"
-#include "attnres/text/jinja/json_value.h"
-#include "attnres/text/jinja/parser.h"
 
 namespace attnres::jinja_test {
 namespace {

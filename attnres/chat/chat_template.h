@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/conversation.h"
 #include "attnres/chat/reply_format.h"
-#include "attnres/text/conversation.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {
@@ -43,7 +43,7 @@ struct ChatTokens {
 // The Jinja template that a model was taught conversations with, as Hugging Face's transformers
 // renders it: trim_blocks and lstrip_blocks are set; a conversation's parts, its arguments,
 // `bos_token`, `eos_token` and the model's other special tokens are given; within the limits of
-// text/jinja/meter.h. Beyond that:
+// chat/jinja/meter.h. Beyond that:
 // - What a conversation says is written, but for the roles of OpenAI's API, of which templates make
 //   control tokens.
 // - The role developer is system where the template nowhere speaks of a developer.
@@ -66,7 +66,7 @@ class ChatTemplate {
   // The names that its tags read, of variables and of what it sets itself.
   const std::set<std::string, std::less<>>& names() const { return names_; }
 
-  // Throws Error on no messages, on what a conversation may not be (text/conversation.h), on what
+  // Throws Error on no messages, on what a conversation may not be (chat/conversation.h), on what
   // the template refuses (in its words), where it cannot be read, where it takes more than its
   // limits, and where a last message that is to go on is not in the prompt. A plain transcript
   // refuses all but texts of system, user and assistant.

@@ -1,8 +1,8 @@
 // The expressions of a template.
 #pragma once
 
-#include "attnres/text/jinja/syntax.h"
-#include "attnres/text/jinja/token_stream.h"
+#include "attnres/chat/jinja/syntax.h"
+#include "attnres/chat/jinja/token_stream.h"
 
 namespace attnres::jinja {
 

@@ -1,4 +1,4 @@
-#include "attnres/text/jinja/json_value.h"
+#include "attnres/chat/jinja/json_value.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/text/jinja/value.h"
+#include "attnres/chat/jinja/value.h"
 
 namespace attnres::jinja {
 

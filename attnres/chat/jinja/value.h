@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "attnres/text/jinja/meter.h"
+#include "attnres/chat/jinja/meter.h"
 
 namespace attnres::jinja {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string_view>
 
-#include "attnres/text/jinja/value.h"
+#include "attnres/chat/jinja/value.h"
 
 namespace attnres::jinja {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "attnres/text/jinja/value.h"
+#include "attnres/chat/jinja/value.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres::jinja {

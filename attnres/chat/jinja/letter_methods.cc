@@ -3,7 +3,7 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
-#include "attnres/text/jinja/builtins.h"
+#include "attnres/chat/jinja/builtins.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres::jinja {
