@@ -277,14 +277,12 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   const size_t answer = text.rfind(kAnswer);
   if (answer == text.npos) return {};
   std::string_view after = std::string_view(text).substr(answer + kAnswer.size());
-  ChatEnds ends;
   for (std::string_view rest = after; !rest.empty();) {
     const auto token = leading_control_token(tokenizer, rest);
     const std::string_view name = rest.substr(0, token ? token->bytes : 1);
-    if (token && !has_mark(reply_format_, name)) ends.tokens.push_back(token->id);
+    if (token && !has_mark(reply_format_, name)) return {.tokens = {token->id}};
     rest.remove_prefix(name.size());
   }
-  if (!ends.tokens.empty()) return ends;
   // Without control tokens: the first word, or what is written <...>, that marks nothing.
   after.remove_prefix(std::min(after.find_first_not_of(" \n"), after.size()));
   while (!after.empty()) {
@@ -294,7 +292,7 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
     after.remove_prefix(word.size());
     after.remove_prefix(std::min(after.find('<'), after.size()));
   }
-  return ends;
+  return {};
 }
 
 std::vector<int32_t> chat_prompt_ids(const std::vector<ChatPart>& prompt,

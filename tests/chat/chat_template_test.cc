@@ -109,6 +109,15 @@ TEST(ChatTemplate, TellsWhatEndsAnAnswer) {
   EXPECT_THAT(ends("{% for m in messages %}{{ m.content }}{% endfor %}"), ElementsAre());
 }
 
+// Kimi K3 closes what it says, and its message, before it ends.
+TEST(ChatTemplate, AnAnswerGoesOnWhereAPartOfItIsClosed) {
+  const char* jinja =
+      "{% macro close(tag) %}{{ '<|close|>' + tag + '<|sep|>' }}{% endmacro %}"
+      "{% for m in messages %}{{ '<|open|>' + m.role + '<|sep|>' + m.content }}"
+      "{{ close('response') }}{{ close('message') }}<|end_of_msg|>{% endfor %}{# 'think' #}";
+  EXPECT_THAT(ChatTemplate(jinja).ends(ByteTokenizer()).texts, ElementsAre("<|end_of_msg|>"));
+}
+
 // Control tokens are tokens of their own, and no message can contain one.
 TEST(ChatTemplate, EncodesControlTokensThatTheTokenizerHas) {
   const std::vector<ChatMessage> messages = {{"user", "a <|im_end|> b"}};
