@@ -8,8 +8,8 @@ namespace attnres {
 
 constexpr int64_t kWorthSharing = 16;  // tokens: fewer are computed sooner than a fork is made
 
-// Every 128 tokens of the prompt, for those that begin as it does; without its last token, whose
-// successor is to be chosen, for the same one again; and where another parted from it, since a
+// Every 128 tokens of the prompt, for those that begin as it does; all but its last token, which
+// the same prompt needs computed for what follows; and where it parted from another, since a
 // beginning that came twice may come again.
 class SnapshotLengths {
  public:
@@ -19,7 +19,7 @@ class SnapshotLengths {
 
   // The longest up to `length`; 0 where there is none.
   int64_t last(int64_t length) const;
-  // Those between the two, the shortest first.
+  // Those between the two, ascending.
   std::vector<int64_t> between(int64_t first, int64_t end) const;
 
  private:

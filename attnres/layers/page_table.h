@@ -44,7 +44,7 @@ struct Span {
   // Where the pool has its states, and its tokens up to the last of these.
   int64_t slot = -1;
   std::shared_ptr<const Pages> pages = {};
-  std::vector<Snapshot> snapshots = {};  // to be made of what its states are within it
+  std::vector<Snapshot> snapshots = {};  // to be made of its states on the way
 
   int64_t end() const { return position + tokens; }
 };
@@ -52,8 +52,8 @@ struct Span {
 struct Continuation {
   int64_t sequence = 0;
   int64_t tokens = 0;
-  // Lengths between the one before these tokens and the one after them, of which the states are
-  // kept as snapshots on the way; each longer than the one before.
+  // Lengths that the sequence has within these tokens, ascending, where its states are kept as
+  // snapshots on the way; their end is not one of them.
   std::vector<int64_t> snapshots = {};
 
   void show_to(auto& visitor) { visitor(sequence, tokens, snapshots); }
@@ -94,7 +94,7 @@ class PageTable {
   int64_t free_tokens() const { return static_cast<int64_t>(free_pages_.size()) * page_tokens_; }
   int64_t free_tokens_to_reach(int64_t sequence, int64_t length) const;
   int64_t snapshot_bytes() const;
-  bool has_room(int64_t snapshot_bytes) const { return snapshot_bytes <= snapshot_limit_; }
+  bool has_room_for_snapshot(int64_t bytes) const { return bytes <= snapshot_limit_; }
   // Throws Error unless these are the newest tokens of their sequences, which lie where they did.
   void require_newest(const std::vector<Span>& spans) const;
 

@@ -66,7 +66,9 @@ class SequencePool {
   bool has_states() const { return store_.state_bytes() > 0; }
   // Whether it has states, and room for a snapshot of them; else those that are asked for are not
   // made.
-  bool takes_snapshots() const { return has_states() && table_.has_room(store_.state_bytes()); }
+  bool takes_snapshots() const {
+    return has_states() && table_.has_room_for_snapshot(store_.state_bytes());
+  }
   const void* owner() const { return owner_; }
   // Throws Error unless these are the newest tokens of their sequences.
   void require_newest(const Spans& spans) const { table_.require_newest(spans.all()); }
