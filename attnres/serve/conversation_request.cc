@@ -188,18 +188,27 @@ bool read_call_arguments(Json* messages) {
   return any;
 }
 
+// All but the messages.
+Json read_template_fields(const JsonFields& fields, const Backend& backend) {
+  const bool continues = fields.flag("continue_final_message", false);
+  return {{"tools", read_tools(fields)},
+          {"documents", read_documents(fields)},
+          {"chat_template_kwargs", read_chat_arguments(fields, backend)},
+          {"continue_final_message", continues},
+          {"add_generation_prompt", fields.flag("add_generation_prompt", !continues)}};
+}
+
 }  // namespace
+
+void check_template_fields(const JsonFields& fields, const Backend& backend) {
+  read_template_fields(fields, backend);
+}
 
 TextRequest read_conversation(const JsonFields& fields, const Backend& backend) {
   const Json as_given = read_messages(fields);
-  Json conversation = {{"messages", as_given}};
+  Json conversation = read_template_fields(fields, backend);
+  conversation["messages"] = as_given;
   const bool were_text = read_call_arguments(&conversation["messages"]);
-  conversation["tools"] = read_tools(fields);
-  conversation["documents"] = read_documents(fields);
-  conversation["chat_template_kwargs"] = read_chat_arguments(fields, backend);
-  const bool continues = fields.flag("continue_final_message", false);
-  conversation["continue_final_message"] = continues;
-  conversation["add_generation_prompt"] = fields.flag("add_generation_prompt", !continues);
   try {
     return backend.chat_request(one_line_of(conversation));
   } catch (const std::exception& e) {

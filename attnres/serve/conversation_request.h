@@ -20,5 +20,7 @@ namespace attnres {
 // `thinking_effort`, `enable_thinking` and `thinking`, the latter two as whether it is not "none";
 // those of `chat_template_kwargs` come before it.
 TextRequest read_conversation(const JsonFields& fields, const Backend& backend);
+// Throws ApiError 400 on what it would refuse beside the messages.
+void check_template_fields(const JsonFields& fields, const Backend& backend);
 
 }  // namespace attnres
