@@ -48,7 +48,7 @@ void check_function(const Json& object, const char* field) {
 Json read_arguments(const Json& call) {
   const Json given = call["function"].value("arguments", Json());
   if (given.is_object()) return given;
-  if (given.is_null() || given == "") return Json::object();
+  if (given.is_null() || given == Json("")) return Json::object();
   Json read;
   try {
     if (given.is_string()) read = parse_json(given.get_ref<const std::string&>(), "arguments");
