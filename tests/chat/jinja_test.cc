@@ -32,8 +32,11 @@ std::string rendered(const std::string& source, const Json& variables, jinja::Li
   return interpreter.render(statements, std::move(names)).bytes();
 }
 
-const Json& cases() {
-  static const Json read = read_json(ATTNRES_SOURCE_DIR "/tests/fixtures/jinja_cases.json");
+// Lists of templates, of which each has variables.
+const std::vector<Json>& cases() {
+  const std::string folder = ATTNRES_SOURCE_DIR "/tests/fixtures/";
+  static const std::vector<Json> read = {read_json(folder + "jinja_cases.json"),
+                                         read_json(folder + "jinja_constructs.json")};
   return read;
 }
 
@@ -48,23 +51,28 @@ std::string refusal(const std::string& source, const Json& variables = Json::obj
 }
 
 TEST(Jinja, RendersWhatPythonDoes) {
-  ASSERT_GT(cases()["renders"].size(), 200);
-  for (const Json& expected : cases()["renders"]) {
-    const auto source = expected[0].get<std::string>();
-    std::string got;
-    try {
-      got = rendered(source, cases()["variables"]);
-    } catch (const Error& e) {
-      got = e.what();
+  for (const Json& list : cases()) {
+    ASSERT_GT(list["renders"].size(), 200);
+    for (const Json& expected : list["renders"]) {
+      const auto source = expected[0].get<std::string>();
+      std::string got;
+      try {
+        got = rendered(source, list["variables"]);
+      } catch (const Error& e) {
+        got = e.what();
+      }
+      EXPECT_EQ(got, expected[1].get<std::string>()) << source;
     }
-    EXPECT_EQ(got, expected[1].get<std::string>()) << source;
   }
 }
 
 TEST(Jinja, RefusesWhatPythonDoes) {
-  for (const Json& source : cases()["refuses"]) {
-    EXPECT_THAT(refusal(source.get<std::string>(), cases()["variables"]), HasSubstr("line "))
-        << source;
+  for (const Json& list : cases()) {
+    ASSERT_GT(list["refuses"].size(), 50);
+    for (const Json& source : list["refuses"]) {
+      EXPECT_THAT(refusal(source.get<std::string>(), list["variables"]), HasSubstr("line "))
+          << source;
+    }
   }
 }
 
@@ -129,6 +137,15 @@ TEST(Jinja, EndsWhatHasNoEnd) {
   expect_bound(
       "{% set n = namespace(v=[]) %}{% for i in range(20000) %}{% for x in [n.v] %}"
       "{% set n.v = [loop] %}{% endfor %}{% endfor %}");
+  expect_bound("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}");
+  expect_bound("{% for i in range(99) recursive %}{{ loop(range(99)) }}{% endfor %}");
+  expect_bound(
+      "{% set n = namespace(v=[]) %}{% for i in range(20000) %}{% for x in [1] recursive %}"
+      "{% set n.v = [loop, n.v] %}{% endfor %}{% endfor %}");
+  expect_bound("{{ ('a ' * 10 ** 6) | wordwrap(1) }}");
+  expect_bound("{{ ('\t' * 10 ** 3).expandtabs(10 ** 9) }}");
+  expect_bound("{{ ([[1] * 99] * 99) | tojson(indent='a' * 10 ** 4) }}");
+  expect_bound("{% for i in range(99999) %}{% set j = joiner('a' * 10 ** 4) %}{% endfor %}");
   // Filters that apply filters.
   expect_bound("{{ 'a' | map(*(['map'] * 20000)) }}");
   expect_bound("{{ range(90000) | map('default', *range(90000)) }}");
@@ -226,6 +243,20 @@ TEST(Jinja, CountsWithoutOverflow) {
       rendered("{{ 'abc'[-9223372036854775807 - 1:] }}{{ [1, 2][::9223372036854775807] }}", {}),
       "abc[1]");
   EXPECT_EQ(rendered("{{ 'a b'.rsplit(none, 9223372036854775807) }}", {}), "['a', 'b']");
+}
+
+// What Python shows by an address or a start, and numbers that it alone has.
+TEST(Jinja, SaysWhatItDoesNotHave) {
+  for (const auto& [source, why] :
+       {std::pair{"{{ [1] | map('string') }}", "a generator has no text; make a list of it"},
+        {"{{ range(3) }}", "a range has no text"},
+        {"{{ '99999999999999999999' | int }}", "too large a number"},
+        {"{{ ('a' * 99) | pprint }}", "more than a line"},
+        {"{{ 'a' | urlize }}", "no filter urlize"},
+        {"{% block a %}{% endblock %}", "the tag block is not supported"},
+        {"{% include 'a' %}", "the tag include is not supported"}}) {
+    EXPECT_THAT(refusal(source), HasSubstr(why)) << source;
+  }
 }
 
 TEST(Jinja, TellsMicrosecondsAsPythonDoes) {

@@ -17,6 +17,14 @@ inline const Value& operand(const Arguments& arguments) {
   return arguments.need(0, "the operand");
 }
 
+// Filters by what they take or give.
+const Builtins& sequence_filters();
+const Builtins& text_filters();
+const Builtins& number_filters();
+Value wordwrap(const Arguments& arguments);
+// An argument's truth.
+Value flag(const Arguments& arguments, size_t index, std::string_view name, bool otherwise);
+
 // Null where there is none of the name.
 Builtin find_filter(std::string_view name);
 Builtin find_test(std::string_view name);
@@ -24,9 +32,18 @@ Builtin find_test(std::string_view name);
 Builtin need_filter(std::string_view name);
 Builtin need_test(std::string_view name);
 
+// Null where there is none of the name.
+const Value* find_global(std::string_view name);
+// Python's dict().
+Value make_dict(const Arguments& arguments);
+// In the place of an entry of the same key. Throws Error on what can be no key.
+void set_entry(Entries& entries, const Value& key, const Value& value);
+
 // What a method does with its object, the first argument. Null where its kind of value has no such
 // method; what would change the object throws Error when it is called.
 Builtin find_method(const Value& object, std::string_view name);
+// A function that calls it. Throws Error on what is nested too deeply.
+Value bound_method(const Value& object, const std::string& name);
 // Methods of texts, which filters are made of; and those of them about letters.
 Builtin find_text_method(std::string_view name);
 Builtin find_letter_method(std::string_view name);
@@ -35,8 +52,10 @@ Builtin find_letter_method(std::string_view name);
 const Text& text_at(const Arguments& arguments, size_t index, std::string_view name);
 // The text whose method is called.
 const Text& self(const Arguments& arguments);
-// The code point of a text of one character.
+// The code point of a text of one character, and whether Python shows it as it is.
 int32_t character(std::string_view text);
+bool is_printable(int32_t character);
+bool is_blank(int32_t character);
 
 // + - * / // % **. Throws Error on values that have no such operation.
 Value operate(std::string_view symbol, const Value& a, const Value& b);
@@ -46,6 +65,9 @@ bool compare(std::string_view word, const Value& a, const Value& b);
 // what is itself undefined.
 Value attribute_of(const Value& object, const std::string& name);
 Value item_of(const Value& object, const Value& key);
+// a.b.0 of a value, or an item of it; what is undefined on the way is `otherwise` where there is
+// one.
+Value at_path(Value value, const Value& path, const Value& otherwise = {});
 // Null bounds are those that are left out.
 Value slice_of(const Value& object, const Value* begin, const Value* end, const Value* step);
 
@@ -60,6 +82,8 @@ size_t find_bytes(std::string_view text, std::string_view part, size_t from = 0)
 Text replaced(const Text& text, std::string_view old, const Text& other, int64_t count);
 Text stripped(const Text& text, const Value& characters, bool left, bool right);
 Values split_lines(const Text& text, bool keeps_ends = false);
+// As HTML has < > & ' ", but for markup.
+Text escaped_markup(const Text& text);
 Text upper_case(const Text& text);
 Text lower_case(const Text& text);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 
 namespace attnres::jinja {
 namespace {
@@ -12,6 +13,11 @@ using TokenKind = Token::Kind;
 constexpr int kDeepestNesting = 100;
 // Most of all those in an expression: what is evaluated may be as deep (meter.h).
 constexpr int kDeepestExpression = 1000;
+
+bool is_constant(std::string_view name) {
+  constexpr std::string_view kConstants[] = {"true", "True", "false", "False", "none", "None"};
+  return std::find(std::begin(kConstants), std::end(kConstants), name) != std::end(kConstants);
+}
 
 void require_chain(int links) {
   require(links <= kDeepestNesting, "more than {} members or filters one after another",
@@ -316,6 +322,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr part) {
         return false;
     }
   };
+  require(!tokens_.is_name("is"), "tests cannot follow one another");
   if (tokens_.is_symbol("(")) {
     arguments(*made);
   } else if (argument_follows()) {
@@ -392,6 +399,7 @@ Target ExpressionParser::target(bool namespaces) {
       tokens_.expect_symbol(")");
     } else {
       Target one{.name = tokens_.any_name()};
+      require(!is_constant(one.name), "{} cannot be assigned to", one.name);
       if (namespaces && tokens_.skip_symbol(".")) one.attribute = tokens_.any_name();
       all.parts.push_back(std::move(one));
     }

@@ -16,7 +16,8 @@ struct Conversion {
   char align = '\0';  // < > ^, = between sign and digits, or what the kind has
   char sign = '-';    // of what is not negative: none, a plus or a blank
   int64_t width = 0;
-  bool comma = false;
+  bool prefixed = false;  // 0x and the like
+  char separator = '\0';  // between groups of digits
   int64_t precision = -1;
   char kind = '\0';
 };
@@ -45,9 +46,27 @@ void take_precision(std::string_view text, size_t* at, Conversion* conversion) {
   conversion->precision = take_count(text, at, kMostDigits);
 }
 
-void add_commas(std::string& digits) {
+void add_separators(std::string& digits, char separator) {
   const size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());
-  for (size_t at = whole; at > 3; at -= 3) digits.insert(at - 3, ",");
+  for (size_t at = whole; at > 3; at -= 3) digits.insert(at - 3, 1, separator);
+}
+
+// So many digits, as the kind g has them, but with one behind the point, and an exponent sooner.
+std::string short_digits(double size, int64_t precision) {
+  const int64_t count = std::max<int64_t>(precision, 1);
+  std::string digits = fmt::format("{:.{}e}", size, count - 1);
+  const size_t e = digits.find('e');
+  if (e == digits.npos) return digits;  // inf and nan
+  const int64_t exponent = std::stol(digits.substr(e + 1));
+  const auto stripped_zeros = [](std::string text) {
+    if (text.find('.') != text.npos) text.erase(text.find_last_not_of('0') + 1);
+    return text.ends_with('.') ? text.substr(0, text.size() - 1) : text;
+  };
+  if (exponent < -4 || exponent >= count - 1) {
+    return stripped_zeros(digits.substr(0, e)) + digits.substr(e);
+  }
+  digits = stripped_zeros(fmt::format("{:.{}f}", size, count - 1 - exponent));
+  return digits.find('.') == digits.npos ? digits + ".0" : digits;
 }
 
 std::string real_digits(double size, const Conversion& conversion) {
@@ -60,16 +79,21 @@ std::string real_digits(double size, const Conversion& conversion) {
     return fmt::format(fmt::runtime(fmt::format("{{:.{{}}{}}}", kind)), size,
                        std::max(precision, least));
   }
-  require(conversion.kind == '\0' && conversion.precision < 0,
-          "format: the conversion {} of a float is not supported",
-          conversion.kind == '\0' ? '.' : conversion.kind);
-  return text_of(Value::number(size)).bytes();
+  require(conversion.kind == '\0', "format: the conversion {} of a float is not supported",
+          conversion.kind);
+  return conversion.precision < 0 ? text_of(Value::number(size)).bytes()
+                                  : short_digits(size, conversion.precision);
 }
 
 std::string whole_digits(int64_t value, const Conversion& conversion) {
   const uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   const char kind = is_one_of("xXob", conversion.kind) ? conversion.kind : 'd';
-  return fmt::format(fmt::runtime(fmt::format("{{:{}}}", kind)), size);
+  std::string digits = fmt::format(fmt::runtime(fmt::format("{{:{}}}", kind)), size);
+  if (conversion.precision > std::ssize(digits)) {
+    digits.insert(0, static_cast<size_t>(conversion.precision) - digits.size(), '0');
+  }
+  if (conversion.separator != '\0') add_separators(digits, conversion.separator);
+  return conversion.prefixed && kind != 'd' ? fmt::format("0{}{}", kind, digits) : digits;
 }
 
 Text widened(std::string_view sign, const Text& body, const Conversion& conversion) {
@@ -103,14 +127,13 @@ Text converted(const Value& value, const Conversion& conversion) {
     const double* real = value.as_number();
     require(real == nullptr || std::abs(*real) < 9e18, "format: {} is no int", number_of(value));
     const int64_t whole = real ? static_cast<int64_t>(*real) : integer_of(value, "format");
-    require(conversion.precision < 0, "format: the precision of an int is not supported");
     negative = whole < 0;
     digits = whole_digits(whole, conversion);
   } else {
     negative = std::signbit(number_of(value));
     digits = real_digits(std::abs(number_of(value)), conversion);
+    if (conversion.separator != '\0') add_separators(digits, conversion.separator);
   }
-  if (conversion.comma) add_commas(digits);
   const std::string sign = negative                 ? "-"
                            : conversion.sign == '-' ? ""
                                                     : std::string(1, conversion.sign);
@@ -121,8 +144,9 @@ Text converted(const Value& value, const Conversion& conversion) {
 Conversion take_conversion(std::string_view text, size_t* at) {
   Conversion conversion{.align = '>'};
   bool zeros = false;
-  for (; is_one_of("-+ 0", byte_at(text, *at)); ++*at) {
+  for (; is_one_of("-+ 0#", byte_at(text, *at)); ++*at) {
     const char flag = text[*at];
+    conversion.prefixed = conversion.prefixed || flag == '#';
     if (flag == '-') conversion.align = '<';
     if (flag == '+' || (flag == ' ' && conversion.sign == '-')) conversion.sign = flag;
     zeros = zeros || flag == '0';
@@ -192,15 +216,17 @@ Text formatted(const Value& value, std::string_view spec) {
   }
   if (is_one_of("<>^=", byte_at(spec, at))) conversion.align = spec[at++];
   if (is_one_of("+- ", byte_at(spec, at))) conversion.sign = spec[at++];
-  if (byte_at(spec, at) == '0' && conversion.align == '\0') {
-    conversion.fill = "0";
-    conversion.align = is_text ? '<' : '=';
+  if (byte_at(spec, at) == '#') conversion.prefixed = ++at > 0;
+  if (byte_at(spec, at) == '0') {
+    if (conversion.fill == " ") conversion.fill = "0";
+    if (conversion.align == '\0') conversion.align = is_text ? '<' : '=';
   }
   conversion.width = take_count(spec, &at, kWidest);
-  if (byte_at(spec, at) == ',') conversion.comma = ++at > 0;
+  if (is_one_of(",_", byte_at(spec, at))) conversion.separator = spec[at++];
   take_precision(spec, &at, &conversion);
   if (is_one_of("sdxXobeEfFgG%", byte_at(spec, at))) conversion.kind = spec[at++];
-  require(at == spec.size(), "format: {} is not supported", spec.substr(0, 100));
+  const bool precise_int = conversion.precision >= 0 && is_one_of("dxXob", conversion.kind);
+  require(at == spec.size() && !precise_int, "format: {} is not supported", spec.substr(0, 100));
   if (conversion.align == '\0') conversion.align = is_text ? '<' : '>';
   if (conversion.kind == '\0' && value.as_number() == nullptr) {
     conversion.kind = is_text ? 's' : 'd';

@@ -1,8 +1,6 @@
 #include "attnres/chat/jinja/interpreter.h"
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <utility>
 
 #include "attnres/chat/jinja/builtins.h"
@@ -10,97 +8,13 @@
 namespace attnres::jinja {
 namespace {
 
-// As Jinja's sandbox has it.
-constexpr int64_t kLongestRange = 100'000;
-// About what a scope that a macro keeps, or a name of a namespace, takes until the end, and a
-// method while it is held.
+// About what a scope that a macro keeps, or a name of a namespace, takes until the end.
 constexpr int64_t kKeptBytes = 256;
 
-Value range(const Arguments& arguments) {
-  const bool one = arguments.given.size() == 1;
-  const int64_t begin = one ? 0 : integer_of(arguments.need(0, "start"), "range");
-  const int64_t end = integer_of(arguments.need(one ? 0 : 1, "stop"), "range");
-  const int64_t step = integer_of(arguments.get(2, "step", Value::integer(1)), "range");
-  require(step != 0, "range: the step must not be 0");
-  const double count =
-      (static_cast<double>(end) - static_cast<double>(begin)) / static_cast<double>(step);
-  require(count <= static_cast<double>(kLongestRange), "range: expected at most {} numbers",
-          kLongestRange);
-  Values items;
-  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-    items.push_back(Value::integer(i));
-    if (__builtin_add_overflow(i, step, &i)) break;
-  }
-  spend(static_cast<int64_t>(items.size()));
-  return Value::list(std::move(items));
-}
-
-void set_entry(Entries& entries, const Value& key, const Value& value) {
-  require_hashable(key);
-  const auto found = std::find_if(entries.begin(), entries.end(),
-                                  [&](const auto& entry) { return equal(entry.first, key); });
-  if (found == entries.end()) {
-    entries.emplace_back(key, value);
-  } else {
-    found->second = value;
-  }
-}
-
-Value make_dict(const Arguments& arguments) {
-  Entries entries;
-  if (!arguments.given.empty()) {
-    const Value& first = arguments.given[0];
-    if (const DictNode* dict = first.as_dict()) {
-      entries = dict->entries;
-    } else {
-      for (const Value& pair : items_of(first)) {
-        const Values parts = items_of(pair);
-        require(parts.size() == 2, "dict: expected pairs");
-        set_entry(entries, parts[0], parts[1]);
-      }
-    }
-  }
-  for (const auto& [name, value] : arguments.named) set_entry(entries, Value::text(name), value);
-  return Value::dict(std::move(entries));
-}
-
-Value raise_exception(const Arguments& arguments) {
-  fail("{}", text_of(arguments.need(0, "message")).bytes().substr(0, 1000));
-}
-
-Value strftime_now(const Arguments& arguments) {
-  const std::string given = text_of(arguments.need(0, "format")).bytes();
-  require(given.size() <= 256, "strftime_now: expected a format of at most 256 bytes");
-  using std::chrono::system_clock;
-  const auto time = system_clock::now();
-  const std::time_t now = system_clock::to_time_t(time);
-  const auto past = time - system_clock::from_time_t(now);
-  std::string format;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const bool pair = given[i] == '%' && i + 1 < given.size();
-    if (pair && given[i + 1] == 'f') {  // which Python has beside C's
-      const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(past).count();
-      format += fmt::format("{:06}", micros);
-    } else {
-      format += given.substr(i, pair ? 2 : 1);
-    }
-    i += pair ? 1 : 0;
-  }
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  char text[4096];
-  return Value::text(
-      std::string_view(text, std::strftime(text, sizeof text, format.c_str(), &parts)));
-}
-
-const Value* find_global(std::string_view name) {
-  static const std::map<std::string, Value, std::less<>> globals = {
-      {"range", Value::function("range", range)},
-      {"dict", Value::function("dict", make_dict)},
-      {"raise_exception", Value::function("raise_exception", raise_exception)},
-      {"strftime_now", Value::function("strftime_now", strftime_now)}};
-  const auto found = globals.find(name);
-  return found == globals.end() ? nullptr : &found->second;
+// As transformers keeps templates from what Python keeps there.
+void check_namespace_name(const std::string& name) {
+  require(!name.starts_with('_'), "a namespace keeps no name that begins with _, got {}",
+          name.substr(0, 100));
 }
 
 }  // namespace
@@ -132,6 +46,7 @@ class Interpreter::EndOfLoop {
   ~EndOfLoop() {
     loop_.ended = true;
     loop_.changed = Value();
+    loop_.again = {};
   }
 
  private:
@@ -175,6 +90,7 @@ Value Interpreter::make_namespace(const Arguments& arguments) {
   const Value dict = make_dict(arguments);
   for (const auto& [key, value] : dict.as_dict()->entries) {
     const Text name = text_of(key);
+    check_namespace_name(name.bytes());
     meter_.hold(static_cast<int64_t>(name.size()) + kKeptBytes);
     space->entries.emplace_back(name.bytes(), value);
   }
@@ -205,7 +121,7 @@ Interpreter::Flow Interpreter::execute(const Statement& statement, Text& out) {
     case if_:
       return execute(truth(evaluate(*statement.value)) ? statement.body : statement.otherwise, out);
     case for_:
-      return execute_for(statement, out);
+      return execute_for(statement, items_of(evaluate(*statement.value)), 1, out);
     case set:
       assign(statement.target, evaluate(*statement.value));
       break;
@@ -258,8 +174,7 @@ Interpreter::Flow Interpreter::execute_captured(const Statement& statement, Text
   return Flow::goes_on;
 }
 
-Values Interpreter::loop_items(const Statement& loop) {
-  Values items = items_of(evaluate(*loop.value));
+Values Interpreter::chosen_items(const Statement& loop, Values items) {
   if (loop.condition == nullptr) return items;
   Values chosen;
   for (Value& item : items) {
@@ -270,9 +185,20 @@ Values Interpreter::loop_items(const Statement& loop) {
   return chosen;
 }
 
-Interpreter::Flow Interpreter::execute_for(const Statement& loop, Text& out) {
-  const auto state = std::make_shared<LoopNode>(loop_items(loop));
+Interpreter::Flow Interpreter::execute_for(const Statement& loop, Values all, int level,
+                                           Text& out) {
+  const auto state = std::make_shared<LoopNode>(chosen_items(loop, std::move(all)));
   const EndOfLoop end(*state);
+  state->level = level;
+  if (loop.recursive) {
+    state->again = [this, &loop, level, scope = scope_](Values items) {
+      const Level inner(meter_);
+      const Within outer(*this, scope);
+      Text text;
+      execute_for(loop, std::move(items), level + 1, text);
+      return Value::text(std::move(text));
+    };
+  }
   bool ran_to_end = false;  // any of its rounds: then there is no `else`
   for (; state->index < state->items.size(); ++state->index) {
     const Within scope(*this);
@@ -305,6 +231,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
   if (Value* entry = space->as_space()->find(target.attribute)) {
     *entry = value;
   } else {
+    check_namespace_name(target.attribute);
     meter_.hold(kKeptBytes);
     space->as_space()->entries.emplace_back(target.attribute, value);
   }
@@ -323,26 +250,39 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
                               const Arguments& arguments) {
   const Level level(meter_);
   const Within inner(*this, scope);
-  require(arguments.given.size() <= macro.parameters.size(),
-          "macro {}: expected at most {} arguments, got {}", macro.word, macro.parameters.size(),
-          arguments.given.size());
+  const auto& parameters = macro.parameters;
+  if (macro.takes_caller) scope_->names["caller"] = Value::undefined("caller");
+  Entries others;
   for (const auto& [name, value] : arguments.named) {
-    meter_.spend(static_cast<int64_t>(macro.parameters.size() / 4));
-    const bool known =
-        name == "caller" ||
-        std::any_of(macro.parameters.begin(), macro.parameters.end(),
-                    [&name = name](const Parameter& parameter) { return parameter.name == name; });
-    require(known, "macro {} has no argument {}", macro.word, name);
-    scope_->names[name] = value;
+    meter_.spend(static_cast<int64_t>(parameters.size() / 4));
+    const auto parameter =
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&name = name](const Parameter& one) { return one.name == name; });
+    const bool taken = parameter != parameters.end() &&
+                       parameter - parameters.begin() >= std::ssize(arguments.given);
+    if (taken || (name == "caller" && macro.takes_caller)) {
+      scope_->names[name] = value;
+    } else {
+      require(macro.takes_named, "macro {} has no argument {}", macro.word, name);
+      others.emplace_back(Value::text(name), value);
+    }
   }
-  for (size_t i = 0; i < macro.parameters.size(); ++i) {
-    const Parameter& parameter = macro.parameters[i];
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
     if (const Value* given = arguments.find(i, parameter.name)) {
       scope_->names[parameter.name] = *given;
     } else {
       scope_->names[parameter.name] =
           parameter.otherwise ? evaluate(*parameter.otherwise) : Value::undefined(parameter.name);
     }
+  }
+  if (macro.takes_named) scope_->names["kwargs"] = Value::dict(std::move(others));
+  if (macro.takes_more) {
+    scope_->names["varargs"] = Value::list(arguments.rest(parameters.size()).given, /*tuple=*/true);
+  } else {
+    require(arguments.given.size() <= parameters.size(),
+            "macro {}: expected at most {} arguments, got {}", macro.word, parameters.size(),
+            arguments.given.size());
   }
   Text text;
   execute(macro.body, text);
@@ -351,19 +291,18 @@ Value Interpreter::call_macro(const Statement& macro, const std::shared_ptr<Scop
 
 Value Interpreter::call(const Value& function, const Arguments& arguments) {
   if (function.is_undefined()) fail("{} is undefined", function.undefined_name());
+  if (const LoopNode* loop = function.as_loop()) {
+    require(loop->again != nullptr, "loop: only a recursive loop that has not ended can be called");
+    const auto again = loop->again;  // the call may end it
+    return again(items_of(arguments.need(0, "the items")));
+  }
   require(function.as_function() != nullptr, "a {} cannot be called", function.type());
   return function.as_function()->call(arguments);
 }
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
-  const Builtin method = find_method(object, name);
-  if (method == nullptr) return attribute_of(object, name);
-  const auto bytes = std::make_shared<const HeldBytes>(kKeptBytes);
-  return Value::method(name, object, [object, method, bytes](const Arguments& arguments) {
-    Arguments all = arguments.rest(0);
-    all.given.insert(all.given.begin(), object);
-    return method(all);
-  });
+  return find_method(object, name) != nullptr ? bound_method(object, name)
+                                              : attribute_of(object, name);
 }
 
 void Interpreter::add_arguments(const Expression& call, Arguments& all) {

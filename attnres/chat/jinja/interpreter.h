@@ -35,8 +35,8 @@ class Interpreter {
   Flow execute(const Statements& statements, Text& out);
   Flow execute(const Statement& statement, Text& out);
   Flow execute_captured(const Statement& statement, Text& out);  // its body is no output
-  Flow execute_for(const Statement& loop, Text& out);
-  Values loop_items(const Statement& loop);
+  Flow execute_for(const Statement& loop, Values all, int level, Text& out);
+  Values chosen_items(const Statement& loop, Values items);
   void assign(const Target& target, const Value& value);
   Value macro(const Statement& macro, std::string name);
   Value call_macro(const Statement& macro, const std::shared_ptr<Scope>& scope,

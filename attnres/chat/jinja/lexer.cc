@@ -74,6 +74,7 @@ std::string unescaped(std::string_view text) {
       append_character(plain, code);
       i += used - 1;
     } else if (c != '\n') {
+      require(c != 'N', "names of characters (\\N) are not supported");
       plain += '\\';
       plain += c;
     }

@@ -1,10 +1,14 @@
 // Methods of dicts, lists and loops, and where those of texts are found.
 #include <algorithm>
+#include <memory>
 
 #include "attnres/chat/jinja/builtins.h"
 
 namespace attnres::jinja {
 namespace {
+
+// About what a method takes while it is held.
+constexpr int64_t kMethodBytes = 256;
 
 const DictNode& dict_of(const Arguments& arguments) {
   return *arguments.given[0].as_dict();
@@ -87,6 +91,16 @@ const Builtins& methods_of(const Value& object) {
 }
 
 }  // namespace
+
+Value bound_method(const Value& object, const std::string& name) {
+  const Builtin method = find_method(object, name);
+  const auto bytes = std::make_shared<const HeldBytes>(kMethodBytes);
+  return Value::method(name, object, [object, method, bytes](const Arguments& arguments) {
+    Arguments all = arguments.rest(0);
+    all.given.insert(all.given.begin(), object);
+    return method(all);
+  });
+}
 
 Builtin find_method(const Value& object, std::string_view name) {
   if (object.as_text() != nullptr) return find_text_method(name);

@@ -18,7 +18,11 @@ double operate_numbers(std::string_view symbol, double a, double b) {
   if (symbol == "+") return a + b;
   if (symbol == "-") return a - b;
   if (symbol == "*") return a * b;
-  if (symbol == "**") return std::pow(a, b);
+  if (symbol == "**") {
+    require(a != 0 || b >= 0, "0 has no negative power");
+    require(a >= 0 || b == std::floor(b), "a negative number has no broken power");
+    return std::pow(a, b);
+  }
   require(b != 0, "division by zero");
   if (symbol == "/") return a / b;
   if (symbol == "//") return std::floor(a / b);
@@ -59,6 +63,9 @@ Value operate_integers(std::string_view symbol, int64_t a, int64_t b) {
 bool is_sequence(const Value& value) {
   return value.as_list() != nullptr && value.as_list()->view == nullptr;
 }
+bool is_indexed_list(const Value& value) {
+  return is_sequence(value) || (value.as_list() != nullptr && value.as_list()->range());
+}
 
 bool is_whole(const Value& value) {
   return value.as_integer() != nullptr || value.as_boolean() != nullptr;
@@ -88,6 +95,7 @@ bool contains(const Value& all, const Value& part) {
     return find_bytes(text->bytes(), part.as_text()->bytes()) != std::string::npos;
   }
   if (const ListNode* list = all.as_list()) {
+    if (list->generator()) return contains(Value::list(items_of(all)), part);
     return std::any_of(list->items.begin(), list->items.end(),
                        [&](const Value& item) { return equal(item, part); });
   }
@@ -109,8 +117,8 @@ Value loop_attribute(const LoopNode& loop, const std::string& name) {
   if (name == "first") return Value::boolean(index == 0);
   if (name == "last") return Value::boolean(index + 1 == size);
   if (name == "length") return Value::integer(size);
-  if (name == "depth") return Value::integer(1);  // there are no recursive loops
-  if (name == "depth0") return Value::integer(0);
+  if (name == "depth") return Value::integer(loop.level);
+  if (name == "depth0") return Value::integer(loop.level - 1);
   if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
   if (name == "nextitem" && index + 1 < size) return loop.items[loop.index + 1];
   return Value::undefined(name);
@@ -149,8 +157,10 @@ Value operate(std::string_view symbol, const Value& a, const Value& b) {
     return operate_integers(symbol, integer_of(a, ""), integer_of(b, ""));
   }
   if (symbol == "+" && a.as_text() && b.as_text()) {
-    Text text = *a.as_text();
-    text.append(*b.as_text());
+    const bool markup = a.as_text()->markup() || b.as_text()->markup();
+    Text text = markup ? escaped_markup(*a.as_text()) : *a.as_text();
+    text.append(markup ? escaped_markup(*b.as_text()) : *b.as_text());
+    text.set_markup(markup);
     return Value::text(std::move(text));
   }
   if (symbol == "+" && is_sequence(a) && is_sequence(b) && a.type() == b.type()) {
@@ -184,6 +194,10 @@ Value attribute_of(const Value& object, const std::string& name) {
   if (found != nullptr) return *found;
   if (const LoopNode* loop = object.as_loop()) return loop_attribute(*loop, name);
   if (object.as_function() && name == "name") return Value::text(object.as_function()->name);
+  if (const ListNode* list = object.as_list(); list != nullptr && list->group) {
+    if (name == "grouper") return list->items[0];
+    if (name == "list") return list->items[1];
+  }
   return Value::undefined(name);
 }
 
@@ -194,7 +208,7 @@ Value item_of(const Value& object, const Value& key) {
     return found ? *found : Value::undefined("an item of a dict");
   }
   if (key.as_text() != nullptr) return attribute_of(object, key.as_text()->bytes());
-  if (!is_whole(key) || (!is_sequence(object) && object.as_text() == nullptr)) {
+  if (!is_whole(key) || (!is_indexed_list(object) && object.as_text() == nullptr)) {
     return Value::undefined(fmt::format("an item of a {}", object.type()));
   }
   const Offsets offsets =
@@ -213,7 +227,7 @@ Value slice_of(const Value& object, const Value* begin, const Value* end, const 
   if (object.is_undefined()) fail("{} is undefined", object.undefined_name());
   const Text* text = object.as_text();
   const ListNode* list = object.as_list();
-  require(text != nullptr || is_sequence(object), "a {} cannot be sliced", object.type());
+  require(text != nullptr || is_indexed_list(object), "a {} cannot be sliced", object.type());
   const int64_t stride = step ? integer_of(*step, "a slice") : 1;
   require(stride != 0, "a slice's step must not be 0");
   const Offsets offsets = text ? character_offsets(text->bytes()) : Offsets();
@@ -235,7 +249,9 @@ Value slice_of(const Value& object, const Value* begin, const Value* end, const 
     }
     if (__builtin_add_overflow(at, stride, &at)) break;
   }
-  return text ? Value::text(std::move(part)) : Value::list(std::move(items), list->tuple);
+  if (text != nullptr) return Value::text(std::move(part));
+  return list->range() ? Value::range(std::move(items))
+                       : Value::list(std::move(items), list->tuple);
 }
 
 }  // namespace attnres::jinja

@@ -76,11 +76,14 @@ class Parser {
   }
 
   // One that leaves no loop around it.
-  Statements body_of_its_own(std::string_view end) {
+  void take_macro_body(Statement& macro, std::string_view end) {
     const int loops = std::exchange(loops_, 0);
-    Statements all = body(end);
+    const size_t begin = tokens_.place();
+    macro.body = body(end);
+    macro.takes_caller = tokens_.names_since(begin, "caller");
+    macro.takes_named = tokens_.names_since(begin, "kwargs");
+    macro.takes_more = tokens_.names_since(begin, "varargs");
     loops_ = loops;
-    return all;
   }
 
   Statement block() {
@@ -92,14 +95,14 @@ class Parser {
       Statement macro = made(Kind::macro, tokens_.any_name());
       require(tokens_.is_symbol("("), "expected ( after macro {}", macro.word);
       macro.parameters = expressions_.parameters();
-      macro.body = body_of_its_own("endmacro");
+      take_macro_body(macro, "endmacro");
       return macro;
     }
     if (name == "call") {
       Statement call = made(Kind::call);
       call.parameters = expressions_.parameters();
       call.value = expressions_.call();
-      call.body = body_of_its_own("endcall");
+      take_macro_body(call, "endcall");
       return call;
     }
     if (name == "filter") return filter_block();
@@ -141,11 +144,12 @@ class Parser {
 
   Statement for_block() {
     Statement loop = made(Kind::for_);
+    require(!tokens_.is_name("loop"), "a loop's own name, loop, cannot be assigned to");
     loop.target = expressions_.target(/*namespaces=*/false);
     tokens_.expect_name("in");
     loop.value = expressions_.sequence(/*conditions=*/false);
     if (tokens_.skip_name("if")) loop.condition = expressions_.expression();
-    require(!tokens_.is_name("recursive"), "recursive loops are not supported");
+    loop.recursive = tokens_.skip_name("recursive");
     end_tag();
     ++loops_;
     loop.body = statements({"else", "endfor"});

@@ -14,11 +14,9 @@ Value compared(std::string_view word, const Arguments& arguments) {
   return Value::boolean(compare(word, operand(arguments), arguments.need(1, "other")));
 }
 
-int64_t rest_of(const Arguments& arguments, int64_t divisor) {
-  require(divisor != 0, "divisibleby: division by zero");
-  return *operate("%", Value::integer(integer_of(operand(arguments), "the operand")),
-                  Value::integer(divisor))
-              .as_integer();
+double rest_of(const Arguments& arguments, const Value& divisor) {
+  require(is_numeric(operand(arguments)), "expected a number, got a {}", operand(arguments).type());
+  return number_of(operate("%", operand(arguments), divisor));
 }
 
 bool is_iterable(const Value& value) {
@@ -26,11 +24,16 @@ bool is_iterable(const Value& value) {
 }
 
 bool is_indexed(const Value& value) {
-  return is_iterable(value) && (value.as_list() == nullptr || value.as_list()->view == nullptr);
+  const ListNode* list = value.as_list();
+  return is_iterable(value) && (list == nullptr || list->view == nullptr || list->range());
 }
 
 bool is_same(const Value& a, const Value& b) {
   return a.type() == b.type() && a.identity() == b.identity() && equal(a, b);
+}
+
+bool is_markup(const Value& value) {
+  return value.as_text() != nullptr && value.as_text()->markup();
 }
 
 bool is_integer(const Value& value) {
@@ -53,12 +56,15 @@ const Builtins& tests() {
       {"mapping", [](A a) { return Value::boolean(operand(a).as_dict() != nullptr); }},
       {"iterable", [](A a) { return holds(is_iterable, a); }},
       {"sequence", [](A a) { return holds(is_indexed, a); }},
-      {"callable", [](A a) { return Value::boolean(operand(a).as_function() != nullptr); }},
+      {"callable",
+       [](A a) {
+         return Value::boolean(operand(a).as_function() != nullptr || operand(a).is_undefined());
+       }},
+      {"escaped", [](A a) { return Value::boolean(is_markup(operand(a))); }},
       {"sameas", [](A a) { return Value::boolean(is_same(operand(a), a.need(1, "other"))); }},
-      {"odd", [](A a) { return Value::boolean(rest_of(a, 2) == 1); }},
-      {"even", [](A a) { return Value::boolean(rest_of(a, 2) == 0); }},
-      {"divisibleby",
-       [](A a) { return Value::boolean(rest_of(a, integer_of(a.need(1, "num"), "num")) == 0); }},
+      {"odd", [](A a) { return Value::boolean(rest_of(a, Value::integer(2)) == 1); }},
+      {"even", [](A a) { return Value::boolean(rest_of(a, Value::integer(2)) == 0); }},
+      {"divisibleby", [](A a) { return Value::boolean(rest_of(a, a.need(1, "num")) == 0); }},
       {"upper",
        [](A a) {
          return find_text_method("isupper")({.given = {Value::text(text_of(operand(a)))}});

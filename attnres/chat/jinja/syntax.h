@@ -91,6 +91,9 @@ struct Statement {
   std::vector<std::pair<Target, ExpressionPtr>> assignments = {};
   Statements body = {};
   Statements otherwise = {};
+  bool recursive = false;  // a loop
+  // Whether a macro's body speaks of `caller`, `kwargs` and `varargs`, and so takes these.
+  bool takes_caller = false, takes_named = false, takes_more = false;
 };
 
 }  // namespace attnres::jinja

@@ -14,11 +14,6 @@
 namespace attnres::jinja {
 namespace {
 
-bool is_blank(std::string_view text) {
-  const UChar32 c = character(text);
-  return u_isUWhiteSpace(c) || (c >= 0x1c && c <= 0x1f);
-}
-
 Value strip_sides(const Arguments& arguments, bool left, bool right) {
   return Value::text(
       stripped(self(arguments), arguments.get(1, "chars", Value::none()), left, right));
@@ -39,7 +34,7 @@ Values split_at_blanks(const Text& text, int64_t most, bool from_right) {
   const Offsets offsets = character_offsets(bytes);
   std::vector<std::pair<size_t, size_t>, Counted<std::pair<size_t, size_t>>> words;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    if (is_blank(bytes.substr(offsets[i], offsets[i + 1] - offsets[i]))) continue;
+    if (is_blank(character(bytes.substr(offsets[i], offsets[i + 1] - offsets[i])))) continue;
     if (!words.empty() && words.back().second == offsets[i]) {
       words.back().second = offsets[i + 1];
     } else {
@@ -66,14 +61,22 @@ Values split_at_blanks(const Text& text, int64_t most, bool from_right) {
 Values split_at(const Text& text, const std::string& separator, int64_t most, bool from_right) {
   require(!separator.empty(), "split: the separator is empty");
   Offsets places;
-  for (size_t at = find_bytes(text.bytes(), separator); at != std::string::npos;
-       at = find_bytes(text.bytes(), separator, at + separator.size())) {
-    places.push_back(at);
-    if (!from_right && most >= 0 && std::ssize(places) >= most) break;
-  }
-  if (const int64_t beyond = std::ssize(places) - most; most >= 0 && beyond > 0) {
-    places.erase(from_right ? places.begin() : places.begin() + most,
-                 from_right ? places.begin() + beyond : places.end());
+  const auto wanted = [&] { return most < 0 || std::ssize(places) < most; };
+  const std::string& bytes = text.bytes();
+  if (from_right) {
+    spend(1 + static_cast<int64_t>(bytes.size() * separator.size() / 32));
+    for (size_t end = bytes.size(); wanted() && end >= separator.size();) {
+      const size_t at = bytes.rfind(separator, end - separator.size());
+      if (at == std::string::npos) break;
+      places.insert(places.begin(), at);
+      end = at;
+    }
+  } else {
+    for (size_t at = 0; wanted(); at += separator.size()) {
+      at = find_bytes(bytes, separator, at);
+      if (at == std::string::npos) break;
+      places.push_back(at);
+    }
   }
   Values parts;
   size_t begin = 0;
@@ -240,12 +243,38 @@ Value join(const Arguments& arguments) {
   return Value::text(std::move(out));
 }
 
+// name.attribute[item] of what format() is given; `next` is the place of one without a name.
+Value field_value(const Arguments& arguments, std::string_view field, size_t* next) {
+  const size_t end = std::min(field.find_first_of(".["), field.size());
+  const std::string_view name = field.substr(0, end);
+  const auto is_place = [](std::string_view text) {
+    return !text.empty() && text.size() < 4 &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  };
+  Value value = name.empty()     ? arguments.need((*next)++, "of format")
+                : is_place(name) ? arguments.need(1 + std::stoul(std::string(name)), "of format")
+                                 : arguments.need(std::string::npos, name);
+  for (field.remove_prefix(end); !field.empty();) {
+    const bool item = field[0] == '[';
+    const size_t stop =
+        item ? field.find(']') : std::min(field.find_first_of(".[", 1), field.size());
+    require(stop != field.npos && stop > 1, "format: a part of a field has no name");
+    const std::string part(field.substr(1, stop - 1));
+    value = !item            ? attribute_of(value, part)
+            : is_place(part) ? item_of(value, Value::integer(std::stol(part)))
+                             : item_of(value, Value::text(part));
+    field.remove_prefix(stop + (item ? 1 : 0));
+  }
+  return value;
+}
+
 // {} and {0} and {name}, with !r or !s, and a format behind a colon.
 Value format(const Arguments& arguments) {
   const Text& text = self(arguments);
   const std::string& bytes = text.bytes();
   Text out;
   size_t next = 1;
+  bool by_place = false;
   for (size_t at = 0; at < bytes.size();) {
     const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
     out.append(text.slice(at, brace - at));
@@ -263,19 +292,37 @@ Value format(const Arguments& arguments) {
     field.resize(colon);
     const bool as_repr = field.ends_with("!r"), as_text = field.ends_with("!s");
     if (as_repr || as_text) field.resize(field.size() - 2);
-    const bool place =
-        !field.empty() && field.size() < 4 &&
-        std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
-    require(field.find_first_of("!.[") == field.npos, "format: {{{}}} is not supported",
-            field.substr(0, 100));
-    const Value& value = field.empty() ? arguments.need(next++, "of format")
-                         : place       ? arguments.need(1 + std::stoul(field), "of format")
-                                       : arguments.need(std::string::npos, field);
+    require(field.find('!') == field.npos, "format: {{{}}} is not supported", field.substr(0, 100));
+    const bool unnamed = field.empty() || field[0] == '.' || field[0] == '[';
+    const bool placed = !unnamed && field[0] >= '0' && field[0] <= '9';
+    require(!(unnamed && by_place) && !(placed && next > 1),
+            "format: fields have numbers, or none has");
+    by_place = by_place || placed;
+    const Value value = field_value(arguments, field, &next);
     out.append(formatted(as_repr   ? Value::text(repr_of(value))
                          : as_text ? Value::text(text_of(value))
                                    : value,
                          spec));
     at = end + 1;
+  }
+  return Value::text(std::move(out));
+}
+
+// Blanks in the place of tabs, up to the next of columns.
+Value expandtabs(const Arguments& arguments) {
+  const int64_t size = integer_of(arguments.get(1, "tabsize", Value::integer(8)), "tabsize");
+  Text out;
+  int64_t column = 0;
+  for (const Value& one : items_of(arguments.given[0])) {
+    const std::string& bytes = one.as_text()->bytes();
+    if (bytes == "\t") {
+      const int64_t blanks = size > 0 ? size - column % size : 0;
+      out.append(*operate("*", Value::text(" "), Value::integer(blanks)).as_text());
+      column += blanks;
+    } else {
+      out.append(*one.as_text());
+      column = bytes == "\n" || bytes == "\r" ? 0 : column + 1;
+    }
   }
   return Value::text(std::move(out));
 }
@@ -348,7 +395,7 @@ Text stripped(const Text& text, const Value& characters, bool left, bool right) 
   }
   const auto goes = [&](size_t i) {
     const std::string_view one = bytes.substr(offsets[i], offsets[i + 1] - offsets[i]);
-    return characters.is_none() ? is_blank(one) : all.count(std::string(one)) > 0;
+    return characters.is_none() ? is_blank(character(one)) : all.count(std::string(one)) > 0;
   };
   size_t begin = 0;
   size_t end = offsets.size() - 1;
@@ -378,8 +425,18 @@ Values split_lines(const Text& text, bool keeps_ends) {
   return lines;
 }
 
+Text escaped_markup(const Text& given) {
+  if (given.markup()) return given;
+  constexpr std::pair<const char*, const char*> kEscapes[] = {
+      {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}};
+  Text text = given;
+  for (const auto& [plain, escaped] : kEscapes) text = replaced(text, plain, Text(escaped), -1);
+  return text;
+}
+
 Text replaced(const Text& text, std::string_view old, const Text& other, int64_t count) {
   Text out;
+  out.set_markup(text.markup());
   const std::string_view bytes = text.bytes();
   size_t begin = 0;
   size_t from = 0;
@@ -419,6 +476,7 @@ Builtin find_text_method(std::string_view name) {
                                    {"count", count},
                                    {"join", join},
                                    {"format", format},
+                                   {"expandtabs", expandtabs},
                                    {"center", center},
                                    {"ljust", ljust},
                                    {"rjust", rjust},

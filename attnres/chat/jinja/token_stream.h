@@ -53,6 +53,18 @@ class TokenStream {
     return next().value;
   }
 
+  size_t place() const { return at_; }
+  // Whether a name, not one behind a dot, was taken since then.
+  bool names_since(size_t place, std::string_view name) const {
+    for (; place < at_; ++place) {
+      const Token& token = tokens_[place];
+      const bool member = place > 0 && tokens_[place - 1].kind == Token::Kind::symbol &&
+                          tokens_[place - 1].value == ".";
+      if (token.kind == Token::Kind::name && token.value == name && !member) return true;
+    }
+    return false;
+  }
+
   std::string described() const {
     const Token& token = look();
     if (!token.value.empty() && token.kind != Token::Kind::text) return token.value;

@@ -8,6 +8,8 @@ namespace attnres::jinja {
 namespace {
 
 constexpr int kDeepestValue = 100;
+const char* const kGenerator = "generator";
+const char* const kRange = "range";
 
 int depth_of(const Value& value) {
   if (const ListNode* list = value.as_list()) return list->depth;
@@ -74,6 +76,7 @@ Text Text::slice(size_t begin, size_t count) const {
   Text part;
   begin = std::min(begin, size());
   part.hold(std::min(count, size() - begin), !written_.empty());
+  part.markup_ = markup_;
   part.bytes_ = bytes_.substr(begin, count);
   if (!written_.empty()) part.written_ = written_.substr(begin, count);
   return part;
@@ -100,6 +103,28 @@ Value Value::view(const char* type, Values items) {
   spend(1 + static_cast<int64_t>(items.size() / 4));
   return Value(Held(std::shared_ptr<const ListNode>(
       new ListNode{.items = std::move(items), .tuple = false, .depth = depth, .view = type})));
+}
+
+Value Value::generator(Values items) {
+  return view(kGenerator, std::move(items));
+}
+
+Value Value::range(Values items) {
+  return view(kRange, std::move(items));
+}
+
+Value Value::group(Value key, Values items) {
+  Values pair = {std::move(key), list(std::move(items))};
+  const int depth = depth_around(pair);
+  return Value(Held(std::shared_ptr<const ListNode>(
+      new ListNode{.items = std::move(pair), .tuple = true, .depth = depth, .group = true})));
+}
+
+bool ListNode::generator() const {
+  return view == kGenerator;
+}
+bool ListNode::range() const {
+  return view == kRange;
 }
 
 Value Value::dict(Entries entries) {
@@ -256,7 +281,7 @@ bool truth(const Value& value) {
   if (const int64_t* integer = value.as_integer()) return *integer != 0;
   if (const double* number = value.as_number()) return *number != 0;
   if (const Text* text = value.as_text()) return text->size() > 0;
-  if (const ListNode* list = value.as_list()) return !list->items.empty();
+  if (const ListNode* list = value.as_list()) return list->generator() || !list->items.empty();
   if (const DictNode* dict = value.as_dict()) return !dict->entries.empty();
   return !value.is_undefined() && !value.is_none();
 }
@@ -275,6 +300,7 @@ bool equal(const Value& a, const Value& b) {
   }
   if (const ListNode* list = a.as_list()) {
     const auto& other = b.as_list()->items;
+    if (list->generator()) return a.identity() == b.identity();
     return list->items.size() == other.size() &&
            std::equal(list->items.begin(), list->items.end(), other.begin(), equal);
   }
@@ -326,7 +352,9 @@ int64_t length_of(const Value& value) {
   if (const Text* text = value.as_text()) {
     return static_cast<int64_t>(character_offsets(text->bytes()).size()) - 1;
   }
-  if (const ListNode* list = value.as_list()) return static_cast<int64_t>(list->items.size());
+  if (const ListNode* list = value.as_list(); list != nullptr && !list->generator()) {
+    return static_cast<int64_t>(list->items.size());
+  }
   if (const DictNode* dict = value.as_dict()) return static_cast<int64_t>(dict->entries.size());
   if (const LoopNode* loop = value.as_loop()) return static_cast<int64_t>(loop->items.size());
   require(value.is_undefined(), "a {} has no length", value.type());
@@ -336,14 +364,17 @@ int64_t length_of(const Value& value) {
 Values items_of(const Value& value) {
   Values items;
   if (const ListNode* list = value.as_list()) {
-    items = list->items;
+    items.assign(list->items.begin() + static_cast<int64_t>(list->taken), list->items.end());
+    if (list->generator()) list->taken = list->items.size();
   } else if (const DictNode* dict = value.as_dict()) {
     for (const auto& entry : dict->entries) items.push_back(entry.first);
   } else if (const Text* text = value.as_text()) {
     spend(static_cast<int64_t>(text->size()));
     const Offsets offsets = character_offsets(text->bytes());
     for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-      items.push_back(Value::text(text->slice(offsets[i], offsets[i + 1] - offsets[i])));
+      Text one = text->slice(offsets[i], offsets[i + 1] - offsets[i]);
+      one.set_markup(false);
+      items.push_back(Value::text(std::move(one)));
     }
   } else {
     require(value.is_undefined(), "a {} cannot be gone through", value.type());

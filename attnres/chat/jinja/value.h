@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +20,7 @@ class Text {
  public:
   Text() = default;
   // A copy takes steps, as what is appended does.
-  Text(const Text& other) { append(other); }
+  Text(const Text& other) : markup_(other.markup_) { append(other); }
   Text& operator=(const Text& other);
   Text(Text&&) noexcept = default;
   Text& operator=(Text&&) noexcept = default;
@@ -28,6 +29,9 @@ class Text {
   const std::string& bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool written(size_t at) const { return !written_.empty() && written_[at] != 0; }
+  // Python's Markup: texts that are added to it are escaped as HTML.
+  bool markup() const { return markup_; }
+  void set_markup(bool markup) { markup_ = markup; }
 
   // Throw Error where a text would be too long, or all values take too much.
   void append(const Text& more);
@@ -40,6 +44,7 @@ class Text {
 
   std::string bytes_;
   std::string written_;  // a byte of 0 or 1 for each; empty where none was written
+  bool markup_ = false;
   HeldBytes held_;
 };
 
@@ -60,8 +65,8 @@ struct Undefined {
 };
 struct None {};
 
-// Lists and dicts never change, so that only a namespace can contain itself, and nothing looks into
-// those.
+// What lists and dicts hold never changes, so that only a namespace can contain itself, and nothing
+// looks into those.
 class Value {
  public:
   Value() : held_(Undefined{}) {}
@@ -78,6 +83,12 @@ class Value {
   static Value list(Values items, bool tuple = false);
   // What a dict's method gives, which only loops and filters take: "dict_items".
   static Value view(const char* type, Values items);
+  // What filters give that Python makes item by item: it is gone through once, and counts as true.
+  static Value generator(Values items);
+  // What has no text and no JSON, but items.
+  static Value range(Values items);
+  // A pair with the attributes `grouper` and `list`.
+  static Value group(Value key, Values items);
   static Value dict(Entries entries);
   static Value function(std::string name, std::function<Value(const Arguments&)> call);
   // A function that holds an object.
@@ -126,7 +137,12 @@ struct ListNode {
   Values items;
   bool tuple;
   int depth;                   // of what holds values, within each other
-  const char* view = nullptr;  // the type's name where it is a dict's view
+  const char* view = nullptr;  // the type's name of what is no list: a dict's view, a range ..
+  bool group = false;
+  mutable size_t taken = 0;  // of a generator's items
+
+  bool generator() const;
+  bool range() const;
   HeldBytes bytes = HeldBytes(sizeof(ListNode));
 };
 
@@ -161,6 +177,9 @@ struct LoopNode {
   int depth;
   size_t index = 0;
   bool ended = false;
+  int level = 1;  // of a recursive loop
+  // The loop's text over other items, of a recursive loop that has not ended.
+  std::function<Value(Values)> again = {};
   Value changed;  // what loop.changed was last asked about; nothing once the loop has ended
 };
 
@@ -200,10 +219,10 @@ Offsets character_offsets(std::string_view text);
 
 // Python's str() and repr(), and json.dumps().
 Text text_of(const Value& value);
-Text repr_of(const Value& value);
+Text repr_of(const Value& value, bool sorted = false);  // the keys of dicts
 struct JsonStyle {
   bool ascii = false;
-  int64_t indent = -1;  // none
+  std::optional<std::string> indent = {};  // of each level, on lines of their own
   std::string between = ", ";
   std::string after_key = ": ";
   bool sorted = false;

@@ -1,12 +1,12 @@
 // Values as Python writes them.
 #include <unicode/uchar.h>
-#include <unicode/utf8.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
-#include "attnres/chat/jinja/value.h"
+#include "attnres/chat/jinja/builtins.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres::jinja {
@@ -26,18 +26,6 @@ std::string number_text(double value, bool json) {
   std::string text(digits, end.ptr);
   if (plain && text.find('.') == text.npos) text += ".0";
   return text;
-}
-
-bool is_printable(UChar32 c) {
-  constexpr uint32_t kOthersAndSeparators = U_GC_C_MASK | U_GC_Z_MASK;
-  return c == ' ' || (U_GET_GC_MASK(c) & kOthersAndSeparators) == 0;
-}
-
-UChar32 character_at(std::string_view text) {
-  int32_t offset = 0;
-  UChar32 c = 0;
-  U8_NEXT(text.data(), offset, static_cast<int32_t>(text.size()), c);
-  return c;
 }
 
 std::string escaped(UChar32 c, char quote) {
@@ -74,7 +62,7 @@ void append_quoted(Text& out, const Text& text, std::string_view quote, Escape e
   size_t begin = 0;
   for (size_t at = 0; at < bytes.size();) {
     const Utf8Step step = utf8_step(bytes.substr(at));
-    const std::string other = escape(character_at(bytes.substr(at, step.bytes)));
+    const std::string other = escape(character(bytes.substr(at, step.bytes)));
     if (!other.empty()) {
       out.append(text.slice(begin, at - begin));
       out.append(other, text.written(at));
@@ -86,9 +74,10 @@ void append_quoted(Text& out, const Text& text, std::string_view quote, Escape e
   out.append(quote);
 }
 
-void append_repr(Text& out, const Value& value);
+void append_repr(Text& out, const Value& value, bool sorted);
 
-void append_list(Text& out, const ListNode& list) {
+void append_list(Text& out, const ListNode& list, bool sorted) {
+  require(!list.generator() && !list.range(), "a {} has no text; make a list of it", list.view);
   if (list.view != nullptr) {
     out.append(list.view);
     out.append("(");
@@ -96,28 +85,35 @@ void append_list(Text& out, const ListNode& list) {
   out.append(list.tuple ? "(" : "[");
   for (size_t i = 0; i < list.items.size(); ++i) {
     if (i > 0) out.append(", ");
-    append_repr(out, list.items[i]);
+    append_repr(out, list.items[i], sorted);
   }
   if (list.tuple && list.items.size() == 1) out.append(",");
   out.append(list.tuple ? ")" : "]");
   if (list.view != nullptr) out.append(")");
 }
 
-void append_repr(Text& out, const Value& value) {
+Entries sorted_entries(Entries entries) {
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return less(a.first, b.first); });
+  return entries;
+}
+
+void append_repr(Text& out, const Value& value, bool sorted) {
   if (const Text* text = value.as_text()) {
     const std::string& bytes = text->bytes();
     const bool twice = bytes.find('\'') != bytes.npos && bytes.find('"') == bytes.npos;
     const char quote = twice ? '"' : '\'';
     append_quoted(out, *text, {&quote, 1}, [&](UChar32 c) { return escaped(c, quote); });
   } else if (const ListNode* list = value.as_list()) {
-    append_list(out, *list);
+    append_list(out, *list, sorted);
   } else if (const DictNode* dict = value.as_dict()) {
+    const char* between = "";
     out.append("{");
-    for (size_t i = 0; i < dict->entries.size(); ++i) {
-      if (i > 0) out.append(", ");
-      append_repr(out, dict->entries[i].first);
+    for (const auto& [key, item] : sorted ? sorted_entries(dict->entries) : dict->entries) {
+      out.append(std::exchange(between, ", "));
+      append_repr(out, key, sorted);
       out.append(": ");
-      append_repr(out, dict->entries[i].second);
+      append_repr(out, item, sorted);
     }
     out.append("}");
   } else if (value.is_undefined()) {
@@ -159,11 +155,7 @@ class JsonWriter {
   }
 
   void write_dict(const DictNode& dict, int64_t level) {
-    Entries entries = dict.entries;
-    if (style_.sorted) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& a, const auto& b) { return less(a.first, b.first); });
-    }
+    const Entries entries = style_.sorted ? sorted_entries(dict.entries) : dict.entries;
     write_items("{", "}", entries, level, [&](const auto& entry) {
       const Value& key = entry.first;
       if (const Text* text = key.as_text()) {
@@ -193,10 +185,9 @@ class JsonWriter {
   }
 
   void break_line(int64_t level) {
-    if (style_.indent < 0) return;
-    check_text_bytes(style_.indent * level);
+    if (!style_.indent) return;
     out_.append("\n");
-    out_.append(std::string(static_cast<size_t>(style_.indent * level), ' '));
+    for (int64_t i = 0; i < level; ++i) out_.append(*style_.indent);
   }
 
   const JsonStyle& style_;
@@ -204,6 +195,15 @@ class JsonWriter {
 };
 
 }  // namespace
+
+bool is_blank(UChar32 c) {
+  return u_isUWhiteSpace(c) || (c >= 0x1c && c <= 0x1f);
+}
+
+bool is_printable(UChar32 c) {
+  constexpr uint32_t kOthersAndSeparators = U_GC_C_MASK | U_GC_Z_MASK;
+  return c == ' ' || (U_GET_GC_MASK(c) & kOthersAndSeparators) == 0;
+}
 
 Text text_of(const Value& value) {
   if (const Text* text = value.as_text()) return *text;
@@ -216,9 +216,9 @@ Text text_of(const Value& value) {
   return repr_of(value);
 }
 
-Text repr_of(const Value& value) {
+Text repr_of(const Value& value, bool sorted) {
   Text out;
-  append_repr(out, value);
+  append_repr(out, value, sorted);
   return out;
 }
 
