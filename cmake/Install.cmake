@@ -33,6 +33,7 @@ if(ATTNRES_PROGRAM)
   install(FILES attnres/infer/text_engine.h attnres/infer/generation_settings.h
                 attnres/infer/model_description.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/infer)
+  install(FILES attnres/chat/reply_piece.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/chat)
   install(FILES attnres/infer/engine_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           RENAME attnres_engine.h)
   install(DIRECTORY recipes models DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)
