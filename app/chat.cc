@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "app/generate_options.h"
+#include "attnres/chat/chat_template.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/support/error.h"
 #include "attnres/support/interrupt.h"
-#include "attnres/text/chat_template.h"
+#include "attnres/support/json.h"
+#include "attnres/support/terminal.h"
 
 namespace attnres {
 namespace {
@@ -35,14 +37,113 @@ bool is_command(const std::string& message) {
                      [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
-class Conversation {
+// Of "NAME=VALUE"; a value that is no JSON is a text.
+Json read_template_arguments(const std::vector<std::string>& given) {
+  Json arguments = Json::object();
+  for (const std::string& argument : given) {
+    const size_t equals = argument.find('=');
+    require_usage(equals != std::string::npos && equals > 0,
+                  "--template-argument: expected a name and a value, such as "
+                  "enable_thinking=false, got {}",
+                  argument);
+    const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+    require_usage(!arguments.contains(name), "--template-argument: {} is there twice", name);
+    try {
+      arguments[name] = parse_json(value, name);
+    } catch (const Error&) {
+      arguments[name] = value;
+    }
+  }
+  try {
+    check_arguments(arguments, "--template-argument");
+  } catch (const Error& e) {
+    fail_usage("{}", e.what());
+  }
+  return arguments;
+}
+
+// An assistant's message as it comes.
+class PrintedAnswer {
  public:
-  Conversation(const GenerateOptions& options, const OpenedInference& opened)
+  void add(const std::vector<ReplyPiece>& pieces) {
+    for (const ReplyPiece& piece : pieces) {
+      switch (piece.kind) {
+        case ReplyPiece::Kind::thought:
+          print_aside(piece.text, &thought_);
+          break;
+        case ReplyPiece::Kind::answer:
+          end_aside();
+          print_answer(piece.text);
+          break;
+        case ReplyPiece::Kind::call:
+          end_aside();
+          print_aside(piece.text + " ");
+          calls_.push_back(
+              {{"id", piece.id.empty() ? fmt::format("call_{}", piece.call) : piece.id},
+               {"type", "function"},
+               {"function", {{"name", piece.text}, {"arguments", ""}}}});
+          break;
+        case ReplyPiece::Kind::arguments:
+          print_aside(piece.text);
+          calls_[piece.call]["function"]["arguments"].get_ref<std::string&>() += piece.text;
+          break;
+      }
+    }
+  }
+
+  // The message. Arguments that are JSON of an object are one, as templates expect them.
+  Json end() {
+    end_aside();
+    fmt::print("\n");
+    Json message = {{"role", "assistant"}, {"content", trimmed(answer_)}};
+    if (!thought_.empty()) message["reasoning_content"] = thought_;
+    for (Json& call : calls_) {
+      Json& arguments = call["function"]["arguments"];
+      Json read = Json::parse(arguments.get_ref<const std::string&>(), nullptr, false);
+      if (read.is_object()) arguments = std::move(read);
+      message["tool_calls"].push_back(call);
+    }
+    return message;
+  }
+
+ private:
+  void print_answer(std::string text) {
+    if (answer_.empty()) text.erase(0, text.find_first_not_of(' '));
+    answer_ += text;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+  void print_aside(const std::string& text, std::string* all = nullptr) {
+    const char* begin = shows_color(STDERR_FILENO) ? "\033[2m" : "";
+    fmt::print(stderr, "{}{}{}", begin, text, *begin == 0 ? "" : "\033[0m");
+    aside_ = true;
+    if (all != nullptr) *all += text;
+  }
+  void end_aside() {
+    if (std::exchange(aside_, false)) fmt::print(stderr, "\n");
+  }
+
+  std::string thought_, answer_;
+  Json calls_ = Json::array();
+  bool aside_ = false;  // the last that was printed
+};
+
+class TerminalChat {
+ public:
+  TerminalChat(const GenerateOptions& options, Json arguments, const OpenedInference& opened)
       : options_(options),
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options, opened, tokenizer_.get())),
         template_(opened.directory.chat_template()),
         engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+    template_.require_read();
+    conversation_.arguments = std::move(arguments);
+    if (!options.tools.empty()) conversation_.tools = read_json(options.tools);
+    check(conversation_);
+    for (const auto& [name, value] : conversation_.arguments.items()) {
+      require_usage(template_.names().contains(name),
+                    "--template-argument: this model's chat template does not read {}", name);
+    }
     const ChatEnds ends = template_.ends(*tokenizer_);
     settings_.ends.insert(settings_.ends.end(), ends.tokens.begin(), ends.tokens.end());
     stops_ = ends.texts;
@@ -53,67 +154,95 @@ class Conversation {
   const ChatTemplate& chat_template() const { return template_; }
 
   void begin() {
-    messages_.clear();
-    if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+    conversation_.messages = Json::array();
+    if (!options_.system.empty()) say("system", options_.system);
   }
 
   // Prints the answer as it comes. Throws Error on a message that leaves no room for one, that the
   // template refuses, or whose answer fails; the conversation is then what it was before.
   void answer(const std::string& message) {
-    std::vector<ChatMessage> before = messages_;
+    Json before = conversation_.messages;
     try {
       add_answer(message);
     } catch (const Error&) {
-      messages_ = std::move(before);
+      conversation_.messages = std::move(before);
       throw;
     }
   }
 
  private:
+  void say(const std::string& role, const std::string& content) {
+    conversation_.messages.push_back({{"role", role}, {"content", content}});
+  }
+
+  // And what it says to the results of the tools that it calls, which are asked for.
   void add_answer(const std::string& message) {
-    messages_.push_back({"user", message});
-    std::vector<int32_t> prompt = fitting_prompt();
-    TextStream stream(*tokenizer_, stops_);
-    std::string text;
-    const auto show = [&](std::string piece) {
-      if (text.empty()) piece.erase(0, piece.find_first_not_of(' '));
-      text += piece;
-      fmt::print("{}", piece);
-      std::fflush(stdout);
-    };
+    say("user", message);
+    for (;;) {
+      const Json answer = continued(fitting_prompt());
+      conversation_.messages.push_back(answer);
+      if (!answer.contains("tool_calls")) return;
+      for (const Json& call : answer["tool_calls"]) add_result(call);
+    }
+  }
+
+  // The assistant's message, printed as it comes: its thought, and the tools that it calls, on
+  // standard error.
+  Json continued(const std::vector<ChatPart>& prompt) {
+    const ReplyPlan plan = plan_reply(template_.reply_format(), prompt, conversation_.tools);
+    TextStream stream(*tokenizer_, stops_, &plan);
+    PrintedAnswer answer;
     const InterruptGuard interrupt;
-    const int64_t request = engine_.submit({std::move(prompt), settings_});
+    const int64_t request =
+        engine_.submit({chat_prompt_ids(prompt, template_, *tokenizer_), settings_});
     while (!engine_.idle()) {
       for (const RequestUpdate& update : engine_.step()) {
-        if (update.token) show(stream.add(*update.token));
+        if (update.token) stream.add(*update.token);
+        answer.add(stream.take_pieces());
         if (update.stopped == StopReason::failed) fail("{}", update.error);
       }
       if (stream.stopped() || interrupted()) engine_.cancel(request);
     }
-    show(stream.finish());
-    fmt::print("\n");
+    stream.finish();
+    answer.add(stream.take_pieces());
     ++settings_.sampling.seed;  // equal questions may have different answers
-    messages_.push_back({"assistant", trimmed(text)});
+    return answer.end();
+  }
+
+  // What a tool answers a call with: a line of standard input.
+  void add_result(const Json& call) {
+    const std::string name = call["function"]["name"];
+    if (::isatty(STDIN_FILENO) != 0) fmt::print("{}: ", name);
+    std::fflush(stdout);
+    std::string line;
+    require(static_cast<bool>(std::getline(std::cin, line)),
+            "the model called {}, and the input has ended: it expects a line with the result",
+            name);
+    conversation_.messages.push_back(
+        {{"role", "tool"}, {"tool_call_id", call["id"]}, {"name", name}, {"content", line}});
   }
 
   // The conversation so far, without its oldest messages where the answer needs the room.
-  std::vector<int32_t> fitting_prompt() {
+  std::vector<ChatPart> fitting_prompt() {
     const int64_t context = engine_.settings().context;
     const int64_t room = std::min(settings_.max_tokens, context / 2);
-    const size_t kept = options_.system.empty() ? 0 : 1;
+    Json& messages = conversation_.messages;
+    const auto first = [&] { return messages.begin() + (options_.system.empty() ? 0 : 1); };
     bool forgot = false;
     while (true) {
-      std::vector<int32_t> ids = chat_prompt_ids(messages_, template_, *tokenizer_);
-      if (std::ssize(ids) <= context - room) {
+      std::vector<ChatPart> prompt = template_.rendered(conversation_);
+      const auto tokens = std::ssize(chat_prompt_ids(prompt, template_, *tokenizer_));
+      if (tokens <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
-        return ids;
+        return prompt;
       }
-      const size_t exchange = std::min<size_t>(2, messages_.size() - kept - 1);
-      require(exchange > 0,
+      const auto next = std::find_if(first() + 1, messages.end(),
+                                     [](const Json& m) { return m["role"] == "user"; });
+      require(next != messages.end(),
               "the message takes {} tokens, which leaves no room for an answer: this model's "
               "context is {} tokens",
-              ids.size(), context);
-      messages_.erase(messages_.begin() + kept, messages_.begin() + kept + exchange);
+              tokens, context);
+      messages.erase(first(), next);
       forgot = true;
     }
   }
@@ -124,15 +253,15 @@ class Conversation {
   ChatTemplate template_;
   std::vector<std::string> stops_;
   Engine engine_;
-  std::vector<ChatMessage> messages_;
+  Conversation conversation_;
 };
 
 }  // namespace
 
 void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
+  Json arguments = read_template_arguments(options.template_arguments);
   const OpenedInference opened = open_model(options.model, options.precision, make);
-  Conversation conversation(options, opened);
-  conversation.chat_template().require_read();
+  TerminalChat conversation(options, std::move(arguments), opened);
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) {
     fmt::print(stderr, "attnres: {}. {}.\n",

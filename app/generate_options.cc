@@ -133,7 +133,8 @@ void GenerateOptions::add_to(CLI::App& command) {
   machine.add_to(command);
   group_options(command, "Many prompts", {"--prompts", "--out", "--sequences", "--deterministic"});
   group_options(command, "A form", {"--json-schema", "--grammar", "--regex"});
-  group_options(command, "A conversation", {"--chat", "--system"});
+  group_options(command, "A conversation",
+                {"--chat", "--system", "--template-argument", "--tools"});
   group_options(
       command, "Sampling",
       {"--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--repetition-penalty",
@@ -166,6 +167,13 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
                     "conversation, /help says what there is, Ctrl-D ends")
           ->excludes(prompts_option);
   add_option(command, "--system TEXT", system, "a text that the conversation begins with")
+      ->needs(chat_option);
+  add_option(command, "--tools FILE", tools,
+             "what the model may call, as OpenAI's API has it in JSON; results are asked for")
+      ->needs(chat_option);
+  repeated(add_option(command, "--template-argument NAME=VALUE", template_arguments,
+                      "what the model's chat template is to find under a name, as "
+                      "enable_thinking=false: JSON, or else a text; may be given several times"))
       ->needs(chat_option);
   for (CLI::Option* other : others) {
     prompts_option->excludes(other);

@@ -25,7 +25,9 @@ struct GenerateOptions {
   int64_t sequences = 8;                    // of them at once
   bool deterministic = false;
   bool chat = false;
-  std::string system;  // of a conversation
+  std::string system;                           // of a conversation
+  std::vector<std::string> template_arguments;  // of its template: "NAME=VALUE"
+  std::string tools;                            // that its model may call: a file
   bool truncate = false;
   GenerationSettings generation;        // its logit bias is that of `biases` once they are read
   std::vector<std::string> biases;      // "ID=NUMBER"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attnres/text/chat_template.h"
+#include "attnres/chat/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {

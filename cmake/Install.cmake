@@ -35,6 +35,7 @@ if(ATTNRES_PROGRAM)
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/infer)
   install(FILES attnres/grammar/answer_grammar.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/grammar)
+  install(FILES attnres/chat/reply_piece.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/attnres/chat)
   install(FILES attnres/infer/engine_c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           RENAME attnres_engine.h)
   install(DIRECTORY recipes models DESTINATION ${CMAKE_INSTALL_DATADIR}/attnres)

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/chat/control_tokens.h"
-#include "attnres/text/chat_template.h"
 
 namespace attnres {
 namespace {
@@ -53,15 +53,17 @@ size_t settled(std::string_view text, std::string_view mark) {
 }  // namespace
 
 TextArguments text_arguments(const Json& tools) {
+  const auto part = [](const Json& of, const char* name) {
+    return of.is_object() ? of.value(name, Json()) : Json();
+  };
   TextArguments arguments;
   for (const Json& tool : tools) {
-    const Json function = tool.value("function", Json::object());
-    auto& of_tool = arguments[function.value("name", "")];
-    const Json parameters = function.value("parameters", Json::object());
-    if (!parameters.is_object()) continue;
-    const Json properties = parameters.value("properties", Json::object());
-    for (const auto& [name, schema] : properties.items()) {
-      of_tool[name] = schema.is_object() && schema.value("type", Json()) == "string";
+    const Json function = part(tool, "function");
+    const Json name = part(function, "name");
+    const Json properties = part(part(function, "parameters"), "properties");
+    if (!name.is_string() || !properties.is_object()) continue;
+    for (const auto& [argument, schema] : properties.items()) {
+      arguments[name][argument] = part(schema, "type") == "string";
     }
   }
   return arguments;
@@ -197,8 +199,9 @@ bool ReplyReader::advance() {
       found = held_.text.find(text, found + 1);
     }
     // Later in an answer it is what the answer speaks of.
-    if (mark.next == State::thought && !trimmed(held_.text.substr(0, found)).empty()) continue;
-    if (found < at) {
+    const bool is_late = mark.next == State::thought && found < at &&
+                         !trimmed(std::string_view(held_.text).substr(0, found)).empty();
+    if (found < at && !is_late) {
       at = found;
       next = mark;
     }

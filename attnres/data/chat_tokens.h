@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/support/json.h"
-#include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/data/document_reader.h"
-#include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {

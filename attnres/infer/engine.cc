@@ -26,7 +26,6 @@
 namespace attnres {
 namespace {
 
-constexpr int64_t kWorthSharing = 16;  // tokens: fewer are computed sooner than a fork is made
 constexpr int64_t kRowsScoredAtOnce = 32;
 
 // Room for those that run, and as many that have ended.
@@ -154,28 +153,35 @@ bool Engine::shares(const Request& request) const {
          !settings.mean_hidden;
 }
 
+bool Engine::takes_snapshots() const {
+  return settings_.share_prefixes && decoder_.pool().takes_snapshots();
+}
+
 // The prefix that is computed, without the prompt's last token, whose successor is to be chosen.
-std::optional<KnownPrefix> Engine::known_prefix(const Request& request) {
-  if (!shares(request)) return std::nullopt;
+KnownPrefix Engine::known_prefix(const Request& request) {
+  if (!shares(request)) return {};
   const std::span prompt(request.ids.data(), request.ids.size() - 1);
-  std::optional<KnownPrefix> best = held_.find(prompt);
+  KnownPrefix best = held_.find(prompt);
   for (const auto& [number, other] : running_) {
     const auto computed = static_cast<size_t>(decoder_.pool().length(other.sequence));
-    const int64_t tokens = common_prefix(std::span(other.ids.data(), computed), prompt);
-    if (tokens > (best ? best->tokens : 0)) best = {other.sequence, tokens};
+    const int64_t common = common_prefix(std::span(other.ids.data(), computed), prompt);
+    const int64_t tokens = decoder_.pool().length_truncated(other.sequence, common);
+    best.common = std::max(best.common, common);
+    if (tokens > best.tokens) best = {other.sequence, tokens, best.common};
   }
-  return best && best->tokens >= kWorthSharing ? best : std::nullopt;
+  if (best.tokens < kWorthSharing) best = {.common = best.common};
+  return best;
 }
 
 // Whether a prompt that is being read will soon share more of it.
 bool Engine::awaits_prefix(const Request& request) {
   if (!shares(request)) return false;
   const std::span prompt(request.ids.data(), request.ids.size() - 1);
-  const std::optional<KnownPrefix> known = known_prefix(request);
-  const int64_t enough = std::max(kWorthSharing, (known ? known->tokens : 0) + 1);
+  const int64_t enough = std::max(kWorthSharing, known_prefix(request).tokens + 1);
   return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
     const Request& other = entry.second;
-    const int64_t tokens = common_prefix(other.ids, prompt);
+    const int64_t common = common_prefix(other.ids, prompt);
+    const int64_t tokens = decoder_.pool().has_states() ? other.snapshots.last(common) : common;
     return tokens >= enough && decoder_.pool().length(other.sequence) < tokens;
   });
 }
@@ -190,15 +196,19 @@ bool Engine::has_room() const {
 }
 
 bool Engine::begin(Request& request) {
-  const std::optional<KnownPrefix> prefix = known_prefix(request);
+  const KnownPrefix prefix = known_prefix(request);
   const auto sequences = static_cast<int64_t>(running_.size()) + held_.count();
-  if (sequences == size_of(settings_).sequences) held_.free_oldest(prefix ? prefix->sequence : -1);
-  if (prefix) {
-    decoder_.snapshot(prefix->sequence);
-    request.sequence = decoder_.fork(prefix->sequence);
-    request.shared = decoder_.truncate(request.sequence, prefix->tokens);
+  if (sequences == size_of(settings_).sequences) held_.free_oldest(prefix.sequence);
+  if (prefix.tokens > 0) {
+    request.sequence = decoder_.fork(prefix.sequence);
+    request.shared = decoder_.truncate(request.sequence, prefix.tokens);
   } else {
     request.sequence = decoder_.add();
+    request.shared = 0;
+  }
+  if (takes_snapshots()) {
+    if (request.shared > 0) decoder_.snapshot(request.sequence);
+    request.snapshots = SnapshotLengths(request.prompt_tokens, prefix.common);
   }
   const auto [place, added] = running_.emplace(request.number, std::move(request));
   while (!has_room()) {
@@ -269,9 +279,11 @@ at::Tensor Engine::hidden_of(std::vector<Part>& parts) {
   for (Part& part : parts) {
     part.row = std::ssize(ids);
     const Request& request = *part.request;
-    const auto first = request.ids.begin() + decoder_.pool().length(request.sequence);
+    const int64_t computed = decoder_.pool().length(request.sequence);
+    const auto first = request.ids.begin() + computed;
     ids.insert(ids.end(), first, first + part.tokens);
-    more.push_back({request.sequence, part.tokens});
+    more.push_back({request.sequence, part.tokens,
+                    request.snapshots.between(computed, computed + part.tokens)});
     wanted = wanted || request.settings.depth_weights;
   }
   if (!wanted) return decoder_.hidden(ids, more);
@@ -302,7 +314,8 @@ void Engine::require_finite(const Part& part, const at::Tensor& hidden_TD) const
 void Engine::read_prompt(const Part& part, const at::Tensor& hidden_TD) {
   Request& request = *part.request;
   totals_.prompt_tokens += part.tokens;
-  if (settings_.share_prefixes) decoder_.snapshot(request.sequence);
+  const int64_t computed = decoder_.pool().length(request.sequence);
+  if (request.snapshots.last(computed) == computed) decoder_.snapshot(request.sequence);
   score_prompt(part, hidden_TD);
   if (!request.settings.mean_hidden) return;
   const at::Tensor sum = hidden_TD.narrow(0, part.row, part.tokens).to(at::kDouble).sum(0);

@@ -11,8 +11,8 @@
 // A prompt is read in pieces, so that depth states exist of a piece only, and a long prompt does
 // not hold up others for longer than a step. One that begins as a sequence does that the engine
 // still has goes on from there: sequences stay after their end, until room is needed, the longest
-// unused first. Where layers have recurrent states, it goes on from the last piece's end before the
-// two part, or from the end of the other.
+// unused first. Where layers have recurrent states, it goes on from the last place before the two
+// part of which states were kept (snapshot_lengths.h), or from the end of the other.
 //
 // A request whose numbers are not finite fails at the first piece that has such, of which nothing
 // is kept: others that begin as it does compute their own.
@@ -35,6 +35,7 @@
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/sampling.h"
 #include "attnres/infer/sequence_decoder.h"
+#include "attnres/infer/snapshot_lengths.h"
 
 namespace attnres {
 
@@ -79,6 +80,7 @@ class Engine {
     // Once it runs.
     int64_t sequence = -1;
     int64_t shared = 0;
+    SnapshotLengths snapshots = {};
     TokenCounts counts = {};
     std::unique_ptr<ConstraintState> constraint = {};  // where the settings have one
     std::vector<TokenLogprobs> prompt_logprobs = {};   // so far
@@ -95,7 +97,8 @@ class Engine {
   };
 
   bool shares(const Request& request) const;
-  std::optional<KnownPrefix> known_prefix(const Request& request);
+  bool takes_snapshots() const;
+  KnownPrefix known_prefix(const Request& request);
   bool awaits_prefix(const Request& request);
   bool has_room() const;
   bool begin(Request& request);

@@ -19,19 +19,21 @@ void HeldSequences::add(int64_t sequence, std::vector<int32_t> ids) {
   held_.push_back({sequence, std::move(ids)});
 }
 
-std::optional<KnownPrefix> HeldSequences::find(std::span<const int32_t> ids) {
+KnownPrefix HeldSequences::find(std::span<const int32_t> ids) {
   auto best = held_.end();
-  int64_t most = 0;
+  KnownPrefix known;
   for (auto held = held_.begin(); held != held_.end(); ++held) {
-    const int64_t tokens = common_prefix(held->ids, ids);
-    if (tokens > most) {
+    const int64_t common = common_prefix(held->ids, ids);
+    const int64_t tokens = decoder_.pool().length_truncated(held->sequence, common);
+    known.common = std::max(known.common, common);
+    if (tokens > known.tokens) {
       best = held;
-      most = tokens;
+      known.sequence = held->sequence;
+      known.tokens = tokens;
     }
   }
-  if (best == held_.end()) return std::nullopt;
-  std::rotate(best, best + 1, held_.end());
-  return KnownPrefix{held_.back().sequence, most};
+  if (best != held_.end()) std::rotate(best, best + 1, held_.end());
+  return known;
 }
 
 bool HeldSequences::free_oldest(int64_t except) {

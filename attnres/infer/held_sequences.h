@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,8 +14,9 @@ namespace attnres {
 int64_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
 
 struct KnownPrefix {
-  int64_t sequence = -1;  // of the pool
-  int64_t tokens = 0;
+  int64_t sequence = -1;  // of the pool, the one to go on from; -1 where there is none
+  int64_t tokens = 0;     // that it can be gone on from: it may have no states of all in common
+  int64_t common = 0;     // that any sequence has in common with the prompt
 };
 
 class HeldSequences {
@@ -26,8 +26,8 @@ class HeldSequences {
 
   // Takes over a sequence of the pool, and frees those that it begins with.
   void add(int64_t sequence, std::vector<int32_t> ids);
-  // The one that shares the most tokens with these, at least one, which is used now.
-  std::optional<KnownPrefix> find(std::span<const int32_t> ids);
+  // The one that shares the most tokens with these, which is used now.
+  KnownPrefix find(std::span<const int32_t> ids);
   // Frees the one that was not used for longest, other than `except`. False where there is none.
   bool free_oldest(int64_t except = -1);
 

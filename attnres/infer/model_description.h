@@ -32,7 +32,8 @@ struct ModelDescription {
   // where the file says nothing.
   SamplingSettings sampling = {};
   std::string sampling_said = {};
-  std::string chat_template_error = {};  // why it cannot be read
+  std::string chat_template_error = {};      // why it cannot be read
+  std::vector<std::string> chat_names = {};  // that the chat template reads, variables among them
 };
 
 }  // namespace attnres

@@ -64,6 +64,7 @@ ModelDescription describe(const std::filesystem::path& path, const InferenceMode
     description.chat_template = chat.plain() ? "plain" : "jinja";
   }
   description.chat_template_error = chat.error();
+  description.chat_names.assign(chat.names().begin(), chat.names().end());
   description.sites = opened.depth_sites();
   return description;
 }
@@ -92,6 +93,7 @@ struct TextEngine::Parts {
     return *tokenizer;
   }
   GenerationRequest tokenized(const TextRequest& request) const;
+  TextRequest asked(const Conversation& conversation) const;
 
   std::unique_ptr<const InferenceModel> owned;  // null where another has the model
   std::unique_ptr<Tokenizer> tokenizer;         // null where it is not read
@@ -128,6 +130,16 @@ GenerationRequest TextEngine::Parts::tokenized(const TextRequest& request) const
   if (tokenizer != nullptr) taken.settings.vocabulary = tokenizer->vocab_size();
   if (taken.prompt.empty()) taken.prompt = attnres::prompt_ids(request.text, known_tokenizer());
   return taken;
+}
+
+TextRequest TextEngine::Parts::asked(const Conversation& conversation) const {
+  const Tokenizer& known = known_tokenizer();
+  const std::vector<ChatPart> prompt = chat.rendered(conversation);
+  return {.ids = chat_prompt_ids(prompt, chat, known),
+          .generation = {.ends = chat_ends.tokens},
+          .stops = chat_ends.texts,
+          .reply = std::make_shared<const ReplyPlan>(
+              plan_reply(chat.reply_format(), prompt, conversation.tools))};
 }
 
 void TextEngine::check(const TextRequest& request) const {
@@ -211,14 +223,15 @@ std::shared_ptr<const TokenConstraint> TextEngine::constraint(const AnswerGramma
 }
 
 TextRequest TextEngine::chat_request(const std::vector<TextMessage>& messages) const {
-  std::vector<ChatMessage> conversation;
+  Conversation conversation;
   for (const TextMessage& message : messages) {
-    conversation.push_back({message.role, message.content});
+    conversation.messages.push_back({{"role", message.role}, {"content", message.content}});
   }
-  const Tokenizer& tokenizer = parts_->known_tokenizer();
-  return {.ids = chat_prompt_ids(conversation, parts_->chat, tokenizer),
-          .generation = {.ends = parts_->chat_ends.tokens},
-          .stops = parts_->chat_ends.texts};
+  return parts_->asked(conversation);
+}
+
+TextRequest TextEngine::chat_request(const std::string& conversation) const {
+  return parts_->asked(parse_conversation(conversation));
 }
 
 }  // namespace attnres

@@ -104,8 +104,14 @@ class TextEngine {
   // schema with the place.
   std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar& answer) const;
   // A conversation in the format that the model was taught, up to where the assistant goes on, and
-  // what ends its answer. Throws Error where that format is not known.
+  // what ends its answer. Throws Error where that format is not known, and where it takes no such
+  // conversation.
   TextRequest chat_request(const std::vector<TextMessage>& messages) const;
+  // The same of JSON in the form of OpenAI's requests: "messages", with all that a template reads
+  // of one, and if wanted "tools", "documents", "chat_template_kwargs" (further variables of the
+  // template), "add_generation_prompt" (true; false ends the conversation) and
+  // "continue_final_message" (false; true goes on with the last message).
+  TextRequest chat_request(const std::string& conversation) const;
 
  private:
   struct Parts;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -59,7 +60,7 @@ void write_rows(const at::Tensor& part, const at::Tensor& rows, int64_t first,
 }  // namespace
 
 struct KeptStates {
-  std::vector<at::Tensor> states;  // in the order of the stores
+  std::vector<at::Tensor> states;  // in the order of the stores; undefined until they are saved
 };
 
 int64_t KeptTensor::bytes() const {
@@ -93,7 +94,10 @@ PageStore::PageStore(std::vector<std::vector<KeptTensor>> layers, const Sequence
       const auto options = at::TensorOptions(device).dtype(tensor.dtype);
       // What lies in pages is written before it is read, so that only pages in use take memory.
       store.values = of_sequence ? at::zeros(sizes, options) : at::empty(sizes, options);
-      if (of_sequence) store.positions.resize(places);
+      if (of_sequence) {
+        store.positions.resize(places);
+        store.state = states_++;
+      }
       store.kept = std::move(tensor);
     }
   }
@@ -123,20 +127,26 @@ void PageStore::copy_states(int64_t from_slot, int64_t to_slot) {
   });
 }
 
-std::shared_ptr<const KeptStates> PageStore::save_states(int64_t slot) const {
-  auto kept = std::make_shared<KeptStates>();
+std::shared_ptr<KeptStates> PageStore::make_states() const {
+  return std::make_shared<KeptStates>(KeptStates{std::vector<at::Tensor>(states_)});
+}
+
+void PageStore::save_states(int64_t slot, KeptStates& states) const {
   for_each_store(layers_, KeptTensor::Of::sequence, [&](const Store& store) {
-    kept->states.push_back(store.values.select(0, slot).clone());
+    states.states[store.state] = store.values.select(0, slot).clone();
   });
-  return kept;
+}
+
+bool PageStore::has_all(const KeptStates& states) const {
+  return std::all_of(states.states.begin(), states.states.end(),
+                     [](const at::Tensor& state) { return state.defined(); });
 }
 
 void PageStore::set_states(int64_t slot, const Snapshot* snapshot) {
-  size_t next = 0;
   for_each_store(layers_, KeptTensor::Of::sequence, [&](Store& store) {
     const at::Tensor state = store.values.select(0, slot);
     if (snapshot != nullptr) {
-      state.copy_(snapshot->states->states[next++]);
+      state.copy_(snapshot->states->states[store.state]);
     } else {
       state.zero_();
     }
@@ -185,23 +195,28 @@ at::Tensor PageStore::read_tokens(int layer, size_t which, const Spans& spans, s
       .narrow(0, 0, span.end());
 }
 
-// The states of a group's sequences have seen the tokens before the spans.
-void PageStore::require_positions(const Store& store, const Spans& spans,
-                                  const SpanGroup& group) const {
+// The states of a group's sequences have seen the tokens before it, which may be where a snapshot
+// is made.
+void PageStore::begin(const Store& store, const Spans& spans, const SpanGroup& group) const {
   for (size_t i = group.first; i < group.first + group.count; ++i) {
     const Span& span = spans.all()[i];
     const int64_t seen = store.positions[span.slot];
-    require(seen == span.position,
+    const int64_t position = span.position + group.start;
+    require(seen == position,
             "sequence pool: the {} of sequence {} have seen {} tokens, so that they cannot go on "
             "from {}; after a call that failed, truncate",
-            store.kept.name, span.sequence, seen, span.position);
+            store.kept.name, span.sequence, seen, position);
+    for (const Snapshot& snapshot : span.snapshots) {
+      if (snapshot.length != position) continue;
+      snapshot.states->states[store.state] = store.values.select(0, span.slot).clone();
+    }
   }
 }
 
 at::Tensor PageStore::read_states(int layer, size_t which, const Spans& spans,
                                   const SpanGroup& group) const {
   const Store& kept = store(layer, which);
-  require_positions(kept, spans, group);
+  begin(kept, spans, group);
   if (group.count == 1) return kept.values.narrow(0, spans.all()[group.first].slot, 1);
   return kept.values.index_select(0, spans.slots(group));
 }
@@ -209,13 +224,13 @@ at::Tensor PageStore::read_states(int layer, size_t which, const Spans& spans,
 std::vector<void*> PageStore::change_states(int layer, size_t which, const Spans& spans,
                                             const SpanGroup& group) {
   Store& kept = store(layer, which);
-  require_positions(kept, spans, group);
+  begin(kept, spans, group);
   auto* first = static_cast<char*>(kept.values.mutable_data_ptr());
   std::vector<void*> states;
   for (size_t i = group.first; i < group.first + group.count; ++i) {
     const Span& span = spans.all()[i];
     states.push_back(first + span.slot * kept.kept.bytes());
-    kept.positions[span.slot] = span.end();
+    kept.positions[span.slot] = span.position + group.start + group.tokens;
   }
   return states;
 }
@@ -226,7 +241,7 @@ void PageStore::write_states(int layer, size_t which, const Spans& spans, const 
   kept.values.index_copy_(0, spans.slots(group), states.detach().to(kept.values.scalar_type()));
   for (size_t i = group.first; i < group.first + group.count; ++i) {
     const Span& span = spans.all()[i];
-    kept.positions[span.slot] = span.end();
+    kept.positions[span.slot] = span.position + group.start + group.tokens;
   }
 }
 

@@ -50,14 +50,14 @@ class PageStore {
   // Where they lie, for who reads them there: [rows, sizes..], of which `Pages` are.
   const at::Tensor& token_rows(int layer, size_t which) const { return store(layer, which).values; }
   // What is kept of the group's sequences: [count, sizes..], zeros before their first token; to be
-  // read, and before write_states. Throws Error unless it is that after the tokens before the
-  // spans.
+  // read, and before write_states. A snapshot of where the group begins is made of it. Throws Error
+  // unless it is that after the tokens before the group's.
   at::Tensor read_states(int layer, size_t which, const Spans& spans, const SpanGroup& group) const;
   // Where these lie, one after another in the group's order: for who reads them there and leaves
-  // there what they are after the spans' tokens. Throws as read_states.
+  // there what they are after the group's tokens. As read_states.
   std::vector<void*> change_states(int layer, size_t which, const Spans& spans,
                                    const SpanGroup& group);
-  // The same after the spans' tokens.
+  // What they are after the group's tokens.
   void write_states(int layer, size_t which, const Spans& spans, const SpanGroup& group,
                     const at::Tensor& states);
 
@@ -65,8 +65,11 @@ class PageStore {
 
   void copy_page(const PageTable::PageCopy& page);
   void copy_states(int64_t from_slot, int64_t to_slot);
-  // As a snapshot keeps them; and to those of a snapshot, or without one to their beginning.
-  std::shared_ptr<const KeptStates> save_states(int64_t slot) const;
+  // For a snapshot: none yet, as they are now, and whether all are there.
+  std::shared_ptr<KeptStates> make_states() const;
+  void save_states(int64_t slot, KeptStates& states) const;
+  bool has_all(const KeptStates& states) const;
+  // To those of a snapshot, or without one to their beginning.
   void set_states(int64_t slot, const Snapshot* snapshot);
   int64_t state_bytes() const;  // of a sequence
   // Whether all layers' states have seen so many tokens.
@@ -78,14 +81,16 @@ class PageStore {
     KeptTensor kept;
     at::Tensor values;               // [pages x page_tokens, sizes..] or [slots, sizes..]
     std::vector<int64_t> positions;  // of each slot's state: the tokens that it has seen
+    size_t state = 0;                // which of a snapshot's it is
   };
 
-  void require_positions(const Store& store, const Spans& spans, const SpanGroup& group) const;
+  void begin(const Store& store, const Spans& spans, const SpanGroup& group) const;
   Store& store(int layer, size_t which) { return layers_.at(layer).at(which); }
   const Store& store(int layer, size_t which) const { return layers_.at(layer).at(which); }
 
   int64_t page_tokens_;
   at::Device device_;
+  size_t states_ = 0;  // tensors of a snapshot
   std::vector<std::vector<Store>> layers_;
 };
 

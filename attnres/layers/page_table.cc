@@ -1,5 +1,6 @@
 #include "attnres/layers/page_table.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -71,7 +72,16 @@ PageTable::Appended PageTable::append(const std::vector<Continuation>& continuat
             more.tokens);
     require(named.insert(more.sequence).second,
             "sequence pool: sequence {} is named twice in one call; name it once", more.sequence);
-    needed += needed_pages(sequence, sequence.length + more.tokens);
+    const int64_t end = sequence.length + more.tokens;
+    int64_t before = sequence.length;
+    for (const int64_t length : more.snapshots) {
+      require(before < length && length < end,
+              "sequence pool: expected snapshots within tokens {} to {} of sequence {}, one after "
+              "another, got one of {}",
+              sequence.length, end - 1, more.sequence, length);
+      before = length;
+    }
+    needed += needed_pages(sequence, end);
   }
   require(needed <= std::ssize(free_pages_),
           "sequence pool: these tokens take {} pages of {} tokens more, but {} are free; free or "
@@ -140,32 +150,56 @@ void PageTable::free(int64_t sequence) {
   sequences_.erase(sequence);
 }
 
-void PageTable::add_snapshot(int64_t sequence, std::shared_ptr<const KeptStates> states,
-                             int64_t bytes) {
-  Sequence& kept = find(sequence);
-  kept.snapshots.push_back(
-      std::make_shared<const Snapshot>(Snapshot{kept.length, bytes, std::move(states)}));
-  snapshots_.push_back(kept.snapshots.back());
-  drop_oldest_snapshots();
+void PageTable::add_snapshot(int64_t sequence, const Snapshot& snapshot) {
+  Snapshots& kept = find(sequence).snapshots;
+  kept.push_back(std::make_shared<const Snapshot>(snapshot));
+  snapshots_.push_back({kept.back(), dropped_});
+  drop_snapshots();
 }
 
-void PageTable::drop_oldest_snapshots() {
-  std::erase_if(snapshots_, [](const auto& snapshot) { return snapshot.use_count() == 1; });
-  while (snapshot_bytes() > snapshot_limit_) {
-    for (auto& [number, sequence] : sequences_) std::erase(sequence.snapshots, snapshots_.front());
-    snapshots_.erase(snapshots_.begin());
+void PageTable::use_snapshot(const Snapshot& snapshot) {
+  const auto used = std::find_if(snapshots_.begin(), snapshots_.end(), [&](const auto& ranked) {
+    return ranked.snapshot.get() == &snapshot;
+  });
+  used->since = dropped_;
+  std::rotate(used, used + 1, snapshots_.end());
+}
+
+// By snapshot, how many tokens are computed again without it.
+std::map<const Snapshot*, int64_t> PageTable::tokens_saved() const {
+  std::map<const Snapshot*, int64_t> saved;
+  for (const auto& [number, sequence] : sequences_) {
+    int64_t before = 0;
+    for (const auto& snapshot : sequence.snapshots) {
+      const bool last = snapshot == sequence.snapshots.back();
+      int64_t& tokens = saved[snapshot.get()];
+      tokens = std::max(tokens, last ? snapshot->length : snapshot->length - before);
+      before = snapshot->length;
+    }
   }
+  return saved;
 }
 
-const Snapshot* PageTable::last_snapshot(int64_t sequence) const {
-  const auto& snapshots = find(sequence).snapshots;
-  return snapshots.empty() ? nullptr : snapshots.back().get();
+void PageTable::drop_snapshots() {
+  std::erase_if(snapshots_, [](const auto& ranked) { return ranked.snapshot.use_count() == 1; });
+  while (snapshot_bytes() > snapshot_limit_) {
+    const std::map<const Snapshot*, int64_t> saved = tokens_saved();
+    const auto counted = [&](const RankedSnapshot& ranked) {
+      return ranked.since + saved.at(ranked.snapshot.get());
+    };
+    const auto least =
+        std::min_element(snapshots_.begin(), snapshots_.end(),
+                         [&](const auto& a, const auto& b) { return counted(a) < counted(b); });
+    dropped_ = std::max(dropped_, counted(*least));
+    for (auto& [number, sequence] : sequences_) std::erase(sequence.snapshots, least->snapshot);
+    snapshots_.erase(least);
+  }
 }
 
 int64_t PageTable::snapshot_bytes() const {
   int64_t bytes = 0;
-  for (const auto& snapshot : snapshots_) {
-    if (snapshot.use_count() > 1) bytes += snapshot->bytes;
+  for (const RankedSnapshot& ranked : snapshots_) {
+    if (ranked.snapshot.use_count() > 1) bytes += ranked.snapshot->bytes;
   }
   return bytes;
 }

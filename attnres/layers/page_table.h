@@ -18,7 +18,7 @@ struct SequencePoolSize {
   // Any so many sequences of together so many tokens fit.
   int64_t tokens = 0;
   int64_t page_tokens = 64;
-  int64_t snapshot_bytes = int64_t{256} << 20;  // of all snapshots; the oldest go first
+  int64_t snapshot_bytes = int64_t{256} << 20;  // of all snapshots; those that save least go first
 
   // Each sequence's last page may be empty but for one token.
   int64_t pages() const { return tokens / page_tokens + sequences; }
@@ -28,6 +28,15 @@ struct SequencePoolSize {
 // what is kept of tokens.
 using Pages = std::vector<int64_t>;
 
+struct KeptStates;  // of a sequence, as a page store saved them
+
+struct Snapshot {
+  int64_t length = 0;
+  int64_t bytes = 0;
+  std::shared_ptr<KeptStates> states = {};
+};
+using Snapshots = std::vector<std::shared_ptr<const Snapshot>>;  // the longest last
+
 struct Span {
   int64_t tokens = 0;
   int64_t position = 0;   // of the first, in its sequence
@@ -35,6 +44,7 @@ struct Span {
   // Where the pool has its states, and its tokens up to the last of these.
   int64_t slot = -1;
   std::shared_ptr<const Pages> pages = {};
+  std::vector<Snapshot> snapshots = {};  // to be made of its states on the way
 
   int64_t end() const { return position + tokens; }
 };
@@ -42,14 +52,11 @@ struct Span {
 struct Continuation {
   int64_t sequence = 0;
   int64_t tokens = 0;
-};
+  // Lengths that the sequence has within these tokens, ascending, where its states are kept as
+  // snapshots on the way; their end is not one of them.
+  std::vector<int64_t> snapshots = {};
 
-struct KeptStates;  // of a sequence, as a page store saved them
-
-struct Snapshot {
-  int64_t length = 0;
-  int64_t bytes = 0;
-  std::shared_ptr<const KeptStates> states = {};
+  void show_to(auto& visitor) { visitor(sequence, tokens, snapshots); }
 };
 
 class PageTable {
@@ -72,17 +79,22 @@ class PageTable {
   Appended append(const std::vector<Continuation>& continuations);
   // Takes back the tokens from `length` on, and snapshots of more.
   void truncate(int64_t sequence, int64_t length);
-  // Keeps what the sequence is now. Drops the oldest snapshots beyond the pool's bound.
-  void add_snapshot(int64_t sequence, std::shared_ptr<const KeptStates> states, int64_t bytes);
+  // One that is longer than the sequence's others. Drops what exceeds the pool's bound, first what
+  // saves the fewest tokens: the last snapshot of a sequence saves all of its tokens, others those
+  // since the one before. So a long prompt's thin out, and leave other sequences theirs. They age:
+  // what is made or used counts from where the last that was dropped had come to (GreedyDual).
+  void add_snapshot(int64_t sequence, const Snapshot& snapshot);
+  // One that a sequence goes back to.
+  void use_snapshot(const Snapshot& snapshot);
   void free(int64_t sequence);
 
   int64_t length(int64_t sequence) const { return find(sequence).length; }
   int64_t slot(int64_t sequence) const { return find(sequence).slot; }
-  // The longest one that is left; null where there is none.
-  const Snapshot* last_snapshot(int64_t sequence) const;
+  const Snapshots& snapshots(int64_t sequence) const { return find(sequence).snapshots; }
   int64_t free_tokens() const { return static_cast<int64_t>(free_pages_.size()) * page_tokens_; }
   int64_t free_tokens_to_reach(int64_t sequence, int64_t length) const;
   int64_t snapshot_bytes() const;
+  bool has_room_for_snapshot(int64_t bytes) const { return bytes <= snapshot_limit_; }
   // Throws Error unless these are the newest tokens of their sequences, which lie where they did.
   void require_newest(const std::vector<Span>& spans) const;
 
@@ -91,7 +103,11 @@ class PageTable {
     int64_t length = 0;
     int64_t slot = 0;
     std::shared_ptr<const Pages> pages = std::make_shared<const Pages>();
-    std::vector<std::shared_ptr<const Snapshot>> snapshots = {};  // the longest last
+    Snapshots snapshots = {};
+  };
+  struct RankedSnapshot {
+    std::shared_ptr<const Snapshot> snapshot;
+    int64_t since = 0;  // what `dropped_` was when it was made or used
   };
 
   Sequence& find(int64_t sequence);
@@ -101,14 +117,16 @@ class PageTable {
   int64_t needed_pages(const Sequence& sequence, int64_t length) const;
   void take_page(Pages& pages);
   void release_pages(Sequence& sequence, int64_t keep);
-  void drop_oldest_snapshots();
+  std::map<const Snapshot*, int64_t> tokens_saved() const;
+  void drop_snapshots();
 
   int64_t page_tokens_, snapshot_limit_;
   std::map<int64_t, Sequence> sequences_;
   int64_t next_sequence_ = 0;
   std::set<int64_t> free_pages_, free_slots_;
   std::vector<int64_t> page_uses_;
-  std::vector<std::shared_ptr<const Snapshot>> snapshots_;  // the oldest first
+  std::vector<RankedSnapshot> snapshots_;  // the oldest first
+  int64_t dropped_ = 0;                    // what the one that was dropped last counted
 };
 
 }  // namespace attnres

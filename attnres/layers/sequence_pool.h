@@ -9,7 +9,8 @@
 // What is kept of each token lies in pages, which sequences share: a fork costs no memory until one
 // of the two goes on, and then a page. What is kept of a sequence as a whole (recurrent states) is
 // overwritten as it goes on: to go back, there must be a snapshot, and the tokens since then are
-// appended again.
+// appended again. Snapshots are made between calls, and within the spans of one, which states are
+// computed piece by piece for; all else of it is computed as one.
 //
 // A PageTable knows what lies where, a PageStore keeps it. For one thread at a time; a model may be
 // shared by several pools.
@@ -40,7 +41,8 @@ class SequencePool {
   // A new sequence without tokens. Its number is never used again.
   int64_t add();
   // Room for more tokens of these sequences, each of which is named once, and the spans of a call
-  // that computes them. Lengths change at once: who fails to make that call truncates.
+  // that computes them, and makes the snapshots. Lengths change at once: who fails to make that
+  // call truncates.
   Spans append(const std::vector<Continuation>& continuations);
   // A new sequence that begins as this one does.
   int64_t fork(int64_t sequence);
@@ -48,6 +50,7 @@ class SequencePool {
   // less than asked for where a recurrent state had to go back to a snapshot, or to its beginning:
   // whoever wants the tokens between the two appends them again.
   int64_t truncate(int64_t sequence, int64_t length);
+  int64_t length_truncated(int64_t sequence, int64_t length) const;  // what that returns
   // Keeps the recurrent states as they are now, for a later truncate of this sequence or a fork.
   void snapshot(int64_t sequence);
   void free(int64_t sequence) { table_.free(sequence); }
@@ -60,6 +63,12 @@ class SequencePool {
   }
   int64_t bytes() const { return store_.bytes(); }  // that it has room for, without snapshots
   int64_t snapshot_bytes() const { return table_.snapshot_bytes(); }
+  bool has_states() const { return store_.state_bytes() > 0; }
+  // Whether it has states, and room for a snapshot of them; else those that are asked for are not
+  // made.
+  bool takes_snapshots() const {
+    return has_states() && table_.has_room_for_snapshot(store_.state_bytes());
+  }
   const void* owner() const { return owner_; }
   // Throws Error unless these are the newest tokens of their sequences.
   void require_newest(const Spans& spans) const { table_.require_newest(spans.all()); }
@@ -67,6 +76,8 @@ class SequencePool {
   PageStore& store() { return store_; }
 
  private:
+  const Snapshot* snapshot_up_to(int64_t sequence, int64_t length) const;
+
   PageTable table_;
   PageStore store_;
   const void* owner_;

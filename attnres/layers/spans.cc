@@ -30,12 +30,33 @@ Spans Spans::whole(int64_t count, int64_t tokens) {
 
 Spans::Spans(std::vector<Span> spans, SequencePool* pool, std::vector<FillerRows> fillers)
     : spans_(std::move(spans)), pool_(pool), fillers_(std::move(fillers)) {
+  bool was_cut = false;
   for (size_t i = 0; i < spans_.size(); ++i) {
-    if (groups_.empty() || groups_.back().tokens != spans_[i].tokens) {
-      groups_.push_back({.first = i, .first_row = tokens_, .tokens = spans_[i].tokens});
+    const Span& span = spans_[i];
+    const bool cut = !span.snapshots.empty();
+    if (cut) {
+      add_pieces(i);
+    } else if (groups_.empty() || was_cut || groups_.back().tokens != span.tokens) {
+      groups_.push_back({.first = i, .count = 1, .first_row = tokens_, .tokens = span.tokens});
+    } else {
+      ++groups_.back().count;
     }
-    ++groups_.back().count;
-    tokens_ += spans_[i].tokens;
+    was_cut = cut;
+    tokens_ += span.tokens;
+  }
+}
+
+// Of a span that is cut.
+void Spans::add_pieces(size_t span) {
+  const int64_t position = spans_[span].position;
+  std::vector<int64_t> ends;
+  for (const Snapshot& snapshot : spans_[span].snapshots) ends.push_back(snapshot.length);
+  ends.push_back(spans_[span].end());
+  int64_t start = 0;
+  for (const int64_t end : ends) {
+    const int64_t tokens = end - position - start;
+    groups_.push_back({span, 1, tokens_ + start, tokens, start});
+    start += tokens;
   }
 }
 

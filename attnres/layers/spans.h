@@ -28,11 +28,13 @@ namespace attnres {
 class PageStore;
 class SequencePool;
 
-// Spans side by side that have as many tokens each, which a layer may compute as one batch.
+// Spans side by side that have as many tokens each, which a layer may compute as one batch; or a
+// piece of one that is cut where its sequence's states are to be kept.
 struct SpanGroup {
   size_t first = 0, count = 0;  // which spans
   int64_t first_row = 0;        // of the first span's first token
   int64_t tokens = 0;           // of each
+  int64_t start = 0;            // tokens of the span before these, where it is cut
 };
 
 // Rows of a call that only fill it up, such as what is left of a row of packed documents.
@@ -76,6 +78,7 @@ class Spans {
   const std::vector<SeenTokens>& seen(int64_t window) const;
 
  private:
+  void add_pieces(size_t span);
   RotaryTable table_of(const RotaryFrequencies& frequencies, const at::TensorOptions& of_x) const;
 
   std::vector<Span> spans_;

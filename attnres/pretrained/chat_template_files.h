@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "attnres/text/chat_template.h"
+#include "attnres/chat/chat_template.h"
 
 namespace attnres {
 

@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
 #include "attnres/model/transformer.h"
 #include "attnres/parameters/precision.h"
-#include "attnres/text/chat_template.h"
 #include "attnres/text/tokenizer.h"
 
 namespace attnres {

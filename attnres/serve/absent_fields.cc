@@ -35,17 +35,13 @@ const AbsentFields& of_content() {
       {"audio"},
       {"verbosity"},
       // Tools, searches, thoughts.
-      {"tools"},
-      {"tool_choice", {"none", "auto"}},
       {"functions"},
       {"function_call", {"none", "auto"}},
       {"web_search_options"},
       {"reasoning"},
-      {"reasoning_effort", {"none"}},
       {"thinking"},
       {"thinking_budget_tokens"},
       // What is made of the prompt.
-      {"documents"},
       {"images"},
       {"truncate_prompt_tokens"},
       {"lora"},
@@ -88,10 +84,7 @@ const AbsentFields& of_sampling() {
 // How messages become text.
 const AbsentFields& of_chat_template() {
   static const AbsentFields fields = {
-      {"add_generation_prompt", {true}},
-      {"continue_final_message", {false}},
       {"chat_template"},
-      {"chat_template_kwargs"},
   };
   return fields;
 }
@@ -104,6 +97,12 @@ void refuse_absent_of_completions(const JsonFields& fields) {
       {"messages"},
       {"max_completion_tokens"},
       {"top_logprobs"},
+      {"tools"},
+      {"tool_choice", {"none", "auto"}},
+      {"documents"},
+      {"reasoning_effort", {"none"}},
+      {"chat_template_kwargs"},
+      {"continue_final_message", {false}},
   };
   for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
 }
@@ -126,8 +125,7 @@ void refuse_special_tokens(const JsonFields& fields) {
 
 void refuse_absent_of_message(const Json& message) {
   // What templates write of a message, beside its role and content.
-  for (const char* name : {"name", "tool_calls", "tool_call_id", "function_call", "audio",
-                           "reasoning", "reasoning_content", "thinking", "prefix"}) {
+  for (const char* name : {"function_call", "audio", "prefix"}) {
     const Json value = message.value(name, Json());
     if (means_nothing(value) || value == Json(false)) continue;
     refuse_unsupported(fmt::format("messages: {}", name),
@@ -137,8 +135,6 @@ void refuse_absent_of_message(const Json& message) {
 
 void refuse_absent_of_tokenize(const JsonFields& fields) {
   static const AbsentFields own = {
-      {"tools"},
-      {"documents"},
       {"return_token_strs", {false}},
       {"with_pieces", {false}},
   };

@@ -35,7 +35,7 @@ class Backend {
   virtual std::string decode(const std::vector<int32_t>& ids) const = 0;
   virtual std::string token_text(int32_t id) const = 0;
   virtual std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar& answer) const = 0;
-  virtual TextRequest chat_request(const std::vector<TextMessage>& messages) const = 0;
+  virtual TextRequest chat_request(const std::string& conversation) const = 0;
 
   // Sequences of which each is `check`ed. `gone` is asked before each step: what waits or runs of a
   // client that has gone fails. Throws ApiError where there is no room for all to wait, or where

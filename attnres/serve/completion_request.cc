@@ -12,6 +12,7 @@
 #include "attnres/serve/absent_fields.h"
 #include "attnres/serve/answer_format.h"
 #include "attnres/serve/api_error.h"
+#include "attnres/serve/conversation_request.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -178,22 +179,6 @@ int64_t most_tokens(const JsonFields& fields, const std::string& name, int64_t o
   return fields.whole(name, otherwise, 0, limits.new_tokens > 0 ? limits.new_tokens : kNoLimit);
 }
 
-// A text, or the texts of a list of parts.
-std::string read_content(const Json& content) {
-  if (content.is_null()) return "";
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse("messages: content", "a text", content);
-  std::string text;
-  for (const Json& part : content) {
-    if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") ||
-        !part["text"].is_string()) {
-      refuse("messages: content", "parts of type text", part);
-    }
-    text += part["text"].get<std::string>();
-  }
-  return text;
-}
-
 // The engine says "top-p: expected ...", by the names of the program's options, or what is wrong of
 // the prompt.
 [[noreturn]] void refuse_as_engine(const std::string& prompt, std::string message) {
@@ -207,22 +192,6 @@ std::string read_content(const Json& content) {
     throw ApiError(400, "invalid_value", field + message.substr(colon), field);
   }
   refuse_as("invalid_value", prompt, message);
-}
-
-std::vector<TextMessage> read_messages(const JsonFields& fields) {
-  const Json& given = fields.find("messages");
-  if (!given.is_array() || given.empty()) refuse("messages", "a list of messages", given);
-  std::vector<TextMessage> messages;
-  for (const Json& message : given) {
-    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      refuse("messages", "objects with a role and a content", message);
-    }
-    refuse_absent_of_message(message);
-    std::string role = message["role"].get<std::string>();
-    if (role == "developer") role = "system";
-    messages.push_back({role, read_content(message.value("content", Json()))});
-  }
-  return messages;
 }
 
 }  // namespace
@@ -289,15 +258,6 @@ void check_sequence(const std::string& field, const TextRequest& sequence, const
     backend.check(sequence);
   } catch (const std::exception& e) {
     refuse_as_engine(field, e.what());
-  }
-}
-
-TextRequest read_conversation(const JsonFields& fields, const Backend& backend) {
-  const std::vector<TextMessage> messages = read_messages(fields);
-  try {
-    return backend.chat_request(messages);
-  } catch (const std::exception& e) {
-    refuse_as("invalid_value", "messages", e.what());
   }
 }
 

@@ -40,9 +40,6 @@ void check_depth_tokens(const std::string& field, int64_t tokens, const ApiLimit
 // Throws ApiError 400 where the engine does not take the sequence, whose ids come from `field`.
 void check_sequence(const std::string& field, const TextRequest& sequence, const Backend& backend);
 
-// `messages` by the model's chat template. Throws ApiError 400 where they are not taken.
-TextRequest read_conversation(const JsonFields& fields, const Backend& backend);
-
 // Throws ApiError 404 where `model` is given and is another one.
 void check_model_name(const JsonFields& fields, const Backend& backend);
 [[noreturn]] void refuse_model(const std::string& name, const Backend& backend);

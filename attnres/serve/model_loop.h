@@ -47,8 +47,8 @@ class ModelLoop : public Backend {
   std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar& answer) const override {
     return engine_.constraint(answer);
   }
-  TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
-    return engine_.chat_request(messages);
+  TextRequest chat_request(const std::string& conversation) const override {
+    return engine_.chat_request(conversation);
   }
 
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string& client,

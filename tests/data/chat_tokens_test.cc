@@ -81,10 +81,10 @@ TEST(ChatTokens, SayWhatCannotBeLearned) {
     return message_of<Error>([&] { learned(messages, chat_template); });
   };
   EXPECT_THAT(refused("{}"), HasSubstr("expected a list of messages"));
-  EXPECT_THAT(refused("[]"), HasSubstr("there are no messages"));
+  EXPECT_THAT(refused("[]"), HasSubstr("messages: there are none"));
   EXPECT_THAT(refused(R"([{"role": "user"}])"), HasSubstr("role and content"));
   EXPECT_THAT(refused(R"([{"role": "user", "content": ["hi"]}])"), HasSubstr("role and content"));
-  EXPECT_THAT(refused(R"([{"role": "tool", "content": "hi"}])"), HasSubstr("tool"));
+  EXPECT_THAT(refused(R"([{"role": "tool", "content": "hi"}])", ""), HasSubstr("tool"));
   EXPECT_THAT(refused(R"([{"role": "user", "content": "hi"}])"), HasSubstr("nothing to learn"));
   EXPECT_THAT(refused(R"([{"role": "assistant", "content": "hi"}])"), HasSubstr("begins with"));
   // It shows the last message only.

@@ -48,18 +48,20 @@ TEST_P(DeviceInferenceOf, DecodesAsOnTheCpu) {
     std::vector<at::Tensor> hidden;
     const auto go_on = [&](std::vector<Continuation> more) {
       std::vector<at::Tensor> ids;
-      for (const auto& [sequence, tokens] : more) {
-        ids.push_back(ids_BT[sequence == b].narrow(0, pool->length(sequence), tokens));
+      for (const Continuation& one : more) {
+        ids.push_back(ids_BT[one.sequence == b].narrow(0, pool->length(one.sequence), one.tokens));
       }
       hidden.push_back(model.hidden(at::cat(ids), pool->append(more)).cpu());
     };
     go_on({{a, 5}, {b, 1}});
-    go_on({{b, 3}, {a, 4}});
+    go_on({{b, 3}, {a, 4, {7}}});
     pool->snapshot(a);
     const int64_t fork = pool->fork(a);
     go_on({{a, 1}, {b, 1}, {fork, 2}});
     pool->truncate(a, 9);
     go_on({{b, 1}, {a, 2}});
+    pool->truncate(a, 8);
+    go_on({{a, 3}});
     return at::cat(hidden);
   };
   EXPECT_TRUE(close(decode(there_), decode(here_), kTolerance));

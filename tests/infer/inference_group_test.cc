@@ -105,6 +105,11 @@ Answers answers_of(const InferenceModel& model) {
   engine.submit(request_of(joined({first.begin(), first.begin() + 20}, {7, 8, 9}), 4));
   engine.submit(request_of(some_ids(40, 5), 4));
   finish();
+  // Of a prompt whose pieces end where states are kept, without its last token.
+  for (int times = 0; times < 2; ++times) {
+    engine.submit(request_of(some_ids(22, 7), 3));
+    finish();
+  }
   answers[-1].logprobs = score_sequence(model, some_ids(21, 6), 64);
   return answers;
 }
@@ -197,8 +202,10 @@ TEST_P(InAGroup, RequestsGetTheNumbersOfOneProcess) {
   at::set_num_threads(1);
   const Transformer model = model_of(GetParam().config);
   const Answers expected = answers_of(LocalModel(model));
-  EXPECT_EQ(expected.size(), 9u);
+  EXPECT_EQ(expected.size(), 11u);
   EXPECT_GT(expected.at(4).shared, 20);
+  EXPECT_GE(expected.at(5).shared, 29);
+  EXPECT_EQ(expected.at(9).shared, 21);
   for (const auto& [request, answer] : expected) EXPECT_EQ(answer.error, "") << request;
   for (const int size : {2, 4}) {
     EXPECT_LT(largest_error(answers_of_group(model, size), expected), kNear) << size;
@@ -242,6 +249,25 @@ TEST(InferenceGroup, FaultsAreNoticed) {
     }
     EXPECT_TRUE(is_noticed) << static_cast<int64_t>(kind);
   }
+}
+
+// The same of those that are made within a pass.
+TEST(InferenceGroup, SnapshotsOfAPassAreNoticedToBeMissing) {
+  const at::NoGradGuard not_recording;
+  at::set_num_threads(1);
+  int all = 0;
+  const auto hears = [&](GroupOrders& orders) {
+    auto* decode = std::get_if<DecodeOrder>(&orders.back());
+    if (decode == nullptr) return;
+    for (Continuation& more : decode->continuations) {
+      all += static_cast<int>(more.snapshots.size());
+      more.snapshots.clear();
+    }
+  };
+  const std::string error = message_of<Error>(
+      [&] { answers_of_group(model_of(kimi_config(false, residual())), 2, hears); });
+  EXPECT_GT(all, 0);
+  EXPECT_THAT(error, HasSubstr("the sequences of rank 1 are not those of rank 0"));
 }
 
 // For each piece of a prompt and each sublayer a process sends each other the rows that these have

@@ -3,15 +3,26 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "attnres/support/error.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::page_table_test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+std::vector<int64_t> lengths_in(const PageTable& table, int64_t sequence) {
+  std::vector<int64_t> lengths;
+  for (const auto& snapshot : table.snapshots(sequence)) lengths.push_back(snapshot->length);
+  return lengths;
+}
 
 class Table : public ::testing::Test {
  protected:
@@ -21,6 +32,8 @@ class Table : public ::testing::Test {
     EXPECT_THAT(appended.copies, IsEmpty());
     return appended.spans.at(0);
   }
+
+  std::vector<int64_t> lengths(int64_t sequence) const { return lengths_in(table_, sequence); }
 
   // Twelve tokens in pages of four, and three sequences' last pages.
   PageTable table_{{.sequences = 3, .tokens = 12, .page_tokens = 4, .snapshot_bytes = 20}};
@@ -82,24 +95,89 @@ TEST_F(Table, OfTwoThatShareAPageOneCopiesIt) {
   EXPECT_NE(both.spans[0].pages->back(), both.spans[1].pages->back());
 }
 
-TEST_F(Table, SnapshotsEndWithTheirTokensAndTheOldestFirst) {
+TEST_F(Table, SnapshotsEndWithTheirTokens) {
   const int64_t a = table_.add();
-  EXPECT_EQ(table_.last_snapshot(a), nullptr);
-  for (const int64_t length : {2, 3, 4}) {
+  for (const int64_t length : {2, 4}) {
     append(a, length - table_.length(a));
-    table_.add_snapshot(a, nullptr, 8);
-    EXPECT_EQ(table_.last_snapshot(a)->length, length);
+    table_.add_snapshot(a, {length, 8});
   }
-  EXPECT_EQ(table_.snapshot_bytes(), 16);  // of 20: the first is gone
+  EXPECT_THAT(lengths(a), ElementsAre(2, 4));
   const int64_t b = table_.fork(a);
   table_.truncate(a, 3);
-  EXPECT_EQ(table_.last_snapshot(a)->length, 3);
-  EXPECT_EQ(table_.last_snapshot(b)->length, 4);
-  table_.truncate(a, 2);
-  EXPECT_EQ(table_.last_snapshot(a), nullptr);
+  EXPECT_THAT(lengths(a), ElementsAre(2));
+  EXPECT_THAT(lengths(b), ElementsAre(2, 4));
+  table_.truncate(a, 1);
+  EXPECT_THAT(lengths(a), IsEmpty());
   EXPECT_EQ(table_.snapshot_bytes(), 16);  // b has both
   table_.free(b);
   EXPECT_EQ(table_.snapshot_bytes(), 0);
+}
+
+// Room for four snapshots.
+class FewSnapshots : public ::testing::Test {
+ protected:
+  // A sequence of 16 tokens with snapshots of these lengths.
+  int64_t sequence_with(const std::vector<int64_t>& snapshots) {
+    const int64_t added = table_.add();
+    table_.append({{added, 16}});
+    for (const int64_t length : snapshots) table_.add_snapshot(added, {length, 8});
+    EXPECT_LE(table_.snapshot_bytes(), 39);
+    return added;
+  }
+  std::vector<int64_t> lengths(int64_t sequence) const { return lengths_in(table_, sequence); }
+
+  PageTable table_{{.sequences = 20, .tokens = 320, .page_tokens = 4, .snapshot_bytes = 39}};
+};
+
+TEST_F(FewSnapshots, ThinOut) {
+  std::vector<int64_t> all(16);
+  std::iota(all.begin(), all.end(), 1);
+  const std::vector<int64_t> left = lengths(sequence_with(all));
+  ASSERT_EQ(left.size(), 4u);
+  EXPECT_EQ(left.back(), 16);
+  int64_t before = 0, widest = 0;
+  for (const int64_t length : left) {
+    widest = std::max(widest, length - before);
+    before = length;
+  }
+  EXPECT_LE(widest, 8);  // 13 if the oldest went first, 4 if it were known how many come
+}
+
+TEST_F(FewSnapshots, OfALongPromptLeaveOthersTheirs) {
+  const int64_t other = sequence_with({6, 12});
+  sequence_with({2, 4, 6, 8, 10, 12, 14, 16});
+  EXPECT_THAT(lengths(other), Contains(12));
+}
+
+TEST_F(FewSnapshots, ThatAreUsedStay) {
+  const int64_t used = sequence_with({16}), unused = sequence_with({16});
+  for (int i = 0; i < 8; ++i) {
+    sequence_with({16});
+    table_.use_snapshot(*table_.snapshots(used).at(0));
+  }
+  EXPECT_THAT(lengths(used), ElementsAre(16));
+  EXPECT_THAT(lengths(unused), IsEmpty());
+}
+
+// However much it saved, one that nobody uses goes at last.
+TEST_F(FewSnapshots, Age) {
+  const int64_t old = sequence_with({16});
+  for (int i = 0; i < 12; ++i) sequence_with({8});
+  EXPECT_THAT(lengths(old), IsEmpty());
+}
+
+TEST_F(Table, RefusesSnapshotsThatAreNotWithin) {
+  const int64_t a = table_.add();
+  append(a, 3);
+  const auto refusal = [&](const std::vector<int64_t>& snapshots) {
+    return message_of<Error>([&] { table_.append({{a, 4, snapshots}}); });
+  };
+  EXPECT_THAT(refusal({3}), HasSubstr("within tokens 3 to 6 of sequence 0, one after another, got "
+                                      "one of 3"));
+  EXPECT_THAT(refusal({7}), HasSubstr("one of 7"));
+  EXPECT_THAT(refusal({5, 5}), HasSubstr("one of 5"));
+  EXPECT_EQ(table_.length(a), 3);
+  table_.append({{a, 4, {4, 6}}});
 }
 
 TEST_F(Table, RefusesSpansOfOtherPlaces) {

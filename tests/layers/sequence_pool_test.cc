@@ -136,6 +136,50 @@ TEST_F(Pool, GoesBackToASnapshotAndOnFromThere) {
   EXPECT_EQ(pool_.truncate(a, 3), 0);
 }
 
+TEST_F(Pool, MakesSnapshotsWithinACall) {
+  const int64_t a = pool_.add(), b = pool_.add();
+  compute({{a, {1}}, {b, {9}}});
+  const Spans spans = pool_.append({{a, 6, {3, 5}}, {b, 2}});
+  ASSERT_EQ(spans.all().size(), 2u);
+  EXPECT_EQ(pool_.length_truncated(a, 6), 0);  // not yet
+  compute(spans, {2, 3, 4, 5, 6, 7, 10, 11});
+  expect(a, {1, 2, 3, 4, 5, 6, 7});
+  expect(b, {9, 10, 11});
+  EXPECT_EQ(pool_.length_truncated(a, 7), 7);
+  EXPECT_EQ(pool_.length_truncated(a, 6), 5);
+  EXPECT_EQ(pool_.truncate(a, 6), 5);
+  expect(a, {1, 2, 3, 4, 5});
+  EXPECT_EQ(pool_.truncate(a, 4), 3);
+  expect(a, {1, 2, 3});
+  compute({{a, {40}}});
+  expect(a, {1, 2, 3, 40});
+}
+
+// A call that never was, or failed, leaves none.
+TEST_F(Pool, GoesBackToNoSnapshotThatWasNotMade) {
+  const int64_t a = pool_.add();
+  compute({{a, {1, 2}}});
+  pool_.snapshot(a);
+  pool_.append({{a, 6, {3, 5}}});
+  EXPECT_EQ(pool_.truncate(a, 6), 2);
+  expect(a, {1, 2});
+}
+
+TEST_F(Pool, MakesOnlyTheSnapshotsThatItHasRoomFor) {
+  const std::vector<std::vector<KeptTensor>> kept = {
+      {{.name = "sums", .of = KeptTensor::Of::sequence, .sizes = {1}}}};
+  SequencePool one(kept, {.tokens = 12, .snapshot_bytes = sizeof(float)});
+  EXPECT_TRUE(one.takes_snapshots());
+  const Spans spans = one.append({{one.add(), 6, {2, 4}}});
+  ASSERT_EQ(spans.all()[0].snapshots.size(), 1u);
+  EXPECT_EQ(spans.groups().size(), 2u);
+
+  SequencePool none(kept, {.tokens = 12, .snapshot_bytes = sizeof(float) - 1});
+  EXPECT_TRUE(none.has_states());
+  EXPECT_FALSE(none.takes_snapshots());
+  EXPECT_EQ(none.append({{none.add(), 6, {2, 4}}}).groups().size(), 1u);
+}
+
 TEST_F(Pool, ForksGoBackToTheSameSnapshots) {
   const int64_t a = pool_.add();
   compute({{a, {1, 2}}});
@@ -158,7 +202,7 @@ TEST_F(Pool, WithoutRecurrentStatesAnyTokensAreTakenBack) {
   EXPECT_EQ(pool.append({{a, 1}}).all()[0].position, 5);
 }
 
-TEST_F(Pool, DropsTheOldestSnapshotsBeyondItsBound) {
+TEST_F(Pool, DropsSnapshotsBeyondItsBound) {
   SequencePool pool({{{.name = "sums", .of = KeptTensor::Of::sequence, .sizes = {1}}}},
                     {.tokens = 12, .snapshot_bytes = 2 * sizeof(float)});
   const int64_t a = pool.add();

@@ -70,6 +70,25 @@ TEST_F(Layout, SaysWhereTokensLieAndWhatTheySee) {
   EXPECT_TRUE(slots.equal(at::tensor({spans_->all()[1].slot, spans_->all()[2].slot})));
 }
 
+// Spans of as many tokens are a batch, but for those whose states are kept on their way.
+TEST(SpanGroups, ArePiecesWhereSnapshotsAreMade) {
+  SequencePool pool({{{.name = "sums", .of = KeptTensor::Of::sequence, .sizes = {1}}}},
+                    {.sequences = 6, .tokens = 40});
+  std::vector<Continuation> more;
+  for (int i = 0; i < 6; ++i) more.push_back({pool.add(), 4});
+  more[2].snapshots = {1, 3};
+  const Spans spans = pool.append(more);
+  std::vector<std::vector<int64_t>> groups;
+  for (const SpanGroup& group : spans.groups()) {
+    groups.push_back({static_cast<int64_t>(group.first), static_cast<int64_t>(group.count),
+                      group.first_row, group.tokens, group.start});
+  }
+  EXPECT_EQ(
+      groups,
+      (std::vector<std::vector<int64_t>>{
+          {0, 2, 0, 4, 0}, {2, 1, 8, 1, 0}, {2, 1, 9, 2, 1}, {2, 1, 11, 1, 3}, {3, 3, 12, 4, 0}}));
+}
+
 TEST_F(Layout, IsMadeForTheFirstThatAsks) {
   const RotaryFrequencies frequencies = rotary_frequencies(6, 100);
   const at::Tensor x = random_tensor({4, 2, 6}, 1), y = random_tensor({4, 3, 6}, 2);

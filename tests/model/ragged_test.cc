@@ -33,10 +33,10 @@ class Ragged : public ::testing::TestWithParam<KindOfModel> {
 INSTANTIATE_TEST_SUITE_P(Models, Ragged, ::testing::ValuesIn(every_kind_of_model()),
                          [](const auto& info) { return info.param.name; });
 
-// By call: which of the three sequences, and how many tokens more.
+// By call: which of the three sequences, how many tokens more, and where states are kept.
 const std::vector<std::vector<Continuation>> kCalls = {
-    {{0, 4}, {1, 1}}, {{1, 3}, {2, 3}, {0, 1}}, {{2, 1}, {0, 1}, {1, 1}},
-    {{0, 5}},         {{1, 1}, {2, 6}},         {{2, 1}, {1, 5}}};
+    {{0, 4}, {1, 1}}, {{1, 3, {2}}, {2, 3}, {0, 1}}, {{2, 1}, {0, 1}, {1, 1}}, {{0, 5, {7, 9}}},
+    {{1, 1}, {2, 6}}, {{2, 1}, {1, 5, {8}}}};
 
 TEST_P(Ragged, CallsGiveWhatEachSequenceGivesAlone) {
   std::vector<int64_t> numbers;
@@ -44,11 +44,11 @@ TEST_P(Ragged, CallsGiveWhatEachSequenceGivesAlone) {
   for (const std::vector<Continuation>& call : kCalls) {
     std::vector<at::Tensor> ids, expected;
     std::vector<Continuation> more;
-    for (const auto& [which, tokens] : call) {
+    for (const auto& [which, tokens, snapshots] : call) {
       const int64_t before = pool_->length(numbers[which]);
       ids.push_back(ids_[which].narrow(0, before, tokens));
       expected.push_back(expected_[which].narrow(0, before, tokens));
-      more.push_back({numbers[which], tokens});
+      more.push_back({numbers[which], tokens, snapshots});
     }
     EXPECT_TRUE(close(model_.hidden(at::cat(ids), pool_->append(more)), at::cat(expected), wide_));
   }

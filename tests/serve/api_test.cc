@@ -17,6 +17,7 @@
 #include "attnres/model/token_depth_weights.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/file.h"
+#include "attnres/text/tokenizer.h"
 #include "tests/serve/served.h"
 #include "tests/text/test_files.h"
 
@@ -332,6 +333,48 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(served_.post("/detokenize", {{"tokens", ids}}).json()["prompt"],
             "User: Speak\nAssistant:");
   EXPECT_EQ(served_.post("/tokenize", {{"messages", Json::array()}}).status, 400);
+}
+
+// vLLM's fields, on the bundled model, whose tokens are bytes.
+TEST(FieldsOfVllm, SayWhereATextEndsAndWhichTokensItHas) {
+  Served served;
+  const auto complete = [&](Json fields) {
+    Json body = {{"prompt", "KING HENRY:"}, {"max_tokens", 12}, {"temperature", 0}};
+    body.update(fields);
+    const Answer answer = served.post("/v1/completions", body);
+    EXPECT_EQ(answer.status, 200) << answer.text;
+    return answer.json()["choices"][0];
+  };
+  const std::string text = complete(Json::object())["text"];
+  const int letter = static_cast<unsigned char>(text[4]);
+  const Json stopped = complete({{"stop_token_ids", {letter}}});
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(text[4])));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+
+  const Json shown = complete({{"return_token_ids", true}});
+  EXPECT_EQ(shown["token_ids"], Json(std::vector<int>(text.begin(), text.end())));
+  const std::string prompt = "KING HENRY:";
+  EXPECT_EQ(shown["prompt_token_ids"], Json(std::vector<int>(prompt.begin(), prompt.end())));
+
+  const Json scored = complete({{"prompt_logprobs", 2}})["prompt_logprobs"];
+  const Json echoed = complete({{"echo", true}, {"logprobs", 2}})["logprobs"]["token_logprobs"];
+  ASSERT_EQ(scored.size(), prompt.size());
+  EXPECT_TRUE(scored[0].is_null());
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    const Json of_token = scored[i][std::to_string(prompt[i])];
+    EXPECT_EQ(of_token["logprob"], echoed[i]);
+    EXPECT_EQ(of_token["decoded_token"], prompt.substr(i, 1));
+    EXPECT_GE(scored[i].size(), 2u);
+  }
+
+  // A model that is made to end at once, and goes on all the same.
+  const int end = load_tokenizer(testing::kModel)->end_of_document();
+  const Json biased = {{"logit_bias", {{std::to_string(end), 100}}}};
+  EXPECT_EQ(complete(biased)["text"], "");
+  Json past = biased;
+  past["ignore_eos"] = true;
+  past["return_token_ids"] = true;
+  EXPECT_EQ(complete(past)["token_ids"], Json(std::vector<int>(12, end)));
 }
 
 TEST(ChatTemplateOfAModel, IsWhatConversationsAreGivenBy) {

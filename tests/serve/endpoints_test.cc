@@ -46,8 +46,8 @@ class Parrot : public Backend {
   std::shared_ptr<const TokenConstraint> constraint(const AnswerGrammar&) const override {
     return nullptr;
   }
-  TextRequest chat_request(const std::vector<TextMessage>& messages) const override {
-    return {.ids = encode(messages.back().content)};
+  TextRequest chat_request(const std::string& conversation) const override {
+    return {.ids = encode(Json::parse(conversation)["messages"].back()["content"])};
   }
 
   std::shared_ptr<Exchange> submit(std::vector<TextRequest> sequences, const std::string&,
@@ -68,8 +68,10 @@ class Parrot : public Backend {
       if (asked.max_tokens > 0) {
         first.token = '!';
         first.text = "!";
+        first.pieces = pieces;
         last.token = '?';
         last.text = "?";
+        last.pieces = {{.text = "?"}};
         exchange->hear({i, first});
       }
       last.stopped = StopReason::max_tokens;
@@ -79,8 +81,9 @@ class Parrot : public Backend {
   }
   LoopStatus status() const override { return {.slots = 3, .waiting = 2, .running = 1}; }
 
-  std::string error;          // that every sequence fails with
-  std::string begin_of_text;  // that is put before a text
+  std::string error;                                 // that every sequence fails with
+  std::string begin_of_text;                         // that is put before a text
+  std::vector<ReplyPiece> pieces = {{.text = "!"}};  // that an answer begins with
   bool shuts_down = false;
 
   SamplingSettings sampled;  // of the newest sequence
@@ -129,6 +132,42 @@ TEST_F(Endpoints, ContinueTexts) {
     EXPECT_EQ(request.reason, "length");
     EXPECT_EQ(request.new_tokens, 2);
   }
+}
+
+TEST_F(Endpoints, GiveAnAnswersParts) {
+  using Kind = ReplyPiece::Kind;
+  parrot_.pieces = {{Kind::thought, "hm"},
+                    {Kind::answer, "so"},
+                    {Kind::call, "add", 0, "functions.add:0"},
+                    {Kind::arguments, "{\"a\":", 0},
+                    {Kind::arguments, " 1}", 0},
+                    {Kind::call, "now", 1},
+                    {Kind::arguments, "{}", 1}};
+  Json body = {{"messages", {{{"role", "user"}, {"content", "Ho"}}}}, {"max_tokens", 2}};
+  const Json message = post("/v1/chat/completions", body).json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "hm");
+  EXPECT_EQ(message["content"], "so?");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  EXPECT_EQ(message["tool_calls"][0],
+            (Json{{"id", "functions.add:0"},
+                  {"type", "function"},
+                  {"function", {{"name", "add"}, {"arguments", "{\"a\": 1}"}}}}));
+  EXPECT_EQ(message["tool_calls"][1]["function"]["name"], "now");
+  EXPECT_EQ(message["tool_calls"][1]["id"].get<std::string>().substr(0, 5), "call_");
+
+  body["stream"] = true;
+  const std::vector<std::string> events = post("/v1/chat/completions", body).events();
+  const Json first = Json::parse(events[0])["choices"][0]["delta"];
+  EXPECT_EQ(first["role"], "assistant");
+  EXPECT_EQ(first["reasoning_content"], "hm");
+  EXPECT_EQ(first["tool_calls"][1]["index"], 1);
+  EXPECT_EQ(Json::parse(events[1])["choices"][0]["delta"], (Json{{"content", "?"}}));
+
+  // Calls alone have no content.
+  parrot_.pieces = {{Kind::call, "now", 0}};
+  body.erase("stream");
+  body["max_tokens"] = 2;
+  EXPECT_EQ(post("/v1/chat/completions", body).json()["choices"][0]["finish_reason"], "length");
 }
 
 TEST_F(Endpoints, ReadTexts) {

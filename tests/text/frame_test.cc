@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/chat/chat_template.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
-#include "attnres/text/chat_template.h"
 #include "attnres/text/hugging_face/bpe_tokenizer.h"
 #include "attnres/text/passage.h"
 #include "attnres/text/sentencepiece.h"

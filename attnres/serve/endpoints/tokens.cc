@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attnres/serve/absent_fields.h"
+#include "attnres/serve/conversation_request.h"
 #include "attnres/serve/endpoints/endpoints.h"
 #include "attnres/serve/json_fields.h"
 
@@ -21,6 +22,7 @@ HttpReply tokenize(Service& service, const CallPointer& call) {
     refuse_special_tokens(fields);
     return reply(read_conversation(fields, service.backend).ids);
   }
+  check_template_fields(fields, service.backend);
   const std::string prompt = fields.text("prompt", "");
   const bool framed = fields.flag("add_special_tokens", true);
   try {
