@@ -17,15 +17,10 @@
 #include "attnres/support/interrupt.h"
 #include "attnres/support/json.h"
 #include "attnres/support/terminal.h"
+#include "attnres/support/trim.h"
 
 namespace attnres {
 namespace {
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
 
 constexpr const char* kCommands =
     "/new begins another conversation, /help says what there is, Ctrl-C ends an answer, Ctrl-D all";
@@ -78,10 +73,7 @@ class PrintedAnswer {
         case ReplyPiece::Kind::call:
           end_aside();
           print_aside(piece.text + " ");
-          calls_.push_back(
-              {{"id", piece.id.empty() ? fmt::format("call_{}", piece.call) : piece.id},
-               {"type", "function"},
-               {"function", {{"name", piece.text}, {"arguments", ""}}}});
+          calls_.push_back(tool_call(piece, fmt::format("call_{}", piece.call)));
           break;
         case ReplyPiece::Kind::arguments:
           print_aside(piece.text);
@@ -95,7 +87,7 @@ class PrintedAnswer {
   Json end() {
     end_aside();
     fmt::print("\n");
-    Json message = {{"role", "assistant"}, {"content", trimmed(answer_)}};
+    Json message = {{"role", "assistant"}, {"content", std::string(trimmed(answer_))}};
     if (!thought_.empty()) message["reasoning_content"] = thought_;
     for (Json& call : calls_) {
       Json& arguments = call["function"]["arguments"];
@@ -171,6 +163,11 @@ class TerminalChat {
   }
 
  private:
+  struct Prompt {
+    std::vector<ChatPart> parts;
+    std::vector<int32_t> ids = {};
+  };
+
   void say(const std::string& role, const std::string& content) {
     conversation_.messages.push_back({{"role", role}, {"content", content}});
   }
@@ -188,13 +185,12 @@ class TerminalChat {
 
   // The assistant's message, printed as it comes: its thought, and the tools that it calls, on
   // standard error.
-  Json continued(const std::vector<ChatPart>& prompt) {
-    const ReplyPlan plan = plan_reply(template_.reply_format(), prompt, conversation_.tools);
+  Json continued(Prompt prompt) {
+    const ReplyPlan plan = plan_reply(template_.reply_format(), prompt.parts, conversation_.tools);
     TextStream stream(*tokenizer_, stops_, &plan);
     PrintedAnswer answer;
     const InterruptGuard interrupt;
-    const int64_t request =
-        engine_.submit({chat_prompt_ids(prompt, template_, *tokenizer_), settings_});
+    const int64_t request = engine_.submit({std::move(prompt.ids), settings_});
     while (!engine_.idle()) {
       for (const RequestUpdate& update : engine_.step()) {
         if (update.token) stream.add(*update.token);
@@ -223,15 +219,16 @@ class TerminalChat {
   }
 
   // The conversation so far, without its oldest messages where the answer needs the room.
-  std::vector<ChatPart> fitting_prompt() {
+  Prompt fitting_prompt() {
     const int64_t context = engine_.settings().context;
     const int64_t room = std::min(settings_.max_tokens, context / 2);
     Json& messages = conversation_.messages;
     const auto first = [&] { return messages.begin() + (options_.system.empty() ? 0 : 1); };
     bool forgot = false;
     while (true) {
-      std::vector<ChatPart> prompt = template_.rendered(conversation_);
-      const auto tokens = std::ssize(chat_prompt_ids(prompt, template_, *tokenizer_));
+      Prompt prompt{.parts = template_.rendered(conversation_)};
+      prompt.ids = chat_prompt_ids(prompt.parts, template_, *tokenizer_);
+      const auto tokens = std::ssize(prompt.ids);
       if (tokens <= context - room) {
         if (forgot) fmt::print(stderr, "attnres: forgot the oldest messages\n");
         return prompt;
@@ -276,7 +273,7 @@ void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
     if (asks) fmt::print("> ");
     std::fflush(stdout);
     if (!std::getline(std::cin, line)) break;
-    const std::string message = trimmed(line);
+    const std::string message(trimmed(line));
     if (message.empty()) continue;
     if (message == "/new") {
       conversation.begin();

@@ -202,8 +202,9 @@ std::vector<ChatPart> ChatTemplate::render(const Conversation& conversation) con
   std::vector<ChatPart> joined =
       render(with_joined_parts(messages, /*as_list=*/false), conversation);
   try {
-    if (render(with_joined_parts(messages, /*as_list=*/true), conversation) != joined)
+    if (render(with_joined_parts(messages, /*as_list=*/true), conversation) != joined) {
       return joined;
+    }
   } catch (const Error&) {
     return joined;
   }
@@ -277,11 +278,8 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   const size_t answer = text.rfind(kAnswer);
   if (answer == text.npos) return {};
   std::string_view after = std::string_view(text).substr(answer + kAnswer.size());
-  for (std::string_view rest = after; !rest.empty();) {
-    const auto token = leading_control_token(tokenizer, rest);
-    const std::string_view name = rest.substr(0, token ? token->bytes : 1);
-    if (token && !has_mark(reply_format_, name)) return {.tokens = {token->id}};
-    rest.remove_prefix(name.size());
+  for (const auto& [id, begin, bytes] : control_tokens_in(tokenizer, after)) {
+    if (!has_mark(reply_format_, after.substr(begin, bytes))) return {.tokens = {id}};
   }
   // Without control tokens: the first word, or what is written <...>, that marks nothing.
   after.remove_prefix(std::min(after.find_first_not_of(" \n"), after.size()));
@@ -323,16 +321,14 @@ std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const std::vector<C
       text += part.text;
       continue;
     }
-    for (std::string_view rest = part.text; !rest.empty();) {
-      const auto token = leading_control_token(tokenizer, rest);
-      if (token) {
-        tokenize_text();
-        ids.push_back(token->id);
-      } else {
-        text += rest[0];
-      }
-      rest.remove_prefix(token ? token->bytes : 1);
+    size_t done = 0;
+    for (const auto& [id, begin, bytes] : control_tokens_in(tokenizer, part.text)) {
+      text += part.text.substr(done, begin - done);
+      tokenize_text();
+      ids.push_back(id);
+      done = begin + bytes;
     }
+    text += part.text.substr(done);
   }
   tokenize_text();
   return ids;

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "attnres/text/tokenizer.h"
 
@@ -12,11 +12,10 @@ namespace attnres {
 
 struct ControlToken {
   int32_t id = 0;
-  size_t bytes = 0;  // of its name
+  size_t begin = 0, bytes = 0;  // of its name in the text
 };
 
-// The one that a text begins with: <...> or [...], and known to the tokenizer.
-std::optional<ControlToken> leading_control_token(const Tokenizer& tokenizer,
-                                                  std::string_view text);
+// Those of a text, from its beginning on: <...> or [...], and known to the tokenizer.
+std::vector<ControlToken> control_tokens_in(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace attnres

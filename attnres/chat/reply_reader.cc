@@ -6,16 +6,10 @@
 
 #include "attnres/chat/chat_template.h"
 #include "attnres/chat/control_tokens.h"
+#include "attnres/support/trim.h"
 
 namespace attnres {
 namespace {
-
-constexpr std::string_view kBlank = " \t\r\n";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
-  return text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
-}
 
 // Of ` NAME="VALUE"`, as the templates that write such escape it; nothing where it is not there.
 std::optional<std::string> attribute(std::string_view head, const std::string& name) {
@@ -69,6 +63,12 @@ TextArguments text_arguments(const Json& tools) {
   return arguments;
 }
 
+Json tool_call(const ReplyPiece& call, const std::string& id) {
+  return {{"id", call.id.empty() ? id : call.id},
+          {"type", "function"},
+          {"function", {{"name", call.text}, {"arguments", ""}}}};
+}
+
 ReplyPlan plan_reply(ReplyFormat format, const std::vector<ChatPart>& prompt, const Json& tools) {
   ReplyPlan plan{.format = std::move(format)};
   if (tools.empty()) {
@@ -109,12 +109,9 @@ const ReplyReader::Marked* ReplyReader::marked(const std::string& text) {
   const auto known = marked_.find(text);
   if (known != marked_.end()) return &known->second;
   Marked& mark = marked_[text];
-  mark.text = text;
-  for (std::string_view rest = text; !rest.empty();) {
-    const auto token = leading_control_token(*tokenizer_, rest);
-    const size_t bytes = token ? token->bytes : 1;
-    mark.control.append(bytes, token ? 1 : 0);
-    rest.remove_prefix(bytes);
+  mark = {text, std::string(text.size(), 0)};
+  for (const auto& [id, begin, bytes] : control_tokens_in(*tokenizer_, text)) {
+    mark.control.replace(begin, bytes, bytes, 1);
   }
   return &mark;
 }
@@ -214,10 +211,7 @@ bool ReplyReader::advance() {
     return false;
   }
   const size_t end = next ? at : open;
-  std::string text;  // without control tokens that mark nothing
-  for (size_t i = 0; i < end; ++i) {
-    if (held_.control[i] == 0) text += held_.text[i];
-  }
+  const std::string text = plain_text(end);
   if (state_ == State::head || state_ == State::whole) raw_ += text;
   read(text);
   const size_t read_bytes = next ? end + next->text->text.size() : end;
@@ -226,6 +220,15 @@ bool ReplyReader::advance() {
   searched_ = 0;
   if (next) change(next->next, next->text->text);
   return next.has_value();
+}
+
+// What is held up to there, without control tokens: they mark nothing.
+std::string ReplyReader::plain_text(size_t end) const {
+  std::string text;
+  for (size_t i = 0; i < end; ++i) {
+    if (held_.control[i] == 0) text += held_.text[i];
+  }
+  return text;
 }
 
 void ReplyReader::read(const std::string& text) {
@@ -244,10 +247,8 @@ void ReplyReader::read(const std::string& text) {
       break;
     case State::head:
     case State::whole:
-      name_ = text;
-      break;
     case State::key:
-      key_head_ = text;
+      head_ = text;
       break;
     case State::value:
       add_argument(text);
@@ -260,7 +261,7 @@ void ReplyReader::read(const std::string& text) {
 }
 
 void ReplyReader::say(ReplyPiece::Kind kind, std::string_view text) {
-  const size_t end = text.find_last_not_of(kBlank) + 1;  // 0 where all is blank
+  const size_t end = text.find_last_not_of(kBlanks) + 1;  // 0 where all is blank
   if (end == 0) {
     blank_ += text;
     return;
@@ -268,7 +269,7 @@ void ReplyReader::say(ReplyPiece::Kind kind, std::string_view text) {
   std::string said = std::exchange(blank_, std::string(text.substr(end)));
   said += text.substr(0, end);
   if (!begun_ && (kind == ReplyPiece::Kind::thought || has_thought_)) {
-    said.erase(0, said.find_first_not_of(kBlank));
+    said.erase(0, said.find_first_not_of(kBlanks));
   }
   begun_ = true;
   add_piece(kind, std::move(said));
@@ -290,7 +291,7 @@ void ReplyReader::change(State next, const std::string& mark) {
   }
   if (was_call) {
     raw_ += mark;
-    if (before == State::head ? begin_call(name_) : read_whole_call(name_)) {
+    if (before == State::head ? begin_call(head_) : read_whole_call(head_)) {
       raw_.clear();
     } else {
       state_ = State::answer;
@@ -298,9 +299,8 @@ void ReplyReader::change(State next, const std::string& mark) {
       return;
     }
   }
-  const bool goes_on = next == State::object || next == State::separate || next == State::key ||
-                       next == State::value || next == State::fenced;
-  if (!goes_on && (before == State::head || before == State::object || before == State::separate)) {
+  const bool is_over = next == State::calls || next == State::answer || next == State::outside;
+  if (is_over && (before == State::head || before == State::object || before == State::separate)) {
     end_call();
   }
 }
@@ -342,19 +342,20 @@ void ReplyReader::add_argument(std::string_view value) {
     value.remove_prefix(begin + form.value_begin.size());
   }
   if (form.in_lines) value = without_line_ends(value);
-  key_ = form.key_attribute.empty() ? std::string(trimmed(key_head_))
-                                    : attribute(key_head_, form.key_attribute).value_or("");
+  const std::string key = form.key_attribute.empty()
+                              ? std::string(trimmed(head_))
+                              : attribute(head_, form.key_attribute).value_or("");
   bool is_text = false;
   if (!form.text_attribute.empty()) {
-    is_text = attribute(key_head_, form.text_attribute) == form.text_says;
+    is_text = attribute(head_, form.text_attribute) == form.text_says;
   } else if (const auto tool = plan_.tools.find(name_); tool != plan_.tools.end()) {
-    const auto parameter = tool->second.find(key_);
+    const auto parameter = tool->second.find(key);
     is_text = parameter != tool->second.end() && parameter->second;
   }
   Json json = is_text ? Json(value) : parsed(value);
   if (json.is_discarded()) json = value;
   add_piece(ReplyPiece::Kind::arguments,
-            (arguments_ == Arguments::none ? "{" : ", ") + Json(key_).dump() + ": " + json.dump());
+            (arguments_ == Arguments::none ? "{" : ", ") + Json(key).dump() + ": " + json.dump());
   arguments_ = Arguments::some;
 }
 
@@ -376,10 +377,7 @@ void ReplyReader::add_piece(ReplyPiece::Kind kind, std::string text, std::string
 }
 
 std::vector<ReplyPiece> ReplyReader::finish() {
-  std::string rest;
-  for (size_t i = 0; i < held_.text.size(); ++i) {
-    if (held_.control[i] == 0) rest += held_.text[i];
-  }
+  std::string rest = plain_text(held_.text.size());
   held_ = {};
   searched_ = 0;
   if (state_ == State::head || state_ == State::whole) {

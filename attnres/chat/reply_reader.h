@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +21,10 @@ struct ChatPart;
 using TextArguments = std::map<std::string, std::map<std::string, bool>>;
 // Of tools as OpenAI's API has them: [{"type": "function", "function": {"name", "parameters"}}].
 TextArguments text_arguments(const Json& tools);
+
+// A call as OpenAI's API has it, with what came of its arguments: nothing yet. `id` is where the
+// model gives none.
+Json tool_call(const ReplyPiece& call, const std::string& id);
 
 // How the answer to one conversation is read.
 struct ReplyPlan {
@@ -73,6 +76,7 @@ class ReplyReader {
   const Marked* marked(const std::string& text);
   std::vector<Mark> marks();
   bool advance();
+  std::string plain_text(size_t end) const;
   void read(const std::string& text);
   void say(ReplyPiece::Kind kind, std::string_view text);
   void change(State next, const std::string& mark);
@@ -92,7 +96,8 @@ class ReplyReader {
   bool begun_ = false;        // thought or answer, which is read, has more than blanks
   bool has_thought_ = false;  // that has ended
   std::string raw_;           // of the call that is being read, while it may be none
-  std::string name_, key_, key_head_;
+  std::string head_;          // of the call or the argument
+  std::string name_;          // of the function
   int64_t calls_ = 0;
   enum class Arguments { none, some, all } arguments_ = Arguments::none;  // that were given
   std::vector<ReplyPiece> pieces_;

@@ -81,14 +81,6 @@ const AbsentFields& of_sampling() {
   return all;
 }
 
-// How messages become text.
-const AbsentFields& of_chat_template() {
-  static const AbsentFields fields = {
-      {"chat_template"},
-  };
-  return fields;
-}
-
 }  // namespace
 
 void refuse_absent_of_completions(const JsonFields& fields) {
@@ -112,9 +104,9 @@ void refuse_absent_of_chat(const JsonFields& fields) {
       {"prompt"},
       {"suffix"},
       {"echo", {false}},
+      {"chat_template"},
   };
   for (const auto* absent : {&of_content(), &of_sampling(), &own}) refuse_all(fields, *absent);
-  refuse_all(fields, of_chat_template());
   refuse_special_tokens(fields);
 }
 
@@ -135,11 +127,11 @@ void refuse_absent_of_message(const Json& message) {
 
 void refuse_absent_of_tokenize(const JsonFields& fields) {
   static const AbsentFields own = {
+      {"chat_template"},
       {"return_token_strs", {false}},
       {"with_pieces", {false}},
   };
   refuse_all(fields, own);
-  refuse_all(fields, of_chat_template());
 }
 
 }  // namespace attnres

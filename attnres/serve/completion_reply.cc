@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "attnres/chat/reply_reader.h"
 #include "attnres/serve/random_id.h"
 #include "attnres/text/utf8.h"
 
@@ -150,10 +151,7 @@ ReplyParts SequenceReply::parts_of(const TextUpdate& update) const {
         parts.text += piece.text;
         break;
       case ReplyPiece::Kind::call:
-        parts.add({.calls = {{piece.call,
-                              {{"id", piece.id.empty() ? random_id("call_") : piece.id},
-                               {"type", "function"},
-                               {"function", {{"name", piece.text}, {"arguments", ""}}}}}}});
+        parts.add({.calls = {{piece.call, tool_call(piece, random_id("call_"))}}});
         break;
       case ReplyPiece::Kind::arguments:
         parts.add({.calls = {{piece.call, {{"function", {{"arguments", piece.text}}}}}}});

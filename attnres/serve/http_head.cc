@@ -8,11 +8,13 @@
 #include <cstring>
 
 #include "attnres/support/format.h"
+#include "attnres/support/trim.h"
 
 namespace attnres {
 namespace {
 
 constexpr size_t kLongestMethod = 32, kLongestPath = 1024;
+constexpr std::string_view kHttpBlanks = " \t";
 
 [[noreturn]] void refuse_line(const std::string& what, std::string_view got) {
   throw HttpRefusal(400, "bad_request", fmt::format("{}, got {}", what, one_line(got)));
@@ -23,12 +25,6 @@ bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || (c != 0 && std::strchr("!#$%&'*+-.^_`|~", c) != nullptr);
   });
-}
-
-std::string_view without_blanks(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
 }
 
 // Beside tabs.
@@ -96,7 +92,7 @@ bool has_word(const std::string& list, const std::string& word) {
   std::string_view rest = list;
   while (true) {
     const size_t comma = rest.find(',');
-    if (lower_case(without_blanks(rest.substr(0, comma))) == word) return true;
+    if (lower_case(trimmed(rest.substr(0, comma), kHttpBlanks)) == word) return true;
     if (comma == std::string_view::npos) return false;
     rest.remove_prefix(comma + 1);
   }
@@ -148,7 +144,7 @@ void add_header(std::string_view line, HttpHead* head) {
     refuse_line("a header: expected NAME: VALUE", line);
   }
   const std::string name = lower_case(line.substr(0, colon));
-  const std::string_view value = without_blanks(line.substr(colon + 1));
+  const std::string_view value = trimmed(line.substr(colon + 1), kHttpBlanks);
   if (has_controls(value)) {
     refuse_line(fmt::format("the header {}: expected no control characters", name), value);
   }

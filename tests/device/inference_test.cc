@@ -46,7 +46,7 @@ TEST_P(DeviceInferenceOf, DecodesAsOnTheCpu) {
     const auto pool = model.make_pool({.sequences = 4, .tokens = 64, .page_tokens = 4});
     const int64_t a = pool->add(), b = pool->add();
     std::vector<at::Tensor> hidden;
-    const auto go_on = [&](std::vector<Continuation> more) {
+    const auto go_on = [&](const std::vector<Continuation>& more) {
       std::vector<at::Tensor> ids;
       for (const Continuation& one : more) {
         ids.push_back(ids_BT[one.sequence == b].narrow(0, pool->length(one.sequence), one.tokens));
