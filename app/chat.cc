@@ -11,6 +11,8 @@
 
 #include "app/generate_options.h"
 #include "attnres/chat/chat_template.h"
+#include "attnres/grammar/answer_grammars.h"
+#include "attnres/grammar/free_parts.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/text_stream.h"
 #include "attnres/support/error.h"
@@ -127,8 +129,10 @@ class TerminalChat {
         tokenizer_(opened.tokenizer()),
         settings_(settings_for(options, opened, tokenizer_.get())),
         template_(opened.directory.chat_template()),
-        engine_(*opened.model, {.context = opened.context, .sequences = 1}) {
+        engine_(*opened.model, {.context = opened.context, .sequences = 1}),
+        grammars_(*tokenizer_) {
     template_.require_read();
+    options.constraint(&grammars_);  // says at once what is wrong of it
     conversation_.arguments = std::move(arguments);
     if (!options.tools.empty()) conversation_.tools = read_json(options.tools);
     check(conversation_);
@@ -187,7 +191,8 @@ class TerminalChat {
   // standard error.
   Json continued(Prompt prompt) {
     const ReplyPlan plan = plan_reply(template_.reply_format(), prompt.parts, conversation_.tools);
-    TextStream stream(*tokenizer_, stops_, &plan);
+    settings_.constraint = options_.constraint(&grammars_, free_parts_of(plan));
+    TextStream stream(*tokenizer_, stops_, &plan, settings_.min_tokens);
     PrintedAnswer answer;
     const InterruptGuard interrupt;
     const int64_t request = engine_.submit({std::move(prompt.ids), settings_});
@@ -250,6 +255,7 @@ class TerminalChat {
   ChatTemplate template_;
   std::vector<std::string> stops_;
   Engine engine_;
+  AnswerGrammars grammars_;
   Conversation conversation_;
 };
 

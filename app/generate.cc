@@ -41,7 +41,8 @@ void show(const std::string& piece) {
 void continue_text(const OpenedInference& opened, const GenerateOptions& options,
                    const std::string& prompt) {
   const auto tokenizer = opened.tokenizer();
-  TextStream stream(*tokenizer, options.stop_texts);
+  TextStream stream(*tokenizer, options.stop_texts, /*reply=*/nullptr,
+                    options.generation.min_tokens);
   std::string text;
   const auto add = [&](const std::string& piece) {
     text += piece;

@@ -115,10 +115,13 @@ void GenerateOptions::add_to(CLI::App& command) {
                    "model's context, half of the context at least");
   add_whole(command, "--max-tokens N", generation.max_tokens, {1}, "the most tokens to generate")
       ->capture_default_str();
+  add_whole(command, "--min-tokens N", generation.min_tokens, {0},
+            "the fewest, before neither the model's end nor --stop ends the text")
+      ->capture_default_str();
   repeated(add_option(command, "--stop TEXT", stop_texts,
                       "stop before this text; may be given several times"))
       ->excludes(ids_option);
-  add_answer(command, {ids_option, command.get_option("--chat")});
+  add_answer(command, ids_option);
   add_sampling(command, generation.sampling);
   for (const auto& [name, key] : kModelsOwn) sampling_options[name] = command.get_option(name);
   generation_config.add_to(command);
@@ -181,7 +184,7 @@ void GenerateOptions::add_prompts(CLI::App& command, const std::vector<CLI::Opti
   }
 }
 
-void GenerateOptions::add_answer(CLI::App& command, const std::vector<CLI::Option*>& excluded) {
+void GenerateOptions::add_answer(CLI::App& command, CLI::Option* ids_option) {
   const std::vector<CLI::Option*> forms = {
       add_option(command, "--json-schema SCHEMA", json_schema,
                  "generate JSON that a schema describes: the schema itself, or a file with it"),
@@ -195,7 +198,7 @@ void GenerateOptions::add_answer(CLI::App& command, const std::vector<CLI::Optio
     for (CLI::Option* other : forms) {
       if (form != other) form->excludes(other);
     }
-    for (CLI::Option* other : excluded) form->excludes(other);
+    form->excludes(ids_option);
   }
 }
 
@@ -214,6 +217,9 @@ void GenerateOptions::read_answer() {
 
 void GenerateOptions::finish() {
   read_answer();
+  require_usage(generation.min_tokens <= generation.max_tokens,
+                "--min-tokens: {} are more than the {} of --max-tokens", generation.min_tokens,
+                generation.max_tokens);
   try {
     for (const std::string& text : biases) add_bias(text, &generation.sampling.logit_bias);
     if (ids_text) ids = read_ids(*ids_text);
@@ -226,24 +232,20 @@ void GenerateOptions::finish() {
   }
 }
 
-namespace {
-
-std::shared_ptr<const TokenConstraint> constraint_of(const GenerateOptions& options,
-                                                     const Tokenizer* tokenizer) {
-  if (!options.answer) return nullptr;
-  const char* name = options.answer->kind == AnswerGrammar::Kind::json_schema ? "json-schema"
-                     : options.answer->kind == AnswerGrammar::Kind::ebnf      ? "grammar"
-                                                                              : "regex";
-  require(tokenizer != nullptr,
-          "--{}: this model comes without a tokenizer that is read here, which it needs", name);
+std::shared_ptr<const TokenConstraint> GenerateOptions::constraint(
+    AnswerGrammars* grammars, std::vector<FreePart> free_parts) const {
+  if (!answer) return nullptr;
+  AnswerGrammar wanted = *answer;
+  wanted.free_parts = std::move(free_parts);
   try {
-    return AnswerGrammars(*tokenizer).prepare(*options.answer);
+    return grammars->prepare(wanted);
   } catch (const Error& e) {
+    const char* name = answer->kind == AnswerGrammar::Kind::json_schema ? "json-schema"
+                       : answer->kind == AnswerGrammar::Kind::ebnf      ? "grammar"
+                                                                        : "regex";
     fail_usage("--{}: {}", name, e.what());
   }
 }
-
-}  // namespace
 
 GenerationSettings settings_for(const GenerateOptions& options, const OpenedInference& opened,
                                 const Tokenizer* tokenizer) {
@@ -255,7 +257,13 @@ GenerationSettings settings_for(const GenerateOptions& options, const OpenedInfe
   }
   settings.ends = opened.directory.ends(tokenizer);
   if (tokenizer != nullptr) settings.vocabulary = tokenizer->vocab_size();
-  settings.constraint = constraint_of(options, tokenizer);
+  if (options.answer && !options.chat) {
+    require(tokenizer != nullptr,
+            "generate: this model comes without a tokenizer that is read here, which an answer's "
+            "form needs");
+    AnswerGrammars grammars(*tokenizer);
+    settings.constraint = options.constraint(&grammars);
+  }
   try {
     check_logit_bias(settings.sampling,
                      tokenizer != nullptr ? settings.vocabulary : opened.directory.vocab_size());

@@ -13,6 +13,8 @@
 
 namespace attnres {
 
+class AnswerGrammars;
+
 struct GenerateOptions {
   ModelOption model;
   MachineOptions machine;
@@ -42,10 +44,13 @@ struct GenerateOptions {
   // Reads the biases and token ids, and checks the settings. Throws UsageError that names the
   // option.
   void finish();
+  // What the answer has to be; null: anything. Throws UsageError that names the option.
+  std::shared_ptr<const TokenConstraint> constraint(AnswerGrammars* grammars,
+                                                    std::vector<FreePart> free_parts = {}) const;
 
  private:
   void add_prompts(CLI::App& command, const std::vector<CLI::Option*>& others);
-  void add_answer(CLI::App& command, const std::vector<CLI::Option*>& excluded);
+  void add_answer(CLI::App& command, CLI::Option* ids_option);
   void read_answer();
 };
 

@@ -90,6 +90,7 @@ Json identity(const GenerateOptions& options, const SamplingSettings& s,
                 {"precision", options.precision.name},
                 {"weights", options.precision.weights},
                 {"max_tokens", options.generation.max_tokens},
+                {"min_tokens", options.generation.min_tokens},
                 {"logprobs", options.generation.top_logprobs},
                 {"stop", options.stop_texts},
                 {"truncate", options.truncate},
@@ -164,7 +165,8 @@ class PromptsRun {
       settings.sampling.seed += static_cast<uint64_t>(number);
       Continued continued{.number = number};
       if (tokenizer_ != nullptr) {
-        continued.stream = std::make_unique<TextStream>(*tokenizer_, options_.stop_texts);
+        continued.stream = std::make_unique<TextStream>(*tokenizer_, options_.stop_texts,
+                                                        /*reply=*/nullptr, settings.min_tokens);
       }
       running_[engine_.submit({prompts_[number].ids, settings})] = std::move(continued);
     }

@@ -33,4 +33,31 @@ std::vector<ControlToken> control_tokens_in(const Tokenizer& tokenizer, std::str
   return tokens;
 }
 
+void MarkedText::add(std::string_view more, bool is_control) {
+  text += more;
+  control.append(more.size(), is_control ? 1 : 0);
+}
+
+void MarkedText::erase_first(size_t bytes) {
+  text.erase(0, bytes);
+  control.erase(0, bytes);
+}
+
+size_t MarkedText::find(const MarkedText& mark, size_t from) const {
+  size_t found = text.find(mark.text, from);
+  while (found != text.npos && control.compare(found, mark.control.size(), mark.control) != 0) {
+    found = text.find(mark.text, found + 1);
+  }
+  return found;
+}
+
+MarkedText marked_text(const Tokenizer& tokenizer, std::string_view text) {
+  MarkedText marked;
+  marked.add(text, /*is_control=*/false);
+  for (const auto& [id, begin, bytes] : control_tokens_in(tokenizer, text)) {
+    marked.control.replace(begin, bytes, bytes, 1);
+  }
+  return marked;
+}
+
 }  // namespace attnres

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,5 +18,18 @@ struct ControlToken {
 
 // Those of a text, from its beginning on: <...> or [...], and known to the tokenizer.
 std::vector<ControlToken> control_tokens_in(const Tokenizer& tokenizer, std::string_view text);
+
+// A text, and of each byte whether it is a control token's.
+struct MarkedText {
+  std::string text = {}, control = {};
+
+  void add(std::string_view more, bool is_control);
+  void erase_first(size_t bytes);
+  // Where a mark is, which is a control token's where this says so; npos: nowhere.
+  size_t find(const MarkedText& mark, size_t from = 0) const;
+};
+
+// As the tokenizer has it: with control tokens that it knows as such.
+MarkedText marked_text(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace attnres

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "attnres/chat/chat_template.h"
-#include "attnres/chat/control_tokens.h"
 #include "attnres/support/trim.h"
 
 namespace attnres {
@@ -104,16 +103,10 @@ ReplyReader::ReplyReader(ReplyPlan plan, const Tokenizer& tokenizer)
                                             : State::outside;
 }
 
-// How the tokenizer has a mark: control tokens that it knows as such.
-const ReplyReader::Marked* ReplyReader::marked(const std::string& text) {
+const MarkedText* ReplyReader::marked(const std::string& text) {
   const auto known = marked_.find(text);
   if (known != marked_.end()) return &known->second;
-  Marked& mark = marked_[text];
-  mark = {text, std::string(text.size(), 0)};
-  for (const auto& [id, begin, bytes] : control_tokens_in(*tokenizer_, text)) {
-    mark.control.replace(begin, bytes, bytes, 1);
-  }
-  return &mark;
+  return &marked_.emplace(text, marked_text(*tokenizer_, text)).first->second;
 }
 
 // What may come now, and what it begins.
@@ -177,8 +170,7 @@ std::vector<ReplyReader::Mark> ReplyReader::marks() {
 }
 
 std::vector<ReplyPiece> ReplyReader::add(std::string_view text, bool control) {
-  held_.text += text;
-  held_.control.append(text.size(), control ? 1 : 0);
+  held_.add(text, control);
   while (advance()) {
   }
   return std::exchange(pieces_, {});
@@ -190,11 +182,7 @@ bool ReplyReader::advance() {
   size_t at = held_.text.size();
   size_t open = at;  // from here on there may be the beginning of one
   for (const Mark& mark : marks()) {
-    const auto& [text, control] = *mark.text;
-    size_t found = held_.text.find(text, searched_);
-    while (found != held_.text.npos && held_.control.compare(found, text.size(), control) != 0) {
-      found = held_.text.find(text, found + 1);
-    }
+    const size_t found = held_.find(*mark.text, searched_);
     // Later in an answer it is what the answer speaks of.
     const bool is_late = mark.next == State::thought && found < at &&
                          !trimmed(std::string_view(held_.text).substr(0, found)).empty();
@@ -202,7 +190,7 @@ bool ReplyReader::advance() {
       at = found;
       next = mark;
     }
-    open = std::min(open, settled(held_.text, text));
+    open = std::min(open, settled(held_.text, mark.text->text));
   }
   const bool reads_as_it_comes = state_ != State::head && state_ != State::whole &&
                                  state_ != State::key && state_ != State::value;
@@ -215,8 +203,7 @@ bool ReplyReader::advance() {
   if (state_ == State::head || state_ == State::whole) raw_ += text;
   read(text);
   const size_t read_bytes = next ? end + next->text->text.size() : end;
-  held_.text.erase(0, read_bytes);
-  held_.control.erase(0, read_bytes);
+  held_.erase_first(read_bytes);
   searched_ = 0;
   if (next) change(next->next, next->text->text);
   return next.has_value();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/chat/control_tokens.h"
 #include "attnres/chat/reply_format.h"
 #include "attnres/chat/reply_piece.h"
 #include "attnres/support/json.h"
@@ -63,17 +64,13 @@ class ReplyReader {
     key,
     value,
   };
-  // A text, and of each byte whether it is a control token's.
-  struct Marked {
-    std::string text, control;
-  };
   struct Mark {
-    const Marked* text;
+    const MarkedText* text;
     State next;
   };
 
   std::vector<ReplyPiece> add(std::string_view text, bool control);
-  const Marked* marked(const std::string& text);
+  const MarkedText* marked(const std::string& text);
   std::vector<Mark> marks();
   bool advance();
   std::string plain_text(size_t end) const;
@@ -88,9 +85,9 @@ class ReplyReader {
 
   ReplyPlan plan_;
   const Tokenizer* tokenizer_;
-  std::map<std::string, Marked> marked_;  // the format's marks, so far
+  std::map<std::string, MarkedText> marked_;  // the format's marks, so far
   State state_;
-  Marked held_;               // not read yet
+  MarkedText held_;           // not read yet
   size_t searched_ = 0;       // no mark begins before this
   std::string blank_;         // at the end of what was said: left out before some marks
   bool begun_ = false;        // thought or answer, which is read, has more than blanks

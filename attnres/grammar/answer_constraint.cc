@@ -34,8 +34,12 @@ std::vector<std::string> texts_of(const Tokenizer& tokenizer) {
 class AnswerState : public ConstraintState {
  public:
   AnswerState(std::shared_ptr<const GrammarVocabulary> vocabulary,
-              const xgrammar::CompiledGrammar& grammar, std::string begins_after)
-      : vocabulary_(std::move(vocabulary)), matcher_(grammar), awaited_(std::move(begins_after)) {}
+              const xgrammar::CompiledGrammar& grammar,
+              std::shared_ptr<const std::vector<FreePartMarks>> marks)
+      : vocabulary_(std::move(vocabulary)),
+        matcher_(grammar),
+        marks_(std::move(marks)),
+        free_parts_(*marks_, vocabulary_->tokenizer) {}
 
   const AllowedTokens& allowed() override {
     if (!known_) find_allowed();
@@ -45,18 +49,39 @@ class AnswerState : public ConstraintState {
 
   void accept(int32_t token) override {
     known_ = false;
-    if (!awaited_.empty()) {
-      await(token);
+    if (free_parts_.within()) {
+      const auto rest = free_parts_.go_on(token);
+      if (rest) begin_form(*rest);
       return;
     }
-    bounded([&] { require(matcher_.AcceptToken(token), "token {} is not allowed", token); });
+    const bool begins_free_part = free_parts_.begin(token);
+    if (free_parts_.within()) return;
+    bounded([&] { form_is_possible_ = form_is_possible_ && matcher_.AcceptToken(token); });
+    require(form_is_possible_ || begins_free_part, "token {} is not allowed", token);
   }
 
  private:
   void find_allowed() {
-    allowed_.bits = vocabulary_->all;
-    allowed_.none = allowed_.end = false;
-    if (!awaited_.empty()) return;
+    allowed_.none = false;
+    allowed_.end = free_parts_.may_end();
+    if (free_parts_.within()) {
+      allowed_.bits = vocabulary_->all;
+      return;
+    }
+    if (form_is_possible_) {
+      find_allowed_of_form();
+    } else {
+      allowed_.bits.assign(vocabulary_->all.size(), 0);
+    }
+    for (const int32_t token : free_parts_.next()) allowed_.bits[token / 32] |= 1U << (token % 32);
+    allowed_.none = std::all_of(allowed_.bits.begin(), allowed_.bits.end(),
+                                [](uint32_t bits) { return bits == 0; });
+    require(!allowed_.none || allowed_.end,
+            "the answer's form allows no token of this model's vocabulary here, and no end");
+  }
+
+  void find_allowed_of_form() {
+    allowed_.bits = vocabulary_->all;  // where all are allowed nothing is written
     try {
       const StepBudget budget(kTokenSteps);
       int64_t size = std::ssize(allowed_.bits);
@@ -73,33 +98,18 @@ class AnswerState : public ConstraintState {
     }
     for (size_t i = 0; i < allowed_.bits.size(); ++i) allowed_.bits[i] &= vocabulary_->texts[i];
     allowed_.end = matcher_.IsCompleted();
-    allowed_.none = std::all_of(allowed_.bits.begin(), allowed_.bits.end(),
-                                [](uint32_t bits) { return bits == 0; });
-    require(!allowed_.none || allowed_.end,
-            "the answer's form allows no token of this model's vocabulary here, and no end");
   }
 
-  // Before the form begins.
-  void await(int32_t token) {
-    const Tokenizer& tokenizer = vocabulary_->tokenizer;
-    const std::string text = tokenizer.token_text(token);
-    before_ += text.empty() ? tokenizer.control_token_name(token) : text;
-    const size_t found = before_.find(awaited_);
-    if (found == before_.npos) {
-      const size_t kept = std::min(before_.size(), awaited_.size() - 1);
-      before_.erase(0, before_.size() - kept);
-      return;
-    }
-    const std::string rest = before_.substr(found + awaited_.size());
-    if (rest.find_first_not_of(" \t\r\n") != rest.npos) {
-      bounded([&] {
-        require(matcher_.AcceptString(rest),
-                "the token that ends {} goes on with {}, which the answer's form does not allow",
-                one_line(awaited_), one_line(rest));
-      });
-    }
-    awaited_.clear();
-    before_.clear();
+  // After a free part, whose last token may have some of it.
+  void begin_form(const std::string& text) {
+    form_is_possible_ = true;
+    bounded([&] {
+      matcher_.Reset();
+      if (text.find_first_not_of(" \t\r\n") == text.npos) return;
+      require(matcher_.AcceptString(text),
+              "the token that ends a part goes on with {}, which the answer's form does not allow",
+              one_line(text));
+    });
   }
 
   // What the matcher keeps of a token.
@@ -123,8 +133,9 @@ class AnswerState : public ConstraintState {
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   xgrammar::GrammarMatcher matcher_;
-  std::string awaited_;  // empty: it has come
-  std::string before_;   // the end of what came before it
+  std::shared_ptr<const std::vector<FreePartMarks>> marks_;
+  FreeParts free_parts_;
+  bool form_is_possible_ = true;  // after what came since the last free part
   AllowedTokens allowed_;
   bool known_ = false;
   int64_t kept_steps_left_ = kFirstKeptSteps;
@@ -144,14 +155,16 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer)
 
 AnswerConstraint::AnswerConstraint(std::shared_ptr<const GrammarVocabulary> vocabulary,
                                    const xgrammar::CompiledGrammar& grammar,
-                                   std::string begins_after)
-    : vocabulary_(std::move(vocabulary)),
-      grammar_(grammar),
-      begins_after_(std::move(begins_after)) {}
+                                   const std::vector<FreePart>& free_parts)
+    : vocabulary_(std::move(vocabulary)), grammar_(grammar) {
+  std::vector<FreePartMarks> marks;
+  for (const FreePart& part : free_parts) marks.emplace_back(part, vocabulary_->tokenizer);
+  free_parts_ = std::make_shared<const std::vector<FreePartMarks>>(std::move(marks));
+}
 
 std::unique_ptr<ConstraintState> AnswerConstraint::start() const {
   const StepBudget budget(kTokenSteps);
-  return std::make_unique<AnswerState>(vocabulary_, grammar_, begins_after_);
+  return std::make_unique<AnswerState>(vocabulary_, grammar_, free_parts_);
 }
 
 }  // namespace attnres

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "attnres/grammar/free_parts.h"
 #include "attnres/grammar/token_constraint.h"
 #include "attnres/text/tokenizer.h"
 
@@ -27,13 +27,14 @@ struct GrammarVocabulary {
 class AnswerConstraint : public TokenConstraint {
  public:
   AnswerConstraint(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                   const xgrammar::CompiledGrammar& grammar, std::string begins_after);
+                   const xgrammar::CompiledGrammar& grammar,
+                   const std::vector<FreePart>& free_parts);
   std::unique_ptr<ConstraintState> start() const override;
 
  private:
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   xgrammar::CompiledGrammar grammar_;
-  std::string begins_after_;
+  std::shared_ptr<const std::vector<FreePartMarks>> free_parts_;
 };
 
 }  // namespace attnres

@@ -6,6 +6,16 @@
 
 namespace attnres {
 
+// A part of an answer that may be anything, as a model's thought is. Marks are written with the
+// names of control tokens.
+struct FreePart {
+  std::string begin = {};  // the mark that begins it; empty: the answer begins within it
+  std::string end = {};    // the one that ends it; empty: it goes on to the answer's end
+  bool may_end = false;    // the answer may also end within it
+
+  bool operator==(const FreePart&) const = default;
+};
+
 struct AnswerGrammar {
   enum class Kind {
     json_object,  // any
@@ -17,9 +27,8 @@ struct AnswerGrammar {
   Kind kind = Kind::json_object;
   std::string text = {};                  // the schema, the expression or the grammar
   std::vector<std::string> choices = {};  // of kind choice
-  // What comes first is free, and ends with this text, as a model's thought does; empty: nothing
-  // comes first. Control tokens are written by their names.
-  std::string begins_after = {};
+  // What may come before it: each once, in this order.
+  std::vector<FreePart> free_parts = {};
 
   bool operator==(const AnswerGrammar&) const = default;
 };

@@ -107,7 +107,7 @@ AnswerGrammars::Parts::Prepared AnswerGrammars::Parts::make(const AnswerGrammar&
       refuse_warnings(budget);
     }
     prepared.bytes += prepared.grammar->MemorySizeBytes();
-    AnswerConstraint(vocabulary, *prepared.grammar, "").start()->allowed();
+    AnswerConstraint(vocabulary, *prepared.grammar, {}).start()->allowed();
   } catch (const TooManySteps&) {
     prepared.error =
         "it takes too long to prepare; write it with fewer alternatives, repetitions and bounds";
@@ -129,7 +129,7 @@ std::shared_ptr<const TokenConstraint> AnswerGrammars::prepare(const AnswerGramm
   const size_t bytes = text_bytes(answer);
   require(bytes <= kLongest, "expected {} bytes at most, got {}", kLongest, bytes);
   AnswerGrammar form = answer;
-  form.begins_after.clear();
+  form.free_parts.clear();
   std::optional<Parts::Prepared> prepared = parts_->find(form);
   if (!prepared) {
     const std::lock_guard one_at_a_time(parts_->preparing);
@@ -141,7 +141,7 @@ std::shared_ptr<const TokenConstraint> AnswerGrammars::prepare(const AnswerGramm
   }
   require(prepared->grammar.has_value(), "{}", prepared->error);
   return std::make_shared<const AnswerConstraint>(parts_->vocabulary, *prepared->grammar,
-                                                  answer.begins_after);
+                                                  answer.free_parts);
 }
 
 }  // namespace attnres

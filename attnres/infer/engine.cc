@@ -108,6 +108,9 @@ void Engine::check_request(const GenerationRequest& request) const {
   check(settings.sampling);
   require_usage(settings.max_tokens >= 0, "max_tokens: expected 0 or more, got {}",
                 settings.max_tokens);
+  require_usage(settings.min_tokens >= 0 && settings.min_tokens <= settings.max_tokens,
+                "min_tokens: expected 0 to max_tokens, which is {}, got {}", settings.max_tokens,
+                settings.min_tokens);
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   require(prompt_tokens > 0, "generate: the prompt has no tokens");
   // One that is scored only may fill it.
@@ -358,8 +361,11 @@ void Engine::choose(const std::vector<Part>& complete, const at::Tensor& hidden_
     if (request.is_full()) continue;
     rows.push_back(part.row + part.tokens - 1);
     const RandomStream random(request.settings.sampling.seed, "generate");
-    choices.push_back({&request.settings, &request.counts, random.uniform(request.generated()),
-                       request.constraint.get()});
+    choices.push_back({.settings = &request.settings,
+                       .counts = &request.counts,
+                       .uniform = random.uniform(request.generated()),
+                       .may_end = request.generated() >= request.settings.min_tokens,
+                       .constraint = request.constraint.get()});
   }
   std::vector<ChosenToken> chosen;
   if (!rows.empty()) {

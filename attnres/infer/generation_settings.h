@@ -54,6 +54,7 @@ struct SamplingSettings {
 struct GenerationSettings {
   SamplingSettings sampling = {};
   int64_t max_tokens = 200;
+  int64_t min_tokens = 0;          // before these it ends only where its constraint does
   std::vector<int64_t> ends = {};  // stops before any of these tokens
   int64_t vocabulary = 0;          // takes tokens below this; 0 for all of the model's
   int64_t top_logprobs = -1;       // log-probabilities: of each token and of so many likeliest

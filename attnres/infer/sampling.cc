@@ -176,35 +176,42 @@ void for_each_of(int64_t count, const F& f) {
   });
 }
 
-// Tokens that may not come now. Those that end the text come where it may end.
-void forbid(std::span<double> logits, const AllowedTokens& allowed, std::span<const int64_t> ends) {
-  constexpr double kImpossible = -std::numeric_limits<double>::infinity();
-  const auto vocab_size = static_cast<int64_t>(logits.size());
+// What may come: everything, without a constraint.
+struct Allowed {
+  const AllowedTokens* tokens = nullptr;
+  std::span<const int64_t> ends = {};
+  bool may_end = true;
+};
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
+void forbid_others(std::span<double> logits, const Allowed& allowed) {
   std::vector<std::pair<int64_t, double>> of_ends;
-  for (const int64_t id : ends) {
-    if (id >= 0 && id < vocab_size)
-      of_ends.emplace_back(id, allowed.end ? logits[id] : kImpossible);
+  for (const int64_t id : allowed.ends) {
+    if (id < 0 || id >= std::ssize(logits)) continue;
+    of_ends.emplace_back(id, allowed.may_end ? logits[id] : kImpossible);
   }
-  for (int64_t id = 0; id < vocab_size; ++id) {
-    if (!allowed[id]) logits[id] = kImpossible;
+  if (allowed.tokens != nullptr) {
+    for (int64_t id = 0; id < std::ssize(logits); ++id) {
+      if (!(*allowed.tokens)[id]) logits[id] = kImpossible;
+    }
   }
   for (const auto& [id, logit] : of_ends) logits[id] = logit;
 }
 
 // As sample_token; changes the logits, which are float64.
 int64_t sample_from(const at::Tensor& logits_V, const SamplingSettings& settings,
-                    const TokenCounts& counts, double uniform,
-                    const AllowedTokens* allowed = nullptr, std::span<const int64_t> ends = {}) {
+                    const TokenCounts& counts, double uniform, const Allowed& allowed = {}) {
   const std::span<double> logits = numbers(logits_V);
   check_logits(logits);
-  if (allowed != nullptr) forbid(logits, *allowed, ends);
+  forbid_others(logits, allowed);
   add_bias(logits, settings);
   add_penalties(logits, settings, counts);
   const int64_t most_likely = most_likely_of(logits);
   const double largest = logits[most_likely];
   require(std::isfinite(largest),
-          "sampling: logit-bias and penalties leave no token with a finite logit; forbid fewer "
-          "tokens, or use a repetition-penalty nearer to 1");
+          "sampling: logit-bias, penalties and the answer's form leave no token with a finite logit; "
+          "forbid fewer tokens, or use a repetition-penalty nearer to 1");
   if (settings.temperature == 0) return most_likely;
 
   // Each token's probability over that of the most likely one.
@@ -241,14 +248,17 @@ ChosenToken chosen_from(const at::Tensor& logits_V, const TokenChoice& choice) {
   const at::Tensor changed_V = wants_logprobs ? logits_V.clone() : logits_V;
   const int64_t size = settings.vocabulary > 0 ? settings.vocabulary : logits_V.numel();
   ChosenToken chosen;
-  const AllowedTokens* allowed = choice.constraint ? &choice.constraint->allowed() : nullptr;
-  if (allowed != nullptr && allowed->none) {
-    chosen.ends = true;
-    return chosen;
+  Allowed allowed{.ends = settings.ends, .may_end = choice.may_end};
+  if (choice.constraint != nullptr) {
+    allowed.tokens = &choice.constraint->allowed();
+    allowed.may_end = choice.may_end && allowed.tokens->end;
+    if (allowed.tokens->none) {
+      chosen.ends = true;
+      return chosen;
+    }
   }
-  chosen.token =
-      static_cast<int32_t>(sample_from(changed_V.narrow(0, 0, size), settings.sampling,
-                                       *choice.counts, choice.uniform, allowed, settings.ends));
+  chosen.token = static_cast<int32_t>(sample_from(changed_V.narrow(0, 0, size), settings.sampling,
+                                                  *choice.counts, choice.uniform, allowed));
   chosen.ends =
       std::find(settings.ends.begin(), settings.ends.end(), chosen.token) != settings.ends.end();
   if (choice.constraint != nullptr && !chosen.ends) {

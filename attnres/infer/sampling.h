@@ -48,6 +48,7 @@ struct TokenChoice {
   const GenerationSettings* settings = nullptr;  // sampling, ends, vocabulary and top_logprobs
   const TokenCounts* counts = nullptr;
   double uniform = 0;
+  bool may_end = true;                    // else none of the settings' ends
   ConstraintState* constraint = nullptr;  // where there is one; moves on by what is chosen
 };
 struct ChosenToken {

@@ -150,7 +150,8 @@ void TextEngine::check(const TextRequest& request) const {
 int64_t TextEngine::submit(const TextRequest& request) {
   std::optional<TextStream> stream;
   if (parts_->tokenizer != nullptr) {
-    stream.emplace(*parts_->tokenizer, request.stops, request.reply.get());
+    stream.emplace(*parts_->tokenizer, request.stops, request.reply.get(),
+                   request.generation.min_tokens);
   }
   const int64_t number = parts_->engine.submit(parts_->tokenized(request));
   if (stream) parts_->streams.emplace(number, std::move(*stream));

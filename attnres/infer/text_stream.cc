@@ -6,8 +6,15 @@ namespace attnres {
 
 std::string TextStream::add(int32_t id) {
   const std::string control = reader_ ? tokenizer_->control_token_name(id) : "";
-  // No stop string goes on beyond a control token.
-  std::string text = control.empty() ? stops_.add(decoder_.add(id)) : finish_text();
+  std::string text;
+  if (!control.empty()) {
+    text = finish_text();  // no stop string goes on beyond it
+  } else if (unstopped_ > 0) {
+    text = decoder_.add(id);
+  } else {
+    text = stops_.add(decoder_.add(id));
+  }
+  unstopped_ -= unstopped_ > 0 ? 1 : 0;
   if (reader_) add_pieces(reader_->add(text));
   if (!control.empty() && !stopped()) add_pieces(reader_->add_control(control));
   return text;

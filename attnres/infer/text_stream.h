@@ -15,11 +15,11 @@ namespace attnres {
 
 class TextStream {
  public:
-  // The tokenizer must outlive it. `reply`: how an answer is read; null of other texts. Throws as
-  // StopStrings.
+  // The tokenizer must outlive it. `reply`: how an answer is read; null of other texts. The first
+  // `min_tokens` have no part in a stop string. Throws as StopStrings.
   TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
-             const ReplyPlan* reply = nullptr)
-      : tokenizer_(&tokenizer), decoder_(tokenizer), stops_(stops) {
+             const ReplyPlan* reply = nullptr, int64_t min_tokens = 0)
+      : tokenizer_(&tokenizer), decoder_(tokenizer), stops_(stops), unstopped_(min_tokens) {
     if (reply != nullptr) reader_.emplace(*reply, tokenizer);
   }
 
@@ -40,6 +40,7 @@ class TextStream {
   const Tokenizer* tokenizer_;
   StreamDecoder decoder_;
   StopStrings stops_;
+  int64_t unstopped_;  // tokens to come that stop nothing
   std::optional<ReplyReader> reader_;
   std::vector<ReplyPiece> pieces_;
 };

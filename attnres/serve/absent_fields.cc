@@ -53,7 +53,6 @@ const AbsentFields& of_content() {
 const AbsentFields& of_sampling() {
   static const AbsentFields all = {
       // Where it ends.
-      {"min_tokens", {0}},
       {"stop_regex"},
       {"include_stop_str_in_output", {false}},
       {"skip_special_tokens", {true}},

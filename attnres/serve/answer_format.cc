@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "attnres/chat/reply_reader.h"
+#include "attnres/grammar/free_parts.h"
 
 namespace attnres {
 namespace {
@@ -109,13 +109,6 @@ constexpr std::array<FormatField, 8> kFields = {{
     {"json_schema", always<schema_of>},
 }};
 
-// What comes before the answer proper.
-std::string begins_after(const ReplyPlan* reply) {
-  if (reply == nullptr) return "";
-  if (reply->within == ReplyPlan::Within::thought) return reply->format.thought_end;
-  return reply->within == ReplyPlan::Within::nothing ? reply->format.answer : "";
-}
-
 }  // namespace
 
 void read_answer_format(const JsonFields& fields, const Backend& backend, TextRequest* request) {
@@ -134,7 +127,7 @@ void read_answer_format(const JsonFields& fields, const Backend& backend, TextRe
     read = field.name;
   }
   if (!answer) return;
-  answer->begins_after = begins_after(request->reply.get());
+  if (request->reply) answer->free_parts = free_parts_of(*request->reply);
   try {
     request->generation.constraint = backend.constraint(*answer);
   } catch (const std::exception& e) {

@@ -121,6 +121,7 @@ void read_ends(const JsonFields& fields, TextRequest* one) {
   if (ids->size() > kMostStops) {
     refuse_as("invalid_value", "stop_token_ids", too_many(kMostStops, ids->size()));
   }
+  one->generation.min_tokens = fields.whole("min_tokens", 0, 0, kNoLimit);
   one->past_ends = fields.flag("ignore_eos", false);
   if (one->past_ends) {
     one->generation.ends.clear();
@@ -186,8 +187,8 @@ int64_t most_tokens(const JsonFields& fields, const std::string& name, int64_t o
   std::string field = message.substr(0, colon);
   std::replace(field.begin(), field.end(), '-', '_');
   static const std::set<std::string> kFields = {
-      "temperature",      "top_p",      "top_k",      "min_p", "frequency_penalty",
-      "presence_penalty", "logit_bias", "max_tokens", "stop",  "repetition_penalty"};
+      "temperature", "top_p",      "top_k",      "min_p", "frequency_penalty", "presence_penalty",
+      "logit_bias",  "max_tokens", "min_tokens", "stop",  "repetition_penalty"};
   if (kFields.contains(field)) {
     throw ApiError(400, "invalid_value", field + message.substr(colon), field);
   }

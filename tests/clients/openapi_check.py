@@ -39,16 +39,32 @@ HANGS = 60  # seconds that no request of these takes
 NEW_TOKENS, SEQUENCES = 4, 8
 VOCABULARY, WIDTH = 256, 128  # the model's
 WHOLE = ["max_tokens", "max_completion_tokens", "n", "best_of", "seed", "top_k", "logprobs",
-         "top_logprobs", "prompt_logprobs", "dimensions"]  # fmt: skip
+         "top_logprobs", "prompt_logprobs", "dimensions", "min_tokens"]  # fmt: skip
+# Of an answer: a request may have one at most.
+FORMS = {
+    "response_format": [{"type": "text"}, {"type": "json_object"},
+                        {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}],
+    "structured_outputs": [{"json": {}}, {"regex": "[a-c]*"}, {"choice": ["a", "b"]}],
+    "guided_json": [True, {"type": "string", "maxLength": 2}, '{"enum": [1, 2]}'],
+    "guided_regex": ["a|bc", "[^a]+"],
+    "guided_choice": [["a"], ["to be", "not to be"]],
+    "guided_grammar": ['root ::= "a"+'],
+    "grammar": ["root ::= a | b\na ::= [x-z] a?\nb ::= [0-9]"],
+    "json_schema": [{"type": "array", "items": {"type": "null"}}],
+}  # fmt: skip
+FORM = st.one_of(
+    st.just({}), *(st.fixed_dictionaries({k: st.sampled_from(v)}) for k, v in FORMS.items())
+)
 # What makes answers differ, and is seldom among the fields that are drawn.
 KINDS = {
     "/v1/completions": st.fixed_dictionaries({
         "stream": st.booleans(), "echo": st.booleans(), "depth_weights": st.booleans(),
-        "logprobs": st.sampled_from([None, 0, 1, 20]), "n": st.sampled_from([1, 2]),
+        "logprobs": st.sampled_from([None, 0, 1, 20]), "n": st.sampled_from([1, 2]), "form": FORM,
     }),
     "/v1/chat/completions": st.fixed_dictionaries({
         "stream": st.booleans(), "depth_weights": st.booleans(), "logprobs": st.booleans(),
         "top_logprobs": st.sampled_from([None, 0, 1, 20]), "n": st.sampled_from([1, 2]),
+        "form": FORM,
     }),
     "/v1/embeddings": st.fixed_dictionaries({
         "encoding_format": st.sampled_from(["float", "base64"]),
@@ -109,13 +125,17 @@ def small_message(message):
 
 def fitted(body, kind, finished):
     """A body that the document allows, within what this server and this model have."""
-    fields = body | kind
+    form = kind.pop("form", {})
+    fields = {name: value for name, value in body.items() if name not in FORMS} | kind | form
     for name in WHOLE:  # 2.0 is a whole number to JSON Schema, and none to this server
         if isinstance(fields.get(name), float):
             fields[name] = int(fields[name])
     for name in ("max_tokens", "max_completion_tokens"):
         if isinstance(fields.get(name), int):
             fields[name] %= NEW_TOKENS + 1
+    if isinstance(fields.get("min_tokens"), int):
+        most = [fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
+        fields["min_tokens"] %= 1 + min([n for n in most if isinstance(n, int)], default=NEW_TOKENS)
     for name in ("prompt", "input", "ids", "tokens"):
         if name in fields:
             fields[name] = small(fields[name])

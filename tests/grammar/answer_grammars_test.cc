@@ -152,36 +152,6 @@ TEST(AnswerGrammars, TakeTextsAsTheyAre) {
   EXPECT_EQ(Walk(tokenizer, *constraint, language, 8).wrong, 0);
 }
 
-TEST(AnswerGrammars, BeginAfterAText) {
-  const ListedTokens tokenizer({"a", "b", "</", "end", ">", "", ">\n", ">b"});
-  AnswerGrammars grammars(tokenizer);
-  AnswerGrammar answer{.kind = Kind::choice, .choices = {"b"}, .begins_after = "</end>"};
-  const auto begun = [&](const Tokens& tokens) {
-    const auto state = grammars.prepare(answer)->start();
-    for (const int32_t token : tokens) state->accept(token);
-    const AllowedTokens allowed = state->allowed();
-    // Until then all tokens may come, those of control too, and no end.
-    const bool all = allowed[0] && allowed[1] && allowed[5];
-    EXPECT_TRUE(!all || !allowed.end);
-    return !all;
-  };
-  EXPECT_FALSE(begun({}));
-  EXPECT_FALSE(begun({0, 2, 3, 0, 4}));
-  EXPECT_TRUE(begun({0, 2, 3, 4}));
-  EXPECT_TRUE(begun({0, 2, 3, 6}));
-  const auto state = grammars.prepare(answer)->start();
-  for (const int32_t token : {2, 3, 7}) state->accept(token);
-  EXPECT_TRUE(state->allowed().end && state->allowed().none);
-  answer.choices = {"a"};
-  const auto other = grammars.prepare(answer)->start();
-  other->accept(2);
-  other->accept(3);
-  EXPECT_THAT(message_of<Error>([&] { other->accept(7); }), HasSubstr("goes on with b"));
-  answer.begins_after = "<5>";  // the name of a control token
-  EXPECT_FALSE(begun({0}));
-  EXPECT_TRUE(begun({0, 5}));
-}
-
 TEST(AnswerGrammars, SayWhatIsWrong) {
   const ByteTokenizer tokenizer;
   AnswerGrammars grammars(tokenizer);

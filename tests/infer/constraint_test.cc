@@ -103,6 +103,20 @@ TEST_F(Constrained, EndsOnlyWhereItMay) {
   EXPECT_EQ(run({{}}).reason, StopReason::end_of_document);
 }
 
+TEST_F(Constrained, EndsAfterTheLeastTokensUnlessItIsComplete) {
+  settings_.ends = {9};
+  settings_.sampling.logit_bias = {{9, 100}};
+  settings_.min_tokens = 4;
+  EXPECT_EQ(run({{4}, {4, 5, 6, 7}, {4, 5, 6, 7, 8}}).tokens, (Tokens{4, 5, 6, 7}));
+  EXPECT_EQ(run({{4}, {4, 5}}).tokens, (Tokens{4, 5}));
+  EXPECT_EQ(run({{4}, {4, 5}}).reason, StopReason::end_of_document);
+  settings_.constraint = nullptr;
+  EXPECT_EQ(generate(local_, {1, 2, 3}, 64, settings_).tokens.size(), 4u);
+  settings_.min_tokens = 21;
+  EXPECT_THAT(message_of<Error>([&] { generate(local_, {1, 2, 3}, 64, settings_); }),
+              HasSubstr("min_tokens: expected 0 to max_tokens, which is 20, got 21"));
+}
+
 TEST_F(Constrained, StopsAtTheMostTokens) {
   settings_.max_tokens = 2;
   EXPECT_EQ(run({{4, 5, 6}}).tokens, (Tokens{4, 5}));

@@ -69,5 +69,19 @@ TEST_F(AnswersInTokens, AStopStringEndsThemAndSpansNoControlToken) {
   EXPECT_EQ(thought.find("more"), std::string::npos);
 }
 
+TEST_F(AnswersInTokens, TheFirstTokensHaveNoPartInAStopString) {
+  const std::vector<int32_t> tokens = ids("no no no");
+  const auto text = [&](int64_t min_tokens) {
+    TextStream stream(*tokenizer_, {"no"}, /*reply=*/nullptr, min_tokens);
+    std::string text;
+    for (const int32_t id : tokens) text += stream.add(id);
+    return text + stream.finish();
+  };
+  EXPECT_EQ(text(0), "");
+  const int64_t first = std::ssize(ids("n"));
+  EXPECT_EQ(text(first), "no ");
+  EXPECT_EQ(text(std::ssize(tokens)), "no no no");
+}
+
 }  // namespace
 }  // namespace attnres

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "attnres/support/file.h"
 #include "tests/serve/served.h"
+#include "tests/text/test_files.h"
 
 namespace attnres::answer_format_test {
 namespace {
@@ -109,6 +112,40 @@ TEST_F(AnswerFormat, IsKeptByEachOfManyAnswers) {
   const Json choices = complete(fields).json()["choices"];
   ASSERT_EQ(choices.size(), 4u);
   for (const Json& choice : choices) EXPECT_TRUE(is_of_schema(choice["text"])) << choice;
+}
+
+// The thought is free, and so is what comes with tools: a form is of what is said.
+TEST(AnswerFormatOfAChat, IsThatOfWhatIsSaid) {
+  const auto message = [](const std::string& jinja, const Json& fields) {
+    const std::filesystem::path folder = fresh_folder("format") / "model";
+    std::filesystem::copy(testing::kModel, folder);
+    write_file(folder / "chat_template.jinja", jinja);
+    Served served({}, 1, folder.string());
+    Json body = {{"messages", {{{"role", "user"}, {"content", "KING"}}}},
+                 {"max_tokens", 20},
+                 {"temperature", 0},
+                 {"guided_regex", "[xy]{2}z"}};
+    body.update(fields);
+    const Answer answer = served.post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 200) << answer.text;
+    return answer.json()["choices"][0]["message"];
+  };
+  const std::regex form("[xy]{2}z");
+  const std::string speaks = "{{ messages[0].content }}: ";
+  const Json thinking = message(speaks + "<think>{# </think> #}", Json::object());
+  EXPECT_EQ(thinking["reasoning_content"].get<std::string>().size(), 20u) << thinking;
+  EXPECT_FALSE(std::regex_match(thinking["reasoning_content"].get<std::string>(), form));
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  for (const Json& fields : {Json::object(), Json{{"tools", tools}}}) {
+    const Json said = message(speaks + "<think></think>{# <tool_call> #}", fields);
+    EXPECT_TRUE(std::regex_match(said["content"].get<std::string>(), form)) << said;
+  }
+  // Made to, it begins to call.
+  const Json calls = message(speaks + "{# <tool_call> #}",
+                             {{"tools", tools},
+                              {"logit_bias", {{std::to_string('<'), 100}}},
+                              {"max_tokens", 13}});
+  EXPECT_EQ(calls["content"], "<tool_call><<");
 }
 
 TEST_F(AnswerFormat, SaysWhatIsWrong) {

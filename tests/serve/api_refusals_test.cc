@@ -113,7 +113,6 @@ TEST(ApiRefusals, RefusesFieldsThatWouldChangeTheAnswer) {
   const std::vector<const char*> refused = {R"({"tool_choice": "required"})",
                                             R"({"functions": [{"name": "f"}]})",
                                             R"({"reasoning_effort": "high"})",
-                                            R"({"min_tokens": 5})",
                                             R"({"repeat_penalty": 1.1})",
                                             R"({"mirostat": 2})",
                                             R"({"use_beam_search": true})",

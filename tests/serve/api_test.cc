@@ -351,6 +351,19 @@ TEST(FieldsOfVllm, SayWhereATextEndsAndWhichTokensItHas) {
   EXPECT_EQ(stopped["text"], text.substr(0, text.find(text[4])));
   EXPECT_EQ(stopped["finish_reason"], "stop");
 
+  // Neither before so many tokens, and then as ever.
+  EXPECT_EQ(complete({{"min_tokens", 4}, {"stop", text.substr(1, 2)}})["text"], text);
+  EXPECT_EQ(complete({{"min_tokens", 4}, {"stop", text.substr(4, 2)}})["text"], text.substr(0, 4));
+  EXPECT_EQ(complete({{"min_tokens", 12}, {"stop_token_ids", {letter}}})["finish_reason"],
+            "length");
+  const std::string longer = complete({{"min_tokens", 6}, {"stop_token_ids", {letter}}})["text"];
+  EXPECT_GE(longer.size(), 6u);
+  EXPECT_EQ(longer.find(text[4]), longer.npos);  // but that token is not taken
+  const Answer refused = served.post(
+      "/v1/completions", {{"prompt", "KING"}, {"max_tokens", 4}, {"min_tokens", 5}});
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.param(), "min_tokens");
+
   const Json shown = complete({{"return_token_ids", true}});
   EXPECT_EQ(shown["token_ids"], Json(std::vector<int>(text.begin(), text.end())));
   const std::string prompt = "KING HENRY:";
