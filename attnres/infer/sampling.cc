@@ -209,9 +209,10 @@ int64_t sample_from(const at::Tensor& logits_V, const SamplingSettings& settings
   add_penalties(logits, settings, counts);
   const int64_t most_likely = most_likely_of(logits);
   const double largest = logits[most_likely];
-  require(std::isfinite(largest),
-          "sampling: logit-bias, penalties and the answer's form leave no token with a finite logit; "
-          "forbid fewer tokens, or use a repetition-penalty nearer to 1");
+  require(
+      std::isfinite(largest),
+      "sampling: logit-bias, penalties and the answer's form leave no token with a finite logit; "
+      "forbid fewer tokens, or use a repetition-penalty nearer to 1");
   if (settings.temperature == 0) return most_likely;
 
   // Each token's probability over that of the most likely one.

@@ -113,7 +113,9 @@ TEST_F(Constrained, EndsAfterTheLeastTokensUnlessItIsComplete) {
   settings_.constraint = nullptr;
   EXPECT_EQ(generate(local_, {1, 2, 3}, 64, settings_).tokens.size(), 4u);
   settings_.min_tokens = 21;
-  EXPECT_THAT(message_of<Error>([&] { generate(local_, {1, 2, 3}, 64, settings_); }),
+  EXPECT_THAT(message_of<Error>([&] {
+                generate(local_, {1, 2, 3}, 64, settings_);
+              }),
               HasSubstr("min_tokens: expected 0 to max_tokens, which is 20, got 21"));
 }
 

@@ -141,10 +141,9 @@ TEST(AnswerFormatOfAChat, IsThatOfWhatIsSaid) {
     EXPECT_TRUE(std::regex_match(said["content"].get<std::string>(), form)) << said;
   }
   // Made to, it begins to call.
-  const Json calls = message(speaks + "{# <tool_call> #}",
-                             {{"tools", tools},
-                              {"logit_bias", {{std::to_string('<'), 100}}},
-                              {"max_tokens", 13}});
+  const Json calls =
+      message(speaks + "{# <tool_call> #}",
+              {{"tools", tools}, {"logit_bias", {{std::to_string('<'), 100}}}, {"max_tokens", 13}});
   EXPECT_EQ(calls["content"], "<tool_call><<");
 }
 

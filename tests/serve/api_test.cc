@@ -359,8 +359,8 @@ TEST(FieldsOfVllm, SayWhereATextEndsAndWhichTokensItHas) {
   const std::string longer = complete({{"min_tokens", 6}, {"stop_token_ids", {letter}}})["text"];
   EXPECT_GE(longer.size(), 6u);
   EXPECT_EQ(longer.find(text[4]), longer.npos);  // but that token is not taken
-  const Answer refused = served.post(
-      "/v1/completions", {{"prompt", "KING"}, {"max_tokens", 4}, {"min_tokens", 5}});
+  const Answer refused =
+      served.post("/v1/completions", {{"prompt", "KING"}, {"max_tokens", 4}, {"min_tokens", 5}});
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(refused.param(), "min_tokens");
 
