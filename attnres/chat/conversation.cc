@@ -1,5 +1,7 @@
 #include "attnres/chat/conversation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -22,12 +24,40 @@ void check_list(const Json& list, const std::string& name) {
   require(sound, "{}: expected a list of objects, got {}", name, shown(list));
 }
 
+Json name_of_tool(const Json& tool) {
+  const Json function = tool.value("function", Json());
+  return function.is_object() ? function.value("name", Json()) : Json();
+}
+
+void choose_tools(const Json& choice, Conversation* conversation) {
+  if (choice.is_null() || choice == "auto") return;
+  if (choice == "none") {
+    conversation->tools = nullptr;
+    return;
+  }
+  const Json wanted = choice.is_object() ? name_of_tool(choice) : Json();
+  require(choice == "required" || wanted.is_string(),
+          "tool_choice: expected none, auto, required or a function, as {{\"type\": \"function\", "
+          "\"function\": {{\"name\": ...}}}}, got {}",
+          shown(choice));
+  for (const Json& tool : conversation->tools) {
+    const Json name = name_of_tool(tool);
+    if (name.is_string() && (wanted.is_null() || name == wanted)) {
+      conversation->must_call.push_back(name);
+    }
+  }
+  require(
+      !conversation->must_call.empty(), "tool_choice: {}",
+      wanted.is_null() ? "there are no tools" : fmt::format("there is no tool {}", shown(wanted)));
+}
+
 }  // namespace
 
 Conversation parse_conversation(std::string_view json) {
   Json given = parse_json(json, kConversation);
   require(given.is_object(), "{}: expected a JSON object, got {}", kConversation, shown(given));
   Conversation conversation;
+  Json choice;
   bool prompts = false;
   for (const auto& [name, value] : given.items()) {
     if (value.is_null()) continue;
@@ -35,6 +65,8 @@ Conversation parse_conversation(std::string_view json) {
       conversation.messages = std::move(value);
     } else if (name == "tools" || name == "documents") {
       (name == "tools" ? conversation.tools : conversation.documents) = std::move(value);
+    } else if (name == "tool_choice") {
+      choice = std::move(value);
     } else if (name == "chat_template_kwargs") {
       conversation.arguments = std::move(value);
     } else if (name == "add_generation_prompt") {
@@ -43,12 +75,13 @@ Conversation parse_conversation(std::string_view json) {
       conversation.continue_final_message = flag(value, name);
     } else {
       fail(
-          "{}: there is no {}; it has messages, tools, documents, chat_template_kwargs, "
-          "add_generation_prompt and continue_final_message",
+          "{}: there is no {}; it has messages, tools, tool_choice, documents, "
+          "chat_template_kwargs, add_generation_prompt and continue_final_message",
           kConversation, shown(Json(name)));
     }
   }
   check(conversation);
+  choose_tools(choice, &conversation);
   require(!prompts || !conversation.continue_final_message,
           "continue_final_message: the last message is continued, or another is begun with "
           "add_generation_prompt; leave one of them out");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "attnres/support/json.h"
 
@@ -17,11 +18,13 @@ struct Conversation {
   Json arguments = Json::object();            // further variables: vLLM's chat_template_kwargs
   bool add_generation_prompt = true;          // up to where the assistant goes on
   bool continue_final_message = false;        // in its place, up to the last message's content
+  std::vector<std::string> must_call = {};    // the answer calls one of these tools; empty: it may
 };
 
-// Of {"messages", "tools", "documents", "chat_template_kwargs", "add_generation_prompt",
-// "continue_final_message"}, of which only the messages have to be there. Throws Error on anything
-// else.
+// Of {"messages", "tools", "tool_choice", "documents", "chat_template_kwargs",
+// "add_generation_prompt", "continue_final_message"}, of which only the messages have to be there.
+// tool_choice is "auto", "none" (there are no tools then), "required" or {"type": "function",
+// "function": {"name"}}. Throws Error on anything else.
 Conversation parse_conversation(std::string_view json);
 
 // Throws Error where its parts are not of these kinds.

@@ -34,12 +34,14 @@ std::vector<std::string> texts_of(const Tokenizer& tokenizer) {
 class AnswerState : public ConstraintState {
  public:
   AnswerState(std::shared_ptr<const GrammarVocabulary> vocabulary,
-              const xgrammar::CompiledGrammar& grammar,
+              const std::optional<xgrammar::CompiledGrammar>& grammar,
               std::shared_ptr<const std::vector<FreePartMarks>> marks)
       : vocabulary_(std::move(vocabulary)),
-        matcher_(grammar),
         marks_(std::move(marks)),
-        free_parts_(*marks_, vocabulary_->tokenizer) {}
+        free_parts_(*marks_, vocabulary_->tokenizer) {
+    if (grammar) matcher_.emplace(*grammar);
+    form_is_possible_ = matcher_.has_value();
+  }
 
   const AllowedTokens& allowed() override {
     if (!known_) find_allowed();
@@ -56,7 +58,7 @@ class AnswerState : public ConstraintState {
     }
     const bool begins_free_part = free_parts_.begin(token);
     if (free_parts_.within()) return;
-    bounded([&] { form_is_possible_ = form_is_possible_ && matcher_.AcceptToken(token); });
+    bounded([&] { form_is_possible_ = form_is_possible_ && matcher_->AcceptToken(token); });
     require(form_is_possible_ || begins_free_part, "token {} is not allowed", token);
   }
 
@@ -92,21 +94,21 @@ class AnswerState : public ConstraintState {
                     .shape = &size,
                     .strides = nullptr,
                     .byte_offset = 0};
-      matcher_.FillNextTokenBitmask(&bits);
+      matcher_->FillNextTokenBitmask(&bits);
     } catch (const TooManySteps&) {
       refuse_ambiguous();
     }
     for (size_t i = 0; i < allowed_.bits.size(); ++i) allowed_.bits[i] &= vocabulary_->texts[i];
-    allowed_.end = matcher_.IsCompleted();
+    allowed_.end = matcher_->IsCompleted();
   }
 
   // After a free part, whose last token may have some of it.
   void begin_form(const std::string& text) {
-    form_is_possible_ = true;
+    form_is_possible_ = matcher_.has_value();
     bounded([&] {
-      matcher_.Reset();
+      if (matcher_) matcher_->Reset();
       if (text.find_first_not_of(" \t\r\n") == text.npos) return;
-      require(matcher_.AcceptString(text),
+      require(matcher_ && matcher_->AcceptString(text),
               "the token that ends a part goes on with {}, which the answer's form does not allow",
               one_line(text));
     });
@@ -132,10 +134,10 @@ class AnswerState : public ConstraintState {
   }
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  xgrammar::GrammarMatcher matcher_;
+  std::optional<xgrammar::GrammarMatcher> matcher_;
   std::shared_ptr<const std::vector<FreePartMarks>> marks_;
   FreeParts free_parts_;
-  bool form_is_possible_ = true;  // after what came since the last free part
+  bool form_is_possible_;  // after what came since the last free part
   AllowedTokens allowed_;
   bool known_ = false;
   int64_t kept_steps_left_ = kFirstKeptSteps;
@@ -154,9 +156,9 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer)
 }
 
 AnswerConstraint::AnswerConstraint(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                   const xgrammar::CompiledGrammar& grammar,
+                                   std::optional<xgrammar::CompiledGrammar> grammar,
                                    const std::vector<FreePart>& free_parts)
-    : vocabulary_(std::move(vocabulary)), grammar_(grammar) {
+    : vocabulary_(std::move(vocabulary)), grammar_(std::move(grammar)) {
   std::vector<FreePartMarks> marks;
   for (const FreePart& part : free_parts) marks.emplace_back(part, vocabulary_->tokenizer);
   free_parts_ = std::make_shared<const std::vector<FreePartMarks>>(std::move(marks));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attnres/grammar/free_parts.h"
@@ -26,14 +27,15 @@ struct GrammarVocabulary {
 
 class AnswerConstraint : public TokenConstraint {
  public:
+  // Without a grammar there are the free parts alone.
   AnswerConstraint(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                   const xgrammar::CompiledGrammar& grammar,
+                   std::optional<xgrammar::CompiledGrammar> grammar,
                    const std::vector<FreePart>& free_parts);
   std::unique_ptr<ConstraintState> start() const override;
 
  private:
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  xgrammar::CompiledGrammar grammar_;
+  std::optional<xgrammar::CompiledGrammar> grammar_;
   std::shared_ptr<const std::vector<FreePartMarks>> free_parts_;
 };
 

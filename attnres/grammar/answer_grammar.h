@@ -23,6 +23,7 @@ struct AnswerGrammar {
     regex,        // a text that a regular expression matches as a whole
     choice,       // one of some texts
     ebnf,         // what the rule "root" of a grammar makes
+    nothing,      // there is none: the answer is one of the free parts that go on to its end
   };
   Kind kind = Kind::json_object;
   std::string text = {};                  // the schema, the expression or the grammar

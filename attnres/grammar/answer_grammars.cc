@@ -53,7 +53,7 @@ xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar,
 }  // namespace
 
 struct AnswerGrammars::Parts {
-  // What came of one: the grammar, or why there is none.
+  // What came of one: the grammar, where it has one, or what is wrong.
   struct Prepared {
     AnswerGrammar answer;
     std::optional<xgrammar::CompiledGrammar> grammar = {};
@@ -98,6 +98,7 @@ void AnswerGrammars::Parts::keep(Prepared prepared) {
 
 AnswerGrammars::Parts::Prepared AnswerGrammars::Parts::make(const AnswerGrammar& answer) {
   if (vocabulary == nullptr) vocabulary = std::make_shared<const GrammarVocabulary>(tokenizer);
+  if (answer.kind == AnswerGrammar::Kind::nothing) return {.answer = answer};
   Prepared prepared{.answer = answer, .bytes = text_bytes(answer)};
   try {
     {
@@ -139,8 +140,8 @@ std::shared_ptr<const TokenConstraint> AnswerGrammars::prepare(const AnswerGramm
       parts_->keep(*prepared);
     }
   }
-  require(prepared->grammar.has_value(), "{}", prepared->error);
-  return std::make_shared<const AnswerConstraint>(parts_->vocabulary, *prepared->grammar,
+  require(prepared->error.empty(), "{}", prepared->error);
+  return std::make_shared<const AnswerConstraint>(parts_->vocabulary, prepared->grammar,
                                                   answer.free_parts);
 }
 

@@ -5,6 +5,17 @@
 #include "attnres/chat/chat_template.h"
 
 namespace attnres {
+namespace {
+
+// The thought that an answer has begun, or may begin with.
+std::vector<FreePart> thought_of(const ReplyPlan& plan) {
+  const ReplyFormat& format = plan.format;
+  if (format.thought.empty()) return {};
+  const bool has_begun = plan.within == ReplyPlan::Within::thought;
+  return {{.begin = has_begun ? "" : format.thought, .end = format.thought_end}};
+}
+
+}  // namespace
 
 std::vector<FreePart> free_parts_of(const ReplyPlan& plan) {
   using Within = ReplyPlan::Within;
@@ -15,15 +26,21 @@ std::vector<FreePart> free_parts_of(const ReplyPlan& plan) {
     return {{.end = format.answer, .may_end = has_calls}};
   }
   std::vector<FreePart> parts;
-  if (plan.within == Within::thought) {
-    parts.push_back({.end = format.thought_end});
-  } else if (!format.thought.empty() && format.answer.empty()) {
-    parts.push_back({.begin = format.thought, .end = format.thought_end});
-  }
+  if (format.answer.empty()) parts = thought_of(plan);
   if (has_calls) {
     const CallForm& calls = *format.calls;
     parts.push_back({.begin = calls.section.empty() ? calls.begin : calls.section});
   }
+  return parts;
+}
+
+std::vector<FreePart> free_parts_of_calls(const ReplyPlan& plan,
+                                          const std::vector<std::string>& beginnings) {
+  std::vector<FreePart> parts;
+  if (plan.format.answer.empty() || plan.within != ReplyPlan::Within::answer) {
+    parts = thought_of(plan);
+  }
+  for (const std::string& beginning : beginnings) parts.push_back({.begin = beginning});
   return parts;
 }
 

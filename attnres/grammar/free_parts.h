@@ -17,6 +17,10 @@ namespace attnres {
 // What an answer has beside what it says, for that to be of a form.
 std::vector<FreePart> free_parts_of(const ReplyPlan& plan);
 
+// Of an answer that begins as one of these calls, after its thought.
+std::vector<FreePart> free_parts_of_calls(const ReplyPlan& plan,
+                                          const std::vector<std::string>& beginnings);
+
 // A part's marks, as a tokenizer has them.
 struct FreePartMarks {
   FreePartMarks(const FreePart& part, const Tokenizer& tokenizer);

@@ -112,6 +112,8 @@ xgrammar::Grammar make_grammar(const AnswerGrammar& answer, const StepBudget& bu
     case AnswerGrammar::Kind::ebnf:
       refuse_extensions(answer.text);
       return xgrammar::Grammar::FromEBNF(answer.text);
+    case AnswerGrammar::Kind::nothing:
+      break;
   }
   fail("no such kind of grammar");
 }

@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "attnres/chat/call_beginning.h"
 #include "attnres/grammar/answer_grammars.h"
+#include "attnres/grammar/free_parts.h"
 #include "attnres/infer/engine.h"
 #include "attnres/infer/inference_model.h"
 #include "attnres/infer/sampling_defaults.h"
@@ -135,11 +137,21 @@ GenerationRequest TextEngine::Parts::tokenized(const TextRequest& request) const
 TextRequest TextEngine::Parts::asked(const Conversation& conversation) const {
   const Tokenizer& known = known_tokenizer();
   const std::vector<ChatPart> prompt = chat.rendered(conversation);
-  return {.ids = chat_prompt_ids(prompt, chat, known),
-          .generation = {.ends = chat_ends.tokens},
-          .stops = chat_ends.texts,
-          .reply = std::make_shared<const ReplyPlan>(
-              plan_reply(chat.reply_format(), prompt, conversation.tools))};
+  TextRequest request{.ids = chat_prompt_ids(prompt, chat, known),
+                      .generation = {.ends = chat_ends.tokens},
+                      .stops = chat_ends.texts};
+  const auto plan = std::make_shared<const ReplyPlan>(
+      plan_reply(chat.reply_format(), prompt, conversation.tools));
+  request.reply = plan;
+  std::vector<std::string> calls;
+  for (const std::string& tool : conversation.must_call) {
+    calls.push_back(call_beginning(chat, conversation, tool));
+  }
+  if (!calls.empty()) {
+    request.generation.constraint = grammars->prepare(
+        {.kind = AnswerGrammar::Kind::nothing, .free_parts = free_parts_of_calls(*plan, calls)});
+  }
+  return request;
 }
 
 void TextEngine::check(const TextRequest& request) const {

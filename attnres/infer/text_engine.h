@@ -108,9 +108,10 @@ class TextEngine {
   // conversation.
   TextRequest chat_request(const std::vector<TextMessage>& messages) const;
   // The same of JSON in the form of OpenAI's requests: "messages", with all that a template reads
-  // of one, and if wanted "tools", "documents", "chat_template_kwargs" (further variables of the
-  // template), "add_generation_prompt" (true; false ends the conversation) and
-  // "continue_final_message" (false; true goes on with the last message).
+  // of one, and if wanted "tools", "tool_choice" ("auto", "none", "required", or a function that
+  // the answer calls), "documents", "chat_template_kwargs" (further variables of the template),
+  // "add_generation_prompt" (true; false ends the conversation) and "continue_final_message"
+  // (false; true goes on with the last message).
   TextRequest chat_request(const std::string& conversation) const;
 
  private:

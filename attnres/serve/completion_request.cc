@@ -307,11 +307,12 @@ CompletionRequest read_chat(const std::string& body, const Backend& backend,
   }
   read_streaming(fields, &request);
   TextRequest one = read_conversation(fields, backend);
-  const std::vector<int64_t> ends = std::move(one.generation.ends);
+  const GenerationSettings of_chat = std::move(one.generation);
   one.generation = read_generation(fields, backend);
-  one.generation.ends = ends;
+  one.generation.ends = of_chat.ends;
   read_ends(fields, &one);
   read_answer_format(fields, backend, &one);
+  if (of_chat.constraint) one.generation.constraint = of_chat.constraint;  // it is to call a tool
   read_shown(fields, &request);
   one.generation.prompt_logprobs = request.prompt_logprobs;
   const std::string name =

@@ -96,18 +96,6 @@ Json read_messages(const JsonFields& fields) {
 }
 
 Json read_tools(const JsonFields& fields) {
-  const Json& choice = fields.find("tool_choice");
-  const bool none = choice == "none";
-  if (!choice.is_null() && !none && choice != "auto") {
-    if (choice == "required" || choice.is_object()) {
-      refuse_unsupported(
-          "tool_choice",
-          fmt::format("this server cannot make a model call a tool, got {}; expected "
-                      "none or auto",
-                      shown(choice)));
-    }
-    refuse("tool_choice", "none or auto", choice);
-  }
   const Json& tools = fields.find("tools");
   if (means_nothing(tools)) return nullptr;
   if (!tools.is_array()) refuse("tools", "a list of tools", tools);
@@ -118,7 +106,19 @@ Json read_tools(const JsonFields& fields) {
       refuse("tools", "parameters that are an object", tool);
     }
   }
-  return none ? Json() : tools;
+  return tools;
+}
+
+Json read_tool_choice(const JsonFields& fields) {
+  const Json& choice = fields.find("tool_choice");
+  const bool is_word =
+      choice.is_null() || choice == "none" || choice == "auto" || choice == "required";
+  if (choice.is_object()) {
+    check_function(choice, "tool_choice");
+  } else if (!is_word) {
+    refuse("tool_choice", "none, auto, required or a function", choice);
+  }
+  return choice;
 }
 
 Json read_documents(const JsonFields& fields) {
@@ -169,6 +169,13 @@ Json read_chat_arguments(const JsonFields& fields, const Backend& backend) {
     throw ApiError(400, "invalid_value", e.what(), kField);
   }
   add_effort(fields, backend, &arguments);
+  // What Kimi K3's template tells the model of.
+  const std::vector<std::string>& names = backend.model().chat_names;
+  for (const char* name : {"tool_choice", "response_format"}) {
+    const bool is_read = std::find(names.begin(), names.end(), name) != names.end();
+    const Json& value = fields.find(name);
+    if (is_read && !value.is_null() && !arguments.contains(name)) arguments[name] = value;
+  }
   return arguments;
 }
 
@@ -191,10 +198,17 @@ bool read_call_arguments(Json* messages) {
 Json read_template_fields(const JsonFields& fields, const Backend& backend) {
   const bool continues = fields.flag("continue_final_message", false);
   return {{"tools", read_tools(fields)},
+          {"tool_choice", read_tool_choice(fields)},
           {"documents", read_documents(fields)},
           {"chat_template_kwargs", read_chat_arguments(fields, backend)},
           {"continue_final_message", continues},
           {"add_generation_prompt", fields.flag("add_generation_prompt", !continues)}};
+}
+
+[[noreturn]] void refuse_conversation(const std::string& why) {
+  const std::string choice = "tool_choice: ";
+  if (why.starts_with(choice)) refuse_as("invalid_value", "tool_choice", why.substr(choice.size()));
+  refuse_as("invalid_value", "messages", why);
 }
 
 }  // namespace
@@ -212,12 +226,12 @@ TextRequest read_conversation(const JsonFields& fields, const Backend& backend) 
     return backend.chat_request(one_line_of(conversation));
   } catch (const std::exception& e) {
     const std::string first = e.what();
-    if (!were_text) refuse_as("invalid_value", "messages", first);
+    if (!were_text) refuse_conversation(first);
     conversation["messages"] = as_given;
     try {
       return backend.chat_request(one_line_of(conversation));
     } catch (const std::exception&) {
-      refuse_as("invalid_value", "messages", first);
+      refuse_conversation(first);
     }
   }
 }

@@ -116,12 +116,53 @@ TEST(ConversationRequest, ChoosesTools) {
   const Json tools = {tool("f")};
   EXPECT_THAT(model.prompt({{"tools", tools}, {"tool_choice", "auto"}}), HasSubstr("\"f\""));
   EXPECT_EQ(model.prompt({{"tools", tools}, {"tool_choice", "none"}}), "null");
-  for (const Json& choice :
-       {Json("required"), Json{{"type", "function"}, {"function", {{"name", "f"}}}}}) {
-    const Answer answer = model.tokenize({{"tools", tools}, {"tool_choice", choice}});
-    EXPECT_EQ(answer.code(), "unsupported");
-    EXPECT_EQ(answer.param(), "tool_choice");
-  }
+  const Answer unknown = model.tokenize({{"tools", tools}, {"tool_choice", "required"}});
+  EXPECT_EQ(unknown.param(), "tool_choice");
+  EXPECT_THAT(unknown.text, HasSubstr("writes no calls in a form that is known"));
+  EXPECT_EQ(model.tokenize({{"tool_choice", "required"}}).param(), "tool_choice");
+}
+
+// A model is made to begin a call, as its template writes one, and goes on by itself.
+TEST(ConversationRequest, MakesTheModelCall) {
+  const WithTemplate model(
+      "conversation_call",
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+      "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}");
+  const auto content = [&](const Json& choice) {
+    const Answer answer = model.served().post(
+        "/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "<tool_call>g"}}}},
+                                 {"tools", {tool("f"), tool("g")}},
+                                 {"tool_choice", choice},
+                                 {"max_tokens", 40},
+                                 {"temperature", 0}});
+    EXPECT_EQ(answer.status, 200) << answer.text;
+    return answer.json()["choices"][0]["message"]["content"].get<std::string>();
+  };
+  const auto function = [](const std::string& name) {
+    return Json{{"type", "function"}, {"function", {{"name", name}}}};
+  };
+  const std::string begin = "<tool_call>\n{\"name\": \"";
+  EXPECT_TRUE(content(function("f")).starts_with(begin + "f\"")) << content(function("f"));
+  EXPECT_TRUE(content(function("g")).starts_with(begin + "g\""));
+  EXPECT_EQ(content(function("g")).size(), 40u);  // and goes on
+  const std::string any = content("required");
+  EXPECT_TRUE(any.starts_with(begin + "f\"") || any.starts_with(begin + "g\"")) << any;
+  EXPECT_FALSE(content("auto").starts_with("<"));
+  const Answer unknown = model.tokenize({{"tools", {tool("f")}}, {"tool_choice", function("h")}});
+  EXPECT_EQ(unknown.param(), "tool_choice");
+  EXPECT_THAT(unknown.text, HasSubstr("there is no tool"));
+}
+
+// Kimi K3's does.
+TEST(ConversationRequest, TellsTheTemplateWhatTheAnswerHasToBe) {
+  const WithTemplate model("conversation_choice",
+                           "{{ tool_choice | default('-') }} "
+                           "{{ (response_format | default({})).type | default('-') }}");
+  EXPECT_EQ(model.prompt(Json::object()), "- -");
+  EXPECT_EQ(model.prompt({{"tools", {tool("f")}}, {"tool_choice", "none"}}), "none -");
+  EXPECT_EQ(model.prompt({{"response_format", {{"type", "json_object"}}}}), "- json_object");
 }
 
 TEST(ConversationRequest, TellsHowMuchToThink) {
@@ -171,7 +212,8 @@ TEST(ConversationRequest, RefusesWhatTheFieldsMayNotBe) {
            {R"({"tools": [{"function": {}}]})", "invalid_value", "with a name", "tools"},
            {R"({"tools": [{"function": {"name": "f", "parameters": 1}}]})", "invalid_value",
             "parameters", "tools"},
-           {R"({"tool_choice": "sometimes"})", "invalid_value", "none or auto", "tool_choice"},
+           {R"({"tool_choice": "sometimes"})", "invalid_value",
+            "none, auto, required or a function", "tool_choice"},
            {R"({"documents": ["d"]})", "invalid_value", "a list of objects", "documents"},
            {R"({"chat_template_kwargs": [1]})", "invalid_value", "an object",
             "chat_template_kwargs"},

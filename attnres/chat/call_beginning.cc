@@ -1,0 +1,61 @@
+#include "attnres/chat/call_beginning.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "attnres/support/error.h"
+
+namespace attnres {
+namespace {
+
+std::string text_of(const std::vector<ChatPart>& parts) {
+  std::string text;
+  for (const ChatPart& part : parts) text += part.text;
+  return text;
+}
+
+// What has to come right before the name, which may be anything.
+std::string before_name(const CallForm& form) {
+  if (!form.name_attribute.empty()) return " " + form.name_attribute + "=\"";
+  return form.head_end.empty() ? "\"name\"" : "";
+}
+
+// What shows that it is the whole name.
+std::string after_name(const CallForm& form) {
+  if (form.head_is_id) return ":";
+  return form.head_end.empty() ? "\"" : form.head_end;
+}
+
+}  // namespace
+
+std::string call_beginning(const ChatTemplate& chat_template, Conversation conversation,
+                           const std::string& tool) {
+  const auto& form = chat_template.reply_format().calls;
+  require(form.has_value(),
+          "tool_choice: this model's chat template writes no calls in a form that is known");
+  conversation.add_generation_prompt = conversation.continue_final_message = false;
+  const std::string before = text_of(chat_template.rendered(conversation));
+  conversation.messages.push_back(
+      {{"role", "assistant"},
+       {"content", ""},
+       {"tool_calls",
+        {{{"id", form->head_is_id ? "functions." + tool + ":0" : "call_0"},
+          {"type", "function"},
+          {"function", {{"name", tool}, {"arguments", Json::object()}}}}}}});
+  const std::string after = text_of(chat_template.rendered(conversation));
+
+  const auto same = std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first;
+  size_t end = static_cast<size_t>(same - before.begin());
+  size_t begin = after.npos;
+  for (const std::string& mark :
+       {form->section, form->begin, before_name(*form), tool, after_name(*form)}) {
+    const size_t found = after.find(mark, end);
+    require(found != after.npos, "tool_choice: this model's chat template writes no call of {}",
+            tool);
+    if (begin == after.npos && !mark.empty()) begin = found;
+    end = found + mark.size();
+  }
+  return after.substr(begin, end - begin);
+}
+
+}  // namespace attnres
